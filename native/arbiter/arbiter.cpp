@@ -1,0 +1,558 @@
+#include "arbiter/arbiter.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <stdexcept>
+#include <unordered_map>
+#include <utility>
+
+#include "arbiter/client.hpp"
+#include "arbiter/holds.hpp"
+#include "arbiter/policies/policy.hpp"
+
+namespace gemlet::arbiter {
+namespace {
+
+// A holder is told of a new deadline only if it moved by more than this; the same moment computed twice differs by
+// less.
+constexpr Nanoseconds kNoticeable = 50'000;
+// How late the news may be that a client was faster than the order to take its parked token away.
+constexpr Nanoseconds kTakeRace = 1'000'000;
+constexpr double kFull = 1.0 + 1e-9;
+
+void check(const GroupSpec& spec) {
+    const auto refuse = [&](const char* why) { throw std::invalid_argument("group '" + spec.name + "': " + why); };
+    if (!(spec.min >= 0.0 && spec.min <= 1.0)) refuse("min must be between 0 and 1");
+    if (!(spec.max >= 0.0 && spec.max <= 1.0)) refuse("max must be between 0 and 1");
+    if (spec.min > spec.max) refuse("min is above max");
+    if (!(spec.weight > 0.0 && std::isfinite(spec.weight))) refuse("weight must be above 0");
+    if (!(spec.sm > 0.0 && spec.sm <= 1.0)) refuse("sm must be above 0 and at most 1");
+}
+
+void check(const Parameters& p) {
+    if (!(p.switch_loss > 0.0 && p.switch_loss < 1.0)) throw std::invalid_argument("switch_loss must be in (0, 1)");
+    if (p.switch_cost < 0 || p.grace < 0 || p.debt_max < 0) throw std::invalid_argument("a time is below 0");
+    if (p.quantum_min <= 0 || p.cap_block <= 0)
+        throw std::invalid_argument("quantum_min, cap_block: must be above 0");
+    if (p.cycle_min <= 0 || p.cycle_max < p.cycle_min)
+        throw std::invalid_argument("cycle_min must be in (0, cycle_max]");
+    if (p.gemini_base_quota <= 0 || p.gemini_min_quota <= 0 || p.gemini_window <= 0) {
+        throw std::invalid_argument("a gemini time must be above 0");
+    }
+}
+
+}  // namespace
+
+struct Arbiter::State {
+    State(const std::string& name, Parameters parameters)
+        : p(parameters), policy(make_policy(name, parameters)), holds(*policy), grace(policy->grace(parameters)) {}
+
+    Parameters p;
+    std::unique_ptr<Policy> policy;
+    Holds holds;
+    Nanoseconds grace;
+    Nanoseconds clock = 0;
+    std::vector<std::unique_ptr<Members>> groups;  // by slot; null where one was removed
+    std::unordered_map<ClientId, std::unique_ptr<Client>> clients;
+    std::vector<Client*> parked;
+    GroupId last_group = 0;
+    std::vector<Action> actions;
+    bool demand_changed = false;
+    Client* idle = nullptr;  // just stopped for want of work: its token is parked unless somebody waits
+    uint64_t ignored = 0;
+    Groups everyone;                      // the groups there are, without gaps
+    Groups waiting, fitting, contenders;  // scratch, kept for their memory
+
+    // Every event runs begin(), its own change, settle().
+    Nanoseconds begin(Nanoseconds now);
+    void settle(Nanoseconds now);
+
+    void expire(Nanoseconds now);
+    void update_demand(Nanoseconds now);
+    void grant_while_possible(Nanoseconds now);
+    void grant(Members& group, Nanoseconds latest, Nanoseconds now);
+    void update_terms(Nanoseconds now);
+    void update_terms(Hold& hold, Nanoseconds now);
+    void park_or_not(Nanoseconds now);
+    void make_room(uint64_t for_serial);
+    bool unpark(Client& client);  // whether it was parked
+    double parked_sm() const;
+
+    Hold& hold_for(Client& client, Nanoseconds now);
+    Nanoseconds believed(const Hold& hold, Nanoseconds drained) const;
+    Nanoseconds window_for(const Members& group, Nanoseconds deadline) const;
+    // No honest client has more in flight; what it claims beyond that would be time that others get for nothing.
+    Nanoseconds longest_tail() const { return std::max(p.grace, p.window_alone); }
+    void find_waiting();
+    void recount(Members& group);
+    Client* next_of(Members& group) const;
+    Client* find(ClientId id);
+    Members* find_group(GroupId id);
+    std::string reason(const Members& group, Nanoseconds now) const;
+};
+
+// --- the course of an event --------------------------------------------------------------------------------------
+
+Nanoseconds Arbiter::State::begin(Nanoseconds now) {
+    clock = std::max(clock, now);
+    holds.charge(clock);
+    expire(clock);
+    return clock;
+}
+
+void Arbiter::State::settle(Nanoseconds now) {
+    update_demand(now);
+    grant_while_possible(now);
+    update_terms(now);
+    park_or_not(now);
+}
+
+// Holders that do not stop no longer keep others waiting; drains that nobody reports end as estimated.
+void Arbiter::State::expire(Nanoseconds now) {
+    auto& all = holds.all();
+    for (size_t i = 0; i < all.size();) {
+        Hold& hold = all[i];
+        if (!hold.runs() && now - hold.stopped >= p.debt_max) {
+            holds.finish(hold, hold.end, now);
+            continue;
+        }
+        if (hold.occupies() && hold.deadline != kNever && now - hold.deadline >= grace) {
+            hold.overdue = true;
+            recount(static_cast<Members&>(*hold.group));
+        }
+        ++i;
+    }
+}
+
+void Arbiter::State::update_demand(Nanoseconds now) {
+    bool changed = std::exchange(demand_changed, false);
+    for (const auto& group : groups) {
+        if (!group || group->wants(now) == group->wanted) continue;
+        group->wanted = !group->wanted;
+        changed = true;
+    }
+    if (changed) policy->demand(everyone, now);
+}
+
+void Arbiter::State::grant_while_possible(Nanoseconds now) {
+    for (;;) {
+        find_waiting();
+        if (waiting.empty()) return;
+        const Group* next = policy->pick(waiting, now);
+        if (!next) return;
+        const double free = kFull - holds.occupied();
+        Nanoseconds latest = kNever;
+        if (next->spec.sm > free) {
+            // The next one does not fit yet. A narrower one may go before it if that delays nobody: it must be gone
+            // when the present holders are.
+            update_terms(now);
+            latest = now;
+            for (const Hold& hold : holds.all()) {
+                if (hold.occupies()) latest = std::max(latest, hold.deadline);
+            }
+            if (latest - now < p.quantum_min) return;
+            fitting.clear();
+            for (const Group* g : waiting) {
+                if (g->spec.sm <= free) fitting.push_back(g);
+            }
+            if (fitting.empty()) return;
+            next = policy->pick(fitting, now);
+            if (!next) return;
+        }
+        grant(*groups[next->slot], latest, now);
+    }
+}
+
+void Arbiter::State::grant(Members& group, Nanoseconds latest, Nanoseconds now) {
+    Client& client = *next_of(group);
+    client.waiting = false;
+    unpark(client);
+    Hold& hold = hold_for(client, now);
+    hold.latest = latest;
+    make_room(hold.serial);
+}
+
+Hold& Arbiter::State::hold_for(Client& client, Nanoseconds now) {
+    Hold& hold = holds.start(&client, client.group, now);
+    client.unparked_for = 0;
+    recount(*client.group);
+    policy->granted(hold.turn(), now);
+    return hold;
+}
+
+// Takes parked tokens away until what runs and what is parked fit together.
+void Arbiter::State::make_room(uint64_t for_serial) {
+    const double occupied = holds.occupied();
+    while (!parked.empty() && occupied + parked_sm() > kFull) {
+        Client& client = *parked.front();
+        unpark(client);
+        client.unparked_for = for_serial;
+        actions.push_back({.kind = Action::Kind::kUnpark, .client = client.id});
+    }
+}
+
+bool Arbiter::State::unpark(Client& client) {
+    return std::erase(parked, &client) > 0;
+}
+
+double Arbiter::State::parked_sm() const {
+    double sum = 0.0;
+    for (const Client* client : parked) sum += client->group->spec.sm;
+    return sum;
+}
+
+void Arbiter::State::update_terms(Nanoseconds now) {
+    for (Hold& hold : holds.all()) {
+        if (hold.occupies()) update_terms(hold, now);
+    }
+}
+
+void Arbiter::State::update_terms(Hold& hold, Nanoseconds now) {
+    const bool known = hold.told == Hold::Told::kTerms || hold.told == Hold::Told::kRevoked;
+    if (known && now >= hold.deadline) return;  // it is stopping already
+    contenders.clear();
+    for (const Group* g : everyone) {
+        const bool same = g == hold.group;
+        if (same ? g->waiting > 0 : !g->running && (g->waiting > 0 || now < g->lingers_until))
+            contenders.push_back(g);
+    }
+    Terms terms = policy->terms(hold.turn(), contenders, now);
+    terms.deadline = std::min(terms.deadline, hold.latest);
+    const Nanoseconds window = window_for(static_cast<Members&>(*hold.group), terms.deadline);
+    const bool moved = terms.deadline == kNever || hold.deadline == kNever
+                           ? terms.deadline != hold.deadline
+                           : std::abs(terms.deadline - hold.deadline) > kNoticeable || terms.deadline <= now;
+    if (known && !moved && terms.contended == hold.contended && window == hold.window) return;
+    Action::Kind kind = Action::Kind::kUpdate;
+    if (hold.told == Hold::Told::kNothing)
+        kind = Action::Kind::kGrant;
+    else if (terms.deadline <= now)
+        kind = Action::Kind::kRevoke;
+    hold.deadline = kind == Action::Kind::kRevoke ? now : terms.deadline;
+    hold.window = window;
+    hold.contended = terms.contended;
+    hold.told = kind == Action::Kind::kRevoke ? Hold::Told::kRevoked : Hold::Told::kTerms;
+    actions.push_back({kind, hold.client->id, hold.deadline, hold.window, hold.contended});
+}
+
+void Arbiter::State::park_or_not(Nanoseconds now) {
+    Client* client = std::exchange(idle, nullptr);
+    if (!client || client->waiting || holds.running(client) || !policy->may_park(*client->group, now)) return;
+    if (holds.occupied() + parked_sm() + client->group->spec.sm > kFull) return;
+    parked.push_back(client);
+    actions.push_back({.kind = Action::Kind::kPark, .client = client->id});
+}
+
+// The next holder's first work may arrive while this one's tail still runs, just as the hardware's slice ends: then
+// the hardware runs the next one for a whole slice before the tail goes on. A drain late by about that much was not
+// the tail's time but the next one's.
+Nanoseconds Arbiter::State::believed(const Hold& hold, Nanoseconds drained) const {
+    const Nanoseconds late = drained - hold.end, off = std::abs(late - p.hardware_turn);
+    const bool sliced = off < p.hardware_turn / 3 && holds.followed(hold);
+    return sliced ? std::min(drained, std::max(hold.end, drained - p.hardware_turn)) : drained;
+}
+
+// --- look-ups ----------------------------------------------------------------------------------------------------
+
+Nanoseconds Arbiter::State::window_for(const Members& group, Nanoseconds deadline) const {
+    size_t others = clients.size() - group.clients;
+    if (group.clients > 1) ++others;
+    if (others == 0 && deadline == kNever) return p.window_alone;
+    for (const Group* g : everyone) {
+        if (g != &group && g->spec.priority == Priority::kLatency && g->clients > 0) return p.window_latency;
+    }
+    return p.window_shared;
+}
+
+void Arbiter::State::find_waiting() {
+    waiting.clear();
+    for (const Group* g : everyone) {
+        if (g->waiting > 0 && !g->running) waiting.push_back(g);
+    }
+}
+
+void Arbiter::State::recount(Members& group) {
+    group.running = false;
+    for (const Hold& hold : holds.all()) group.running |= hold.group == &group && hold.occupies();
+    group.clients = static_cast<uint32_t>(group.members.size());
+    group.waiting = 0;
+    group.waiting_since = kNever;
+    for (const Client* client : group.members) {
+        if (!client->waiting) continue;
+        ++group.waiting;
+        group.waiting_since = std::min(group.waiting_since, client->since);
+    }
+}
+
+Client* Arbiter::State::next_of(Members& group) const {
+    Client* best = nullptr;
+    const bool by_arrival = policy->by_arrival();
+    for (Client* client : group.members) {
+        if (!client->waiting) continue;
+        const bool less = best && client->used < best->used, same = best && client->used == best->used;
+        if (!best || (by_arrival ? client->since < best->since : less || (same && client->since < best->since))) {
+            best = client;
+        }
+    }
+    return best;
+}
+
+Client* Arbiter::State::find(ClientId id) {
+    const auto found = clients.find(id);
+    if (found != clients.end()) return found->second.get();
+    ++ignored;
+    return nullptr;
+}
+
+Members* Arbiter::State::find_group(GroupId id) {
+    for (const auto& group : groups) {
+        if (group && group->id == id) return group.get();
+    }
+    return nullptr;
+}
+
+std::string Arbiter::State::reason(const Members& group, Nanoseconds now) const {
+    bool late = false;
+    for (const Hold& hold : holds.all()) late |= hold.group == &group && hold.runs() && hold.overdue;
+    if (group.running) return "runs";
+    if (late) return "was told to stop and still runs";
+    if (group.waiting == 0) {
+        for (const Client* client : parked) {
+            if (client->group == &group) return "idle: may run at once, nobody else waits";
+        }
+        return group.clients ? "idle" : "no clients";
+    }
+    if (std::string why = policy->blocked(group, clock); !why.empty()) return why;
+    for (const Hold& hold : holds.all()) {
+        if (!hold.occupies()) continue;
+        const std::string holder = "waits: '" + hold.group->spec.name + "' ";
+        char text[64] = "holds the token";
+        const double left = static_cast<double>(hold.deadline - now) / 1e6;
+        if (hold.deadline != kNever && left >= 0)
+            std::snprintf(text, sizeof text, "holds the token for %.0f ms more", std::ceil(left));
+        if (hold.deadline != kNever && left < 0) std::snprintf(text, sizeof text, "is %.1f ms late to stop", -left);
+        return holder + text;
+    }
+    return "waits";
+}
+
+// --- events ------------------------------------------------------------------------------------------------------
+
+Arbiter::Arbiter(const std::string& policy, Parameters parameters) {
+    check(parameters);
+    state_ = std::make_unique<State>(policy, parameters);
+}
+Arbiter::~Arbiter() = default;
+
+GroupId Arbiter::set_group(const GroupSpec& spec, Nanoseconds now) {
+    check(spec);
+    State& s = *state_;
+    now = s.begin(now);
+    s.demand_changed = true;
+    for (const auto& group : s.groups) {
+        if (!group || group->spec.name != spec.name) continue;
+        group->spec = spec;
+        s.policy->changed(*group, now);
+        s.settle(now);
+        return group->id;
+    }
+    size_t slot = 0;
+    while (slot < s.groups.size() && s.groups[slot]) ++slot;
+    if (slot == s.groups.size()) s.groups.emplace_back();
+    auto group = std::make_unique<Members>();
+    group->id = ++s.last_group;
+    group->slot = slot;
+    group->spec = spec;
+    s.everyone.push_back(group.get());
+    s.groups[slot] = std::move(group);
+    s.policy->added(*s.groups[slot], now);
+    s.settle(now);
+    return s.groups[slot]->id;
+}
+
+void Arbiter::remove_group(GroupId id, Nanoseconds now) {
+    State& s = *state_;
+    now = s.begin(now);
+    Members* group = s.find_group(id);
+    if (!group) {
+        ++s.ignored;
+        return;
+    }
+    if (!group->members.empty()) throw std::invalid_argument("group '" + group->spec.name + "' still has clients");
+    s.holds.forget(group);
+    std::erase(s.everyone, group);
+    s.groups[group->slot].reset();
+    s.demand_changed = true;
+    s.settle(now);
+}
+
+void Arbiter::add_client(ClientId id, GroupId group_id, Nanoseconds now) {
+    State& s = *state_;
+    now = s.begin(now);
+    Members* group = s.find_group(group_id);
+    if (!group || s.clients.contains(id)) {
+        ++s.ignored;
+        return;
+    }
+    auto client = std::make_unique<Client>(Client{.id = id, .group = group});
+    group->members.push_back(client.get());
+    s.clients.emplace(id, std::move(client));
+    s.recount(*group);
+    s.settle(now);
+}
+
+void Arbiter::remove_client(ClientId id, Nanoseconds now) {
+    State& s = *state_;
+    now = s.begin(now);
+    Client* client = s.find(id);
+    if (!client) return;
+    Members& group = *client->group;
+    while (Hold* hold = s.holds.running(client)) {
+        s.policy->stopped(hold->turn(), StopReason::kExit, now);
+        s.holds.stop(*hold, 0, now);
+        s.holds.finish(*s.holds.newest(client), now, now);
+    }
+    while (Hold* hold = s.holds.draining(client)) s.holds.finish(*hold, std::min(hold->end, now), now);
+    s.unpark(*client);
+    std::erase(group.members, client);
+    s.clients.erase(id);
+    s.recount(group);
+    s.settle(now);
+}
+
+void Arbiter::want(ClientId id, Nanoseconds now) {
+    State& s = *state_;
+    now = s.begin(now);
+    Client* client = s.find(id);
+    if (client && (client->waiting || s.holds.running(client))) {
+        ++s.ignored;
+    } else if (client) {
+        // Time away is not saved up: it starts level with the least used of those who are there.
+        Nanoseconds least = kNever;
+        for (const Client* other : client->group->members) {
+            if (other->waiting || s.holds.running(other)) least = std::min(least, other->used);
+        }
+        if (least != kNever) client->used = std::max(client->used, least);
+        client->waiting = true;
+        s.unpark(*client);
+        client->unparked_for = 0;
+        client->since = now;
+        s.recount(*client->group);
+    }
+    s.settle(now);
+}
+
+void Arbiter::took(ClientId id, Nanoseconds now) {
+    State& s = *state_;
+    now = s.begin(now);
+    Client* client = s.find(id);
+    if (!client) return s.settle(now);
+    if (!s.unpark(*client)) {
+        // Legal only if it was faster than the order that took its parked token away. The client for which that was
+        // done gets its grant taken back and waits on.
+        Hold* winner = nullptr;
+        for (Hold& hold : s.holds.all()) {
+            if (client->unparked_for && hold.serial == client->unparked_for && hold.occupies()) winner = &hold;
+        }
+        if (!winner || client->waiting || now - winner->granted > kTakeRace) {
+            ++s.ignored;
+            return s.settle(now);
+        }
+        Client& other = *winner->client;
+        s.actions.push_back({Action::Kind::kRevoke, other.id, now, winner->window, true});
+        s.policy->stopped(winner->turn(), StopReason::kRevoked, now);
+        s.holds.stop(*winner, 0, now);
+        s.holds.finish(*s.holds.newest(&other), now, now);
+        other.waiting = true;
+        s.recount(*other.group);
+    }
+    s.hold_for(*client, now).told = Hold::Told::kTook;
+    s.settle(now);
+}
+
+void Arbiter::stopped(ClientId id, StopReason reason, Nanoseconds tail, Nanoseconds now) {
+    State& s = *state_;
+    now = s.begin(now);
+    Client* client = s.find(id);
+    Hold* hold = client ? s.holds.running(client) : nullptr;
+    if (client && !hold) ++s.ignored;
+    if (hold) {
+        s.demand_changed = true;
+        s.policy->stopped(hold->turn(), reason, now);
+        s.holds.stop(*hold, std::clamp<Nanoseconds>(tail, 0, s.longest_tail()), now);
+        const bool cut = reason == StopReason::kDeadline || reason == StopReason::kRevoked;
+        // It has more to do and will say so any moment. Until then it counts, so that the shares of all do not
+        // jump at every hand-over.
+        client->group->lingers_until = cut ? now + s.p.quantum_min : now;
+        if (!cut && tail <= 0) s.holds.finish(*s.holds.newest(client), now, now);
+        if (reason == StopReason::kIdle) s.idle = client;
+        s.recount(*client->group);
+    }
+    s.settle(now);
+}
+
+void Arbiter::drained(ClientId id, Nanoseconds at, Nanoseconds now) {
+    State& s = *state_;
+    now = s.begin(now);
+    Client* client = s.find(id);
+    // Without a hold that drains it is no news: a turn that ended idle was over when it stopped.
+    Hold* hold = client ? s.holds.draining(client) : nullptr;
+    if (hold) s.holds.finish(*hold, s.believed(*hold, std::clamp(at, hold->stopped, now)), now);
+    s.settle(now);
+}
+
+Nanoseconds Arbiter::next_event() const {
+    State& s = *state_;
+    Nanoseconds next = kNever;
+    const auto consider = [&](Nanoseconds at) {
+        if (at > s.clock) next = std::min(next, at);
+    };
+    for (const Hold& hold : s.holds.all()) {
+        if (!hold.runs())
+            consider(hold.stopped + s.p.grace);
+        else if (!hold.overdue && hold.deadline != kNever)
+            consider(hold.deadline + s.grace);
+    }
+    for (const Group* g : s.everyone) {
+        if (!g->running && g->waiting == 0) consider(g->lingers_until);
+    }
+    s.find_waiting();
+    if (!s.waiting.empty()) consider(s.policy->next_event(s.waiting, s.clock));
+    return next;
+}
+
+void Arbiter::tick(Nanoseconds now) {
+    state_->settle(state_->begin(now));
+}
+
+std::vector<Action> Arbiter::take_actions() {
+    return std::exchange(state_->actions, {});
+}
+
+// Looks without touching: moving the clock here would swallow what is due at this moment.
+std::vector<GroupUsage> Arbiter::usage(Nanoseconds now) const {
+    const State& s = *state_;
+    now = std::max(s.clock, now);
+    std::vector<GroupUsage> result;
+    for (const auto& group : s.groups) {
+        if (!group) continue;
+        uint32_t holding = 0;
+        Nanoseconds used = group->used;
+        for (const Hold& hold : s.holds.all()) {
+            if (hold.group != group.get() || !hold.runs()) continue;
+            ++holding;
+            used += std::max<Nanoseconds>(0, now - hold.from) - hold.charged;
+        }
+        const double target = group->wanted ? s.policy->target(*group) : 0.0;
+        result.push_back(
+            {group->id, group->spec, target, used, group->clients, group->waiting, holding, s.reason(*group, now)});
+    }
+    return result;
+}
+
+uint64_t Arbiter::ignored() const {
+    return state_->ignored;
+}
+
+}  // namespace gemlet::arbiter

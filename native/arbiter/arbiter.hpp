@@ -1,0 +1,109 @@
+// Decides who holds the token of one device. Pure: events and `now` go in, actions come out; no clock, no I/O, no
+// threads. server.cpp runs it on real time, module.cpp exposes it to Python, where tests and `gemlet simulate` run it
+// on virtual time.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace gemlet::arbiter {
+
+using Nanoseconds = int64_t;
+using GroupId = uint32_t;
+using ClientId = uint32_t;
+
+inline constexpr Nanoseconds kNever = INT64_MAX;
+
+enum class Priority : uint8_t { kBestEffort = 0, kNormal = 1, kLatency = 2 };
+enum class StopReason : uint8_t { kDeadline = 0, kIdle = 1, kRevoked = 2, kExit = 3 };
+
+struct GroupSpec {
+    std::string name;
+    double min = 0.0;     // share of device time that is guaranteed while the group wants it, 0..1
+    double max = 1.0;     // share of device time that is never passed, 0..1
+    double weight = 1.0;  // how what is left above the minima is divided
+    double sm = 1.0;      // fraction of the multiprocessors; holders whose fractions sum to <= 1 hold together
+    Priority priority = Priority::kNormal;
+};
+
+struct Parameters {
+    // Measured on an H200 (driver 580): the hardware's own context switch takes ~155 us.
+    Nanoseconds switch_cost = 180'000;
+    double switch_loss = 0.007;          // share of device time that hand-overs may cost
+    Nanoseconds cycle_min = 20'000'000;  // a cycle gives every waiting group one quantum
+    Nanoseconds cycle_max = 100'000'000;
+    Nanoseconds quantum_min = 2'000'000;
+    Nanoseconds cap_block = 5'000'000;  // a group at its maximum runs in blocks of at least this
+    // One turn of the hardware's own time slicing (2.09 ms and two switches on an H200, driver 580): see drained().
+    Nanoseconds hardware_turn = 2'400'000;
+    Nanoseconds grace = 3'000'000;          // a holder this long past its end no longer keeps others waiting
+    Nanoseconds debt_max = 10'000'000'000;  // virtual time a group may be ahead of the others: after a kernel
+                                            // that ran for minutes it still runs again
+    Nanoseconds window_latency = 40'000;    // in-flight bounds, by situation
+    Nanoseconds window_shared = 400'000;
+    Nanoseconds window_alone = 8'000'000;
+    // The published Gemini policy (base, min quota and window of its launch scripts).
+    Nanoseconds gemini_base_quota = 300'000'000;
+    Nanoseconds gemini_min_quota = 20'000'000;
+    Nanoseconds gemini_window = 10'000'000'000;
+};
+
+struct Action {
+    enum class Kind : uint8_t {
+        kGrant,   // the client may submit, until `deadline`
+        kUpdate,  // the holder's terms changed: deadline, window, contended
+        kRevoke,  // the holder must stop now
+        kPark,    // the client gave back an idle token that nobody wants: it may take it again without asking
+        kUnpark,  // ... no longer. The server compare-exchanges; if the client was faster it calls took() at once
+                  // and then carries out the actions that follow: they take the next client's grant back
+    } kind;
+    ClientId client;
+    Nanoseconds deadline = kNever;  // kGrant, kUpdate, kRevoke
+    Nanoseconds window = 0;         // kGrant, kUpdate, kRevoke
+    bool contended = false;  // kGrant, kUpdate, kRevoke: somebody waits, so an idle holder gives the token back
+};
+
+struct GroupUsage {
+    GroupId id;
+    GroupSpec spec;
+    double target;     // share the policy aims at now, given who wants; 0 while the group does not want
+    Nanoseconds used;  // device time charged since the group exists
+    uint32_t clients, waiting, holding;
+    std::string reason;  // why it waits or runs, for people
+};
+
+// Events that make no sense (unknown ids, a stop without a grant, a second want) are ignored and counted: they come
+// from clients, and a client may send anything in any order. Time that runs backwards stands still.
+class Arbiter {
+  public:
+    Arbiter(const std::string& policy, Parameters parameters);  // throws std::invalid_argument
+    ~Arbiter();
+
+    // Creates a group, or changes the live one of that name. Throws std::invalid_argument.
+    GroupId set_group(const GroupSpec& spec, Nanoseconds now);
+    // Throws std::invalid_argument while the group has clients.
+    void remove_group(GroupId group, Nanoseconds now);
+
+    void add_client(ClientId client, GroupId group, Nanoseconds now);
+    void remove_client(ClientId client, Nanoseconds now);  // also by death, in any state
+
+    void want(ClientId client, Nanoseconds now);
+    void took(ClientId client, Nanoseconds now);
+    void stopped(ClientId client, StopReason reason, Nanoseconds tail, Nanoseconds now);
+    void drained(ClientId client, Nanoseconds at, Nanoseconds now);
+
+    Nanoseconds next_event() const;  // when tick() is due, kNever if not
+    void tick(Nanoseconds now);
+    std::vector<Action> take_actions();
+
+    std::vector<GroupUsage> usage(Nanoseconds now) const;
+    uint64_t ignored() const;  // events that made no sense so far
+
+  private:
+    struct State;
+    std::unique_ptr<State> state_;
+};
+
+}  // namespace gemlet::arbiter

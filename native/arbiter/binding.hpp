@@ -1,0 +1,16 @@
+// What the two halves of the Python module share.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "arbiter/arbiter.hpp"
+
+namespace gemlet::arbiter {
+
+// Keyword arguments named as the fields of Parameters; throws std::invalid_argument for any other.
+Parameters parameters_from(const nanobind::kwargs& given);
+
+inline constexpr const char* kPriorityNames[] = {"best-effort", "normal", "latency"};
+Priority priority_from(const std::string& name);  // throws std::invalid_argument
+
+}  // namespace gemlet::arbiter

@@ -1,0 +1,26 @@
+// What the arbiter knows of one client and of the members of a group.
+#pragma once
+
+#include <vector>
+
+#include "arbiter/policies/policy.hpp"
+
+namespace gemlet::arbiter {
+
+struct Members;
+
+struct Client {
+    ClientId id;
+    Members* group;
+    bool waiting = false;
+    Nanoseconds since = 0;      // waits since
+    Nanoseconds used = 0;       // orders the clients of one group: device time, with idle time not saved up
+    uint64_t unparked_for = 0;  // serial of the hold for which its parked token was taken away
+};
+
+struct Members : Group {
+    std::vector<Client*> members;
+    bool wanted = false;  // as of the last demand()
+};
+
+}  // namespace gemlet::arbiter

@@ -1,0 +1,116 @@
+#include "arbiter/holds.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "arbiter/client.hpp"
+
+namespace gemlet::arbiter {
+namespace {
+
+// Whether `next` had the device for itself only when `before` had drained: their slices do not fit side by side.
+bool follows(const Hold& next, const Hold& before) {
+    return before.serial < next.serial && !before.runs() && before.group->spec.sm + next.group->spec.sm > 1.0 + 1e-9;
+}
+
+}  // namespace
+
+Hold& Holds::start(Client* client, Group* group, Nanoseconds now) {
+    holds_.push_back(
+        {.serial = ++serial_, .client = client, .group = group, .granted = now, .from = now, .not_before = now});
+    find_starts(now);
+    return holds_.back();
+}
+
+Hold* Holds::running(const Client* client) {
+    for (Hold& hold : holds_) {
+        if (hold.client == client && hold.runs()) return &hold;
+    }
+    return nullptr;
+}
+
+Hold* Holds::draining(const Client* client) {
+    for (Hold& hold : holds_) {
+        if (hold.client == client && !hold.runs()) return &hold;
+    }
+    return nullptr;
+}
+
+Hold* Holds::newest(const Client* client) {
+    const auto found =
+        std::find_if(holds_.rbegin(), holds_.rend(), [&](auto& hold) { return hold.client == client; });
+    return found == holds_.rend() ? nullptr : &*found;
+}
+
+void Holds::stop(Hold& hold, Nanoseconds tail, Nanoseconds now) {
+    hold.stopped = now;
+    hold.end = now + tail;
+    find_starts(now);
+    charge(now);
+    // Who never reports a drain is believed its estimates. Two may be open: the one before a quick second grant.
+    size_t open = 0;
+    for (const Hold& other : holds_) open += other.client == hold.client && !other.runs();
+    if (open > 2) finish(*draining(hold.client), draining(hold.client)->end, now);
+}
+
+void Holds::finish(Hold& hold, Nanoseconds at, Nanoseconds now) {
+    const Nanoseconds estimated = std::exchange(hold.end, at);
+    charge(hold, now);
+    for (Hold& other : holds_) {
+        if (follows(other, hold)) other.not_before = std::max(other.not_before, hold.end);
+        if (follows(hold, other) && hold.end > hold.from) other.later.push_back({hold.group, hold.from, hold.end});
+    }
+    for (const Hold::Later& later : hold.later) {
+        const Nanoseconds wrong = std::min(later.end, at) - std::max(later.from, estimated);
+        if (wrong <= 0) continue;
+        later.group->used -= wrong;
+        policy_.charge(*later.group, -wrong, now);
+    }
+    holds_.erase(holds_.begin() + (&hold - holds_.data()));
+    find_starts(now);
+    charge(now);
+}
+
+void Holds::forget(const Group* group) {
+    for (Hold& hold : holds_)
+        std::erase_if(hold.later, [&](const Hold::Later& later) { return later.group == group; });
+}
+
+void Holds::find_starts(Nanoseconds now) {
+    for (Hold& hold : holds_) {
+        hold.from = hold.not_before;
+        for (const Hold& before : holds_) {
+            if (follows(hold, before)) hold.from = std::max(hold.from, before.end);
+        }
+    }
+}
+
+void Holds::charge(Hold& hold, Nanoseconds now) {
+    // What is in flight after a stop is paid for at once, or whoever submits much ahead would get the token again
+    // before it has been charged.
+    const Nanoseconds due = std::max<Nanoseconds>(0, (hold.runs() ? now : hold.end) - hold.from);
+    const Nanoseconds amount = due - hold.charged;
+    if (amount == 0) return;
+    hold.charged = due;
+    hold.group->used += amount;
+    if (hold.client) hold.client->used += amount;
+    policy_.charge(*hold.group, amount, now);
+}
+
+void Holds::charge(Nanoseconds now) {
+    for (Hold& hold : holds_) charge(hold, now);
+}
+
+bool Holds::followed(const Hold& hold) const {
+    return std::any_of(holds_.begin(), holds_.end(), [&](const Hold& next) { return follows(next, hold); });
+}
+
+double Holds::occupied() const {
+    double sum = 0.0;
+    for (const Hold& hold : holds_) {
+        if (hold.occupies()) sum += hold.group->spec.sm;
+    }
+    return sum;
+}
+
+}  // namespace gemlet::arbiter

@@ -1,0 +1,76 @@
+// Who has, or still drains, the device, and from when to when each is charged.
+//
+// A hold is charged from its grant, or from the moment the one before it had drained if that was later, until its own
+// work has drained. The end of the drain is first an estimate, which is charged at once; finish() corrects it for
+// both sides, also if the holder was overdue and its successor ran beside it.
+#pragma once
+
+#include <vector>
+
+#include "arbiter/policies/policy.hpp"
+
+namespace gemlet::arbiter {
+
+struct Client;
+
+struct Hold {
+    uint64_t serial;
+    Client* client;
+    Group* group;
+    Nanoseconds granted;
+    // Charging.
+    Nanoseconds from;              // charged from here ...
+    Nanoseconds not_before;        // ... as far as predecessors that are gone are concerned
+    Nanoseconds stopped = kNever;  // kNever: runs
+    Nanoseconds end = kNever;      // when its work drained, or is thought to drain
+    Nanoseconds charged = 0;
+    // Terms, as last told to the client.
+    Nanoseconds deadline = kNever;
+    Nanoseconds window = 0;
+    bool contended = false;
+    enum class Told : uint8_t { kNothing, kTook, kTerms, kRevoked } told = Told::kNothing;
+    Nanoseconds latest = kNever;  // it was let in before its turn, for as long as it is in nobody's way
+    bool overdue = false;         // did not stop in time, so it no longer keeps others waiting
+
+    // Turns after this one that are over, but may have been charged for time in which this one still drained.
+    struct Later {
+        Group* group;
+        Nanoseconds from, end;
+    };
+    std::vector<Later> later = {};
+
+    bool runs() const { return stopped == kNever; }
+    bool occupies() const { return runs() && !overdue; }
+    Turn turn() const { return {group, granted, deadline}; }
+};
+
+class Holds {
+  public:
+    explicit Holds(Policy& policy) : policy_(policy) {}
+
+    std::vector<Hold>& all() { return holds_; }
+    const std::vector<Hold>& all() const { return holds_; }
+
+    Hold& start(Client* client, Group* group, Nanoseconds now);
+    Hold* running(const Client* client);
+    Hold* draining(const Client* client);                      // the oldest
+    Hold* newest(const Client* client);                        // draining or not
+    void stop(Hold& hold, Nanoseconds tail, Nanoseconds now);  // may move or forget holds: `hold` is invalid then
+    void finish(Hold& hold, Nanoseconds at, Nanoseconds now);  // its work was complete at `at`; forgets the hold
+    void forget(const Group* group);                           // the group is about to go
+    void charge(Nanoseconds now);                              // everyone, up to now
+
+    bool followed(const Hold& hold) const;  // by one that had to wait for its drain
+
+    double occupied() const;  // fraction of the multiprocessors
+
+  private:
+    void charge(Hold& hold, Nanoseconds now);
+    void find_starts(Nanoseconds now);
+
+    Policy& policy_;
+    std::vector<Hold> holds_;  // in the order of their grants
+    uint64_t serial_ = 0;
+};
+
+}  // namespace gemlet::arbiter

@@ -1,0 +1,326 @@
+// The default policy: a virtual time per group that advances by used / target, so that whoever is furthest behind its
+// target runs next. docs/policies.md has the promises, the formulas and the measurements behind the constants.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <utility>
+
+#include "arbiter/policies/cap.hpp"
+#include "arbiter/policies/policy.hpp"
+#include "arbiter/policies/water_level.hpp"
+
+namespace gemlet::arbiter {
+namespace {
+
+// A group whose target is 0 (best effort while others take everything) is charged as if it were this.
+constexpr double kLeastTarget = 0.01;
+
+class Fair final : public Policy {
+  public:
+    explicit Fair(const Parameters& parameters) : p_(parameters), cycle_(p_.cycle_min) {}
+
+    const Group* pick(const Groups& waiting, Nanoseconds now) override;
+    Terms terms(const Turn& turn, const Groups& contenders, Nanoseconds now) override;
+
+    void added(const Group& group, Nanoseconds now) override;
+    void changed(const Group& group, Nanoseconds now) override;
+    void demand(const Groups& all, Nanoseconds now) override;
+    void granted(const Turn& turn, Nanoseconds now) override;
+    void charge(const Group& group, Nanoseconds amount, Nanoseconds now) override;
+    void stopped(const Turn& turn, StopReason reason, Nanoseconds now) override;
+
+    Nanoseconds next_event(const Groups& waiting, Nanoseconds now) const override;
+    double target(const Group& group) const override { return at(group).active ? at(group).target : 0.0; }
+    std::string blocked(const Group& group, Nanoseconds now) const override;
+    bool may_park(const Group& group, Nanoseconds now) override { return at(group).cap.ready(now); }
+
+  private:
+    struct Account {
+        double vtime = 0.0;        // ns of device time used per unit of target
+        double turn_end = 0.0;     // virtual time at which its current or last turn ends
+        double first_until = 0.0;  // up to this virtual time it goes before the others: it was idle
+        double target = 0.0;
+        bool active = false;     // wants, as of the last demand()
+        bool counts = false;     // has a target: wants, or ran ahead of its share and the others now catch up
+        bool contended = false;  // turn_end means something: its current or last turn had contenders
+        // Best effort with a minimum: what it may still claim of it. Above 0 it competes, else it takes what is left.
+        double claim = 0.0;
+        Nanoseconds claim_at = 0;
+        mutable Cap cap;  // sliding is bookkeeping, not a change
+    };
+
+    Account& at(const Group& group) const { return accounts_[group.slot]; }
+    // Where it stands in the order of turns.
+    double place_of(const Account& a) const {
+        return a.vtime < a.first_until ? a.vtime - static_cast<double>(cycle_) : a.vtime;
+    }
+    static bool best_effort(const Group& group) { return group.spec.priority == Priority::kBestEffort; }
+
+    Nanoseconds cycle_for(size_t parties) const;
+    void set_targets(const Groups& all);
+    void accrue_claim(const Group& group, Nanoseconds now);
+    bool competes(const Group& group, Nanoseconds now);  // not one that only takes what is left
+    bool preempts(const Group& group, const Group& holder) const;
+    void settle_debts(const Groups& groups);
+
+    Parameters p_;
+    mutable std::vector<Account> accounts_;
+    std::vector<Share> shares_, rest_;  // kept for their memory
+    std::vector<Account*> wanting_, wanting_rest_;
+    Nanoseconds cycle_;
+    // Virtual time of the device: the smallest of those who want, never backwards. Best effort has its own: what it
+    // gets when others pause says nothing about its claim beside them.
+    double system_[2] = {0.0, 0.0};
+};
+
+Nanoseconds Fair::cycle_for(size_t parties) const {
+    const double wanted = static_cast<double>(parties) * static_cast<double>(p_.switch_cost) / p_.switch_loss;
+    return static_cast<Nanoseconds>(
+        std::clamp(wanted, static_cast<double>(p_.cycle_min), static_cast<double>(p_.cycle_max)));
+}
+
+void Fair::added(const Group& group, Nanoseconds now) {
+    if (accounts_.size() <= group.slot) accounts_.resize(group.slot + 1);
+    at(group) = Account{};
+    at(group).vtime = system_[best_effort(group)];
+    at(group).claim_at = now;
+    at(group).cap.reset(group.spec.max, p_.cap_block, now);
+}
+
+void Fair::changed(const Group& group, Nanoseconds now) {
+    at(group).cap.reset(group.spec.max, p_.cap_block, now);
+    at(group).cap.accrue(at(group).active, now);
+    at(group).claim = std::min(at(group).claim, 0.0);
+}
+
+void Fair::set_targets(const Groups& all) {
+    // What best effort is guaranteed comes off first; what the others leave of the rest is divided among them.
+    double widest = 0.0, together = 0.0;
+    for (const Group* g : all) {
+        if (!at(*g).counts) continue;
+        widest = std::max(widest, g->spec.sm);
+        together += g->spec.sm;
+    }
+    // Slices that all fit together do not compete. Otherwise the targets count only on what surely fits, as many at a
+    // time as of the widest: which mixtures of slices fill a device is a packing problem, and a target that no
+    // packing reaches would starve the others. What fits beyond that is extra for everyone.
+    const bool all_fit = together <= 1.0 + 1e-9;
+    const double share_of_device = widest > 0.0 ? 1.0 / std::floor(1.0 / widest + 1e-9) : 1.0;
+    shares_.clear(), rest_.clear(), wanting_.clear(), wanting_rest_.clear();
+    double minima = 0.0, promised = 0.0;
+    for (const Group* g : all) {
+        if (!at(*g).counts) continue;
+        const double cost = all_fit ? g->spec.sm : share_of_device;
+        auto& shares = best_effort(*g) ? rest_ : shares_;
+        auto& wanting = best_effort(*g) ? wanting_rest_ : wanting_;
+        shares.push_back({.min = g->spec.min, .max = g->spec.max, .weight = g->spec.weight, .cost = cost});
+        wanting.push_back(&at(*g));
+        minima += cost * g->spec.min;
+        if (best_effort(*g)) promised += cost * g->spec.min;
+    }
+    const double scale = minima > 1.0 ? 1.0 / minima : 1.0;
+    for (Share& s : rest_) s.min *= scale;
+    fill_to_level(shares_, 1.0 - promised * scale);
+    double taken = 0.0;
+    for (size_t i = 0; i < shares_.size(); ++i) {
+        wanting_[i]->target = shares_[i].target;
+        taken += shares_[i].cost * shares_[i].target;
+    }
+    fill_to_level(rest_, std::max(0.0, 1.0 - taken));
+    for (size_t i = 0; i < rest_.size(); ++i) wanting_rest_[i]->target = rest_[i].target;
+}
+
+void Fair::demand(const Groups& all, Nanoseconds now) {
+    double slowest[2] = {INFINITY, INFINITY};
+    for (const Group* g : all) {
+        double& least = slowest[best_effort(*g)];
+        if (at(*g).active && at(*g).cap.ready(now)) least = std::min(least, at(*g).vtime);
+        accrue_claim(*g, now);
+    }
+    for (const int kind : {0, 1}) {
+        if (std::isfinite(slowest[kind])) system_[kind] = std::max(system_[kind], slowest[kind]);
+    }
+    size_t wanting = 0;
+    for (const Group* g : all) {
+        Account& a = at(*g);
+        const bool wants = g->wants(now);
+        const double cycle = static_cast<double>(cycle_);
+        const double system = system_[best_effort(*g)];
+        if (wants && !a.active) {
+            // Back from idle: nothing saved up (that would come out of the minima of those who stayed), no debt for
+            // ever, but for the first cycle's worth it goes before the others.
+            a.vtime = std::clamp(a.vtime, system, system + static_cast<double>(p_.debt_max));
+            a.first_until = system + cycle;
+            a.contended = false;
+            a.claim_at = now;
+        }
+        // Held back by its maximum it falls behind without end; that is no claim against the others.
+        if (a.active) a.vtime = std::max(a.vtime, system - cycle);
+        if (wants != a.active) a.cap.accrue(wants, now);
+        a.active = wants;
+        wanting += wants;
+        // A short job runs at once and undivided, ahead of its share. Until the others have caught up it counts as if
+        // it still ran at its share; else the time it took would be missing from the minima of the others.
+        const double ahead = a.vtime - system;
+        a.counts = wants || (!best_effort(*g) && ahead > 0.0 && ahead <= 2.0 * static_cast<double>(p_.cycle_max));
+    }
+    set_targets(all);
+    cycle_ = cycle_for(wanting);
+}
+
+void Fair::accrue_claim(const Group& group, Nanoseconds now) {
+    Account& a = at(group);
+    if (!best_effort(group) || group.spec.min <= 0.0) return;
+    const double most = group.spec.min * static_cast<double>(cycle_);
+    const double gained = a.active ? group.spec.min * static_cast<double>(now - a.claim_at) : 0.0;
+    a.claim = std::clamp(a.claim + gained, -2.0 * most, 2.0 * most);
+    a.claim_at = now;
+}
+
+bool Fair::competes(const Group& group, Nanoseconds now) {
+    if (!best_effort(group)) return true;
+    accrue_claim(group, now);
+    const double most = group.spec.min * static_cast<double>(cycle_);
+    // To start it takes a whole cycle's worth, to go on anything.
+    return most > 0.0 && at(group).claim >= (group.running ? 0.0 : most - 1.0);
+}
+
+// A latency client goes before everyone as long as it is not ahead of its target by more than the longest cycle: the
+// minima of the others hold against it too.
+bool Fair::preempts(const Group& group, const Group& holder) const {
+    return group.spec.priority == Priority::kLatency && holder.spec.priority != Priority::kLatency &&
+           at(group).vtime <= system_[0] + static_cast<double>(p_.cycle_max);
+}
+
+void Fair::settle_debts(const Groups& groups) {
+    double slowest[2] = {INFINITY, INFINITY};
+    for (const Group* g : groups) slowest[best_effort(*g)] = std::min(slowest[best_effort(*g)], at(*g).vtime);
+    for (const Group* g : groups) {
+        const double most = slowest[best_effort(*g)] + static_cast<double>(p_.debt_max);
+        at(*g).vtime = std::min(at(*g).vtime, most);
+    }
+}
+
+const Group* Fair::pick(const Groups& waiting, Nanoseconds now) {
+    settle_debts(waiting);
+    const Group* best = nullptr;
+    int best_class = 0;
+    double best_place = INFINITY;
+    for (const Group* g : waiting) {
+        Account& a = at(*g);
+        if (!a.cap.ready(now)) continue;
+        int klass = 2;
+        if (best_effort(*g))
+            klass = competes(*g, now) ? 0 : 3;
+        else if (g->spec.priority == Priority::kLatency && a.vtime <= system_[0] + static_cast<double>(p_.cycle_max))
+            klass = 1;
+        const double place = place_of(a);
+        const bool earlier = place < best_place || (place == best_place && g->waiting_since < best->waiting_since);
+        if (!best || klass < best_class || (klass == best_class && earlier)) {
+            best = g, best_class = klass, best_place = place;
+        }
+    }
+    return best;
+}
+
+void Fair::granted(const Turn& turn, Nanoseconds now) {
+    // Turns end on a grid of cycles, so a turn that was too long shortens the next one and the other way round.
+    Account& a = at(*turn.group);
+    const double cycle = static_cast<double>(cycle_);
+    const double start = a.contended && a.turn_end > a.vtime - cycle ? a.turn_end : a.vtime;
+    a.turn_end = std::min(start + cycle, a.vtime + 2.0 * cycle);
+    if (a.turn_end < a.vtime + cycle / 2.0) a.turn_end += cycle;
+    a.contended = true;
+}
+
+Terms Fair::terms(const Turn& turn, const Groups& contenders, Nanoseconds now) {
+    const Group& own = *turn.group;
+    Account& a = at(own);
+    const Nanoseconds capped = a.cap.binds() ? now + a.cap.runway(now) : kNever;
+    const Nanoseconds earliest = turn.granted + p_.quantum_min;
+    Terms result{.deadline = capped};
+    uint32_t rotating = 0;
+    double slowest = INFINITY;
+    for (const Group* g : contenders) {
+        if (g == &own) {
+            rotating = g->waiting;
+            continue;
+        }
+        if (!at(*g).cap.ready(now)) continue;
+        result.contended = true;
+        if (preempts(*g, own)) {
+            // A guaranteed minimum is worth a moment even to those in a hurry.
+            const bool claims = best_effort(own) && competes(own, now);
+            result.deadline = std::min(result.deadline, claims ? std::max(earliest, now) : now);
+        } else if (best_effort(own) && !best_effort(*g)) {
+            const bool claims = competes(own, now);
+            const double left = claims ? a.claim / std::max(1.0 - own.spec.min, kLeastTarget) : 0.0;
+            result.deadline = std::min(result.deadline, std::max(earliest, now + static_cast<Nanoseconds>(left)));
+        } else if (best_effort(*g) && !best_effort(own)) {
+            if (competes(*g, now)) result.deadline = std::min(result.deadline, std::max(earliest, now));
+        } else {
+            slowest = std::min(slowest, place_of(at(*g)));
+        }
+    }
+    if (std::isfinite(slowest)) {
+        const double cycle = static_cast<double>(cycle_);
+        if (!a.contended) a.turn_end = a.vtime + cycle;
+        a.contended = true;
+        // Not before it has caught up with the furthest behind of the others: it would be picked again at once.
+        a.turn_end = std::max(std::min(a.turn_end, slowest + cycle), slowest);
+        const double left = std::max(0.0, a.turn_end - a.vtime) * std::max(a.target, kLeastTarget);
+        result.deadline = std::min(result.deadline, std::max(earliest, now + static_cast<Nanoseconds>(left)));
+    } else {
+        a.contended = false;
+        if (rotating > 0) {  // only its own clients wait: they take turns
+            const Nanoseconds quantum = cycle_for(rotating + 1) / (rotating + 1);
+            result.deadline = std::min(result.deadline, turn.granted + std::max(quantum, p_.quantum_min));
+        }
+    }
+    result.contended |= rotating > 0;
+    return result;
+}
+
+void Fair::charge(const Group& group, Nanoseconds amount, Nanoseconds now) {
+    Account& a = at(group);
+    accrue_claim(group, now);
+    a.vtime += static_cast<double>(amount) / std::max(a.target, kLeastTarget);
+    a.claim -= static_cast<double>(amount);
+    if (a.cap.binds()) a.cap.use(amount, now);
+}
+
+void Fair::stopped(const Turn& turn, StopReason, Nanoseconds now) {
+    Account& a = at(*turn.group);
+    if (!a.contended) a.turn_end = a.vtime;
+}
+
+Nanoseconds Fair::next_event(const Groups& waiting, Nanoseconds now) const {
+    Nanoseconds next = kNever;
+    for (const Group* g : waiting) {
+        Account& a = at(*g);
+        if (a.cap.binds() && !a.cap.ready(now)) next = std::min(next, a.cap.ready_at(now));
+        if (best_effort(*g) && g->spec.min > 0.0) {
+            const double missing = g->spec.min * static_cast<double>(cycle_) - a.claim;
+            if (missing > 1.0) next = std::min(next, now + std::max<Nanoseconds>(1, missing / g->spec.min));
+        }
+    }
+    return next;
+}
+
+std::string Fair::blocked(const Group& group, Nanoseconds now) const {
+    Account& a = at(group);
+    if (a.cap.ready(now)) return {};
+    if (group.spec.max <= 0.0) return "its maximum is 0: it never runs";
+    char text[96];
+    std::snprintf(text, sizeof text, "at its maximum of %g%%: runs again in %.0f ms", 100.0 * group.spec.max,
+                  std::ceil(static_cast<double>(a.cap.ready_at(now) - now) / 1e6));
+    return text;
+}
+
+}  // namespace
+
+std::unique_ptr<Policy> make_fair(const Parameters& parameters) {
+    return std::make_unique<Fair>(parameters);
+}
+
+}  // namespace gemlet::arbiter

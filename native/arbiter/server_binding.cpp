@@ -1,0 +1,196 @@
+// The class Server for Python. Calls that take the server's mutex release the GIL first.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <stdexcept>
+
+#include "arbiter/binding.hpp"
+#include "arbiter/server.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using namespace gemlet::arbiter;
+using namespace gemlet::server;
+
+namespace {
+
+Uuid uuid_from(const nb::bytes& bytes) {
+    if (bytes.size() != 16) throw std::invalid_argument("a device UUID has 16 bytes");
+    Uuid uuid;
+    std::memcpy(uuid.data(), bytes.c_str(), uuid.size());
+    return uuid;
+}
+
+nb::bytes bytes_of(const Uuid& uuid) {
+    return nb::bytes(uuid.data(), uuid.size());
+}
+
+ServerOptions options_from(const std::string& policy, nb::kwargs given) {
+    ServerOptions options;
+    options.policy = policy;
+    if (given.contains("lead")) {
+        options.lead = nb::cast<Nanoseconds>(given["lead"]);
+        nb::del(given["lead"]);
+    }
+    if (given.contains("trace")) {
+        options.trace = nb::cast<size_t>(given["trace"]);
+        nb::del(given["trace"]);
+    }
+    options.arbiter = parameters_from(given);
+    return options;
+}
+
+nb::object maybe(const std::optional<uint64_t>& value) {
+    return value ? nb::cast(*value) : nb::none();
+}
+
+void set_group(Server& self, const std::string& name, double min, double max, double weight, double sm,
+               const std::string& priority, std::optional<uint64_t> memory, std::optional<std::vector<uid_t>> users) {
+    GroupSettings settings{{name, min, max, weight, sm, priority_from(priority)}, memory, std::move(users)};
+    nb::gil_scoped_release release;
+    self.set_group(settings);
+}
+
+nb::object text(const std::string& s) {
+    return nb::steal(PyUnicode_DecodeUTF8(s.data(), Py_ssize_t(s.size()), "replace"));
+}
+
+nb::dict client_dict(const ClientView& c) {
+    nb::dict d;
+    d["id"] = c.id;
+    d["pid"] = c.pid;
+    d["uid"] = c.uid;
+    d["command"] = text(c.command);
+    d["state"] = c.state;
+    d["memory"] = c.memory;
+    d["unledgered"] = c.unledgered;
+    d["launches"] = c.launches;
+    d["contexts"] = c.contexts;
+    d["since_ns"] = c.since;
+    return d;
+}
+
+nb::dict group_dict(const GroupView& g) {
+    const GroupSpec& spec = g.usage.spec;
+    nb::dict d;
+    d["name"] = text(spec.name);
+    d["min"] = spec.min;
+    d["max"] = spec.max;
+    d["weight"] = spec.weight;
+    d["sm"] = spec.sm;
+    d["priority"] = kPriorityNames[size_t(spec.priority)];
+    d["target"] = g.usage.target;
+    d["used_ns"] = g.usage.used;
+    d["waiting"] = g.usage.waiting;
+    d["holding"] = g.usage.holding;
+    d["reason"] = text(g.usage.reason);
+    d["memory_limit"] = maybe(g.memory_limit);
+    d["memory_used"] = g.memory_used;
+    d["unledgered"] = g.unledgered;
+    d["made_by_client"] = g.made_by_client;
+    nb::list clients;
+    for (const ClientView& c : g.clients) clients.append(client_dict(c));
+    d["clients"] = clients;
+    return d;
+}
+
+nb::dict snapshot(Server& self) {
+    ServerView view;
+    {
+        nb::gil_scoped_release release;
+        view = self.view();
+    }
+    nb::dict d;
+    d["now_ns"] = view.now;
+    d["denied"] = view.denied;
+    nb::list devices;
+    for (const DeviceView& v : view.devices) {
+        nb::dict device;
+        device["uuid"] = bytes_of(v.uuid);
+        device["index"] = v.index;
+        device["policy"] = v.policy;
+        device["ignored"] = v.ignored;
+        nb::list groups;
+        for (const GroupView& g : v.groups) groups.append(group_dict(g));
+        device["groups"] = groups;
+        devices.append(device);
+    }
+    d["devices"] = devices;
+    nb::list groups;
+    for (const GroupSettings& g : view.groups) groups.append(text(g.spec.name));
+    d["groups"] = groups;
+    return d;
+}
+
+nb::list take_events(Server& self) {
+    std::vector<Event> events;
+    {
+        nb::gil_scoped_release release;
+        events = self.take_events();
+    }
+    nb::list list;
+    for (const Event& e : events) {
+        nb::dict d;
+        d["kind"] = e.kind;
+        d["group"] = text(e.group);
+        d["command"] = text(e.command);
+        d["device"] = e.device.empty() ? nb::none() : nb::cast(std::stoi(e.device));
+        d["text"] = text(e.text);
+        d["pid"] = e.pid;
+        d["uid"] = e.uid;
+        list.append(d);
+    }
+    return list;
+}
+
+nb::list take_trace(Server& self) {
+    nb::list list;
+    for (const auto& [step, group] : self.take_trace())
+        list.append(nb::make_tuple(step.at, text(group), step.client, step.what, step.value));
+    return list;
+}
+
+}  // namespace
+
+void bind_server(nb::module_& m) {
+    nb::class_<Server>(m, "Server")
+        .def(
+            "__init__",
+            [](Server* self, const std::string& policy, const nb::kwargs& parameters) {
+                new (self) Server(options_from(policy, parameters));
+            },
+            "policy"_a = "fair", "parameters"_a)
+        .def("listen", &Server::listen, "path"_a, "group"_a = nb::none(), "mode"_a = 0600,
+             nb::call_guard<nb::gil_scoped_release>())
+        .def(
+            "add_device",
+            [](Server& self, const nb::bytes& uuid, int index, const std::string& policy, uint64_t context_estimate) {
+                Uuid id = uuid_from(uuid);
+                nb::gil_scoped_release release;
+                self.add_device(id, index, policy, context_estimate);
+            },
+            "uuid"_a, "index"_a, nb::kw_only(), "policy"_a = "", "context_estimate"_a = 0)
+        .def("set_group", set_group, "name"_a, nb::kw_only(), "min"_a = 0.0, "max"_a = 1.0, "weight"_a = 1.0,
+             "sm"_a = 1.0, "priority"_a = "normal", "memory"_a = nb::none(), "users"_a = nb::none())
+        .def("remove_group", &Server::remove_group, "name"_a, nb::call_guard<nb::gil_scoped_release>())
+        .def(
+            "set_process_memory",
+            [](Server& self, const nb::bytes& uuid, pid_t pid, uint64_t bytes,
+               std::optional<std::pair<uint64_t, uint32_t>> seen) {
+                Uuid id = uuid_from(uuid);
+                std::optional<Server::Seen> before;
+                if (seen) before = {seen->first, seen->second};
+                nb::gil_scoped_release release;
+                self.set_process_memory(id, pid, bytes, before);
+            },
+            "uuid"_a, "pid"_a, "bytes"_a, "seen"_a = nb::none())
+        .def("start", &Server::start, nb::call_guard<nb::gil_scoped_release>())
+        .def("stop", &Server::stop, nb::call_guard<nb::gil_scoped_release>())
+        .def("snapshot", snapshot)
+        .def("eventfd", &Server::event_fd)
+        .def("take_events", take_events)
+        .def("take_trace", take_trace);
+}

@@ -1,0 +1,38 @@
+// A structure of wire.h in memory that is passed to clients by descriptor.
+#pragma once
+
+#include <cstddef>
+#include <new>
+
+namespace gemlet::server {
+
+enum class Access { kReadWrite, kReadOnly };
+
+// Makes, maps and seals a memfd: a client can neither shrink it (which would crash the daemon) nor, if kReadOnly,
+// map it for writing. Throws std::system_error.
+void* make_shared_memory(const char* name, std::size_t size, Access access, int& fd);
+void free_shared_memory(void* memory, std::size_t size, int fd) noexcept;
+
+template <class T>
+class Shared {
+  public:
+    Shared(const char* name, Access access) : value_(new (make_shared_memory(name, sizeof(T), access, fd_)) T{}) {}
+    ~Shared() { free_shared_memory(value_, sizeof(T), fd_); }
+    Shared(const Shared&) = delete;
+    Shared& operator=(const Shared&) = delete;
+
+    T* operator->() const { return value_; }
+    T& operator*() const { return *value_; }
+    int fd() const { return fd_; }
+    // The descriptor is only needed until every client it is for has it.
+    void close_fd() {
+        free_shared_memory(nullptr, 0, fd_);
+        fd_ = -1;
+    }
+
+  private:
+    int fd_ = -1;
+    T* value_;
+};
+
+}  // namespace gemlet::server

@@ -1,0 +1,38 @@
+// The socket to the daemon. Sends from any thread; requests with an answer one at a time.
+#pragma once
+
+#include <optional>
+
+#include "wire.h"
+
+namespace gemlet::hook {
+
+struct Attachment {
+    wire::ClientPage* page;
+    wire::GroupLimits* limits;
+    wire::GroupLedger* ledger;
+    uint32_t wire_index;
+    uint32_t slot;
+};
+
+// Where to go and as whom; read from the environment once, at the first use.
+struct Destination {
+    char socket[108];  // empty: this process is not managed
+    char group[wire::kGroupNameBytes];
+    bool strict;
+};
+const Destination& destination();
+
+// Connects and joins the group. False with one line on stderr (once) if that fails.
+bool connect_daemon();
+bool connected();
+void disconnect();
+void forget_connection();  // in a forked child: also the lock a thread of the parent may have held
+
+// Maps the pages of one device.
+std::optional<Attachment> attach(const unsigned char (&uuid)[16], uint32_t ordinal);
+
+// Never blocks for long: a message the daemon cannot take within a second means it is lost.
+bool send(const wire::Message& message);
+
+}  // namespace gemlet::hook

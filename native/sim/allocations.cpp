@@ -1,0 +1,55 @@
+#include "allocations.hpp"
+
+#include <sys/mman.h>
+
+#include "addresses.hpp"
+#include "contexts.hpp"
+
+namespace gemlet::sim {
+
+// One heap per device and process: contexts of one process share slabs' addresses but never a device's memory.
+Heap& device_heap(Device& device) {
+    constexpr uint64_t kBig = 1u << 20;  // up to here, allocations share a granule
+    static auto* heaps = [] {
+        auto* made = new std::vector<std::unique_ptr<Heap>>;
+        for (const auto& d : devices())
+            made->push_back(std::make_unique<Heap>(*d, d->profile().granularity, kBig + 1, false));
+        return made;
+    }();
+    return *(*heaps)[device.index()];
+}
+
+CUdeviceptr allocate_device(CUcontext context, uint64_t bytes) {
+    check(bytes > 0);
+    const Heap::Piece piece = device_heap(*context->device).take(bytes);
+    check(piece.address != 0, CUDA_ERROR_OUT_OF_MEMORY);
+    Range range;
+    range.base = piece.address;
+    range.bytes = bytes;
+    range.place = Place::kDevice;
+    range.device = static_cast<int>(context->device->index());
+    range.context = context;
+    range.backing = piece.backing;
+    range.backing_offset = piece.backing_offset;
+    Addresses::get().add(std::move(range));
+    return piece.address;
+}
+
+void free_device(CUdeviceptr address) {
+    const auto range = Addresses::get().remove(address);
+    check(range.has_value());
+    device_heap(*devices()[static_cast<size_t>(range->device)]).give(address);
+}
+
+void release_memory_of(CUcontext context) {
+    for (const Range& range : Addresses::get().remove_of(context)) {
+        if (range.place == Place::kDevice)
+            device_heap(*context->device).give(range.base);
+        else if (range.place == Place::kManaged || range.place == Place::kHost)
+            munmap(reinterpret_cast<void*>(range.base), range.bytes);
+        else if (range.place == Place::kImported)
+            forget_addresses(range.base, range.bytes);
+    }
+}
+
+}  // namespace gemlet::sim

@@ -1,0 +1,65 @@
+// The frame around every driver entry point: is the driver initialised, is a fault due, does an exception stop here.
+#pragma once
+
+#include <new>
+#include <utility>
+
+#include "cuda_api.h"
+#include "faults.hpp"
+
+namespace gemlet::sim {
+
+struct Failure {
+    CUresult code;
+};
+
+[[noreturn]] inline void fail(CUresult code) {
+    throw Failure{code};
+}
+inline void check(bool condition, CUresult otherwise = CUDA_ERROR_INVALID_VALUE) {
+    if (!condition) throw Failure{otherwise};
+}
+
+enum class Needs { kNothing, kInitialised };
+
+// CUDA_SUCCESS if the call may go on. Knows cuInit, fork, host functions and lost devices.
+CUresult admit(Needs needs);
+
+// `name` is the entry point's own, as in GEMLET_SIM_FAULTS. The body returns nothing, or a CUresult.
+template <class Body>
+CUresult api(const char* name, Body&& body, Needs needs = Needs::kInitialised) noexcept {
+    static FaultPoint fault(name);  // one of each call site: the body's type is its own
+    if (const CUresult refused = admit(needs); refused != CUDA_SUCCESS) return refused;
+    if (const int code = fault.next(); code != 0) return static_cast<CUresult>(code);
+    try {
+        if constexpr (std::is_void_v<decltype(body())>) {
+            body();
+            return CUDA_SUCCESS;
+        } else {
+            return body();
+        }
+    } catch (const Failure& failure) {
+        return failure.code;
+    } catch (const std::bad_alloc&) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    } catch (...) {
+        return CUDA_ERROR_UNKNOWN;
+    }
+}
+
+// While it exists, stream 0 of this thread means the per-thread default stream: how the _ptds and _ptsz entry points
+// call the plain ones.
+class PerThreadDefaultStream {
+  public:
+    PerThreadDefaultStream() : before_(active_) { active_ = true; }
+    ~PerThreadDefaultStream() { active_ = before_; }
+    PerThreadDefaultStream(const PerThreadDefaultStream&) = delete;
+    PerThreadDefaultStream& operator=(const PerThreadDefaultStream&) = delete;
+    static bool active() { return active_; }
+
+  private:
+    bool before_;
+    static thread_local bool active_;
+};
+
+}  // namespace gemlet::sim

@@ -1,0 +1,21 @@
+// Primary contexts, and what goes away with a context.
+#pragma once
+
+#include "handles.hpp"
+
+namespace gemlet::sim {
+
+struct Primary {
+    CUcontext context = nullptr;
+    unsigned references = 0;
+    unsigned flags = 0;
+};
+
+CUcontext primary_retain(CUdevice device);
+void primary_release(CUdevice device, bool all);
+Primary primary_state(CUdevice device);
+void primary_set_flags(CUdevice device, unsigned flags);
+
+void release_memory_of(CUcontext context);  // allocations.cpp
+
+}  // namespace gemlet::sim

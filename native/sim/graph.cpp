@@ -1,0 +1,109 @@
+#include "graph.hpp"
+
+#include <algorithm>
+
+#include "capture.hpp"
+
+namespace gemlet::sim {
+
+CUgraph new_graph() {
+    CUgraph graph = HandlePool<CUgraph_st>::make();
+    graph->nodes.clear();
+    graph->owned = false;
+    return created(graph, Tag::kGraph);
+}
+
+CUgraphNode add_node(CUgraph graph, const CUgraphNode* after, size_t count, Step step) {
+    check(count == 0 || after != nullptr);
+    for (size_t i = 0; i < count; ++i) check(checked(after[i])->graph == graph);
+    CUgraphNode node = HandlePool<CUgraphNode_st>::make();
+    node->graph = graph;
+    node->step = std::move(step);
+    node->after.assign(after, after + count);
+    node->original = nullptr;
+    node->enabled = true;
+    graph->nodes.push_back(created(node, Tag::kGraphNode));
+    return node;
+}
+
+CUgraph clone_graph(CUgraph graph, std::map<CUgraphNode, CUgraphNode>* map) {
+    std::map<CUgraphNode, CUgraphNode> own;
+    auto& twin = map != nullptr ? *map : own;
+    CUgraph copy = new_graph();
+    for (CUgraphNode node : in_order(graph)) {
+        std::vector<CUgraphNode> after;
+        for (CUgraphNode before : node->after) after.push_back(twin.at(before));
+        Step step = node->step;
+        if (auto* child = std::get_if<ChildStep>(&step)) {
+            child->graph = clone_graph(child->graph);
+            child->graph->owned = true;
+        }
+        CUgraphNode made = add_node(copy, after.data(), after.size(), std::move(step));
+        made->original = node;
+        made->enabled = node->enabled;
+        twin[node] = made;
+    }
+    return copy;
+}
+
+void drop_graph(CUgraph graph) {
+    for (CUgraphNode node : graph->nodes) {
+        if (auto* child = std::get_if<ChildStep>(&node->step)) drop_graph(child->graph);
+        node->step = EmptyStep{};
+        HandlePool<CUgraphNode_st>::drop(node);
+    }
+    graph->nodes.clear();
+    HandlePool<CUgraph_st>::drop(graph);
+}
+
+std::vector<CUgraphNode> in_order(CUgraph graph) {
+    std::map<CUgraphNode, size_t> missing;
+    std::map<CUgraphNode, std::vector<CUgraphNode>> next;
+    std::vector<CUgraphNode> sorted;
+    for (CUgraphNode node : graph->nodes) {
+        missing[node] = node->after.size();
+        for (CUgraphNode before : node->after) next[before].push_back(node);
+        if (node->after.empty()) sorted.push_back(node);
+    }
+    for (size_t i = 0; i < sorted.size(); ++i)
+        for (CUgraphNode node : next[sorted[i]])
+            if (--missing[node] == 0) sorted.push_back(node);
+    check(sorted.size() == graph->nodes.size());
+    return sorted;
+}
+
+CUgraphNodeType node_type(const Step& step) {
+    struct {
+        CUgraphNodeType operator()(const KernelStep&) const { return CU_GRAPH_NODE_TYPE_KERNEL; }
+        CUgraphNodeType operator()(const CopyStep&) const { return CU_GRAPH_NODE_TYPE_MEMCPY; }
+        CUgraphNodeType operator()(const SetStep&) const { return CU_GRAPH_NODE_TYPE_MEMSET; }
+        CUgraphNodeType operator()(const HostStep&) const { return CU_GRAPH_NODE_TYPE_HOST; }
+        CUgraphNodeType operator()(const EmptyStep&) const { return CU_GRAPH_NODE_TYPE_EMPTY; }
+        CUgraphNodeType operator()(const RecordStep&) const { return CU_GRAPH_NODE_TYPE_EVENT_RECORD; }
+        CUgraphNodeType operator()(const AwaitStep&) const { return CU_GRAPH_NODE_TYPE_WAIT_EVENT; }
+        CUgraphNodeType operator()(const ChildStep&) const { return CU_GRAPH_NODE_TYPE_GRAPH; }
+        CUgraphNodeType operator()(const WordStep&) const { return CU_GRAPH_NODE_TYPE_BATCH_MEM_OP; }
+    } type;
+    return std::visit(type, step);
+}
+
+void launch_graph(CUgraphExec exec, CUstream stream) {
+    CUstream s = resolve_stream(stream);
+    if (capturing(s)) return capture_child(s, exec->graph);
+    forbid_implicit(s);
+    std::vector<OpRef> ops;
+    for (CUgraphNode node : exec->graph->nodes) {
+        if (!node->enabled) continue;
+        const auto* kernel = std::get_if<KernelStep>(&node->step);
+        const bool joins = kernel != nullptr && !kernel_acts(*kernel) && !ops.empty() &&
+                           ops.back()->kind == OpKind::kKernel && !ops.back()->effect;
+        if (joins)
+            ops.back()->cost += kernel_cost(*kernel);
+        else
+            append_operations(node->step, ops);
+    }
+    if (ops.empty()) append_operations(AwaitStep{nullptr}, ops);
+    enqueue(s, std::move(ops));
+}
+
+}  // namespace gemlet::sim

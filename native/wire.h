@@ -1,0 +1,155 @@
+// What the hook (in the client process) and the arbiter (in the daemon) exchange.
+// This is the only header both include; tests/unit/server/wire.py mirrors it and a test compares the two.
+//
+// Two channels:
+//   control  a SOCK_SEQPACKET Unix socket, one `Message` a packet, answers carry memory by SCM_RIGHTS
+//   data     shared memory, so that neither a launch nor an allocation needs a system call
+//
+//   ClientPage    one per client and device, written by both sides; the daemon treats what it reads there as a claim
+//   GroupLimits   one per group and device, mapped read-only by clients (the memfd is sealed against writing)
+//   GroupLedger   one per group and device, written by the members of that one group only
+//
+// Times are nanoseconds of CLOCK_MONOTONIC, sizes are bytes. Everything is fixed in size and host byte order: both
+// ends are always the same machine.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace gemlet::wire {
+
+inline constexpr uint32_t kMagic = 0x314d4547;  // "GEM1"
+inline constexpr uint16_t kWireVersion = 1;
+inline constexpr size_t kGroupNameBytes = 256;  // with the final NUL; Kubernetes' "namespace/pod" fits
+inline constexpr size_t kTextBytes = 512;
+inline constexpr uint64_t kNoLimit = UINT64_MAX;
+inline constexpr uint64_t kNever = UINT64_MAX;
+inline constexpr uint32_t kLedgerSlots = 1024;  // clients of one group on one device
+
+// --- control channel ---------------------------------------------------------------------------------------------
+
+enum class MessageType : uint16_t {
+    kHello = 1,     // client: version, the group it asks to join
+    kWelcome = 2,   // daemon: client id, or why not
+    kAttach = 3,    // client: wants to use the device with this UUID
+    kAttached = 4,  // daemon: slot and three descriptors (page, limits, ledger), or why not
+    kWant = 5,      // client: wants the token
+    kTook = 6,      // client: took the parked token by itself (TokenState::kParked -> kRun)
+    kStopped = 7,   // client: submits no more; `tail_ns` estimates what is still in flight
+    kDrained = 8,   // client: what was in flight at kStopped was complete at `time_ns`
+    kContext = 9,   // client: the number of its contexts on the device changed to `value`
+    kRefused = 10,  // client: an allocation of `value` bytes was refused by the limit (for the daemon's log)
+};
+
+enum class Status : uint32_t {
+    kOk = 0,
+    kMismatch = 1,   // the two sides speak different versions
+    kDenied = 2,     // this user may not join that group
+    kUnknown = 3,    // no such group or device
+    kFull = 4,       // no free slot
+    kMalformed = 5,  // the message makes no sense
+};
+
+enum class StopReason : uint32_t {
+    kDeadline = 0,  // the quantum ended
+    kIdle = 1,      // nothing in flight and nothing submitted for a while
+    kRevoked = 2,   // the daemon asked
+    kExit = 3,      // the last context is gone
+};
+
+struct Header {
+    uint32_t magic;
+    uint16_t version;
+    MessageType type;
+    uint32_t device;  // index the daemon gave in kAttached; 0 where none is meant
+    uint32_t epoch;   // the token's epoch this speaks of; 0 where none is meant
+};
+
+// One size for every message: no length to check but one, no union to mis-read.
+struct Message {
+    Header header;
+    Status status;
+    StopReason reason;
+    uint32_t client;
+    uint32_t slot;
+    int32_t pid;  // as the client sees itself, for messages to people; identity is SO_PEERCRED
+    uint32_t flags;
+    uint64_t time_ns;
+    uint64_t tail_ns;
+    uint64_t value;
+    uint8_t uuid[16];
+    char group[kGroupNameBytes];
+    char text[kTextBytes];  // reason for people, or the client's command name
+};
+
+inline constexpr uint32_t kHelloCreateGroup = 1;  // flags of kHello: make the group if it does not exist
+inline constexpr uint32_t kStillWants = 1;        // flags of kStopped: a kWant in the same breath
+
+// --- data channel: the token ---------------------------------------------------------------------------------------
+
+enum class TokenState : uint32_t {
+    kBlocked = 0,   // must ask (kWant) and wait on the futex
+    kRun = 1,       // may submit
+    kParked = 2,    // nobody else wants it: may take it (compare-exchange to kRun, then kTook) without waiting
+    kRevoked = 3,   // must stop submitting and answer kStopped
+    kStopping = 4,  // written by the client itself: stopped, kStopped is on its way
+};
+
+// token word = epoch << 3 | state; the daemon raises the epoch with each grant.
+inline constexpr uint32_t kTokenStateBits = 3;
+inline constexpr uint32_t token_word(uint32_t epoch, TokenState s) {
+    return (epoch << kTokenStateBits) | static_cast<uint32_t>(s);
+}
+inline constexpr TokenState token_state(uint32_t word) {
+    return static_cast<TokenState>(word & ((1u << kTokenStateBits) - 1));
+}
+inline constexpr uint32_t token_epoch(uint32_t word) {
+    return word >> kTokenStateBits;
+}
+
+struct alignas(64) ClientPage {
+    // First cache line: read on every launch, written a few times a second.
+    std::atomic<uint32_t> token;        // futex word
+    std::atomic<uint32_t> contended;    // 1: somebody waits, so an idle holder gives the token back
+    std::atomic<uint64_t> deadline_ns;  // end of this quantum, kNever when nobody waits and no cap binds
+    std::atomic<uint64_t> window_ns;    // bound on work in flight, as time
+    std::atomic<uint64_t> lead_ns;      // hand over when no more than this is in flight
+    std::atomic<uint32_t> attached;     // 1 while the daemon honours this page
+    std::atomic<uint32_t> contexts;     // as many as the daemon has booked memory for; futex word
+    uint32_t reserved0[4];
+    // Second cache line: written by the client.
+    alignas(64) std::atomic<uint64_t> launches;  // submissions so far
+    uint64_t reserved1[7];
+};
+
+// --- data channel: memory
+// --------------------------------------------------------------------------------------------
+
+struct alignas(64) GroupLimits {         // written by the daemon, read-only for clients
+    std::atomic<uint64_t> memory_limit;  // kNoLimit if there is none
+    std::atomic<uint64_t> unledgered;    // contexts, modules, local memory: what the driver holds beyond the ledger
+    std::atomic<uint64_t> context_estimate;  // what one more context will take
+    std::atomic<uint32_t> slot_count;        // slots below this index may be in use
+    uint32_t reserved[9];
+};
+
+// The only truth is slots[i].used: each is written by one process (one aligned store) and cleared by the daemon when
+// that process is gone, so the sum is exact after a death at any instruction. `lock` = slot + 1 of the owner keeps
+// two members from passing the limit together; the daemon frees it when its owner dies.
+struct alignas(64) GroupLedger {
+    std::atomic<uint32_t> lock;
+    uint32_t reserved[15];
+    struct Slot {
+        std::atomic<uint64_t> used;  // bytes this client has reserved
+    } slots[kLedgerSlots];
+};
+
+static_assert(sizeof(Header) == 16);
+static_assert(sizeof(Message) == 16 + 24 + 24 + 16 + kGroupNameBytes + kTextBytes);
+static_assert(sizeof(ClientPage) == 128);
+static_assert(sizeof(GroupLimits) == 64);
+static_assert(sizeof(GroupLedger) == 64 + 8 * kLedgerSlots);
+static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
+
+}  // namespace gemlet::wire

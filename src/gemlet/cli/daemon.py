@@ -1,0 +1,154 @@
+"""`gemlet daemon`: puts the daemon together from the native server, NVML and the layers above, and runs it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gemlet.cli import options
+from gemlet.errors import DaemonError, GemletError
+from gemlet.model import POLICIES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gemlet.daemon.address import Endpoint
+    from gemlet.daemon.native import Server
+    from gemlet.daemon.status import Status
+
+
+@click.command()
+@click.option("--config", metavar="FILE", help="gemlet.toml, or a configuration of Gemini; default: the user's or /etc")
+@click.option("--policy", type=click.Choice(POLICIES), help="How device time is shared; default: the configuration's")
+@click.option("--ipc-dir", type=click.Path(path_type=Path), help="Also listen at DIR/GROUP for each configured group")
+@click.option("--system", is_flag=True, help="Serve all users of this machine at /run/gemlet (as root)")
+@options.simulate
+@click.option("--metrics-port", type=click.IntRange(1, 65535), help="Serve Prometheus metrics on this loopback port")
+@click.option("--runtime-dir", type=click.Path(path_type=Path), help="Where the sockets go; one daemon per directory")
+@click.option("--idle-exit", type=click.FloatRange(min=0.1), metavar="SECONDS", help="End after this long without use")
+@click.option("--ready-fd", type=int, hidden=True, help="Descriptor to write to when ready")
+@click.option("-v", "--verbose", is_flag=True, help="Log more")
+def command(
+    *,
+    config: str | None,
+    policy: str | None,
+    ipc_dir: Path | None,
+    system: bool,
+    simulate: bool,
+    metrics_port: int | None,
+    runtime_dir: Path | None,
+    idle_exit: float | None,
+    ready_fd: int | None,
+    verbose: bool,
+) -> None:
+    """Run the daemon in the foreground, logging to stderr.
+
+    \b
+    gemlet daemon
+    gemlet daemon --config gemlet.toml
+    gemlet daemon --system --metrics-port 9532
+    gemlet daemon --ipc-dir /tmp/gemini/ipc --config resource.conf
+
+    `gemlet run` starts one by itself; run it yourself to serve several users, or under systemd.
+    """
+    import asyncio
+
+    from gemlet.daemon import logs
+    from gemlet.daemon.answers import api
+    from gemlet.daemon.inventory import NvmlInventory
+    from gemlet.daemon.service import Options, Service, run_until_signalled
+
+    logs.configure(logging.DEBUG if verbose else logging.INFO)
+    endpoint = _endpoint(system, simulate, runtime_dir)
+    _make(endpoint.directory, system)
+    if endpoint.kind == "simulated":
+        endpoint.machine.mkdir(mode=0o700, exist_ok=True)
+        os.environ["GEMLET_SIM_DIR"] = str(endpoint.machine)
+    service = Service(
+        Options(
+            endpoint=endpoint,
+            config=_configuration(config, system=system, simulate=simulate),
+            policy=policy,
+            ipc_dir=ipc_dir.absolute() if ipc_dir else None,
+            simulated=simulate,
+            shared=system,
+            idle_exit=idle_exit,
+            ready_fd=ready_fd,
+        ),
+        server=native_server(policy),
+        inventory=NvmlInventory(simulated=simulate),
+        metrics=metrics_text(),
+    )
+    if metrics_port is not None:
+        serve_metrics(lambda: service.latest, metrics_port)
+    try:
+        asyncio.run(run_until_signalled(service, api))
+    except OSError as error:
+        raise DaemonError(f"the daemon cannot run in {endpoint.directory}: {error}") from None
+
+
+def _endpoint(system: bool, simulate: bool, runtime_dir: Path | None) -> Endpoint:
+    from gemlet.daemon import address
+
+    chosen = address.system() if system else address.simulated() if simulate else None
+    if runtime_dir is None:
+        return chosen or address.user()
+    return address.Endpoint(runtime_dir.absolute(), chosen.kind if chosen else "user")
+
+
+def _make(directory: Path, system: bool) -> None:
+    try:
+        directory.mkdir(mode=0o755 if system else 0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        hint = (
+            "--system needs root; without it the daemon serves you alone" if system else "choose another --runtime-dir"
+        )
+        raise DaemonError(f"{directory} cannot be made: {error.strerror}", hint=hint) from None
+
+
+def _configuration(config: str | None, *, system: bool, simulate: bool) -> str | None:
+    from gemlet import paths
+
+    if config or not (system or simulate):
+        return paths.config_path(config)
+    # A simulated machine is a playground and a system's daemon is not its administrator's own: neither reads ~/.config.
+    return paths.SYSTEM_CONFIG if system and Path(paths.SYSTEM_CONFIG).exists() else None
+
+
+def native_server(policy: str | None) -> Server:
+    """The native server. Raises GemletError if it is not built."""
+    try:
+        from gemlet._native import Server as NativeServer
+    except ImportError as error:
+        raise GemletError(
+            f"gemlet._native cannot be loaded: {error}", hint="reinstall gemlet, or build it with `make native`"
+        ) from None
+    server: Server = NativeServer(policy=policy or "fair")
+    return server
+
+
+def metrics_text() -> Callable[[Status], str] | None:
+    """Renders the metrics; None without prometheus-client."""
+    try:
+        from gemlet.monitor import metrics
+    except ImportError:
+        return None
+    return metrics.render
+
+
+def serve_metrics(latest: Callable[[], Status | None], port: int) -> None:
+    """Serves the metrics on the loopback interface. Raises GemletError if that cannot be."""
+    try:
+        from gemlet.monitor import metrics
+
+        metrics.serve(latest, port=port)
+    except ImportError:
+        raise GemletError("prometheus-client is not installed", hint="pip install 'gemlet[metrics]'") from None
+    except OSError as error:
+        raise GemletError(
+            f"port {port} cannot be used: {error.strerror}", hint="choose another --metrics-port"
+        ) from None

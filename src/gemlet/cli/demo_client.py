@@ -1,0 +1,166 @@
+"""One program of `gemlet demo`: keeps a device busy and counts the work that is done.
+
+A plain CUDA driver program in ctypes, without any dependency, so that it is a client like any other. Its kernel does a
+fixed amount of work, whatever happens meanwhile: clocks run on while a context is switched out, so a kernel that waits
+for one would be paid for time it did not get.
+
+    python demo_client.py calibrate MICROSECONDS             prints the scale at which a launch takes that long
+    python demo_client.py work MICROSECONDS SCALE SECONDS    a line each tenth of a second: time (CLOCK_MONOTONIC, ns)
+                                                             and launches completed so far
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import time
+from collections import deque
+
+# ns * scale / 65536 dependent multiply-adds in every thread; the kernel of bench/client/spin.ptx.h. A simulated machine
+# reads only the first parameter. PTX 6.0 for sm_52: the driver compiles it for whatever device there is.
+SPIN = b"""
+.version 6.0
+.target sm_52
+.address_size 64
+.visible .entry spin(.param .u64 ns, .param .u64 scale, .param .u64 out)
+{
+    .reg .u64 %n, %scale, %i, %out;
+    .reg .f32 %x;
+    .reg .pred %more, %never;
+    ld.param.u64 %n, [ns];
+    ld.param.u64 %scale, [scale];
+    ld.param.u64 %out, [out];
+    mul.lo.u64 %n, %n, %scale;
+    shr.u64 %n, %n, 16;
+    mov.u64 %i, 0;
+    mov.f32 %x, 0f3F800000;
+    setp.ge.u64 %more, %i, %n;
+    @%more bra done;
+loop:
+    fma.rn.f32 %x, %x, 0f3F7FFFFE, 0f33800000;
+    add.u64 %i, %i, 1;
+    setp.lt.u64 %more, %i, %n;
+    @%more bra loop;
+done:
+    setp.eq.f32 %never, %x, 0f7F800000;
+    @%never st.global.f32 [%out], %x;
+    ret;
+}
+"""
+THREADS = 1024  # a block; one block on each multiprocessor, so that a launch takes the whole device
+IN_FLIGHT = 16  # launches: more than the device needs to stay busy between two looks of this loop
+REPORT_SECONDS = 0.1
+
+# Calibration: each round corrects the scale by what the one before took.
+FIRST_SCALE = 1 << 14  # a multiply-add in 4 ns
+ROUNDS = 6
+ROUND_MICROSECONDS = 20_000
+
+MULTIPROCESSORS = 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
+BLOCKING_SYNC, DISABLE_TIMING = 1, 2  # CU_EVENT_...
+
+
+class CudaError(RuntimeError):
+    """A driver call failed."""
+
+
+class Program:
+    """The kernel on device 0, in the primary context. Raises `CudaError`."""
+
+    def __init__(self, microseconds: int) -> None:
+        self._cuda = ctypes.CDLL("libcuda.so.1")
+        device, context, module = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
+        processors = ctypes.c_int()
+        self.stream, self._function = ctypes.c_void_p(), ctypes.c_void_p()
+        self._duration, self._scale = ctypes.c_uint64(microseconds * 1000), ctypes.c_uint64(FIRST_SCALE)
+        self._out = ctypes.c_uint64()
+        self.call("cuInit", 0)
+        self.call("cuDeviceGet", ctypes.byref(device), 0)
+        self.call("cuDeviceGetAttribute", ctypes.byref(processors), MULTIPROCESSORS, device)
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        self.call("cuCtxSetCurrent", context)
+        self.call("cuModuleLoadData", ctypes.byref(module), SPIN)
+        self.call("cuModuleGetFunction", ctypes.byref(self._function), module, b"spin")
+        self.call("cuMemAlloc_v2", ctypes.byref(self._out), ctypes.c_size_t(4096))
+        self.call("cuStreamCreate", ctypes.byref(self.stream), NON_BLOCKING)
+        self._blocks = processors.value
+        parameters = (self._duration, self._scale, self._out)
+        self._parameters = (ctypes.c_void_p * len(parameters))(*map(ctypes.addressof, parameters))
+
+    @property
+    def scale(self) -> int:
+        """What the kernel multiplies its nanoseconds by, in 65536ths."""
+        return self._scale.value
+
+    @scale.setter
+    def scale(self, value: int) -> None:
+        self._scale.value = value  # a launch copies its parameters
+
+    def call(self, name: str, *arguments: object) -> None:
+        """Calls ``name``; raises `CudaError` unless it answers CUDA_SUCCESS."""
+        status = getattr(self._cuda, name)(*arguments)
+        if status:
+            raise CudaError(f"{name} failed with CUDA error {status}")
+
+    def launch(self) -> None:
+        """One launch, asynchronous."""
+        blocks, stream = self._blocks, self.stream
+        self.call("cuLaunchKernel", self._function, blocks, 1, 1, THREADS, 1, 1, 0, stream, self._parameters, None)
+
+    def event(self, flags: int) -> ctypes.c_void_p:
+        """A new event that waits without spinning: several of these programs may share few processors."""
+        event = ctypes.c_void_p()
+        self.call("cuEventCreate", ctypes.byref(event), BLOCKING_SYNC | flags)
+        return event
+
+
+def calibrate(microseconds: int) -> int:
+    """The scale at which a launch takes ``microseconds``. Nothing else may run on the device."""
+    program = Program(microseconds)
+    begin, end, elapsed = program.event(0), program.event(0), ctypes.c_float()
+    launches = min(100, max(20, ROUND_MICROSECONDS // microseconds))
+    for number in range(1 + ROUNDS):
+        program.call("cuEventRecord", begin, program.stream)
+        for _ in range(launches):
+            program.launch()
+        program.call("cuEventRecord", end, program.stream)
+        program.call("cuEventSynchronize", end)
+        program.call("cuEventElapsedTime", ctypes.byref(elapsed), begin, end)
+        if number:  # the first only warms up: module, clocks
+            program.scale = max(1, round(program.scale * microseconds * launches / (elapsed.value * 1000)))
+    return program.scale
+
+
+def work(microseconds: int, scale: int, seconds: float) -> None:
+    """Launches for ``seconds`` and reports as the module says."""
+    program = Program(microseconds)
+    program.scale = scale
+    idle = [program.event(DISABLE_TIMING) for _ in range(IN_FLIGHT)]
+    pending: deque[ctypes.c_void_p] = deque()
+    completed = 0
+    now = time.monotonic_ns()
+    end, report_at = now + int(seconds * 1e9), now
+    while now < end:
+        if not idle:
+            done = pending.popleft()
+            program.call("cuEventSynchronize", done)
+            completed += 1
+            idle.append(done)
+        program.launch()
+        event = idle.pop()
+        program.call("cuEventRecord", event, program.stream)
+        pending.append(event)
+        now = time.monotonic_ns()
+        if now >= report_at:
+            print(now, completed, flush=True)
+            report_at = now + int(REPORT_SECONDS * 1e9)
+    program.call("cuStreamSynchronize", program.stream)
+
+
+if __name__ == "__main__":
+    mode, *numbers = sys.argv[1:]
+    if mode == "calibrate":
+        print(calibrate(int(numbers[0])))
+    else:
+        work(int(numbers[0]), int(numbers[1]), float(numbers[2]))

@@ -1,0 +1,208 @@
+"""What `gemlet doctor` looks at. Each check is one function that answers with one or more verdicts and never raises."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import gemlet
+from gemlet import paths
+from gemlet.cli import environment
+from gemlet.daemon import address
+from gemlet.daemon.connection import Connection, no_daemon
+from gemlet.errors import DeviceError, GemletError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+Verdict = Literal["ok", "warn", "fail"]
+CHECK_SECONDS = 20.0
+OLDEST_GLIBC = (2, 28)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line."""
+
+    name: str
+    verdict: Verdict
+    text: str
+    hint: str | None = None
+
+
+def run_checks(socket: str | None) -> list[Check]:
+    """All checks, in the order in which things depend on each other. ``socket`` as given with --socket."""
+    found: list[Check] = []
+    for check in (versions, container, driver, libcuda, hook, native, simulated_machine, runtime_directory):
+        found += _guarded(check)
+    found += _guarded(lambda: daemons(socket))
+    return found
+
+
+def _guarded(check: Callable[[], Iterator[Check]]) -> list[Check]:
+    name = getattr(check, "__name__", "check").replace("_", " ")
+    try:
+        return list(check())
+    except GemletError as error:
+        return [Check(name, "fail", str(error), error.hint)]
+    except (OSError, subprocess.SubprocessError) as error:
+        return [Check(name, "fail", f"cannot be checked: {error}")]
+
+
+def versions() -> Iterator[Check]:
+    python = platform.python_version()
+    yield Check("versions", "ok", f"gemlet {gemlet.__version__}, Python {python}, Linux {platform.release()}")
+    libc, version = platform.libc_ver()
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if libc != "glibc" or numbers < OLDEST_GLIBC:
+        hint = "the preloaded library needs glibc 2.28 or newer; musl is not supported"
+        yield Check("libc", "fail", f"{libc or 'not glibc'} {version}", hint)
+    else:
+        yield Check("libc", "ok", f"glibc {version}")
+
+
+def container() -> Iterator[Check]:
+    signs = {"/.dockerenv": "Docker", "/run/.containerenv": "Podman"}
+    inside = next((name for sign, name in signs.items() if Path(sign).exists()), None)
+    if inside is None and "KUBERNETES_SERVICE_HOST" in os.environ:
+        inside = "Kubernetes"
+    if inside is None:
+        yield Check("container", "ok", "not in one")
+        return
+    hint = "run the daemon on the host and mount its directory: `gemlet env --docker` prints how"
+    yield Check("container", "warn", f"in {inside}: the driver's pids are the host's", hint)
+
+
+def driver() -> Iterator[Check]:
+    from gemlet.devices import nvml
+
+    try:
+        with nvml.session() as session:
+            version = session.driver_version() or "unknown"
+            devices = session.devices()
+            yield Check("driver", "ok", f"version {version}, {len(devices)} devices")
+            for device in devices:
+                yield _device(session, device)
+    except DeviceError as error:
+        yield Check("driver", "warn", f"no GPU: {error.message}", error.hint)
+        return
+    yield _mps()
+
+
+def _device(session: object, device: object) -> Check:
+    from gemlet.devices.nvml import NvmlDevice, Session
+
+    assert isinstance(session, Session)
+    assert isinstance(device, NvmlDevice)
+    name = f"device {device.index}"
+    handle = session.nvml.nvmlDeviceGetHandleByIndex(device.index)
+    mode = session.ask_if_supported(name, session.nvml.nvmlDeviceGetMigMode, handle)
+    if mode and mode[0]:
+        return Check(name, "warn", f"{device.name}, in MIG mode", "gemlet shares whole GPUs: nvidia-smi -mig 0")
+    return Check(name, "ok", f"{device.name}, MIG off")
+
+
+def _mps() -> Check:
+    import psutil
+
+    names = {process.info["name"] for process in psutil.process_iter(["name"])}
+    if "nvidia-cuda-mps-control" in names:
+        return Check("MPS", "ok", "runs: groups with an SM fraction run side by side")
+    return Check("MPS", "ok", "does not run: programs take turns")
+
+
+def libcuda() -> Iterator[Check]:
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        yield Check("libcuda", "warn", f"{error}", "install the NVIDIA driver; --simulate needs none")
+        return
+    version = ctypes.c_int()
+    library.cuDriverGetVersion(ctypes.byref(version))
+    yield Check("libcuda", "ok", f"CUDA {version.value // 1000}.{version.value % 1000 // 10}")
+
+
+def hook() -> Iterator[Check]:
+    yield Check("hook", "ok", paths.hook_path())
+    try:
+        ctypes.CDLL("libcuda.so.1")
+        machine = None
+    except OSError:
+        paths.sim_dir()  # raises: then there is nothing to check it on
+        machine = "/nonexistent"
+    membership = environment.Membership(group="doctor", socket="/nonexistent", machine=machine)
+    variables = environment.for_program(membership, os.environ) | {"GEMLET_QUIET": "1"}
+    script = Path(__file__).with_name("hook_check.py")
+    done = subprocess.run(
+        [sys.executable, "-S", "-E", str(script)],
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=CHECK_SECONDS,
+        check=False,
+    )
+    if done.returncode != 0:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        yield Check("hook works", "fail", f"a program with the hook fails: {last}", "reinstall gemlet")
+        return
+    routes = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    missed = [route for route, library in routes.items() if paths.HOOK_LIBRARY not in Path(library).name]
+    on = " (on the simulated driver)" if machine else ""
+    if missed:
+        hint = "this driver is not known to gemlet: please report its version"
+        yield Check("hook works", "fail", f"launches are not intercepted through {', '.join(missed)}{on}", hint)
+    else:
+        yield Check("hook works", "ok", f"launches are intercepted through {' and '.join(routes)}{on}")
+
+
+def native() -> Iterator[Check]:
+    try:
+        import gemlet._native
+    except ImportError as error:
+        yield Check("native module", "fail", str(error), "reinstall gemlet, or build it with `make native`")
+        return
+    yield Check("native module", "ok", str(gemlet._native.__file__))
+
+
+def simulated_machine() -> Iterator[Check]:
+    yield Check("simulated machine", "ok", paths.sim_dir())
+
+
+def runtime_directory() -> Iterator[Check]:
+    directory = paths.runtime_dir()
+    if len(paths.socket_path(directory)) > 100:  # sun_path holds 108 bytes, and the simulated daemon adds a folder
+        yield Check("runtime directory", "fail", f"{directory} is too long for a socket", "set GEMLET_RUNTIME_DIR")
+        return
+    yield Check("runtime directory", "ok", directory)
+
+
+def daemons(socket: str | None) -> Iterator[Check]:
+    running = 0
+    for endpoint in [*address.candidates(socket), address.simulated()]:
+        if not endpoint.api.exists():
+            continue
+        name = f"daemon ({endpoint.kind})"
+        try:
+            with Connection(endpoint) as connection:
+                status = connection.call("status")
+        except GemletError as error:
+            hint = "it died and left its socket; the next `gemlet run` starts a new one"
+            yield Check(name, "warn", error.message, hint)
+            continue
+        running += 1
+        daemon = status["daemon"]
+        text = f"pid {daemon['pid']}, {len(status['devices'])} devices, {len(status['groups'])} groups"
+        if daemon["version"] == gemlet.__version__:
+            yield Check(name, "ok", text)
+        else:
+            yield Check(name, "warn", f"{text}, version {daemon['version']}", "restart it: `gemlet stop`")
+        if not endpoint.clients.is_socket():
+            yield Check(name, "fail", f"{endpoint.clients} is missing", "restart it: `gemlet stop`")
+    if not running:
+        yield Check("daemon", "ok", "none runs", no_daemon(address.user()).hint)

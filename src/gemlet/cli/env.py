@@ -1,0 +1,71 @@
+"""`gemlet env`: what `gemlet run` would set, for places where it cannot be the one that starts the program."""
+
+from __future__ import annotations
+
+import os
+import shlex
+
+import click
+
+from gemlet import paths
+from gemlet.cli import environment, options
+from gemlet.daemon import address
+from gemlet.daemon.connection import Connection, no_daemon
+from gemlet.errors import DaemonUnreachable, UsageError
+
+CONTAINER_DIRECTORY = "/opt/gemlet"
+
+
+@click.command()
+@click.option("--group", default="default", show_default=True, metavar="NAME", help="Group the program joins")
+@click.option("--strict", is_flag=True, help="Fail rather than run unmanaged when the daemon is lost")
+@click.option("--docker", is_flag=True, help="Print options for `docker run` in place of exports")
+@options.simulate
+@click.pass_obj
+def command(socket: str | None, group: str, strict: bool, docker: bool, simulate: bool) -> None:
+    """Print the environment for Slurm, Docker and scripts.
+
+    \b
+    eval "$(gemlet env --group team)"; python train.py
+    docker run --gpus all $(gemlet env --group team --docker) IMAGE python train.py
+
+    The daemon must be running. A group that is not configured gets no limits: configure it, or use `gemlet run`.
+    """
+    endpoint = _running(address.candidates(socket, simulate=simulate), group)
+    machine = str(endpoint.machine) if endpoint.kind == "simulated" else None
+    membership = environment.Membership(group=group, socket=str(endpoint.clients), strict=strict, machine=machine)
+    if docker:
+        click.echo(" ".join(_docker_options(membership)))
+        return
+    for name, value in environment.variables(membership, os.environ).items():
+        click.echo(f"export {name}={shlex.quote(value)}")
+
+
+def _running(endpoints: list[address.Endpoint], group: str) -> address.Endpoint:
+    for endpoint in endpoints:
+        try:
+            with Connection(endpoint) as daemon:
+                known = {entry["name"] for entry in daemon.call("status")["groups"]}
+        except DaemonUnreachable:
+            continue
+        if group not in known:
+            click.echo(f"note: the daemon has no group {group}; its programs will run without limits", err=True)
+        return endpoint
+    raise no_daemon(endpoints[-1])
+
+
+def _docker_options(membership: environment.Membership) -> list[str]:
+    if membership.machine:
+        raise UsageError("--docker with --simulate is not supported", hint="use `gemlet run --simulate` in the image")
+    hook = paths.hook_path()
+    inside = f"{CONTAINER_DIRECTORY}/{paths.HOOK_LIBRARY}"
+    socket_directory = os.path.dirname(membership.socket)  # noqa: PTH120
+    chosen = {
+        "LD_PRELOAD": inside,
+        "GEMLET_SOCKET": membership.socket,
+        "GEMLET_GROUP": membership.group,
+        **({"GEMLET_STRICT": "1"} if membership.strict else {}),
+    }
+    # The directory is mounted, not the socket: a restarted daemon makes a new socket of the same name.
+    mounts = [f"-v {shlex.quote(f'{hook}:{inside}:ro')}", f"-v {shlex.quote(f'{socket_directory}:{socket_directory}')}"]
+    return mounts + [f"-e {shlex.quote(f'{name}={value}')}" for name, value in chosen.items()]

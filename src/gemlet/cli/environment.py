@@ -1,0 +1,79 @@
+"""The environment that makes a program a client: what `run` sets, `env` prints and `demo` gives its programs.
+
+On the path of `gemlet run`: standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gemlet import paths
+from gemlet.errors import GemletError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Membership:
+    """Where a program belongs. ``machine``: directory of the simulated machine, None for real devices."""
+
+    group: str
+    socket: str
+    strict: bool = False
+    machine: str | None = None
+
+
+def variables(membership: Membership, base: Mapping[str, str]) -> dict[str, str]:
+    """The variables to set on top of ``base``. Raises GemletError if the libraries are missing."""
+    changed = {
+        "LD_PRELOAD": _prepended(paths.hook_path(), base.get("LD_PRELOAD", "")),
+        "GEMLET_SOCKET": membership.socket,
+        "GEMLET_GROUP": membership.group,
+    }
+    if membership.strict:
+        changed["GEMLET_STRICT"] = "1"
+    if membership.machine:
+        changed["LD_LIBRARY_PATH"] = _prepended(paths.sim_dir(), base.get("LD_LIBRARY_PATH", ""))
+        changed["GEMLET_SIM_DIR"] = membership.machine
+    return changed
+
+
+def for_program(membership: Membership, base: Mapping[str, str]) -> dict[str, str]:
+    """The whole environment of a client. An outer group's settings do not leak into it."""
+    kept = {name: value for name, value in base.items() if name not in ("GEMINI_IPC_DIR", "GEMINI_GROUP_NAME")}
+    if not membership.strict:
+        kept.pop("GEMLET_STRICT", None)
+    return kept | variables(membership, base)
+
+
+def choose_device(number: int, base: Mapping[str, str]) -> tuple[dict[str, str], int | None]:
+    """Variables that show only device ``number`` to a program, and its index in nvidia-smi if that can be known.
+
+    Where CUDA_VISIBLE_DEVICES is set (Slurm, containers), ``number`` counts within it. Raises `UsageError`.
+    """
+    visible = base.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        # CUDA's own order is fastest first; nvidia-smi's, which people read, is by bus.
+        return {"CUDA_VISIBLE_DEVICES": str(number), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, number
+    listed = [entry.strip() for entry in visible.split(",") if entry.strip()]
+    if number >= len(listed):
+        raise UsageError(
+            f"no device {number}: CUDA_VISIBLE_DEVICES={visible} shows {len(listed)}",
+            hint="--device counts within CUDA_VISIBLE_DEVICES where that is set",
+        )
+    chosen = listed[number]
+    by_bus = base.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    return {"CUDA_VISIBLE_DEVICES": chosen}, int(chosen) if chosen.isdigit() and by_bus else None
+
+
+def _prepended(path: str, present: str) -> str:
+    if any(character in path for character in ": \t"):
+        raise GemletError(
+            f"{path} has a colon or a space in its name, which the dynamic loader cannot read",
+            hint="install gemlet elsewhere, or set GEMLET_LIB_DIR to a copy of its _lib directory",
+        )
+    rest = [entry for entry in present.split(os.pathsep) if entry and entry != path]
+    return os.pathsep.join([path, *rest])

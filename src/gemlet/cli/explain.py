@@ -1,0 +1,32 @@
+"""`gemlet explain`: why a group runs or waits."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from gemlet.cli import options
+from gemlet.daemon import address
+from gemlet.daemon.connection import connect
+
+
+@click.command()
+@click.argument("group")
+@options.output("text", "json")
+@options.simulate
+@click.pass_obj
+def command(socket: str | None, group: str, output: str, simulate: bool) -> None:
+    """Say why a group runs or waits, by the policy's own reason.
+
+    \b
+    gemlet explain train-1
+    """
+    with connect(address.candidates(socket, simulate=simulate)) as daemon:
+        explanation = daemon.call("explain", group=group)
+    if output == "json":
+        click.echo(json.dumps(explanation, indent=2))
+        return
+    click.echo("\n".join(explanation["lines"]))
+    if explanation["hint"]:
+        click.echo(f"\nhint: {explanation['hint']}", err=True)

@@ -1,0 +1,139 @@
+"""The `gemlet` command: verbs load lazily, errors are printed here and nowhere else.
+
+Data goes to stdout, words to stderr. A GemletError becomes `error:`, a blank line, `hint:` and its exit code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+import gemlet
+from gemlet.errors import GemletError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# verb -> module and attribute, and the line the overview shows without importing the module
+VERBS: dict[str, tuple[str, str]] = {
+    "run": ("gemlet.cli.run:command", "Run a program on a share of a GPU"),
+    "status": ("gemlet.cli.status:command", "Show devices, groups and clients"),
+    "top": ("gemlet.cli.top:command", "Watch devices, groups and clients live"),
+    "set": ("gemlet.cli.set:command", "Change a group while it runs"),
+    "explain": ("gemlet.cli.explain:command", "Say why a group runs or waits"),
+    "demo": ("gemlet.cli.demo:command", "See three programs share one device"),
+    "doctor": ("gemlet.cli.doctor:command", "Check this machine, with a hint for each problem"),
+    "env": ("gemlet.cli.env:command", "Print the environment for Slurm, Docker and scripts"),
+    "daemon": ("gemlet.cli.daemon:command", "Run the daemon in the foreground"),
+    "stop": ("gemlet.cli.stop:command", "Stop the daemon; programs run on, unmanaged"),
+    "simulate": ("gemlet.cli.simulate:command", "Show what groups would get, in virtual time"),
+    "completion": ("gemlet.cli.completion:command", "Print a completion script for a shell"),
+}
+
+
+class Verbs(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module, _, attribute = VERBS[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in VERBS and not name.startswith("-"):
+            raise click.NoSuchCommand(name, possibilities=VERBS, ctx=ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in VERBS.items()])
+
+
+@click.command(
+    cls=Verbs,
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "GEMLET", "max_content_width": 100},
+    epilog="Every option can be set in the environment: GEMLET_RUN_MEMORY=8GiB is `run --memory 8GiB`.",
+)
+@click.option(
+    "--socket",
+    metavar="PATH",
+    help="Use the daemon with this socket or runtime directory  [env: GEMLET_SOCKET]",
+)
+@click.version_option(gemlet.__version__, prog_name="gemlet", message="%(prog)s %(version)s")
+@click.pass_context
+def command(context: click.Context, socket: str | None) -> None:
+    """Share NVIDIA GPUs among unmodified CUDA programs, with guarantees.
+
+    \b
+    gemlet run --min 30% --memory 8GiB -- python train.py
+    gemlet top
+    gemlet demo
+    """
+    context.obj = socket
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Entry point: runs the command line and ends the process with the right exit code."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911  one return a kind of ending
+    """Runs the command line and returns its exit code."""
+    try:
+        result: Any = command.main(arguments, prog_name="gemlet", standalone_mode=False)
+        sys.stdout.flush()
+    except GemletError as error:
+        print_error(str(error), error.hint)
+        return error.exit_code
+    except click.exceptions.Exit as ending:
+        return ending.exit_code
+    except click.exceptions.NoArgsIsHelpError as overview:
+        click.echo(overview.format_message(), err=True)
+        return 2
+    except click.UsageError as error:
+        where = f"`{error.ctx.command_path} -h` shows the options" if error.ctx else None
+        print_error(_first_lower(error.format_message()), where)
+        return 2
+    except click.ClickException as error:
+        print_error(_first_lower(error.format_message()), None)
+        return error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader is gone; keep the interpreter's exit quiet
+        return 0
+    return result if isinstance(result, int) else 0
+
+
+def print_error(message: str, hint: str | None) -> None:
+    """`error:` and `hint:` on stderr, the two words in colour on a terminal."""
+    click.echo(f"{_word('error:', 'red')} {message}", err=True)
+    if hint:
+        click.echo(f"\n{_word('hint:', 'cyan')} {hint}", err=True)
+
+
+def _word(text: str, colour: str) -> str:
+    plain = "NO_COLOR" in os.environ or not sys.stderr.isatty()
+    return text if plain else click.style(text, fg=colour, bold=True)
+
+
+def _first_lower(message: str) -> str:
+    message = message.rstrip(".")
+    return message[:1].lower() + message[1:]
+
+
+if __name__ == "__main__":
+    main()

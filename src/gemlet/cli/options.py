@@ -1,0 +1,86 @@
+"""Option types and decorators several verbs share. On the path of `gemlet run`: click and the standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from gemlet.config.share import parse_share
+from gemlet.config.size import parse_size
+from gemlet.errors import GemletError, InvalidValue
+
+Parsed = TypeVar("Parsed")
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+PRIORITIES = ("latency", "normal", "best-effort")
+
+
+class Share(click.ParamType[float]):
+    """A share of a device: 0..1 or a percentage."""
+
+    name = "share"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        return value if isinstance(value, float) else _parsed(self, parse_share, value, param, ctx)
+
+
+class Size(click.ParamType[int]):
+    """A size in bytes with Gemini's suffixes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        return value if isinstance(value, int) else _parsed(self, _parse_limit, value, param, ctx)
+
+
+class SizeOrNone(click.ParamType[Any]):
+    """As Size, and `none` for no limit at all."""
+
+    name = "size|none"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return "none" if value == "none" else _parsed(self, _parse_limit, value, param, ctx)
+
+
+def _parse_limit(text: str) -> int:
+    size = parse_size(text)
+    if size == 0:
+        raise InvalidValue(f"{text!r} leaves no memory at all, not even for a context", hint="name a size such as 8GiB")
+    return size
+
+
+def _parsed(
+    kind: click.ParamType[Parsed],
+    parse: Callable[[str], Parsed],
+    value: Any,
+    param: click.Parameter | None,
+    ctx: click.Context | None,
+) -> Parsed:
+    try:
+        return parse(str(value))
+    except GemletError as error:
+        kind.fail(f"{error.message}; {error.hint}" if error.hint else error.message, param, ctx)
+
+
+# click names variables after parameters, and these two parameters cannot be called min and max in Python.
+def minimum(verb: str) -> Decorator:
+    """--min of a verb."""
+    help_ = "Share of device time that is guaranteed: 0.3 or 30%"
+    return click.option("--min", "minimum", type=Share(), envvar=f"GEMLET_{verb}_MIN", help=help_)
+
+
+def maximum(verb: str) -> Decorator:
+    """--max of a verb."""
+    help_ = "Share of device time never passed, even alone"
+    return click.option("--max", "maximum", type=Share(), envvar=f"GEMLET_{verb}_MAX", help=help_)
+
+
+def output(*formats: str) -> Decorator:
+    """-o/--output with the given formats, the first the default."""
+    return click.option(
+        "-o", "--output", type=click.Choice(formats), default=formats[0], show_default=True, help="Form of the output"
+    )
+
+
+simulate = click.option("--simulate", is_flag=True, help="Use the simulated machine: no GPU is touched")

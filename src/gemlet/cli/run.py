@@ -1,0 +1,126 @@
+"""`gemlet run`: joins a group, then becomes the program. Imports click and the standard library only."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from gemlet.cli import environment, options
+from gemlet.config.share import format_share
+from gemlet.config.size import format_size
+from gemlet.daemon import address, autostart
+from gemlet.errors import GemletError
+
+
+class NotFound(GemletError):
+    exit_code = 127
+
+
+class NotExecutable(GemletError):
+    exit_code = 126
+
+
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("--group", metavar="NAME", help="Group to join or make; default: one of its own")
+@options.minimum("RUN")
+@options.maximum("RUN")
+@click.option("--memory", type=options.Size(), help="Limit of device memory: 8GiB, 500MB")
+@click.option("--priority", type=click.Choice(options.PRIORITIES), help="Class of the group; default: normal")
+@click.option("--device", type=click.IntRange(min=0), metavar="N", help="Show the program this device only")
+@options.simulate
+@click.option("--strict", is_flag=True, help="Fail rather than run unmanaged when the daemon is lost")
+@click.option("-q", "--quiet", is_flag=True, help="Do not say what was granted")
+@click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
+@click.pass_obj
+def command(
+    socket: str | None,
+    *,
+    group: str | None,
+    minimum: float | None,
+    maximum: float | None,
+    memory: int | None,
+    priority: str | None,
+    device: int | None,
+    simulate: bool,
+    strict: bool,
+    quiet: bool,
+    program: tuple[str, ...],
+) -> NoReturn:
+    """Run a program on a share of a GPU.
+
+    \b
+    gemlet run -- python train.py
+    gemlet run --min 30% --max 60% --memory 8GiB -- python train.py --lr 0.1
+    gemlet run --group team --device 1 -- ./a.out
+    gemlet run --simulate -- ./a.out
+
+    A daemon is started if none runs. The program's exit code is passed on; 125 is a failure of gemlet itself,
+    126 a program that cannot be executed, 127 one that is not found.
+    """
+    path = find_program(program[0])
+    base = dict(os.environ)
+    shown: dict[str, str] = {}
+    index = None
+    if device is not None:
+        shown, index = environment.choose_device(device, base)
+    limits = {"min": minimum, "max": maximum, "memory": memory, "priority": priority}
+    asked = {name: value for name, value in limits.items() if value is not None}
+    with autostart.find_or_start(address.candidates(socket, simulate=simulate)) as daemon:
+        joined = daemon.call("join", group=group, command=program[0], limits=asked, device=index)
+    membership = environment.Membership(
+        group=joined["group"], socket=joined["socket"], strict=strict, machine=joined["machine"]
+    )
+    if not quiet:
+        click.echo(granted_line(joined, device), err=True)
+    execute(path, program, environment.for_program(membership, base) | shown)
+
+
+def granted_line(joined: dict[str, Any], device: int | None) -> str:
+    """One line for people: what the daemon granted and where to watch it."""
+    granted = joined["granted"]
+    who = "gemlet (simulated)" if joined["simulated"] else "gemlet"
+    parts = [f"{format_share(granted['min'])} guaranteed", f"up to {format_share(granted['max'])}"]
+    if granted["memory"] is not None:
+        parts.append(f"{format_size(granted['memory'])} of memory")
+    if granted["priority"] != "normal":
+        parts.append(f"priority {granted['priority']}")
+    if device is not None:
+        parts.append(f"device {device}")
+    see = "gemlet top --simulate" if joined["simulated"] else "gemlet top"
+    return f"{who}: group {joined['group']}: {', '.join(parts)}; see: {see}"
+
+
+def find_program(name: str) -> str:
+    """Path of the program, as execvp(3) would find it. Raises `NotFound` or `NotExecutable`."""
+    directories = [""] if "/" in name else os.environ.get("PATH", os.defpath).split(os.pathsep)
+    present = False
+    for directory in directories:
+        path = os.path.join(directory, name)  # noqa: PTH118
+        if os.path.isfile(path):  # noqa: PTH113
+            present = True
+            if os.access(path, os.X_OK):
+                return path
+    if present:
+        raise NotExecutable(f"{name} is not executable", hint=f"chmod +x {name}, or run it with its interpreter")
+    if os.path.isdir(name):  # noqa: PTH112
+        raise NotExecutable(f"{name} is a directory")
+    raise NotFound(f"{name} is not found", hint="check the spelling and PATH")
+
+
+def execute(path: str, arguments: tuple[str, ...], variables: dict[str, str]) -> NoReturn:
+    """Becomes the program. Raises `NotExecutable`."""
+    # Python ignores these two, and ignored signals survive exec: a program must die of its broken pipe.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execve(path, arguments, variables)
+    except OSError as error:
+        hint = "does it start with `#!`?" if error.errno == errno.ENOEXEC else None
+        raise NotExecutable(f"{path} cannot be executed: {error.strerror}", hint=hint) from None

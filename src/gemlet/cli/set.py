@@ -1,0 +1,59 @@
+"""`gemlet set`: changes a group while its programs run."""
+
+from __future__ import annotations
+
+import click
+
+from gemlet.cli import options
+from gemlet.config.share import format_share
+from gemlet.config.size import format_size
+from gemlet.daemon import address
+from gemlet.daemon.connection import connect
+
+
+@click.command()
+@click.argument("group")
+@options.minimum("SET")
+@options.maximum("SET")
+@click.option("--memory", type=options.SizeOrNone(), help="Limit of device memory; `none` lifts it")
+@click.option("--priority", type=click.Choice(options.PRIORITIES), help="Class of the group")
+@click.option("--weight", type=click.FloatRange(min=0, min_open=True), help="Part of the time above the minima")
+@click.option("--users", metavar="A,B", help="Users who may join; empty for whoever reaches the daemon")
+@click.option("--save", is_flag=True, help="Also write the daemon's configuration file")
+@options.simulate
+@click.pass_obj
+def command(
+    socket: str | None,
+    *,
+    group: str,
+    minimum: float | None,
+    maximum: float | None,
+    memory: object,
+    priority: str | None,
+    weight: float | None,
+    users: str | None,
+    save: bool,
+    simulate: bool,
+) -> None:
+    """Change a group while it runs. What is not named stays as it is.
+
+    \b
+    gemlet set train-1 --max 50%
+    gemlet set team --min 0.3 --memory 12GiB --save
+    gemlet set team --users ana,luis
+    """
+    named = {"min": minimum, "max": maximum, "memory": memory, "priority": priority, "weight": weight}
+    limits: dict[str, object] = {name: value for name, value in named.items() if value is not None}
+    if users is not None:
+        limits["users"] = [user.strip() for user in users.split(",") if user.strip()]
+    with connect(address.candidates(socket, simulate=simulate)) as daemon:
+        changed = daemon.call("set", group=group, limits=limits, save=save)
+    granted = changed["granted"]
+    memory_text = "no memory limit" if granted["memory"] is None else f"{format_size(granted['memory'])} of memory"
+    click.echo(
+        f"group {group}: {format_share(granted['min'])} guaranteed, up to {format_share(granted['max'])}, "
+        f"{memory_text}, priority {granted['priority']}, weight {granted['weight']:g}",
+        err=True,
+    )
+    if changed["saved"]:
+        click.echo(f"saved to {changed['saved']}", err=True)

@@ -1,0 +1,90 @@
+"""``gemlet simulate``: what a workload's groups would get, in virtual time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from gemlet.simulate.report import Report
+
+
+def _table(report: Report) -> str:
+    def number(value: float | None, form: str) -> str:
+        return "-" if value is None else form.format(value)
+
+    header = (
+        "group",
+        "used",
+        "charged",
+        "worst second",
+        "peak",
+        "grants",
+        "wait p50",
+        "wait max",
+        "jobs",
+        "p50",
+        "p99",
+    )
+    rows = [
+        (
+            group.name,
+            f"{group.used:.1%}",
+            f"{group.charged:.1%}",
+            number(group.shortfall, "-{:.1%}"),
+            f"{group.peak:.1%}",
+            str(group.grants),
+            number(group.wait_p50, "{:.2f} ms"),
+            number(group.wait_max, "{:.2f} ms"),
+            str(group.jobs) if group.jobs else "-",
+            number(group.latency_p50, "{:.2f} ms"),
+            number(group.latency_p99, "{:.2f} ms"),
+        )
+        for group in report.groups
+    ]
+    widths = [max(len(row[column]) for row in [header, *rows]) for column in range(len(header))]
+    lines = [
+        "  ".join(cell.ljust(width) if column == 0 else cell.rjust(width) for column, (cell, width) in enumerate(pairs))
+        for pairs in (list(zip(row, widths, strict=True)) for row in [header, *rows])
+    ]
+    title = (
+        f"simulated, virtual time: {report.seconds:g} s, policy {report.policy}, "
+        f"device busy {report.busy:.1%}, {report.handovers} hand-overs"
+    )
+    return "\n".join([title, *lines])
+
+
+@click.command("simulate")
+@click.argument("workload", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--policy", type=click.Choice(["fair", "gemini", "fifo"]), help="Instead of the workload's policy.")
+@click.option("--duration", metavar="TIME", help="Instead of the workload's duration, for example 30s.")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def command(workload: Path, policy: str | None, duration: str | None, output: str) -> None:
+    """Show what the groups of WORKLOAD (a TOML file) would get of one device.
+
+    The arbiter is the real one; device and programs are modelled, and no GPU is used.
+    """
+    import dataclasses
+    import json
+
+    from gemlet.errors import UsageError
+    from gemlet.simulate.engine import Engine
+    from gemlet.simulate.report import summarize
+    from gemlet.simulate.workload import load, parse_duration
+
+    spec = load(workload)
+    if policy is not None:
+        spec = dataclasses.replace(spec, policy=policy)
+    if duration is not None:
+        try:
+            spec = dataclasses.replace(spec, duration=parse_duration(duration))
+        except ValueError as error:
+            raise UsageError(f"--duration: {error}") from error
+    try:
+        engine = Engine(spec)
+    except ValueError as error:
+        raise UsageError(f"{workload}: {error}") from error
+    report = summarize(engine.run(), spec.policy)
+    click.echo(json.dumps(report.as_dict(), indent=2) if output == "json" else _table(report))

@@ -1,0 +1,45 @@
+"""`gemlet stop`."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from gemlet.cli import options
+from gemlet.daemon import address
+from gemlet.daemon.connection import Connection, connect
+from gemlet.errors import DaemonError, DaemonUnreachable
+
+STOP_SECONDS = 5.0
+
+
+@click.command()
+@options.simulate
+@click.pass_obj
+def command(socket: str | None, simulate: bool) -> None:
+    """Stop the daemon; programs run on, unmanaged.
+
+    \b
+    gemlet stop
+    gemlet stop --simulate
+    """
+    endpoints = address.candidates(socket, simulate=simulate)
+    if socket is None and not simulate:
+        endpoints.reverse()  # one's own daemon before the system's
+    try:
+        daemon = connect(endpoints)
+    except DaemonUnreachable as error:
+        raise DaemonUnreachable(f"nothing to stop: {error.message}") from None
+    with daemon:
+        endpoint = daemon.endpoint
+        pid = daemon.call("shutdown")["pid"]
+    give_up = time.monotonic() + STOP_SECONDS
+    while time.monotonic() < give_up:
+        try:
+            Connection(endpoint).close()
+        except DaemonUnreachable:
+            click.echo(f"stopped the daemon in {endpoint.directory} (pid {pid})", err=True)
+            return
+        time.sleep(0.02)
+    raise DaemonError(f"the daemon (pid {pid}) does not stop", hint=f"its log is {endpoint.log}; kill {pid}")

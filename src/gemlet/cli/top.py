@@ -1,0 +1,56 @@
+"""`gemlet top`: the live view, or the same once as text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gemlet.cli import options
+from gemlet.daemon import address
+from gemlet.daemon.connection import connect
+
+if TYPE_CHECKING:
+    from gemlet.daemon.status import Status
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="Print once as text, as `gemlet status` does")
+@click.option("--screenshot", type=click.Path(path_type=Path, dir_okay=False), help="Write the screen to an SVG file")
+@options.simulate
+@click.pass_obj
+def command(socket: str | None, once: bool, screenshot: Path | None, simulate: bool) -> None:
+    """Watch devices, groups and clients live.
+
+    \b
+    gemlet top
+    gemlet top --once
+    gemlet top --screenshot top.svg
+
+    Keys: space pauses, s sorts, ? explains, q quits.
+    """
+    from gemlet.monitor.reader import read_status
+
+    endpoints = address.candidates(socket, simulate=simulate)
+
+    def read() -> Status:
+        with connect(endpoints) as daemon:  # each time anew: the daemon may have been restarted meanwhile
+            return read_status(daemon)
+
+    first = read()  # without a daemon this says so before the screen is taken
+    if once:
+        from gemlet.monitor.tables import text
+
+        click.echo(text(first), nl=False)
+    elif screenshot is not None:
+        import asyncio
+
+        from gemlet.monitor import top
+
+        screenshot.write_text(asyncio.run(top.screenshot(read)))
+        click.echo(f"wrote {screenshot}", err=True)
+    else:
+        from gemlet.monitor.top import Top
+
+        Top(read).run()

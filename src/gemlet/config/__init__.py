@@ -1,0 +1,32 @@
+"""Configuration files: three formats in, one out, and news when a file changes.
+
+    load, parse, save   files.py: whole files; which format by content
+      native.py         gemlet.toml; toml_places.py finds lines and columns, render.py writes it
+      keyfile.py        Gemini, second generation: resource.conf
+      client_table.py   Gemini, first generation: resource-config.txt
+      draft.py          a group while it is read; report.py collects errors, suggest.py knows what was meant
+    rules.py            what must hold for a group, wherever it comes from
+    share.py, size.py   30%, 8GiB
+    watch.py            changes(path)
+
+`gemlet run` needs shares and sizes only, so the names below are imported when they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gemlet.config.files import load, parse, save
+    from gemlet.config.watch import changes
+
+__all__ = ["changes", "load", "parse", "save"]
+
+_HOME = {"changes": "watch", "load": "files", "parse": "files", "save": "files"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)

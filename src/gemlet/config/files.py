@@ -1,0 +1,131 @@
+"""Loads and saves whole configuration files."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+from gemlet.config import client_table, keyfile, native
+from gemlet.config.render import render
+from gemlet.config.report import Source
+from gemlet.errors import ConfigError
+from gemlet.model import Configuration
+
+MAX_FILE_BYTES = 4 * 1024**2  # about fifty thousand groups; whatever is larger is not a configuration
+
+Reader = Callable[[Source], Configuration]
+
+
+def load(path: str | os.PathLike[str]) -> Configuration:
+    """The configuration in the file at ``path``, in whichever of the three formats it is.
+
+    Raises ConfigError if the file cannot be read or anything in it is wrong; ``others`` of the error has the rest.
+    """
+    return parse(_read(os.fspath(path)), os.fspath(path))
+
+
+def parse(text: str, path: str) -> Configuration:
+    """As load(), for a ``text`` that is in memory; ``path`` goes into messages, and its ending may tell the format."""
+    source = Source(text, path)
+    return reader_of(source)(source)
+
+
+def reader_of(source: Source) -> Reader:
+    """The format of ``source``: by its ending if that is .toml, else by its content, by the ending where it is empty.
+
+    Gemini's two formats have no ending of their own, and people rename files.
+    """
+    if source.path.endswith(".toml"):
+        return native.read
+    significant = [line.strip() for line in source.lines() if line.strip() and line.strip()[0] not in "#;"]
+    if not significant:
+        return client_table.read if source.path.endswith(".txt") else keyfile.read
+    if re.fullmatch(r"[0-9]+(\s*[#;].*)?", significant[0]):
+        return client_table.read
+    if any(re.match(r"(MinUtil|MaxUtil|MemoryLimit)\s*=", line) for line in significant):
+        return keyfile.read
+    if any(re.match(r"\[\[|\[(groups|daemon)\b", line) for line in significant):
+        return native.read
+    return client_table.read if source.path.endswith(".txt") else keyfile.read
+
+
+def _read(path: str) -> str:
+    try:
+        # A FIFO must not block the daemon.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise ConfigError("not a regular file", path=path, hint="name the configuration file itself")
+            content = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        hint = "check the spelling" if error.errno == errno.ENOENT else None
+        raise ConfigError(f"cannot be read: {error.strerror}", path=path, hint=hint) from None
+    if len(content) > MAX_FILE_BYTES:
+        raise ConfigError(f"larger than {MAX_FILE_BYTES} bytes", path=path, hint="is this a configuration file?")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        place = Source(content[: error.start].decode(), path).place(len(content[: error.start].decode()))
+        raise ConfigError(
+            "not valid UTF-8", path=path, line=place.line, column=place.column, hint="save the file as UTF-8"
+        ) from None
+
+
+def save(configuration: Configuration, path: str | os.PathLike[str]) -> None:
+    """Writes ``configuration`` as gemlet.toml, so that at any moment the old or the new file is there, whole.
+
+    Comments of the old file are lost. Its mode and owner are kept, and a symbolic link still leads to it. Raises
+    ConfigError and leaves the old file if there is no room or no permission, or if it is in one of Gemini's formats.
+    """
+    target = Path(os.path.realpath(path))
+    _refuse_other_formats(target)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.new")
+    try:
+        _write(temporary, target, render(configuration).encode())
+        temporary.replace(target)
+        _sync_directory(target.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        hint = {
+            errno.ENOSPC: "the disk is full; make room and try again",
+            errno.EDQUOT: "your quota is used up; make room and try again",
+            errno.EACCES: f"the directory {target.parent} must be writable: the file is replaced as a whole",
+            errno.ENOENT: f"create the directory {target.parent} first",
+        }.get(error.errno or 0)
+        message = f"cannot be saved: {error.strerror}; the old file is unchanged"
+        raise ConfigError(message, path=str(path), hint=hint) from None
+
+
+def _refuse_other_formats(target: Path) -> None:
+    if target.suffix == ".toml" or not target.exists():
+        return
+    if reader_of(Source(_read(str(target)), str(target))) is not native.read:
+        hint = f"save to {target.with_name('gemlet.toml')} and start the daemon with it"
+        raise ConfigError("is in a format of Gemini, which is only read", path=str(target), hint=hint)
+
+
+def _write(temporary: Path, target: Path, content: bytes) -> None:
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        with contextlib.suppress(FileNotFoundError):
+            old = target.stat()
+            os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
+            with contextlib.suppress(PermissionError):  # only root may give a file away
+                os.fchown(descriptor, old.st_uid, old.st_gid)
+        file.write(content)
+        file.flush()
+        os.fsync(descriptor)
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)  # without it the new name may be lost in a power cut
+    finally:
+        os.close(descriptor)

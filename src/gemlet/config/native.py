@@ -1,0 +1,262 @@
+"""Reads gemlet.toml.
+
+    [daemon]
+    policy = "fair"                 # of every device that does not say otherwise
+
+    [groups.training]               # quotes around names with other characters: [groups."team-a/notebook"]
+    min = "30%"                     # or 0.3
+    max = 0.6
+    memory = "8GiB"                 # or bytes
+    weight = 2
+    sm = 0.5
+    priority = "normal"             # or "latency", "best-effort"
+    users = ["ana", "ben"]
+
+    [[devices]]
+    index = 0                       # or uuid = "GPU-..."
+    policy = "gemini"
+    capacity = "40GiB"
+
+An unknown key is an error here: a misspelt limit that is silently not enforced is worse than a file that is refused.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from typing import TYPE_CHECKING
+
+from gemlet.config import draft, toml_places
+from gemlet.config import suggest as did_you_mean
+from gemlet.config.draft import GroupDraft
+from gemlet.config.report import Place, Report, Source
+from gemlet.config.rules import check_sm, check_weight
+from gemlet.config.share import check_share, parse_share
+from gemlet.config.size import check_size, parse_size
+from gemlet.errors import InvalidValue
+from gemlet.model import POLICIES, Configuration, DeviceSpec, Priority
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+def read(source: Source) -> Configuration:
+    """The configuration in ``source``. Raises ConfigError with every error of the file."""
+    report = Report(source.path)
+    try:
+        document = tomllib.loads(source.text)
+    except tomllib.TOMLDecodeError as error:
+        _report_syntax(source, report, str(error))
+        report.raise_errors()
+        raise  # not reached: a syntax error has just been reported
+    return _Reader(source, report).configuration(document)
+
+
+def _report_syntax(source: Source, report: Report, text: str) -> None:
+    message, _, where = text.rpartition(" (at ")
+    position = re.fullmatch(r"line (\d+), column (\d+)\)", where)
+    place = Place(int(position[1]), int(position[2])) if position else source.place(len(source.text.rstrip()))
+    line = source.lines()[place.line - 1]
+    hint = None
+    if declared := re.fullmatch(r"Cannot declare \('groups', '(.*)'\) twice", message):
+        message, hint = f"group {declared[1]!r} is declared twice", "merge the two sections, or rename one"
+    elif value := re.match(r"\s*([\w-]+)\s*=\s*([\d.]+\s*(?:%|[KMGT]i?B?))", line, re.IGNORECASE):
+        hint = f'a value with a unit needs quotes: {value[1]} = "{value[2]}"'
+    elif header := re.match(r"\s*\[groups\.([^\]\"']*[^\]\"'\w.-][^\]\"']*)\]", line):
+        hint = f'this name needs quotes: [groups."{header[1]}"]'
+    report.error(message, place, hint=hint)
+
+
+class _Reader:
+    def __init__(self, source: Source, report: Report) -> None:
+        self.source = source
+        self.report = report
+        self.offsets = toml_places.scan(source.text)
+
+    def configuration(self, document: Mapping[str, object]) -> Configuration:
+        sections = ("daemon", "groups", "devices")
+        for name, value in document.items():
+            if name not in sections:
+                hint = f"a group is written [groups.{name}]" if isinstance(value, dict) else None
+                if hint is None or did_you_mean.closest(name, sections):
+                    hint = did_you_mean.hint(name, sections)
+                self.report.error(f"unknown section {name!r}", self.key(name), hint=hint)
+        policy = self._daemon(self._table(document, "daemon"))
+        drafts = [self._group(name, value) for name, value in self._table(document, "groups").items()]
+        devices = tuple(self._devices(document.get("devices", [])))
+        return draft.finish(drafts, self.report, devices=devices, policy=policy)
+
+    def key(self, *path: str | int) -> Place:
+        found = self.offsets.get(path)
+        return self.source.place(found.key if found else 0)
+
+    def value(self, *path: str | int) -> Place:
+        found = self.offsets.get(path)
+        return self.source.place(found.value if found else 0)
+
+    def _table(self, document: Mapping[str, object], name: str) -> Mapping[str, object]:
+        table = document.get(name, {})
+        if isinstance(table, dict):
+            return table
+        self.report.error(f"{name} is {_kind(table)}, not a section", self.key(name), hint=f"write [{name}...]")
+        return {}
+
+    def _unknown(self, word: str, known: tuple[str, ...], *path: str | int) -> None:
+        self.report.error(f"unknown key {word!r}", self.key(*path, word), hint=did_you_mean.hint(word, known))
+
+    def _daemon(self, table: Mapping[str, object]) -> str:
+        policy = "fair"
+        for name, value in table.items():
+            if name != "policy":
+                self._unknown(name, ("policy",), "daemon")
+                continue
+            try:
+                policy = _policy(value)
+            except InvalidValue as error:
+                self.report.invalid("policy", error, self.value("daemon", name))
+        return policy
+
+    def _group(self, name: str, table: object) -> GroupDraft:
+        group = GroupDraft(name, self.key("groups", name), self.report)
+        if not isinstance(table, dict):
+            self.report.error(
+                f"group {name!r} is {_kind(table)}, not a section",
+                self.key("groups", name),
+                hint=f"write [groups.{name}] in a line of its own and its keys below",
+            )
+            return group
+        for field, value in table.items():
+            parse = _GROUP_FIELDS.get(field)
+            if parse is None:
+                self._unknown(field, tuple(_GROUP_FIELDS), "groups", name)
+            else:
+                group.read(field, parse, value, self.value("groups", name, field))
+        return group
+
+    def _devices(self, tables: object) -> list[DeviceSpec]:
+        if not (isinstance(tables, list) and all(isinstance(table, dict) for table in tables)):
+            self.report.error("devices is not a list of sections", self.key("devices"), hint="write [[devices]]")
+            return []
+        devices: list[DeviceSpec] = []
+        seen: dict[object, Place] = {}
+        for number, table in enumerate(tables):
+            place = self.key("devices", number)
+            device = self._device(number, table)
+            name = device.index if device.index is not None else device.uuid
+            if name is None or (device.index is not None and device.uuid is not None):
+                hint = "nvidia-smi -L lists both"
+                self.report.error("a device is named by either index or uuid", place, hint=hint)
+            elif name in seen:
+                hint = f"the first time was in line {seen[name].line}"
+                self.report.error(f"device {name} is declared twice", place, hint=hint)
+            else:
+                seen[name] = place
+                devices.append(device)
+        return devices
+
+    def _device(self, number: int, table: Mapping[str, object]) -> DeviceSpec:
+        values: dict[str, object] = {}
+        for field, value in table.items():
+            parse = _DEVICE_FIELDS.get(field)
+            if parse is None:
+                self._unknown(field, tuple(_DEVICE_FIELDS), "devices", number)
+                continue
+            try:
+                values[field] = parse(value)
+            except InvalidValue as error:
+                self.report.invalid(f"{field} of a device", error, self.value("devices", number, field))
+                values[field] = value if field in {"index", "uuid"} else None  # it was named, if not well
+        return DeviceSpec(**values)  # type: ignore[arg-type]
+
+
+def _kind(value: object) -> str:
+    kinds = {
+        bool: "true or false",
+        str: "a text",
+        int: "a number",
+        float: "a number",
+        list: "a list",
+        dict: "a section",
+    }
+    return kinds.get(type(value), "a date or time")
+
+
+def _number(value: object, what: str) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    raise InvalidValue(f"expected {what}, not {_kind(value)}")
+
+
+def _share(value: object) -> float:
+    if isinstance(value, str):
+        return parse_share(value)
+    return check_share(_number(value, 'a share such as 0.3 or "30%"'))
+
+
+def _sm(value: object) -> float:
+    return check_sm(_share(value))
+
+
+def _size(value: object) -> int:
+    if isinstance(value, str):
+        return parse_size(value)
+    if isinstance(value, float):
+        raise InvalidValue(
+            f"{value:g} is not a whole number of bytes", hint=f'write it with a unit, such as "{value:g}GiB"'
+        )
+    return check_size(int(_number(value, 'bytes or a size such as "8GiB"')))
+
+
+def _weight(value: object) -> float:
+    return check_weight(_number(value, "a number"))
+
+
+def _priority(value: object) -> Priority:
+    return Priority(_one_of(value, tuple(Priority)))
+
+
+def _policy(value: object) -> str:
+    return _one_of(value, POLICIES)
+
+
+def _one_of(value: object, known: tuple[str, ...]) -> str:
+    if not isinstance(value, str):
+        raise InvalidValue(f"expected a text, not {_kind(value)}", hint=f"one of {', '.join(known)}")
+    if value not in known:
+        raise InvalidValue(f"unknown value {value!r}", hint=did_you_mean.hint(value, known))
+    return value
+
+
+def _users(value: object) -> tuple[str, ...]:
+    if isinstance(value, list) and all(isinstance(name, str) and name for name in value):
+        return tuple(value)
+    raise InvalidValue("expected a list of user names", hint='such as ["ana", "ben"]')
+
+
+def _index(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    raise InvalidValue("expected a number from 0", hint="the one that nvidia-smi -L shows")
+
+
+def _uuid(value: object) -> str:
+    if isinstance(value, str) and value.startswith(("GPU-", "MIG-")):
+        return value
+    raise InvalidValue('expected a text that starts with "GPU-"', hint="the one that nvidia-smi -L shows")
+
+
+_GROUP_FIELDS: dict[str, Callable[[object], object]] = {
+    "min": _share,
+    "max": _share,
+    "memory": _size,
+    "weight": _weight,
+    "sm": _sm,
+    "priority": _priority,
+    "users": _users,
+}
+_DEVICE_FIELDS: dict[str, Callable[[object], object]] = {
+    "index": _index,
+    "uuid": _uuid,
+    "policy": _policy,
+    "capacity": _size,
+}

@@ -1,0 +1,44 @@
+"""Tells the server what the driver holds for each client: contexts, modules and local memory included.
+
+The hook counts allocations exactly; what else a process costs only NVML knows. The server books the difference to the
+process's group, so that a memory limit covers everything the process takes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gemlet.daemon.native import Server, Snapshot, uuid_text
+
+if TYPE_CHECKING:
+    from gemlet.daemon.inventory import Inventory
+
+
+class Accounting:
+    """Asks the driver (blocking) and tells the server."""
+
+    def __init__(self, server: Server, inventory: Inventory) -> None:
+        self._server = server
+        self._inventory = inventory
+
+    def held(self, snapshot: Snapshot) -> dict[bytes, dict[int, int]]:
+        """Bytes each process holds, on the devices that have clients. Blocks; raises `DeviceError`."""
+        busy = [device.uuid for device in snapshot.devices if any(group.clients for group in device.groups)]
+        return {uuid: self._inventory.process_memory(uuid_text(uuid)) for uuid in busy}
+
+    def book(self, before: Snapshot, snapshot: Snapshot, held: dict[bytes, dict[int, int]]) -> None:
+        """Tells the server of its clients. ``before`` was taken before the driver was asked, ``snapshot`` after.
+
+        Whoever allocated or freed in between is left for the next time: the server compares with ``before``. A process
+        that NVML does not list has no context yet, or its pid means nothing here: it is left as it is.
+        """
+        seen = {
+            (device.uuid, client.pid): (client.memory, client.contexts)
+            for device in before.devices
+            for group in device.groups
+            for client in group.clients
+        }
+        for device in snapshot.devices:
+            by_pid = held.get(device.uuid, {})
+            for pid in {client.pid for group in device.groups for client in group.clients} & by_pid.keys():
+                self._server.set_process_memory(device.uuid, pid, by_pid[pid], seen.get((device.uuid, pid)))

@@ -1,0 +1,92 @@
+"""Where a daemon lives: one runtime directory with its sockets, lock and log.
+
+Everything else finds a daemon through an `Endpoint`. This module and `connection` are on the path of `gemlet run`, so
+they import nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from gemlet import paths
+
+if TYPE_CHECKING:
+    import os
+
+Kind = Literal["user", "system", "simulated", "explicit"]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One daemon's runtime directory. ``kind`` says which of the possible daemons it is."""
+
+    directory: Path
+    kind: Kind
+
+    @property
+    def api(self) -> Path:
+        """The stream socket of the API: JSON lines."""
+        return Path(paths.api_path(str(self.directory)))
+
+    @property
+    def clients(self) -> Path:
+        """The socket the hook connects to (SOCK_SEQPACKET, native/wire.h)."""
+        return Path(paths.socket_path(str(self.directory)))
+
+    @property
+    def lock(self) -> Path:
+        """Held with flock by the one daemon of this directory; contains its pid."""
+        return self.directory / "daemon.lock"
+
+    @property
+    def log(self) -> Path:
+        """What a daemon that `gemlet run` started writes."""
+        return self.directory / "daemon.log"
+
+    @property
+    def state(self) -> Path:
+        """The groups made by `gemlet run`, so that a restarted daemon knows them."""
+        return self.directory / "groups.json"
+
+    @property
+    def machine(self) -> Path:
+        """The simulated machine's shared files (GEMLET_SIM_DIR); only where ``kind`` is simulated."""
+        return self.directory / "machine"
+
+
+def system() -> Endpoint:
+    """The daemon an administrator starts with `gemlet daemon --system`."""
+    return Endpoint(Path(paths.system_runtime_dir()), "system")
+
+
+def user() -> Endpoint:
+    """The calling user's own daemon."""
+    return Endpoint(Path(paths.runtime_dir()), "user")
+
+
+def simulated() -> Endpoint:
+    """The calling user's daemon of the simulated machine; a directory of its own, so it never mixes with real GPUs."""
+    return Endpoint(Path(paths.runtime_dir(), "sim"), "simulated")
+
+
+def explicit(path: str | os.PathLike[str]) -> Endpoint:
+    """The daemon at ``path``: its runtime directory or any socket in it."""
+    given = Path(path).absolute()
+    directory = given if given.is_dir() else given.parent
+    kind: Kind = "simulated" if (directory / "machine").is_dir() else "explicit"
+    return Endpoint(directory, kind)
+
+
+def candidates(socket: str | None = None, *, simulate: bool = False) -> list[Endpoint]:
+    """Where to look for a daemon, best first.
+
+    ``socket`` (from --socket or GEMLET_SOCKET) names the only one; a simulated machine has only its own daemon.
+    """
+    named = explicit(socket) if socket else None
+    if named is not None and (named.kind == "simulated" or not simulate):
+        return [named]
+    if simulate:  # also inside a program that runs on real devices, whose GEMLET_SOCKET names their daemon
+        return [simulated()]
+    return [system(), user()]

@@ -1,0 +1,148 @@
+"""What the daemon answers to each request of its API."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gemlet.daemon.api import Api
+from gemlet.daemon.explain import explain
+from gemlet.daemon.native import uuid_text
+from gemlet.daemon.processes import Peer, launcher_of
+from gemlet.daemon.requests import (
+    AnyRequest,
+    Events,
+    Explain,
+    History,
+    Join,
+    Metrics,
+    Ping,
+    Remove,
+    Set,
+    Shutdown,
+    Status,
+)
+from gemlet.errors import Refused
+
+if TYPE_CHECKING:
+    from gemlet.daemon.groups import Entry
+    from gemlet.daemon.service import Service
+
+
+def api(service: Service) -> Api:
+    """The API of one daemon."""
+
+    async def handle(request: AnyRequest, peer: Peer) -> Any:  # noqa: PLR0911  one return an operation
+        match request:
+            case Ping():
+                return {"pid": os.getpid(), "simulated": service.options.simulated}
+            case Status():
+                return service.status()
+            case Explain(group=group):
+                return explain(service.status(), group)
+            case Events(since=since, limit=limit):
+                return service.events.after(since, limit)
+            case History(seconds=seconds):
+                return _history(service, seconds)
+            case Join():
+                return _join(service, request, peer)
+            case Set():
+                return _set(service, request, peer)
+            case Remove(group=group):
+                service.book.remove(group, uid=peer.uid)
+                _changed(service, "removed", group, peer)
+                return {"group": group}
+            case Metrics():
+                return _metrics(service)
+            case Shutdown():
+                _check_administrator(peer, "stop the daemon")
+                service.stop()
+                return {"pid": os.getpid()}
+
+    return Api(handle)
+
+
+def _join(service: Service, request: Join, peer: Peer) -> dict[str, Any]:
+    _check_device(service, request.device)
+    entry = service.book.join(
+        request.group,
+        request.limits,
+        command=request.command,
+        uid=peer.uid,
+        launcher=launcher_of(peer.pid),
+        device=request.device,
+        busy=service.busy(),
+    )
+    _changed(service, "granted", entry.spec.name, peer, command=request.command)
+    return {
+        "group": entry.spec.name,
+        "socket": str(service.options.endpoint.clients),
+        "simulated": service.options.simulated,
+        "machine": str(service.options.endpoint.machine) if service.options.simulated else None,
+        "granted": _limits(entry),
+    }
+
+
+def _check_device(service: Service, device: int | None) -> None:
+    known = sorted(info.index for info in service.devices())
+    if device is not None and known and device not in known:
+        listed = ", ".join(str(index) for index in known)
+        raise Refused(f"no device {device}", hint=f"devices: {listed}")
+
+
+def _set(service: Service, request: Set, peer: Peer) -> dict[str, Any]:
+    if request.save:
+        _check_administrator(peer, "save the configuration")
+        service.configuration.check_can_save()
+    entry = service.book.change(request.group, request.limits, uid=peer.uid, busy=service.busy())
+    saved = None
+    if request.save:
+        saved = service.configuration.save_group(entry.spec)
+        entry.origin = "configuration"
+    _changed(service, "changed", entry.spec.name, peer)
+    return {"group": entry.spec.name, "granted": _limits(entry), "saved": saved}
+
+
+def _limits(entry: Entry) -> dict[str, Any]:
+    limits: dict[str, Any] = msgspec.to_builtins(entry.spec)
+    return limits
+
+
+def _changed(service: Service, kind: str, group: str, peer: Peer, *, command: str = "") -> None:
+    service.remember_groups()
+    service.events.add(kind, time=time.time(), group=group, pid=peer.pid, uid=peer.uid, command=command)
+
+
+def _check_administrator(peer: Peer, what: str) -> None:
+    if peer.uid not in (0, os.getuid()):
+        raise Refused(f"only root or the daemon's own user may {what}")
+
+
+def _history(service: Service, seconds: float) -> list[dict[str, Any]]:
+    return [
+        {
+            "now_ns": sample.now_ns,
+            "groups": [
+                {
+                    "device": uuid_text(uuid),
+                    "name": name,
+                    "used_ns": used,
+                    "memory": sample.memory[uuid, name],
+                }
+                for (uuid, name), used in sample.used_ns.items()
+            ],
+        }
+        for sample in service.history.since(seconds)
+    ]
+
+
+def _metrics(service: Service) -> str:
+    if service.metrics is None:
+        raise Refused(
+            "this daemon has no metrics: prometheus-client is not installed",
+            hint="pip install 'gemlet[metrics]', then restart the daemon",
+        )
+    return service.metrics(service.status())

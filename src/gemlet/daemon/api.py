@@ -1,0 +1,110 @@
+"""The API socket: reads requests, one a line, and writes the service's answers. No input can end it.
+
+Bounds: request size, number of connections, and how long a peer may keep one open without asking anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gemlet.daemon import protocol
+from gemlet.daemon.processes import Peer, peer_of
+from gemlet.daemon.requests import AnyRequest, decode
+from gemlet.errors import DaemonError, GemletError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+MAX_CONNECTIONS = 256
+IDLE_SECONDS = 300.0
+WRITE_SECONDS = 10.0
+CLOSE_SECONDS = 1.0
+
+Handler = Callable[[AnyRequest, Peer], Awaitable[Any]]
+
+
+class Api:
+    """Serves ``handler`` on a Unix socket."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self._open: set[asyncio.StreamWriter] = set()
+        self._conversations: set[asyncio.Task[None]] = set()
+
+    @contextlib.asynccontextmanager
+    async def serve(self, path: Path, *, mode: int) -> AsyncIterator[None]:
+        """Accepts connections at ``path`` while entered."""
+        server = await asyncio.start_unix_server(
+            self._connected, str(path), limit=protocol.MAX_REQUEST_BYTES, backlog=MAX_CONNECTIONS
+        )
+        os.chmod(path, mode)  # noqa: PTH101
+        try:
+            yield
+        finally:
+            server.close()
+            for writer in list(self._open):
+                writer.close()
+            if self._conversations:  # each ends by itself now that its connection is closed
+                await asyncio.wait(self._conversations, timeout=CLOSE_SECONDS)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open.add(writer)
+        task = asyncio.current_task()
+        assert task is not None
+        self._conversations.add(task)
+        task.add_done_callback(self._conversations.discard)
+        try:
+            peer = peer_of(writer.get_extra_info("socket"))
+            if len(self._open) > MAX_CONNECTIONS:
+                busy = DaemonError("too many connections to the daemon", hint="close some `gemlet top`")
+                await _write(writer, _failure(busy))
+            else:
+                await self._converse(reader, writer, peer)
+        except (OSError, TimeoutError):
+            logger.debug("api connection lost")
+        finally:
+            self._open.discard(writer)
+            writer.close()
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: Peer) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(IDLE_SECONDS):
+                    line = await reader.readuntil(b"\n")
+            except asyncio.IncompleteReadError:
+                return
+            except asyncio.LimitOverrunError:
+                too_long = DaemonError(f"the request is longer than {protocol.MAX_REQUEST_BYTES} bytes")
+                await _write(writer, _failure(too_long))
+                return  # the rest of the line cannot be told from the next request
+            await _write(writer, await self._answer(line, peer))
+
+    async def _answer(self, line: bytes, peer: Peer) -> bytes:
+        try:
+            data = await self._handler(decode(line), peer)
+            return msgspec.json.encode({"ok": True, "data": data}) + b"\n"
+        except GemletError as error:
+            return _failure(error)
+        except Exception:  # a defect must cost one answer, not the daemon
+            logger.exception("api pid=%d uid=%d request=%r failed", peer.pid, peer.uid, line[:200])
+            return _failure(DaemonError("the daemon failed to answer; this is a defect", hint="its log says more"))
+
+
+def _failure(error: GemletError) -> bytes:
+    # str(), not .message: a ConfigError's text carries file, line and column.
+    return msgspec.json.encode({"ok": False, "error": {"message": str(error), "hint": error.hint}}) + b"\n"
+
+
+async def _write(writer: asyncio.StreamWriter, data: bytes) -> None:
+    writer.write(data)
+    async with asyncio.timeout(WRITE_SECONDS):
+        await writer.drain()

@@ -1,0 +1,138 @@
+"""Starts a per-user daemon when `gemlet run` finds none. Standard library only.
+
+Two `gemlet run` at once start one daemon: the starter holds `start.lock`, the other waits for it and then connects.
+The daemon is double-forked, because `gemlet run` becomes the user's program, which must not find itself with a child.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gemlet.daemon.connection import Connection
+from gemlet.errors import DaemonError, DaemonUnreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gemlet.daemon.address import Endpoint
+
+START_SECONDS = 20.0
+IDLE_EXIT_SECONDS = 600.0
+READY = b"ready\n"
+LOG_TAIL_LINES = 5
+KEPT = ("GEMLET_LIB_DIR", "GEMLET_CONFIG", "GEMLET_STATE_DIR")
+DROPPED = ("LD_PRELOAD", "NOTIFY_SOCKET")
+
+
+def find_or_start(endpoints: list[Endpoint], *, idle_exit: float = IDLE_EXIT_SECONDS) -> Connection:
+    """Connects to the first reachable of ``endpoints``; starts a daemon at the last one if there is none.
+
+    Raises `DaemonError` with the last lines of the daemon's log if it does not come up.
+    """
+    for endpoint in endpoints:
+        with contextlib.suppress(DaemonUnreachable):
+            return Connection(endpoint)
+    endpoint = endpoints[-1]
+    if endpoint.kind not in ("user", "simulated"):
+        return Connection(endpoint)  # raises: a daemon that was named is not ours to start
+    endpoint.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _only_starter(endpoint.directory / "start.lock"):
+        with contextlib.suppress(DaemonUnreachable):
+            return Connection(endpoint)  # the other starter was faster
+        start(endpoint, idle_exit=idle_exit)
+        return Connection(endpoint)
+
+
+def start(endpoint: Endpoint, *, idle_exit: float = IDLE_EXIT_SECONDS) -> None:
+    """Starts a detached daemon at ``endpoint`` and returns when it accepts connections."""
+    read_end, write_end = os.pipe()
+    os.set_inheritable(write_end, True)
+    command = [sys.executable, "-P", "-m", "gemlet.cli.main", "daemon", "--runtime-dir", str(endpoint.directory)]
+    command += ["--idle-exit", f"{idle_exit:g}", "--ready-fd", str(write_end)]
+    if endpoint.kind == "simulated":
+        command.append("--simulate")
+    _spawn_detached(command, environment=_clean_environment(), log=endpoint.log)
+    os.close(write_end)
+    try:
+        _await_ready(read_end, endpoint)
+    finally:
+        os.close(read_end)
+
+
+@contextlib.contextmanager
+def _only_starter(path: Path) -> Iterator[None]:
+    with path.open("a") as lock:
+        give_up = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > give_up:
+                    raise DaemonError(
+                        f"another process has been starting a daemon for {START_SECONDS:.0f} s", hint=f"see {path}"
+                    ) from None
+                time.sleep(0.02)
+        yield
+
+
+def _clean_environment() -> dict[str, str]:
+    # The daemon must neither preload the hook nor inherit the options and the group of the command that started it.
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name in KEPT or not (name in DROPPED or name.startswith(("GEMLET_", "GEMINI_", "CUDA_")))
+    }
+    # `gemlet run` may have been found through a path entry that is not in PYTHONPATH (a source checkout).
+    package_parent = str(Path(__file__).absolute().parents[2])
+    environment["PYTHONPATH"] = os.pathsep.join([package_parent, *filter(None, [environment.get("PYTHONPATH")])])
+    return environment
+
+
+def _spawn_detached(command: list[str], *, environment: dict[str, str], log: Path) -> None:
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    try:  # in the child: only what cannot fail half-way, then exec; never return into the caller's code
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        os.umask(0o077)
+        os.chdir("/")
+        null = os.open(os.devnull, os.O_RDONLY)
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        for target, source in ((0, null), (1, output), (2, output)):
+            os.dup2(source, target)
+        os.execve(command[0], command, environment)
+    finally:
+        os._exit(127)
+
+
+def _await_ready(pipe: int, endpoint: Endpoint) -> None:
+    give_up = time.monotonic() + START_SECONDS
+    answer = b""
+    while len(answer) < len(READY):
+        ready, _, _ = select.select([pipe], [], [], max(0.0, give_up - time.monotonic()))
+        if not ready:
+            raise DaemonError(f"the daemon did not start within {START_SECONDS:.0f} s", hint=log_tail(endpoint.log))
+        chunk = os.read(pipe, len(READY))
+        if not chunk:
+            raise DaemonError("the daemon did not start", hint=log_tail(endpoint.log))
+        answer += chunk
+
+
+def log_tail(log: Path) -> str:
+    """The last lines of a daemon's log, for an error's hint."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+    except OSError as error:
+        return f"its log {log} cannot be read: {error.strerror}"
+    return "\n      ".join([f"the end of {log}:", *lines]) if lines else f"its log {log} is empty"

@@ -1,0 +1,87 @@
+"""The blocking reader of the daemon's API, used by the command line. Standard library only."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from typing import TYPE_CHECKING, Any
+
+from gemlet.daemon import protocol
+from gemlet.errors import DaemonError, DaemonUnreachable
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from gemlet.daemon.address import Endpoint
+
+
+def no_daemon(endpoint: Endpoint, reason: str = "") -> DaemonUnreachable:
+    """The error for an endpoint where nobody listens."""
+    simulate = " --simulate" if endpoint.kind == "simulated" else ""
+    return DaemonUnreachable(
+        f"no daemon at {endpoint.api}" + (f": {reason}" if reason else ""),
+        hint=f"start one with `gemlet run{simulate} -- COMMAND` or `gemlet daemon{simulate}`",
+    )
+
+
+class Connection:
+    """One open connection; closes itself as a context manager.
+
+    Raises `DaemonUnreachable` if nobody listens there (or this user may not connect).
+    """
+
+    def __init__(self, endpoint: Endpoint, *, timeout: float = 5.0) -> None:
+        """``timeout`` in seconds bounds every step."""
+        self.endpoint = endpoint
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(timeout)
+        try:
+            self._socket.connect(str(endpoint.api))
+        except OSError as error:
+            self._socket.close()
+            absent = isinstance(error, FileNotFoundError)  # the ordinary case: nobody has started one
+            raise no_daemon(endpoint, "" if absent else error.strerror or str(error)) from None
+        self._reader = self._socket.makefile("rb")
+
+    def call(self, op: str, **arguments: Any) -> Any:
+        """Sends one request and returns the reply's data.
+
+        Raises `Refused` if the daemon says no, `DaemonError` if it does not answer.
+        """
+        try:
+            # A daemon that turns us away says why before it hangs up: its answer is there even if ours cannot be sent.
+            with contextlib.suppress(BrokenPipeError):
+                self._socket.sendall(protocol.encode_request(op, arguments))
+            line = self._reader.readline(protocol.MAX_REPLY_BYTES)
+        except OSError as error:
+            raise DaemonError(
+                f"the daemon at {self.endpoint.api} does not answer: {error}",
+                hint=f"its log is {self.endpoint.log}",
+            ) from None
+        if not line.endswith(b"\n"):
+            raise DaemonError(f"the daemon at {self.endpoint.api} hung up", hint=f"its log is {self.endpoint.log}")
+        return protocol.decode_reply(line)
+
+    def close(self) -> None:
+        self._reader.close()
+        self._socket.close()
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def connect(endpoints: list[Endpoint], *, timeout: float = 5.0) -> Connection:
+    """A connection to the first of ``endpoints`` that has a daemon. Raises `DaemonUnreachable` if none has."""
+    unreachable: DaemonUnreachable | None = None
+    for endpoint in endpoints:
+        try:
+            return Connection(endpoint, timeout=timeout)
+        except DaemonUnreachable as error:
+            unreachable = error
+    assert unreachable is not None, "no endpoint to try"
+    raise unreachable

@@ -1,0 +1,97 @@
+"""The last things that happened, numbered, for `gemlet top`, `gemlet explain` and the log."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import Any
+
+import msgspec
+
+from gemlet.config.size import format_size
+from gemlet.daemon.logs import Limiter
+
+logger = logging.getLogger(__name__)
+
+KEPT = 500
+# A client in a loop can be refused thousands of times a second; the counters keep the truth, the log need not.
+LOGGED_PER_MINUTE = 20
+WARNINGS = frozenset({"refused", "denied", "overdue"})
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of history. ``time`` is seconds since the epoch, ``number`` rises by one."""
+
+    number: int
+    time: float
+    kind: str
+    group: str = ""
+    pid: int = 0
+    uid: int = 0
+    command: str = ""
+    device: int | None = None
+    text: str = ""
+
+
+class EventRing:
+    """Keeps the last events and writes each to the log, at a bounded rate per kind and group."""
+
+    def __init__(self) -> None:
+        self._events: deque[Event] = deque(maxlen=KEPT)
+        self._number = 0
+        self._limiter = Limiter(LOGGED_PER_MINUTE)
+
+    def add(
+        self,
+        kind: str,
+        *,
+        time: float,
+        group: str = "",
+        pid: int = 0,
+        uid: int = 0,
+        command: str = "",
+        device: int | None = None,
+        text: str = "",
+    ) -> Event:
+        """Appends one event."""
+        self._number += 1
+        event = Event(
+            number=self._number,
+            time=time,
+            kind=kind,
+            group=group,
+            pid=pid,
+            uid=uid,
+            command=command,
+            device=device,
+            text=text,
+        )
+        self._events.append(event)
+        allowed, suppressed = self._limiter.allow((kind, group), now=time)
+        if allowed:
+            fields = {"group": group, "pid": pid, "command": command, "device": device, "suppressed": suppressed}
+            words = " ".join(f"{name}={value}" for name, value in fields.items() if value)
+            logger.log(logging.WARNING if kind in WARNINGS else logging.INFO, "%s %s %s", kind, words, text)
+        return event
+
+    def add_native(self, raw: dict[str, Any], *, time: float) -> Event:
+        """Appends what `Server.take_events` gave; a device without index counts as none."""
+        device, text = raw.get("device"), str(raw.get("text") or "")
+        if raw.get("kind") == "refused" and text.isdigit():
+            text = f"an allocation of {format_size(int(text))} would pass the memory limit"
+        elif raw.get("kind") == "context":
+            text = "has a context" if text == "1" else f"has {text} contexts"
+        return self.add(
+            str(raw.get("kind", "?")),
+            time=time,
+            group=str(raw.get("group") or ""),
+            pid=int(raw.get("pid") or 0),
+            uid=int(raw.get("uid") or 0),
+            command=str(raw.get("command") or ""),
+            device=device if isinstance(device, int) and device >= 0 else None,
+            text=text,
+        )
+
+    def after(self, number: int, limit: int) -> list[Event]:
+        """Events numbered above ``number``, the newest ``limit`` of them, oldest first."""
+        return [event for event in self._events if event.number > number][-limit:]

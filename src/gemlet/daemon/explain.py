@@ -1,0 +1,104 @@
+"""Why a group runs, waits or is refused memory, in sentences: the policy's own reason first, then the arithmetic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gemlet.config.share import format_share
+from gemlet.config.size import format_size
+from gemlet.errors import Refused
+
+if TYPE_CHECKING:
+    from gemlet.daemon.events import Event
+    from gemlet.daemon.status import DeviceStatus, GroupLimits, GroupStatus, Status
+
+NEARLY_FULL = 0.9
+NOTICEABLE = 0.03  # shares closer than this to each other are called the same
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """``lines`` for people, ``hint`` what could be done, or None."""
+
+    group: str
+    lines: tuple[str, ...]
+    hint: str | None
+
+
+def explain(status: Status, name: str) -> Explanation:
+    """Explains one group. Raises `Refused` if there is none of that name."""
+    limits = next((group for group in status.groups if group.name == name), None)
+    here = [(device, group) for device in status.devices for group in device.groups if group.name == name]
+    if limits is None and not here:
+        known = ", ".join(group.name for group in status.groups) or "none"
+        raise Refused(f"no group {name}", hint=f"groups: {known}")
+    lines = [_promise(limits)] if limits else [f"{name}: known only from its clients"]
+    hint = None
+    if not any(group.clients for _, group in here):
+        lines.append("it has no clients, so it neither uses nor waits for anything")
+        hint = f"gemlet run --group {name} -- COMMAND"
+    for device, group in here:
+        if group.clients:
+            more, advice = _on_device(device, group)
+            lines += more
+            hint = hint or advice
+    lines += [_event(event) for event in status.events if event.group == name and event.kind in ("refused", "denied")][
+        -3:
+    ]
+    if hint and status.simulated:
+        gemlet, verb, rest = hint.split(" ", 2)
+        hint = f"{gemlet} {verb} --simulate {rest}"
+    return Explanation(group=name, lines=tuple(lines), hint=hint)
+
+
+def _promise(limits: GroupLimits) -> str:
+    memory = f"{format_size(limits.memory)} of memory" if limits.memory is not None else "any amount of memory"
+    text = f"{limits.name}: promised {format_share(limits.min)} of device time, up to {format_share(limits.max)}"
+    text += f", {memory}, priority {limits.priority}"
+    return text + (f", weight {limits.weight:g}" if limits.weight != 1 else "")
+
+
+def _on_device(device: DeviceStatus, group: GroupStatus) -> tuple[list[str], str | None]:
+    states = [client.state for client in group.clients]
+    counted = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    clients = "1 client" if len(states) == 1 else f"{len(states)} clients"
+    lines = [f"device {device.index} {device.name}".rstrip() + f": {clients} ({counted})"]
+    if group.reason:
+        lines.append(f"  policy {device.policy}: {group.reason}")
+    advice = None
+    measured = group.share.get("10s")
+    if measured is not None:
+        lines.append(f"  used {format_share(measured)} over 10 s; it is due {format_share(group.target)} now")
+        others = [
+            f"{other.name} {format_share(other.share['10s'] or 0)}"
+            for other in device.groups
+            if other.name != group.name and (other.share.get("10s") or 0) > 0
+        ]
+        if others:
+            lines.append(f"  the others: {', '.join(others)}")
+        if group.max < 1 and measured > group.max - NOTICEABLE:
+            lines.append(f"  it is at its maximum of {format_share(group.max)}, which binds even on an idle device")
+            advice = f"gemlet set {group.name} --max {format_share(min(1.0, group.max * 1.5))}"
+        elif measured < group.min - NOTICEABLE and "waits" in states:
+            lines.append("  it is below its minimum and goes before the groups that are not")
+    advice = _memory(group, lines) or advice
+    return lines, advice
+
+
+def _memory(group: GroupStatus, lines: list[str]) -> str | None:
+    if group.memory_limit is None:
+        lines.append(f"  holds {format_size(group.memory_used)}, without a limit")
+        return None
+    lines.append(
+        f"  holds {format_size(group.memory_used)} of {format_size(group.memory_limit)}"
+        f", {format_size(group.unledgered)} of it in contexts and modules"
+    )
+    if group.memory_used < NEARLY_FULL * group.memory_limit:
+        return None
+    return f"gemlet set {group.name} --memory {format_size(group.memory_limit * 3 // 2).replace(' ', '')}"
+
+
+def _event(event: Event) -> str:
+    who = f"{event.command} ({event.pid})" if event.command else f"pid {event.pid}"
+    return f"  {event.kind}: {who}: {event.text}"

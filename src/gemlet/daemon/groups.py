@@ -1,0 +1,324 @@
+"""Which groups exist, who made them, who may change them, and when a group made on the fly goes away.
+
+The native server knows what a group is allowed; this book knows why it is there. Both are changed together here and
+nowhere else. No clock and no I/O: `now` comes in, processes are seen through `Launcher`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from gemlet.config.rules import violations
+from gemlet.config.share import format_share
+from gemlet.errors import Refused
+from gemlet.model import GroupSpec, Priority
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from gemlet.daemon.native import Server
+    from gemlet.daemon.requests import Limits
+
+Origin = Literal["configuration", "run"]
+
+LINGER_SECONDS = 5.0  # a group made by `gemlet run` outlives its last process by this: a shell loop keeps its group
+RESTORED_LINGER_SECONDS = 30.0  # ... and after a restart of the daemon, so that its clients can come back
+MAX_LAUNCHERS = 256  # per group; each holds a descriptor, and a group with more is kept by its clients
+MAX_GROUPS = 256  # per user, against a loop of `gemlet run` that fills a shared daemon
+SLACK = 1e-9  # 0.1 + 0.2 + 0.7 is 1
+
+
+class Launcher(Protocol):
+    """The process that asked for a group, before (and while) it is a client."""
+
+    def alive(self) -> bool:
+        """Whether it still runs."""
+
+    def close(self) -> None:
+        """Forgets it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Entry:
+    """One group. ``owner``: uid that made it, None if the configuration did; ``device``: index it will use, if said."""
+
+    spec: GroupSpec
+    origin: Origin
+    owner: int | None = None
+    device: int | None = None
+    leaving: bool = False  # no longer configured; goes with its last client
+    linger: float = LINGER_SECONDS
+    launchers: list[Launcher] = field(default_factory=list)
+    vacant_since: float | None = None
+
+    @property
+    def transient(self) -> bool:
+        return self.origin == "run"
+
+    def forget(self) -> None:
+        for launcher in self.launchers:
+            launcher.close()
+        self.launchers.clear()
+
+
+class GroupBook:
+    """All groups of one daemon.
+
+    ``owner``: uid the daemon runs as. ``user_ids``: uids of user names (raises Refused for an unknown one).
+    ``shared``: a system daemon, where groups of different users meet.
+    """
+
+    def __init__(self, server: Server, *, owner: int, shared: bool, uid_of: UidOf, name_of: NameOf) -> None:
+        self._server = server
+        self._owner = owner
+        self._shared = shared
+        self._uid_of = uid_of
+        self._name_of = name_of
+        self._numbers = itertools.count(1)
+        self.entries: dict[str, Entry] = {}
+
+    # --- from the configuration ----------------------------------------------------------------------------------
+
+    def configure(self, specs: Iterable[GroupSpec]) -> list[str]:
+        """Makes the configured groups be exactly ``specs``. Returns what could not be done, as warnings.
+
+        A group that is no longer configured goes when its last client has left.
+        """
+        wanted = {spec.name: spec for spec in specs}
+        warnings = []
+        for name, entry in self.entries.items():
+            if entry.origin == "configuration" and name not in wanted:
+                entry.leaving = True
+        for name, spec in wanted.items():
+            known = self.entries.get(name)
+            if known is not None and known.origin == "configuration" and known.spec == spec and not known.leaving:
+                continue
+            try:
+                self._tell(spec)
+            except Refused as error:
+                warnings.append(error.message)
+                continue
+            entry = self.entries.setdefault(name, known or Entry(spec=spec, origin="configuration"))
+            entry.spec, entry.origin, entry.owner, entry.leaving = spec, "configuration", None, False
+        return warnings
+
+    # --- from the API --------------------------------------------------------------------------------------------
+
+    def join(
+        self,
+        name: str | None,
+        limits: Limits,
+        *,
+        command: str,
+        uid: int,
+        launcher: Launcher | None,
+        device: int | None = None,
+        busy: Mapping[str, int],
+    ) -> Entry:
+        """Finds or makes the group for a process of ``uid``. ``busy``: clients by group, now.
+
+        Raises `Refused` if the group is another's, or its minimum cannot be guaranteed.
+        """
+        entry = self.entries.get(name) if name else None
+        if entry is None:
+            spec = _change(GroupSpec(name=name or self._free_name(command)), limits)
+            if self._shared and not spec.users and uid != 0:
+                spec = replace(spec, users=(self._name_of(uid),))
+            entry = Entry(spec=spec, origin="run", owner=uid, device=device)
+            self._check_number(uid)
+            self._admit(entry, busy)
+            self._tell(spec)
+            self.entries[spec.name] = entry
+        else:
+            self._check_member(entry, uid)
+            changed = _change(entry.spec, limits)
+            if changed != entry.spec:
+                if entry.origin == "configuration":
+                    raise Refused(
+                        f"group {entry.spec.name} is configured with other limits",
+                        hint="join it without limits, change it with `gemlet set`, or pick another --group",
+                    )
+                self._check_owner(entry, uid)
+                self._replace(entry, changed, busy)
+            entry.leaving = False
+        entry.vacant_since = None
+        if launcher is not None and len(entry.launchers) < MAX_LAUNCHERS:
+            entry.launchers.append(launcher)
+        return entry
+
+    def change(self, name: str, limits: Limits, *, uid: int, busy: Mapping[str, int]) -> Entry:
+        """Changes a live group. Raises `Refused`."""
+        entry = self._entry(name)
+        self._check_owner(entry, uid)
+        if not limits.given():
+            raise Refused(f"nothing to change in group {name}", hint="give --min, --max, --memory, --priority, ...")
+        self._replace(entry, _change(entry.spec, limits), busy)
+        return entry
+
+    def remove(self, name: str, *, uid: int) -> None:
+        """Removes a group. Raises `Refused` while it has clients."""
+        entry = self._entry(name)
+        self._check_owner(entry, uid)
+        if not self._server.remove_group(name):
+            raise Refused(f"group {name} has clients", hint="end them first; `gemlet status` lists them")
+        entry.forget()
+        del self.entries[name]
+
+    def restore(self, entry: Entry) -> None:
+        """Takes back a group that an earlier daemon of this directory had. Configured groups win."""
+        if entry.spec.name in self.entries:
+            return
+        entry.linger = RESTORED_LINGER_SECONDS
+        self._tell(entry.spec)
+        self.entries[entry.spec.name] = entry
+
+    # --- time ----------------------------------------------------------------------------------------------------
+
+    def expire(self, now: float, busy: Mapping[str, int]) -> list[str]:
+        """Removes groups that nobody uses any more; returns their names. ``now`` in seconds, any origin."""
+        gone = []
+        for name, entry in list(self.entries.items()):
+            if not (entry.transient or entry.leaving):
+                continue
+            if busy.get(name) or _any_alive(entry):
+                entry.vacant_since = None
+                continue
+            if entry.vacant_since is None:
+                entry.vacant_since = now
+            if entry.leaving or now - entry.vacant_since >= entry.linger:
+                gone += self._drop(name)
+        return gone
+
+    def in_use(self, busy: Mapping[str, int]) -> bool:
+        """Whether any process uses any group or is about to."""
+        return any(busy.values()) or any(_any_alive(entry) for entry in self.entries.values())
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _entry(self, name: str) -> Entry:
+        entry = self.entries.get(name)
+        if entry is None:
+            known = ", ".join(sorted(self.entries)) or "none"
+            raise Refused(f"no group {name}", hint=f"groups: {known}")
+        return entry
+
+    def _free_name(self, command: str) -> str:
+        stem = "".join(c for c in os.path.basename(command) if c.isalnum() or c in "._-")[:64] or "run"  # noqa: PTH119
+        return next(f"{stem}-{n}" for n in self._numbers if f"{stem}-{n}" not in self.entries)
+
+    def _check_owner(self, entry: Entry, uid: int) -> None:
+        if uid in (0, self._owner) or (entry.owner is not None and uid == entry.owner):
+            return
+        who = "root" if entry.owner is None else f"{self._name_of(entry.owner)} or root"
+        raise Refused(f"group {entry.spec.name} can be changed only by {who}", hint="use a group of your own")
+
+    def _check_number(self, uid: int) -> None:
+        if uid != 0 and sum(entry.owner == uid for entry in self.entries.values()) >= MAX_GROUPS:
+            hint = "they go five seconds after their last process; --group NAME lets programs share one"
+            raise Refused(f"{self._name_of(uid)} has {MAX_GROUPS} groups already", hint=hint)
+
+    def _check_member(self, entry: Entry, uid: int) -> None:
+        if not entry.spec.users or uid in (0, self._owner) or self._name_of(uid) in entry.spec.users:
+            return
+        raise Refused(
+            f"group {entry.spec.name} is not open to {self._name_of(uid)}",
+            hint=f"it is open to {', '.join(entry.spec.users)}; pick another --group",
+        )
+
+    def _replace(self, entry: Entry, spec: GroupSpec, busy: Mapping[str, int]) -> None:
+        if spec.min > entry.spec.min:
+            self._admit(replace(entry, spec=spec), busy)
+        self._tell(spec)
+        entry.spec = spec
+
+    def _admit(self, entry: Entry, busy: Mapping[str, int]) -> None:
+        # A minimum is a guarantee, so minima that may meet on one device must not pass 1.
+        def rivals() -> list[Entry]:
+            return [
+                other
+                for name, other in self.entries.items()
+                if name != entry.spec.name
+                and other.spec.min > 0
+                and (other.device is None or entry.device is None or other.device == entry.device)
+            ]
+
+        if entry.spec.min <= 0:
+            return
+        total = entry.spec.min + sum(other.spec.min for other in rivals())
+        if total > 1 + SLACK:
+            for other in rivals():  # what only lingers makes room
+                if other.transient and not busy.get(other.spec.name) and not _any_alive(other):
+                    total -= other.spec.min if self._drop(other.spec.name) else 0.0
+        if total > 1 + SLACK:
+            held = " and ".join(f"{other.spec.name} holds {format_share(other.spec.min)}" for other in rivals())
+            free = max(0.0, 1 - (total - entry.spec.min))
+            raise Refused(
+                f"a minimum of {format_share(entry.spec.min)} cannot be guaranteed: {held}",
+                hint=f"ask for --min {int(free * 100 + 1e-6)}% or less, or name another device with --device",
+            )
+
+    def _drop(self, name: str) -> list[str]:
+        if not self._server.remove_group(name):
+            return []
+        self.entries.pop(name).forget()
+        return [name]
+
+    def _tell(self, spec: GroupSpec) -> None:
+        broken = next(violations(spec), None)
+        if broken is not None:
+            raise Refused(f"group {spec.name}: {broken.message}", hint=broken.hint)
+        users = [self._uid_of(user) for user in spec.users] or None
+        try:
+            self._server.set_group(
+                spec.name,
+                min=spec.min,
+                max=spec.max,
+                weight=spec.weight,
+                sm=spec.sm,
+                priority=str(spec.priority),
+                memory=spec.memory,
+                users=users,
+            )
+        except ValueError as error:
+            raise Refused(f"group {spec.name}: {error}") from None
+
+
+class UidOf(Protocol):
+    def __call__(self, user: str, /) -> int:
+        """The uid of a user name; raises `Refused` for an unknown one."""
+
+
+class NameOf(Protocol):
+    def __call__(self, uid: int, /) -> str:
+        """The user name of a uid, or its number as text."""
+
+
+def _any_alive(entry: Entry) -> bool:
+    dead = [launcher for launcher in entry.launchers if not launcher.alive()]
+    for launcher in dead:
+        launcher.close()
+        entry.launchers.remove(launcher)
+    return bool(entry.launchers)
+
+
+def _change(spec: GroupSpec, limits: Limits) -> GroupSpec:
+    if limits.min is not None:
+        spec = replace(spec, min=limits.min)
+        if limits.max is None and spec.max < limits.min:
+            spec = replace(spec, max=limits.min)
+    if limits.max is not None:
+        spec = replace(spec, max=limits.max)
+    if limits.memory is not None:
+        spec = replace(spec, memory=None if limits.memory == "none" else limits.memory)
+    if limits.weight is not None:
+        spec = replace(spec, weight=limits.weight)
+    if limits.sm is not None:
+        spec = replace(spec, sm=limits.sm)
+    if limits.priority is not None:
+        spec = replace(spec, priority=Priority(limits.priority))
+    if limits.users is not None:
+        spec = replace(spec, users=tuple(limits.users))
+    return spec

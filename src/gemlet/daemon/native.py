@@ -1,0 +1,134 @@
+"""How the daemon sees `gemlet._native.Server`: the calls it makes and the snapshot it reads.
+
+The server runs its own native thread for sockets, pages and deadlines, so nothing here is on the path of a hand-over.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Server(Protocol):
+    """The part of `gemlet._native.Server` the daemon uses; tests put a fake in its place."""
+
+    def listen(self, path: str, group: str | None = None, mode: int = 0o600) -> None:
+        """Accepts clients at ``path``; with ``group``, whoever connects there is in that group."""
+
+    def add_device(self, uuid: bytes, index: int, *, policy: str) -> None:
+        """Makes a device known; an empty ``policy`` is the server's own."""
+
+    def set_group(
+        self,
+        name: str,
+        *,
+        min: float,  # noqa: A002
+        max: float,  # noqa: A002
+        weight: float,
+        sm: float,
+        priority: str,
+        memory: int | None,
+        users: Sequence[int] | None,
+    ) -> None:
+        """Creates a group or changes a live one. Raises ValueError."""
+
+    def remove_group(self, name: str) -> bool:
+        """False while it has clients."""
+
+    def start(self) -> None:
+        """Starts the native thread."""
+
+    def stop(self) -> None:
+        """Lets every client run on unmanaged and closes the sockets."""
+
+    def snapshot(self) -> dict[str, Any]:
+        """Usage now; see `Snapshot`."""
+
+    def set_process_memory(
+        self,
+        uuid: bytes,
+        pid: int,
+        bytes: int,  # noqa: A002
+        seen: tuple[int, int] | None = None,
+    ) -> None:
+        """What the driver holds for a process in all; what its ledger does not explain is booked to its group.
+
+        ``seen``: its memory and number of contexts before the driver was asked; nothing is booked if they changed.
+        """
+
+    def eventfd(self) -> int:
+        """Readable when `take_events` has something."""
+
+    def take_events(self) -> list[dict[str, Any]]:
+        """What happened since the last call; see `events.Event`."""
+
+
+class ClientUsage(msgspec.Struct, frozen=True, kw_only=True):
+    id: int = 0
+    pid: int = 0
+    uid: int = 0
+    command: str = ""
+    state: str = ""
+    memory: int = 0
+    unledgered: int = 0
+    launches: int = 0
+    contexts: int = 0
+    since_ns: int = 0
+
+
+class GroupUsage(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    min: float = 0.0
+    max: float = 1.0
+    weight: float = 1.0
+    sm: float = 1.0
+    priority: str = "normal"
+    target: float = 0.0
+    used_ns: int = 0
+    memory_limit: int | None = None
+    memory_used: int = 0
+    unledgered: int = 0
+    waiting: int = 0
+    holding: int = 0
+    reason: str = ""
+    made_by_client: bool = False
+    clients: tuple[ClientUsage, ...] = ()
+
+
+class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True):
+    uuid: bytes
+    index: int = 0
+    policy: str = ""
+    ignored: int = 0
+    groups: tuple[GroupUsage, ...] = ()
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """What `Server.snapshot` returns. Times are nanoseconds of CLOCK_MONOTONIC, sizes bytes."""
+
+    devices: tuple[DeviceUsage, ...] = ()
+    now_ns: int = 0
+    denied: int = 0
+
+    def clients_by_group(self) -> dict[str, int]:
+        """How many clients each group has, over all devices."""
+        count: dict[str, int] = {}
+        for device in self.devices:
+            for group in device.groups:
+                count[group.name] = count.get(group.name, 0) + len(group.clients)
+        return count
+
+
+def read_snapshot(server: Server) -> Snapshot:
+    """The server's usage as structs. Raises msgspec.ValidationError if the two sides disagree on the shape."""
+    return msgspec.convert(server.snapshot(), Snapshot, builtin_types=(bytes,))
+
+
+def uuid_text(uuid: bytes) -> str:
+    """A device UUID as nvidia-smi prints it."""
+    digits = uuid.hex()
+    return "GPU-" + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))

@@ -1,0 +1,78 @@
+"""Processes and users as the kernel names them: pidfds, peers of a socket, uids."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import select
+import socket
+import struct
+from dataclasses import dataclass
+
+from gemlet.errors import Refused
+
+_UCRED = struct.Struct("3i")
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is at the other end of a socket, as the kernel says (SO_PEERCRED)."""
+
+    pid: int
+    uid: int
+
+
+def peer_of(connection: socket.socket) -> Peer:
+    """The peer of a connected Unix socket."""
+    pid, uid, _ = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return Peer(pid, uid)
+
+
+class ProcessLauncher:
+    """A process by pidfd, so that a reused pid is never taken for it. It stays alive through exec."""
+
+    def __init__(self, pid: int) -> None:
+        """Raises OSError if there is no such process (or it is in a namespace this daemon cannot see)."""
+        self._descriptor = os.pidfd_open(pid)
+        self._poll = select.poll()
+        self._poll.register(self._descriptor, select.POLLIN)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptor"):
+            self.close()
+
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self._descriptor >= 0 and not self._poll.poll(0)
+
+    def close(self) -> None:
+        """Forgets it."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def launcher_of(pid: int) -> ProcessLauncher | None:
+    """The process, or None if it is gone already."""
+    with contextlib.suppress(OSError):
+        return ProcessLauncher(pid)
+    return None
+
+
+def uid_of(user: str) -> int:
+    """The uid of a user name or a number. Raises `Refused` for an unknown name."""
+    if user.isdigit():
+        return int(user)
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        raise Refused(f"no user {user} on this machine", hint="`getent passwd` lists them") from None
+
+
+def name_of(uid: int) -> str:
+    """The user name of a uid, or its number as text (containers often have no entry)."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

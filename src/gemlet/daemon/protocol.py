@@ -1,0 +1,42 @@
+"""The API between the daemon and its readers: one JSON object a line, over a Unix stream socket.
+
+    request  {"v": 1, "op": "status", ...}
+    reply    {"ok": true, "data": ...}  or  {"ok": false, "error": {"message": ..., "hint": ...}}
+
+A connection carries any number of requests, answered in order. This half is what both ends need and imports only
+the standard library; `requests` is the daemon's typed reading of it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from gemlet.errors import DaemonError, Refused
+
+VERSION = 1
+STATUS_SCHEMA = 1  # of the status document (`gemlet status -o json`)
+MAX_REQUEST_BYTES = 64 * 1024
+MAX_REPLY_BYTES = 16 * 1024 * 1024
+
+
+def encode_request(op: str, arguments: dict[str, Any]) -> bytes:
+    """One request as a line."""
+    return json.dumps({"v": VERSION, "op": op, **arguments}, separators=(",", ":")).encode() + b"\n"
+
+
+def decode_reply(line: bytes) -> Any:
+    """The reply's data. Raises `Refused` when the daemon said no, `DaemonError` when this is no reply."""
+    try:
+        reply = json.loads(line)
+        ok = reply["ok"]
+        if ok:
+            return reply.get("data")
+        error = reply["error"]
+        message, hint = str(error["message"]), error.get("hint")
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise DaemonError(
+            f"the daemon's answer makes no sense: {line[:80]!r}",
+            hint="the daemon may be of another version; restart it with `gemlet stop`",
+        ) from None
+    raise Refused(message, hint=hint)

@@ -1,0 +1,121 @@
+"""The daemon's typed reading of what arrives on its API socket: one struct an operation.
+
+Sizes are bytes, shares 0..1. A field that is absent leaves what it speaks of as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from gemlet.daemon import protocol
+from gemlet.errors import DaemonError
+
+GroupName = Annotated[str, Meta(min_length=1, max_length=255)]  # config.rules has the rest
+Share = Annotated[float, Meta(ge=0.0, le=1.0)]
+Bytes = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Weight = Annotated[float, Meta(gt=0.0, le=1e6)]
+PriorityName = Literal["latency", "normal", "best-effort"]
+
+
+class Limits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The part of a group that can change while it lives. ``memory`` is "none" to lift the limit."""
+
+    min: Share | None = None
+    max: Share | None = None
+    memory: Bytes | Literal["none"] | None = None
+    weight: Weight | None = None
+    sm: Share | None = None
+    priority: PriorityName | None = None
+    users: list[str] | None = None
+
+    def given(self) -> bool:
+        """Whether anything is asked for."""
+        return any(getattr(self, field) is not None for field in self.__struct_fields__)
+
+
+class Request(msgspec.Struct, kw_only=True, tag_field="op"):
+    v: int
+
+
+class Ping(Request, tag="ping"):
+    """Is there a daemon, and which."""
+
+
+class Status(Request, tag="status"):
+    """Devices, groups, clients: the document of `gemlet status -o json`."""
+
+
+class Explain(Request, tag="explain"):
+    """Why a group runs or waits."""
+
+    group: str
+
+
+class Events(Request, tag="events"):
+    """What happened after the event numbered ``since``."""
+
+    since: Annotated[int, Meta(ge=0)] = 0
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+
+
+class History(Request, tag="history"):
+    """Samples of the last ``seconds``."""
+
+    seconds: Annotated[float, Meta(gt=0, le=120)] = 60.0
+
+
+class Join(Request, tag="join"):
+    """What `gemlet run` asks: make the group, or find it, for the process that asks.
+
+    ``device`` is the index nvidia-smi shows; minima are checked against that device alone.
+    """
+
+    group: GroupName | None = None
+    command: str = ""
+    limits: Limits = msgspec.field(default_factory=Limits)
+    device: Annotated[int, Meta(ge=0, le=1023)] | None = None
+
+
+class Set(Request, tag="set"):
+    """Changes a live group; ``save`` also writes the daemon's configuration file."""
+
+    group: GroupName
+    limits: Limits
+    save: bool = False
+
+
+class Remove(Request, tag="remove"):
+    """Removes a group without clients."""
+
+    group: str
+
+
+class Metrics(Request, tag="metrics"):
+    """The metrics in Prometheus' text format."""
+
+
+class Shutdown(Request, tag="shutdown"):
+    """Stops the daemon; programs run on, unmanaged."""
+
+
+AnyRequest = Ping | Status | Explain | Events | History | Join | Set | Remove | Metrics | Shutdown
+_decoder = msgspec.json.Decoder(AnyRequest)
+
+
+def decode(line: bytes) -> AnyRequest:
+    """One line as a request. Raises `DaemonError` that says what is wrong with it and where."""
+    try:
+        request: AnyRequest = _decoder.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise DaemonError(
+            f"bad request: {error}", hint=f'a request looks like {{"v": {protocol.VERSION}, "op": "status"}}'
+        ) from None
+    if request.v != protocol.VERSION:
+        raise DaemonError(
+            f"this daemon speaks version {protocol.VERSION} of the API, not {request.v}",
+            hint="restart the daemon after an upgrade: `gemlet stop`",
+        )
+    return request

@@ -1,0 +1,342 @@
+"""The daemon's life: lock, server, configuration, sockets, the tasks around them, and a clean end.
+
+native server   owns clients, pages and deadlines in its own thread
+this            configuration, groups, devices, samples, events, the API
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import gemlet
+from gemlet.daemon import notify, state, status
+from gemlet.daemon.accounting import Accounting
+from gemlet.daemon.configuration import ConfigurationFile
+from gemlet.daemon.events import EventRing
+from gemlet.daemon.groups import Entry, GroupBook
+from gemlet.daemon.history import SAMPLE_SECONDS, History
+from gemlet.daemon.lock import DirectoryLock, remove_stale_socket
+from gemlet.daemon.native import Server, Snapshot, read_snapshot
+from gemlet.daemon.processes import name_of, uid_of
+from gemlet.devices.device import DeviceInfo, uuid_bytes
+from gemlet.errors import ConfigError, DaemonError, DeviceError, Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gemlet.daemon.address import Endpoint
+    from gemlet.daemon.api import Api
+    from gemlet.daemon.inventory import Inventory
+    from gemlet.model import Configuration, DeviceSpec
+
+logger = logging.getLogger(__name__)
+
+HOUSEKEEPING_SECONDS = 1.0
+IDLE_SAMPLE_SECONDS = 1.0
+DEVICES_SECONDS = 10.0  # how often the list of devices is asked for again: a driver can come up after the daemon
+EVENTS_IN_STATUS = 20
+
+
+async def run_until_signalled(service: Service, handler: Callable[[Service], Api]) -> None:
+    """Runs a daemon in the main thread of its own process: SIGTERM and SIGINT end it cleanly."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, service.stop)
+    await service.run(handler)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a daemon runs. ``idle_exit``: seconds without use after which it ends, None for never."""
+
+    endpoint: Endpoint
+    config: str | None = None
+    policy: str | None = None
+    ipc_dir: Path | None = None
+    simulated: bool = False
+    shared: bool = False
+    idle_exit: float | None = None
+    ready_fd: int | None = None
+
+
+class Service:
+    """One daemon. ``metrics`` renders the status document for Prometheus; it lives in a layer above this one."""
+
+    def __init__(
+        self,
+        options: Options,
+        *,
+        server: Server,
+        inventory: Inventory,
+        metrics: Callable[[status.Status], str] | None = None,
+    ) -> None:
+        self.options = options
+        self.metrics = metrics
+        self.server = server
+        self.book = GroupBook(server, owner=os.getuid(), shared=options.shared, uid_of=uid_of, name_of=name_of)
+        self.history = History()
+        self.events = EventRing()
+        self.configuration = ConfigurationFile(options.config)
+        self._inventory = inventory
+        self._accounting = Accounting(server, inventory)
+        self._devices: dict[bytes, DeviceInfo] = {}
+        self._known_devices: dict[bytes, tuple[int, str]] = {}
+        self._device_specs: tuple[DeviceSpec, ...] = ()
+        self._listening: set[str] = set()
+        self._started = time.monotonic()
+        self._used_at = self._started
+        self._snapshot = Snapshot()
+        self.latest: status.Status | None = None  # replaced whole, so that other threads may read it
+        self._stop = asyncio.Event()
+        self._account_now = asyncio.Event()
+
+    # --- life ----------------------------------------------------------------------------------------------------
+
+    async def run(self, handler: Callable[[Service], Api]) -> None:
+        """Runs until `stop` or idleness.
+
+        Raises `AlreadyRunning`, `ConfigError` for a configuration that is wrong from the start, and OSError.
+        """
+        endpoint = self.options.endpoint
+        mode = 0o666 if self.options.shared else 0o600
+        with DirectoryLock(endpoint):
+            self._configure(self.configuration.load())
+            for entry in state.load(endpoint.state):
+                self._restore(entry)
+            self._listen(endpoint.clients, mode=mode)
+            await self._find_devices()
+            self.server.start()
+            try:
+                async with handler(self).serve(endpoint.api, mode=mode):
+                    await self._supervise()
+            finally:
+                notify.systemd("STOPPING=1")
+                self.server.stop()
+                self._remove_ipc_sockets()
+        logger.info("stopped")
+
+    async def _supervise(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self.server.eventfd(), self._take_events)
+        notify.systemd("READY=1")
+        notify.starter(self.options.ready_fd)
+        where, pid = self.options.endpoint.directory, os.getpid()
+        logger.info("started pid=%d directory=%s devices=%d", pid, where, len(self._known_devices))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                running = [
+                    tasks.create_task(task(), name=name)
+                    for name, task in {
+                        "samples": self._sample,
+                        "housekeeping": self._keep_house,
+                        "devices": self._watch_devices,
+                        "configuration": self._watch_configuration,
+                        "accounting": self._account,
+                    }.items()
+                ]
+                await self._stop.wait()
+                for task in running:
+                    task.cancel()
+        finally:
+            loop.remove_reader(self.server.eventfd())
+
+    def stop(self) -> None:
+        """Ends `run`; programs run on unmanaged."""
+        self._stop.set()
+
+    # --- what it knows -------------------------------------------------------------------------------------------
+
+    def status(self) -> status.Status:
+        """The status document, as of now."""
+        self._refresh()
+        options = self.options
+        self.latest = status.build(
+            self._snapshot,
+            daemon=status.DaemonStatus(
+                pid=os.getpid(),
+                version=gemlet.__version__,
+                kind=options.endpoint.kind,
+                directory=str(options.endpoint.directory),
+                config=self.configuration.path,
+                policy=options.policy or self.configuration.current.policy,
+                uptime_s=time.monotonic() - self._started,
+                denied=self._snapshot.denied,
+                ignored=sum(device.ignored for device in self._snapshot.devices),
+            ),
+            simulated=options.simulated,
+            inventory=self._devices,
+            entries=self.book.entries,
+            history=self.history,
+            events=self.events.after(0, EVENTS_IN_STATUS),
+        )
+        return self.latest
+
+    def busy(self) -> dict[str, int]:
+        """Clients by group, now."""
+        self._refresh()
+        return self._snapshot.clients_by_group()
+
+    def devices(self) -> list[DeviceInfo]:
+        """Devices the driver has shown so far."""
+        return list(self._devices.values())
+
+    def _refresh(self) -> None:
+        self._snapshot = read_snapshot(self.server)
+
+    def remember_groups(self) -> None:
+        """Keeps the groups made on the fly across a restart."""
+        try:
+            state.save(self.options.endpoint.state, self.book.entries.values())
+        except OSError as error:
+            logger.warning("state file=%s cannot be written: %s", self.options.endpoint.state, error)
+
+    # --- tasks ---------------------------------------------------------------------------------------------------
+
+    async def _sample(self) -> None:
+        while True:
+            self._refresh()
+            self.history.add(self._snapshot)
+            in_use = any(self._snapshot.clients_by_group().values())
+            await asyncio.sleep(SAMPLE_SECONDS if in_use else IDLE_SAMPLE_SECONDS)
+
+    async def _keep_house(self) -> None:
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_SECONDS)
+            now, busy = time.monotonic(), self.busy()
+            self.status()
+            gone = self.book.expire(now, busy)
+            for name in gone:
+                self.events.add("removed", time=time.time(), group=name, text="nobody uses it any more")
+            if gone:
+                self.remember_groups()
+            if self.book.in_use(busy):
+                self._used_at = now
+            idle_exit = self.options.idle_exit
+            if idle_exit is not None and now - self._used_at >= idle_exit:
+                logger.info("idle for %.0f s", now - self._used_at)
+                self.stop()
+
+    async def _watch_devices(self) -> None:
+        asked_at = time.monotonic()
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_SECONDS)
+            # In short steps: who has just begun to use a device sees at once how busy and how full it is.
+            if self.book.in_use(self.busy()) or time.monotonic() - asked_at >= DEVICES_SECONDS:
+                await self._find_devices()
+                asked_at = time.monotonic()
+
+    async def _account(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HOUSEKEEPING_SECONDS):
+                    await self._account_now.wait()
+            self._account_now.clear()
+            self._refresh()
+            before = self._snapshot
+            try:
+                held = await asyncio.to_thread(self._accounting.held, before)
+            except DeviceError as error:
+                logger.debug("accounting: %s", error)
+                await asyncio.sleep(DEVICES_SECONDS)
+                continue
+            self._refresh()
+            self._accounting.book(before, self._snapshot, held)
+
+    async def _watch_configuration(self) -> None:
+        async for change in self.configuration.changes():
+            if isinstance(change, ConfigError):
+                for error in (change, *change.others):
+                    logger.error("configuration %s%s", error, f" (hint: {error.hint})" if error.hint else "")
+                self.events.add("configuration", time=time.time(), text=f"not applied: {change}")
+            else:
+                self._configure(change)
+                self.events.add("configuration", time=time.time(), text=f"applied {change.source}")
+
+    def _take_events(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.server.eventfd(), 8)
+        for raw in self.server.take_events():
+            event = self.events.add_native(raw, time=time.time())
+            if event.kind in ("context", "join", "leave"):
+                self._account_now.set()
+
+    # --- configuration and devices -------------------------------------------------------------------------------
+
+    def _configure(self, configuration: Configuration) -> None:
+        self._device_specs = configuration.devices
+        warnings = [*configuration.warnings, *self.book.configure(configuration.groups)]
+        for group in configuration.groups:
+            if self.options.ipc_dir:
+                warnings += self._listen_for(group.name, self.options.ipc_dir)
+        for device in self._devices.values():
+            self._tell_device(device)
+        for warning in warnings:
+            logger.warning("configuration %s", warning)
+
+    def _listen(self, path: Path, *, group: str | None = None, mode: int) -> None:
+        try:
+            self.server.listen(str(path), group=group, mode=mode)
+        except (OSError, RuntimeError, ValueError) as error:  # the native server has std::system_error only
+            hint = "a socket's path has at most 107 bytes: choose a shorter directory" if len(str(path)) > 107 else None
+            raise DaemonError(f"cannot listen at {path}: {error}", hint=hint) from None
+
+    def _listen_for(self, group: str, directory: Path) -> list[str]:
+        # Gemini's second generation: one socket per group, named like it.
+        path = directory / group
+        if str(path) in self._listening:
+            return []
+        if path.parent != directory:
+            return [f"group {group} has a slash in its name: no socket in {directory}"]
+        try:
+            directory.mkdir(mode=0o755 if self.options.shared else 0o700, parents=True, exist_ok=True)
+            remove_stale_socket(path)
+            self._listen(path, group=group, mode=0o666 if self.options.shared else 0o600)
+        except (OSError, DaemonError) as error:
+            return [f"group {group}: {error}"]
+        self._listening.add(str(path))
+        return []
+
+    def _remove_ipc_sockets(self) -> None:
+        for path in self._listening:
+            with contextlib.suppress(OSError):
+                remove_stale_socket(Path(path))
+
+    def _restore(self, entry: Entry) -> None:
+        try:
+            self.book.restore(entry)
+        except Refused as error:
+            logger.warning("state group=%s not restored: %s", entry.spec.name, error)
+
+    async def _find_devices(self) -> None:
+        try:
+            found = await asyncio.to_thread(self._inventory.devices)
+        except DeviceError as error:
+            if not self._devices:
+                logger.debug("devices: %s", error)  # a client's attach makes its device known
+            return
+        self._devices = {uuid_bytes(device.uuid): device for device in found}
+        for device in found:
+            self._tell_device(device)
+
+    def _tell_device(self, device: DeviceInfo) -> None:
+        spec = self._spec_of(device)
+        policy = (spec.policy if spec else None) or self.options.policy or self.configuration.current.policy
+        told, uuid = (device.index, policy), uuid_bytes(device.uuid)
+        if self._known_devices.get(uuid) == told:
+            return
+        try:
+            self.server.add_device(uuid, device.index, policy=policy)
+        except ValueError as error:
+            logger.error("device index=%d: %s", device.index, error)
+        self._known_devices[uuid] = told
+
+    def _spec_of(self, device: DeviceInfo) -> DeviceSpec | None:
+        return next((s for s in self._device_specs if s.uuid == device.uuid or s.index == device.index), None)

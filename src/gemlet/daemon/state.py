@@ -1,0 +1,49 @@
+"""The groups made by `gemlet run`, kept on disk, so that limits survive a killed daemon.
+
+Without this a program that reconnects to the next daemon would find its group gone and run without its limits.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gemlet.daemon.groups import Entry
+from gemlet.model import GroupSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+
+class Saved(msgspec.Struct, kw_only=True):
+    """One group as it lies in the file."""
+
+    spec: GroupSpec
+    owner: int | None
+    device: int | None
+
+
+def save(path: Path, entries: Iterable[Entry]) -> None:
+    """Writes the groups made on the fly, atomically. Raises OSError."""
+    saved = [Saved(spec=e.spec, owner=e.owner, device=e.device) for e in entries if e.transient]
+    fresh = path.with_suffix(".new")
+    fresh.write_bytes(msgspec.json.encode(saved))
+    os.replace(fresh, path)  # noqa: PTH105
+
+
+def load(path: Path) -> list[Entry]:
+    """The groups an earlier daemon had; none (and a warning) if the file is missing or damaged."""
+    try:
+        saved = msgspec.json.decode(path.read_bytes(), type=list[Saved])
+    except FileNotFoundError:
+        return []
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        logger.warning("state file=%s cannot be used: %s", path, error)
+        return []
+    return [Entry(spec=group.spec, origin="run", owner=group.owner, device=group.device) for group in saved]

@@ -1,0 +1,202 @@
+"""The status document: what `gemlet status -o json`, `gemlet top` and the metrics read.
+
+Its shape is public (docs/commands.md) and carries a number: fields may be added within a schema, not changed.
+Sizes are bytes, shares 0..1 of one device's time, times seconds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gemlet.daemon import protocol
+from gemlet.daemon.events import Event
+from gemlet.daemon.native import ClientUsage, DeviceUsage, GroupUsage, Snapshot, uuid_text
+
+if TYPE_CHECKING:
+    from gemlet.daemon.groups import Entry
+    from gemlet.daemon.history import History
+    from gemlet.devices.device import DeviceInfo
+
+
+class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One process on one device. ``state``: as the arbiter sees it, runs, waits, stops or idle."""
+
+    pid: int
+    uid: int
+    command: str
+    state: str
+    memory: int
+    unledgered: int
+    launches: int
+    contexts: int
+    seconds: float
+
+
+class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One group on one device. ``share``: measured over the last 1 s, 10 s, 60 s; ``target``: what it is due now."""
+
+    name: str
+    min: float
+    max: float
+    weight: float
+    priority: str
+    origin: str
+    share: dict[str, float | None]
+    target: float
+    used_s: float
+    memory_limit: int | None
+    memory_used: int
+    unledgered: int
+    reason: str
+    clients: tuple[ClientStatus, ...]
+
+
+class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One device. ``share``: what all groups together used; utilization and memory are the driver's own figures."""
+
+    index: int
+    uuid: str
+    name: str
+    policy: str
+    memory_total: int | None
+    memory_used: int | None
+    utilization: float | None
+    share: dict[str, float]
+    groups: tuple[GroupStatus, ...]
+
+
+class GroupLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """One group as it is promised, on any device. ``device``: index its minimum is reserved on, None for every one."""
+
+    name: str
+    min: float
+    max: float
+    weight: float
+    sm: float
+    priority: str
+    memory: int | None
+    users: tuple[str, ...]
+    origin: str
+    owner: int | None
+    device: int | None
+    clients: int
+
+
+class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The daemon itself. Since it started: ``denied`` connections and ``ignored`` messages that made no sense."""
+
+    pid: int
+    version: str
+    kind: str
+    directory: str
+    config: str | None
+    policy: str
+    uptime_s: float
+    denied: int
+    ignored: int
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole document."""
+
+    schema: int = protocol.STATUS_SCHEMA
+    simulated: bool
+    daemon: DaemonStatus
+    devices: tuple[DeviceStatus, ...]
+    groups: tuple[GroupLimits, ...]
+    events: tuple[Event, ...]
+
+
+def build(
+    snapshot: Snapshot,
+    *,
+    daemon: DaemonStatus,
+    simulated: bool,
+    inventory: dict[bytes, DeviceInfo],
+    entries: dict[str, Entry],
+    history: History,
+    events: list[Event],
+) -> Status:
+    """Puts together what the server, the driver, the group book and the history know."""
+    busy = snapshot.clients_by_group()
+    return Status(
+        simulated=simulated,
+        daemon=daemon,
+        devices=tuple(
+            _device(device, inventory.get(device.uuid), entries, history, snapshot.now_ns)
+            for device in sorted(snapshot.devices, key=lambda device: device.index)
+        ),
+        groups=tuple(_limits(entry, busy.get(name, 0)) for name, entry in sorted(entries.items())),
+        events=tuple(events),
+    )
+
+
+def _device(
+    usage: DeviceUsage, known: DeviceInfo | None, entries: dict[str, Entry], history: History, now_ns: int
+) -> DeviceStatus:
+    groups = tuple(_group(group, usage.uuid, entries, history, now_ns) for group in usage.groups)
+    return DeviceStatus(
+        index=usage.index,
+        uuid=uuid_text(usage.uuid),
+        name=known.name if known else "",
+        policy=usage.policy,
+        memory_total=known.memory_total if known else None,
+        memory_used=known.memory_used if known else None,
+        utilization=known.utilization if known else None,
+        share=history.device_shares(usage.uuid),
+        groups=groups,
+    )
+
+
+def _group(usage: GroupUsage, uuid: bytes, entries: dict[str, Entry], history: History, now_ns: int) -> GroupStatus:
+    entry = entries.get(usage.name)
+    return GroupStatus(
+        name=usage.name,
+        min=usage.min,
+        max=usage.max,
+        weight=usage.weight,
+        priority=usage.priority,
+        origin=entry.origin if entry else "client",
+        share=history.shares((uuid, usage.name)),
+        target=usage.target,
+        used_s=usage.used_ns / 1e9,
+        memory_limit=usage.memory_limit,
+        memory_used=usage.memory_used,
+        unledgered=usage.unledgered,
+        reason=usage.reason,
+        clients=tuple(_client(client, now_ns) for client in usage.clients),
+    )
+
+
+def _client(usage: ClientUsage, now_ns: int) -> ClientStatus:
+    return ClientStatus(
+        pid=usage.pid,
+        uid=usage.uid,
+        command=usage.command,
+        state=usage.state,
+        memory=usage.memory,
+        unledgered=usage.unledgered,
+        launches=usage.launches,
+        contexts=usage.contexts,
+        seconds=max(0, now_ns - usage.since_ns) / 1e9,
+    )
+
+
+def _limits(entry: Entry, clients: int) -> GroupLimits:
+    spec = entry.spec
+    return GroupLimits(
+        name=spec.name,
+        min=spec.min,
+        max=spec.max,
+        weight=spec.weight,
+        sm=spec.sm,
+        priority=str(spec.priority),
+        memory=spec.memory,
+        users=spec.users,
+        origin=entry.origin,
+        owner=entry.owner,
+        device=entry.device,
+        clients=clients,
+    )

@@ -1,0 +1,5 @@
+"""The devices of this machine.
+
+device.py   what is known of a device: Device, DeviceInfo, DeviceProcess
+nvml.py     where it comes from: device_inventory(), process_memory(uuid), and session() for more than one question
+"""

@@ -1,0 +1,88 @@
+"""What gemlet knows of a device, whoever tells it. Sizes are bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+from gemlet.errors import DeviceError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceProcess:
+    """A process that uses a device. ``memory_used`` is None where the driver hides it, as in some containers."""
+
+    pid: int
+    memory_used: int | None
+
+
+class Device(Protocol):
+    """One device, to be asked again and again. Every method raises DeviceError if the device no longer answers."""
+
+    @property
+    def index(self) -> int:
+        """The number nvidia-smi shows: by PCI bus, whatever CUDA_VISIBLE_DEVICES says."""
+
+    @property
+    def uuid(self) -> str:
+        """The text nvidia-smi shows, such as ``GPU-12345678-...``."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def memory_total(self) -> int: ...
+
+    def memory_used(self) -> int | None:
+        """By all processes; None where the driver does not tell."""
+
+    def utilization(self) -> float | None:
+        """Share of the last second or less in which a kernel ran, 0..1; None where the driver does not tell."""
+
+    def processes(self) -> tuple[DeviceProcess, ...]:
+        """The processes that use it, by pid; empty where the driver does not tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceInfo:
+    """A device at one moment; the fields are those of Device."""
+
+    index: int
+    uuid: str
+    name: str
+    memory_total: int
+    memory_used: int | None
+    utilization: float | None
+    processes: tuple[DeviceProcess, ...] = ()
+
+    @property
+    def simulated(self) -> bool:
+        """Whether this is a device of the simulated machine. Whatever is shown of it must say so."""
+        return is_simulated(self.name)
+
+
+def look_at(device: Device) -> DeviceInfo:
+    """``device`` as it is now."""
+    return DeviceInfo(
+        index=device.index,
+        uuid=device.uuid,
+        name=device.name,
+        memory_total=device.memory_total,
+        memory_used=device.memory_used(),
+        utilization=device.utilization(),
+        processes=device.processes(),
+    )
+
+
+def is_simulated(name: str) -> bool:
+    """Whether a device of this name is simulated: native/sim refuses profiles whose name does not say so."""
+    return name.endswith("(simulated)")
+
+
+def uuid_bytes(uuid: str) -> bytes:
+    """The 16 bytes that CUDA and the wire use for ``GPU-12345678-...``. Raises DeviceError if ``uuid`` is not one."""
+    try:
+        return UUID(uuid.partition("-")[2]).bytes
+    except ValueError:
+        raise DeviceError(f"{uuid!r} is not the UUID of a device", hint="nvidia-smi -L lists them") from None

@@ -1,0 +1,106 @@
+"""Every metric of the daemon, once: name, meaning, labels, and where in the status document it comes from.
+
+Shares are 0..1, times seconds, sizes bytes, as Prometheus wants its base units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from gemlet.daemon.status import DeviceStatus, GroupStatus, Status
+
+if TYPE_CHECKING:
+    from threading import Thread
+    from wsgiref.simple_server import WSGIServer
+
+    from prometheus_client.metrics_core import Metric
+
+GROUP_LABELS = ("device", "uuid", "group")
+DEVICE_LABELS = ("device", "uuid")
+HELD_WINDOW = "10s"
+
+GroupValue = Callable[[GroupStatus], float | None]
+DeviceValue = Callable[[DeviceStatus], float | None]
+
+GROUP_GAUGES: dict[str, tuple[str, GroupValue]] = {
+    "gemlet_group_share": ("Measured share of device time over 10 s", lambda g: g.share.get(HELD_WINDOW)),
+    "gemlet_group_share_min": ("Share of device time that is guaranteed", lambda g: g.min),
+    "gemlet_group_share_max": ("Share of device time that is never passed", lambda g: g.max),
+    "gemlet_group_share_target": ("Share of device time the policy aims at now", lambda g: g.target),
+    "gemlet_group_memory_bytes": ("Device memory held, contexts included", lambda g: g.memory_used),
+    "gemlet_group_memory_limit_bytes": ("Limit of device memory", lambda g: g.memory_limit),
+    "gemlet_group_unledgered_bytes": ("Contexts, modules and local memory", lambda g: g.unledgered),
+    "gemlet_group_clients": ("Processes", lambda g: len(g.clients)),
+}
+GROUP_COUNTERS: dict[str, tuple[str, GroupValue]] = {
+    "gemlet_group_device_seconds": ("Device time used", lambda g: g.used_s),
+    "gemlet_group_launches": ("Submissions by the clients of now", lambda g: sum(c.launches for c in g.clients)),
+}
+DEVICE_GAUGES: dict[str, tuple[str, DeviceValue]] = {
+    "gemlet_device_utilization": ("Utilization as the driver measures it", lambda d: d.utilization),
+    "gemlet_device_memory_bytes": ("Device memory in use, by anyone", lambda d: d.memory_used),
+    "gemlet_device_memory_total_bytes": ("Device memory there is", lambda d: d.memory_total),
+    "gemlet_device_share": ("Device time all groups used over 10 s", lambda d: d.share.get(HELD_WINDOW)),
+}
+DAEMON_COUNTERS: dict[str, tuple[str, Callable[[Status], float]]] = {
+    "gemlet_denied_connections": ("Clients that were not let into a group", lambda s: s.daemon.denied),
+    "gemlet_ignored_messages": ("Messages of clients that made no sense", lambda s: s.daemon.ignored),
+}
+
+
+class StatusCollector(Collector):
+    """Turns the status ``read`` returns into metrics; none while there is no status."""
+
+    def __init__(self, read: Callable[[], Status | None]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterable[Metric]:
+        status = self._read()
+        return list(_metrics(status)) if status else []
+
+
+def render(status: Status) -> str:
+    """The metrics in Prometheus' text format."""
+    registry = CollectorRegistry()
+    registry.register(StatusCollector(lambda: status))
+    return generate_latest(registry).decode()
+
+
+def serve(read: Callable[[], Status | None], *, port: int, address: str = "127.0.0.1") -> tuple[WSGIServer, Thread]:
+    """Serves ``/metrics`` from a thread of its own until the server is shut down or the process ends.
+
+    Raises OSError if the port is taken.
+    """
+    registry = CollectorRegistry()
+    registry.register(StatusCollector(read))
+    return start_http_server(port, address, registry=registry)
+
+
+def _metrics(status: Status) -> Iterator[Metric]:
+    info = GaugeMetricFamily("gemlet_daemon_info", "The daemon", labels=("version", "policy", "simulated"))
+    info.add_metric((status.daemon.version, status.daemon.policy, str(status.simulated).lower()), 1)
+    yield info
+    for name, (text, of_status) in DAEMON_COUNTERS.items():
+        yield CounterMetricFamily(name, text, value=of_status(status))
+    for name, (text, of_device) in DEVICE_GAUGES.items():
+        family = GaugeMetricFamily(name, text, labels=DEVICE_LABELS)
+        for device in status.devices:
+            _add(family, (str(device.index), device.uuid), of_device(device))
+        yield family
+    for kind, definitions in ((GaugeMetricFamily, GROUP_GAUGES), (CounterMetricFamily, GROUP_COUNTERS)):
+        for name, (text, of_group) in definitions.items():
+            by_group = kind(name, text, labels=GROUP_LABELS)
+            for device in status.devices:
+                for group in device.groups:
+                    _add(by_group, (str(device.index), device.uuid, group.name), of_group(group))
+            yield by_group
+
+
+def _add(family: GaugeMetricFamily | CounterMetricFamily, labels: tuple[str, ...], value: float | None) -> None:
+    if value is not None:
+        family.add_metric(labels, value)

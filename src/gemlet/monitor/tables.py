@@ -1,0 +1,146 @@
+"""The status document as text: the same for `gemlet status`, `gemlet top --once` and a pipe. Plain strings, no colour.
+
+Colour is never the only signal, so what this prints is all there is to know; `top` adds to it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gemlet.config.share import format_share
+from gemlet.config.size import format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gemlet.daemon.status import DeviceStatus, GroupStatus, Status
+
+BAR_WIDTH = 20
+WINDOW = "10s"
+UNKNOWN = "-"
+
+
+def bar(share: float, *, promise: float | None = None, limit: float | None = None, width: int = BAR_WIDTH) -> str:
+    """A bar for 0..1; ``|`` marks the promise and ``]`` the limit."""
+    filled = round(max(0.0, min(1.0, share)) * width)
+    cells = ["█"] * filled + ["·"] * (width - filled)
+    for mark, place in (("|", promise), ("]", limit)):
+        if place:
+            cells[min(width - 1, max(0, round(place * width) - 1))] = mark
+    return "".join(cells)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[str] = frozenset()) -> list[str]:
+    """Columns as wide as their widest cell; those named in ``right`` are flush right."""
+    widths = [max(len(cell) for cell in column) for column in zip(header, *rows, strict=True)]
+    lines = []
+    for row in (header, *rows):
+        cells = [
+            cell.rjust(width) if name in right else cell.ljust(width)
+            for name, cell, width in zip(header, row, widths, strict=True)
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def text(status: Status) -> str:
+    """The whole document: devices, groups, clients; what is empty says so."""
+    lines = [_headline(status), ""]
+    lines += _devices(status.devices) or ["(no devices: no driver answers, and no program has attached to one)"]
+    lines += ["", *(_groups(status) or ["(no groups: `gemlet run -- COMMAND` makes one)"])]
+    lines += ["", *(_clients(status.devices) or ["(no clients)"])]
+    return "\n".join(lines) + "\n"
+
+
+def _headline(status: Status) -> str:
+    daemon = status.daemon
+    words = [f"gemlet {daemon.version}", f"daemon {daemon.pid} ({daemon.kind})", f"policy {daemon.policy}"]
+    if status.simulated:
+        words.insert(1, "SIMULATED MACHINE, not a GPU")
+    if daemon.config:
+        words.append(daemon.config)
+    return "  ".join(words)
+
+
+def _devices(devices: Sequence[DeviceStatus]) -> list[str]:
+    if not devices:
+        return []
+    rows = [
+        [
+            str(device.index),
+            device.name or device.uuid,
+            UNKNOWN if device.utilization is None else format_share(device.utilization),
+            memory_text(device.memory_used, device.memory_total),
+            share_text(device.share.get(WINDOW)),
+            device.policy,
+        ]
+        for device in devices
+    ]
+    return table(["DEVICE", "NAME", "BUSY", "MEMORY", "GROUPS USE", "POLICY"], rows)
+
+
+def _groups(status: Status) -> list[str]:
+    rows = []
+    placed = set()
+    for device in status.devices:
+        for group in device.groups:
+            if group.clients:
+                rows.append(_group_row(str(device.index), group))
+                placed.add(group.name)
+    for limits in status.groups:
+        if limits.name not in placed:
+            promise = f"{format_share(limits.min)}..{format_share(limits.max)}"
+            memory = memory_text(0, limits.memory)
+            rows.append([limits.name, UNKNOWN, UNKNOWN, promise, UNKNOWN, memory, limits.priority, "0", "no clients"])
+    if not rows:
+        return []
+    header = ["GROUP", "DEVICE", "SHARE", "PROMISED", "DUE", "MEMORY", "PRIORITY", "CLIENTS", "WHY"]
+    return table(header, rows, right=frozenset({"SHARE", "DUE", "CLIENTS"}))
+
+
+def _group_row(device: str, group: GroupStatus) -> list[str]:
+    return [
+        group.name,
+        device,
+        share_text(group.share.get(WINDOW)),
+        f"{format_share(group.min)}..{format_share(group.max)}",
+        format_share(group.target),
+        memory_text(group.memory_used, group.memory_limit),
+        group.priority,
+        str(len(group.clients)),
+        group.reason,
+    ]
+
+
+def _clients(devices: Sequence[DeviceStatus]) -> list[str]:
+    rows = [
+        [
+            str(client.pid),
+            client.command or UNKNOWN,
+            group.name,
+            str(device.index),
+            client.state,
+            format_size(client.memory),
+            str(client.contexts),
+            str(client.launches),
+        ]
+        for device in devices
+        for group in device.groups
+        for client in group.clients
+    ]
+    if not rows:
+        return []
+    header = ["PID", "COMMAND", "GROUP", "DEVICE", "STATE", "MEMORY", "CONTEXTS", "LAUNCHES"]
+    return table(header, rows, right=frozenset({"PID", "MEMORY", "CONTEXTS", "LAUNCHES"}))
+
+
+def share_text(share: float | None) -> str:
+    """A share, or a dash before it is known."""
+    return UNKNOWN if share is None else format_share(share)
+
+
+def memory_text(used: int | None, total: int | None) -> str:
+    """Used of total; a dash for what is not known, and only what is used where there is no limit."""
+    if used is None:
+        return UNKNOWN
+    return format_size(used) if total is None else f"{format_size(used)} / {format_size(total)}"

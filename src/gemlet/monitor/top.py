@@ -1,0 +1,264 @@
+"""`gemlet top`: devices, groups, clients and the last events, live.
+
+Colour repeats what the text says and never replaces it. Everything fits 80 columns and 24 lines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, ClassVar
+
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import DataTable, Footer, Static
+
+from gemlet.config.share import format_share
+from gemlet.config.size import format_size
+from gemlet.errors import GemletError
+from gemlet.monitor.tables import UNKNOWN, bar, memory_text, share_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gemlet.daemon.events import Event
+    from gemlet.daemon.status import DeviceStatus, GroupStatus, Status
+
+REFRESH_SECONDS = 0.5
+HEAVY, MODERATE = 0.8, 0.4  # nvidia-smi users know these as red, yellow, green
+DEVICE_BAR, GROUP_BAR = 14, 12
+GROUP_COLUMNS = ("GROUP", "DEV", "SHARE", "", "DUE", "MEMORY", "WHY")
+EVENTS_SHOWN = 4
+HAPPENED = {"join": "joined", "leave": "left", "context": ""}  # where the kind of an event does not read as a word
+
+SORTS: dict[str, Callable[[tuple[DeviceStatus, GroupStatus]], object]] = {
+    "share": lambda row: -(row[1].share.get("1s") or 0.0),
+    "memory": lambda row: -row[1].memory_used,
+    "name": lambda row: row[1].name,
+}
+HELP = """\
+DEVICE   utilisation and memory as the driver measures them
+SHARE    device time used over 1 s;  | promised minimum, ] maximum
+DUE      what the policy aims at now, given who wants the device
+WHY      the policy's own reason
+
+space    pause and go on
+s        sort by share, memory, name
+?        this help
+q        quit
+"""
+
+
+class Help(ModalScreen[None]):
+    """What the columns mean."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,q", "dismiss", "close")]
+    CSS = "Help { align: center middle; } #help { width: 72; height: auto; border: round $primary; padding: 1 2; }"
+
+    def compose(self) -> ComposeResult:
+        yield Static(HELP, id="help", markup=False)
+
+
+class Top(App[None]):
+    """The application. ``read`` blocks and returns the daemon's status; it may raise GemletError."""
+
+    TITLE = "gemlet top"
+    CSS = """
+    #head { height: 1; background: $boost; }
+    #devices { height: auto; max-height: 8; }
+    DataTable { height: auto; max-height: 10; margin-bottom: 1; overflow-x: hidden; }
+    #events { height: auto; color: $text-muted; }
+    """
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("space", "pause", "pause"),
+        Binding("s", "sort", "sort"),
+        Binding("question_mark", "help", "help", key_display="?"),
+        Binding("q", "quit", "quit"),
+    ]
+
+    def __init__(self, read: Callable[[], Status]) -> None:
+        super().__init__()
+        self._read = read
+        self._status: Status | None = None
+        self._paused = False
+        self._sort = "share"
+        self._problem = ""
+        self._read_at = 0.0
+        # Kept rather than looked up: a look-up searches the screen on top, which may be the help.
+        self._headline = Static(id="head", markup=False)
+        self._device_lines = Static(id="devices", markup=False)
+        self._groups: DataTable[Text | str] = DataTable(id="groups", cursor_type="none", zebra_stripes=True)
+        self._clients: DataTable[Text | str] = DataTable(id="clients", cursor_type="none", zebra_stripes=True)
+        self._event_lines = Static(id="events", markup=False)
+
+    @property
+    def status(self) -> Status | None:
+        """What is shown; None until the daemon has answered."""
+        return self._status
+
+    def compose(self) -> ComposeResult:
+        yield self._headline
+        with VerticalScroll():
+            yield self._device_lines
+            yield self._groups
+            yield self._clients
+            yield self._event_lines
+        yield Footer()
+
+    async def on_mount(self) -> None:
+        self._groups.add_columns(*GROUP_COLUMNS)
+        self._clients.add_columns("PID", "COMMAND", "GROUP", "STATE", "MEMORY", "LAUNCHES")
+        await self.refresh_status()
+        self.set_interval(REFRESH_SECONDS, self.refresh_status)
+
+    async def refresh_status(self) -> None:
+        """Asks the daemon, in a thread, and shows what it says."""
+        if self._paused:
+            return
+        try:
+            self._status = await asyncio.to_thread(self._read)
+            self._problem = ""
+            self._read_at = time.monotonic()
+        except GemletError as error:
+            self._problem = f"{error}; trying again"
+        self.show()
+
+    def show(self) -> None:
+        """Draws the last status."""
+        if not self._headline.is_attached:
+            return  # the answer came when the application was already ending
+        self._headline.update(self._head())
+        if self._status is None:
+            return
+        self._device_lines.update(_devices(self._status))
+        self._show_groups(self._status)
+        self._show_clients(self._status)
+        self._event_lines.update(_events(self._status.events[-EVENTS_SHOWN:]))
+
+    def action_pause(self) -> None:
+        """Stops and resumes the refreshing."""
+        self._paused = not self._paused
+        self.show()
+
+    def action_sort(self) -> None:
+        """Sorts by the next column."""
+        names = list(SORTS)
+        self._sort = names[(names.index(self._sort) + 1) % len(names)]
+        self.show()
+
+    def action_help(self) -> None:
+        """Explains the columns."""
+        self.push_screen(Help())
+
+    def _head(self) -> Text:
+        words = ["gemlet top"]
+        if self._status and self._status.simulated:
+            words.append("SIMULATED MACHINE")
+        if self._status:
+            words.append(f"policy {self._status.daemon.policy}")
+        words.append(f"by {self._sort}")
+        if self._paused:
+            words.append(f"paused {time.monotonic() - self._read_at:.0f} s ago")
+        text = Text("  ".join(words), style="bold")
+        if self._problem:
+            text.append(f"  {self._problem}", style="bold red")
+        return text
+
+    def _show_groups(self, status: Status) -> None:
+        table = self._groups
+        rows = [(device, group) for device in status.devices for group in device.groups]
+        rows.sort(key=lambda row: row[1].name)
+        rows.sort(key=SORTS[self._sort])  # type: ignore[arg-type]  # every key of one sort is of one type
+        table.clear()
+        cells = [_group_cells(device, group) for device, group in rows]
+        columns = zip(GROUP_COLUMNS[:-1], *(row[:-1] for row in cells), strict=True)
+        left = sum(max(map(len, column)) + 2 for column in columns) + 1
+        for *others, reason in cells:
+            reason.truncate(max(10, self.size.width - left), overflow="ellipsis")
+            table.add_row(*others, reason)
+        if not rows:
+            table.add_row("(no groups in use)")
+
+    def _show_clients(self, status: Status) -> None:
+        table = self._clients
+        table.clear()
+        for device in status.devices:
+            for group in device.groups:
+                for client in group.clients:
+                    table.add_row(
+                        str(client.pid),
+                        client.command or UNKNOWN,
+                        group.name,
+                        client.state,
+                        Text(format_size(client.memory + client.unledgered), justify="right"),
+                        Text(str(client.launches), justify="right"),
+                    )
+        if not table.row_count:
+            table.add_row("(no clients)")
+
+
+async def screenshot(read: Callable[[], Status], *, size: tuple[int, int] = (100, 22), seconds: float = 1.2) -> str:
+    """The screen as SVG, after watching for ``seconds``."""
+    app = Top(read)
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause(seconds)
+        simulated = app.status is not None and app.status.simulated
+        return app.export_screenshot(title="gemlet top" + (" (simulated machine, not a GPU)" if simulated else ""))
+
+
+def _devices(status: Status) -> Text:
+    text = Text()
+    for device in status.devices:
+        busy = device.utilization
+        used, total = device.memory_used, device.memory_total
+        part = used / total if used is not None and total else None
+        text.append(f"{device.index} {device.name or device.uuid}\n", style="bold")
+        text.append("  busy ")
+        text.append(bar(busy or 0.0, width=DEVICE_BAR), style=_level(busy))
+        text.append(f" {share_text(busy):>6}  memory ")
+        text.append(bar(part or 0.0, width=DEVICE_BAR), style=_level(part))
+        text.append(f" {memory_text(used, total)}\n")
+    if not status.devices:
+        text.append("(no devices)\n")
+    return text
+
+
+def _level(part: float | None) -> str:
+    if part is None:
+        return "dim"
+    return "red" if part >= HEAVY else "yellow" if part >= MODERATE else "green"
+
+
+def _group_cells(device: DeviceStatus, group: GroupStatus) -> list[Text]:
+    share = group.share.get("1s")
+    return [
+        Text(group.name),
+        Text(str(device.index)),
+        Text(share_text(share), justify="right"),
+        Text(bar(share or 0.0, promise=group.min, limit=group.max, width=GROUP_BAR), style="green"),
+        Text(format_share(group.target), justify="right"),
+        Text(memory_text(group.memory_used, group.memory_limit)),
+        Text(group.reason),
+    ]
+
+
+def _events(events: Sequence[Event]) -> str:
+    if not events:
+        return "(no events)"
+    rows = [
+        (
+            time.strftime("%H:%M:%S", time.localtime(event.time)),
+            event.group,
+            f"{event.command} ({event.pid})" if event.command else "",
+            f"{HAPPENED.get(event.kind, event.kind)} {event.text}".strip(),
+        )
+        for event in events
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )

@@ -1,0 +1,151 @@
+"""Where gemlet's own files are: the preloaded library, the daemon's sockets, its configuration and its logs.
+
+`gemlet run` imports this module before every program it starts, so it costs nothing: only ``os``, which Python has
+loaded anyway, and plain strings, because importing ``pathlib`` alone takes several milliseconds.
+
+    what            environment          default
+    lib_dir         GEMLET_LIB_DIR       <package>/_lib
+    runtime_dir     GEMLET_RUNTIME_DIR   $XDG_RUNTIME_DIR/gemlet, else /tmp/gemlet-<uid>
+    config          GEMLET_CONFIG        ~/.config/gemlet/gemlet.toml, /etc/gemlet/gemlet.toml
+    state_dir       GEMLET_STATE_DIR     $XDG_STATE_HOME/gemlet, else ~/.local/state/gemlet
+
+The directory of the system's daemon is fixed, so that every user finds it: /run/gemlet.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from gemlet.errors import ConfigError, GemletError
+
+HOOK_LIBRARY = "libgemhook.so.1"
+SYSTEM_RUNTIME_DIR = "/run/gemlet"
+SYSTEM_CONFIG = "/etc/gemlet/gemlet.toml"
+
+
+def lib_dir() -> str:
+    """Directory of the native libraries, absolute."""
+    configured = os.environ.get("GEMLET_LIB_DIR")
+    return os.path.abspath(configured or os.path.join(os.path.dirname(__file__), "_lib"))
+
+
+def hook_path() -> str:
+    """The library to preload, absolute. Raises GemletError when it has not been built."""
+    path = os.path.join(lib_dir(), HOOK_LIBRARY)
+    _require_file(path)
+    return path
+
+
+def sim_dir() -> str:
+    """Directory of the simulated libcuda.so.1 and libnvidia-ml.so.1. Raises GemletError when they are not built."""
+    path = os.path.join(lib_dir(), "sim")
+    _require_file(os.path.join(path, "libcuda.so.1"))
+    return path
+
+
+def _require_file(path: str) -> None:
+    if os.path.isfile(path):
+        return
+    hint = "run `make native` in a checkout, or reinstall gemlet; GEMLET_LIB_DIR names another directory"
+    raise GemletError(f"{path} does not exist", hint=hint)
+
+
+def system_runtime_dir() -> str:
+    """Directory of the daemon that serves all users of this machine."""
+    return SYSTEM_RUNTIME_DIR
+
+
+def runtime_dir() -> str:
+    """Directory of this user's daemon: sockets and its lock.
+
+    The default is created when it is missing. A directory in /tmp is used only if it belongs to this user and nobody
+    else can write to it: otherwise another user could put a socket there and pose as the daemon.
+    Raises GemletError if there is no such directory.
+    """
+    configured = os.environ.get("GEMLET_RUNTIME_DIR")
+    if configured:
+        path = os.path.abspath(configured)
+        _make_private(path)
+        return path
+    session = os.environ.get("XDG_RUNTIME_DIR")
+    if session and os.path.isdir(session) and os.access(session, os.W_OK):
+        path = os.path.join(os.path.abspath(session), "gemlet")
+    else:
+        path = f"/tmp/gemlet-{os.getuid()}"
+    _make_private(path)
+    _check_private(path)
+    return path
+
+
+def _make_private(path: str) -> None:
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+    except OSError as error:
+        hint = "set GEMLET_RUNTIME_DIR to a directory you may write to"
+        raise GemletError(f"cannot create {path}: {error.strerror}", hint=hint) from None
+
+
+def _check_private(path: str) -> None:
+    status = os.lstat(path)
+    hint = f"remove {path}, or set GEMLET_RUNTIME_DIR to a directory of your own"
+    if not stat.S_ISDIR(status.st_mode):
+        raise GemletError(f"{path} is not a directory", hint=hint)
+    if status.st_uid != os.getuid():
+        raise GemletError(f"{path} belongs to another user (uid {status.st_uid})", hint=hint)
+    if status.st_mode & 0o022:
+        raise GemletError(f"other users can write to {path}", hint=f"chmod 700 {path}")
+
+
+def socket_path(directory: str | None = None) -> str:
+    """The clients' SOCK_SEQPACKET socket, in ``directory`` or in this user's runtime directory."""
+    return os.path.join(directory or runtime_dir(), "gemlet.sock")
+
+
+def api_path(directory: str | None = None) -> str:
+    """The socket of the HTTP interface, in ``directory`` or in this user's runtime directory."""
+    return os.path.join(directory or runtime_dir(), "api.sock")
+
+
+def user_config_path() -> str:
+    """Where a user's own configuration is looked for, and where `gemlet` writes a new one."""
+    home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return os.path.join(home, "gemlet", "gemlet.toml")
+
+
+def config_path(option: str | None = None) -> str | None:
+    """The configuration to use: ``option`` (--config), $GEMLET_CONFIG, the user's, the system's; None if none exists.
+
+    A file that was asked for by name must exist: ConfigError otherwise.
+    """
+    for named, origin in ((option, "--config"), (os.environ.get("GEMLET_CONFIG"), "GEMLET_CONFIG")):
+        if not named:
+            continue
+        path = os.path.abspath(os.path.expanduser(named))
+        if not os.path.exists(path):
+            raise ConfigError("no such file", path=path, hint=f"{origin} names it; check the spelling")
+        return path
+    for path in (user_config_path(), SYSTEM_CONFIG):
+        if os.path.exists(path):
+            return path
+    return None
+
+
+def state_dir() -> str:
+    """Directory for what outlives a session (logs, history), created if missing. Raises GemletError if it cannot be."""
+    configured = os.environ.get("GEMLET_STATE_DIR")
+    if not configured:
+        home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+        configured = os.path.join(home, "gemlet")
+    path = os.path.abspath(configured)
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+    except OSError as error:
+        hint = "set GEMLET_STATE_DIR to a directory you may write to"
+        raise GemletError(f"cannot create {path}: {error.strerror}", hint=hint) from None
+    return path
+
+
+def log_path() -> str:
+    """Log of the daemon that `gemlet run` starts by itself; a daemon under systemd logs to the journal."""
+    return os.path.join(state_dir(), "daemon.log")

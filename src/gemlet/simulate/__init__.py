@@ -1,0 +1,9 @@
+"""Time sharing in virtual time: the real arbiter, modelled programs, no GPU and no waiting.
+
+    workload.py   what runs: groups, programs, the device
+    program.py    when a program has work for the device
+    engine.py     the device, the clients and the arbiter in virtual time
+    report.py     shares, waits, latencies
+
+Everything that comes out of it is simulated, and says so.
+"""

@@ -1,0 +1,11 @@
+"""Settings that hold for all tests."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+
+# A loaded machine must not fail a property, so there is no deadline; pytest-timeout ends what hangs.
+settings.register_profile("default", deadline=None)
+settings.register_profile("fuzz", deadline=None, max_examples=20_000, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("few", deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("default")

@@ -1,0 +1,45 @@
+"""Small CUDA programs in ctypes for the tests; also what `gemlet run` starts there."""
+
+SPIN = """
+import ctypes, sys, time
+cuda = ctypes.CDLL("libcuda.so.1")
+def check(name, *arguments):
+    status = getattr(cuda, name)(*arguments)
+    if status:
+        raise SystemExit(f"{name}: {status}")
+check("cuInit", 0)
+context, module, function = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+check("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+check("cuCtxSetCurrent", context)
+ptx = b'''.version 6.0
+.target sm_52
+.address_size 64
+.visible .entry spin(.param .u64 ns)
+{
+    ret;
+}
+'''
+check("cuModuleLoadData", ctypes.byref(module), ptx)
+check("cuModuleGetFunction", ctypes.byref(function), module, b"spin")
+duration = ctypes.c_uint64(500_000)
+parameters = (ctypes.c_void_p * 1)(ctypes.addressof(duration))
+end = time.monotonic() + float(sys.argv[1])
+print("ready", flush=True)
+while time.monotonic() < end:
+    for _ in range(4):
+        check("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, None, parameters, None)
+    check("cuCtxSynchronize")
+print("done", flush=True)
+"""
+
+ALLOCATE = """
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+cuda.cuInit(0)
+context = ctypes.c_void_p()
+cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+cuda.cuCtxSetCurrent(context)
+free, total, pointer = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_uint64()
+cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+print(total.value, cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(int(sys.argv[1]))))
+"""

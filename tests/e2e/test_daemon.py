@@ -1,0 +1,189 @@
+"""`gemlet daemon` in the foreground and the verbs around it, with the real native server."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from programs import SPIN
+
+from gemlet.daemon.address import Endpoint
+from gemlet.daemon.connection import Connection
+from gemlet.errors import DaemonUnreachable
+
+NATIVE = "[groups.team]\nmin = {}\nmax = 0.9\n"
+KEYFILE = "[team]\nMinUtil = {}\nMaxUtil = 0.9\nMemoryLimit = 8GiB\n"
+TABLE = "1\nteam {} 0.9 1000000\n"
+
+
+def connection(gemlet):
+    give_up = time.monotonic() + 20
+    while True:
+        try:
+            return Connection(Endpoint(gemlet.directory / "sim", "simulated"))
+        except DaemonUnreachable:
+            ended = gemlet.started[-1]
+            assert ended.poll() is None, ended.stderr.read()
+            assert time.monotonic() < give_up
+            time.sleep(0.01)
+
+
+def foreground(gemlet, *arguments):
+    return gemlet.start("daemon", "--simulate", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "form"), [("gemlet.toml", NATIVE), ("resource.conf", KEYFILE), ("resource-config.txt", TABLE)]
+)
+@pytest.mark.parametrize("how", ["in place", "rename"])
+def test_reload_within_50_ms(gemlet, tmp_path, name, form, how):
+    path = tmp_path / name
+    path.write_text(form.format(0.2))
+    foreground(gemlet, "--config", str(path))
+    with connection(gemlet) as daemon:
+        times = []
+        for share in (0.3, 0.4, 0.5, 0.6, 0.7):
+            begin = time.monotonic()
+            if how == "in place":
+                path.write_text(form.format(share))
+            else:
+                fresh = Path(f"{path}.fresh")
+                fresh.write_text(form.format(share))
+                fresh.rename(path)
+            while daemon.call("status")["groups"][0]["min"] != share:
+                assert time.monotonic() - begin < 5
+                time.sleep(0.001)
+            times.append(time.monotonic() - begin)
+    assert sorted(times)[2] < 0.05, times
+
+
+def test_malformed_reload_keeps_what_runs(gemlet, tmp_path):
+    path = tmp_path / "gemlet.toml"
+    path.write_text(NATIVE.format(0.2))
+    process = foreground(gemlet, "--config", str(path))
+    with connection(gemlet) as daemon:
+        path.write_text(NATIVE.format('"lots"'))
+        time.sleep(0.3)
+        assert daemon.call("status")["groups"][0]["min"] == 0.2
+    process.terminate()
+    _, log = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert f"{path}:2:" in log
+    assert "hint" in log
+
+
+def test_malformed_at_start_is_an_error_with_its_place(gemlet, tmp_path):
+    path = tmp_path / "gemlet.toml"
+    path.write_text("[groups.team]\nmin = 2\n")
+    done = gemlet("daemon", "--simulate", "--config", str(path))
+    assert done.returncode == 125
+    assert f"error: {path}:2:" in done.stderr
+
+
+def test_sigterm_ends_it_cleanly(gemlet):
+    process = foreground(gemlet)
+    connection(gemlet).close()
+    process.send_signal(signal.SIGTERM)
+    _, log = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert "stopped" in log
+    left = {path.name for path in (gemlet.directory / "sim").iterdir() if path.is_socket()}
+    assert left == set()
+
+
+def test_a_second_one_names_the_first(gemlet):
+    first = foreground(gemlet)
+    connection(gemlet).close()
+    done = gemlet("daemon", "--simulate")
+    assert done.returncode == 125
+    assert f"(pid {first.pid})" in done.stderr
+
+
+def test_it_starts_over_the_sockets_of_a_killed_one(gemlet):
+    first = foreground(gemlet)
+    connection(gemlet).close()
+    first.kill()
+    first.wait()
+    assert (gemlet.directory / "sim" / "api.sock").is_socket()
+    foreground(gemlet)
+    time.sleep(0.1)
+    with contextlib.suppress(DaemonUnreachable), connection(gemlet) as daemon:
+        assert daemon.call("ping")["pid"] != first.pid
+
+
+def test_gemini_layout(gemlet, tmp_path):
+    config, ipc = tmp_path / "resource.conf", tmp_path / "ipc"
+    config.write_text(KEYFILE.format(0.2))
+    foreground(gemlet, "--config", str(config), "--ipc-dir", str(ipc))
+    connection(gemlet).close()
+    exports = gemlet("env", "--simulate").stdout
+    variables = dict(line.removeprefix("export ").split("=", 1) for line in exports.splitlines())
+    variables = {name: value.strip("'") for name, value in variables.items() if name.startswith(("LD_", "GEMLET_SIM"))}
+    environment = gemlet.environment(**variables, GEMINI_IPC_DIR=str(ipc), GEMINI_GROUP_NAME="team")
+    program = subprocess.Popen([sys.executable, "-c", SPIN, "20"], env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        assert program.stdout.readline() == "ready\n"
+        with connection(gemlet) as daemon:
+            give_up = time.monotonic() + 10
+            while daemon.call("status")["groups"][0]["clients"] != 1:
+                assert time.monotonic() < give_up
+                time.sleep(0.02)
+    finally:
+        program.kill()
+        program.communicate()
+
+
+def test_status_json_has_its_documented_shape(gemlet):
+    foreground(gemlet)
+    connection(gemlet).close()
+    document = json.loads(gemlet("status", "--simulate", "-o", "json").stdout)
+    assert document["schema"] == 1
+    assert document["simulated"] is True
+    assert document.keys() == {"schema", "simulated", "daemon", "devices", "groups", "events"}
+    device = document["devices"][0]
+    assert {"index", "uuid", "name", "memory_total", "utilization", "share", "groups"} <= device.keys()
+    assert device["uuid"].startswith("GPU-")
+    assert gemlet("status", "--simulate", "-o", "csv").stdout.startswith("device,uuid,group,")
+
+
+def test_doctor(gemlet):
+    foreground(gemlet)
+    connection(gemlet).close()
+    done = gemlet("doctor", "-o", "json")
+    report = json.loads(done.stdout)
+    verdicts = {check["name"]: check["verdict"] for check in report["checks"]}
+    assert verdicts["hook works"] == "ok", done.stdout
+    assert verdicts["native module"] == "ok"
+    assert verdicts["daemon (simulated)"] == "ok"
+    assert report["ok"] is True
+    assert done.returncode == 0
+    assert "hook works" in gemlet("doctor").stdout
+
+
+def test_metrics_over_http(gemlet):
+    import socket
+    import urllib.request
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    foreground(gemlet, "--metrics-port", str(port))
+    with connection(gemlet) as daemon:
+        assert "gemlet_daemon_info" in daemon.call("metrics")
+    time.sleep(1.5)
+    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+    assert 'simulated="true"' in text
+    assert "gemlet_device_memory_total_bytes{" in text
+
+
+def test_screenshot(gemlet, tmp_path):
+    foreground(gemlet)
+    connection(gemlet).close()
+    assert gemlet("top", "--simulate", "--screenshot", str(tmp_path / "top.svg")).returncode == 0
+    assert (tmp_path / "top.svg").read_text().startswith("<svg")

@@ -1,0 +1,209 @@
+"""`gemlet run` end to end: what the program sees, how it ends, and the daemon behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+
+import pytest
+from programs import ALLOCATE, SPIN
+
+GIB = 1 << 30
+
+
+def eventually(condition, seconds=10.0):
+    give_up = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < give_up, "did not happen in time"
+        time.sleep(0.05)
+    return value
+
+
+def status(gemlet):
+    done = gemlet("status", "--simulate", "-o", "json")
+    return json.loads(done.stdout) if done.returncode == 0 else None
+
+
+@pytest.mark.parametrize("code", [0, 1, 7, 125, 255])
+def test_exit_code_passes_through(gemlet, code):
+    assert gemlet("run", "--simulate", "--", "sh", "-c", f"exit {code}").returncode == code
+
+
+def test_a_signal_passes_through(gemlet):
+    assert gemlet("run", "--simulate", "--", "sh", "-c", "kill -TERM $$").returncode == -signal.SIGTERM
+
+
+def test_no_wrapper_stays(gemlet):
+    process = gemlet.start("run", "-q", "--simulate", "--", "sh", "-c", "echo $$; exec sleep 30")
+    assert int(process.stdout.readline()) == process.pid
+
+
+def test_not_found_and_not_executable(gemlet, tmp_path):
+    assert gemlet("run", "--simulate", "--", "no-such-program").returncode == 127
+    (tmp_path / "data").touch()
+    assert gemlet("run", "--simulate", "--", str(tmp_path / "data")).returncode == 126
+    (tmp_path / "text").write_text("hello")
+    (tmp_path / "text").chmod(0o755)
+    assert gemlet("run", "--simulate", "--", str(tmp_path / "text")).returncode == 126
+
+
+def test_arguments_and_options_of_the_program_are_left_alone(gemlet):
+    done = gemlet("run", "--simulate", "--", "printf", "%s|", "--min", "-h", "", "a b")
+    assert done.stdout == "--min|-h||a b|"
+
+
+def test_broken_pipe_ends_the_program(gemlet):
+    done = gemlet("run", "--simulate", "--", "sh", "-c", "trap - PIPE; (yes; echo $? >&2) | head -1; exit 0")
+    assert "Broken pipe" not in done.stderr
+
+
+def test_what_was_granted_is_one_line_on_stderr(gemlet):
+    done = gemlet("run", "--simulate", "--min", "30%", "--memory", "8GiB", "--", "true")
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("gemlet (simulated): group true-1: 30% guaranteed")
+    assert gemlet("run", "-q", "--simulate", "--", "true").stderr == ""
+
+
+def test_refused_when_it_cannot_be_guaranteed(gemlet):
+    gemlet.start("run", "--simulate", "--min", "0.8", "--", "sleep", "30")
+    eventually(lambda: status(gemlet) and status(gemlet)["groups"])
+    done = gemlet("run", "--simulate", "--min", "0.3", "--", "true")
+    assert done.returncode == 125
+    assert "cannot be guaranteed" in done.stderr
+    assert "hint: ask for --min 20%" in done.stderr
+
+
+def test_memory_limit_is_what_the_program_sees(gemlet):
+    done = gemlet("run", "--simulate", "--memory", "2GiB", "--", sys.executable, "-c", ALLOCATE, str(1 * GIB))
+    assert done.stdout.split() == [str(2 * GIB), "0"], done.stderr
+    done = gemlet("run", "--simulate", "--memory", "2GiB", "--", sys.executable, "-c", ALLOCATE, str(3 * GIB))
+    assert done.stdout.split() == [str(2 * GIB), "2"], done.stderr
+
+
+def test_two_at_once_start_one_daemon(gemlet):
+    processes = [gemlet.start("run", "--simulate", "--", "sleep", "0.5") for _ in range(4)]
+    for process in processes:
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 0, errors
+    log = (gemlet.directory / "sim" / "daemon.log").read_text()
+    assert log.count("started pid=") == 1
+    assert log.count("granted") == 4
+
+
+def test_a_client_is_seen_with_its_group_and_device(gemlet):
+    program = gemlet.start("run", "--simulate", "--group", "team", "--", sys.executable, "-c", SPIN, "30")
+    assert program.stdout.readline() == "ready\n", program.stderr.read()
+
+    def running():
+        devices = status(gemlet)["devices"]
+        groups = [group for device in devices for group in device["groups"] if group["name"] == "team"]
+        return groups and groups[0]["clients"] and groups[0]["used_s"] > 0.2 and groups[0]
+
+    group = eventually(running)
+    (client,) = group["clients"]
+    assert client["pid"] == program.pid
+    assert client["contexts"] == 1
+    eventually(lambda: (running()["share"]["1s"] or 0) > 0.5)
+    assert "team" in gemlet("explain", "--simulate", "team").stdout
+    shown = gemlet("status", "--simulate").stdout
+    assert "SIMULATED" in shown
+    assert str(program.pid) in shown
+    assert gemlet("top", "--simulate", "--once").stdout.split("\n")[0] == shown.split("\n")[0]
+
+
+def test_kill_9_of_the_daemon_and_restart_under_a_running_program(gemlet):
+    program = gemlet.start(
+        "run", "--simulate", "--group", "team", "--memory", "4GiB", "--", sys.executable, "-c", SPIN, "20"
+    )
+    assert program.stdout.readline() == "ready\n", program.stderr.read()
+    first = eventually(lambda: status(gemlet))["daemon"]["pid"]
+    os.kill(first, signal.SIGKILL)
+    eventually(lambda: gemlet("status", "--simulate").returncode == 125)
+    time.sleep(0.5)
+    assert program.poll() is None
+    assert gemlet("run", "-q", "--simulate", "--", "true").returncode == 0
+
+    def back():
+        document = status(gemlet)
+        groups = [g for d in document["devices"] for g in d["groups"] if g["name"] == "team"]
+        return document["daemon"]["pid"] != first and groups and groups[0]["clients"] and groups[0]
+
+    group = eventually(back)
+    assert group["clients"][0]["pid"] == program.pid
+    assert group["memory_limit"] == 4 * GIB
+    assert program.poll() is None
+
+
+def test_stop_lets_programs_run_on(gemlet):
+    program = gemlet.start("run", "--simulate", "--", sys.executable, "-c", SPIN, "2")
+    assert program.stdout.readline() == "ready\n", program.stderr.read()
+    assert gemlet("stop", "--simulate").returncode == 0
+    out, errors = program.communicate(timeout=30)
+    assert program.returncode == 0, errors
+    assert "done" in out
+
+
+def test_strict_fails_without_a_daemon(gemlet):
+    program = gemlet.start("run", "--simulate", "--strict", "--", sys.executable, "-c", SPIN, "15")
+    assert program.stdout.readline() == "ready\n", program.stderr.read()
+    assert gemlet("stop", "--simulate").returncode == 0
+    time.sleep(1.0)
+    assert program.poll() != 0
+
+
+def test_limits_can_change_while_it_runs(gemlet):
+    program = gemlet.start("run", "--simulate", "--group", "team", "--", sys.executable, "-c", SPIN, "30")
+    assert program.stdout.readline() == "ready\n", program.stderr.read()
+    assert gemlet("set", "--simulate", "team", "--max", "25%").returncode == 0
+
+    def share():
+        groups = [g for d in status(gemlet)["devices"] for g in d["groups"] if g["name"] == "team"]
+        return groups[0]["share"]["1s"]
+
+    time.sleep(2.0)
+    eventually(lambda: abs((share() or 0) - 0.25) < 0.06)
+
+
+def test_simulated_and_real_are_never_mixed(gemlet):
+    assert gemlet("run", "-q", "--simulate", "--", "true").returncode == 0
+    assert gemlet("status").returncode == 125
+    assert status(gemlet)["simulated"] is True
+
+
+def test_a_nested_run_uses_the_same_daemon(gemlet):
+    inner = " ".join([sys.executable, "-m", "gemlet.cli.main", "run", "--group", "inner", "--", "sh", "-c", "'env'"])
+    done = gemlet("run", "-q", "--simulate", "--group", "outer", "--", "sh", "-c", inner)
+    assert done.returncode == 0, done.stderr
+    values = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    assert values["GEMLET_GROUP"] == "inner"
+    assert values["LD_PRELOAD"].count("libgemhook") == 1
+    assert done.stderr.startswith("gemlet (simulated): group inner")
+
+
+def test_a_daemon_that_does_not_start_says_why(gemlet, tmp_path):
+    config = tmp_path / "gemlet.toml"
+    config.write_text("[groups.team]\nmin = 2\n")
+    done = gemlet("run", "--", "true", GEMLET_CONFIG=str(config))
+    assert done.returncode == 125
+    assert done.stderr.startswith("error: the daemon did not start")
+    assert f"{config}:2:" in done.stderr
+
+
+def test_a_named_daemon_is_not_started(gemlet, tmp_path):
+    done = gemlet("--socket", str(tmp_path), "run", "--", "true")
+    assert done.returncode == 125
+    assert "no daemon at" in done.stderr
+
+
+def test_run_takes_no_more_than_150_ms(gemlet):
+    assert gemlet("run", "-q", "--simulate", "--", "true").returncode == 0
+    times = []
+    for _ in range(8):
+        begin = time.monotonic()
+        gemlet("run", "-q", "--simulate", "--", "true")
+        times.append(time.monotonic() - begin)
+    assert min(times) < 0.15, times

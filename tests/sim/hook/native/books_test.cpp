@@ -1,0 +1,101 @@
+// PointerMap against std::unordered_map, its cost, and the size model. Exits 1 with the first thing that is wrong.
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "memory_size.h"
+#include "pointer_map.h"
+
+using namespace gemlet::hook;
+
+#define CHECK(condition)                                                 \
+    do {                                                                 \
+        if (!(condition)) {                                              \
+            std::printf("line %d: %s is false\n", __LINE__, #condition); \
+            std::exit(1);                                                \
+        }                                                                \
+    } while (0)
+
+static void same_as_reference() {
+    PointerMap<uint64_t> map;
+    std::unordered_map<uint64_t, uint64_t> reference;
+    std::mt19937_64 random(7);
+    for (int i = 0; i < 400'000; ++i) {
+        uint64_t key = (1 + random() % 5000) * 512;
+        if (random() % 2) {
+            auto before = map.put(key, i);
+            CHECK(before.has_value() == reference.contains(key));
+            reference[key] = i;
+        } else {
+            auto taken = map.take(key);
+            auto expected = reference.find(key);
+            CHECK(taken.has_value() == (expected != reference.end()));
+            if (!taken) continue;
+            CHECK(*taken == expected->second);
+            reference.erase(expected);
+        }
+    }
+    size_t odd = 0;
+    for (auto& [key, value] : reference) odd += value % 2;
+    size_t taken = 0;
+    map.take_all([](uint64_t v) { return v % 2 == 1; },
+                 [&](uint64_t key, uint64_t v) {
+                     CHECK(reference.at(key) == v);
+                     ++taken;
+                 });
+    CHECK(taken == odd);
+    for (auto& [key, value] : reference) CHECK(map.take(key).has_value() == (value % 2 == 0));
+}
+
+static void many_threads() {
+    PointerMap<uint64_t> map;
+    std::vector<std::thread> threads;
+    for (uint64_t t = 1; t <= 4; ++t)
+        threads.emplace_back([&map, t] {
+            for (uint64_t i = 1; i <= 50'000; ++i) map.put(t << 40 | i << 9, i);
+            for (uint64_t i = 1; i <= 50'000; ++i) CHECK(map.take(t << 40 | i << 9) == i);
+        });
+    for (auto& thread : threads) thread.join();
+}
+
+static double nanoseconds_per_pair() {
+    PointerMap<uint64_t> map;
+    for (uint64_t i = 1; i <= 100'000; ++i) map.put(i << 21, i);
+    auto start = std::chrono::steady_clock::now();
+    constexpr int kRounds = 1'000'000;
+    for (int i = 0; i < kRounds; ++i) {
+        uint64_t key = uint64_t(200'000 + i) << 21;
+        map.put(key, 1);
+        map.take(key);
+    }
+    std::chrono::duration<double, std::nano> time = std::chrono::steady_clock::now() - start;
+    return time.count() / kRounds;
+}
+
+static void sizes() {
+    CHECK(round_up(1, kBlock) == kBlock);
+    CHECK(round_up(kBlock, kBlock) == kBlock);
+    CHECK(shares_slab(kSharesUpTo) && !shares_slab(kSharesUpTo + 1));
+    CUDA_ARRAY3D_DESCRIPTOR array{1024, 1024, 0, CU_AD_FORMAT_FLOAT, 4, 0};
+    CHECK(array_bytes(array, 1) == 16 * kMiB);
+    CHECK(array_bytes(array, 11) >= 16 * kMiB + 16 * kMiB / 3 - kBlock && array_bytes(array, 11) <= 24 * kMiB);
+    array = {1024, 1024, 6, CU_AD_FORMAT_UNSIGNED_INT8, 1, CUDA_ARRAY3D_LAYERED};
+    CHECK(array_bytes(array, 1) == 6 * kMiB);
+    array = {64, 0, 0, CU_AD_FORMAT_HALF, 2, 0};
+    CHECK(array_bytes(array, 1) == kArrayUnit);
+    array = {1024, 1024, 0, CU_AD_FORMAT_BC1_UNORM, 4, 0};
+    CHECK(array_bytes(array, 1) == 512 << 10);
+    array = {SIZE_MAX, SIZE_MAX, SIZE_MAX, CU_AD_FORMAT_FLOAT, 4, 0};
+    CHECK(array_bytes(array, 16) == kAbsurd);
+}
+
+int main() {
+    same_as_reference();
+    many_threads();
+    sizes();
+    std::printf("ns %.0f\n", nanoseconds_per_pair());
+}

@@ -1,0 +1,104 @@
+"""Real processes through the real hook and server on a private simulated machine, and ways to hurt them."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gemlet import paths
+from gemlet.errors import GemletError
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+sys.path.append(str(HERE))
+sys.path.append(str(ROOT / "tests/unit/server"))
+from hurt_machine import CONTEXT, Machine, Served  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def _missing() -> str | None:
+    try:
+        paths.hook_path()
+        paths.sim_dir()
+        importlib.import_module("gemlet._native")
+    except (GemletError, ImportError) as error:
+        return str(error)
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    reason = _missing()
+    for item in items:
+        if reason is not None and HERE in item.path.parents and "machine" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.skip(reason=f"the native parts are not built: {reason}"))
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """tests/sim/robustness/program.c, compiled against the simulated driver."""
+    include = next(
+        (
+            folder
+            for folder in (
+                Path(sysconfig.get_paths()["purelib"]) / "nvidia/cu13/include",
+                Path("/usr/local/cuda/include"),
+            )
+            if (folder / "cuda.h").exists()
+        ),
+        None,
+    )
+    if include is None:
+        pytest.skip("cuda.h is not installed")
+    made = tmp_path_factory.mktemp("program") / "program"
+    driver = Path(paths.sim_dir()) / "libcuda.so.1"
+    subprocess.run(
+        [
+            "cc",
+            "-O1",
+            "-g",
+            f"-isystem{include}",
+            str(HERE / "program.c"),
+            "-o",
+            str(made),
+            str(driver),
+            "-ldl",
+            "-pthread",
+        ],
+        check=True,
+    )
+    return made
+
+
+@pytest.fixture
+def machine(tmp_path_factory: pytest.TempPathFactory, program: Path) -> Iterator[Machine]:
+    made = Machine(tmp_path_factory.mktemp("m"), program)
+    yield made
+    for running in made.started:
+        if running.poll() is None:
+            running.kill()
+        running.communicate()
+
+
+@pytest.fixture
+def served(machine: Machine) -> Iterator[Served]:
+    from gemlet import _native
+
+    uuid = bytes.fromhex(machine.run(None, "uuid"))
+    server = _native.Server()
+    server.add_device(uuid, 0, context_estimate=CONTEXT)
+    server.listen(machine.socket)
+    server.start()
+    yield Served(server, machine, uuid)
+    for running in machine.started:
+        if running.poll() is None:
+            running.kill()
+            running.wait()
+    server.stop()

@@ -1,0 +1,412 @@
+// The programs of these tests: plain driver API, know nothing of gemlet. The first argument says which.
+#include <cuda.h>
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MUST(call)                                                         \
+    do {                                                                   \
+        CUresult r_ = (call);                                              \
+        if (r_ != CUDA_SUCCESS) {                                          \
+            fprintf(stderr, "line %d: %s: %d\n", __LINE__, #call, (int)r_); \
+            _exit(3);                                                      \
+        }                                                                  \
+    } while (0)
+
+static const char* kImage =
+    ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry spin(.param .u64 ns) { ret; }\n";
+static CUdevice device;
+static CUcontext context;
+static CUfunction spin;
+static volatile uint64_t* progress;  // two words in a file the test reads: rounds done, and when the last one was
+
+static uint64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void start(void) {
+    MUST(cuInit(0));
+    MUST(cuDeviceGet(&device, 0));
+    MUST(cuDevicePrimaryCtxRetain(&context, device));
+    MUST(cuCtxSetCurrent(context));
+    CUmodule module;
+    MUST(cuModuleLoadData(&module, kImage));
+    MUST(cuModuleGetFunction(&spin, module, "spin"));
+}
+
+static CUresult launch(uint64_t ns, CUstream stream) {
+    void* arguments[] = {&ns};
+    return cuLaunchKernel(spin, 1, 1, 1, 32, 1, 1, 0, stream, arguments, NULL);
+}
+
+static void show_progress(const char* path) {
+    int fd = open(path, O_RDWR | O_CREAT, 0600);
+    if (fd < 0 || ftruncate(fd, 16) != 0) exit(4);
+    progress = mmap(NULL, 16, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+}
+
+static void did_one(void) {
+    if (!progress) return;
+    progress[0]++;
+    progress[1] = now_ns();
+}
+
+static void work_for(double seconds) {
+    for (uint64_t end = now_ns() + (uint64_t)(seconds * 1e9); now_ns() < end;) {
+        for (int i = 0; i < 10; ++i) MUST(launch(100000, NULL));
+        MUST(cuCtxSynchronize());
+        did_one();
+    }
+}
+
+static void say(const char* line) {
+    puts(line);
+    fflush(stdout);
+}
+
+// --- memory, by every API ------------------------------------------------------------------------------------------
+
+enum { kPlain, kPitch, kManaged, kAsync, kArray, kArray3D, kMipmap, kCreate, kSmall, kKinds };
+typedef struct {
+    int kind;
+    uint64_t handle, address, bytes;
+} Piece;
+
+static CUresult take(Piece* p, int kind, uint64_t bytes, CUstream stream) {
+    *p = (Piece){.kind = kind, .bytes = bytes};
+    size_t pitch;
+    switch (kind) {
+        case kPlain:
+        case kSmall:
+            return cuMemAlloc((CUdeviceptr*)&p->address, kind == kSmall ? 1 + bytes % 900000 : bytes);
+        case kPitch:
+            return cuMemAllocPitch((CUdeviceptr*)&p->address, &pitch, 8192, bytes / 8192, 4);
+        case kManaged:
+            return cuMemAllocManaged((CUdeviceptr*)&p->address, bytes, CU_MEM_ATTACH_GLOBAL);
+        case kAsync:
+            return cuMemAllocAsync((CUdeviceptr*)&p->address, bytes, stream);
+        case kArray: {
+            CUDA_ARRAY_DESCRIPTOR a = {1024, bytes / 4096, CU_AD_FORMAT_FLOAT, 1};
+            return cuArrayCreate((CUarray*)&p->handle, &a);
+        }
+        case kArray3D: {
+            CUDA_ARRAY3D_DESCRIPTOR a = {256, 256, bytes / 262144, CU_AD_FORMAT_FLOAT, 1, 0};
+            return cuArray3DCreate((CUarray*)&p->handle, &a);
+        }
+        case kMipmap: {
+            CUDA_ARRAY3D_DESCRIPTOR a = {1024, bytes / 4096, 0, CU_AD_FORMAT_FLOAT, 1, 0};
+            return cuMipmappedArrayCreate((CUmipmappedArray*)&p->handle, &a, 3);
+        }
+        default: {
+            CUmemAllocationProp property = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                            .location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}}};
+            uint64_t whole = (bytes + (2 << 20) - 1) / (2 << 20) * (2 << 20);
+            p->bytes = whole;
+            return cuMemCreate((CUmemGenericAllocationHandle*)&p->handle, whole, &property, 0);
+        }
+    }
+}
+
+static void drop(const Piece* p, CUstream stream) {
+    switch (p->kind) {
+        case kAsync:
+            MUST(cuMemFreeAsync(p->address, stream));
+            MUST(cuStreamSynchronize(stream));
+            return;
+        case kArray:
+        case kArray3D:
+            MUST(cuArrayDestroy((CUarray)p->handle));
+            return;
+        case kMipmap:
+            MUST(cuMipmappedArrayDestroy((CUmipmappedArray)p->handle));
+            return;
+        case kCreate:
+            MUST(cuMemRelease(p->handle));
+            return;
+        default:
+            MUST(cuMemFree(p->address));
+    }
+}
+
+static int hoard(double seconds, unsigned seed, int exact) {
+    start();
+    CUstream stream;
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    static Piece held[256];
+    say("ready");
+    while (getchar() != '\n') {}
+    int count = 0, taken = 0, refused = 0;
+    for (uint64_t end = now_ns() + (uint64_t)(seconds * 1e9); now_ns() < end;) {
+        if (count < 256 && rand_r(&seed) % 3) {
+            int kind = rand_r(&seed) % kKinds;
+            // The simulated driver rounds each level by itself, which no driver does.
+            if (kind == kMipmap) kind = kArray;
+            if (exact && (kind == kAsync || kind == kSmall || kind == kArray)) kind = kPlain;
+            CUresult r = take(&held[count], kind, ((uint64_t)1 + rand_r(&seed) % 60) << 20, stream);
+            if (r == CUDA_SUCCESS) ++count, ++taken;
+            else if (r == CUDA_ERROR_OUT_OF_MEMORY) ++refused;
+            else if (r != CUDA_ERROR_NOT_SUPPORTED) MUST(r);
+        } else if (count) {
+            int i = rand_r(&seed) % (unsigned)count;
+            drop(&held[i], stream);
+            held[i] = held[--count];
+        }
+    }
+    while (count) drop(&held[--count], stream);
+    CUmemoryPool pool;
+    MUST(cuDeviceGetDefaultMemPool(&pool, device));
+    MUST(cuMemPoolTrimTo(pool, 0));
+    size_t free_bytes, total;
+    MUST(cuMemGetInfo(&free_bytes, &total));
+    printf("%d %d %zu %zu\n", taken, refused, free_bytes, total);
+    say("empty");
+    getchar();
+    return 0;
+}
+
+// Largest use of the device, as NVML counts it, above what it was in the beginning. Runs without the hook.
+static int sample_memory(void) {
+    struct { unsigned long long total, free, used; } memory;
+    void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    if (!library) return 5;
+    int (*init)(void) = (int (*)(void))dlsym(library, "nvmlInit_v2");
+    int (*find)(unsigned, void**) = (int (*)(unsigned, void**))dlsym(library, "nvmlDeviceGetHandleByIndex_v2");
+    int (*ask)(void*, void*) = (int (*)(void*, void*))dlsym(library, "nvmlDeviceGetMemoryInfo");
+    void* handle;
+    if (init() || find(0, &handle) || ask(handle, &memory)) return 6;
+    unsigned long long base = memory.used, most = 0;
+    say("ready");
+    fcntl(0, F_SETFL, O_NONBLOCK);
+    char c;
+    while (read(0, &c, 1) < 0) {  // until the test closes the pipe
+        ask(handle, &memory);
+        if (memory.used - base > most) most = memory.used - base;
+        usleep(50);
+    }
+    ask(handle, &memory);
+    printf("%llu %llu\n", most, memory.used - base);
+    return 0;
+}
+
+// --- the ends and beginnings of processes --------------------------------------------------------------------------
+
+static void* launch_forever(void* unused) {
+    MUST(cuCtxSetCurrent(context));
+    while (launch(1000000, NULL) == CUDA_SUCCESS) did_one();
+    return NULL;
+}
+
+static void launch_at_exit(void) {
+    for (int i = 0; i < 20; ++i) launch(100000, NULL);
+}
+
+static int fork_after(double seconds) {
+    start();
+    work_for(0.1);
+    pid_t child = fork();
+    if (child == 0) {
+        // CUDA does not work in a forked child; asking must not hang, and leaving must not disturb the parent.
+        CUdeviceptr p;
+        CUresult r = cuMemAlloc(&p, 1 << 20);
+        CUresult l = launch(1000, NULL);
+        fprintf(stderr, "child %d %d\n", (int)r, (int)l);
+        _exit(0);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    if (status) return 7;
+    child = fork();
+    if (child == 0) {
+        sleep(30);
+        _exit(0);
+    }
+    work_for(seconds);
+    printf("%d\n", (int)child);
+    fflush(stdout);
+    return 0;
+}
+
+static int fork_before(double seconds) {
+    for (int i = 0; i < 3; ++i)
+        if (fork() == 0) {
+            start();
+            work_for(seconds);
+            _exit(0);
+        }
+    int status, bad = 0;
+    while (wait(&status) > 0) bad |= status;
+    return bad ? 8 : 0;
+}
+
+static int close_all(double seconds) {
+    start();
+    work_for(0.2);
+    for (int fd = 3; fd < 4096; ++fd) close(fd);
+    int mine[64][2];
+    for (int i = 0; i < 64; ++i)
+        if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, mine[i]) != 0) return 9;
+    for (int i = 0; i < 64; ++i)  // ... also under the number the hook had
+        if (mine[i][0] < 600) dup2(mine[i][0], 500 + i);
+    work_for(seconds);
+    char data[2048];
+    for (int i = 0; i < 64; ++i)
+        if (recv(mine[i][1], data, sizeof data, MSG_DONTWAIT) >= 0) return 10;
+    return 0;
+}
+
+// --- threads ---------------------------------------------------------------------------------------------------------
+
+static double thread_seconds;
+static int no_captures;
+
+static void* streams_thread(void* number) {
+    unsigned seed = (unsigned)(uintptr_t)number;
+    MUST(cuCtxSetCurrent(context));
+    for (uint64_t end = now_ns() + (uint64_t)(thread_seconds * 1e9); now_ns() < end;) {
+        CUstream stream;
+        MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        CUdeviceptr words = 0;
+        MUST(cuMemAlloc(&words, (size_t)(1 + rand_r(&seed) % 5) << 20));
+        for (int i = 0; i < 20; ++i) MUST(launch(1000 + rand_r(&seed) % 100000, stream));
+        if (!no_captures && rand_r(&seed) % 2) {
+            CUgraph graph;
+            CUgraphExec run;
+            MUST(cuStreamSynchronize(stream));
+            MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+            for (int i = 0; i < 5; ++i) MUST(launch(5000, stream));
+            MUST(cuStreamEndCapture(stream, &graph));
+            MUST(cuGraphInstantiate(&run, graph, 0));
+            for (int i = 0; i < 3; ++i) MUST(cuGraphLaunch(run, stream));
+            MUST(cuStreamSynchronize(stream));
+            MUST(cuGraphExecDestroy(run));
+            MUST(cuGraphDestroy(graph));
+        }
+        MUST(launch(2000, CU_STREAM_PER_THREAD));
+        if (rand_r(&seed) % 2) MUST(cuStreamSynchronize(stream));
+        MUST(cuStreamDestroy(stream));
+        MUST(cuMemFree(words));
+        __atomic_fetch_add(&progress[0], 1, __ATOMIC_RELAXED);
+    }
+    return NULL;
+}
+
+static int threads(double seconds) {
+    static uint64_t here[2];
+    if (!progress) progress = here;
+    thread_seconds = seconds;
+    start();
+    pthread_t all[8];
+    for (uintptr_t i = 0; i < 8; ++i) pthread_create(&all[i], NULL, streams_thread, (void*)(i + 1));
+    for (int i = 0; i < 8; ++i) pthread_join(all[i], NULL);
+    MUST(cuCtxSynchronize());
+    size_t free_bytes, total;
+    MUST(cuMemGetInfo(&free_bytes, &total));
+    printf("%llu %zu\n", (unsigned long long)progress[0], free_bytes);
+    return 0;
+}
+
+// --- wrong calls -----------------------------------------------------------------------------------------------------
+
+static int wrong(void) {
+    start();
+    size_t before, after, total, pitch;
+    CUdeviceptr p = 0, q = 0;
+    MUST(cuMemGetInfo(&before, &total));
+    int bad = 0;
+    bad += cuMemAlloc(&q, UINT64_MAX - 4) == CUDA_SUCCESS;
+    bad += cuMemAlloc(&q, UINT64_MAX) == CUDA_SUCCESS;
+    bad += cuMemAlloc(&q, (size_t)1 << 56) == CUDA_SUCCESS;
+    bad += cuMemAlloc(&q, 0) == CUDA_SUCCESS;
+    bad += cuMemAllocManaged(&q, UINT64_MAX - 4, CU_MEM_ATTACH_GLOBAL) == CUDA_SUCCESS;
+    bad += cuMemAllocPitch(&q, &pitch, UINT64_MAX - 4, 3, 4) == CUDA_SUCCESS;
+    bad += cuMemAllocPitch(&q, &pitch, UINT64_MAX / 3, 4, 4) == CUDA_SUCCESS;
+    bad += cuMemAllocAsync(&q, UINT64_MAX - 4, NULL) == CUDA_SUCCESS;
+    MUST(cuMemAlloc(&p, 64 << 20));
+    MUST(cuMemFree(p));
+    for (int i = 0; i < 100; ++i) bad += cuMemFree(p) == CUDA_SUCCESS;  // over-free
+    bad += cuMemFree(p + 4096) == CUDA_SUCCESS;
+    bad += cuMemFree(0x1234) == CUDA_SUCCESS;
+    MUST(cuMemGetInfo(&after, &total));
+    printf("%d %zu %zu %zu\n", bad, before, after, total);
+    return 0;
+}
+
+int main(int argc, char** argv) {
+    const char* mode = argc > 1 ? argv[1] : "";
+    double seconds = argc > 2 ? atof(argv[2]) : 1;
+    if (getenv("PROGRESS")) show_progress(getenv("PROGRESS"));
+    no_captures = getenv("NO_CAPTURES") != NULL;
+    if (!strcmp(mode, "sample")) return sample_memory();
+    if (!strcmp(mode, "fork-before")) return fork_before(seconds);
+    if (!strcmp(mode, "fork-after")) return fork_after(seconds);
+    if (!strcmp(mode, "close-all")) return close_all(seconds);
+    if (!strcmp(mode, "threads")) return threads(seconds);
+    if (!strcmp(mode, "hoard")) return hoard(seconds, argc > 3 ? (unsigned)atoi(argv[3]) : 1, argc > 4);
+    if (!strcmp(mode, "wrong")) return wrong();
+    if (!strcmp(mode, "launch-one")) {
+        MUST(cuInit(0));
+        start();
+        CUresult r = launch(1000, NULL);
+        printf("%d\n", (int)r);
+        return 0;
+    }
+    start();
+    if (!strcmp(mode, "uuid")) {
+        CUuuid uuid;
+        MUST(cuDeviceGetUuid(&uuid, device));
+        for (int i = 0; i < 16; ++i) printf("%02x", (unsigned char)uuid.bytes[i]);
+        return 0;
+    }
+    CUdeviceptr held = 0;
+    uint64_t bytes = argc > 3 ? strtoull(argv[3], NULL, 10) << 20 : 0;
+    if (bytes && cuMemAlloc(&held, bytes) != CUDA_SUCCESS) return 11;
+    say("ready");
+    if (!strcmp(mode, "work")) work_for(seconds);
+    if (!strcmp(mode, "wait")) getchar();
+    if (!strcmp(mode, "exit-holding")) {
+        for (int i = 0; i < 100; ++i) MUST(launch(100000, NULL));
+        return 0;
+    }
+    if (!strcmp(mode, "quick-exit")) {
+        for (int i = 0; i < 100; ++i) MUST(launch(100000, NULL));
+        _exit(0);
+    }
+    if (!strcmp(mode, "exit-while-launching")) {
+        pthread_t t[4];
+        for (int i = 0; i < 4; ++i) pthread_create(&t[i], NULL, launch_forever, NULL);
+        usleep((unsigned)(seconds * 1e6));
+        exit(0);
+    }
+    if (!strcmp(mode, "launch-at-exit")) {
+        atexit(launch_at_exit);
+        work_for(seconds);
+        return 0;
+    }
+    if (!strcmp(mode, "exec")) {
+        work_for(seconds);
+        execl("/bin/sleep", "sleep", "30", (char*)NULL);
+    }
+    if (!strcmp(mode, "grow")) {  // a MiB count a line: allocates and says what came of it, cuMemGetInfo too
+        for (unsigned mib; scanf("%u", &mib) == 1;) {
+            size_t free_bytes, total;
+            CUdeviceptr p;
+            CUresult r = mib ? cuMemAlloc(&p, (size_t)mib << 20) : CUDA_SUCCESS;
+            MUST(cuMemGetInfo(&free_bytes, &total));
+            printf("%d %zu %zu\n", (int)r, free_bytes, total);
+            fflush(stdout);
+        }
+    }
+    return 0;
+}

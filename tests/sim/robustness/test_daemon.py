@@ -1,0 +1,230 @@
+"""The daemon stops, dies, freezes or comes back under programs that run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hurt_machine import CONTEXT, MIB, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from hurt_machine import Machine, Running
+
+SERVER = """
+import json, os, sys
+from gemlet import _native
+path, uuid, groups = sys.argv[1], bytes.fromhex(sys.argv[2]), json.loads(sys.argv[3])
+server = _native.Server()
+server.add_device(uuid, 0, context_estimate=500 << 20)
+for name, limits in groups.items():
+    server.set_group(name, **limits)
+server.listen(path)
+server.start()
+print("ready", flush=True)
+for line in sys.stdin:
+    if line.strip() == "stop":
+        server.stop()
+        break
+    found = {g["name"]: [g["memory_used"], len(g["clients"]), g["used_ns"]]
+             for d in server.snapshot()["devices"] for g in d["groups"]}
+    print(json.dumps(found), flush=True)
+"""
+
+
+class Daemon:
+    """A server in a process of its own, to be killed and started again at the same place."""
+
+    def __init__(self, machine: Machine, groups: str) -> None:
+        self.machine, self.groups = machine, groups
+        self.uuid = machine.run(None, "uuid")
+        self.start()
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SERVER, self.machine.socket, self.uuid, self.groups],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "ready\n"
+
+    def groups_now(self) -> dict[str, Any]:
+        import json
+
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return dict(json.loads(self.process.stdout.readline()))
+
+    def end(self, how: str) -> None:
+        if how == "stopped":
+            self.process.communicate("stop\n", timeout=10)
+        else:
+            self.process.kill()
+            self.process.communicate(timeout=10)
+
+
+@pytest.fixture
+def daemon(machine: Machine) -> Iterator[Callable[[str], Daemon]]:
+    made: list[Daemon] = []
+
+    def make(groups: str = "{}") -> Daemon:
+        made.append(Daemon(machine, groups))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.process.kill()
+        one.process.communicate()
+
+
+def says(program: Running, mib: int) -> list[str]:
+    """What comes of one more allocation: result, free and total."""
+    program.tell(str(mib))
+    return program.line().split()
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_programs_run_on_and_rejoin(daemon: Callable[[str], Daemon], machine: Machine, how: str) -> None:
+    d = daemon('{"a": {"memory": 2147483648, "max": 0.3}, "b": {}}')
+    a = machine.start("a", "grow", 0, 300)
+    b = machine.start("b", "work", 60, 50)
+    c = machine.start("a", "work", 60)
+    assert (a.line(), b.line(), c.line()) == ("ready",) * 3
+    held = [2 * CONTEXT + 300 * MIB, CONTEXT + 50 * MIB]
+    assert eventually(lambda: [d.groups_now().get(g, [0])[0] for g in "ab"] == held)
+    for _ in range(2):
+        d.end(how)
+        n = b.rounds(), c.rounds()
+        eventually(lambda n=n: b.rounds() > n[0] + 20 and c.rounds() > n[1] + 20, 3)
+        eventually(lambda: says(a, 1500)[0] == "0")  # an idle program notices within 250 ms; then there is no limit
+        d.start()
+        held[0] += 1500 * MIB
+        # Exactly what they hold is in the books again, although it is more than the limit ...
+        eventually(lambda: [d.groups_now().get(g, [0])[0] for g in "ab"] == held, 3)
+        # ... so nothing more is given, and the group's share binds again.
+        assert says(a, 2) == ["2", "0", str(2048 * MIB)]
+        begin = c.rounds(), b.rounds()
+        time.sleep(1)
+        share = (c.rounds() - begin[0]) / (c.rounds() + b.rounds() - sum(begin))
+        assert share < 0.42
+    for program in (b, c):
+        program.kill()
+        _, _, said = program.end()
+        assert said.count("the daemon is gone") <= 2, said  # once each time
+    d.end(how)
+
+
+def test_a_daemon_killed_again_and_again(daemon: Callable[[str], Daemon], machine: Machine) -> None:
+    d = daemon("{}")
+    programs = [machine.start(g, "work", 60, 20) for g in "abc"]
+    eventually(lambda: all(p.rounds() > 3 for p in programs))
+    for _ in range(4):
+        d.end("killed")
+        n = [p.rounds() for p in programs]
+        eventually(lambda n=n: all(p.rounds() > m + 3 for p, m in zip(programs, n, strict=True)), 3)
+        d.start()
+    eventually(lambda: [d.groups_now().get(g, [0, 0])[:2] for g in "abc"] == [[CONTEXT + 20 * MIB, 1]] * 3, 3)
+    n = [p.rounds() for p in programs]
+    eventually(lambda: all(p.rounds() > m + 10 for p, m in zip(programs, n, strict=True)), 3)
+
+
+def test_strict_programs_wait_and_go_on(daemon: Callable[[str], Daemon], machine: Machine) -> None:
+    d = daemon("{}")
+    program = machine.start("a", "work", 60, GEMLET_STRICT="1")
+    eventually(lambda: program.rounds() > 3)
+    d.end("killed")
+    time.sleep(0.7)  # what was queued ends
+    n = program.rounds()
+    time.sleep(0.7)
+    assert program.rounds() <= n + 1
+    d.start()
+    eventually(lambda: program.rounds() > n + 10, 3)
+
+
+def test_a_strict_program_without_a_daemon_fails_in_the_end(machine: Machine) -> None:
+    begin = time.monotonic()
+    out, err = machine.start("a", "launch-one", GEMLET_STRICT="1").end(14)[1:]
+    assert 8 < time.monotonic() - begin < 14
+    assert int(out) == 802  # CUDA_ERROR_SYSTEM_NOT_READY
+    assert "no daemon at" in err
+
+
+def test_a_frozen_daemon_does_not_slow_allocations_down(daemon: Callable[[str], Daemon], machine: Machine) -> None:
+    """Each refusal is told to the daemon; with nobody reading, telling must not block."""
+    d = daemon('{"a": {"memory": 1073741824}}')
+    a = machine.start("a", "grow", 0, 300)
+    assert a.line() == "ready"
+    d.process.send_signal(signal.SIGSTOP)
+    begin = time.monotonic()
+    for _ in range(600):
+        a.tell("1000")
+        assert a.line().split()[0] == "2"
+    assert time.monotonic() - begin < 4
+    d.process.send_signal(signal.SIGCONT)
+    assert eventually(lambda: d.groups_now()["a"][:2] == [CONTEXT + 300 * MIB, 1])
+
+
+def test_without_a_daemon(machine: Machine, tmp_path: Path) -> None:
+    """Every wrong place ends in one line and a program that runs."""
+    file = tmp_path / "file"
+    file.touch()
+    with contextlib.ExitStack() as open_sockets:
+        for name, kind in (("silent", socket.SOCK_SEQPACKET), ("stream", socket.SOCK_STREAM)):
+            listening = open_sockets.enter_context(socket.socket(socket.AF_UNIX, kind))
+            listening.bind(str(tmp_path / name))
+            listening.listen()
+        _programs_run(machine, tmp_path)
+
+
+def _programs_run(machine: Machine, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    for place in (tmp_path / "nothing", file, tmp_path, tmp_path / "stream", "/" + "x" * 300, tmp_path / "silent"):
+        code, out, err = machine.start("a", "launch-one", GEMLET_SOCKET=str(place)).end(9)
+        assert (code, out) == (0, "0\n"), place
+        assert sum(line.startswith("gemlet: ") for line in err.splitlines()) == 1, err
+        assert "running without limits" in err
+
+
+@pytest.mark.parametrize(
+    "command", [["/bin/ls", "/"], ["/bin/sh", "-c", "echo a; echo b >&2; exit 3"], [sys.executable, "-c", "pass"]]
+)
+def test_programs_without_cuda_notice_nothing(machine: Machine, command: list[str]) -> None:
+    plain, hooked = (machine.start(g, *command[1:], command=command[0]) for g in (None, "a"))
+    assert plain.end() == hooked.end()
+
+    def cost(group: str | None) -> float:
+        begin = time.perf_counter()
+        machine.start(group, *command[1:], command=command[0]).end()
+        return time.perf_counter() - begin
+
+    # The best of a few: what the hook adds, not what the machine does meanwhile.
+    assert min(cost("a") for _ in range(8)) < min(cost(None) for _ in range(8)) + 0.015
+
+
+def test_without_a_driver_and_beside_another_preload(machine: Machine, tmp_path: Path) -> None:
+    environment = machine.environment("a", LD_LIBRARY_PATH="")
+    script = "import ctypes, sys\ntry: ctypes.CDLL('libcuda.so.1')\nexcept OSError: sys.exit(5)"
+    if subprocess.run([sys.executable, "-c", script], env=environment, check=False).returncode not in (0, 5):
+        pytest.fail("the hook without a driver")
+    source = tmp_path / "other.c"
+    source.write_text(
+        "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <unistd.h>\n"
+        'int close(int fd) { static int (*next)(int); if (!next) next = (int (*)(int))dlsym(RTLD_NEXT, "close");'
+        " return next(fd); }\n"
+    )
+    other = tmp_path / "other.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", other, source, "-ldl"], check=True)
+    hook = environment["LD_PRELOAD"]
+    for both in (f"{hook}:{other}", f"{other}:{hook}"):
+        assert machine.run("a", "launch-one", LD_PRELOAD=both, GEMLET_SOCKET=os.devnull) == "0\n"

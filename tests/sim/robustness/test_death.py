@@ -1,0 +1,161 @@
+"""kill -9, SIGSTOP and every way a process can end: the others go on, and the books are exact."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from hurt_machine import CONTEXT, MIB, eventually
+
+if TYPE_CHECKING:
+    from hurt_machine import Machine, Running, Served
+
+STALL = 1.5  # seconds without a round: on a quiet machine it is 50 ms
+
+
+def descriptors() -> int:
+    """Those a server has for its clients."""
+    count = 0
+    for entry in os.scandir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            count += os.readlink(entry.path).startswith(("socket:", "/memfd:", "anon_inode:"))  # noqa: PTH115
+    return count
+
+
+def test_fifty_clients_are_killed_at_random_moments(served: Served, machine: Machine) -> None:
+    served.server.set_group("g", memory=4096 * MIB)
+    survivors = [machine.start("g", "work", 60, 100) for _ in range(2)]
+    for survivor in survivors:
+        assert survivor.line() == "ready"
+    held = 2 * (CONTEXT + 100 * MIB)
+    eventually(lambda: served.used("g") == held)
+    before, dice, stall = descriptors(), random.Random(1), 0.0
+    last = [(s.rounds(), time.monotonic()) for s in survivors]
+    victims: list[Running] = []
+    deadline = time.monotonic() + 9
+    killed = 0
+    while killed < 50 and time.monotonic() < deadline:
+        if len(victims) < 3:
+            victims.append(machine.start("g", "hoard", 60, killed))
+            victims[-1].tell("go")
+        time.sleep(dice.uniform(0, 0.06))
+        for i, survivor in enumerate(survivors):
+            now = time.monotonic()
+            if survivor.rounds() != last[i][0]:
+                last[i] = (survivor.rounds(), now)
+            stall = max(stall, now - last[i][1])
+        if len(victims) == 3 or dice.random() < 0.3:
+            victim = victims.pop(dice.randrange(len(victims)))
+            victim.kill()
+            killed += 1
+    for victim in victims:
+        victim.kill()
+        victim.wait()
+    assert killed >= 25, killed  # a slow machine starts fewer
+    assert stall < STALL
+    eventually(lambda: len(served.clients()) == 2)
+    assert served.used("g") == held
+    assert sorted(c["pid"] for c in served.clients()) == sorted(s.pid for s in survivors)
+    eventually(lambda: descriptors() == before)
+    for survivor in survivors:
+        n = survivor.rounds()
+        eventually(lambda s=survivor, n=n: s.rounds() > n + 3)
+        survivor.kill()
+        survivor.wait()
+    eventually(lambda: not served.clients())
+    assert served.used("g") == 0
+
+
+def test_a_stopped_holder_keeps_nobody_waiting_and_goes_on_later(served: Served, machine: Machine) -> None:
+    stopped, other = (machine.start(g, "work", 60) for g in "ab")
+    eventually(lambda: stopped.rounds() > 5 and other.rounds() > 5)
+    for _ in range(5):
+        stopped.send_signal(signal.SIGSTOP)
+        n = other.rounds()
+        eventually(lambda n=n: other.rounds() > n + 20, STALL)
+        stopped.send_signal(signal.SIGCONT)
+        m = stopped.rounds()
+        eventually(lambda m=m: stopped.rounds() > m + 5, STALL)
+    # Nobody is starved, and half each is still half each.
+    begin = stopped.rounds(), other.rounds()
+    time.sleep(2)
+    share = (stopped.rounds() - begin[0]) / max(1, sum((stopped.rounds(), other.rounds())) - sum(begin))
+    assert 0.3 < share < 0.7
+
+
+def test_a_member_stopped_inside_the_lock_delays_its_group_by_seconds_only(served: Served, machine: Machine) -> None:
+    import wire
+
+    served.server.set_group("g", memory=4096 * MIB)
+    rude = wire.RawClient(machine.socket, "g").attach(served.uuid)
+    rude.ledger.put("lock", rude.slot + 1, size=4)  # as SIGSTOP between two instructions would leave it
+    begin = time.monotonic()
+    program = machine.start("g", "work", 0.2, 10)
+    assert program.end(10)[0] == 0
+    assert time.monotonic() - begin < 6
+    rude.ledger.put("lock", rude.slot + 1, size=4)
+    rude.close()  # ... and its death ends it at once
+    begin = time.monotonic()
+    machine.run("g", "work", 0.2, 10)
+    assert time.monotonic() - begin < 2
+
+
+@pytest.mark.parametrize(
+    "mode", ["exit-holding", "quick-exit", "exit-while-launching", "launch-at-exit", "fork-before", "fork-after"]
+)
+def test_every_exit_ends(served: Served, machine: Machine, mode: str) -> None:
+    """Also with threads blocked at the gate: the neighbour holds the token most of the time."""
+    neighbour = machine.start("b", "work", 60)
+    eventually(lambda: neighbour.rounds() > 3)
+    programs = [machine.start("a", mode, 0.3) for _ in range(3)]
+    children = []
+    for program in programs:
+        code, out, err = program.end(10) if mode != "fork-after" else _end_of_parent(program)
+        assert code == 0, (mode, out, err)
+        children += [int(out)] if mode == "fork-after" else []
+    # A forked child that is still there has nothing: not its parent's memory, not its parent's turn.
+    eventually(lambda: not served.group("a").get("clients"))
+    eventually(lambda: served.used("a") == 0)
+    n = neighbour.rounds()
+    eventually(lambda: neighbour.rounds() > n + 20, STALL)
+    for child in children:
+        os.kill(child, signal.SIGKILL)  # it keeps pipes of ours open
+
+
+def _end_of_parent(program: Running) -> tuple[int, str, str]:
+    out = program.line()  # its child keeps the pipe open
+    return program.wait(10), out, ""
+
+
+def test_exec_returns_what_the_program_held(served: Served, machine: Machine) -> None:
+    program = machine.start("g", "exec", 0.3, 200)
+    eventually(lambda: served.used("g") == CONTEXT + 200 * MIB)
+    eventually(lambda: not served.clients())
+    eventually(lambda: served.used("g") == 0, 3)  # only a process that ended is known at once to hold nothing
+    assert program.poll() is None  # it sleeps on as something else
+
+
+def test_a_program_that_closes_all_its_files_goes_on(served: Served, machine: Machine) -> None:
+    neighbour = machine.start("b", "work", 60)
+    program = machine.start("a", "close-all", 1.5, GEMLET_QUIET="1")
+    code, out, err = program.end()
+    assert code == 0, (code, out, err)  # 10: the hook wrote to a socket of the program's
+    assert neighbour.poll() is None
+
+
+def test_eight_threads_with_streams_and_captures_that_come_and_go(served: Served, machine: Machine) -> None:
+    served.server.set_group("a", memory=8192 * MIB)
+    neighbour = machine.start("b", "work", 60)
+    programs = [machine.start("a", "threads", 3) for _ in range(2)]
+    for program in programs:
+        code, out, err = program.end()
+        assert code == 0, (out, err)
+        assert int(out.split()[0]) > 50
+    n = neighbour.rounds()
+    eventually(lambda: neighbour.rounds() > n + 20, STALL)
+    eventually(lambda: served.used("a") == 0)

@@ -1,0 +1,138 @@
+"""No group ever holds more than its limit, by any API, as NVML counts it, contexts included."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from hurt_machine import CONTEXT, MIB, eventually
+
+if TYPE_CHECKING:
+    from hurt_machine import Machine, Served
+
+LIMIT = 4 * CONTEXT + 700 * MIB
+
+
+@pytest.mark.parametrize("pools", [False, True], ids=["exact", "all"])
+def test_four_processes_allocate_by_every_api(served: Served, machine: Machine, pools: bool) -> None:
+    served.server.set_group("g", memory=LIMIT)
+    sampled = machine.sampler()
+    more = [] if pools else ["exact"]
+    programs = [machine.start("g", "hoard", 4, seed, *more) for seed in range(4)]
+    assert all(p.line() == "ready" for p in programs)
+    for p in programs:
+        p.tell("go")
+    numbers = [list(map(int, p.line().split())) for p in programs]
+    assert all(p.line() == "empty" for p in programs)
+    taken, refused = (sum(n[i] for n in numbers) for i in (0, 1))
+    assert taken > 100
+    assert refused > 20  # the limit was met at all
+    # All have given back what they had: exactly the contexts are left, in the books and on the device.
+    eventually(lambda: served.used("g") == 4 * CONTEXT)
+    most, last = sampled()
+    # A pool chooses how much it grows by, and whether a small allocation opens a new 2 MiB block is seen when it has:
+    # up to one block of each above, for each process (docs/hook.md). Arrays are computed from their description.
+    assert most <= LIMIT + (4 * (32 + 2 + 8) * MIB if pools else 0)
+    assert most > LIMIT * 0.9
+    assert last == 4 * CONTEXT
+    for p in programs:
+        p.tell("")
+        assert p.end()[0] == 0
+    eventually(lambda: not served.clients())
+    assert served.used("g") == 0
+
+
+def test_contexts_of_many_processes_at_once(served: Served, machine: Machine) -> None:
+    served.server.set_group("g", memory=3 * CONTEXT + 10 * MIB)
+    sampled = machine.sampler()
+    programs = [machine.start("g", "wait", 0) for _ in range(8)]
+    eventually(lambda: sum(p.poll() is not None for p in programs) == 5)  # refused
+    assert sum(p.poll() is None for p in programs) == 3
+    most, last = sampled()
+    assert most == last == 3 * CONTEXT
+    assert served.used("g") == 3 * CONTEXT
+
+
+def test_the_limit_moves_under_a_running_program(served: Served, machine: Machine) -> None:
+    def step(mib: int) -> tuple[int, int, int]:
+        program.tell(str(mib))
+        result, free, total = map(int, program.line().split())
+        return result, free // MIB, total // MIB
+
+    served.server.set_group("g", memory=2000 * MIB)
+    program = machine.start("g", "grow", 0, 300)
+    assert program.line() == "ready"
+    assert step(0) == (0, 1200, 2000)
+    served.server.set_group("g", memory=600 * MIB)  # below what it holds
+    assert step(2) == (2, 0, 600)
+    served.server.set_group("g", memory=900 * MIB)
+    assert step(100) == (0, 0, 900)
+    assert step(2) == (2, 0, 900)
+    served.server.set_group("g", memory=None)
+    result, _, total = step(1000)
+    assert result == 0
+    assert total > 100_000
+
+
+def test_wrong_calls_and_over_free(served: Served, machine: Machine) -> None:
+    served.server.set_group("g", memory=2000 * MIB)
+    other = machine.start("g", "wait", 0, 100)
+    assert other.line() == "ready"
+    bad, before, after, total = map(int, machine.run("g", "wrong").split())
+    assert bad == 0
+    assert before == after == 2000 * MIB - 2 * CONTEXT - 100 * MIB
+    assert total == 2000 * MIB
+    eventually(lambda: len(served.clients()) == 1)
+    assert served.used("g") == CONTEXT + 100 * MIB
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        "cuMemAlloc:*=2", "cuMemFree:*=999", "cuMemFree:3=1,cuMemCreate:2=2,cuArrayCreate:1=2", "cuMemAllocAsync:*=2",
+        "cuDevicePrimaryCtxRetain:1=2", "cuLaunchKernel:5=719!",
+    ],
+)  # fmt: skip
+def test_calls_the_driver_refuses_cost_nothing(served: Served, machine: Machine, faults: str) -> None:
+    served.server.set_group("g", memory=LIMIT)
+    neighbour = machine.start("h", "work", 60)
+    for mode in ("hoard", "work"):
+        program = machine.start("g", mode, 0.3, 1, GEMLET_SIM_FAULTS=faults)
+        program.communicate("go\n", timeout=10)
+    eventually(lambda: len(served.clients()) == 1)
+    assert served.used("g") == 0
+    n = neighbour.rounds()
+    eventually(lambda: neighbour.rounds() > n + 10, 2)
+
+
+def test_the_driver_refuses_and_the_program_goes_on(served: Served, machine: Machine) -> None:
+    served.server.set_group("g", memory=LIMIT)
+    program = machine.start("g", "grow", 0, 100, GEMLET_SIM_FAULTS="cuMemAlloc:2=2,cuMemAlloc:3=2")
+    assert program.line() == "ready"
+    for expected in ("2", "2", "0"):
+        program.tell("200")
+        assert program.line().split()[0] == expected
+    assert served.used("g") == CONTEXT + 300 * MIB
+
+
+def test_five_hundred_clients(served: Served, machine: Machine) -> None:
+    import wire
+
+    served.server.set_group("g", memory=LIMIT)
+    polite = machine.start("polite", "work", 60)
+    eventually(lambda: polite.rounds() > 3)
+    clients = [wire.RawClient(machine.socket, f"g{i % 50}").attach(served.uuid) for i in range(500)]
+    for i, client in enumerate(clients):
+        client.ledger.put("slots", i, index=client.slot)
+    n, begin = polite.rounds(), time.monotonic()
+    served.server.snapshot()
+    assert time.monotonic() - begin < 0.2
+    for client in clients:
+        client.send(wire.WANT)
+    eventually(lambda: any(c.state == wire.RUN for c in clients))
+    for client in clients:
+        client.close()
+    wire.opened.clear()
+    eventually(lambda: len(served.clients()) == 1)
+    eventually(lambda: polite.rounds() > n + 20, 5)

@@ -1,0 +1,43 @@
+"""Several devices: a token, a ledger and a limit each."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+import scenarios
+from gemlet import paths
+from scenarios import Machine
+
+GIB, MIB = 1 << 30, 1 << 20
+
+
+def test_one_program_on_two_devices(tmp_path: Path) -> None:
+    if not (Path(paths.lib_dir()) / "sim/libcuda.so.1").exists():
+        pytest.skip("the simulated driver is not built: make native")
+    machine = Machine(simulate=True, workdir=tmp_path)
+    machine.env["GEMLET_SIM_DEVICES"] = "2"
+    with scenarios.Sharing(machine) as sharing:
+        sharing.group("both", memory=4 * GIB)
+        program = subprocess.Popen(
+            [sys.executable, Path(__file__).parent / "two_devices.py"],
+            env=sharing.env("both"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert program.stdout
+        seen = [[int(n) for n in program.stdout.readline().split()] for _ in range(2)]
+        devices = {d["index"]: d["groups"][0] for d in sharing.server.snapshot()["devices"]}
+        program.communicate("\n", timeout=20)
+    assert program.returncode == 0
+    assert set(devices) == {0, 1}
+    for ordinal, group in devices.items():
+        (client,) = group["clients"]
+        assert client["launches"] >= 50
+        assert client["memory"] == (ordinal + 1) * 256 * MIB
+        assert group["used_ns"] >= 50 * 200_000 * 0.8
+        total, used = seen[ordinal]
+        assert total == 4 * GIB
+        assert used >= (ordinal + 1) * 256 * MIB

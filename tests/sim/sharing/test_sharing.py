@@ -1,0 +1,64 @@
+"""The promises, end to end through the real hook and the real server, on the simulated machine."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+import scenarios
+from gemlet import paths
+from scenarios import Machine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+TRIES = 3  # the machine that runs the tests has two cores and other things to do
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    if not (Path(paths.lib_dir()) / "sim/libcuda.so.1").exists():
+        pytest.skip("the simulated driver is not built: make native")
+    return Machine(simulate=True, workdir=tmp_path_factory.mktemp("machine"))
+
+
+def best(measure: Callable[[], T], good: Callable[[T], bool]) -> T:
+    for _ in range(TRIES - 1):
+        if good(value := measure()):
+            return value
+    return measure()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("first", [0.75, 0.5])
+def test_two_groups_get_their_shares(machine: Machine, first: float) -> None:
+    total, error = best(lambda: scenarios.two_groups(machine, first), lambda v: v[0] >= 0.93 and v[1] <= 0.06)
+    assert total >= 0.93  # the driver's own time slicing reaches 0.93 here and 0.91 on an H200, with no control
+    assert error <= 0.06
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_maximum_binds_a_lone_group(machine: Machine) -> None:
+    error = best(lambda: scenarios.capped(machine, 0.25), lambda v: v <= 0.05)
+    assert error <= 0.05
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_alone_costs_nothing(machine: Machine) -> None:
+    assert best(lambda: scenarios.alone(machine), lambda v: v >= 0.97) >= 0.97
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_neighbour_comes_and_goes(machine: Machine) -> None:
+    during, after = best(lambda: scenarios.arrival(machine), lambda v: abs(v[0] - 0.3) <= 0.06 and v[1] >= 0.93)
+    assert during == pytest.approx(0.3, abs=0.06)
+    assert after >= 0.93

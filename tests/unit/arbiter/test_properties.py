@@ -1,0 +1,171 @@
+"""Whatever clients send in whatever order, the arbiter keeps its promises."""
+
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+SPECS: list[dict[str, Any]] = [
+    {},
+    {"min": 0.5},
+    {"min": 0.3, "max": 0.6},
+    {"max": 0.1},
+    {"max": 0.0},
+    {"sm": 0.4},
+    {"sm": 0.5, "weight": 3.0},
+    {"priority": "latency", "max": 0.5},
+    {"priority": "best-effort"},
+    {"priority": "best-effort", "min": 0.2},
+]
+CLIENTS = 5
+client = st.integers(0, CLIENTS)  # the last one does not exist
+hostile = st.one_of(
+    st.tuples(st.just("want"), client),
+    st.tuples(st.just("took"), client),
+    st.tuples(st.just("stop"), client, st.sampled_from(["deadline", "idle", "revoked", "exit"]), st.floats(-1, 20)),
+    st.tuples(st.just("drain"), client, st.floats(-50, 50)),
+    st.tuples(st.just("leave"), client),
+    st.tuples(st.just("join"), client),
+    st.tuples(st.just("change"), st.integers(0, 2), st.sampled_from(SPECS)),
+    st.tuples(st.just("pass"), st.floats(0.001, 150)),
+)
+
+
+class Run:
+    """Carries out steps and follows from the actions alone who may submit."""
+
+    def __init__(self, scene, policy, specs):
+        self.s = scene(policy)
+        self.specs = list(specs)
+        self.group_of = {}
+        for number, spec in enumerate(self.specs):
+            self.s.group(str(number), **spec)
+        for number in range(CLIENTS):
+            self.join(number)
+
+    def join(self, number):
+        if number not in self.group_of:
+            self.group_of[number] = number % len(self.specs)
+            self.s.client(number, str(self.group_of[number]))
+
+    def step(self, what, *args):
+        s = self.s
+        match what:
+            case "want":
+                s.arbiter.want(args[0], s.now)
+            case "took":
+                s.arbiter.took(args[0], s.now)
+            case "stop":
+                s.arbiter.stopped(args[0], args[1], round(args[2] * 1e6), s.now)
+            case "drain":
+                s.arbiter.drained(args[0], s.now + round(args[1] * 1e6), s.now)
+            case "leave":
+                s.arbiter.remove_client(args[0], s.now)
+                self.group_of.pop(args[0], None)
+            case "join" if args[0] < CLIENTS:
+                self.join(args[0])
+            case "change" if args[0] < len(self.specs):
+                self.specs[args[0]] = args[1]
+                s.group(str(args[0]), **args[1])
+            case "pass":
+                s.to(s.ms + args[0])
+        s._act()
+
+    def occupied(self):
+        """Of the multiprocessors, by holders that were not told to stop long ago."""
+        rows = self.s.arbiter.usage(self.s.now)
+        return sum(row["sm"] for row in rows if row["reason"] == "runs")
+
+
+@settings(max_examples=250, deadline=None)
+@given(
+    policy=st.sampled_from(["fair", "gemini", "fifo"]),
+    specs=st.lists(st.sampled_from(SPECS), min_size=1, max_size=3),
+    steps=st.lists(hostile, max_size=60),
+)
+def test_holders_fit_together_and_time_is_charged_once(scene_class, policy, specs, steps):
+    run = Run(scene_class, policy, specs)
+    tails = 0.0
+    changed = overdue = False
+    for step in steps:
+        run.step(*step)
+        changed |= step[0] == "change"
+        tails += 8.0 if step[0] == "stop" else 0.0
+        if not changed:  # a slice that was widened while it ran may be too much for a moment
+            assert run.occupied() <= 1 + 1e-6
+        rows = run.s.arbiter.usage(run.s.now)
+        # A holder that was told to stop and does not pays beside its successor; else time is charged once.
+        overdue |= sum(row["holding"] * row["sm"] for row in rows) > 1 + 1e-6
+        if not overdue and not changed:
+            assert sum(row["used"] * row["sm"] for row in rows) <= run.s.now + tails * 1e6 + 1
+        for row in rows:
+            assert row["used"] >= -1
+            assert row["used"] <= CLIENTS * run.s.now + tails * 1e6 + 1
+            assert row["waiting"] + row["holding"] <= row["clients"]
+    assert run.s.arbiter.next_event() > 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    specs=st.lists(st.sampled_from([s for s in SPECS if s.get("max") != 0.0]), min_size=1, max_size=4),
+    late=st.lists(st.floats(0.7, 1.3), min_size=4, max_size=4),
+)
+def test_saturating_clients_share_without_starving_anyone(scene_class, specs, late):
+    """No starvation, caps hold in every second, nobody idles the device while an eligible group wants."""
+    s = scene_class()
+    for number, spec in enumerate(specs):
+        s.group(str(number), **spec)
+        s.client(number, str(number), wants=True)
+    at_second = {number: [0.0] for number in range(len(specs))}
+    steps = 0
+    while s.ms < 3000:
+        steps += 1
+        assert steps < 15_000, "hands over all the time"
+        ends = {
+            number: holder["granted"] + round((holder["deadline"] - holder["granted"]) * late[number])
+            if holder["deadline"] < 1 << 60 and not holder.get("revoked")
+            else s.now
+            if holder.get("revoked")
+            else 1 << 60
+            for number, holder in s.holders.items()
+        }
+        number = min(ends, key=ends.__getitem__, default=None)
+        until = min(s.now + 100_000_000, ends[number] if number is not None else 1 << 60, s.arbiter.next_event())
+        s.to_ns(max(until, s.now))
+        if number is not None and ends[number] <= s.now and number in s.holders:
+            s.stop(number, "revoked" if s.holders[number].get("revoked") else "deadline")
+            s.want(number)
+        while s.ms // 1000 >= len(at_second[0]):
+            for group, marks in at_second.items():
+                marks.append(s.used(str(group)))
+        if not s.holders:
+            reasons = [row["reason"] for row in s.arbiter.usage(s.now)]
+            assert all(reason.startswith("at its maximum") for reason in reasons), reasons
+    slices = [spec.get("sm", 1.0) for spec in specs]
+    at_a_time = len(specs) if sum(slices) <= 1 else int(1 / max(slices))
+    guaranteed = sum(spec.get("min", 0.0) for spec in specs) <= at_a_time
+    for number, spec in enumerate(specs):
+        marks = at_second[number]
+        for before, after in pairwise(marks):
+            assert after - before <= 1000 * spec.get("max", 1.0) + 60
+        if spec.get("priority") != "best-effort" or spec.get("min"):
+            assert s.used(str(number)) > 0
+            if guaranteed:
+                assert s.used(str(number)) / s.ms >= spec.get("min", 0.0) - 0.04
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    policy=st.sampled_from(["fair", "gemini", "fifo"]),
+    specs=st.lists(st.sampled_from(SPECS), min_size=1, max_size=3),
+    steps=st.lists(hostile, max_size=40),
+)
+def test_the_same_events_give_the_same_actions(scene_class, policy, specs, steps):
+    logs = []
+    for _ in range(2):
+        run = Run(scene_class, policy, specs)
+        for step in steps:
+            run.step(*step)
+        logs.append(run.s.log)
+    assert logs[0] == logs[1]

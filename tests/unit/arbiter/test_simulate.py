@@ -1,0 +1,85 @@
+"""Workload files and `gemlet simulate`."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import gemlet.simulate
+from gemlet.cli.simulate import command
+from gemlet.errors import ConfigError, UsageError
+from gemlet.simulate.report import fill_bins, percentile, shortfall
+from gemlet.simulate.workload import MILLISECOND, SECOND, load, parse_duration
+
+EXAMPLES = sorted((Path(gemlet.simulate.__file__).parent / "examples").glob("*.toml"))
+
+
+@pytest.mark.parametrize("file", EXAMPLES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("policy", ["fair", "gemini", "fifo"])
+def test_the_examples_run(file, policy):
+    result = CliRunner().invoke(command, [str(file), "--policy", policy, "--duration", "3s"], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert "simulated, virtual time" in result.output
+    result = CliRunner().invoke(command, [str(file), "--policy", policy, "--duration", "3s", "-o", "json"])
+    report = json.loads(result.output)
+    assert report["simulated"] is True
+    assert report["policy"] == policy
+    assert 0.5 < report["busy"] < 1.001
+
+
+def test_there_are_examples():
+    assert len(EXAMPLES) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "no [[group]]"),
+        ("[[group]]\nname='a'", "no [[group]] with"),
+        ("[[group]]\nname='a'\nmaxx=1\n[[group.program]]", "'maxx' is unknown"),
+        ("[[group]]\nname='a'\n[[group.program]]\nkind='lazy'", "kind 'lazy'"),
+        ("[[group]]\nname='a'\n[[group.program]]\nwork=5", "needs a unit"),
+        ("[[group]]\nname='a'\n[[group.program]]\nwork='5 parsecs'", "not a duration"),
+        ("[[group]]\nname='a'\nmin='lots'\n[[group.program]]", "not a share"),
+        ("[[group]]\nname='a'\npriority='urgent'\n[[group.program]]", "urgent"),
+        ("[group]\nname='a'", "is written [[group]]"),
+        ("group = [", "Invalid"),
+    ],
+)
+def test_a_wrong_workload_says_what_is_wrong(tmp_path, text, complaint):
+    file = tmp_path / "w.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        load(file)
+    assert complaint in error.value.message
+    assert str(file) in str(error.value)
+
+
+def test_senseless_groups_and_durations_are_usage_errors(tmp_path):
+    file = tmp_path / "w.toml"
+    file.write_text("[[group]]\nname='a'\nmin=0.5\nmax=0.4\n[[group.program]]")
+    for arguments in ([str(file)], [str(EXAMPLES[0]), "--duration", "soon"]):
+        result = CliRunner().invoke(command, arguments)
+        assert isinstance(result.exception, UsageError)
+
+
+def test_durations():
+    assert parse_duration("1.5s") == 3 * SECOND // 2
+    assert parse_duration("155 us") == 155_000
+    with pytest.raises(ValueError, match="duration"):
+        parse_duration("20")
+
+
+def test_statistics():
+    assert percentile([], 0.5) is None
+    assert percentile([3, 1, 2], 0.5) == 2
+    assert fill_bins([(5 * MILLISECOND, 25 * MILLISECOND)], 30 * MILLISECOND) == [
+        5 * MILLISECOND,
+        10 * MILLISECOND,
+        5 * MILLISECOND,
+    ]
+    bins = 100
+    half = shortfall([4 * MILLISECOND] * bins, [10 * MILLISECOND] * bins, [0.5] * bins)
+    assert half == pytest.approx(0.1)
+    assert shortfall([0] * bins, [0] * bins, [0.5] * bins) is None

@@ -1,0 +1,366 @@
+"""The course of single turns: terms, hand-over, charging, parking, holders that do not stop, senseless events."""
+
+import pytest
+
+
+def pair(scene, **parameters):
+    s = scene(**parameters)
+    s.group("a")
+    s.group("b")
+    s.client(1, "a")
+    s.client(2, "b")
+    return s
+
+
+def test_a_lone_group_has_no_deadline(scene):
+    s = pair(scene)
+    s.want(1)
+    assert s.deadline(1) is None
+    assert not s.holders[1]["contended"]
+
+
+def test_an_arrival_shortens_the_deadline_and_a_departure_lifts_it(scene):
+    s = pair(scene)
+    s.want(1)
+    s.to(500)
+    s.want(2)
+    assert s.deadline(1) is not None
+    assert s.holders[1]["contended"]
+    assert s.deadline(1) - 500 <= 100
+    s.to(500.5)
+    s.leave(2)
+    assert s.deadline(1) is None or s.holders[1]["revoked"]
+
+
+def test_a_newcomer_does_not_cut_a_turn_that_just_began(scene):
+    s = pair(scene, quantum_min=2_000_000)
+    s.want(1)
+    s.to(1)
+    s.want(2)
+    assert s.deadline(1) >= 2
+
+
+def test_the_window_says_who_shares(scene):
+    s = scene(window_alone=8_000_000, window_shared=400_000, window_latency=40_000)
+    s.group("a")
+    s.group("b")
+    s.group("fast", priority="latency")
+    s.client(1, "a", wants=True)
+    assert s.holders[1]["window"] == 8_000_000
+    s.client(2, "b")
+    assert s.holders[1]["window"] == 400_000
+    s.client(3, "fast")
+    assert s.holders[1]["window"] == 40_000
+
+
+def test_the_next_is_granted_before_the_drain_and_the_tail_is_charged_to_its_owner(scene):
+    s = pair(scene)
+    s.want(1)
+    s.want(2)
+    end = s.deadline(1)
+    s.to(end)
+    s.stop(1, tail=1.0)
+    assert 2 in s.holders
+    s.to(end + 2)
+    s.drain(1, end + 1.5)
+    assert s.used("a") == pytest.approx(end + 1.5, abs=1e-6)
+    assert s.used("b") == pytest.approx(0.5, abs=1e-6)
+
+
+def test_a_drain_earlier_than_estimated_is_corrected_too(scene):
+    s = pair(scene)
+    s.want(1)
+    s.want(2)
+    end = s.deadline(1)
+    s.to(end)
+    s.stop(1, tail=2.0)
+    s.to(end + 2.5)
+    s.drain(1, end + 0.25)
+    assert s.used("a") == pytest.approx(end + 0.25, abs=1e-6)
+    assert s.used("b") == pytest.approx(2.25, abs=1e-6)
+
+
+def test_a_drain_late_by_one_hardware_turn_was_the_next_ones_time(scene):
+    s = pair(scene, hardware_turn=2_400_000)
+    s.want(1)
+    s.want(2)
+    end = s.deadline(1)
+    s.to(end)
+    s.stop(1, tail=0.4)
+    s.to(end + 3)
+    s.drain(1, end + 0.4 + 2.3)
+    assert s.used("a") == pytest.approx(end + 0.4, abs=1e-6)
+    assert s.used("b") == pytest.approx(2.6, abs=1e-6)
+
+
+def test_a_drain_that_nobody_reports_ends_as_estimated(scene):
+    s = pair(scene)
+    s.want(1)
+    s.to(10)
+    s.stop(1, tail=1.0)
+    s.to(50)
+    assert s.used("a") == pytest.approx(11, abs=1e-6)
+    s.drain(1, 49)  # very late news are better than none
+    assert s.used("a") == pytest.approx(49, abs=1e-6)
+
+
+def test_an_idle_token_is_parked_taken_and_taken_away(scene):
+    s = pair(scene)
+    s.want(1)
+    s.to(5)
+    s.stop(1, "idle")
+    assert s.parked == {1}
+    s.to(50)
+    assert s.used("a") == pytest.approx(5)
+    s.took(1)
+    s.to(60)
+    s.stop(1, "idle")
+    assert s.used("a") == pytest.approx(15)
+    s.want(2)
+    assert s.parked == set()
+    assert [kind for _, kind, _ in s.log[-2:]] == ["unpark", "grant"]
+    assert 2 in s.holders
+
+
+def test_who_took_before_it_was_taken_away_holds_and_the_other_waits(scene):
+    s = pair(scene)
+    s.want(1)
+    s.stop(1, "idle")
+    s.want(2)  # unpark 1, grant 2; but 1 was faster
+    s.took(1)
+    assert s.holders[2]["revoked"]
+    del s.holders[2]
+    usage = s.usage("b")
+    assert (usage["waiting"], usage["holding"]) == (1, 0)
+    s.to(s.deadline(1))
+    s.stop(1)
+    assert 2 in s.holders
+
+
+def test_taking_what_was_never_parked_is_ignored(scene):
+    s = pair(scene)
+    s.want(1)
+    s.arbiter.took(2, 0)
+    assert s.usage("b")["holding"] == 0
+    assert s.arbiter.ignored == 1
+
+
+def test_taking_long_after_it_was_taken_away_is_ignored(scene):
+    s = pair(scene)
+    s.want(1)
+    s.stop(1, "idle")
+    s.want(2)
+    s.to(5)
+    s.arbiter.took(1, s.now)
+    assert s.usage("a")["holding"] == 0
+    assert s.usage("b")["holding"] == 1
+
+
+def test_a_holder_that_does_not_stop_no_longer_keeps_others_waiting_and_goes_on_paying(scene):
+    s = pair(scene, grace=3_000_000)
+    s.want(1)
+    s.want(2)
+    end = s.deadline(1)
+    s.to(end + 2.9)
+    assert 2 not in s.holders
+    s.to(end + 3.1)
+    assert 2 in s.holders
+    assert s.usage("a")["reason"] == "was told to stop and still runs"
+    s.to(end + 10)
+    s.stop(1)
+    assert s.used("a") == pytest.approx(end + 10)
+
+
+def test_death_of_the_holder_hands_over_at_once(scene):
+    s = pair(scene)
+    s.want(1)
+    s.want(2)
+    s.to(1)
+    s.leave(1)
+    assert 2 in s.holders
+    assert s.used("a") == pytest.approx(1)
+    assert s.deadline(2) is None
+
+
+@pytest.mark.parametrize("state", ["idle", "waiting", "holding", "draining", "parked", "overdue"])
+def test_a_client_may_go_in_any_state(scene, state):
+    s = pair(scene)
+    if state in {"holding", "draining", "parked", "overdue"}:
+        s.want(1)
+    if state == "waiting":
+        s.want(2)
+        s.want(1)
+    if state == "draining":
+        s.stop(1, tail=1.0)
+    if state == "parked":
+        s.stop(1, "idle")
+    if state == "overdue":
+        s.want(2)
+        s.to(200)
+    s.leave(1)
+    s.to(300)
+    s.leave(2)
+    s.arbiter.remove_group(s.groups["a"], s.now)
+    s.group("a")  # the slot is free again
+    s.client(7, "a", wants=True)
+    assert 7 in s.holders
+
+
+def test_senseless_events_are_ignored_and_counted(scene):
+    s = pair(scene)
+    s.want(1)
+    a = s.arbiter
+    before = a.ignored
+    a.want(1, 0)  # holds already
+    a.stopped(2, "deadline", 5, 0)  # holds nothing
+    a.drained(2, 0, 0)  # not counted: a polite client says so even if its turn was over when it stopped
+    a.want(99, 0)
+    a.remove_client(99, 0)
+    a.add_client(1, s.groups["b"], 0)  # twice
+    a.add_client(5, 4711, 0)
+    a.took(1, 0)
+    assert a.ignored == before + 7
+    assert s.usage("a")["holding"] == 1
+    a.want(2, 10)
+    a.tick(-5)  # time does not run backwards
+    assert s.usage("b")["waiting"] == 1
+
+
+def test_an_absurd_tail_does_not_make_others_run_for_nothing(scene):
+    s = pair(scene, window_alone=8_000_000)
+    s.want(1)
+    s.want(2)
+    s.to(s.deadline(1))
+    start = s.ms
+    s.stop(1, tail=3_600_000.0)
+    s.to(start + 20)
+    assert s.used("b") == pytest.approx(12)
+
+
+def test_slices_that_fit_hold_together(scene):
+    s = scene()
+    for name, sm in (("a", 0.5), ("b", 0.3), ("c", 0.2), ("d", 0.5)):
+        s.group(name, sm=sm)
+    for number, name in enumerate("abcd"):
+        s.client(number, name, wants=True)
+    assert set(s.holders) == {0, 1, 2}
+    s.to(s.deadline(0))
+    s.stop(0)
+    assert set(s.holders) == {1, 2, 3}
+
+
+def test_a_wide_slice_is_not_starved_by_narrow_ones(scene):
+    s = scene()
+    s.group("wide")
+    s.group("left", sm=0.5)
+    s.group("right", sm=0.5)
+    s.client(1, "left", wants=True)
+    s.client(2, "right", wants=True)
+    s.client(3, "wide", wants=True)
+    share = {1: 0, 2: 0, 3: 0}
+    while s.ms < 3000:
+        client, holder = min(s.holders.items(), key=lambda item: item[1]["deadline"])
+        s.to_ns(max(s.now, holder["deadline"]))
+        share[client] += s.now - holder["granted"]
+        s.stop(client)
+        s.want(client)
+    assert share[3] / s.now > 0.4
+    assert share[1] / s.now > 0.4
+
+
+def test_clients_of_one_group_take_turns(scene):
+    s = scene()
+    s.group("a")
+    s.group("b")
+    for number in range(3):
+        s.client(number, "a", wants=True)
+    s.client(9, "b", wants=True)
+    used = dict.fromkeys([0, 1, 2, 9], 0.0)
+    while s.ms < 6000:
+        (client,) = s.holders
+        start = s.ms
+        s.to(s.deadline(client))
+        used[client] += s.ms - start
+        s.stop(client)
+        s.want(client)
+    assert used[9] / s.ms == pytest.approx(0.5, abs=0.01)
+    for number in range(3):
+        assert used[number] / s.ms == pytest.approx(1 / 6, abs=0.01)
+
+
+def test_a_group_alone_shares_among_its_clients(scene):
+    s = scene()
+    s.group("a")
+    s.client(1, "a", wants=True)
+    s.client(2, "a", wants=True)
+    s.to(s.deadline(1))
+    s.stop(1)
+    s.want(1)
+    assert set(s.holders) == {2}
+    assert s.deadline(2) - s.ms < 101
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"min": 0.5, "max": 0.4},
+        {"min": -0.1},
+        {"max": 1.1},
+        {"min": float("nan")},
+        {"max": float("nan")},
+        {"weight": 0.0},
+        {"weight": float("inf")},
+        {"sm": 0.0},
+        {"sm": float("nan")},
+        {"priority": "urgent"},
+    ],
+)
+def test_senseless_groups_are_refused(scene, spec):
+    with pytest.raises(ValueError, match=r"must be|above max|unknown"):
+        scene().group("a", **spec)
+
+
+def test_unknown_policies_and_parameters_are_refused(scene):
+    with pytest.raises(ValueError, match="there are: fair, gemini, fifo"):
+        scene("lottery")
+    with pytest.raises(ValueError, match="quantum_mni"):
+        scene("fair", quantum_mni=1)
+    with pytest.raises(ValueError, match="switch_loss"):
+        scene("fair", switch_loss=0.0)
+
+
+def test_a_group_with_clients_stays(scene):
+    s = pair(scene)
+    with pytest.raises(ValueError, match="still has clients"):
+        s.arbiter.remove_group(s.groups["a"], 0)
+
+
+def test_reasons_are_for_people(scene):
+    s = pair(scene)
+    s.group("never", max=0.0)
+    s.client(3, "never", wants=True)
+    assert s.usage("never")["reason"] == "its maximum is 0: it never runs"
+    assert s.usage("a")["reason"] == "idle"
+    s.want(1)
+    s.want(2)
+    assert s.usage("a")["reason"] == "runs"
+    left = -(-s.deadline(1) // 1)
+    assert s.usage("b")["reason"] == f"waits: 'a' holds the token for {left:.0f} ms more"
+
+
+def test_fifo_serves_in_order_of_arrival(scene):
+    s = scene("fifo", gemini_base_quota=50_000_000)
+    s.group("a")
+    s.group("b")
+    for number, group in ((1, "a"), (2, "b"), (3, "a")):
+        s.client(number, group, wants=True)
+        s.to(number)
+    order = []
+    for _ in range(6):
+        (client,) = s.holders
+        order.append(client)
+        assert s.deadline(client) == pytest.approx(s.holders[client]["granted"] / 1e6 + 50)
+        s.to(s.deadline(client))
+        s.stop(client)
+        s.want(client)
+    assert order == [1, 2, 3, 1, 2, 3]

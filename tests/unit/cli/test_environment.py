@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import pytest
+
+from gemlet.cli.environment import Membership, choose_device, for_program, variables
+from gemlet.errors import GemletError, UsageError
+
+MEMBER = Membership(group="g", socket="/run/x/gemlet.sock")
+
+
+@pytest.fixture
+def libraries(tmp_path, monkeypatch):
+    (tmp_path / "sim").mkdir()
+    (tmp_path / "libgemhook.so.1").touch()
+    (tmp_path / "sim" / "libcuda.so.1").touch()
+    monkeypatch.setenv("GEMLET_LIB_DIR", str(tmp_path))
+    return tmp_path
+
+
+def test_the_hook_is_preloaded_first_and_by_absolute_path(libraries):
+    hook = f"{libraries}/libgemhook.so.1"
+    assert variables(MEMBER, {})["LD_PRELOAD"] == hook
+    assert variables(MEMBER, {"LD_PRELOAD": "/a.so:/b.so"})["LD_PRELOAD"] == f"{hook}:/a.so:/b.so"
+    assert variables(MEMBER, {"LD_PRELOAD": f"/a.so:{hook}"})["LD_PRELOAD"] == f"{hook}:/a.so"
+
+
+def test_group_and_socket(libraries):
+    assert variables(MEMBER, {})["GEMLET_GROUP"] == "g"
+    assert variables(MEMBER, {})["GEMLET_SOCKET"] == "/run/x/gemlet.sock"
+    assert "GEMLET_STRICT" not in variables(MEMBER, {})
+    strict = Membership(group="g", socket="/x", strict=True)
+    assert variables(strict, {})["GEMLET_STRICT"] == "1"
+
+
+def test_simulated(libraries):
+    simulated = Membership(group="g", socket="/x", machine="/x/machine")
+    changed = variables(simulated, {"LD_LIBRARY_PATH": "/usr/local/lib"})
+    assert changed["LD_LIBRARY_PATH"] == f"{libraries}/sim:/usr/local/lib"
+    assert changed["GEMLET_SIM_DIR"] == "/x/machine"
+
+
+def test_settings_of_an_outer_group_do_not_leak(libraries):
+    outer = {
+        "GEMLET_GROUP": "outer",
+        "GEMLET_STRICT": "1",
+        "GEMINI_GROUP_NAME": "old",
+        "GEMINI_IPC_DIR": "/t",
+        "A": "b",
+    }
+    inner = for_program(MEMBER, outer)
+    assert inner["GEMLET_GROUP"] == "g"
+    assert inner["A"] == "b"
+    assert not {"GEMLET_STRICT", "GEMINI_GROUP_NAME", "GEMINI_IPC_DIR"} & inner.keys()
+
+
+@pytest.mark.parametrize("name", ["with space", "with:colon"])
+def test_a_path_the_loader_cannot_read_is_refused(tmp_path, monkeypatch, name):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "libgemhook.so.1").touch()
+    monkeypatch.setenv("GEMLET_LIB_DIR", str(tmp_path / name))
+    with pytest.raises(GemletError, match="loader"):
+        variables(MEMBER, {})
+
+
+def test_a_missing_hook_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("GEMLET_LIB_DIR", str(tmp_path))
+    with pytest.raises(GemletError, match="does not exist"):
+        variables(MEMBER, {})
+
+
+def test_device_counts_as_nvidia_smi_does():
+    assert choose_device(1, {}) == ({"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, 1)
+
+
+@pytest.mark.parametrize(
+    ("visible", "order", "number", "shown", "index"),
+    [
+        ("2,3", None, 0, "2", None),
+        ("2,3", "PCI_BUS_ID", 1, "3", 3),
+        ("GPU-abc, GPU-def", None, 1, "GPU-def", None),
+    ],
+)
+def test_device_counts_within_an_existing_mapping(visible, order, number, shown, index):
+    base = {"CUDA_VISIBLE_DEVICES": visible} | ({"CUDA_DEVICE_ORDER": order} if order else {})
+    assert choose_device(number, base) == ({"CUDA_VISIBLE_DEVICES": shown}, index)
+
+
+@pytest.mark.parametrize("visible", ["", "2,3"])
+def test_device_outside_the_mapping(visible):
+    with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES"):
+        choose_device(2, {"CUDA_VISIBLE_DEVICES": visible})

@@ -1,0 +1,157 @@
+"""The frame of the command line: errors, hints, exit codes, help, and what each verb imports."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+
+import click
+import pytest
+
+from gemlet.cli import main
+from gemlet.errors import ConfigError, GemletError, Refused
+
+
+@pytest.fixture(autouse=True)
+def no_daemon(tmp_path, monkeypatch):
+    monkeypatch.setenv("GEMLET_RUNTIME_DIR", str(tmp_path))
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    def install(error):
+        @click.command()
+        def command():
+            raise error
+
+        monkeypatch.setitem(main.VERBS, "fail", ("tests_failing:command", "Fail"))
+        monkeypatch.setitem(sys.modules, "tests_failing", type(sys)("tests_failing"))
+        sys.modules["tests_failing"].command = command
+
+    return install
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "printed"),
+    [
+        (GemletError("it broke", hint="mend it"), 125, "error: it broke\n\nhint: mend it\n"),
+        (Refused("no"), 125, "error: no\n"),
+        (ConfigError("bad share", path="a.toml", line=3, column=7), 125, "error: a.toml:3:7: bad share\n"),
+        (KeyboardInterrupt(), 130, "\n"),  # click ends the line that has ^C in it,
+    ],
+)
+def test_errors(failing, capsys, error, code, printed):
+    failing(error)
+    assert main.run(["fail"]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == printed
+
+
+def test_did_you_mean(capsys):
+    assert main.run(["statsu"]) == 2
+    assert "status" in capsys.readouterr().err
+
+
+def test_unknown_option_names_the_nearest(capsys):
+    assert main.run(["run", "--memroy", "1GiB", "--", "true"]) == 2
+    assert "--memory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["run"], ["run", "--min", "140%", "--", "true"], ["run", "--memory", "x", "true"]]
+)
+def test_usage_errors(capsys, arguments):
+    assert main.run(arguments) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("error: ")
+    assert "hint: " in err
+
+
+def test_colour_only_on_a_terminal_and_without_no_color(monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b[" in main._word("error:", "red")
+    monkeypatch.setenv("NO_COLOR", "")
+    assert main._word("error:", "red") == "error:"
+
+
+def test_version(capsys):
+    assert main.run(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("gemlet ")
+
+
+def test_overview_lists_every_verb_without_importing_one(capsys):
+    assert main.run(["-h"]) == 0
+    shown = capsys.readouterr().out
+    for name, (_, line) in main.VERBS.items():
+        assert name in shown
+        assert line in shown
+
+
+OURS = [verb for verb in main.VERBS if verb != "simulate"]
+
+
+@pytest.mark.parametrize("verb", OURS)
+def test_every_verb_has_help_with_an_example(capsys, verb):
+    assert main.run([verb, "-h"]) == 0
+    assert f"gemlet {verb}" in capsys.readouterr().out.split("\n\n", 1)[1]
+
+
+@pytest.mark.parametrize("verb", list(main.VERBS))
+def test_every_verb_can_be_imported(verb):
+    module, _, attribute = main.VERBS[verb][0].partition(":")
+    assert isinstance(getattr(importlib.import_module(module), attribute), click.Command)
+
+
+@pytest.mark.parametrize(("verb", "arguments"), [("run", ["--", "true"]), ("set", ["team"])])
+@pytest.mark.parametrize("option", ["min", "max", "memory", "priority"])
+def test_options_from_the_environment(monkeypatch, capsys, verb, arguments, option):
+    monkeypatch.setenv(f"GEMLET_{verb}_{option}".upper(), "?!")
+    assert main.run([verb, *arguments]) == 2
+    assert f"--{option}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(capsys, shell):
+    assert main.run(["completion", shell]) == 0
+    assert "_GEMLET_COMPLETE" in capsys.readouterr().out
+
+
+def test_status_without_a_daemon(capsys):
+    assert main.run(["status"]) == 125
+    assert "hint: start one" in capsys.readouterr().err
+
+
+def test_run_imports_only_click_and_the_standard_library():
+    program = (
+        "import sys; before = set(sys.modules); import gemlet.cli.main, gemlet.cli.run;"
+        "import json; print(json.dumps(sorted({m.split('.')[0] for m in sys.modules} - set(sys.stdlib_module_names))))"
+    )
+    script = f"import sys; sys.path[:0] = {sys.path!r}; {program}"
+    done = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, check=True)
+    assert set(json.loads(done.stdout)) <= {"gemlet", "click", "__main__", "__mp_main__"}
+
+
+def test_alone_it_shows_the_overview_and_no_error(capsys):
+    assert main.run([]) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("Usage: gemlet")
+    assert "error:" not in printed
+    assert "hint:" not in printed
+
+
+@pytest.mark.parametrize("simulate", [[], ["--simulate"]])
+def test_the_hint_without_a_daemon_is_for_the_machine_that_was_meant(tmp_path, monkeypatch, capsys, simulate):
+    monkeypatch.setenv("GEMLET_RUNTIME_DIR", str(tmp_path))
+    assert main.run(["status", *simulate]) == 125
+    assert f"hint: start one with `gemlet run{' --simulate' * bool(simulate)} -- COMMAND`" in capsys.readouterr().err
+    assert main.run(["stop", *simulate]) == 125
+    assert "nothing to stop" in capsys.readouterr().err
+
+
+def test_a_limit_of_no_memory_is_refused(capsys):
+    assert main.run(["run", "--memory", "0", "--", "true"]) == 2
+    assert "not even for a context" in capsys.readouterr().err

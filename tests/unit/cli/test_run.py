@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from gemlet.cli.run import NotExecutable, NotFound, find_program, granted_line
+
+
+def joined(**changes):
+    granted = {"min": 0.3, "max": 0.6, "memory": 8 << 30, "priority": "normal"} | changes.pop("granted", {})
+    return {"group": "train-1", "simulated": False, "granted": granted} | changes
+
+
+def test_one_line_says_what_was_granted_and_what_to_type_next():
+    line = granted_line(joined(), None)
+    assert line == "gemlet: group train-1: 30% guaranteed, up to 60%, 8 GiB of memory; see: gemlet top"
+
+
+def test_what_is_not_limited_is_not_mentioned():
+    assert "memory" not in granted_line(joined(granted={"memory": None}), None)
+    assert "device 1" in granted_line(joined(), 1)
+    assert "latency" in granted_line(joined(granted={"priority": "latency"}), None)
+
+
+def test_simulated_is_said():
+    assert granted_line(joined(simulated=True), None).startswith("gemlet (simulated): ")
+
+
+@pytest.fixture
+def path(tmp_path, monkeypatch):
+    first, second = tmp_path / "first", tmp_path / "second"
+    for directory in (first, second):
+        directory.mkdir()
+    monkeypatch.setenv("PATH", f"{first}{os.pathsep}{second}")
+    return first, second
+
+
+def test_found_as_execvp_does(path):
+    first, second = path
+    (first / "tool").touch(mode=0o644)
+    (second / "tool").touch(mode=0o755)
+    assert find_program("tool") == str(second / "tool")
+    assert find_program(str(second / "tool")) == str(second / "tool")
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may execute what has any x bit, and this has none")
+def test_not_executable_as_a_user(path):
+    (path[0] / "tool").touch(mode=0o644)
+    with pytest.raises(NotExecutable) as error:
+        find_program("tool")
+    assert error.value.exit_code == 126
+
+
+def test_not_executable(path, tmp_path):
+    (path[0] / "tool").touch(mode=0o644)
+    with pytest.raises(NotExecutable) as error:
+        find_program("tool")
+    assert error.value.exit_code == 126
+    with pytest.raises(NotExecutable, match="directory"):
+        find_program(str(tmp_path))
+
+
+def test_not_found(path):
+    with pytest.raises(NotFound) as error:
+        find_program("tool")
+    assert error.value.exit_code == 127

@@ -1,0 +1,148 @@
+"""Stand-ins for the native server and NVML, as small as the daemon's view of them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+from gemlet.devices.device import DeviceInfo
+from gemlet.errors import DeviceError
+
+UUID = bytes(range(16))
+UUID_TEXT = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
+
+
+class FakeServer:
+    """Keeps what it is told; clients are put in by tests with `add_client`."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, dict[str, Any]] = {}
+        self.devices: dict[bytes, dict[str, Any]] = {}
+        self.clients: dict[str, list[dict[str, Any]]] = {}
+        self.used_ns: dict[str, int] = {}
+        self.listening: dict[str, tuple[str | None, int]] = {}
+        self.process_memory: dict[tuple[bytes, int], int] = {}
+        self.running = False
+        self.events: list[dict[str, Any]] = []
+        self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._sockets: list[socket.socket] = []
+
+    def listen(self, path: str, group: str | None = None, mode: int = 0o600) -> None:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind(path)
+        listener.listen()
+        Path(path).chmod(mode)
+        self._sockets.append(listener)
+        self.listening[path] = (group, mode)
+
+    def add_device(self, uuid: bytes, index: int, *, policy: str) -> None:
+        self.devices[uuid] = {"index": index, "policy": policy}
+
+    def set_group(self, name: str, **limits: Any) -> None:
+        if limits["min"] > limits["max"]:
+            raise ValueError("min is above max")
+        self.groups[name] = limits
+
+    def remove_group(self, name: str) -> bool:
+        if self.clients.get(name):
+            return False
+        self.groups.pop(name, None)
+        return True
+
+    def start(self) -> None:
+        self.running = True
+
+    def stop(self) -> None:
+        self.running = False
+        for listener in self._sockets:
+            listener.close()
+        if self._eventfd >= 0:
+            os.close(self._eventfd)
+            self._eventfd = -1
+
+    def snapshot(self) -> dict[str, Any]:
+        devices = [
+            {
+                "uuid": uuid,
+                "index": device["index"],
+                "policy": device["policy"] or "fair",
+                "groups": [self._group(name, limits) for name, limits in self.groups.items()],
+            }
+            for uuid, device in self.devices.items()
+        ]
+        return {"devices": devices, "now_ns": time.monotonic_ns(), "denied": 0}
+
+    def _group(self, name: str, limits: dict[str, Any]) -> dict[str, Any]:
+        clients = self.clients.get(name, [])
+        return {
+            "name": name,
+            **{key: limits[key] for key in ("min", "max", "weight", "priority")},
+            "target": limits["min"],
+            "used_ns": self.used_ns.get(name, 0),
+            "memory_limit": limits["memory"],
+            "memory_used": sum(client["memory"] for client in clients),
+            "unledgered": 0,
+            "reason": "below its minimum" if clients else "",
+            "clients": clients,
+        }
+
+    def set_process_memory(self, uuid: bytes, pid: int, size: int, seen: tuple[int, int] | None = None) -> None:
+        self.process_memory[uuid, pid] = size
+
+    def eventfd(self) -> int:
+        return self._eventfd
+
+    def take_events(self) -> list[dict[str, Any]]:
+        taken, self.events = self.events, []
+        return taken
+
+    # --- for tests ---
+
+    def add_client(self, group: str, *, pid: int = 4242, memory: int = 0) -> dict[str, Any]:
+        client = {
+            "id": len(self.clients) + 1,
+            "pid": pid,
+            "uid": os.getuid(),
+            "command": "train",
+            "state": "runs",
+            "memory": memory,
+            "launches": 7,
+            "contexts": 1,
+            "since_ns": time.monotonic_ns(),
+        }
+        self.clients.setdefault(group, []).append(client)
+        return client
+
+    def emit(self, **event: Any) -> None:
+        self.events.append(event)
+        os.eventfd_write(self._eventfd, 1)
+
+
+class FakeInventory:
+    """One device; ``held`` is what NVML says each process holds. ``broken`` makes the driver not answer."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, int] = {}
+        self.broken = False
+
+    def devices(self) -> list[DeviceInfo]:
+        if self.broken:
+            raise DeviceError("NVML does not answer")
+        return [
+            DeviceInfo(
+                uuid=UUID_TEXT,
+                index=0,
+                name="Fake H200",
+                memory_total=150 << 30,
+                memory_used=1 << 30,
+                utilization=0.25,
+            )
+        ]
+
+    def process_memory(self, uuid: str) -> dict[int, int]:
+        if self.broken:
+            raise DeviceError("NVML does not answer")
+        return dict(self.held)

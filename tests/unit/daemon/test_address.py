@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pytest
+
+from gemlet.daemon import address, protocol
+from gemlet.errors import DaemonError, Refused
+
+
+@pytest.fixture(autouse=True)
+def runtime(tmp_path, monkeypatch):
+    monkeypatch.setenv("GEMLET_RUNTIME_DIR", str(tmp_path / "rt"))
+    return tmp_path / "rt"
+
+
+def test_the_systems_daemon_before_ones_own(runtime):
+    assert [e.kind for e in address.candidates()] == ["system", "user"]
+    assert address.candidates()[1].directory == runtime
+
+
+def test_a_named_one_is_the_only_one(tmp_path):
+    for named in (tmp_path, tmp_path / "gemlet.sock", tmp_path / "api.sock"):
+        (endpoint,) = address.candidates(str(named))
+        assert endpoint.directory == tmp_path
+        assert endpoint.kind == "explicit"
+
+
+def test_simulated_has_a_directory_of_its_own(runtime):
+    (endpoint,) = address.candidates(simulate=True)
+    assert endpoint.directory == runtime / "sim"
+    assert endpoint.machine.parent == endpoint.directory
+
+
+def test_inside_a_simulated_program_everything_is_simulated(tmp_path):
+    (tmp_path / "machine").mkdir()
+    (endpoint,) = address.candidates(str(tmp_path / "gemlet.sock"))
+    assert endpoint.kind == "simulated"
+
+
+def test_simulate_inside_a_real_program_leaves_its_daemon_alone(tmp_path, runtime):
+    (endpoint,) = address.candidates(str(tmp_path / "gemlet.sock"), simulate=True)
+    assert endpoint.directory == runtime / "sim"
+
+
+def test_request_and_reply():
+    assert protocol.encode_request("ping", {"a": 1}) == b'{"v":1,"op":"ping","a":1}\n'
+    assert protocol.decode_reply(b'{"ok":true,"data":[1]}\n') == [1]
+    with pytest.raises(Refused) as refusal:
+        protocol.decode_reply(b'{"ok":false,"error":{"message":"no","hint":"do"}}\n')
+    assert (refusal.value.message, refusal.value.hint) == ("no", "do")
+
+
+@pytest.mark.parametrize("line", [b"", b"x\n", b"[]\n", b"null\n", b'{"ok":false}\n', b'{"ok":false,"error":3}\n'])
+def test_a_reply_that_makes_no_sense(line):
+    with pytest.raises(DaemonError, match="makes no sense"):
+        protocol.decode_reply(line)

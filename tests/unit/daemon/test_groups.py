@@ -1,0 +1,317 @@
+"""The group book: who may do what, what is guaranteed, and when a group goes."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from gemlet.daemon.groups import LINGER_SECONDS, RESTORED_LINGER_SECONDS, Entry, GroupBook
+from gemlet.daemon.requests import Limits
+from gemlet.errors import Refused
+from gemlet.model import GroupSpec, Priority
+
+fakes = sys.modules["daemon_fakes"]
+DAEMON, ANA, LUIS = 1000, 2001, 2002
+NAMES = {DAEMON: "daemon", ANA: "ana", LUIS: "luis", 0: "root"}
+
+
+class Process:
+    def __init__(self) -> None:
+        self.running = True
+        self.closed = False
+
+    def alive(self) -> bool:
+        return self.running
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def uid_of(name: str) -> int:
+    for uid, known in NAMES.items():
+        if known == name:
+            return uid
+    raise Refused(f"no user {name}")
+
+
+@pytest.fixture
+def server():
+    return fakes.FakeServer()
+
+
+@pytest.fixture
+def book(server):
+    return GroupBook(server, owner=DAEMON, shared=False, uid_of=uid_of, name_of=NAMES.__getitem__)
+
+
+@pytest.fixture
+def shared_book(server):
+    return GroupBook(server, owner=0, shared=True, uid_of=uid_of, name_of=NAMES.__getitem__)
+
+
+def join(book, name=None, *, uid=DAEMON, command="train", launcher=None, device=None, busy=None, **limits):
+    return book.join(
+        name, Limits(**limits), command=command, uid=uid, launcher=launcher, device=device, busy=busy or {}
+    )
+
+
+def test_names_are_unique_and_tell_the_command(book):
+    names = [join(book, command=command).spec.name for command in ("/usr/bin/train", "train", "a b;c", "..")]
+    assert names[0] == "train-1"
+    assert len(set(names)) == 4
+    assert all(" " not in name and ";" not in name for name in names)
+
+
+def test_limits_reach_the_server(book, server):
+    join(book, "g", min=0.3, max=0.6, memory=8 << 30, priority="latency", weight=2.0, sm=0.5)
+    assert server.groups["g"] == {
+        "min": 0.3,
+        "max": 0.6,
+        "memory": 8 << 30,
+        "priority": "latency",
+        "weight": 2.0,
+        "sm": 0.5,
+        "users": None,
+    }
+
+
+def test_min_above_max_is_refused_and_nothing_is_made(book, server):
+    with pytest.raises(Refused, match="min"):
+        join(book, "g", min=0.6, max=0.3)
+    assert not book.entries
+    assert not server.groups
+
+
+def test_joining_again_without_limits_keeps_them(book):
+    join(book, "g", min=0.3)
+    assert join(book, "g").spec.min == 0.3
+
+
+def test_joining_again_with_limits_changes_them(book, server):
+    join(book, "g", min=0.3)
+    join(book, "g", min=0.4)
+    assert server.groups["g"]["min"] == 0.4
+
+
+def test_a_configured_group_is_not_changed_by_joining(book, server):
+    book.configure([GroupSpec(name="g", min=0.2)])
+    with pytest.raises(Refused, match="configured"):
+        join(book, "g", min=0.3)
+    assert server.groups["g"]["min"] == 0.2
+    assert join(book, "g", min=0.2).origin == "configuration"
+
+
+# --- guarantees --------------------------------------------------------------------------------------------------
+
+
+def test_minima_never_pass_one(book, server):
+    join(book, "a", min=0.6, launcher=Process())
+    with pytest.raises(Refused, match="cannot be guaranteed") as refusal:
+        join(book, "b", min=0.5, launcher=Process())
+    assert "a holds 60%" in refusal.value.message
+    assert "40%" in refusal.value.hint
+    assert "b" not in server.groups
+    join(book, "b", min=0.4, launcher=Process())
+
+
+def test_floating_point_does_not_refuse_what_sums_to_one(book):
+    for name, share in (("a", 0.1), ("b", 0.2), ("c", 0.7)):
+        join(book, name, min=share, launcher=Process())
+
+
+def test_minima_on_different_devices_do_not_meet(book):
+    join(book, "a", min=0.8, device=0, launcher=Process())
+    join(book, "b", min=0.8, device=1, launcher=Process())
+    with pytest.raises(Refused):
+        join(book, "c", min=0.3, launcher=Process())
+
+
+def test_a_group_that_only_lingers_makes_room(book, server):
+    join(book, "a", min=0.8)
+    join(book, "b", min=0.8, launcher=Process())
+    assert set(server.groups) == {"b"}
+
+
+def test_a_group_with_clients_does_not_make_room(book):
+    join(book, "a", min=0.8)
+    with pytest.raises(Refused):
+        join(book, "b", min=0.8, busy={"a": 1})
+
+
+def test_raising_a_minimum_is_admitted_like_a_new_one(book, server):
+    join(book, "a", min=0.5, launcher=Process())
+    join(book, "b", min=0.5, launcher=Process())
+    with pytest.raises(Refused):
+        book.change("b", Limits(min=0.6), uid=DAEMON, busy={})
+    assert server.groups["b"]["min"] == 0.5
+    assert book.change("b", Limits(min=0.4), uid=DAEMON, busy={}).spec.min == 0.4
+
+
+# --- who may -----------------------------------------------------------------------------------------------------
+
+
+def test_only_the_owner_or_root_changes_a_group(shared_book):
+    join(shared_book, "a", uid=ANA)
+    with pytest.raises(Refused, match="ana or root"):
+        shared_book.change("a", Limits(max=0.1), uid=LUIS, busy={})
+    with pytest.raises(Refused, match="ana or root"):
+        shared_book.remove("a", uid=LUIS)
+    shared_book.change("a", Limits(max=0.5), uid=ANA, busy={})
+    shared_book.change("a", Limits(max=0.6), uid=0, busy={})
+
+
+def test_a_configured_group_of_a_shared_daemon_belongs_to_root(shared_book):
+    shared_book.configure([GroupSpec(name="g")])
+    with pytest.raises(Refused, match="root"):
+        shared_book.change("g", Limits(max=0.5), uid=ANA, busy={})
+    join(shared_book, "g", uid=ANA)
+
+
+def test_groups_of_others_are_closed(shared_book, server):
+    join(shared_book, "a", uid=ANA)
+    assert server.groups["a"]["users"] == [ANA]
+    with pytest.raises(Refused, match="not open to luis"):
+        join(shared_book, "a", uid=LUIS)
+
+
+def test_users_may_be_let_in(shared_book, server):
+    join(shared_book, "a", uid=ANA)
+    shared_book.change("a", Limits(users=["ana", "luis"]), uid=ANA, busy={})
+    assert server.groups["a"]["users"] == [ANA, LUIS]
+    join(shared_book, "a", uid=LUIS)
+    with pytest.raises(Refused, match="no user"):
+        shared_book.change("a", Limits(users=["nobody-here"]), uid=ANA, busy={})
+
+
+def test_one_user_cannot_fill_a_shared_daemon(shared_book, monkeypatch):
+    monkeypatch.setattr("gemlet.daemon.groups.MAX_GROUPS", 3)
+    for _ in range(3):
+        join(shared_book, uid=ANA)
+    with pytest.raises(Refused, match="ana has 3 groups"):
+        join(shared_book, uid=ANA)
+    join(shared_book, uid=LUIS)
+
+
+def test_launchers_are_bounded(book, monkeypatch):
+    monkeypatch.setattr("gemlet.daemon.groups.MAX_LAUNCHERS", 2)
+    for _ in range(4):
+        join(book, "g", launcher=Process())
+    assert len(book.entries["g"].launchers) == 2
+
+
+# --- change ------------------------------------------------------------------------------------------------------
+
+
+def test_change_is_seen_in_the_answer_and_in_the_book(book, server):
+    join(book, "g")
+    entry = book.change("g", Limits(max=0.5, memory=1 << 30, priority="best-effort"), uid=DAEMON, busy={})
+    assert entry is book.entries["g"]
+    assert (entry.spec.max, entry.spec.memory, entry.spec.priority) == (0.5, 1 << 30, Priority.BEST_EFFORT)
+    assert server.groups["g"]["max"] == 0.5
+    assert book.change("g", Limits(memory="none"), uid=DAEMON, busy={}).spec.memory is None
+
+
+def test_nothing_to_change_is_refused(book):
+    join(book, "g")
+    with pytest.raises(Refused, match="nothing to change"):
+        book.change("g", Limits(), uid=DAEMON, busy={})
+
+
+def test_unknown_group(book):
+    with pytest.raises(Refused, match="no group x"):
+        book.change("x", Limits(max=0.5), uid=DAEMON, busy={})
+
+
+def test_what_the_server_refuses_changes_nothing(book, server, monkeypatch):
+    join(book, "g", max=0.7)
+    monkeypatch.setattr(server, "set_group", lambda *_, **__: (_ for _ in ()).throw(ValueError("no")))
+    with pytest.raises(Refused, match="no"):
+        book.change("g", Limits(max=0.5), uid=DAEMON, busy={})
+    assert book.entries["g"].spec.max == 0.7
+
+
+# --- time --------------------------------------------------------------------------------------------------------
+
+
+def test_a_group_made_on_the_fly_outlives_its_last_process_by_a_moment(book, server):
+    process = Process()
+    join(book, "g", launcher=process)
+    assert book.expire(0.0, {}) == []
+    process.running = False
+    assert book.expire(100.0, {"g": 1}) == []
+    assert book.expire(200.0, {}) == []
+    assert book.expire(200.0 + LINGER_SECONDS - 0.1, {}) == []
+    assert book.expire(200.0 + LINGER_SECONDS, {}) == ["g"]
+    assert process.closed
+    assert not server.groups
+
+
+def test_coming_back_in_time_keeps_it(book):
+    join(book, "g")
+    book.expire(0.0, {})
+    assert book.expire(3.0, {"g": 1}) == []
+    assert book.expire(6.0, {}) == []
+
+
+def test_a_configured_group_stays(book):
+    book.configure([GroupSpec(name="g")])
+    assert book.expire(0.0, {}) == []
+    assert book.expire(1e6, {}) == []
+
+
+def test_a_group_no_longer_configured_goes_with_its_last_client(book, server):
+    book.configure([GroupSpec(name="g", min=0.5)])
+    server.add_client("g")
+    book.configure([])
+    assert book.expire(0.0, {"g": 1}) == []
+    server.clients.clear()
+    assert book.expire(1.0, {}) == ["g"]
+
+
+def test_a_group_that_is_configured_again_stays(book):
+    book.configure([GroupSpec(name="g")])
+    book.configure([])
+    book.configure([GroupSpec(name="g")])
+    assert book.expire(0.0, {}) == []
+
+
+def test_reload_changes_only_what_changed(book, server):
+    book.configure([GroupSpec(name="a"), GroupSpec(name="b")])
+    server.groups.clear()
+    assert book.configure([GroupSpec(name="a"), GroupSpec(name="b", max=0.5)]) == []
+    assert list(server.groups) == ["b"]
+
+
+def test_configuration_takes_over_a_group_made_on_the_fly(book):
+    join(book, "g", uid=DAEMON)
+    book.configure([GroupSpec(name="g", min=0.4)])
+    assert book.entries["g"].origin == "configuration"
+    assert book.expire(1e6, {}) == []
+
+
+def test_restored_groups_wait_longer(book):
+    book.restore(Entry(spec=GroupSpec(name="g", max=0.3), origin="run", owner=DAEMON))
+    book.expire(0.0, {})
+    assert book.expire(LINGER_SECONDS + 1, {}) == []
+    assert book.expire(RESTORED_LINGER_SECONDS, {}) == ["g"]
+
+
+def test_in_use(book):
+    assert not book.in_use({})
+    process = Process()
+    join(book, "g", launcher=process)
+    assert book.in_use({})
+    process.running = False
+    assert not book.in_use({})
+    assert book.in_use({"g": 1})
+
+
+def test_removing_a_group_with_clients_is_refused(book, server):
+    join(book, "g")
+    server.add_client("g")
+    with pytest.raises(Refused, match="has clients"):
+        book.remove("g", uid=DAEMON)
+    server.clients.clear()
+    book.remove("g", uid=DAEMON)
+    assert not book.entries

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import pytest
+
+from gemlet.daemon.events import LOGGED_PER_MINUTE, EventRing
+from gemlet.daemon.history import History
+from gemlet.daemon.logs import Limiter
+from gemlet.daemon.native import DeviceUsage, GroupUsage, Snapshot
+
+UUID = bytes(16)
+KEY = (UUID, "g")
+
+
+def at(seconds: float, used: float, name: str = "g") -> Snapshot:
+    group = GroupUsage(name=name, used_ns=int(used * 1e9), memory_used=5)
+    return Snapshot(devices=(DeviceUsage(uuid=UUID, groups=(group,)),), now_ns=int(seconds * 1e9))
+
+
+def filled(*points: tuple[float, float]) -> History:
+    history = History()
+    for seconds, used in points:
+        history.add(at(seconds, used))
+    return history
+
+
+def test_share_over_a_window():
+    history = filled(*[(tick / 10, tick / 10 * 0.3) for tick in range(101)])
+    assert history.share(KEY, 1.0) == pytest.approx(0.3)
+    assert history.shares(KEY) == {window: pytest.approx(0.3) for window in ("1s", "10s", "60s")}
+
+
+def test_the_window_forgets():
+    history = filled((0, 0), (10, 10), (11, 10))
+    assert history.share(KEY, 1.0) == 0.0
+    assert history.share(KEY, 60.0) == pytest.approx(10 / 11)
+
+
+def test_unknown_until_there_are_two_samples():
+    assert History().share(KEY, 1.0) is None
+    assert filled((0, 0)).share(KEY, 1.0) is None
+
+
+def test_a_group_that_came_later_or_came_again():
+    history = History()
+    history.add(at(0, 0, "other"))
+    history.add(at(1, 0))
+    history.add(at(2, 0.5))
+    assert history.share(KEY, 60.0) == pytest.approx(0.5)
+
+
+def test_a_device_whose_groups_come_and_go_is_never_more_than_full():
+    history = History()
+    for tick in range(41):
+        history.add(at(tick / 10, tick / 10, "first"))
+    for tick in range(1, 31):  # the first has gone, the second counts from 0
+        history.add(at(4 + tick / 10, tick / 10, "second"))
+    assert history.device_shares(UUID) == {window: pytest.approx(1.0) for window in ("1s", "10s", "60s")}
+    assert history.share((UUID, "second"), 10.0) == pytest.approx(1.0)
+
+
+def test_a_device_nobody_uses():
+    assert History().device_shares(UUID) == {"1s": 0.0, "10s": 0.0, "60s": 0.0}
+    assert filled((0, 1), (1, 1)).device_shares(UUID)["1s"] == 0.0
+
+
+def test_bounded():
+    history = filled(*[(tick / 10, 0) for tick in range(5000)])
+    assert len(history.since(1e9)) == 1200
+    assert len(history.since(1.0)) == 11
+
+
+def test_limiter():
+    limiter = Limiter(2)
+    assert [limiter.allow("k", now=0.0)[0] for _ in range(4)] == [True, True, False, False]
+    assert limiter.allow("other", now=0.0) == (True, 0)
+    assert limiter.allow("k", now=61.0) == (True, 2)
+
+
+def test_limiter_does_not_grow_without_end():
+    limiter = Limiter(1)
+    for number in range(5000):
+        limiter.allow(number, now=0.0)
+    assert len(limiter._windows) <= Limiter.MAX_KEYS
+
+
+def test_a_flood_of_events_is_kept_but_not_logged(caplog):
+    ring = EventRing()
+    with caplog.at_level("INFO", logger="gemlet"):
+        for _ in range(300):
+            ring.add_native({"kind": "refused", "group": "g", "text": "1024"}, time=0.0)
+    assert len(ring.after(0, 1000)) == 300
+    assert len(caplog.records) <= LOGGED_PER_MINUTE

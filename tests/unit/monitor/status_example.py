@@ -1,0 +1,93 @@
+"""A status document with something of everything in it."""
+
+from __future__ import annotations
+
+from gemlet.daemon.events import Event
+from gemlet.daemon.status import ClientStatus, DaemonStatus, DeviceStatus, GroupLimits, GroupStatus, Status
+
+GIB = 1 << 30
+
+
+def group(name: str, share: float, *, clients: int = 0, reason: str = "") -> GroupStatus:
+    return GroupStatus(
+        name=name,
+        min=0.3,
+        max=0.6,
+        weight=1.0,
+        priority="normal",
+        origin="run",
+        share={"1s": share, "10s": share, "60s": None},
+        target=0.5,
+        used_s=12.5,
+        memory_limit=8 * GIB if clients else None,
+        memory_used=3 * GIB,
+        unledgered=GIB // 2,
+        reason=reason,
+        clients=tuple(
+            ClientStatus(
+                pid=4242 + number,
+                uid=1000,
+                command="train",
+                state="runs",
+                memory=2 * GIB,
+                unledgered=GIB // 2,
+                launches=1234,
+                contexts=1,
+                seconds=60.0,
+            )
+            for number in range(clients)
+        ),
+    )
+
+
+def limits(name: str, clients: int) -> GroupLimits:
+    return GroupLimits(
+        name=name,
+        min=0.3,
+        max=0.6,
+        weight=1.0,
+        sm=1.0,
+        priority="normal",
+        memory=8 * GIB,
+        users=(),
+        origin="run",
+        owner=1000,
+        device=None,
+        clients=clients,
+    )
+
+
+def example() -> Status:
+    groups = (group("batch", 0.2), group("team", 0.421, clients=1, reason="below its minimum"))
+    return Status(
+        simulated=False,
+        daemon=DaemonStatus(
+            pid=99,
+            version="0.1.0",
+            kind="user",
+            directory="/run/user/1000/gemlet",
+            config=None,
+            policy="fair",
+            uptime_s=100.0,
+            denied=2,
+            ignored=3,
+        ),
+        devices=(
+            DeviceStatus(
+                index=0,
+                uuid="GPU-00010203-0405-0607-0809-0a0b0c0d0e0f",
+                name="Fake H200",
+                policy="fair",
+                memory_total=150 * GIB,
+                memory_used=10 * GIB,
+                utilization=0.93,
+                share={"1s": 0.621, "10s": 0.621, "60s": 0.0},
+                groups=groups,
+            ),
+        ),
+        groups=(limits("batch", 0), limits("team", 1)),
+        events=(
+            Event(number=1, time=0.0, kind="join", group="team", pid=4242, command="train"),
+            Event(number=2, time=1.0, kind="refused", group="team", pid=4242, command="train", text="6 GiB too much"),
+        ),
+    )

@@ -1,0 +1,154 @@
+"""The live view on a fixed status: what it shows, its keys, and the smallest terminal it must fit."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+from status_example import example
+
+from gemlet.errors import DaemonUnreachable
+from gemlet.monitor.top import Top, screenshot
+
+SMALLEST = (80, 24)
+
+
+def drive(app, *, size=SMALLEST, steps=()):
+    async def run():
+        async with app.run_test(size=size) as pilot:
+            await pilot.pause()
+            for step in steps:
+                if callable(step):
+                    step(app)
+                else:
+                    await pilot.press(step)
+                    await pilot.pause()
+            return shown(app)
+
+    return asyncio.run(run())
+
+
+def shown(app) -> str:
+    strips = app.screen._compositor.render_strips()
+    return "\n".join("".join(segment.text for segment in strip) for strip in strips)
+
+
+def test_shows_devices_groups_clients_and_events():
+    text = drive(Top(example))
+    for word in ("Fake H200", "team", "42.1%", "below its minimum", "train", "4242", "refused", "space", "pause"):
+        assert word in text, word
+
+
+def test_fits_the_smallest_terminal():
+    lines = drive(Top(example)).splitlines()
+    assert len(lines) == 24
+    assert all(len(line) <= 80 for line in lines)
+    assert any("4242" in line for line in lines)
+    assert any("refused" in line for line in lines)
+
+
+def test_says_simulated():
+    simulated = msgspec.structs.replace(example(), simulated=True)
+    assert "SIMULATED" in drive(Top(lambda: simulated))
+    assert "SIMULATED" not in drive(Top(example))
+
+
+def test_sort_changes_the_order():
+    def order(text):
+        return text.index("team ") < text.index("batch ")
+
+    assert order(drive(Top(example)))
+    assert not order(drive(Top(example), steps=["s", "s"]))
+
+
+def test_pause_stops_reading():
+    calls = []
+
+    def read():
+        calls.append(1)
+        return example()
+
+    app = Top(read)
+    text = drive(app, steps=["space"])
+    assert "paused" in text
+    before = len(calls)
+    asyncio.run(app.refresh_status())
+    assert len(calls) == before
+
+
+def test_help_opens_and_closes():
+    assert "policy's own reason" in drive(Top(example), steps=["question_mark"])
+    assert "policy's own reason" not in drive(Top(example), steps=["question_mark", "escape"])
+
+
+def test_refreshing_goes_on_behind_the_help():
+    calls = []
+
+    def read():
+        calls.append(1)
+        return example()
+
+    async def run():
+        app = Top(read)
+        async with app.run_test(size=SMALLEST) as pilot:
+            await pilot.press("question_mark")
+            before = len(calls)
+            await app.refresh_status()
+            await app.refresh_status()
+            assert len(calls) >= before + 2
+            await pilot.press("escape")
+            await pilot.pause()
+            return shown(app)
+
+    assert "team" in asyncio.run(run())
+
+
+def test_an_answer_after_the_end_does_no_harm():
+    async def run():
+        app = Top(example)
+        async with app.run_test(size=SMALLEST):
+            pass
+        await app.refresh_status()
+
+    asyncio.run(run())
+
+
+def test_quit():
+    app = Top(example)
+    drive(app, steps=["q"])
+    assert app.return_code == 0
+
+
+def test_a_lost_daemon_is_said_and_the_screen_stays():
+    answers = [example()]
+
+    def read():
+        if answers:
+            return answers.pop()
+        raise DaemonUnreachable("no daemon at /x")
+
+    app = Top(read)
+    text = drive(app, steps=[lambda _: None])
+    assert "team" in text
+
+    async def lose():
+        async with app.run_test(size=SMALLEST) as pilot:
+            answers.append(example())
+            await app.refresh_status()
+            await app.refresh_status()
+            await pilot.pause()
+            return shown(app)
+
+    app = Top(read)
+    answers.append(example())
+    text = asyncio.run(lose())
+    assert "no daemon at /x" in text
+    assert "team" in text
+
+
+@pytest.mark.parametrize("size", [(80, 24), (100, 26), (200, 60)])
+def test_screenshot_is_svg(size):
+    svg = asyncio.run(screenshot(example, size=size, seconds=0.05))
+    assert svg.startswith("<svg")
+    assert "team" in svg

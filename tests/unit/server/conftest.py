@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from typing import TYPE_CHECKING
+
+import wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+native = pytest.importorskip("gemlet._native", reason="the native module is not built")
+
+
+class Served:
+    """A server and the clients a test made on it."""
+
+    def __init__(self, path: Path, **options: object) -> None:
+        self.server = native.Server(**options)
+        self.path = str(path / "s")
+        self.server.listen(self.path)
+        self.server.start()
+
+    def groups(self) -> dict[str, dict[str, object]]:
+        return {g["name"]: g for d in self.server.snapshot()["devices"] for g in d["groups"]}
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
+    served: list[Served] = []
+
+    def make(**options: object) -> Served:
+        served.append(Served(tmp_path, **options))
+        return served[-1]
+
+    yield make
+    for client in wire.opened:
+        client.close()
+    wire.opened.clear()
+    for s in served:
+        s.server.stop()

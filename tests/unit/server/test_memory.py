@@ -1,0 +1,146 @@
+"""The ledger as members of a group see it, and what the death of one leaves."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import wire
+from wire import RawClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import Served
+
+GIB = 1 << 30
+
+
+def test_members_share_one_ledger_and_see_the_limit(serve: Callable[..., Served]) -> None:
+    s = serve()
+    s.server.set_group("g", memory=8 * GIB)
+    a, b = RawClient(s.path).attach(), RawClient(s.path).attach()
+    assert a.limits.get("memory_limit") == 8 * GIB
+    a.ledger.put("slots", 3 * GIB, index=a.slot)
+    assert b.ledger.get("slots", index=a.slot) == 3 * GIB
+    assert s.groups()["g"]["memory_used"] == 3 * GIB
+    s.server.set_group("g", memory=2 * GIB)  # live, and below what is in use
+    assert b.limits.get("memory_limit") == 2 * GIB
+
+
+def test_a_dead_member_leaves_nothing(serve: Callable[..., Served]) -> None:
+    s = serve()
+    a, b = RawClient(s.path).attach(), RawClient(s.path).attach()
+    a.ledger.put("slots", 3 * GIB, index=a.slot)
+    a.ledger.put("lock", a.slot + 1, size=4)  # died while it held the lock
+    a.close()
+    end = time.monotonic() + 2
+    while b.ledger.get("slots", index=a.slot) and time.monotonic() < end:
+        time.sleep(0.001)
+    assert b.ledger.get("slots", index=a.slot) == 0
+    assert b.ledger.get("lock", size=4) == 0
+    assert s.groups()["g"]["memory_used"] == 0
+
+
+def test_groups_do_not_see_each_other(serve: Callable[..., Served]) -> None:
+    s = serve()
+    a, b = RawClient(s.path, "a").attach(), RawClient(s.path, "b").attach()
+    a.ledger.put("slots", 5, index=a.slot)
+    assert b.ledger.get("slots", index=a.slot) == 0
+
+
+def test_limits_cannot_be_written_and_no_page_can_be_shrunk(serve: Callable[..., Served]) -> None:
+    s = serve()
+    c = RawClient(s.path)
+    page, limits, ledger = c.ask(wire.ATTACH, uuid=bytes(16)).descriptors
+    with pytest.raises((PermissionError, OSError)):
+        mmap.mmap(limits, 64, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+    for descriptor in (page, limits, ledger):
+        with pytest.raises(OSError, match=r"not permitted|denied|Invalid"):
+            os.ftruncate(descriptor, 0)
+        os.close(descriptor)
+
+
+def test_what_the_driver_holds_beyond_the_ledger_counts(serve: Callable[..., Served]) -> None:
+    s = serve()
+    a = RawClient(s.path).attach()
+    a.ledger.put("slots", GIB, index=a.slot)
+    a.send(wire.CONTEXT, value=1)
+    end = time.monotonic() + 2
+    while s.groups()["g"]["clients"][0]["contexts"] == 0 and time.monotonic() < end:  # type: ignore[index]
+        time.sleep(0.001)
+    s.server.set_process_memory(bytes(16), os.getpid(), GIB + 500_000_000)
+    assert a.limits.get("unledgered") == 500_000_000
+    assert s.groups()["g"]["memory_used"] == GIB + 500_000_000
+    time.sleep(0.02)
+    b = RawClient(s.path).attach()
+    assert b.limits.get("context_estimate") == 500_000_000
+
+
+def test_the_first_context_on_a_measured_device_waits_for_the_measurement(serve: Callable[..., Served]) -> None:
+    s = serve()
+    s.server.add_device(bytes(16), 0)
+    first = RawClient(s.path).attach()
+    first.send(wire.CONTEXT, value=1)
+    end = time.monotonic() + 2
+    while s.groups()["g"]["clients"][0]["contexts"] == 0 and time.monotonic() < end:  # type: ignore[index]
+        time.sleep(0.001)
+    assert first.page.get("contexts", size=4) == 0
+    s.server.set_process_memory(bytes(16), os.getpid(), 500_000_000)
+    assert first.page.get("contexts", size=4) == 1
+    assert first.limits.get("unledgered") == 500_000_000
+
+
+MEMBER = """
+import sys, time
+sys.path.insert(0, sys.argv[2])
+from wire import RawClient
+client = RawClient(sys.argv[1]).attach()
+client.ledger.put("slots", 3 << 30, index=client.slot)
+print("ready", flush=True)
+sys.stdin.readline()
+if sys.argv[3] == "exec":
+    import os
+    os.execlp("sleep", "sleep", "30")
+client.close()  # the process lives on, as one does whose driver still takes its memory back
+time.sleep(30)
+"""
+
+
+@pytest.mark.parametrize("end", ["killed", "exec", "closed"])
+def test_a_slot_is_booked_until_its_process_has_ended_but_not_for_long(serve: Callable[..., Served], end: str) -> None:
+    s = serve()
+    survivor = RawClient(s.path).attach()
+    member = subprocess.Popen(
+        [sys.executable, "-c", MEMBER, s.path, str(Path(__file__).parent), end],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with member:
+        assert member.stdout
+        assert member.stdin
+        assert member.stdout.readline() == "ready\n"
+        (slot,) = (i for i in range(4) if survivor.ledger.get("slots", index=i))
+        begin = time.monotonic()
+        if end == "killed":
+            member.send_signal(signal.SIGKILL)
+        else:
+            member.stdin.write("go\n")
+            member.stdin.flush()
+        while survivor.ledger.get("slots", index=slot) and time.monotonic() - begin < 5:
+            time.sleep(0.002)
+        took = time.monotonic() - begin
+        member.kill()
+    assert survivor.ledger.get("slots", index=slot) == 0
+    if end == "killed":
+        assert took < 0.8
+    else:
+        assert 0.9 < took < 3

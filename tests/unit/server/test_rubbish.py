@@ -1,0 +1,110 @@
+"""Clients that speak rubbish: dropped, and nobody else notices."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import wire
+from wire import RawClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import Served
+
+
+def refused(path: str, packet: bytes) -> bool:
+    c = RawClient(path, join=False)
+    c.socket.send(packet)
+    try:
+        return c.receive().status != wire.OK
+    except (ConnectionError, TimeoutError):
+        return True
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        b"x",
+        b"\0" * wire.MESSAGE.size,
+        wire.pack(wire.HELLO, group=b"g")[:-1],
+        wire.pack(wire.HELLO, group=b"g") + b"!",
+        wire.pack(wire.HELLO, group=b""),
+        wire.pack(wire.HELLO, version=99, group=b"g"),
+        wire.pack(wire.WANT),
+        wire.pack(999),
+    ],
+    ids=["short", "zeros", "truncated", "too-long", "no-group", "version", "want-first", "unknown-type"],
+)
+def test_rubbish_before_joining(serve: Callable[..., Served], packet: bytes) -> None:
+    assert refused(serve().path, packet)
+
+
+def test_names_of_other_users_and_fixed_sockets(serve: Callable[..., Served], tmp_path: Path) -> None:
+    s = serve()
+    s.server.set_group("root-only", users=[12345])
+    if os.getuid() != 0:  # root may join anything
+        assert refused(s.path, wire.pack(wire.HELLO, group=b"root-only"))
+    s.server.set_group("fixed")
+    s.server.listen(str(tmp_path / "fixed"), group="fixed")
+    c = RawClient(str(tmp_path / "fixed"), "something-else").attach()
+    assert [k for k, g in s.groups().items() if g["clients"]] == ["fixed"]
+    c.close()
+
+
+def test_a_flood_of_nonsense_does_not_disturb_a_polite_client(serve: Callable[..., Served]) -> None:
+    s = serve()
+    polite = RawClient(s.path, "polite").attach()
+    dice = random.Random(7)
+    for _ in range(60):
+        rude = RawClient(s.path, "rude").attach() if dice.random() < 0.7 else RawClient(s.path, join=False)
+        rude.socket.setblocking(False)
+        for _ in range(dice.randrange(1, 60)):
+            kind = dice.choice([*range(1, 11), dice.randrange(65536)])
+            fields = {
+                "device": dice.choice([0, 0, 0, 1, 2**32 - 1]),
+                "epoch": dice.choice([0, 1, 2, dice.randrange(2**29)]),
+                "reason": dice.randrange(2**32),
+                "flags": dice.randrange(2**32),
+                "tail_ns": dice.choice([0, 2**64 - 1, dice.randrange(2**64)]),
+                "time_ns": dice.choice([0, 2**64 - 1, time.monotonic_ns()]),
+                "value": dice.choice([0, 1, 2**64 - 1]),
+                "uuid": dice.randbytes(16) if dice.random() < 0.2 else bytes(16),
+                "group": dice.randbytes(256),
+            }
+            packet = wire.MESSAGE.pack(
+                *(wire.MESSAGE.unpack(wire.pack(kind))[:3]), fields["device"], fields["epoch"], 0, fields["reason"],
+                0, 0, -1, fields["flags"], fields["time_ns"], fields["tail_ns"], fields["value"], fields["uuid"],
+                fields["group"], b"",
+            )  # fmt: skip
+            if hasattr(rude, "page"):
+                rude.page.put("token", dice.randrange(2**32), size=4)
+            try:
+                rude.socket.send(packet)
+            except OSError:
+                break
+        rude.close()
+    polite.send(wire.WANT)
+    polite.await_state(wire.RUN)
+    assert s.server.snapshot()["devices"]
+
+
+def test_descriptors_sent_by_a_client_are_not_kept(serve: Callable[..., Served]) -> None:
+    s = serve()
+    c = RawClient(s.path).attach()
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    r, w = os.pipe()
+    for _ in range(50):
+        socket.send_fds(c.socket, [wire.pack(wire.WANT)], [r, w])
+    os.close(r), os.close(w)
+    time.sleep(0.1)
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1

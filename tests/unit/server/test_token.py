@@ -1,0 +1,125 @@
+"""The token as clients see it: grants, deadlines, parking, revocation, and everybody's death."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+sys.path.insert(0, str(Path(__file__).parent))
+import wire
+from wire import RawClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from conftest import Served
+
+MS = 1_000_000
+
+
+def test_a_lone_client_runs_without_a_deadline(serve: Callable[..., Served]) -> None:
+    a = RawClient(serve().path).attach()
+    a.send(wire.WANT)
+    a.await_state(wire.RUN)
+    assert a.page.get("deadline_ns") == wire.NEVER
+    assert a.page.get("contended", size=4) == 0
+
+
+def test_a_second_client_ends_the_first_ones_quantum_and_gets_the_token(serve: Callable[..., Served]) -> None:
+    s = serve()
+    a, b = RawClient(s.path, "a").attach(), RawClient(s.path, "b").attach()
+    a.send(wire.WANT)
+    a.await_state(wire.RUN)
+    b.send(wire.WANT)
+    time.sleep(0.01)
+    deadline = a.page.get("deadline_ns")
+    assert deadline - time.monotonic_ns() < 100 * MS
+    assert a.page.get("contended", size=4) == 1
+    a.stop(wants=True)
+    b.await_state(wire.RUN)
+    a.await_state(wire.BLOCKED)
+    b.stop(wants=True)
+    a.await_state(wire.RUN)
+
+
+def test_an_idle_token_is_parked_and_taken_without_asking(serve: Callable[..., Served]) -> None:
+    s = serve()
+    a, b = RawClient(s.path, "a").attach(), RawClient(s.path, "b").attach()
+    a.send(wire.WANT)
+    a.await_state(wire.RUN)
+    a.stop(wire.IDLE)
+    a.await_state(wire.PARKED)
+    a.page.put("token", a.epoch << 3 | wire.RUN, size=4)
+    a.send(wire.TOOK, epoch=a.epoch)
+    time.sleep(0.02)
+    assert s.groups()["a"]["holding"] == 1
+    a.stop(wire.IDLE)
+    a.await_state(wire.PARKED)
+    b.send(wire.WANT)
+    b.await_state(wire.RUN)
+    a.await_state(wire.BLOCKED)
+
+
+def test_a_holder_that_does_not_stop_is_passed_over(serve: Callable[..., Served]) -> None:
+    s = serve()
+    a, b = RawClient(s.path, "a").attach(), RawClient(s.path, "b").attach()
+    a.send(wire.WANT)
+    a.await_state(wire.RUN)
+    b.send(wire.WANT)  # a never answers: stopped by a signal, or its kernel runs for minutes
+    assert b.await_state(wire.RUN, limit=1.0) < 0.2
+
+
+def test_a_latency_client_revokes_the_holder(serve: Callable[..., Served]) -> None:
+    s = serve()
+    s.server.set_group("urgent", priority="latency")
+    a, b = RawClient(s.path, "a").attach(), RawClient(s.path, "urgent").attach()
+    a.send(wire.WANT)
+    a.await_state(wire.RUN)
+    b.send(wire.WANT)
+    assert a.await_state(wire.REVOKED) < 0.05
+    a.stop(wire.BY_REVOCATION, wants=True)
+    b.await_state(wire.RUN)
+
+
+def test_the_death_of_the_holder_frees_the_token(serve: Callable[..., Served]) -> None:
+    s = serve()
+    a, b = RawClient(s.path, "a").attach(), RawClient(s.path, "b").attach()
+    a.send(wire.WANT)
+    a.await_state(wire.RUN)
+    b.send(wire.WANT)
+    a.close()
+    b.await_state(wire.RUN)
+    assert s.groups()["a"]["clients"] == [] if "a" in s.groups() else True
+
+
+def test_when_the_server_stops_everybody_may_run(serve: Callable[..., Served]) -> None:
+    s = serve()
+    a, b = RawClient(s.path, "a").attach(), RawClient(s.path, "b").attach()
+    a.send(wire.WANT)
+    a.await_state(wire.RUN)
+    b.send(wire.WANT)
+    s.server.stop()
+    assert (a.state, b.state) == (wire.RUN, wire.RUN)
+
+
+def test_five_hundred_clients(serve: Callable[..., Served]) -> None:
+    s = serve()
+    clients = [RawClient(s.path, f"g{i % 50}").attach() for i in range(500)]
+    for c in clients:
+        c.send(wire.WANT)
+    served: set[int] = set()
+    end = time.monotonic() + 20
+    while len(served) < 30 and time.monotonic() < end:
+        for i, c in enumerate(clients):
+            if c.state == wire.RUN:
+                served.add(i)
+                c.stop(wants=True)
+    assert len(served) >= 30
+    for c in clients:
+        c.close()
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline and any(g["clients"] for g in s.groups().values()):
+        time.sleep(0.05)
+    assert not any(g["clients"] for g in s.groups().values())

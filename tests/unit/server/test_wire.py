@@ -1,0 +1,32 @@
+"""The test's own picture of native/wire.h against the compiler's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+import wire
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_offsets_and_sizes_are_the_compilers(tmp_path: Path) -> None:
+    lines = [
+        "#include <cstddef>",
+        "#include <cstdio>",
+        '#include "wire.h"',
+        "using namespace gemlet::wire;",
+        "int main() {",
+    ]
+    lines += [f'std::printf("{name} %zu\\n", offsetof({name.replace(".", ", ")}));' for name in wire.OFFSETS]
+    lines += ['std::printf("Message %zu\\n", sizeof(Message));', "}"]
+    source, program = tmp_path / "offsets.cpp", tmp_path / "offsets"
+    source.write_text("\n".join(lines))
+    subprocess.run(
+        ["g++", "-std=c++20", "-Wno-invalid-offsetof", f"-I{ROOT / 'native'}", source, "-o", program], check=True
+    )
+    out = subprocess.run([program], capture_output=True, text=True, check=True).stdout
+    got = {name: int(at) for name, at in (line.split() for line in out.splitlines())}
+    assert got == wire.OFFSETS | {"Message": wire.MESSAGE.size}

@@ -1,0 +1,143 @@
+"""native/wire.h for tests: what a client says, from Python. test_wire.py compares the offsets with the compiler's."""
+
+from __future__ import annotations
+
+import array
+import mmap
+import os
+import socket
+import struct
+import time
+from dataclasses import dataclass
+from typing import Any
+
+MAGIC, VERSION = 0x314D4547, 1
+HELLO, WELCOME, ATTACH, ATTACHED, WANT, TOOK, STOPPED, DRAINED, CONTEXT, REFUSED = range(1, 11)
+OK, MISMATCH, DENIED, UNKNOWN, FULL, MALFORMED = range(6)
+BLOCKED, RUN, PARKED, REVOKED, STOPPING = range(5)
+DEADLINE, IDLE, BY_REVOCATION, EXIT = range(4)
+CREATE_GROUP, STILL_WANTS = 1, 1
+NEVER = NO_LIMIT = 2**64 - 1
+
+# magic version type device epoch | status reason client slot pid flags | time tail value | uuid group text
+MESSAGE = struct.Struct("=IHHII IIIIiI QQQ 16s 256s 512s")
+OFFSETS = {
+    "Message.status": 16, "Message.time_ns": 40, "Message.uuid": 64, "Message.group": 80, "Message.text": 336,
+    "ClientPage.token": 0, "ClientPage.contended": 4, "ClientPage.deadline_ns": 8, "ClientPage.window_ns": 16,
+    "ClientPage.lead_ns": 24, "ClientPage.attached": 32, "ClientPage.contexts": 36, "ClientPage.launches": 64,
+    "GroupLimits.memory_limit": 0, "GroupLimits.unledgered": 8, "GroupLimits.context_estimate": 16,
+    "GroupLimits.slot_count": 24, "GroupLedger.lock": 0, "GroupLedger.slots": 64,
+}  # fmt: skip
+
+
+def pack(kind: int, **fields: Any) -> bytes:
+    f = {
+        "magic": MAGIC, "version": VERSION, "device": 0, "epoch": 0, "status": 0, "reason": 0, "client": 0, "slot": 0,
+        "pid": os.getpid(), "flags": 0, "time_ns": time.monotonic_ns(), "tail_ns": 0, "value": 0, "uuid": b"",
+        "group": b"", "text": b"",
+    } | fields  # fmt: skip
+    return MESSAGE.pack(
+        f["magic"], f["version"], kind, f["device"], f["epoch"], f["status"], f["reason"], f["client"], f["slot"],
+        f["pid"], f["flags"], f["time_ns"], f["tail_ns"], f["value"], f["uuid"], f["group"], f["text"],
+    )  # fmt: skip
+
+
+@dataclass
+class Answer:
+    kind: int
+    device: int
+    status: int
+    slot: int
+    text: str
+    descriptors: list[int]
+
+
+class Page:
+    """One of the shared structures, by field name."""
+
+    def __init__(self, structure: str, descriptor: int, size: int, *, writable: bool = True) -> None:
+        self.structure = structure
+        protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        self.memory = mmap.mmap(descriptor, size, mmap.MAP_SHARED, protection)
+        os.close(descriptor)
+
+    def get(self, name: str, *, index: int = 0, size: int = 8) -> int:
+        at = OFFSETS[f"{self.structure}.{name}"] + 8 * index
+        return int.from_bytes(self.memory[at : at + size], "little")
+
+    def put(self, name: str, value: int, *, index: int = 0, size: int = 8) -> None:
+        at = OFFSETS[f"{self.structure}.{name}"] + 8 * index
+        self.memory[at : at + size] = value.to_bytes(size, "little")
+
+
+opened: list[RawClient] = []
+
+
+class RawClient:
+    """A client by hand, polite unless told otherwise. The fixture `serve` closes it."""
+
+    def __init__(self, path: str, group: str = "g", *, flags: int = CREATE_GROUP, join: bool = True) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        opened.append(self)
+        self.socket.settimeout(5)
+        self.socket.connect(path)
+        self.device = 0
+        if join:
+            answer = self.ask(HELLO, group=group.encode(), flags=flags)
+            assert answer.status == OK, answer
+
+    def send(self, kind: int, **fields: Any) -> None:
+        self.socket.send(pack(kind, device=self.device, **fields))
+
+    def receive(self) -> Answer:
+        data, ancillary, _, _ = self.socket.recvmsg(MESSAGE.size, socket.CMSG_SPACE(12))
+        if not data:
+            raise ConnectionError("dropped")
+        fields = MESSAGE.unpack(data)
+        descriptors = array.array("i")
+        for _, _, content in ancillary:
+            descriptors.frombytes(content)
+        return Answer(
+            fields[2], fields[3], fields[5], fields[8], fields[16].split(b"\0")[0].decode(), list(descriptors)
+        )
+
+    def ask(self, kind: int, **fields: Any) -> Answer:
+        self.send(kind, **fields)
+        return self.receive()
+
+    def attach(self, uuid: bytes = bytes(16)) -> RawClient:
+        answer = self.ask(ATTACH, uuid=uuid)
+        assert answer.status == OK, answer
+        self.device, self.slot = answer.device, answer.slot
+        page, limits, ledger = answer.descriptors
+        self.page = Page("ClientPage", page, 128)
+        self.limits = Page("GroupLimits", limits, 64, writable=False)
+        self.ledger = Page("GroupLedger", ledger, 64 + 8 * 1024)
+        return self
+
+    @property
+    def state(self) -> int:
+        return self.page.get("token", size=4) & 7
+
+    @property
+    def epoch(self) -> int:
+        return self.page.get("token", size=4) >> 3
+
+    def await_state(self, state: int, limit: float = 2.0) -> float:
+        """Seconds it took."""
+        begin = time.monotonic()
+        while self.state != state:
+            if time.monotonic() - begin > limit:
+                raise TimeoutError(f"state {self.state}, not {state}, after {limit} s")
+            time.sleep(0.0002)
+        return time.monotonic() - begin
+
+    def stop(self, reason: int = DEADLINE, tail_ns: int = 0, *, wants: bool = False) -> None:
+        epoch = self.epoch
+        self.page.put("token", epoch << 3 | STOPPING, size=4)
+        self.send(STOPPED, epoch=epoch, reason=reason, tail_ns=tail_ns, flags=STILL_WANTS if wants else 0)
+        if tail_ns == 0:
+            self.send(DRAINED, epoch=epoch)
+
+    def close(self) -> None:
+        self.socket.close()

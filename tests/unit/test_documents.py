@@ -1,0 +1,108 @@
+"""The documents against the tree: paths, verbs, options and links they name exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import click
+import pytest
+
+from gemlet.cli.main import VERBS, Verbs, command
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+# What looks like a path of this repository: below one of its folders, or a document beside it.
+FOLDERS = ("native", "src", "tests", "bench", "docs", "tools", "packaging", ".ci")
+PATH = re.compile(rf"^(?:(?:{'|'.join(map(re.escape, FOLDERS))})/[\w./*-]*|[A-Z]+\.md|pyproject\.toml|Makefile)$")
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+COMMAND = re.compile(r"\bgemlet ([a-z]+)\b((?: +-{1,2}[a-z][a-z-]*)*)")
+BUILT = {"build/native"}  # made by make, so not in a fresh clone
+
+everywhere = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+def prose(text: str) -> str:
+    return FENCE.sub("", text)
+
+
+def anchor(heading: str) -> str:
+    """The anchor GitHub gives a heading."""
+    plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
+    return re.sub(r"[^\w\- ]", "", plain.strip().lower()).replace(" ", "-")
+
+
+def anchors(text: str) -> set[str]:
+    return {anchor(line.lstrip("#")) for line in prose(text).splitlines() if line.startswith("#")}
+
+
+@pytest.fixture(scope="module")
+def verbs() -> dict[str, click.Command]:
+    context = click.Context(command)
+    assert isinstance(command, Verbs)
+    found = {name: command.get_command(context, name) for name in VERBS}
+    return {name: verb for name, verb in found.items() if verb is not None}
+
+
+@everywhere
+def test_paths_exist(document: Path) -> None:
+    named = {word for word in CODE.findall(prose(document.read_text())) if PATH.match(word)}
+    missing = [path for path in sorted(named - BUILT) if not any(ROOT.glob(path.rstrip("/")))]
+    assert not missing
+
+
+@everywhere
+def test_links_lead_somewhere(document: Path) -> None:
+    broken = []
+    for link in LINK.findall(prose(document.read_text())):
+        if "://" in link:
+            continue
+        path, _, fragment = link.partition("#")
+        target = (document.parent / path).resolve() if path else document
+        if not target.exists() or (fragment and fragment not in anchors(target.read_text())):
+            broken.append(link)
+    assert not broken
+
+
+def commands_in(text: str) -> list[tuple[str, list[str]]]:
+    """Verbs with the options right behind them, where the text shows a command: in code, never in prose."""
+    lines = [line for line in text.splitlines() if line.startswith("    ")]
+    shown = [*lines, *FENCE.findall(text), *CODE.findall(prose(text))]
+    return [(verb, options.split()) for piece in shown for verb, options in COMMAND.findall(piece)]
+
+
+@everywhere
+def test_commands_exist(document: Path, verbs: dict[str, click.Command]) -> None:
+    wrong = []
+    for verb, options in commands_in(document.read_text()):
+        if verb not in verbs:
+            wrong.append(f"gemlet {verb}")
+            continue
+        known = {name for parameter in verbs[verb].params for name in (*parameter.opts, *parameter.secondary_opts)}
+        wrong += [f"gemlet {verb} {option}" for option in options if option not in known | {"-h", "--help"}]
+    assert not wrong
+
+
+def test_every_verb_is_documented() -> None:
+    headings = anchors((ROOT / "docs/commands.md").read_text())
+    assert [verb for verb in VERBS if verb not in headings] == []
+
+
+def test_the_index_names_every_document() -> None:
+    links = LINK.findall((ROOT / "docs/README.md").read_text())
+    assert [path.name for path in (ROOT / "docs").glob("*.md") if path.name not in {*links, "README.md"}] == []
+
+
+def test_every_source_folder_is_in_the_architecture() -> None:
+    listed = subprocess.run(["git", "ls-files", "native", "src"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a git clone")
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    folders = {str(Path(name).parent) for name in listed.stdout.splitlines() if name.endswith((".cpp", ".py"))}
+    assert [folder for folder in sorted(folders) if f"{folder}/" not in text] == []
