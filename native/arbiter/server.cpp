@@ -109,8 +109,20 @@ void Server::listen(const std::string& path, std::optional<std::string> group, m
         throw std::system_error(bound != 0 ? error : errno, std::generic_category(), "cannot listen on " + path);
     std::lock_guard lock(mutex_);
     auto listener = std::make_unique<Listener>(Listener{std::move(fd), path, std::move(group)});
-    watch(listener->socket.get(), kListener | listeners_.size());
-    listeners_.push_back(std::move(listener));
+    auto place = std::find(listeners_.begin(), listeners_.end(), nullptr);
+    if (place == listeners_.end()) place = listeners_.emplace(place);
+    watch(listener->socket.get(), kListener | uint64_t(place - listeners_.begin()));
+    *place = std::move(listener);
+}
+
+bool Server::unlisten(const std::string& path) {
+    std::lock_guard lock(mutex_);
+    auto found = std::find_if(listeners_.begin(), listeners_.end(),
+                              [&](const auto& listener) { return listener && listener->path == path; });
+    if (found == listeners_.end()) return false;
+    unlink(path.c_str());
+    found->reset();  // its place stays: the others are known to epoll by theirs
+    return true;
 }
 
 void Server::start() {
@@ -140,7 +152,8 @@ void Server::stop() {
     for (auto& device : devices_) device->attachments.clear();
     clients_.clear();
     gone_ = 0;
-    for (auto& listener : listeners_) unlink(listener->path.c_str());
+    for (auto& listener : listeners_)
+        if (listener) unlink(listener->path.c_str());
     listeners_.clear();
 }
 
@@ -281,7 +294,7 @@ void Server::run() {
                 ssize_t ignored = read(kind == kTimer ? timer_.get() : wake_.get(), &count, sizeof count);
                 (void)ignored;
             } else if (kind == kListener) {
-                if (index < listeners_.size()) accept_client(*listeners_[index]);
+                if (index < listeners_.size() && listeners_[index]) accept_client(*listeners_[index]);
             } else if (auto found = clients_.find(index); found != clients_.end()) {
                 Client& client = *found->second;
                 if (client.gone())

@@ -64,6 +64,7 @@ class Server {
 
     // A socket for clients; `group` fixes the group of whoever comes through it.
     void listen(const std::string& path, std::optional<std::string> group, mode_t mode);
+    bool unlisten(const std::string& path);  // clients that came through it stay; false if there is no such socket
     void add_device(const Uuid& uuid, int index, const std::string& policy, uint64_t context_estimate);
     void set_group(const GroupSettings& settings);  // creates, or changes a live one; throws std::invalid_argument
     bool remove_group(const std::string& name);     // false while it has clients

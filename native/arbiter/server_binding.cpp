@@ -165,6 +165,7 @@ void bind_server(nb::module_& m) {
             "policy"_a = "fair", "parameters"_a)
         .def("listen", &Server::listen, "path"_a, "group"_a = nb::none(), "mode"_a = 0600,
              nb::call_guard<nb::gil_scoped_release>())
+        .def("unlisten", &Server::unlisten, "path"_a, nb::call_guard<nb::gil_scoped_release>())
         .def(
             "add_device",
             [](Server& self, const nb::bytes& uuid, int index, const std::string& policy, uint64_t context_estimate) {

@@ -19,6 +19,7 @@ from gemlet.daemon.requests import (
     History,
     Join,
     Metrics,
+    OpenShare,
     Ping,
     Remove,
     Set,
@@ -51,8 +52,10 @@ def api(service: Service) -> Api:
                 return _join(service, request, peer)
             case Set():
                 return _set(service, request, peer)
+            case OpenShare():
+                return _share(service, request, peer)
             case Remove(group=group):
-                service.book.remove(group, uid=peer.uid)
+                service.remove_group(group, uid=peer.uid)
                 _changed(service, "removed", group, peer)
                 return {"group": group}
             case Metrics():
@@ -104,6 +107,20 @@ def _set(service: Service, request: Set, peer: Peer) -> dict[str, Any]:
         entry.origin = "configuration"
     _changed(service, "changed", entry.spec.name, peer)
     return {"group": entry.spec.name, "granted": _limits(entry), "saved": saved}
+
+
+def _share(service: Service, request: OpenShare, peer: Peer) -> dict[str, Any]:
+    _check_administrator(peer, "open a socket for a group")
+    _check_device(service, request.device)
+    entry = service.open_share(request.group, request.limits, socket=request.socket, device=request.device)
+    _changed(service, "granted", entry.spec.name, peer)
+    return {
+        "group": entry.spec.name,
+        "socket": entry.socket,
+        "simulated": service.options.simulated,
+        "machine": str(service.options.endpoint.machine) if service.options.simulated else None,
+        "granted": _limits(entry),
+    }
 
 
 def _limits(entry: Entry) -> dict[str, Any]:

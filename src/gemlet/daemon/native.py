@@ -19,6 +19,9 @@ class Server(Protocol):
     def listen(self, path: str, group: str | None = None, mode: int = 0o600) -> None:
         """Accepts clients at ``path``; with ``group``, whoever connects there is in that group."""
 
+    def unlisten(self, path: str) -> bool:
+        """Removes a socket; clients that came through it stay. False if there is none at ``path``."""
+
     def add_device(self, uuid: bytes, index: int, *, policy: str) -> None:
         """Makes a device known; an empty ``policy`` is the server's own."""
 

@@ -87,8 +87,21 @@ class Set(Request, tag="set"):
     save: bool = False
 
 
+class OpenShare(Request, tag="share"):
+    """Makes a group with a socket of its own, or makes one so: whoever comes through ``socket`` is in that group.
+
+    For those who place programs themselves and have done the sums (Kubernetes): ``limits`` are taken as they are, what
+    they leave out is the default, and the group stays until it is removed.
+    """
+
+    group: GroupName
+    limits: Limits
+    socket: str
+    device: Annotated[int, Meta(ge=0, le=1023)] | None = None
+
+
 class Remove(Request, tag="remove"):
-    """Removes a group without clients."""
+    """Removes a group without clients, and its socket if it has one."""
 
     group: str
 
@@ -101,7 +114,7 @@ class Shutdown(Request, tag="shutdown"):
     """Stops the daemon; programs run on, unmanaged."""
 
 
-AnyRequest = Ping | Status | Explain | Events | History | Join | Set | Remove | Metrics | Shutdown
+AnyRequest = Ping | Status | Explain | Events | History | Join | Set | OpenShare | Remove | Metrics | Shutdown
 _decoder = msgspec.json.Decoder(AnyRequest)
 
 

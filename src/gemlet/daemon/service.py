@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from gemlet.daemon.address import Endpoint
     from gemlet.daemon.api import Api
     from gemlet.daemon.inventory import Inventory
+    from gemlet.daemon.requests import Limits
     from gemlet.model import Configuration, DeviceSpec
 
 logger = logging.getLogger(__name__)
@@ -91,6 +92,7 @@ class Service:
         self._known_devices: dict[bytes, tuple[int, str]] = {}
         self._device_specs: tuple[DeviceSpec, ...] = ()
         self._listening: set[str] = set()
+        self._shares: set[str] = set()
         self._started = time.monotonic()
         self._used_at = self._started
         self._snapshot = Snapshot()
@@ -197,6 +199,31 @@ class Service:
             state.save(self.options.endpoint.state, self.book.entries.values())
         except OSError as error:
             logger.warning("state file=%s cannot be written: %s", self.options.endpoint.state, error)
+
+    def open_share(self, name: str, limits: Limits, *, socket: str, device: int | None) -> Entry:
+        """A group with a socket of its own, opened or changed. Raises `Refused` and `DaemonError`."""
+        entry = self.book.share(name, limits, socket=socket, device=device)
+        if socket not in self._shares or not Path(socket).is_socket():
+            try:
+                self._listen_share(name, socket)
+            except DaemonError:
+                self.book.remove(name, uid=os.getuid())
+                raise
+        return entry
+
+    def remove_group(self, name: str, *, uid: int) -> None:
+        """Removes a group and the socket it may have. Raises `Refused` while it has clients."""
+        entry = self.book.entries.get(name)
+        self.book.remove(name, uid=uid)
+        if entry is not None and entry.socket is not None:
+            self.server.unlisten(entry.socket)
+            self._shares.discard(entry.socket)
+
+    def _listen_share(self, name: str, socket: str) -> None:
+        self.server.unlisten(socket)
+        # Who can reach the directory is in the group, whatever its uid: a container has the directory to itself.
+        self._listen(Path(socket), group=name, mode=0o666)
+        self._shares.add(socket)
 
     # --- tasks ---------------------------------------------------------------------------------------------------
 
@@ -312,7 +339,9 @@ class Service:
     def _restore(self, entry: Entry) -> None:
         try:
             self.book.restore(entry)
-        except Refused as error:
+            if entry.socket is not None:
+                self._listen_share(entry.spec.name, entry.socket)
+        except (Refused, DaemonError) as error:
             logger.warning("state group=%s not restored: %s", entry.spec.name, error)
 
     async def _find_devices(self) -> None:

@@ -32,11 +32,18 @@ class FakeServer:
 
     def listen(self, path: str, group: str | None = None, mode: int = 0o600) -> None:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._sockets.append(listener)
         listener.bind(path)
         listener.listen()
         Path(path).chmod(mode)
-        self._sockets.append(listener)
         self.listening[path] = (group, mode)
+
+    def unlisten(self, path: str) -> bool:
+        if path not in self.listening:
+            return False
+        del self.listening[path]
+        Path(path).unlink()
+        return True
 
     def add_device(self, uuid: bytes, index: int, *, policy: str) -> None:
         self.devices[uuid] = {"index": index, "policy": policy}
