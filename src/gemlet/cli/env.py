@@ -12,8 +12,7 @@ from gemlet.cli import environment, options
 from gemlet.daemon import address
 from gemlet.daemon.connection import Connection, no_daemon
 from gemlet.errors import DaemonUnreachable, UsageError
-
-CONTAINER_DIRECTORY = "/opt/gemlet"
+from gemlet.kube.edits import container_edits
 
 
 @click.command()
@@ -57,15 +56,12 @@ def _running(endpoints: list[address.Endpoint], group: str) -> address.Endpoint:
 def _docker_options(membership: environment.Membership) -> list[str]:
     if membership.machine:
         raise UsageError("--docker with --simulate is not supported", hint="use `gemlet run --simulate` in the image")
-    hook = paths.hook_path()
-    inside = f"{CONTAINER_DIRECTORY}/{paths.HOOK_LIBRARY}"
-    socket_directory = os.path.dirname(membership.socket)  # noqa: PTH120
-    chosen = {
-        "LD_PRELOAD": inside,
-        "GEMLET_SOCKET": membership.socket,
-        "GEMLET_GROUP": membership.group,
-        **({"GEMLET_STRICT": "1"} if membership.strict else {}),
-    }
-    # The directory is mounted, not the socket: a restarted daemon makes a new socket of the same name.
-    mounts = [f"-v {shlex.quote(f'{hook}:{inside}:ro')}", f"-v {shlex.quote(f'{socket_directory}:{socket_directory}')}"]
-    return mounts + [f"-e {shlex.quote(f'{name}={value}')}" for name, value in chosen.items()]
+    edits = container_edits(
+        paths.hook_path(),
+        os.path.dirname(membership.socket),  # noqa: PTH120
+        group=membership.group,
+        strict=membership.strict,
+    )
+    mounts = [f"{mount.host}:{mount.container}{':ro' if mount.read_only else ''}" for mount in edits.mounts]
+    variables = [f"{name}={value}" for name, value in edits.env.items()]
+    return [f"-v {shlex.quote(mount)}" for mount in mounts] + [f"-e {shlex.quote(text)}" for text in variables]
