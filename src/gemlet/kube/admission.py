@@ -174,9 +174,7 @@ def _chosen(pod: Mapping[str, Any], annotations: Mapping[str, str]) -> int:
     known = ", ".join(container["name"] for container in containers)
     if meant is None:
         if len(containers) != 1:
-            raise BadRequest(
-                field, f"is missing, and the pod has {len(containers)} containers", cure=f"name one: {known}"
-            )
+            raise BadRequest(field, f"is missing, with {len(containers)} containers", cure=f"name one of {known}")
         return 0
     for number, container in enumerate(containers):
         if container["name"] == meant:

@@ -18,7 +18,7 @@ from gemlet.errors import DaemonUnreachable, DeviceError, GemletError
 from gemlet.kube import api_server, host, inventory, metrics, slices
 from gemlet.kube.book import ShareBook
 from gemlet.kube.daemon_link import DaemonLink
-from gemlet.kube.device_plugin import Allocations, DevicePlugin, Gpus, SlotFace, UnitFaces
+from gemlet.kube.device_plugin import Allocations, DevicePlugin, Gpus, SlotResource, UnitResources
 from gemlet.kube.dra import DraDriver
 from gemlet.kube.edits import Access, Host
 from gemlet.kube.kubelet_socket import keep_registered
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from gemlet.daemon.address import Endpoint
+    from gemlet.kube.admission import Face
     from gemlet.kube.api_server import ApiServer
-    from gemlet.kube.device_plugin import Face
+    from gemlet.kube.device_plugin import Resource
     from gemlet.kube.slots import Packing
 
 logger = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class Options:
     node: str
     endpoint: Endpoint
     api: api_server.Access
-    faces: tuple[str, ...] = ("slots",)
+    face: Face = "slots"
     slots_per_gpu: int = 4
     packing: Packing = "pack"
     directory: Path = Path("/var/lib/gemlet")
@@ -98,12 +99,12 @@ class Agent:
         self._kubelet = PodResources(options.kubelet / "pod-resources" / "kubelet.sock")
         self._follower = PodFollower(api, self._book, options.node)
         allocations = Allocations(self._book, self._gpus, kubelet=self._kubelet, annotations=self._follower.annotations)
-        self._faces: list[Face] = []
-        if "slots" in options.faces:
-            self._faces.append(SlotFace(allocations, per_gpu=options.slots_per_gpu, packing=options.packing))
-        if "units" in options.faces:
-            self._faces += UnitFaces(allocations, packing=options.packing).faces()
-        self._dra = "dra" in options.faces
+        self._resources: list[Resource] = []
+        if options.face == "slots":
+            self._resources.append(SlotResource(allocations, per_gpu=options.slots_per_gpu, packing=options.packing))
+        elif options.face == "units":
+            self._resources += UnitResources(allocations, packing=options.packing).both()
+        self._dra = options.face == "dra"
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """What runs for as long as the agent does."""
@@ -136,8 +137,8 @@ class Agent:
             await self._gpus.change()
         kubelet = self._options.kubelet
         async with asyncio.TaskGroup() as tasks:
-            for face in self._faces:
-                plugin = DevicePlugin(face, self._gpus)
+            for resource in self._resources:
+                plugin = DevicePlugin(resource, self._gpus)
                 tasks.create_task(keep_registered(plugin, kubelet / "device-plugins"))
             if self._dra:
                 driver = DraDriver(self._book, self._gpus, self._api, pool=self._options.node)

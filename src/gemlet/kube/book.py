@@ -86,8 +86,8 @@ class ShareBook:
                 await self._save()
                 await self._apply(share)
             except BaseException:
-                with contextlib.suppress(OSError, DaemonError):
-                    await self._close(share.id)
+                with contextlib.suppress(OSError):
+                    await self._undo(share)
                 raise
             return share
 
@@ -155,6 +155,15 @@ class ShareBook:
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(share_directory(self.host.shares, share_id))
         del self.shares[share_id]
+        await self._save()
+
+    async def _undo(self, share: Share) -> None:
+        # Whatever the daemon may have of it, `restore` finds: nobody can reach it without the directory.
+        cdi.remove(self._cdi, share.id)
+        shutil.rmtree(share_directory(self.host.shares, share.id), ignore_errors=True)
+        with contextlib.suppress(DaemonError):
+            await self._daemon.remove(share.group)
+        self.shares.pop(share.id, None)
         await self._save()
 
     async def _remove_group(self, group: str) -> None:

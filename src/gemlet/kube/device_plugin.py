@@ -77,7 +77,7 @@ class Annotations(Protocol):
     async def __call__(self, pod: Pod, /) -> dict[str, str]: ...
 
 
-class Face(Protocol):
+class Resource(Protocol):
     """One resource of the device plugin."""
 
     resource: str
@@ -89,7 +89,7 @@ class Face(Protocol):
 
 
 class Allocations:
-    """What the faces have in common: opening a share for ids, and finding out whose it is."""
+    """What the resources have in common: opening a share for ids, and finding out whose it is."""
 
     def __init__(self, book: ShareBook, gpus: Gpus, *, kubelet: Kubelet, annotations: Annotations) -> None:
         self.book = book
@@ -152,7 +152,7 @@ def for_container(annotations: dict[str, str], pod: Pod) -> dict[str, str]:
     return annotations if meant in (None, pod.container) else {}
 
 
-class SlotFace:
+class SlotResource:
     """gemlet.dev/share: ``per_gpu`` equal parts of each GPU."""
 
     resource = names.SLOT_RESOURCE
@@ -179,7 +179,7 @@ class SlotFace:
         return slots.slot_amounts(self._allocations.gpu(slots.gpu_of(slot)), self._per_gpu)
 
 
-class UnitFaces:
+class UnitResources:
     """GaiaGPU's two resources.
 
     Time carries the share; memory is paired with it when the kubelet knows the container.
@@ -192,50 +192,50 @@ class UnitFaces:
         # what a container really has is asked of the kubelet.
         self.near: str | None = None
 
-    def faces(self) -> tuple[Face, Face]:
-        return _ComputeFace(self), _MemoryFace(self)
+    def both(self) -> tuple[Resource, Resource]:
+        return _ComputeUnits(self), _MemoryUnits(self)
 
 
-class _ComputeFace:
+class _ComputeUnits:
     resource = names.COMPUTE_RESOURCE
 
-    def __init__(self, faces: UnitFaces) -> None:
-        self._faces = faces
+    def __init__(self, both: UnitResources) -> None:
+        self._both = both
 
     def device_ids(self, gpu: Gpu) -> list[str]:
         return units.compute_ids(gpu)
 
     def preferred(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
-        return slots.preferred(available, must, size, self._faces.packing, self._faces.near)
+        return slots.preferred(available, must, size, self._both.packing, self._both.near)
 
     async def allocate(self, ids: Sequence[str]) -> Edits | None:
-        self._faces.near = units.only_gpu(self.resource, ids)
+        self._both.near = units.only_gpu(self.resource, ids)
         # No memory yet: how much it has is known when the kubelet says what else the container was given.
         unpaired = Amounts(memory=0, compute=len(ids), limit=len(ids))
-        return await self._faces.allocations.open("units", self.resource, ids, unpaired)
+        return await self._both.allocations.open("units", self.resource, ids, unpaired)
 
     async def pre_start(self, ids: Sequence[str]) -> None:
-        await self._faces.allocations.identify(self.resource, ids, _paired)
+        await self._both.allocations.identify(self.resource, ids, _paired)
 
 
-class _MemoryFace:
+class _MemoryUnits:
     resource = names.MEMORY_RESOURCE
 
-    def __init__(self, faces: UnitFaces) -> None:
-        self._faces = faces
+    def __init__(self, both: UnitResources) -> None:
+        self._both = both
 
     def device_ids(self, gpu: Gpu) -> list[str]:
         return units.memory_ids(gpu)
 
     def preferred(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
-        return slots.preferred(available, must, size, self._faces.packing, self._faces.near)
+        return slots.preferred(available, must, size, self._both.packing, self._both.near)
 
     async def allocate(self, ids: Sequence[str]) -> Edits | None:
-        self._faces.near = units.only_gpu(self.resource, ids)
+        self._both.near = units.only_gpu(self.resource, ids)
         return None
 
     async def pre_start(self, ids: Sequence[str]) -> None:
-        await self._faces.allocations.identify(self.resource, ids, _paired)
+        await self._both.allocations.identify(self.resource, ids, _paired)
 
 
 def _paired(assignments: Assignments, pod: Pod) -> Amounts:
@@ -243,10 +243,10 @@ def _paired(assignments: Assignments, pod: Pod) -> Amounts:
 
 
 class DevicePlugin:
-    """v1beta1.DevicePlugin for one face."""
+    """v1beta1.DevicePlugin for one resource."""
 
-    def __init__(self, face: Face, gpus: Gpus) -> None:
-        self.face = face
+    def __init__(self, served: Resource, gpus: Gpus) -> None:
+        self.served = served
         self._gpus = gpus
 
     @staticmethod
@@ -270,7 +270,7 @@ class DevicePlugin:
         answer = messages.PreferredAllocationResponse()
         for asked in request.container_requests:
             must, size = list(asked.must_include_deviceIDs), asked.allocation_size
-            chosen = self.face.preferred(list(asked.available_deviceIDs), must, size)
+            chosen = self.served.preferred(list(asked.available_deviceIDs), must, size)
             answer.container_responses.add(deviceIDs=chosen)
         return answer
 
@@ -280,10 +280,10 @@ class DevicePlugin:
         answer = messages.AllocateResponse()
         try:
             for asked in request.container_requests:
-                edits = await self.face.allocate(list(asked.devices_ids))
+                edits = await self.served.allocate(list(asked.devices_ids))
                 answer.container_responses.append(allocate_response(edits))
         except (GemletError, OSError) as error:
-            logger.warning("allocate resource=%s refused: %s", self.face.resource, error)
+            logger.warning("allocate resource=%s refused: %s", self.served.resource, error)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, words(error))
         return answer
 
@@ -291,9 +291,9 @@ class DevicePlugin:
         self, request: messages.PreStartContainerRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> messages.PreStartContainerResponse:
         try:
-            await self.face.pre_start(sorted(request.devices_ids))
+            await self.served.pre_start(sorted(request.devices_ids))
         except (GemletError, OSError) as error:
-            logger.warning("start resource=%s refused: %s", self.face.resource, error)
+            logger.warning("start resource=%s refused: %s", self.served.resource, error)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, words(error))
         return messages.PreStartContainerResponse()
 
@@ -303,7 +303,7 @@ class DevicePlugin:
             well = self._gpus.serving and gpu.uuid in self._gpus.healthy
             health = "Healthy" if well else "Unhealthy"
             numa = None if gpu.numa is None else messages.TopologyInfo(nodes=[messages.NUMANode(ID=gpu.numa)])
-            for device in self.face.device_ids(gpu):
+            for device in self.served.device_ids(gpu):
                 answer.devices.append(messages.Device(ID=device, health=health, topology=numa))
         return answer
 

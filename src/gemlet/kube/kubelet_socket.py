@@ -30,7 +30,7 @@ KUBELET_SOCKET = "kubelet.sock"
 
 async def keep_registered(plugin: DevicePlugin, directory: Path, *, look: float = LOOK_SECONDS) -> None:
     """Runs until cancelled. ``directory`` is the kubelet's device-plugins directory, ``look`` in seconds."""
-    socket = directory / f"{plugin.face.resource.replace('/', '-')}.sock"
+    socket = directory / f"{plugin.served.resource.replace('/', '-')}.sock"
     while True:
         kubelet = _identity(directory / KUBELET_SOCKET)
         if kubelet is None:
@@ -59,16 +59,16 @@ async def _register(plugin: DevicePlugin, directory: Path, endpoint: str) -> boo
     request = messages.RegisterRequest(
         version=services.DEVICE_PLUGIN_VERSION,
         endpoint=endpoint,
-        resource_name=plugin.face.resource,
+        resource_name=plugin.served.resource,
         options=plugin.options(),
     )
     try:
         async with grpc.aio.insecure_channel(f"unix:{directory / KUBELET_SOCKET}") as channel:
             await services.method(channel, "v1beta1.Registration", "Register")(request, timeout=REGISTER_SECONDS)
     except grpc.aio.AioRpcError as error:
-        logger.warning("kubelet resource=%s not registered: %s", plugin.face.resource, error.details())
+        logger.warning("kubelet resource=%s not registered: %s", plugin.served.resource, error.details())
         return False
-    logger.info("kubelet resource=%s registered", plugin.face.resource)
+    logger.info("kubelet resource=%s registered", plugin.served.resource)
     return True
 
 

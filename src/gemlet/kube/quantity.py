@@ -31,10 +31,7 @@ def parse_quantity(text: str) -> Fraction:
         raise InvalidValue(f"{text!r} is not a quantity", hint="write a number with Mi, Gi or no suffix, such as 16Gi")
     suffix = match["suffix"] or ""
     value = Fraction(match["number"])
-    if suffix[:1] in ("e", "E") and len(suffix) > 1:
-        value *= Fraction(10) ** int(suffix[1:])
-    else:
-        value *= _FACTORS[suffix]
+    value *= _FACTORS[suffix] if suffix in _FACTORS else Fraction(10) ** int(suffix[1:])
     return -value if match["sign"] == "-" else value
 
 
