@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+import tempfile
 from typing import TYPE_CHECKING
 
 from gemlet.errors import GemletError
@@ -30,9 +31,9 @@ class Certificate:
         self._files = (directory / "tls.crt", directory / "tls.key")
         self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
-        self._seen = self._content()
         try:
-            self._load()
+            self._seen = self._content()
+            _load(self.context, self._seen)
         except (OSError, ssl.SSLError) as error:
             raise GemletError(
                 f"{self._files[0]} and {self._files[1].name} are no certificate and its key: {error}",
@@ -47,13 +48,13 @@ class Certificate:
 
     def refresh(self) -> bool:
         """Takes a new pair, if there is one and it is good; returns whether."""
-        content = self._content()
-        if content in (self._seen, None):
-            return False
         try:
+            content = self._content()
+            if content == self._seen:
+                return False
             # A pair that does not fit would spoil the context that serves, so it is tried in another one.
-            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(*self._files)
-            self._load()
+            _load(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), content)
+            _load(self.context, content)
         except (OSError, ssl.SSLError) as error:
             logger.warning("certificate file=%s not taken: %s", self._files[0], error)
             return False
@@ -61,12 +62,13 @@ class Certificate:
         logger.info("certificate file=%s taken", self._files[0])
         return True
 
-    def _load(self) -> None:
-        self.context.load_cert_chain(*self._files)
-
-    def _content(self) -> tuple[bytes, bytes] | None:
+    def _content(self) -> bytes:
         # Not the times: a secret's files are links that are switched, and a copy may have any time.
-        try:
-            return self._files[0].read_bytes(), self._files[1].read_bytes()
-        except OSError:
-            return None
+        return b"\n".join(path.read_bytes() for path in self._files)
+
+
+def _load(context: ssl.SSLContext, content: bytes) -> None:
+    with tempfile.NamedTemporaryFile() as pair:  # ssl reads files only, and ours may change between two readings
+        pair.write(content)
+        pair.flush()
+        context.load_cert_chain(pair.name)
