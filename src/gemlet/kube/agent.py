@@ -208,10 +208,11 @@ def _host(options: Options) -> Host:
     shares = host.prepare(options.directory)
     hook = host.install_hook(Path(paths.hook_path()), options.directory)
     simulated = options.access == "simulated"
+    profiles = str(Path(paths.__file__).with_name("profiles"))
     return Host(
         hook=str(hook),
         shares=str(shares),
         access=options.access,
-        simulated=(paths.sim_dir(), str(options.endpoint.machine)) if simulated else None,
+        simulated=(paths.sim_dir(), profiles, str(options.endpoint.machine)) if simulated else None,
         preload_file=str(hook.with_name("ld.so.preload")) if options.preload_file else None,
     )

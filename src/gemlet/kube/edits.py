@@ -46,15 +46,15 @@ class Host:
     """Where this node keeps what shares need; all paths are the host's.
 
     hook: the library. shares: directory of their directories. nodes: device node by GPU UUID. simulated: the simulated
-    driver's directory and the machine's. preload_file: a file that names the hook, to be mounted at /etc/ld.so.preload
-    for programs that clear LD_PRELOAD; None for none.
+    driver's directory, its profiles' and the machine's. preload_file: a file that names the hook, to be mounted at
+    /etc/ld.so.preload for programs that clear LD_PRELOAD; None for none.
     """
 
     hook: str
     shares: str
     access: Access = "runtime"
     nodes: Mapping[str, str] = field(default_factory=dict)
-    simulated: tuple[str, str] | None = None
+    simulated: tuple[str, str, str] | None = None
     preload_file: str | None = None
 
 
@@ -101,14 +101,15 @@ def share_edits(gpu_uuids: Sequence[str], memory: int, compute: int, limit: int,
     elif host.access == "nodes":
         nodes = (*(host.nodes[uuid] for uuid in gpu_uuids), *COMMON_NODES)
     elif host.simulated is not None:
-        driver, machine = host.simulated
+        driver, profiles, machine = host.simulated
         env |= {
-            "LD_LIBRARY_PATH": f"{names.HOOK_DIRECTORY}/sim",
+            "LD_LIBRARY_PATH": f"{names.HOOK_DIRECTORY}/lib/sim",
             "GEMLET_SIM_DIR": names.MACHINE_DIRECTORY,
             "CUDA_VISIBLE_DEVICES": ",".join(gpu_uuids),
         }
         mounts += [
-            Mount(driver, f"{names.HOOK_DIRECTORY}/sim"),
+            Mount(driver, f"{names.HOOK_DIRECTORY}/lib/sim"),
+            Mount(profiles, f"{names.HOOK_DIRECTORY}/profiles"),  # where the simulated driver looks, from its own place
             Mount(machine, names.MACHINE_DIRECTORY, read_only=False),
         ]
     return Edits(env=env, mounts=tuple(mounts), device_nodes=nodes, cdi=cdi)

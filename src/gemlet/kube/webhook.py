@@ -63,7 +63,7 @@ def answer(review: Review, cluster: Cluster) -> dict[str, Any]:
         except BadRequest as error:
             response |= {
                 "allowed": False,
-                "status": {"code": 422, "reason": "Invalid", "message": f"gemlet: {error}"},
+                "status": {"code": 403, "reason": "Forbidden", "message": f"gemlet: {error}"},
             }
         else:
             if operations:

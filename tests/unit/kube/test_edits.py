@@ -37,7 +37,7 @@ def test_the_gpu_is_named_by_uuid_in_each_kind_of_access():
     assert edits("runtime").env["NVIDIA_VISIBLE_DEVICES"] == fakes.FIRST
     assert edits("cdi").cdi == (f"nvidia.com/gpu={fakes.FIRST}",)
     assert edits("nodes").device_nodes == ("/dev/nvidia0", *COMMON_NODES)
-    simulated = edits("simulated", simulated=("/lib/sim", "/run/gemlet/machine"))
+    simulated = edits("simulated", simulated=("/lib/sim", "/profiles", "/run/gemlet/machine"))
     assert simulated.env["CUDA_VISIBLE_DEVICES"] == fakes.FIRST
     assert {m.host: m.read_only for m in simulated.mounts}["/run/gemlet/machine"] is False
 

@@ -87,7 +87,7 @@ def test_pods_are_patched_or_refused_with_words(authority, tmp_path):
         assert operation["value"]["limits"] == {"gemlet.dev/share": "1"}
         refused = await client.review(SHARE | {"gemlet.dev/compute": "0"})
         assert not refused["allowed"]
-        assert refused["status"]["code"] == 422
+        assert refused["status"]["code"] == 403
         assert "metadata.annotations[gemlet.dev/compute]: 0 is not from 1 to 100; write" in refused["status"]["message"]
         assert await client.review({}) == {"uid": "r1", "allowed": True}
         assert await client.review(SHARE, kind="Deployment") == {"uid": "r1", "allowed": True}
