@@ -253,7 +253,7 @@ class Cluster:
         self._run(
             "agent", *gemlet, "--socket", runtime, "kube", "agent", "--node", NODE, "--simulate", "--slots", "4",
             "--kubeconfig", self.admin, "--directory", RUN / "state", "--cdi-directory", RUN / "cdi", "--port", "9533",
-            **environment,
+            **environment, MALLOC_ARENA_MAX="2",
         )  # fmt: skip
         self.certificate()
         self._run(

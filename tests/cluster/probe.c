@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -38,7 +39,21 @@ int main(int count, char** arguments) {
         return 1;
     }
     CALL(cuInit, 0);
-    CALL(cuDeviceGet, &device, 0);
+    // The simulated driver shows every device to every program; a real one only those of the container.
+    const char* own = getenv("CUDA_VISIBLE_DEVICES");
+    int devices;
+    CALL(cuDeviceGetCount, &devices);
+    for (int number = devices - 1; number >= 0; --number) {
+        unsigned char uuid[16];
+        char text[41] = "GPU-";
+        CALL(cuDeviceGet, &device, number);
+        CALL(cuDeviceGetUuid_v2, uuid, device);
+        for (int byte = 0, at = 4; byte < 16; ++byte) {
+            if (byte == 4 || byte == 6 || byte == 8 || byte == 10) text[at++] = '-';
+            at += sprintf(text + at, "%02x", uuid[byte]);
+        }
+        if (own && strcmp(own, text) == 0) break;
+    }
     CALL(cuCtxCreate_v2, &context, 0, device);
     CALL(cuMemGetInfo_v2, &free_bytes, &total);
     printf("total %zu\n", total >> 20);

@@ -135,7 +135,7 @@ def test_bad_input_is_refused_with_the_field_and_the_cure(cluster):
         (SHARE | {"gemlet.dev/compute": "0"}, r"annotations\[gemlet.dev/compute\]: 0 is not from 1 to 100"),
         (SHARE | {"gemlet.dev/compute": "101"}, "write percent of one GPU's time"),
         (SHARE | {"gemlet.dev/memory": "200Gi"}, "more than a GPU has; ask for"),
-        (SHARE | {"gemlet.dev/memmory": "1Gi"}, "did you mean gemlet.dev/memory"),
+        (SHARE | {"gemlet.dev/computes": "1"}, "did you mean gemlet.dev/compute"),
     ):
         with pytest.raises(Refused, match=text):
             cluster.create(pod("bad", "probe", annotations=asked))
@@ -164,9 +164,17 @@ def test_metrics_are_by_pod(cluster):
     cluster.create(pod("a", "probe", "1000", annotations=SHARE))
     eventually(lambda: shares(cluster, "a"), "work")
     text = urllib.request.urlopen("http://127.0.0.1:9533/metrics").read().decode()
+    assert "gemlet_pod_share_min{" in text, text
     (line,) = [line for line in text.splitlines() if line.startswith("gemlet_pod_memory_limit_bytes{")]
     assert 'pod="a"' in line
     assert float(line.split()[-1]) == 16 * 2**30
+
+
+def test_the_agent_is_small(cluster):
+    """After all that it has done for the tests above; 60 MB is the target, and half as much again fails."""
+    resident = cluster.parts["agent"].resident() / 1e6
+    print(f"\nagent: {resident:.0f} MB resident", file=sys.stderr)
+    assert resident < 90
 
 
 def test_many_pods_leave_nothing_behind(cluster):
@@ -181,5 +189,3 @@ def test_many_pods_leave_nothing_behind(cluster):
     eventually(lambda: not list((state / "shares").iterdir()), "no directory", 90)
     assert not list((RUN / "cdi").glob("*.json"))
     assert '"shares":[]' in (state / "checkpoint.json").read_text()
-    resident = cluster.parts["agent"].resident() / 2**20
-    print(f"\nagent: {resident:.0f} MiB resident", file=sys.stderr)

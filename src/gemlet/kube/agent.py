@@ -15,7 +15,7 @@ from aiohttp import web
 from gemlet import paths
 from gemlet.daemon.inventory import NvmlInventory
 from gemlet.errors import DaemonUnreachable, DeviceError, GemletError
-from gemlet.kube import api_server, host, inventory, metrics, slices
+from gemlet.kube import api_server, host, inventory, slices
 from gemlet.kube.book import ShareBook
 from gemlet.kube.daemon_link import DaemonLink
 from gemlet.kube.device_plugin import Allocations, DevicePlugin, Gpus, SlotResource, UnitResources
@@ -192,6 +192,8 @@ class Agent:
             await runner.cleanup()
 
     async def _metrics(self, request: web.Request) -> web.Response:
+        from gemlet.kube import metrics  # noqa: PLC0415  4 MB that an agent nobody scrapes does without
+
         try:
             text = metrics.render(self._book.shares.values(), await self._daemon.status())
         except GemletError as error:

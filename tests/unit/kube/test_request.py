@@ -69,7 +69,7 @@ def test_other_annotations_ask_for_nothing():
         (ask(memory="16Gi"), "gemlet.dev/compute", "add gemlet.dev/compute"),
         (ask(memory="16Gi", compute="50", compute_limit="25"), "gemlet.dev/compute-limit", "leave it out"),
         (ask(memory="16Gi", compute="50", priority="urgent"), "gemlet.dev/priority", "latency"),
-        (ask(memmory="16Gi", compute="50"), "gemlet.dev/memmory", "did you mean gemlet.dev/memory"),
+        (ask(memory="16Gi", computes="50"), "gemlet.dev/computes", "did you mean gemlet.dev/compute"),
         (ask(unknown_thing="1"), "gemlet.dev/unknown-thing", "known"),
     ],
 )

@@ -4,76 +4,79 @@
 # source: gemlet/kube/protocol/deviceplugin.proto
 # Protobuf Python Version: 7.35.1
 """Generated protocol buffer code."""
-
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pool as _descriptor_pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-
 _runtime_version.ValidateProtobufRuntimeVersion(
-    _runtime_version.Domain.PUBLIC, 7, 35, 1, "", "gemlet/kube/protocol/deviceplugin.proto"
+    _runtime_version.Domain.PUBLIC,
+    7,
+    35,
+    1,
+    '',
+    'gemlet/kube/protocol/deviceplugin.proto'
 )
 # @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
-    b'\n\'gemlet/kube/protocol/deviceplugin.proto\x12\x18gemlet.kube.deviceplugin"\x07\n\x05\x45mpty"]\n\x13\x44\x65vicePluginOptions\x12\x1a\n\x12pre_start_required\x18\x01 \x01(\x08\x12*\n"get_preferred_allocation_available\x18\x02 \x01(\x08"\x8b\x01\n\x0fRegisterRequest\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x15\n\rresource_name\x18\x03 \x01(\t\x12>\n\x07options\x18\x04 \x01(\x0b\x32-.gemlet.kube.deviceplugin.DevicePluginOptions"\x16\n\x08NUMANode\x12\n\n\x02ID\x18\x01 \x01(\x03"A\n\x0cTopologyInfo\x12\x31\n\x05nodes\x18\x01 \x03(\x0b\x32".gemlet.kube.deviceplugin.NUMANode"^\n\x06\x44\x65vice\x12\n\n\x02ID\x18\x01 \x01(\t\x12\x0e\n\x06health\x18\x02 \x01(\t\x12\x38\n\x08topology\x18\x03 \x01(\x0b\x32&.gemlet.kube.deviceplugin.TopologyInfo"I\n\x14ListAndWatchResponse\x12\x31\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32 .gemlet.kube.deviceplugin.Device"{\n#ContainerPreferredAllocationRequest\x12\x1b\n\x13\x61vailable_deviceIDs\x18\x01 \x03(\t\x12\x1e\n\x16must_include_deviceIDs\x18\x02 \x03(\t\x12\x17\n\x0f\x61llocation_size\x18\x03 \x01(\x05"w\n\x1aPreferredAllocationRequest\x12Y\n\x12\x63ontainer_requests\x18\x01 \x03(\x0b\x32=.gemlet.kube.deviceplugin.ContainerPreferredAllocationRequest"9\n$ContainerPreferredAllocationResponse\x12\x11\n\tdeviceIDs\x18\x01 \x03(\t"z\n\x1bPreferredAllocationResponse\x12[\n\x13\x63ontainer_responses\x18\x01 \x03(\x0b\x32>.gemlet.kube.deviceplugin.ContainerPreferredAllocationResponse"/\n\x18\x43ontainerAllocateRequest\x12\x13\n\x0b\x64\x65vices_ids\x18\x01 \x03(\t"a\n\x0f\x41llocateRequest\x12N\n\x12\x63ontainer_requests\x18\x01 \x03(\x0b\x32\x32.gemlet.kube.deviceplugin.ContainerAllocateRequest"\x19\n\tCDIDevice\x12\x0c\n\x04name\x18\x01 \x01(\t"E\n\x05Mount\x12\x16\n\x0e\x63ontainer_path\x18\x01 \x01(\t\x12\x11\n\thost_path\x18\x02 \x01(\t\x12\x11\n\tread_only\x18\x03 \x01(\x08"L\n\nDeviceSpec\x12\x16\n\x0e\x63ontainer_path\x18\x01 \x01(\t\x12\x11\n\thost_path\x18\x02 \x01(\t\x12\x13\n\x0bpermissions\x18\x03 \x01(\t"\xc6\x03\n\x19\x43ontainerAllocateResponse\x12K\n\x04\x65nvs\x18\x01 \x03(\x0b\x32=.gemlet.kube.deviceplugin.ContainerAllocateResponse.EnvsEntry\x12/\n\x06mounts\x18\x02 \x03(\x0b\x32\x1f.gemlet.kube.deviceplugin.Mount\x12\x35\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32$.gemlet.kube.deviceplugin.DeviceSpec\x12Y\n\x0b\x61nnotations\x18\x04 \x03(\x0b\x32\x44.gemlet.kube.deviceplugin.ContainerAllocateResponse.AnnotationsEntry\x12\x38\n\x0b\x63\x64i_devices\x18\x05 \x03(\x0b\x32#.gemlet.kube.deviceplugin.CDIDevice\x1a+\n\tEnvsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01"d\n\x10\x41llocateResponse\x12P\n\x13\x63ontainer_responses\x18\x01 \x03(\x0b\x32\x33.gemlet.kube.deviceplugin.ContainerAllocateResponse"/\n\x18PreStartContainerRequest\x12\x13\n\x0b\x64\x65vices_ids\x18\x01 \x03(\t"\x1b\n\x19PreStartContainerResponseb\x06proto3'
-)
+
+
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'gemlet/kube/protocol/deviceplugin.proto\x12\x18gemlet.kube.deviceplugin\"\x07\n\x05\x45mpty\"]\n\x13\x44\x65vicePluginOptions\x12\x1a\n\x12pre_start_required\x18\x01 \x01(\x08\x12*\n\"get_preferred_allocation_available\x18\x02 \x01(\x08\"\x8b\x01\n\x0fRegisterRequest\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x15\n\rresource_name\x18\x03 \x01(\t\x12>\n\x07options\x18\x04 \x01(\x0b\x32-.gemlet.kube.deviceplugin.DevicePluginOptions\"\x16\n\x08NUMANode\x12\n\n\x02ID\x18\x01 \x01(\x03\"A\n\x0cTopologyInfo\x12\x31\n\x05nodes\x18\x01 \x03(\x0b\x32\".gemlet.kube.deviceplugin.NUMANode\"^\n\x06\x44\x65vice\x12\n\n\x02ID\x18\x01 \x01(\t\x12\x0e\n\x06health\x18\x02 \x01(\t\x12\x38\n\x08topology\x18\x03 \x01(\x0b\x32&.gemlet.kube.deviceplugin.TopologyInfo\"I\n\x14ListAndWatchResponse\x12\x31\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32 .gemlet.kube.deviceplugin.Device\"{\n#ContainerPreferredAllocationRequest\x12\x1b\n\x13\x61vailable_deviceIDs\x18\x01 \x03(\t\x12\x1e\n\x16must_include_deviceIDs\x18\x02 \x03(\t\x12\x17\n\x0f\x61llocation_size\x18\x03 \x01(\x05\"w\n\x1aPreferredAllocationRequest\x12Y\n\x12\x63ontainer_requests\x18\x01 \x03(\x0b\x32=.gemlet.kube.deviceplugin.ContainerPreferredAllocationRequest\"9\n$ContainerPreferredAllocationResponse\x12\x11\n\tdeviceIDs\x18\x01 \x03(\t\"z\n\x1bPreferredAllocationResponse\x12[\n\x13\x63ontainer_responses\x18\x01 \x03(\x0b\x32>.gemlet.kube.deviceplugin.ContainerPreferredAllocationResponse\"/\n\x18\x43ontainerAllocateRequest\x12\x13\n\x0b\x64\x65vices_ids\x18\x01 \x03(\t\"a\n\x0f\x41llocateRequest\x12N\n\x12\x63ontainer_requests\x18\x01 \x03(\x0b\x32\x32.gemlet.kube.deviceplugin.ContainerAllocateRequest\"\x19\n\tCDIDevice\x12\x0c\n\x04name\x18\x01 \x01(\t\"E\n\x05Mount\x12\x16\n\x0e\x63ontainer_path\x18\x01 \x01(\t\x12\x11\n\thost_path\x18\x02 \x01(\t\x12\x11\n\tread_only\x18\x03 \x01(\x08\"L\n\nDeviceSpec\x12\x16\n\x0e\x63ontainer_path\x18\x01 \x01(\t\x12\x11\n\thost_path\x18\x02 \x01(\t\x12\x13\n\x0bpermissions\x18\x03 \x01(\t\"\xc6\x03\n\x19\x43ontainerAllocateResponse\x12K\n\x04\x65nvs\x18\x01 \x03(\x0b\x32=.gemlet.kube.deviceplugin.ContainerAllocateResponse.EnvsEntry\x12/\n\x06mounts\x18\x02 \x03(\x0b\x32\x1f.gemlet.kube.deviceplugin.Mount\x12\x35\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32$.gemlet.kube.deviceplugin.DeviceSpec\x12Y\n\x0b\x61nnotations\x18\x04 \x03(\x0b\x32\x44.gemlet.kube.deviceplugin.ContainerAllocateResponse.AnnotationsEntry\x12\x38\n\x0b\x63\x64i_devices\x18\x05 \x03(\x0b\x32#.gemlet.kube.deviceplugin.CDIDevice\x1a+\n\tEnvsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"d\n\x10\x41llocateResponse\x12P\n\x13\x63ontainer_responses\x18\x01 \x03(\x0b\x32\x33.gemlet.kube.deviceplugin.ContainerAllocateResponse\"/\n\x18PreStartContainerRequest\x12\x13\n\x0b\x64\x65vices_ids\x18\x01 \x03(\t\"\x1b\n\x19PreStartContainerResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "gemlet.kube.protocol.deviceplugin_pb2", _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gemlet.kube.protocol.deviceplugin_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-    DESCRIPTOR._loaded_options = None
-    _globals["_CONTAINERALLOCATERESPONSE_ENVSENTRY"]._loaded_options = None
-    _globals["_CONTAINERALLOCATERESPONSE_ENVSENTRY"]._serialized_options = b"8\001"
-    _globals["_CONTAINERALLOCATERESPONSE_ANNOTATIONSENTRY"]._loaded_options = None
-    _globals["_CONTAINERALLOCATERESPONSE_ANNOTATIONSENTRY"]._serialized_options = b"8\001"
-    _globals["_EMPTY"]._serialized_start = 69
-    _globals["_EMPTY"]._serialized_end = 76
-    _globals["_DEVICEPLUGINOPTIONS"]._serialized_start = 78
-    _globals["_DEVICEPLUGINOPTIONS"]._serialized_end = 171
-    _globals["_REGISTERREQUEST"]._serialized_start = 174
-    _globals["_REGISTERREQUEST"]._serialized_end = 313
-    _globals["_NUMANODE"]._serialized_start = 315
-    _globals["_NUMANODE"]._serialized_end = 337
-    _globals["_TOPOLOGYINFO"]._serialized_start = 339
-    _globals["_TOPOLOGYINFO"]._serialized_end = 404
-    _globals["_DEVICE"]._serialized_start = 406
-    _globals["_DEVICE"]._serialized_end = 500
-    _globals["_LISTANDWATCHRESPONSE"]._serialized_start = 502
-    _globals["_LISTANDWATCHRESPONSE"]._serialized_end = 575
-    _globals["_CONTAINERPREFERREDALLOCATIONREQUEST"]._serialized_start = 577
-    _globals["_CONTAINERPREFERREDALLOCATIONREQUEST"]._serialized_end = 700
-    _globals["_PREFERREDALLOCATIONREQUEST"]._serialized_start = 702
-    _globals["_PREFERREDALLOCATIONREQUEST"]._serialized_end = 821
-    _globals["_CONTAINERPREFERREDALLOCATIONRESPONSE"]._serialized_start = 823
-    _globals["_CONTAINERPREFERREDALLOCATIONRESPONSE"]._serialized_end = 880
-    _globals["_PREFERREDALLOCATIONRESPONSE"]._serialized_start = 882
-    _globals["_PREFERREDALLOCATIONRESPONSE"]._serialized_end = 1004
-    _globals["_CONTAINERALLOCATEREQUEST"]._serialized_start = 1006
-    _globals["_CONTAINERALLOCATEREQUEST"]._serialized_end = 1053
-    _globals["_ALLOCATEREQUEST"]._serialized_start = 1055
-    _globals["_ALLOCATEREQUEST"]._serialized_end = 1152
-    _globals["_CDIDEVICE"]._serialized_start = 1154
-    _globals["_CDIDEVICE"]._serialized_end = 1179
-    _globals["_MOUNT"]._serialized_start = 1181
-    _globals["_MOUNT"]._serialized_end = 1250
-    _globals["_DEVICESPEC"]._serialized_start = 1252
-    _globals["_DEVICESPEC"]._serialized_end = 1328
-    _globals["_CONTAINERALLOCATERESPONSE"]._serialized_start = 1331
-    _globals["_CONTAINERALLOCATERESPONSE"]._serialized_end = 1785
-    _globals["_CONTAINERALLOCATERESPONSE_ENVSENTRY"]._serialized_start = 1690
-    _globals["_CONTAINERALLOCATERESPONSE_ENVSENTRY"]._serialized_end = 1733
-    _globals["_CONTAINERALLOCATERESPONSE_ANNOTATIONSENTRY"]._serialized_start = 1735
-    _globals["_CONTAINERALLOCATERESPONSE_ANNOTATIONSENTRY"]._serialized_end = 1785
-    _globals["_ALLOCATERESPONSE"]._serialized_start = 1787
-    _globals["_ALLOCATERESPONSE"]._serialized_end = 1887
-    _globals["_PRESTARTCONTAINERREQUEST"]._serialized_start = 1889
-    _globals["_PRESTARTCONTAINERREQUEST"]._serialized_end = 1936
-    _globals["_PRESTARTCONTAINERRESPONSE"]._serialized_start = 1938
-    _globals["_PRESTARTCONTAINERRESPONSE"]._serialized_end = 1965
+  DESCRIPTOR._loaded_options = None
+  _globals['_CONTAINERALLOCATERESPONSE_ENVSENTRY']._loaded_options = None
+  _globals['_CONTAINERALLOCATERESPONSE_ENVSENTRY']._serialized_options = b'8\001'
+  _globals['_CONTAINERALLOCATERESPONSE_ANNOTATIONSENTRY']._loaded_options = None
+  _globals['_CONTAINERALLOCATERESPONSE_ANNOTATIONSENTRY']._serialized_options = b'8\001'
+  _globals['_EMPTY']._serialized_start=69
+  _globals['_EMPTY']._serialized_end=76
+  _globals['_DEVICEPLUGINOPTIONS']._serialized_start=78
+  _globals['_DEVICEPLUGINOPTIONS']._serialized_end=171
+  _globals['_REGISTERREQUEST']._serialized_start=174
+  _globals['_REGISTERREQUEST']._serialized_end=313
+  _globals['_NUMANODE']._serialized_start=315
+  _globals['_NUMANODE']._serialized_end=337
+  _globals['_TOPOLOGYINFO']._serialized_start=339
+  _globals['_TOPOLOGYINFO']._serialized_end=404
+  _globals['_DEVICE']._serialized_start=406
+  _globals['_DEVICE']._serialized_end=500
+  _globals['_LISTANDWATCHRESPONSE']._serialized_start=502
+  _globals['_LISTANDWATCHRESPONSE']._serialized_end=575
+  _globals['_CONTAINERPREFERREDALLOCATIONREQUEST']._serialized_start=577
+  _globals['_CONTAINERPREFERREDALLOCATIONREQUEST']._serialized_end=700
+  _globals['_PREFERREDALLOCATIONREQUEST']._serialized_start=702
+  _globals['_PREFERREDALLOCATIONREQUEST']._serialized_end=821
+  _globals['_CONTAINERPREFERREDALLOCATIONRESPONSE']._serialized_start=823
+  _globals['_CONTAINERPREFERREDALLOCATIONRESPONSE']._serialized_end=880
+  _globals['_PREFERREDALLOCATIONRESPONSE']._serialized_start=882
+  _globals['_PREFERREDALLOCATIONRESPONSE']._serialized_end=1004
+  _globals['_CONTAINERALLOCATEREQUEST']._serialized_start=1006
+  _globals['_CONTAINERALLOCATEREQUEST']._serialized_end=1053
+  _globals['_ALLOCATEREQUEST']._serialized_start=1055
+  _globals['_ALLOCATEREQUEST']._serialized_end=1152
+  _globals['_CDIDEVICE']._serialized_start=1154
+  _globals['_CDIDEVICE']._serialized_end=1179
+  _globals['_MOUNT']._serialized_start=1181
+  _globals['_MOUNT']._serialized_end=1250
+  _globals['_DEVICESPEC']._serialized_start=1252
+  _globals['_DEVICESPEC']._serialized_end=1328
+  _globals['_CONTAINERALLOCATERESPONSE']._serialized_start=1331
+  _globals['_CONTAINERALLOCATERESPONSE']._serialized_end=1785
+  _globals['_CONTAINERALLOCATERESPONSE_ENVSENTRY']._serialized_start=1690
+  _globals['_CONTAINERALLOCATERESPONSE_ENVSENTRY']._serialized_end=1733
+  _globals['_CONTAINERALLOCATERESPONSE_ANNOTATIONSENTRY']._serialized_start=1735
+  _globals['_CONTAINERALLOCATERESPONSE_ANNOTATIONSENTRY']._serialized_end=1785
+  _globals['_ALLOCATERESPONSE']._serialized_start=1787
+  _globals['_ALLOCATERESPONSE']._serialized_end=1887
+  _globals['_PRESTARTCONTAINERREQUEST']._serialized_start=1889
+  _globals['_PRESTARTCONTAINERREQUEST']._serialized_end=1936
+  _globals['_PRESTARTCONTAINERRESPONSE']._serialized_start=1938
+  _globals['_PRESTARTCONTAINERRESPONSE']._serialized_end=1965
 # @@protoc_insertion_point(module_scope)

@@ -4,52 +4,55 @@
 # source: gemlet/kube/protocol/dra.proto
 # Protobuf Python Version: 7.35.1
 """Generated protocol buffer code."""
-
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pool as _descriptor_pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-
 _runtime_version.ValidateProtobufRuntimeVersion(
-    _runtime_version.Domain.PUBLIC, 7, 35, 1, "", "gemlet/kube/protocol/dra.proto"
+    _runtime_version.Domain.PUBLIC,
+    7,
+    35,
+    1,
+    '',
+    'gemlet/kube/protocol/dra.proto'
 )
 # @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
-    b'\n\x1egemlet/kube/protocol/dra.proto\x12\x0fgemlet.kube.dra"5\n\x05\x43laim\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0b\n\x03uid\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t"_\n\x06\x44\x65vice\x12\x15\n\rrequest_names\x18\x01 \x03(\t\x12\x11\n\tpool_name\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65vice_name\x18\x03 \x01(\t\x12\x16\n\x0e\x63\x64i_device_ids\x18\x04 \x03(\t"E\n\x1bNodePrepareResourcesRequest\x12&\n\x06\x63laims\x18\x01 \x03(\x0b\x32\x16.gemlet.kube.dra.Claim"V\n\x1bNodePrepareResourceResponse\x12(\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x17.gemlet.kube.dra.Device\x12\r\n\x05\x65rror\x18\x02 \x01(\t"\xc6\x01\n\x1cNodePrepareResourcesResponse\x12I\n\x06\x63laims\x18\x01 \x03(\x0b\x32\x39.gemlet.kube.dra.NodePrepareResourcesResponse.ClaimsEntry\x1a[\n\x0b\x43laimsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12;\n\x05value\x18\x02 \x01(\x0b\x32,.gemlet.kube.dra.NodePrepareResourceResponse:\x02\x38\x01"G\n\x1dNodeUnprepareResourcesRequest\x12&\n\x06\x63laims\x18\x01 \x03(\x0b\x32\x16.gemlet.kube.dra.Claim".\n\x1dNodeUnprepareResourceResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\t"\xcc\x01\n\x1eNodeUnprepareResourcesResponse\x12K\n\x06\x63laims\x18\x01 \x03(\x0b\x32;.gemlet.kube.dra.NodeUnprepareResourcesResponse.ClaimsEntry\x1a]\n\x0b\x43laimsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12=\n\x05value\x18\x02 \x01(\x0b\x32..gemlet.kube.dra.NodeUnprepareResourceResponse:\x02\x38\x01\x62\x06proto3'
-)
+
+
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1egemlet/kube/protocol/dra.proto\x12\x0fgemlet.kube.dra\"5\n\x05\x43laim\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0b\n\x03uid\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\"_\n\x06\x44\x65vice\x12\x15\n\rrequest_names\x18\x01 \x03(\t\x12\x11\n\tpool_name\x18\x02 \x01(\t\x12\x13\n\x0b\x64\x65vice_name\x18\x03 \x01(\t\x12\x16\n\x0e\x63\x64i_device_ids\x18\x04 \x03(\t\"E\n\x1bNodePrepareResourcesRequest\x12&\n\x06\x63laims\x18\x01 \x03(\x0b\x32\x16.gemlet.kube.dra.Claim\"V\n\x1bNodePrepareResourceResponse\x12(\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x17.gemlet.kube.dra.Device\x12\r\n\x05\x65rror\x18\x02 \x01(\t\"\xc6\x01\n\x1cNodePrepareResourcesResponse\x12I\n\x06\x63laims\x18\x01 \x03(\x0b\x32\x39.gemlet.kube.dra.NodePrepareResourcesResponse.ClaimsEntry\x1a[\n\x0b\x43laimsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12;\n\x05value\x18\x02 \x01(\x0b\x32,.gemlet.kube.dra.NodePrepareResourceResponse:\x02\x38\x01\"G\n\x1dNodeUnprepareResourcesRequest\x12&\n\x06\x63laims\x18\x01 \x03(\x0b\x32\x16.gemlet.kube.dra.Claim\".\n\x1dNodeUnprepareResourceResponse\x12\r\n\x05\x65rror\x18\x01 \x01(\t\"\xcc\x01\n\x1eNodeUnprepareResourcesResponse\x12K\n\x06\x63laims\x18\x01 \x03(\x0b\x32;.gemlet.kube.dra.NodeUnprepareResourcesResponse.ClaimsEntry\x1a]\n\x0b\x43laimsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12=\n\x05value\x18\x02 \x01(\x0b\x32..gemlet.kube.dra.NodeUnprepareResourceResponse:\x02\x38\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "gemlet.kube.protocol.dra_pb2", _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gemlet.kube.protocol.dra_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-    DESCRIPTOR._loaded_options = None
-    _globals["_NODEPREPARERESOURCESRESPONSE_CLAIMSENTRY"]._loaded_options = None
-    _globals["_NODEPREPARERESOURCESRESPONSE_CLAIMSENTRY"]._serialized_options = b"8\001"
-    _globals["_NODEUNPREPARERESOURCESRESPONSE_CLAIMSENTRY"]._loaded_options = None
-    _globals["_NODEUNPREPARERESOURCESRESPONSE_CLAIMSENTRY"]._serialized_options = b"8\001"
-    _globals["_CLAIM"]._serialized_start = 51
-    _globals["_CLAIM"]._serialized_end = 104
-    _globals["_DEVICE"]._serialized_start = 106
-    _globals["_DEVICE"]._serialized_end = 201
-    _globals["_NODEPREPARERESOURCESREQUEST"]._serialized_start = 203
-    _globals["_NODEPREPARERESOURCESREQUEST"]._serialized_end = 272
-    _globals["_NODEPREPARERESOURCERESPONSE"]._serialized_start = 274
-    _globals["_NODEPREPARERESOURCERESPONSE"]._serialized_end = 360
-    _globals["_NODEPREPARERESOURCESRESPONSE"]._serialized_start = 363
-    _globals["_NODEPREPARERESOURCESRESPONSE"]._serialized_end = 561
-    _globals["_NODEPREPARERESOURCESRESPONSE_CLAIMSENTRY"]._serialized_start = 470
-    _globals["_NODEPREPARERESOURCESRESPONSE_CLAIMSENTRY"]._serialized_end = 561
-    _globals["_NODEUNPREPARERESOURCESREQUEST"]._serialized_start = 563
-    _globals["_NODEUNPREPARERESOURCESREQUEST"]._serialized_end = 634
-    _globals["_NODEUNPREPARERESOURCERESPONSE"]._serialized_start = 636
-    _globals["_NODEUNPREPARERESOURCERESPONSE"]._serialized_end = 682
-    _globals["_NODEUNPREPARERESOURCESRESPONSE"]._serialized_start = 685
-    _globals["_NODEUNPREPARERESOURCESRESPONSE"]._serialized_end = 889
-    _globals["_NODEUNPREPARERESOURCESRESPONSE_CLAIMSENTRY"]._serialized_start = 796
-    _globals["_NODEUNPREPARERESOURCESRESPONSE_CLAIMSENTRY"]._serialized_end = 889
+  DESCRIPTOR._loaded_options = None
+  _globals['_NODEPREPARERESOURCESRESPONSE_CLAIMSENTRY']._loaded_options = None
+  _globals['_NODEPREPARERESOURCESRESPONSE_CLAIMSENTRY']._serialized_options = b'8\001'
+  _globals['_NODEUNPREPARERESOURCESRESPONSE_CLAIMSENTRY']._loaded_options = None
+  _globals['_NODEUNPREPARERESOURCESRESPONSE_CLAIMSENTRY']._serialized_options = b'8\001'
+  _globals['_CLAIM']._serialized_start=51
+  _globals['_CLAIM']._serialized_end=104
+  _globals['_DEVICE']._serialized_start=106
+  _globals['_DEVICE']._serialized_end=201
+  _globals['_NODEPREPARERESOURCESREQUEST']._serialized_start=203
+  _globals['_NODEPREPARERESOURCESREQUEST']._serialized_end=272
+  _globals['_NODEPREPARERESOURCERESPONSE']._serialized_start=274
+  _globals['_NODEPREPARERESOURCERESPONSE']._serialized_end=360
+  _globals['_NODEPREPARERESOURCESRESPONSE']._serialized_start=363
+  _globals['_NODEPREPARERESOURCESRESPONSE']._serialized_end=561
+  _globals['_NODEPREPARERESOURCESRESPONSE_CLAIMSENTRY']._serialized_start=470
+  _globals['_NODEPREPARERESOURCESRESPONSE_CLAIMSENTRY']._serialized_end=561
+  _globals['_NODEUNPREPARERESOURCESREQUEST']._serialized_start=563
+  _globals['_NODEUNPREPARERESOURCESREQUEST']._serialized_end=634
+  _globals['_NODEUNPREPARERESOURCERESPONSE']._serialized_start=636
+  _globals['_NODEUNPREPARERESOURCERESPONSE']._serialized_end=682
+  _globals['_NODEUNPREPARERESOURCESRESPONSE']._serialized_start=685
+  _globals['_NODEUNPREPARERESOURCESRESPONSE']._serialized_end=889
+  _globals['_NODEUNPREPARERESOURCESRESPONSE_CLAIMSENTRY']._serialized_start=796
+  _globals['_NODEUNPREPARERESOURCESRESPONSE_CLAIMSENTRY']._serialized_end=889
 # @@protoc_insertion_point(module_scope)

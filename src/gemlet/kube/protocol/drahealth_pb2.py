@@ -4,38 +4,41 @@
 # source: gemlet/kube/protocol/drahealth.proto
 # Protobuf Python Version: 7.35.1
 """Generated protocol buffer code."""
-
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pool as _descriptor_pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-
 _runtime_version.ValidateProtobufRuntimeVersion(
-    _runtime_version.Domain.PUBLIC, 7, 35, 1, "", "gemlet/kube/protocol/drahealth.proto"
+    _runtime_version.Domain.PUBLIC,
+    7,
+    35,
+    1,
+    '',
+    'gemlet/kube/protocol/drahealth.proto'
 )
 # @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
-    b'\n$gemlet/kube/protocol/drahealth.proto\x12\x15gemlet.kube.drahealth"\x1b\n\x19NodeWatchResourcesRequest":\n\x10\x44\x65viceIdentifier\x12\x11\n\tpool_name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65vice_name\x18\x02 \x01(\t"\xce\x01\n\x0c\x44\x65viceHealth\x12\x37\n\x06\x64\x65vice\x18\x01 \x01(\x0b\x32\'.gemlet.kube.drahealth.DeviceIdentifier\x12\x33\n\x06health\x18\x02 \x01(\x0e\x32#.gemlet.kube.drahealth.HealthStatus\x12\x19\n\x11last_updated_time\x18\x03 \x01(\x03\x12$\n\x1chealth_check_timeout_seconds\x18\x04 \x01(\x03\x12\x0f\n\x07message\x18\x05 \x01(\t"R\n\x1aNodeWatchResourcesResponse\x12\x34\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32#.gemlet.kube.drahealth.DeviceHealth*7\n\x0cHealthStatus\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x0b\n\x07HEALTHY\x10\x01\x12\r\n\tUNHEALTHY\x10\x02\x62\x06proto3'
-)
+
+
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$gemlet/kube/protocol/drahealth.proto\x12\x15gemlet.kube.drahealth\"\x1b\n\x19NodeWatchResourcesRequest\":\n\x10\x44\x65viceIdentifier\x12\x11\n\tpool_name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65vice_name\x18\x02 \x01(\t\"\xce\x01\n\x0c\x44\x65viceHealth\x12\x37\n\x06\x64\x65vice\x18\x01 \x01(\x0b\x32\'.gemlet.kube.drahealth.DeviceIdentifier\x12\x33\n\x06health\x18\x02 \x01(\x0e\x32#.gemlet.kube.drahealth.HealthStatus\x12\x19\n\x11last_updated_time\x18\x03 \x01(\x03\x12$\n\x1chealth_check_timeout_seconds\x18\x04 \x01(\x03\x12\x0f\n\x07message\x18\x05 \x01(\t\"R\n\x1aNodeWatchResourcesResponse\x12\x34\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32#.gemlet.kube.drahealth.DeviceHealth*7\n\x0cHealthStatus\x12\x0b\n\x07UNKNOWN\x10\x00\x12\x0b\n\x07HEALTHY\x10\x01\x12\r\n\tUNHEALTHY\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "gemlet.kube.protocol.drahealth_pb2", _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gemlet.kube.protocol.drahealth_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-    DESCRIPTOR._loaded_options = None
-    _globals["_HEALTHSTATUS"]._serialized_start = 445
-    _globals["_HEALTHSTATUS"]._serialized_end = 500
-    _globals["_NODEWATCHRESOURCESREQUEST"]._serialized_start = 63
-    _globals["_NODEWATCHRESOURCESREQUEST"]._serialized_end = 90
-    _globals["_DEVICEIDENTIFIER"]._serialized_start = 92
-    _globals["_DEVICEIDENTIFIER"]._serialized_end = 150
-    _globals["_DEVICEHEALTH"]._serialized_start = 153
-    _globals["_DEVICEHEALTH"]._serialized_end = 359
-    _globals["_NODEWATCHRESOURCESRESPONSE"]._serialized_start = 361
-    _globals["_NODEWATCHRESOURCESRESPONSE"]._serialized_end = 443
+  DESCRIPTOR._loaded_options = None
+  _globals['_HEALTHSTATUS']._serialized_start=445
+  _globals['_HEALTHSTATUS']._serialized_end=500
+  _globals['_NODEWATCHRESOURCESREQUEST']._serialized_start=63
+  _globals['_NODEWATCHRESOURCESREQUEST']._serialized_end=90
+  _globals['_DEVICEIDENTIFIER']._serialized_start=92
+  _globals['_DEVICEIDENTIFIER']._serialized_end=150
+  _globals['_DEVICEHEALTH']._serialized_start=153
+  _globals['_DEVICEHEALTH']._serialized_end=359
+  _globals['_NODEWATCHRESOURCESRESPONSE']._serialized_start=361
+  _globals['_NODEWATCHRESOURCESRESPONSE']._serialized_end=443
 # @@protoc_insertion_point(module_scope)

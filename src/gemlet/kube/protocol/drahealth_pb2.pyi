@@ -12,7 +12,6 @@ class HealthStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     UNKNOWN: _ClassVar[HealthStatus]
     HEALTHY: _ClassVar[HealthStatus]
     UNHEALTHY: _ClassVar[HealthStatus]
-
 UNKNOWN: HealthStatus
 HEALTHY: HealthStatus
 UNHEALTHY: HealthStatus
@@ -41,14 +40,7 @@ class DeviceHealth(_message.Message):
     last_updated_time: int
     health_check_timeout_seconds: int
     message: str
-    def __init__(
-        self,
-        device: _Optional[_Union[DeviceIdentifier, _Mapping]] = ...,
-        health: _Optional[_Union[HealthStatus, str]] = ...,
-        last_updated_time: _Optional[int] = ...,
-        health_check_timeout_seconds: _Optional[int] = ...,
-        message: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, device: _Optional[_Union[DeviceIdentifier, _Mapping]] = ..., health: _Optional[_Union[HealthStatus, str]] = ..., last_updated_time: _Optional[int] = ..., health_check_timeout_seconds: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class NodeWatchResourcesResponse(_message.Message):
     __slots__ = ("devices",)

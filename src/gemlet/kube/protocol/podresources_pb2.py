@@ -4,42 +4,45 @@
 # source: gemlet/kube/protocol/podresources.proto
 # Protobuf Python Version: 7.35.1
 """Generated protocol buffer code."""
-
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pool as _descriptor_pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-
 _runtime_version.ValidateProtobufRuntimeVersion(
-    _runtime_version.Domain.PUBLIC, 7, 35, 1, "", "gemlet/kube/protocol/podresources.proto"
+    _runtime_version.Domain.PUBLIC,
+    7,
+    35,
+    1,
+    '',
+    'gemlet/kube/protocol/podresources.proto'
 )
 # @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
-    b'\n\'gemlet/kube/protocol/podresources.proto\x12\x18gemlet.kube.podresources"\x19\n\x17ListPodResourcesRequest"=\n\x10\x43ontainerDevices\x12\x15\n\rresource_name\x18\x01 \x01(\t\x12\x12\n\ndevice_ids\x18\x02 \x03(\t"L\n\rClaimResource\x12\x13\n\x0b\x64river_name\x18\x02 \x01(\t\x12\x11\n\tpool_name\x18\x03 \x01(\t\x12\x13\n\x0b\x64\x65vice_name\x18\x04 \x01(\t"\x80\x01\n\x0f\x44ynamicResource\x12\x12\n\nclaim_name\x18\x02 \x01(\t\x12\x17\n\x0f\x63laim_namespace\x18\x03 \x01(\t\x12@\n\x0f\x63laim_resources\x18\x04 \x03(\x0b\x32\'.gemlet.kube.podresources.ClaimResource"\xa5\x01\n\x12\x43ontainerResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12;\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32*.gemlet.kube.podresources.ContainerDevices\x12\x44\n\x11\x64ynamic_resources\x18\x05 \x03(\x0b\x32).gemlet.kube.podresources.DynamicResource"q\n\x0cPodResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12@\n\ncontainers\x18\x03 \x03(\x0b\x32,.gemlet.kube.podresources.ContainerResources"Y\n\x18ListPodResourcesResponse\x12=\n\rpod_resources\x18\x01 \x03(\x0b\x32&.gemlet.kube.podresources.PodResourcesb\x06proto3'
-)
+
+
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'gemlet/kube/protocol/podresources.proto\x12\x18gemlet.kube.podresources\"\x19\n\x17ListPodResourcesRequest\"=\n\x10\x43ontainerDevices\x12\x15\n\rresource_name\x18\x01 \x01(\t\x12\x12\n\ndevice_ids\x18\x02 \x03(\t\"L\n\rClaimResource\x12\x13\n\x0b\x64river_name\x18\x02 \x01(\t\x12\x11\n\tpool_name\x18\x03 \x01(\t\x12\x13\n\x0b\x64\x65vice_name\x18\x04 \x01(\t\"\x80\x01\n\x0f\x44ynamicResource\x12\x12\n\nclaim_name\x18\x02 \x01(\t\x12\x17\n\x0f\x63laim_namespace\x18\x03 \x01(\t\x12@\n\x0f\x63laim_resources\x18\x04 \x03(\x0b\x32\'.gemlet.kube.podresources.ClaimResource\"\xa5\x01\n\x12\x43ontainerResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12;\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32*.gemlet.kube.podresources.ContainerDevices\x12\x44\n\x11\x64ynamic_resources\x18\x05 \x03(\x0b\x32).gemlet.kube.podresources.DynamicResource\"q\n\x0cPodResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12@\n\ncontainers\x18\x03 \x03(\x0b\x32,.gemlet.kube.podresources.ContainerResources\"Y\n\x18ListPodResourcesResponse\x12=\n\rpod_resources\x18\x01 \x03(\x0b\x32&.gemlet.kube.podresources.PodResourcesb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "gemlet.kube.protocol.podresources_pb2", _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gemlet.kube.protocol.podresources_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-    DESCRIPTOR._loaded_options = None
-    _globals["_LISTPODRESOURCESREQUEST"]._serialized_start = 69
-    _globals["_LISTPODRESOURCESREQUEST"]._serialized_end = 94
-    _globals["_CONTAINERDEVICES"]._serialized_start = 96
-    _globals["_CONTAINERDEVICES"]._serialized_end = 157
-    _globals["_CLAIMRESOURCE"]._serialized_start = 159
-    _globals["_CLAIMRESOURCE"]._serialized_end = 235
-    _globals["_DYNAMICRESOURCE"]._serialized_start = 238
-    _globals["_DYNAMICRESOURCE"]._serialized_end = 366
-    _globals["_CONTAINERRESOURCES"]._serialized_start = 369
-    _globals["_CONTAINERRESOURCES"]._serialized_end = 534
-    _globals["_PODRESOURCES"]._serialized_start = 536
-    _globals["_PODRESOURCES"]._serialized_end = 649
-    _globals["_LISTPODRESOURCESRESPONSE"]._serialized_start = 651
-    _globals["_LISTPODRESOURCESRESPONSE"]._serialized_end = 740
+  DESCRIPTOR._loaded_options = None
+  _globals['_LISTPODRESOURCESREQUEST']._serialized_start=69
+  _globals['_LISTPODRESOURCESREQUEST']._serialized_end=94
+  _globals['_CONTAINERDEVICES']._serialized_start=96
+  _globals['_CONTAINERDEVICES']._serialized_end=157
+  _globals['_CLAIMRESOURCE']._serialized_start=159
+  _globals['_CLAIMRESOURCE']._serialized_end=235
+  _globals['_DYNAMICRESOURCE']._serialized_start=238
+  _globals['_DYNAMICRESOURCE']._serialized_end=366
+  _globals['_CONTAINERRESOURCES']._serialized_start=369
+  _globals['_CONTAINERRESOURCES']._serialized_end=534
+  _globals['_PODRESOURCES']._serialized_start=536
+  _globals['_PODRESOURCES']._serialized_end=649
+  _globals['_LISTPODRESOURCESRESPONSE']._serialized_start=651
+  _globals['_LISTPODRESOURCESRESPONSE']._serialized_end=740
 # @@protoc_insertion_point(module_scope)

@@ -4,36 +4,39 @@
 # source: gemlet/kube/protocol/registration.proto
 # Protobuf Python Version: 7.35.1
 """Generated protocol buffer code."""
-
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pool as _descriptor_pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-
 _runtime_version.ValidateProtobufRuntimeVersion(
-    _runtime_version.Domain.PUBLIC, 7, 35, 1, "", "gemlet/kube/protocol/registration.proto"
+    _runtime_version.Domain.PUBLIC,
+    7,
+    35,
+    1,
+    '',
+    'gemlet/kube/protocol/registration.proto'
 )
 # @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
-    b'\n\'gemlet/kube/protocol/registration.proto\x12\x18gemlet.kube.registration"\r\n\x0bInfoRequest"V\n\nPluginInfo\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x03 \x01(\t\x12\x1a\n\x12supported_versions\x18\x04 \x03(\t">\n\x12RegistrationStatus\x12\x19\n\x11plugin_registered\x18\x01 \x01(\x08\x12\r\n\x05\x65rror\x18\x02 \x01(\t"\x1c\n\x1aRegistrationStatusResponseb\x06proto3'
-)
+
+
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'gemlet/kube/protocol/registration.proto\x12\x18gemlet.kube.registration\"\r\n\x0bInfoRequest\"V\n\nPluginInfo\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x03 \x01(\t\x12\x1a\n\x12supported_versions\x18\x04 \x03(\t\">\n\x12RegistrationStatus\x12\x19\n\x11plugin_registered\x18\x01 \x01(\x08\x12\r\n\x05\x65rror\x18\x02 \x01(\t\"\x1c\n\x1aRegistrationStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "gemlet.kube.protocol.registration_pb2", _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gemlet.kube.protocol.registration_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-    DESCRIPTOR._loaded_options = None
-    _globals["_INFOREQUEST"]._serialized_start = 69
-    _globals["_INFOREQUEST"]._serialized_end = 82
-    _globals["_PLUGININFO"]._serialized_start = 84
-    _globals["_PLUGININFO"]._serialized_end = 170
-    _globals["_REGISTRATIONSTATUS"]._serialized_start = 172
-    _globals["_REGISTRATIONSTATUS"]._serialized_end = 234
-    _globals["_REGISTRATIONSTATUSRESPONSE"]._serialized_start = 236
-    _globals["_REGISTRATIONSTATUSRESPONSE"]._serialized_end = 264
+  DESCRIPTOR._loaded_options = None
+  _globals['_INFOREQUEST']._serialized_start=69
+  _globals['_INFOREQUEST']._serialized_end=82
+  _globals['_PLUGININFO']._serialized_start=84
+  _globals['_PLUGININFO']._serialized_end=170
+  _globals['_REGISTRATIONSTATUS']._serialized_start=172
+  _globals['_REGISTRATIONSTATUS']._serialized_end=234
+  _globals['_REGISTRATIONSTATUSRESPONSE']._serialized_start=236
+  _globals['_REGISTRATIONSTATUSRESPONSE']._serialized_end=264
 # @@protoc_insertion_point(module_scope)
