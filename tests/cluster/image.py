@@ -48,6 +48,15 @@ def write(archive: Path, busybox: Path, program: Path) -> None:
         _file(tar, "index.json", json.dumps({"schemaVersion": 2, "manifests": entries}).encode())
 
 
+def unpack(directory: Path, busybox: Path, program: Path) -> Path:
+    """The same as a directory."""
+    with tarfile.open(fileobj=io.BytesIO(_layer(busybox, program))) as tar:
+        tar.extractall(directory, filter="tar")
+    for name in ("proc", "sys", "dev", "tmp", "run", "etc", "opt"):
+        (directory / name).mkdir(exist_ok=True)
+    return directory
+
+
 def _layer(busybox: Path, program: Path) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:

@@ -25,7 +25,14 @@ DIRECTORY = click.Path(path_type=Path)
 
 @click.group()
 def command() -> None:
-    """Run the parts of gemlet that belong to a Kubernetes cluster."""
+    """Run the parts of gemlet that belong to a Kubernetes cluster.
+
+    \b
+    gemlet kube agent --node $(hostname) --kubeconfig admin.json
+    gemlet kube webhook --certificates /etc/gemlet/tls
+
+    The chart in packaging/chart starts both.
+    """
 
 
 @command.command()
