@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from statistics import mean
 
 import grpc
 import pytest
@@ -69,7 +70,7 @@ class Node:
         eventually(self.endpoint.api.exists, "daemon")
         self.objects = Objects()
         self.rootfs = image.unpack(where / "rootfs", BIN / "busybox", image.compile_probe(where))
-        os.environ["GEMLET_SIM_DIR"] = str(self.endpoint.machine)
+        os.environ |= {"GEMLET_SIM_DIR": str(self.endpoint.machine), "GEMLET_SIM_DEVICES": "2"}
         NvmlInventory(simulated=True).devices()
         self.found = inventory.read()
         self.book = self.restart()
@@ -112,10 +113,10 @@ class Node:
         """Starts the probe with a CDI device."""
         command = [
             BIN / "podman", "--root", self.where / "podman", "--runroot", self.where / "podman-run",
+            "--tmpdir", self.where / "podman-tmp",
             "--storage-driver=vfs", "--cgroup-manager=cgroupfs", "--events-backend=none", "--runtime", BIN / "runc",
             "--conmon", BIN / "conmon", "run", "--rm", "--network=none", "--pid=host", "--ulimit=nofile=1024:1024",
-            "--ulimit=nproc=4096:4096",
-            "--security-opt=seccomp=unconfined", "--device", name,
+            "--ulimit=nproc=4096:4096", "--security-opt=seccomp=unconfined", "--device", name,
             "--rootfs", self.rootfs, "/bin/probe", seconds,
         ]  # fmt: skip
         environment = os.environ | {"LD_LIBRARY_PATH": str(BIN.parent / "lib"), "HOME": str(self.where)}
@@ -130,10 +131,14 @@ def node(tmp_path_factory):
     shutil.rmtree(made.where, ignore_errors=True)
 
 
-def values(process, word):
-    output, errors = process.communicate(timeout=60)
-    assert "done" in output, f"{output}\n{errors}"
-    return [float(line.split()[1]) for line in output.splitlines() if line.startswith(word)]
+def output(process):
+    text, errors = process.communicate(timeout=60)
+    assert "done" in text, f"{text}\n{errors}"
+    return text
+
+
+def values(text, word):
+    return [float(line.split()[1]) for line in text.splitlines() if line.startswith(word)]
 
 
 def test_claims_of_one_gpu_are_containers_held_to_their_shares(node):
@@ -145,18 +150,18 @@ def test_claims_of_one_gpu_are_containers_held_to_their_shares(node):
     assert names["u1"] == "k8s.gemlet.dev/share=claim-u1-gpu-0"
 
     running = {uid: node.container(name, "6") for uid, name in names.items()}
-    shares = {uid: values(process, "share")[1:] for uid, process in running.items()}
-    measured = {uid: sum(seen) / len(seen) for uid, seen in shares.items()}
+    said = {uid: output(process) for uid, process in running.items()}
+    measured = {uid: mean(values(text, "share")[1:]) for uid, text in said.items()}
     print(f"\nhard 25 % and 50 % of one GPU, measured: {measured}", file=sys.stderr)
     assert 10 <= measured["u1"] <= 30
     assert 20 <= measured["u2"] <= 56
-    assert values(node.container(names["u1"]), "total") == [16384]
-    assert values(node.container(names["u2"]), "total") == [32768]
+    assert {uid: values(text, "total") for uid, text in said.items()} == {"u1": [16384], "u2": [32768]}
+    assert {uid: values(text, "refused") for uid, text in said.items()} == {"u1": [16385], "u2": [32769]}
 
     for path in CDI.iterdir():  # a reboot
         path.unlink()
     asyncio.run(node.restart().restore())
-    assert values(node.container(names["u2"]), "total") == [32768]
+    assert values(output(node.container(names["u2"])), "total") == [32768]
 
     assert all(not answer.error for answer in node.kubelet("NodeUnprepareResources", "u1", "u2").values())
     assert cdi.share_ids(CDI) == set()

@@ -43,6 +43,7 @@ def patch(pod: Mapping[str, Any], cluster: Cluster) -> list[dict[str, Any]]:
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
     slot = cluster.gpu_memory // cluster.slots_per_gpu if cluster.gpu_memory and cluster.face == "slots" else None
     amounts = from_annotations(annotations, most=slot or cluster.gpu_memory)
+    _check_init_containers(pod)
     holders = [number for number, container in enumerate(_containers(pod)) if _asks(container)]
     for number in holders:
         _check_resources(number, _containers(pod)[number])
@@ -61,7 +62,8 @@ def patch(pod: Mapping[str, Any], cluster: Cluster) -> list[dict[str, Any]]:
 def asks(pod: Mapping[str, Any]) -> bool:
     """Whether a pod has anything to do with gemlet at all."""
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
-    return any(name.startswith(f"{names.DRIVER}/") for name in annotations) or any(map(_asks, _containers(pod)))
+    containers = [*_containers(pod), *_init_containers(pod)]
+    return any(name.startswith(f"{names.DRIVER}/") for name in annotations) or any(map(_asks, containers))
 
 
 def template_name(amounts: Amounts) -> str:
@@ -160,6 +162,19 @@ def _set(path: str, value: Any) -> dict[str, Any]:
 
 def _containers(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return list((pod.get("spec") or {}).get("containers") or [])
+
+
+def _init_containers(pod: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return list((pod.get("spec") or {}).get("initContainers") or [])
+
+
+def _check_init_containers(pod: Mapping[str, Any]) -> None:
+    # The kubelet gives an init container's devices to another container of the pod, and a share is one container's.
+    for number, container in enumerate(_init_containers(pod)):
+        if _asks(container):
+            raise BadRequest(
+                f"spec.initContainers[{number}].resources", "asks for a share", cure="ask for it in a container"
+            )
 
 
 def _asks(container: Mapping[str, Any]) -> bool:

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("grpc", reason="gemlet[kube] is not installed")
-
 # --import-mode=importlib gives test folders no package, so the fakes are loaded by path, once.
 _spec = importlib.util.spec_from_file_location("kube_fakes", Path(__file__).with_name("fakes.py"))
 assert _spec

@@ -160,3 +160,10 @@ def test_bad_resources_name_the_field_and_the_cure(container, text):
 def test_bad_amounts_name_the_field_and_the_cure(annotations, cluster, text):
     with pytest.raises(BadRequest, match=text):
         patch(pod(annotations), cluster)
+
+
+def test_an_init_container_has_no_share_of_its_own():
+    seen = pod({}, initContainers=[{"name": "i"} | SLOT])
+    assert asks(seen)
+    with pytest.raises(BadRequest, match=r"initContainers\[0\].*in a container"):
+        patch(seen, SLOTS)
