@@ -1,4 +1,4 @@
-"""`gemlet kube`: what runs on the nodes of a Kubernetes cluster. The chart in packaging/chart starts both."""
+"""`gemlet kube`: what runs on the nodes of a Kubernetes cluster. The chart in packaging/chart starts the first two."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ if TYPE_CHECKING:
     from gemlet.kube.slots import Packing
 
 FACES = ("slots", "units", "dra")
+SHARES_SCHEMA = 1  # of `gemlet kube shares -o json`
 DIRECTORY = click.Path(path_type=Path)
 
 
-@click.group()
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
     """Run the parts of gemlet that belong to a Kubernetes cluster.
 
     \b
     gemlet kube agent --node $(hostname) --kubeconfig admin.json
     gemlet kube webhook --certificates /etc/gemlet/tls
+    gemlet kube shares
 
     The chart in packaging/chart starts both.
     """
@@ -162,6 +164,48 @@ def webhook(
         asyncio.run(kube_webhook.run(chosen, Certificate(certificates)))
     except OSError as error:
         raise GemletError(f"port {port} cannot be used: {error.strerror}", hint="choose another --port") from None
+
+
+@command.command()
+@click.option("--directory", type=DIRECTORY, default="/var/lib/gemlet", show_default=True, help="The agent's directory")
+@options.output("table", "json")
+def shares(*, directory: Path, output: str) -> None:
+    """List the shares of this node by pod, as the agent has them on disk.
+
+    \b
+    kubectl exec -n gemlet-system ds/gemlet-agent -c agent -- gemlet kube shares
+    gemlet kube shares -o json
+    """
+    import json
+
+    import msgspec
+
+    from gemlet.kube import checkpoint
+    from gemlet.kube.quantity import format_bytes
+
+    file = directory / "checkpoint.json"
+    if not file.exists():
+        raise GemletError(f"{file} does not exist", hint="no agent has run here; --directory names another place")
+    held = sorted(checkpoint.load(file), key=lambda share: share.group)
+    if output == "json":
+        click.echo(json.dumps({"schema": SHARES_SCHEMA, "shares": msgspec.to_builtins(held)}))
+        return
+    rows = [("SHARE", "MEMORY", "COMPUTE", "LIMIT", "PRIORITY", "GPUS")]
+    for share in held:
+        amounts = share.amounts
+        rows.append(
+            (
+                share.group,
+                format_bytes(amounts.memory),
+                str(amounts.compute),
+                str(amounts.limit),
+                str(amounts.priority),
+                ",".join(share.gpus),
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def _access(kubeconfig: Path | None) -> Access:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import sys
+
 import pytest
 from click.testing import CliRunner
 
 from gemlet.cli.kube import command
 from gemlet.errors import GemletError
+
+fakes = sys.modules["kube_fakes"]
 
 
 def refusal(*arguments, **environment):
@@ -37,3 +42,13 @@ def test_a_webhook_needs_a_certificate(tmp_path):
 )
 def test_wrong_options_are_named(arguments):
     assert arguments[1] in refusal(*arguments).output
+
+
+def test_shares_are_listed_by_pod(node, run, tmp_path):
+    assert "no agent has run here" in refusal("shares", "--directory", str(tmp_path)).exception.hint
+    run(node.book.open(fakes.claim_share("u1", group="default/train")))
+    table = CliRunner().invoke(command, ["shares", "--directory", str(node.path)])
+    assert table.output.splitlines()[1].split() == ["default/train", "16Gi", "25", "25", "normal", fakes.FIRST]
+    document = json.loads(CliRunner().invoke(command, ["shares", "--directory", str(node.path), "-o", "json"]).output)
+    assert document["schema"] == 1
+    assert document["shares"][0]["amounts"]["compute"] == 25
