@@ -11,6 +11,7 @@ import asyncio
 import logging
 import secrets
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 import grpc
@@ -180,20 +181,38 @@ class SlotResource:
 
 
 class UnitResources:
-    """GaiaGPU's two resources.
+    """GaiaGPU's two resources. Time carries the share; memory is paired with it once the kubelet knows the pod.
 
-    Time carries the share; memory is paired with it when the kubelet knows the container.
+    The kubelet asks for a container's resources one after the other, in any order. The second is hinted to the GPU of
+    the first. Only hinted: what a container really has is asked of the kubelet.
     """
 
     def __init__(self, allocations: Allocations, *, packing: Packing) -> None:
         self.allocations = allocations
         self.packing = packing
-        # GPU of the last allocation, so that the other resource of the same container is hinted there. Only a hint:
-        # what a container really has is asked of the kubelet.
-        self.near: str | None = None
+        self._first: tuple[str, str] | None = None  # resource and GPU that wait for the other resource
 
     def both(self) -> tuple[Resource, Resource]:
         return _ComputeUnits(self), _MemoryUnits(self)
+
+    def near(self, resource: str) -> str | None:
+        """The GPU where the container's other resource is, if this is the second."""
+        return self._first[1] if self._first is not None and self._first[0] != resource else None
+
+    def gave(self, resource: str, gpu: str) -> None:
+        """Takes note of an allocation."""
+        second = self._first is not None and self._first[0] != resource
+        self._first = None if second else (resource, gpu)
+
+    def freest(self, available: Sequence[str], size: int) -> str | None:
+        """Of the GPUs that have ``size`` of ``available``, the one with the most time left."""
+        count = Counter(slots.gpu_of(device) for device in available)
+        enough = [uuid for uuid in sorted(count) if count[uuid] >= size]
+        taken = Counter[str]()
+        for share in self.allocations.book.shares.values():
+            for uuid in share.gpus:
+                taken[uuid] += share.granted.compute
+        return min(enough, key=lambda uuid: taken[uuid], default=None)
 
 
 class _ComputeUnits:
@@ -206,13 +225,15 @@ class _ComputeUnits:
         return units.compute_ids(gpu)
 
     def preferred(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
-        return slots.preferred(available, must, size, self._both.packing, self._both.near)
+        return slots.preferred(available, must, size, self._both.packing, self._both.near(self.resource))
 
     async def allocate(self, ids: Sequence[str]) -> Edits | None:
-        self._both.near = units.only_gpu(self.resource, ids)
+        gpu = units.only_gpu(self.resource, ids)
         # No memory yet: how much it has is known when the kubelet says what else the container was given.
         unpaired = Amounts(memory=0, compute=len(ids), limit=len(ids))
-        return await self._both.allocations.open("units", self.resource, ids, unpaired)
+        edits = await self._both.allocations.open("units", self.resource, ids, unpaired)
+        self._both.gave(self.resource, gpu)
+        return edits
 
     async def pre_start(self, ids: Sequence[str]) -> None:
         await self._both.allocations.identify(self.resource, ids, _paired)
@@ -228,10 +249,12 @@ class _MemoryUnits:
         return units.memory_ids(gpu)
 
     def preferred(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
-        return slots.preferred(available, must, size, self._both.packing, self._both.near)
+        # Time is what runs out first, so memory that is asked for first goes where most of it is left.
+        near = self._both.near(self.resource) or self._both.freest(available, size)
+        return slots.preferred(available, must, size, self._both.packing, near)
 
     async def allocate(self, ids: Sequence[str]) -> Edits | None:
-        self._both.near = units.only_gpu(self.resource, ids)
+        self._both.gave(self.resource, units.only_gpu(self.resource, ids))
         return None
 
     async def pre_start(self, ids: Sequence[str]) -> None:

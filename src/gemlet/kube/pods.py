@@ -66,12 +66,24 @@ class PodFollower:
         async for kind, pod in self._api.watch("/api/v1/pods", fieldSelector=selector, resourceVersion=version):
             if kind in ("ADDED", "MODIFIED"):
                 await self._apply(pod)
+            elif kind == "DELETED":
+                await self._end(pod)
 
     async def _apply(self, seen: dict[str, Any]) -> None:
         meta = seen["metadata"]
         for share in list(self._book.shares.values()):
             if (share.pod.namespace, share.pod.name) == (meta["namespace"], meta["name"]):
                 await self._change(share, meta)
+
+    async def _end(self, seen: dict[str, Any]) -> None:
+        # Sooner than the reaper: the next pod of that name must not be taken for this one. Claims are unprepared.
+        meta = seen["metadata"]
+        for share in list(self._book.shares.values()):
+            if share.claim is None and (share.pod.namespace, share.pod.name) == (meta["namespace"], meta["name"]):
+                try:
+                    await self._book.close(share.id)
+                except (GemletError, OSError) as error:
+                    logger.info("share=%s not closed yet: %s", share.id, error)
 
     async def _change(self, share: Share, meta: dict[str, Any]) -> None:
         try:

@@ -231,6 +231,31 @@ def test_units_are_one_share_once_the_kubelet_knows_the_container(setup, run):
     run(scenario())
 
 
+def test_memory_that_is_asked_for_first_goes_where_time_is_left(setup, run):
+    """The kubelet takes a container's resources in any order."""
+
+    async def hint(plugin, size, *free):
+        asked = messages.PreferredAllocationRequest()
+        asked.container_requests.add(available_deviceIDs=free, allocation_size=size)
+        answer = await setup.kubelet.call(plugin, "GetPreferredAllocation")(asked)
+        return list(answer.container_responses[0].deviceIDs)
+
+    async def scenario():
+        async with setup.running(*UnitResources(setup.allocations, packing="pack").both()) as plugins:
+            by_name = {plugin.resource_name: plugin for plugin in plugins}
+            compute, memory = by_name["gemlet.dev/compute-units"], by_name["gemlet.dev/memory-units"]
+            await setup.allocate(compute, *(f"{FIRST}::c{n}" for n in range(70)))
+            await setup.allocate(memory, *(f"{FIRST}::m{n}" for n in range(64)))
+            free_memory = [f"{FIRST}::m{n}" for n in range(64, 320)] + [f"{SECOND}::m{n}" for n in range(320)]
+            chosen = await hint(memory, 64, *free_memory)
+            assert {device[:40] for device in chosen} == {SECOND}
+            await setup.allocate(memory, *chosen)
+            free_time = [f"{FIRST}::c{n}" for n in range(70, 100)] + [f"{SECOND}::c{n}" for n in range(100)]
+            assert {device[:40] for device in await hint(compute, 20, *free_time)} == {SECOND}, "with its memory"
+
+    run(scenario())
+
+
 def test_units_on_two_gpus_are_refused(setup, run):
     async def scenario():
         async with setup.running(*UnitResources(setup.allocations, packing="pack").both()) as plugins:

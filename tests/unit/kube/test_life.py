@@ -120,6 +120,13 @@ class TestFollower:
         assert "compute-limit]: 7 is not from 25" in event["message"]
         assert node.daemon.opened["default/s0"][0].limit == 25
 
+    def test_a_deleted_pod_ends_its_share_at_once(self, node, run):
+        follower = PodFollower(FollowedApi(), node.book, "n1")
+        run(node.book.open(slot_share()))
+        run(node.book.open(fakes.claim_share("u1", pod=Pod(namespace="default", name="p"))))
+        run(follower._end(seen_pod()))
+        assert set(node.book.shares) == {"claim-u1"}, "a claim ends when the kubelet says so"
+
     def test_other_pods_and_other_containers_are_not_meant(self, node, run):
         follower = PodFollower(FollowedApi(), node.book, "n1")
         run(node.book.open(slot_share()))
