@@ -61,6 +61,7 @@ def _docker_options(membership: environment.Membership) -> list[str]:
         os.path.dirname(membership.socket),  # noqa: PTH120
         group=membership.group,
         strict=membership.strict,
+        own_path=True,
     )
     mounts = [f"{mount.host}:{mount.container}{':ro' if mount.read_only else ''}" for mount in edits.mounts]
     variables = [f"{name}={value}" for name, value in edits.env.items()]

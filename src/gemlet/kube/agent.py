@@ -93,6 +93,7 @@ class Agent:
         self._gpus = Gpus()
         self._daemon = DaemonLink(options.endpoint)
         self._restored = False
+        self._looked = asyncio.Event()  # for the GPUs, with whatever result
         self._book = ShareBook(
             _host(options), daemon=self._daemon, file=options.directory / "checkpoint.json", cdi_directory=options.cdi
         )
@@ -125,6 +126,7 @@ class Agent:
             except DeviceError as error:
                 logger.error("devices: %s", error)
                 await self._gpus.set([])
+            self._looked.set()
             await asyncio.sleep(INVENTORY_SECONDS)
 
     def _read_gpus(self) -> list[inventory.Gpu]:
@@ -157,6 +159,7 @@ class Agent:
 
     async def _restore(self) -> None:
         told = ""
+        await self._looked.wait()
         while True:
             try:
                 if not self._restored or self._book.incomplete(await self._daemon.shares()):

@@ -63,13 +63,20 @@ def share_directory(shares: str, share_id: str) -> str:
     return f"{shares}/{share_id}"
 
 
-def container_edits(hook: str, socket_directory: str, *, group: str | None = None, strict: bool = False) -> Edits:
-    """The hook and a daemon's socket for a container. The directory is mounted: a new daemon makes a new socket."""
+def container_edits(
+    hook: str, directory: str, *, group: str | None = None, strict: bool = False, own_path: bool = False
+) -> Edits:
+    """The hook and a daemon's socket in ``directory`` for a container.
+
+    The directory is mounted, not the socket: a new daemon makes a new socket. With ``own_path`` it is at its own path
+    and can be written to, for what else a daemon has there.
+    """
     inside = f"{names.HOOK_DIRECTORY}/{HOOK_LIBRARY}"
-    socket = f"{names.SOCKET_DIRECTORY}/{names.SOCKET_NAME}"
+    place = directory if own_path else names.SOCKET_DIRECTORY
+    socket = f"{place}/{names.SOCKET_NAME}"
     return Edits(
         env=client_variables(preload=inside, socket=socket, group=group, strict=strict),
-        mounts=(Mount(hook, inside), Mount(socket_directory, names.SOCKET_DIRECTORY)),
+        mounts=(Mount(hook, inside), Mount(directory, place, read_only=not own_path)),
     )
 
 
