@@ -16,9 +16,15 @@ from gemlet.model import Priority  # noqa: E402
 GIB = 1024**3
 VERSIONS = ("1.36", "1.37")
 GPU = Gpu(
-    index=0, uuid="GPU-0", name="NVIDIA H200", memory=141 * GIB, pcie_root="pci0000:00", numa=0, compute_capability=(9, 0),
+    index=0,
+    uuid="GPU-0",
+    name="NVIDIA H200",
+    memory=141 * GIB,
+    pcie_root="pci0000:00",
+    numa=0,
+    compute_capability=(9, 0),
     nvlink="GPU-0",
-)  # fmt: skip
+)
 
 
 def pod():
