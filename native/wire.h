@@ -20,7 +20,7 @@
 namespace gemlet::wire {
 
 inline constexpr uint32_t kMagic = 0x314d4547;  // "GEM1"
-inline constexpr uint16_t kWireVersion = 1;
+inline constexpr uint16_t kWireVersion = 2;
 inline constexpr size_t kGroupNameBytes = 256;  // with the final NUL; Kubernetes' "namespace/pod" fits
 inline constexpr size_t kTextBytes = 512;
 inline constexpr uint64_t kNoLimit = UINT64_MAX;
@@ -84,6 +84,7 @@ struct Message {
 };
 
 inline constexpr uint32_t kHelloCreateGroup = 1;  // flags of kHello: make the group if it does not exist
+inline constexpr uint32_t kUnderMps = 1;          // flags of kAttach: its contexts will be clients of MPS
 inline constexpr uint32_t kStillWants = 1;        // flags of kStopped: a kWant in the same breath
 
 // --- data channel: the token ---------------------------------------------------------------------------------------
@@ -117,10 +118,12 @@ struct alignas(64) ClientPage {
     std::atomic<uint64_t> lead_ns;      // hand over when no more than this is in flight
     std::atomic<uint32_t> attached;     // 1 while the daemon honours this page
     std::atomic<uint32_t> contexts;     // as many as the daemon has booked memory for; futex word
-    uint32_t reserved0[4];
+    std::atomic<uint32_t> beside;       // 1: others run on the device at the same time, so samples prove nothing
+    uint32_t reserved0[3];
     // Second cache line: written by the client.
     alignas(64) std::atomic<uint64_t> launches;  // submissions so far
-    uint64_t reserved1[7];
+    std::atomic<uint64_t> work_ns;               // completed work, as long as it would take on an idle device
+    uint64_t reserved1[6];
 };
 
 // --- data channel: memory

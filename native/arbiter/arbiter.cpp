@@ -32,7 +32,9 @@ void check(const GroupSpec& spec) {
 
 void check(const Parameters& p) {
     if (!(p.switch_loss > 0.0 && p.switch_loss < 1.0)) throw std::invalid_argument("switch_loss must be in (0, 1)");
-    if (p.switch_cost < 0 || p.grace < 0 || p.debt_max < 0) throw std::invalid_argument("a time is below 0");
+    if (!(p.interrupt_loss >= 0.0 && p.interrupt_loss < 1.0))
+        throw std::invalid_argument("interrupt_loss must be in [0, 1)");
+    if (p.switch_cost < 0 || p.switch_cost_mps < 0 || p.grace < 0 || p.debt_max < 0) throw std::invalid_argument("a time is below 0");
     if (p.quantum_min <= 0 || p.cap_block <= 0)
         throw std::invalid_argument("quantum_min, cap_block: must be above 0");
     if (p.cycle_min <= 0 || p.cycle_max < p.cycle_min)
@@ -75,7 +77,7 @@ struct Arbiter::State {
     void update_terms(Nanoseconds now);
     void update_terms(Hold& hold, Nanoseconds now);
     void park_or_not(Nanoseconds now);
-    void make_room(uint64_t for_serial);
+    void make_room(const Hold& hold, Nanoseconds now);
     bool unpark(Client& client);  // whether it was parked
     double parked_sm() const;
 
@@ -86,6 +88,7 @@ struct Arbiter::State {
     Nanoseconds longest_tail() const { return std::max(p.grace, p.window_alone); }
     void find_waiting();
     void recount(Members& group);
+    void client_count_changed();
     Client* next_of(Members& group) const;
     Client* find(ClientId id);
     Members* find_group(GroupId id);
@@ -143,7 +146,7 @@ void Arbiter::State::grant_while_possible(Nanoseconds now) {
         if (!next) return;
         const double free = kFull - holds.occupied();
         Nanoseconds latest = kNever;
-        if (next->spec.sm > free) {
+        if (next->sm > free) {
             // The next one does not fit yet. A narrower one may go before it if that delays nobody: it must be gone
             // when the present holders are.
             update_terms(now);
@@ -154,7 +157,7 @@ void Arbiter::State::grant_while_possible(Nanoseconds now) {
             if (latest - now < p.quantum_min) return;
             fitting.clear();
             for (const Group* g : waiting) {
-                if (g->spec.sm <= free) fitting.push_back(g);
+                if (g->sm <= free) fitting.push_back(g);
             }
             if (fitting.empty()) return;
             next = policy->pick(fitting, now);
@@ -170,7 +173,7 @@ void Arbiter::State::grant(Members& group, Nanoseconds latest, Nanoseconds now) 
     unpark(client);
     Hold& hold = hold_for(client, now);
     hold.latest = latest;
-    make_room(hold.serial);
+    make_room(hold, now);
 }
 
 Hold& Arbiter::State::hold_for(Client& client, Nanoseconds now) {
@@ -181,13 +184,18 @@ Hold& Arbiter::State::hold_for(Client& client, Nanoseconds now) {
     return hold;
 }
 
-// Takes parked tokens away until what runs and what is parked fit together.
-void Arbiter::State::make_room(uint64_t for_serial) {
+// Takes parked tokens away until what runs and what is parked fit together. Who may interrupt this hold keeps its own.
+void Arbiter::State::make_room(const Hold& hold, Nanoseconds now) {
+    for (Client* client : parked) client->by_right = policy->may_interrupt(*client->group, *hold.group, now);
     const double occupied = holds.occupied();
-    while (!parked.empty() && occupied + parked_sm() > kFull) {
-        Client& client = *parked.front();
+    for (size_t i = 0; i < parked.size() && occupied + parked_sm() > kFull;) {
+        Client& client = *parked[i];
+        if (client.by_right) {
+            ++i;
+            continue;
+        }
         unpark(client);
-        client.unparked_for = for_serial;
+        client.unparked_for = hold.serial;
         actions.push_back({.kind = Action::Kind::kUnpark, .client = client.id});
     }
 }
@@ -196,9 +204,10 @@ bool Arbiter::State::unpark(Client& client) {
     return std::erase(parked, &client) > 0;
 }
 
+// Of those that hold theirs by right nothing is reserved: they will overlap with a holder, who stops.
 double Arbiter::State::parked_sm() const {
     double sum = 0.0;
-    for (const Client* client : parked) sum += client->group->spec.sm;
+    for (const Client* client : parked) sum += client->by_right ? 0.0 : client->sm;
     return sum;
 }
 
@@ -216,6 +225,10 @@ void Arbiter::State::update_terms(Hold& hold, Nanoseconds now) {
         const bool same = g == hold.group;
         if (same ? g->waiting > 0 : !g->running && (g->waiting > 0 || now < g->lingers_until))
             contenders.push_back(g);
+    }
+    for (const Hold& other : holds.all()) {  // who took a parked token meanwhile
+        const bool later = other.serial > hold.serial && other.occupies() && other.group != hold.group;
+        if (later && !Holds::fit(other, hold)) contenders.push_back(other.group);
     }
     Terms terms = policy->terms(hold.turn(), contenders, now);
     terms.deadline = std::min(terms.deadline, hold.latest);
@@ -239,7 +252,15 @@ void Arbiter::State::update_terms(Hold& hold, Nanoseconds now) {
 void Arbiter::State::park_or_not(Nanoseconds now) {
     Client* client = std::exchange(idle, nullptr);
     if (!client || client->waiting || holds.running(client) || !policy->may_park(*client->group, now)) return;
-    if (holds.occupied() + parked_sm() + client->group->spec.sm > kFull) return;
+    client->by_right = false;
+    if (holds.occupied() + parked_sm() + client->sm > kFull) {
+        client->by_right = true;
+        for (const Hold& hold : holds.all()) {
+            const bool mine = policy->may_interrupt(*client->group, *hold.group, now);
+            if (hold.occupies() && !mine) client->by_right = false;
+        }
+        if (!client->by_right || holds.occupied() == 0.0) return;
+    }
     parked.push_back(client);
     actions.push_back({.kind = Action::Kind::kPark, .client = client->id});
 }
@@ -274,6 +295,8 @@ void Arbiter::State::find_waiting() {
 
 void Arbiter::State::recount(Members& group) {
     group.running = false;
+    group.sm = group.members.empty() ? 1.0 : 0.0;
+    for (const Client* client : group.members) group.sm = std::max(group.sm, client->sm);
     for (const Hold& hold : holds.all()) group.running |= hold.group == &group && hold.occupies();
     group.clients = static_cast<uint32_t>(group.members.size());
     group.waiting = 0;
@@ -283,6 +306,13 @@ void Arbiter::State::recount(Members& group) {
         ++group.waiting;
         group.waiting_since = std::min(group.waiting_since, client->since);
     }
+}
+
+// One client outside MPS is enough for the hardware to switch contexts.
+void Arbiter::State::client_count_changed() {
+    const bool mps =
+        !clients.empty() && std::all_of(clients.begin(), clients.end(), [](auto& c) { return c.second->mps; });
+    policy->switch_cost(mps ? p.switch_cost_mps : p.switch_cost);
 }
 
 Client* Arbiter::State::next_of(Members& group) const {
@@ -387,7 +417,7 @@ void Arbiter::remove_group(GroupId id, Nanoseconds now) {
     s.settle(now);
 }
 
-void Arbiter::add_client(ClientId id, GroupId group_id, Nanoseconds now) {
+void Arbiter::add_client(ClientId id, GroupId group_id, Nanoseconds now, bool mps) {
     State& s = *state_;
     now = s.begin(now);
     Members* group = s.find_group(group_id);
@@ -395,10 +425,12 @@ void Arbiter::add_client(ClientId id, GroupId group_id, Nanoseconds now) {
         ++s.ignored;
         return;
     }
-    auto client = std::make_unique<Client>(Client{.id = id, .group = group});
+    auto client = std::make_unique<Client>(
+        Client{.id = id, .group = group, .mps = mps, .sm = mps ? group->spec.sm : 1.0});
     group->members.push_back(client.get());
     s.clients.emplace(id, std::move(client));
     s.recount(*group);
+    s.client_count_changed();
     s.settle(now);
 }
 
@@ -418,6 +450,7 @@ void Arbiter::remove_client(ClientId id, Nanoseconds now) {
     std::erase(group.members, client);
     s.clients.erase(id);
     s.recount(group);
+    s.client_count_changed();
     s.settle(now);
 }
 

@@ -85,6 +85,8 @@ Parameters parameters_from(const nb::kwargs& given) {
         const std::string key = nb::cast<std::string>(handle);
         const bool known =
             read(key, value, "switch_cost", p.switch_cost) || read(key, value, "switch_loss", p.switch_loss) ||
+            read(key, value, "switch_cost_mps", p.switch_cost_mps) ||
+            read(key, value, "interrupt_loss", p.interrupt_loss) ||
             read(key, value, "cycle_min", p.cycle_min) || read(key, value, "cycle_max", p.cycle_max) ||
             read(key, value, "quantum_min", p.quantum_min) || read(key, value, "cap_block", p.cap_block) ||
             read(key, value, "grace", p.grace) || read(key, value, "hardware_turn", p.hardware_turn) ||
@@ -112,7 +114,7 @@ void bind_arbiter(nb::module_& m) {
         .def("set_group", set_group, "name"_a, "now"_a, nb::kw_only(), "min"_a = 0.0, "max"_a = 1.0, "weight"_a = 1.0,
              "sm"_a = 1.0, "priority"_a = "normal")
         .def("remove_group", &Arbiter::remove_group, "group"_a, "now"_a)
-        .def("add_client", &Arbiter::add_client, "client"_a, "group"_a, "now"_a)
+        .def("add_client", &Arbiter::add_client, "client"_a, "group"_a, "now"_a, nb::kw_only(), "mps"_a = false)
         .def("remove_client", &Arbiter::remove_client, "client"_a, "now"_a)
         .def("want", &Arbiter::want, "client"_a, "now"_a)
         .def("took", &Arbiter::took, "client"_a, "now"_a)

@@ -10,14 +10,14 @@ namespace {
 
 // Whether `next` had the device for itself only when `before` had drained: their slices do not fit side by side.
 bool follows(const Hold& next, const Hold& before) {
-    return before.serial < next.serial && !before.runs() && before.group->spec.sm + next.group->spec.sm > 1.0 + 1e-9;
+    return before.serial < next.serial && !before.runs() && !Holds::fit(before, next);
 }
 
 }  // namespace
 
 Hold& Holds::start(Client* client, Group* group, Nanoseconds now) {
-    holds_.push_back(
-        {.serial = ++serial_, .client = client, .group = group, .granted = now, .from = now, .not_before = now});
+    holds_.push_back({.serial = ++serial_, .client = client, .group = group, .sm = client->sm, .granted = now,
+                      .from = now, .not_before = now});
     find_starts(now);
     return holds_.back();
 }
@@ -108,7 +108,7 @@ bool Holds::followed(const Hold& hold) const {
 double Holds::occupied() const {
     double sum = 0.0;
     for (const Hold& hold : holds_) {
-        if (hold.occupies()) sum += hold.group->spec.sm;
+        if (hold.occupies()) sum += hold.sm;
     }
     return sum;
 }

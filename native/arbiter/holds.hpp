@@ -17,6 +17,7 @@ struct Hold {
     uint64_t serial;
     Client* client;
     Group* group;
+    double sm;  // fraction of the multiprocessors
     Nanoseconds granted;
     // Charging.
     Nanoseconds from;              // charged from here ...
@@ -63,6 +64,7 @@ class Holds {
     bool followed(const Hold& hold) const;  // by one that had to wait for its drain
 
     double occupied() const;  // fraction of the multiprocessors
+    static bool fit(const Hold& a, const Hold& b) { return a.sm + b.sm <= 1.0 + 1e-9; }
 
   private:
     void charge(Hold& hold, Nanoseconds now);

@@ -226,12 +226,13 @@ bool Server::attach(Client& client, const Message& message) {
     a.id = next_attachment_++;
     a.client = &client;
     a.slot = *slot;
+    a.mps = message.flags & wire::kUnderMps;
     a.page->attached = 1;
     a.page->deadline_ns = wire::kNever;
     a.page->window_ns = uint64_t(options_.arbiter.window_alone);
     a.page->lead_ns = uint64_t(options_.lead);
     device.attachments[a.id] = std::move(attachment);
-    device.arbiter->add_client(a.id, group_on(device, group, now), now);
+    device.arbiter->add_client(a.id, group_on(device, group, now), now, a.mps);
     reply.header.device = uint32_t(client.devices.size());
     reply.slot = *slot;
     client.devices.emplace_back(&device, &a);

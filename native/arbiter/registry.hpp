@@ -73,6 +73,7 @@ struct Attachment {
     Shared<wire::ClientPage> page{"gemlet-page", Access::kReadWrite};
     uint32_t epoch = 0;
     uint32_t contexts = 0;
+    bool mps = false;
     const char* state = "idle";  // for people
 };
 

@@ -49,7 +49,7 @@ ServerView Server::view() {
             const Ledger& ledger = *device->ledgers.at(a->client->group);
             clients[a->client->group].push_back({a->client->id, a->client->pid, a->client->uid, a->client->command,
                                                  a->state, ledger.used(a->slot), ledger.unledgered(a->slot),
-                                                 a->page->launches.load(), a->contexts, a->client->since});
+                                                 a->page->launches.load(), a->contexts, a->mps, a->client->since});
         }
         for (GroupUsage& usage : device->arbiter->usage(v.now)) {
             GroupView g{std::move(usage), {}, 0, 0, false, {}};

@@ -31,6 +31,7 @@ struct ClientView {
     const char* state;
     uint64_t memory, unledgered, launches;
     uint32_t contexts;
+    bool mps;
     Nanoseconds since;
 };
 

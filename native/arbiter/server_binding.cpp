@@ -69,6 +69,7 @@ nb::dict client_dict(const ClientView& c) {
     d["unledgered"] = c.unledgered;
     d["launches"] = c.launches;
     d["contexts"] = c.contexts;
+    d["mps"] = c.mps;
     d["since_ns"] = c.since;
     return d;
 }

@@ -239,6 +239,7 @@ std::optional<Attachment> attach(const unsigned char (&uuid)[16], uint32_t ordin
     wire::Message m{};
     m.header = {wire::kMagic, wire::kWireVersion, wire::MessageType::kAttach, 0, 0};
     m.value = ordinal;
+    m.flags = under_mps() ? wire::kUnderMps : 0;
     std::memcpy(m.uuid, uuid, sizeof m.uuid);
     if (!send(m)) return std::nullopt;
     wire::Message answer{};

@@ -77,6 +77,7 @@ class ClientUsage(msgspec.Struct, frozen=True, kw_only=True):
     unledgered: int = 0
     launches: int = 0
     contexts: int = 0
+    mps: bool = False
     since_ns: int = 0
 
 

@@ -53,8 +53,8 @@ class Scene:
         self.groups[name] = self.arbiter.set_group(name, self.now, **spec)
         self._act()
 
-    def client(self, number: int, group: str, *, wants: bool = False) -> None:
-        self.arbiter.add_client(number, self.groups[group], self.now)
+    def client(self, number: int, group: str, *, wants: bool = False, mps: bool = False) -> None:
+        self.arbiter.add_client(number, self.groups[group], self.now, mps=mps)
         self._act()
         if wants:
             self.want(number)
