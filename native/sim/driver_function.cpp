@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "handles.hpp"
+#include "step.hpp"
 
 using namespace gemlet::sim;
 
@@ -49,20 +50,6 @@ void parameter(const Launchable& function, size_t index, size_t* offset, size_t*
 
 Launchable& checked(CUkernel kernel) {
     return *checked_handle(kernel, Tag::kKernel);
-}
-
-// Threads, blocks and shared memory bound how many blocks fit; registers are taken to be few.
-int blocks_per_multiprocessor(const Profile& profile, int block, size_t shared) {
-    check(block > 0);
-    const int32_t* a = profile.attributes;
-    int blocks = a[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR] / block;
-    blocks = std::min(blocks, a[CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR]);
-    if (shared > 0) {
-        const size_t each = shared + static_cast<size_t>(a[CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK]);
-        const auto fitting = static_cast<size_t>(a[CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR]) / each;
-        blocks = std::min(blocks, static_cast<int>(fitting));
-    }
-    return blocks;
 }
 
 CUresult occupancy(const char* name, int* blocks, CUfunction function, int block, size_t shared) {

@@ -105,7 +105,8 @@ bool Dispatcher::order(Queue& queue) {
         if (!possible) break;
         op.end_work = end;
         if (op.kind == OpKind::kKernel) {
-            op.end_work = op.lane->device->submit(op.lane->channel, op.cost, latest(queue, op), op.lane->view);
+            op.end_work =
+                op.lane->device->submit(op.lane->channel, op.cost, op.width, latest(queue, op), op.lane->view);
             op.state = OpState::kSubmitted;
         }
         op.ordered = true;

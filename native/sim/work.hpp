@@ -48,7 +48,8 @@ struct Op {
     bool ordered = false;  // complete once the lane has executed `end_work`
     bool counted = true;   // takes one of the stream's queue places
     uint64_t cost = 0;
-    uint64_t moved = 0;  // of a copy: bytes whose transfer is over
+    uint32_t width = kWhole;  // of a kernel: the part of the device that it fills
+    uint64_t moved = 0;       // of a copy: bytes whose transfer is over
     uint64_t end_work = 0;
     Nanoseconds ready = 0;   // submitted by the host
     Nanoseconds finish = 0;  // valid when done
