@@ -74,7 +74,7 @@ CUresult best_block(const char* name, int* grid, int* block, CUfunction function
             if (blocks * size <= best) continue;
             best = blocks * size;
             *block = size;
-            *grid = blocks * profile.attributes[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT];
+            *grid = blocks * require_context()->multiprocessors;
         }
         check(best > 0);
     });

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "addresses.hpp"
+#include "mps_session.hpp"
 #include "step.hpp"
 
 namespace gemlet::sim {
@@ -166,6 +167,7 @@ void require_mapped(const char* what, uintptr_t address, uint64_t bytes) {
                                      static_cast<unsigned long>(address + bytes), static_cast<unsigned long>(hole));
     if (write(STDERR_FILENO, text, static_cast<size_t>(length)) < 0) { /* nobody listens; we end anyway */
     }
+    mps_report_fault(CUDA_ERROR_ILLEGAL_ADDRESS);
     // The program must not survive this by a handler or a mask of its own.
     signal(SIGSEGV, SIG_DFL);
     sigset_t set;

@@ -89,9 +89,12 @@ class Dispatcher {
     bool is_done(const OpRef& op);
     bool is_idle(const QueueRef& queue);
 
-    // Returns when the operation is done; false if the device was lost meanwhile.
+    // Returns when the operation is done; false if the device was lost, or its work given up, meanwhile.
     bool wait(const OpRef& op);
     bool drain(const QueueRef& queue);
+
+    // From now on nobody waits for work once `gone` says that it will never be done.
+    void give_up_when(std::function<bool()> gone);
 
     OpRef tail(const QueueRef& queue);  // null when everything in it is done
 
@@ -128,6 +131,7 @@ class Dispatcher {
     Worker host_thread_{Role::kHostThread, "gemlet-sim-host"};
     std::vector<QueueRef> active_;
     int waiters_ = 0;
+    std::function<bool()> gone_;
 };
 
 // True on the host thread while it runs a function of the program, which must not call CUDA.
