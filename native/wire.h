@@ -6,6 +6,7 @@
 //   data     shared memory, so that neither a launch nor an allocation needs a system call
 //
 //   ClientPage    one per client and device, written by both sides; the daemon treats what it reads there as a claim
+//   DevicePage    one per device, written by clients of the class `latency`, read by the others
 //   GroupLimits   one per group and device, mapped read-only by clients (the memfd is sealed against writing)
 //   GroupLedger   one per group and device, written by the members of that one group only
 //
@@ -33,7 +34,7 @@ enum class MessageType : uint16_t {
     kHello = 1,     // client: version, the group it asks to join
     kWelcome = 2,   // daemon: client id, or why not
     kAttach = 3,    // client: wants to use the device with this UUID
-    kAttached = 4,  // daemon: slot and three descriptors (page, limits, ledger), or why not
+    kAttached = 4,  // daemon: slot and four descriptors (page, limits, ledger, device), or why not
     kWant = 5,      // client: wants the token
     kTook = 6,      // client: took the parked token by itself (TokenState::kParked -> kRun)
     kStopped = 7,   // client: submits no more; `tail_ns` estimates what is still in flight
@@ -126,6 +127,14 @@ struct alignas(64) ClientPage {
     uint64_t reserved1[6];
 };
 
+// A client of the class `latency` that takes a parked token raises `urgent` before it says so to the daemon: a holder
+// sees it within a microsecond and submits nothing until the daemon's order comes, some 80 us later; else one more unit
+// of its work would go ahead of the request. A hint: who ignores it is revoked all the same.
+struct alignas(64) DevicePage {
+    std::atomic<uint32_t> urgent;
+    uint32_t reserved[15];
+};
+
 // --- data channel: memory
 // --------------------------------------------------------------------------------------------
 
@@ -151,6 +160,7 @@ struct alignas(64) GroupLedger {
 static_assert(sizeof(Header) == 16);
 static_assert(sizeof(Message) == 16 + 24 + 24 + 16 + kGroupNameBytes + kTextBytes);
 static_assert(sizeof(ClientPage) == 128);
+static_assert(sizeof(DevicePage) == 64);
 static_assert(sizeof(GroupLimits) == 64);
 static_assert(sizeof(GroupLedger) == 64 + 8 * kLedgerSlots);
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);

@@ -90,6 +90,7 @@ struct Arbiter::State {
     void recount(Members& group);
     void client_count_changed();
     Client* next_of(Members& group) const;
+    double sm_of_next(const Group& group) const { return next_of(*groups[group.slot])->sm; }
     Client* find(ClientId id);
     Members* find_group(GroupId id);
     std::string reason(const Members& group, Nanoseconds now) const;
@@ -146,7 +147,7 @@ void Arbiter::State::grant_while_possible(Nanoseconds now) {
         if (!next) return;
         const double free = kFull - holds.occupied();
         Nanoseconds latest = kNever;
-        if (next->sm > free) {
+        if (sm_of_next(*next) > free) {
             // The next one does not fit yet. A narrower one may go before it if that delays nobody: it must be gone
             // when the present holders are.
             update_terms(now);
@@ -157,7 +158,7 @@ void Arbiter::State::grant_while_possible(Nanoseconds now) {
             if (latest - now < p.quantum_min) return;
             fitting.clear();
             for (const Group* g : waiting) {
-                if (g->sm <= free) fitting.push_back(g);
+                if (sm_of_next(*g) <= free) fitting.push_back(g);
             }
             if (fitting.empty()) return;
             next = policy->pick(fitting, now);

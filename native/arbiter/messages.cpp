@@ -50,7 +50,7 @@ bool Server::answer(Client& client, Message message, Status status, const std::s
     std::memset(message.text, 0, sizeof message.text);
     text.copy(message.text, sizeof message.text - 1);
     iovec part{&message, sizeof message};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 3)] = {};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 4)] = {};
     msghdr header{};
     header.msg_iov = &part;
     header.msg_iovlen = 1;
@@ -237,7 +237,10 @@ bool Server::attach(Client& client, const Message& message) {
     reply.slot = *slot;
     client.devices.emplace_back(&device, &a);
     apply(device, now);
-    bool sent = answer(client, reply, Status::kOk, "", {a.page.fd(), ledger.limits_fd(), ledger.ledger_fd()});
+    const bool latency = group.settings.spec.priority == arbiter::Priority::kLatency;
+    bool sent = answer(client, reply, Status::kOk, "",
+                       {a.page.fd(), ledger.limits_fd(), ledger.ledger_fd(),
+                        latency ? device.page.fd() : device.page_to_read.get()});
     a.page.close_fd();
     return sent;
 }

@@ -11,6 +11,7 @@ namespace gemlet::hook {
 void after_window(Device& device, Stream& stream, uint64_t window_ns) {
     uint64_t inflight = device.pacer.mark(stream, window_ns);
     check_deadline(device, inflight);
+    make_way(device);
 }
 
 }  // namespace gemlet::hook

@@ -61,7 +61,8 @@ class Pacer {
     // Without waiting: records what is unmarked (unless somebody captures), drops what is complete. For the watcher.
     uint64_t poll();
 
-    uint64_t launches();  // so far, on all streams
+    uint64_t launches();   // so far, on all streams
+    uint64_t completed();  // work so far, ns: what the launches were estimated to take, which is exclusive time
 
     uint64_t inflight() const { return inflight_.load(std::memory_order_relaxed); }
 
@@ -96,6 +97,8 @@ class Pacer {
     static uint64_t left_unmarked(Stream& stream, uint64_t now);
     void reap();
     void learn();
+    void wait_for_room(std::unique_lock<std::mutex>& lock, uint64_t window_ns);
+    void wait_for_last_moment(std::unique_lock<std::mutex>& lock, uint64_t window_ns);
 
     std::mutex mutex_;
     std::deque<Mark> marks_;
@@ -107,6 +110,7 @@ class Pacer {
     };
     std::vector<Pool> pools_;
     uint64_t past_launches_ = 0;  // on streams that are gone
+    uint64_t completed_ns_ = 0;
     uint64_t running_since_ = 0;  // when the oldest mark began to run, as far as was seen
     std::atomic<uint64_t> inflight_{0};
 };
