@@ -18,8 +18,9 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mps import ControlDaemon
 from windows import Completed
@@ -42,9 +43,11 @@ class Client:
     args: list[str]
     group: str | None = None
     begin: float = 0.0  # seconds after the scenario's start
-    result: dict[str, float] = field(default_factory=dict)
+    program: list[str] | None = None  # in place of bench/client, whose options --wait, --seconds and --file it takes
+    result: dict[str, Any] = field(default_factory=dict)
     done: Completed = field(default_factory=Completed)
     latencies_us: list[float] = field(default_factory=list)  # of what had a time to begin at, in order of completion
+    rows: list[tuple[int, ...]] = field(default_factory=list)  # its log as it is
 
     def work_between(self, a: float, b: float) -> float:
         """Seconds of work completed in [a, b) of the scenario's time."""
@@ -52,9 +55,9 @@ class Client:
 
     def read(self, log: Path) -> None:
         """Takes the log of ``bench/client``; its times count from when the client began."""
-        rows = [line.split() for line in log.read_text().splitlines()]
-        self.done = Completed([(int(row[0]) / 1e9 + self.begin, float(row[1]) / 1e9) for row in rows])
-        self.latencies_us = [int(row[2]) / 1000 for row in rows if len(row) > 2]
+        self.rows = [tuple(map(int, line.split())) for line in log.read_text().splitlines()]
+        self.done = Completed([(row[0] / 1e9 + self.begin, row[1] / 1e9) for row in self.rows])
+        self.latencies_us = [row[2] / 1000 for row in self.rows if len(row) > 2]
 
 
 @dataclass
@@ -78,14 +81,15 @@ class Machine:
         self.env["CUDA_MPS_PIPE_DIRECTORY"] = str(workdir / "no-mps")
         self.env.pop("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", None)
         self.mps = False
+        self.started_ns = 0  # CLOCK_MONOTONIC, of the last run
         if simulate:
             self.env["LD_LIBRARY_PATH"] = f"{self.lib / 'sim'}:{self.env.get('LD_LIBRARY_PATH', '')}"
             self.env["GEMLET_SIM_DIR"] = str(workdir / "machine")
-        self.client = workdir / "client"
-        self._build()
         self._scales: dict[tuple[float, str], int] = {}
 
-    def _build(self) -> None:
+    @cached_property
+    def client(self) -> Path:
+        """``bench/client``, compiled when it is first needed."""
         include = next(
             p
             for p in [
@@ -107,10 +111,12 @@ class Machine:
         )
         ptx = f'-DSPIN_PTX="{ROOT / "src/gemlet/cli/spin.ptx"}"'
         sources = sorted((ROOT / "bench/client").glob("*.cpp"))
+        client = self.workdir / "client"
         subprocess.run(
-            ["g++", "-std=c++20", "-O2", "-pthread", f"-isystem{include}", ptx, *sources, "-o", self.client, library],
+            ["g++", "-std=c++20", "-O2", "-pthread", f"-isystem{include}", ptx, *sources, "-o", client, library],
             check=True,
         )
+        return client
 
     def scale(self, kernel_us: float, shape: str = "large") -> int:
         """Iterations per nanosecond of the spin kernel, measured alone and once."""
@@ -132,7 +138,12 @@ class Machine:
         return self.output(args, sharing.env(group) if sharing else self.env)
 
     def run(
-        self, clients: list[Client], sharing: Sharing | None, seconds: float, happenings: Sequence[Happening] = ()
+        self,
+        clients: list[Client],
+        sharing: Sharing | None,
+        seconds: float,
+        happenings: Sequence[Happening] = (),
+        start_limit: float = START_LIMIT,
     ) -> list[Client]:
         """Runs all at once; their time 0 is the same instant, after every one has started up.
 
@@ -147,10 +158,11 @@ class Machine:
                 if "--seconds" not in args:
                     args += ["--seconds", str(seconds - c.begin)]
                 env = sharing.env(c.group) if sharing and c.group else self.env
-                running.append((c, log, stack.enter_context(program([str(self.client), *args], env))))
-            begin_together([(process, c.begin) for c, _, process in running], happenings)
+                running.append((c, log, stack.enter_context(program([*(c.program or [str(self.client)]), *args], env))))
+            starts = [(process, c.begin) for c, _, process in running]
+            self.started_ns = begin_together(starts, happenings, start_limit)
             for c, log, process in running:
-                c.result = json.loads(last_words(process, seconds + END_LIMIT))
+                c.result = json.loads(last_words(process, seconds + END_LIMIT).splitlines()[-1])
                 if log.exists():
                     c.read(log)
                     log.unlink()
@@ -158,7 +170,7 @@ class Machine:
 
     @contextlib.contextmanager
     def under_mps(self) -> Iterator[None]:
-        """Programs started within run under an MPS control daemon of their own. Raises MpsError where that cannot be."""
+        """Programs started within run under an MPS control daemon of their own. Raises MpsError."""
         before = self.env
         folders = (Path(self.lib / "sim"),) if self.simulate else ()
         with ControlDaemon(before, folders) as daemon:
@@ -170,7 +182,7 @@ class Machine:
                 self.env, self.mps = before, False
 
     def describe(self) -> dict[str, str | bool]:
-        name, driver = "simulated H200", "simulated"
+        name, driver = ("simulated H200", "simulated") if self.simulate else ("unknown", "unknown")
         if not self.simulate and shutil.which("nvidia-smi"):
             out = subprocess.run(
                 ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"],
@@ -205,11 +217,14 @@ def program(args: Sequence[str], env: dict[str, str]) -> Iterator[subprocess.Pop
 
 
 def begin_together(
-    programs: Sequence[tuple[subprocess.Popen[str], float]], happenings: Sequence[Happening] = (), limit: float = START_LIMIT
-) -> None:
+    programs: Sequence[tuple[subprocess.Popen[str], float]],
+    happenings: Sequence[Happening] = (),
+    limit: float = START_LIMIT,
+) -> int:
     """Waits until all are ready, gives each its start (seconds after the common one), then lets happenings happen.
 
-    Raises RuntimeError when a program ends or is not ready within ``limit`` seconds.
+    Gives the common start, in ns of CLOCK_MONOTONIC. Raises RuntimeError when a program ends, or is not ready within
+    ``limit`` seconds.
     """
     deadline = time.monotonic() + limit
     for process, _ in programs:
@@ -229,6 +244,7 @@ def begin_together(
         time.sleep(max(0.0, start / 1e9 + happening.at - time.monotonic()))
         happening.do()
         happening.happened = (time.monotonic_ns() - start) / 1e9
+    return start
 
 
 def last_words(process: subprocess.Popen[str], limit: float) -> str:

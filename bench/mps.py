@@ -27,7 +27,8 @@ class MpsError(RuntimeError):
 class ControlDaemon:
     """Starts it on entry, stops it on exit. ``env`` is what makes a program its client.
 
-    ``folders`` are searched for the binary before PATH (the simulated machine's is beside its libraries). Raises MpsError.
+    The binary is searched in ``folders`` (the simulated machine's is beside its libraries) or, without any, in PATH.
+    Raises MpsError.
     """
 
     def __init__(self, env: Mapping[str, str], folders: Sequence[Path] = ()) -> None:
@@ -71,7 +72,13 @@ class ControlDaemon:
     def control(self, command: str, limit: float = 30) -> str:
         """What the daemon answers. Raises MpsError, and subprocess.TimeoutExpired."""
         done = subprocess.run(
-            [self._binary], env=self.env, input=f"{command}\n", capture_output=True, text=True, timeout=limit, check=False
+            [self._binary],
+            env=self.env,
+            input=f"{command}\n",
+            capture_output=True,
+            text=True,
+            timeout=limit,
+            check=False,
         )
         if done.returncode != 0:
             raise MpsError(f"{BINARY}: {command}: {words(done)}")

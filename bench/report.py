@@ -1,4 +1,4 @@
-"""Rows of a benchmark: a number, what it should be, whether it is. Text, Markdown and JSON of them. Pure but for `Report`."""
+"""Rows of a benchmark: a number, what it should be, whether it is; as text and JSON. Pure but for `Report`."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(cell) for cell in column) for column in zip(head, *rows, strict=True)]
 
     def render(cells: Sequence[str]) -> str:
-        first, *others = (f"{c:<{w}}" if not i else f"{c:>{w}}" for i, (c, w) in enumerate(zip(cells, widths, strict=True)))
+        first, *others = (
+            f"{c:<{w}}" if not i else f"{c:>{w}}" for i, (c, w) in enumerate(zip(cells, widths, strict=True))
+        )
         return "  ".join([first, *others]).rstrip()
 
     return "\n".join(map(render, [head, *rows]))

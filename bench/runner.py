@@ -32,12 +32,23 @@ class Bench:
     name: ClassVar[str]
     scenarios: ClassVar[list[str]]
     seconds: ClassVar[float] = 5.0
+    failed = False
 
     def __init__(self, machine: Machine, seconds: float, report: Report) -> None:
         self.machine = machine
         self.length = seconds
         self.report = report
         self.rates: dict[str, float] = {}
+
+    @classmethod
+    def options(cls, parser: argparse.ArgumentParser) -> None:
+        """Adds what only this benchmark asks."""
+
+    def chose(self, options: argparse.Namespace) -> None:
+        """What was answered, before the first scenario."""
+
+    def scenario(self, name: str) -> None:
+        getattr(self, name)()
 
     def finish(self) -> None:
         """What there is to say at the end: a table, for example."""
@@ -67,6 +78,7 @@ def main(bench: type[Bench], words: str) -> int:
     parser.add_argument("--seconds", type=float, default=bench.seconds, help="length of a scenario")
     parser.add_argument("--only", default="", help=f"of {','.join(bench.scenarios)}")
     parser.add_argument("--out", type=Path, help=f"directory for {bench.name}.json, written as results come")
+    bench.options(parser)
     options = parser.parse_args()
     chosen = options.only.split(",") if options.only else bench.scenarios
     if unknown := [name for name in chosen if name not in bench.scenarios]:
@@ -74,22 +86,21 @@ def main(bench: type[Bench], words: str) -> int:
     end_on_signals()
     if options.out:
         options.out.mkdir(parents=True, exist_ok=True)
-    failed = []
     with tempfile.TemporaryDirectory(prefix="gemlet-bench-") as workdir:
         machine = Machine(simulate=options.simulate, workdir=Path(workdir))
         about = machine.describe() | {"seconds": options.seconds}
         report = Report(about, options.out / f"{bench.name}.json" if options.out else None)
         running = bench(machine, options.seconds, report)
+        running.chose(options)
         for name in chosen:
             try:
-                getattr(running, name)()
+                running.scenario(name)
             except MpsError as error:
                 report.put("skipped", {"scenario": name, "why": str(error)})
                 print(f"skipped: {name}: {error}", flush=True)
             except (RuntimeError, subprocess.SubprocessError, OSError, ValueError) as error:
-                failed.append(name)
+                running.failed = True
                 report.put("failed", {"scenario": name, "why": str(error)})
                 print(f"failed: {name}: {error}", file=sys.stderr, flush=True)
         running.finish()
-    return 1 if failed else 0
-
+    return 1 if running.failed else 0

@@ -121,7 +121,9 @@ class SharesBench(Bench):
 
     def changed(self, label: str, found: list[float], windows: list[float | None]) -> None:
         note = f"median {statistics.median(found):.1f} of {len(found)}, from {min(found):.1f} to {max(found):.1f}"
-        self.report.add(f"{label}: ms until it holds, by the switching point, worst", max(map(abs, found)), "<= 50", note=note)
+        self.report.add(
+            f"{label}: ms until it holds, by the switching point, worst", max(map(abs, found)), "<= 50", note=note
+        )
         held = [w * 1000 for w in windows if w is not None]
         never = len(windows) - len(held)
         note = f"{never} of {len(windows)} never within it" if never else ""

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 sys.path.insert(0, str(Path(__file__).parent))
 from machine import Client, Happening, Sharing
-from runner import CONFIGS, Bench, main
+from runner import Bench, main
 from windows import settled, share_line, worst_window
 
 SATURATING = ["100us", "100us small blocks", "1ms", "graph of 10x100us", "default stream"]
@@ -60,7 +60,9 @@ class SharingBench(Bench):
                 if mode == "launch":
                     self.report.add("empty kernel launches: hooked / native", hooked / native, "<= 1.01", note=note)
                 else:
-                    self.report.add("cuMemAlloc + cuMemFree: added us a pair", (hooked - native) / 1000, "<= 0.6", note=note)
+                    self.report.add(
+                        "cuMemAlloc + cuMemFree: added us a pair", (hooked - native) / 1000, "<= 0.6", note=note
+                    )
 
     def start(self) -> None:
         """Process start: a program that uses the device once."""
@@ -119,7 +121,7 @@ class SharingBench(Bench):
                 )  # fmt: skip
 
     def elastic(self) -> None:
-        """A neighbour arrives and leaves, then a limit is set: how soon the new shares hold; the course for a picture."""
+        """A neighbour arrives and leaves, then a limit is set: how soon the new shares hold."""
         config = "100us"
         rate = self.rate(config)
         arrives, leaves, limited, end = 2.0, 4.0, 6.0, 8.0

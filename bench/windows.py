@@ -1,6 +1,7 @@
 """Completed work over time, and what windows over it say about shares. Pure.
 
-A share is work completed in a window over what one client alone completes in that time (``rate``, seconds of work a second).
+A share is work completed in a window over what one client alone completes in that time (``rate``: seconds of work a
+second).
 """
 
 from __future__ import annotations
@@ -106,9 +107,9 @@ class Line:
 def switching_point(done: Completed, before: tuple[float, float], after: tuple[float, float]) -> float:
     """When work began to grow at its new pace: where the lines through it before and after a change meet.
 
-    Work grows in steps, one a turn, so no single window tells to a few milliseconds when a change took effect. Two lines
-    through hundreds of steps do: the time at which they meet is the change's, plus the work that was done at the old pace
-    after it (or less it, if the new pace was overdone at first) over the difference of the paces.
+    Work grows in steps, one a turn, so no single window tells to a few milliseconds when a change took effect. Two
+    lines through hundreds of steps do: the time at which they meet is the change's, plus the work that was done at the
+    old pace after it (or less it, if the new pace was overdone at first) over the difference of the paces.
 
     ``before`` and ``after`` are spans of time in which the pace is steady. Raises ValueError if the paces are alike.
     """
@@ -123,7 +124,9 @@ def sampled(done: Completed, begin: float, end: float, step: float = 0.002) -> I
     yield from ((t, done.until(t)) for t in starts(begin, end, 0.0, step))
 
 
-def share_line(done: Completed, rate: float, end: float, window: float = 0.1, step: float = 0.05) -> list[tuple[float, float]]:
+def share_line(
+    done: Completed, rate: float, end: float, window: float = 0.1, step: float = 0.05
+) -> list[tuple[float, float]]:
     """(middle of a window, share in it), for pictures."""
     return [
         (round(t + window / 2, 4), round(done.between(t, t + window) / (window * rate), 4))
