@@ -1,6 +1,6 @@
 """What a latency-critical program waits beside a busy neighbour, and what the neighbour keeps.
 
-    python bench/latency.py [--simulate] [--seconds 12] [--only NEIGHBOUR,...] [--ways WAY,...] [--out DIR]
+    python bench/latency.py [--simulate] [--seconds 10] [--only NEIGHBOUR,...] [--ways WAY,...] [--out DIR]
 
 Prints a table, writes JSON. The latency program takes requests of 200 us at 100/s (Poisson, the same arrivals in every
 row) and works on one at a time; latency counts from arrival to completion. Each row is one way to share the device with
@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 sys.path.insert(0, str(Path(__file__).parent))
+from latency_table import Check, Measured, arrived_after, checks, entry, table
 from machine import Client, Sharing
 from mps import MpsError
-from quantiles import distribution, quantile
-from report import grid, heading, meets
+from report import heading
 from runner import Bench, main
 
 if TYPE_CHECKING:
@@ -73,75 +73,10 @@ NEIGHBOURS: dict[str, Neighbour] = {
 }
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Latencies in microseconds, and what the neighbour kept of its rate alone (None: there was none)."""
-
-    p50: float
-    p99: float
-    p999: float
-    largest: float
-    kept: float | None
-    requests: int
-    unserved: int
-    latencies: list[float]
-
-    @classmethod
-    def of(cls, latencies: list[float], kept: float | None, unserved: int) -> Measured:
-        p50, p99, p999 = (quantile(latencies, q) for q in (0.5, 0.99, 0.999))
-        return cls(p50, p99, p999, max(latencies), kept, len(latencies), unserved, latencies)
-
-    def as_dict(self) -> dict[str, object]:
-        """For JSON: in place of the latencies their distribution."""
-        return {
-            "p50_us": self.p50, "p99_us": self.p99, "p999_us": self.p999, "largest_us": self.largest,
-            "kept": self.kept if self.kept is None else round(self.kept, 4),
-            "requests": self.requests, "unserved": self.unserved, "distribution_us": distribution(self.latencies),
-        }  # fmt: skip
-
-
-def arrived_after(requests: Client, begin: float) -> list[float]:
-    """Latencies in microseconds of the requests that arrived ``begin`` seconds after the start or later."""
-    both = zip(requests.done.entries, requests.latencies_us, strict=True)
-    return [latency for (at, _), latency in both if at - latency / 1e6 >= begin]
-
-
-def checks(
-    neighbour: str | None, way: str, got: Measured, alone: Measured, slicing: Measured | None
-) -> list[tuple[str, float, str]]:
-    """(what, value, target) of the targets that are set for this row. Pure."""
-    found: list[tuple[str, float, str]] = []
-    mps, plain = way in ("mps-gemlet", "mps-gemlet-sm"), way == "gemlet"
-    if neighbour == "100us" and (mps or plain):
-        found = [
-            ("p99 / alone", got.p99 / alone.p99, "<= 1.2" if mps else "<= 1.6"),
-            ("p50 / alone", got.p50 / alone.p50, "<= 1.25" if mps else "<= 1.8"),
-            ("neighbour keeps", got.kept or 0.0, ">= 0.93" if mps else ">= 0.85"),
-        ]
-    if neighbour == "1ms" and plain:
-        found = [("p99 less alone, us", got.p99 - alone.p99, "<= 2500")]
-    if neighbour == "graph" and plain and slicing:
-        found = [("p99 / time slicing", got.p99 / slicing.p99, "<= 1")]
-    return found
-
-
-HEAD = ["", "p50 us", "p99 us", "p99.9 us", "max us", "p50/alone", "p99/alone", "neighbour keeps", "targets"]
-
-
-def cells(words: str, got: Measured, alone: Measured | None, found: list[tuple[str, float, str]]) -> list[str]:
-    ratios = [f"{got.p50 / alone.p50:.2f}", f"{got.p99 / alone.p99:.2f}"] if alone else ["-", "-"]
-    verdicts = [f"{what} {target}: {'met' if meets(value, target) else 'missed'}" for what, value, target in found]
-    late = [f"{got.unserved} of {got.requests} never served"] if got.unserved else []
-    return [
-        words, *(f"{v:.0f}" for v in (got.p50, got.p99, got.p999, got.largest)), *ratios,
-        "-" if got.kept is None else f"{got.kept:.3f}", "; ".join([*verdicts, *late]) or "-",
-    ]  # fmt: skip
-
-
 class LatencyBench(Bench):
     name: ClassVar[str] = "latency"
     scenarios: ClassVar[list[str]] = ["alone", *NEIGHBOURS]
-    seconds: ClassVar[float] = 12.0
+    seconds: ClassVar[float] = 10.0
     ways: tuple[str, ...] = (*SOLO, *WAYS)
 
     @classmethod
@@ -152,7 +87,6 @@ class LatencyBench(Bench):
         self.ways = tuple(options.ways.split(","))
         if unknown := set(self.ways) - {*SOLO, *WAYS}:
             raise SystemExit(f"error: no way {', '.join(sorted(unknown))}; there are {', '.join([*SOLO, *WAYS])}")
-        self.table: list[list[str]] = []
         self.base: Measured | None = None
 
     def scenario(self, name: str) -> None:
@@ -213,30 +147,20 @@ class LatencyBench(Bench):
             kept = clients[1].work_between(WARM_UP, self.length) / (span * rate)
         got = Measured.of(arrived_after(requests, WARM_UP), kept, int(requests.result["unserved"]))
         found = checks(neighbour, key, got, self.base, slicing) if self.base else []
-        self.show(neighbour, key, way, got, found)
-        self.report.put("latencies", {
-            "neighbour": neighbour, "way": key, "words": way.words, **got.as_dict(),
-            "targets": [[what, round(value, 4), target, meets(value, target)] for what, value, target in found],
-        })  # fmt: skip
+        self.show(f"{neighbour or 'alone'}/{key}", got, found)
+        self.report.put("latencies", entry(neighbour, key, way.words, got, found))
         return got
 
-    def show(
-        self, neighbour: str | None, key: str, way: Way, got: Measured, found: list[tuple[str, float, str]]
-    ) -> None:
-        label = f"{neighbour or 'alone'}/{key}"
+    def show(self, label: str, got: Measured, found: list[Check]) -> None:
         kept = "" if got.kept is None else f", neighbour keeps {got.kept:.3f}"
         print(f"{label:<26} p50 {got.p50:.0f} us, p99 {got.p99:.0f} us, largest {got.largest:.0f} us{kept}", flush=True)
         for what, value, target in found:
             self.report.add(f"{label}: {what}", value, target)
-        self.table.append(
-            cells(f"{neighbour or 'alone'}: {way.words}" if neighbour else way.words, got, self.base, found)
-        )
 
     def finish(self) -> None:
         print(f"\n{heading(self.report.about)}")
-        print(
-            "".join(f"{key}: {n.words}\n" for key, n in NEIGHBOURS.items()) + f"\n{grid(HEAD, self.table)}", flush=True
-        )
+        print("".join(f"{key}: {n.words}\n" for key, n in NEIGHBOURS.items()))
+        print(table(self.report.parts.get("latencies", [])), flush=True)
 
 
 if __name__ == "__main__":

@@ -50,15 +50,14 @@ def line(row: Row) -> str:
     return f"{row.what:<72} {number(row.value):>9}   {row.target:<11} {row.verdict:<7} {row.note}".rstrip()
 
 
-def grid(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns side by side, the first to the left and the others to the right."""
+def grid(head: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = (0,)) -> str:
+    """Columns side by side: those of ``words`` to the left, numbers to the right."""
     widths = [max(len(cell) for cell in column) for column in zip(head, *rows, strict=True)]
+    left = {column % len(head) for column in words}
 
     def render(cells: Sequence[str]) -> str:
-        first, *others = (
-            f"{c:<{w}}" if not i else f"{c:>{w}}" for i, (c, w) in enumerate(zip(cells, widths, strict=True))
-        )
-        return "  ".join([first, *others]).rstrip()
+        padded = (f"{c:<{w}}" if i in left else f"{c:>{w}}" for i, (c, w) in enumerate(zip(cells, widths, strict=True)))
+        return "  ".join(padded).rstrip()
 
     return "\n".join(map(render, [head, *rows]))
 

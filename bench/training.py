@@ -5,8 +5,8 @@
 
 Training is a transformer of about 110 million parameters in bfloat16, eager or as one CUDA graph a step
 (bench/torch_programs/train.py); inference another one that answers at 50/s, Poisson (bench/torch_programs/infer.py).
-Losses and answers are compared bit by bit with those of each program alone and without gemlet. The simulated machine has
-no CUDA runtime, so PyTorch does not run on it.
+Losses and answers are compared bit by bit with those of each program alone and without gemlet. The simulated machine
+has no CUDA runtime, so PyTorch does not run on it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 sys.path.insert(0, str(Path(__file__).parent))
-from latency import BASE, HEAD, WAYS, Measured, Way, arrived_after, cells
+from latency import BASE, WAYS, Way
+from latency_table import Measured, arrived_after, entry, table
 from machine import Client, Sharing
 from mps import MpsError
-from report import grid, heading
+from report import heading
 from runner import Bench, main
 
 if TYPE_CHECKING:
@@ -59,7 +60,6 @@ class TrainingBench(Bench):
         if self.check:
             self.ways = ["slicing"]
             self.report.about["device"] = "none: --cpu-check measures nothing"
-        self.table: list[list[str]] = []
         self.alone: Measured | None = None
         self.digest: object = None
 
@@ -140,17 +140,12 @@ class TrainingBench(Bench):
             # On a part of the multiprocessors cuBLAS may choose other kernels, with or without gemlet.
             target = "-" if way.sm < 1 else ">= 1"
             self.report.add(f"{name}/{key}: {what} bit-identical to those alone", float(equal), target)
-        words = "; ".join(f"{what} {'identical' if equal else 'DIFFERENT'}" for what, equal in identical.items())
-        row = cells(f"{name}: {way.words}", got, self.alone, [])
-        self.table.append([*row[:-1], words])
-        self.report.put("latencies", {
-            "neighbour": f"training {name}" if got.kept is not None else None, "way": key, "words": way.words, **got.as_dict(),
-            "identical": identical,
-        })  # fmt: skip
+        beside = f"training {name}" if got.kept is not None else None
+        self.report.put("latencies", entry(beside, key, way.words, got) | {"identical": identical})
 
     def finish(self) -> None:
-        if self.table:
-            print(f"\n{heading(self.report.about)}\n{grid([*HEAD[:-1], 'bits'], self.table)}", flush=True)
+        if entries := self.report.parts.get("latencies"):
+            print(f"\n{heading(self.report.about)}\n{table(entries)}", flush=True)
 
 
 if __name__ == "__main__":
