@@ -2,8 +2,8 @@
 
     python bench/all.py --out DIR [--quick] [--simulate] [--only latency,shares,...] [--budget SECONDS]
 
-Builds nothing but the benchmarks' own program. Every benchmark writes its results to DIR as they come, so what is
-cut short leaves what it had; the whole output goes to DIR/log.txt. A step for which the budget is too short is left out.
+Builds nothing but the benchmarks' own program. Every benchmark writes its results to DIR as they come, so what is cut
+short leaves what it had; the whole output goes to DIR/log.txt. A step for which no budget is left is left out.
 """
 
 from __future__ import annotations
@@ -37,20 +37,23 @@ class Step:
     quick_limit: int
     args: str = ""
     quick: str = ""
-    simulates: bool = True  # has an option --simulate, and --out
-    file: str = ""  # that it writes to DIR
+    simulates: bool = True  # has the options --simulate and --out
 
 
 # In the order of what is wanted first when time is short.
 STEPS = [
     Step(
-        "latency", "latency.py", 540, 150, file="latency.json",
+        "latency", "latency.py", 540, 150,
         quick="--seconds 4 --only alone,100us,1ms --ways alone,slicing,gemlet,mps,mps-gemlet",
     ),
-    Step("shares", "shares.py", 300, 120, quick="--seconds 3", file="shares.json"),
-    Step("sharing", "sharing.py", 420, 120, quick="--seconds 3 --only unmanaged,shares,elastic,many", file="sharing.json"),
-    Step("timeline", "timeline.py", 240, 60, args="--repeat 6", quick="--repeat 2 --seconds 3", file="timeline.txt"),
-    Step("training", "training.py", 560, 240, quick="--seconds 5 --only eager --ways slicing,gemlet", file="training.json"),
+    Step("shares", "shares.py", 300, 120, quick="--seconds 3"),
+    Step(
+        "sharing", "sharing.py", 420, 120, quick="--seconds 3 --only unmanaged,shares,elastic,many",
+    ),
+    Step("timeline", "timeline.py", 240, 60, args="--repeat 6", quick="--repeat 2 --seconds 3"),
+    Step(
+        "training", "training.py", 560, 240, quick="--seconds 5 --only eager --ways slicing,gemlet",
+    ),
     Step("frameworks", "frameworks.py", 300, 300, simulates=False),
     Step("memory", "memory_truth.py", 60, 60, simulates=False),
     Step("arbiter", "arbiter_latency.py", 60, 60, quick="--decisions 2000", simulates=False),
@@ -67,23 +70,20 @@ def command(step: Step, out: Path, *, quick: bool, simulate: bool) -> list[str]:
 
 def run(args: list[str], limit: float, log: Path) -> str:
     """How it ended. Its output goes to stdout and to the log as it comes."""
-    with log.open("ab") as copy:
-        tee = subprocess.Popen(["tee", "-a", str(log)], stdin=subprocess.PIPE, start_new_session=True)
-        assert tee.stdin
-        copy.write(f"== {shlex.join(args)}\n".encode())
-        copy.flush()
-        # A session of its own, so that a signal to this one leaves it the time to stop what it has started.
-        step = subprocess.Popen(
-            args, stdout=tee.stdin, stderr=subprocess.STDOUT, start_new_session=True, env=unbuffered()
-        )
-        tee.stdin.close()
-        try:
-            return outcome(step.wait(limit))
-        except subprocess.TimeoutExpired:
-            return f"cut short after {limit:.0f} s"
-        finally:
-            end(step)
-            tee.wait()
+    with log.open("a") as copy:
+        print(f"== {shlex.join(args)}", file=copy)
+    tee = subprocess.Popen(["tee", "-a", log], stdin=subprocess.PIPE, start_new_session=True)
+    assert tee.stdin
+    # A session of its own, so that a signal to this one leaves it the time to stop what it has started.
+    step = subprocess.Popen(args, stdout=tee.stdin, stderr=subprocess.STDOUT, start_new_session=True, env=unbuffered())
+    tee.stdin.close()
+    try:
+        return outcome(step.wait(limit))
+    except subprocess.TimeoutExpired:
+        return f"cut short after {limit:.0f} s"
+    finally:
+        end(step)
+        tee.wait()
 
 
 def outcome(code: int) -> str:
@@ -112,7 +112,7 @@ def results(out: Path) -> str:
         document = json.loads(path.read_text())
         if "rows" not in document:
             continue
-        rows = [Row(r["what"], r["value"], r["target"], r["note"]) for r in document["rows"]]
+        rows = [Row.from_dict(row) for row in document["rows"]]
         parts += [f"\n{path.stem}: {heading(document['about'])}", *map(line, rows)]
         if document.get("latencies"):
             parts += ["", table(document["latencies"])]

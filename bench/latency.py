@@ -78,6 +78,7 @@ class LatencyBench(Bench):
     scenarios: ClassVar[list[str]] = ["alone", *NEIGHBOURS]
     seconds: ClassVar[float] = 10.0
     ways: tuple[str, ...] = (*SOLO, *WAYS)
+    base: Measured | None = None  # the program alone
 
     @classmethod
     def options(cls, parser: argparse.ArgumentParser) -> None:
@@ -87,7 +88,6 @@ class LatencyBench(Bench):
         self.ways = tuple(options.ways.split(","))
         if unknown := set(self.ways) - {*SOLO, *WAYS}:
             raise SystemExit(f"error: no way {', '.join(sorted(unknown))}; there are {', '.join([*SOLO, *WAYS])}")
-        self.base: Measured | None = None
 
     def scenario(self, name: str) -> None:
         if self.base is None:

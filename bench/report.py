@@ -6,7 +6,7 @@ import json
 import math
 import re
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,6 +37,15 @@ class Row:
     @property
     def verdict(self) -> str:
         return {True: "met", False: "missed", None: ""}[meets(self.value, self.target)]
+
+    def as_dict(self) -> dict[str, object]:
+        """For JSON, which has no word for a value there is not."""
+        return asdict(self) | {"value": self.value if math.isfinite(self.value) else None, "verdict": self.verdict}
+
+    @classmethod
+    def from_dict(cls, row: Mapping[str, Any]) -> Row:
+        value = math.nan if row["value"] is None else float(row["value"])
+        return cls(row["what"], value, row["target"], row["note"])
 
 
 def number(value: float) -> str:
@@ -95,7 +104,7 @@ class Report:
     def write(self) -> None:
         if not self._path:
             return
-        rows = [asdict(row) | {"verdict": row.verdict} for row in self.rows]
+        rows = [row.as_dict() for row in self.rows]
         document = {"schema": SCHEMA, "about": self.about, "rows": rows, **self.parts}
         # Whole or not at all: whoever ends this program may do so now.
         fresh = self._path.with_suffix(".new")
