@@ -294,7 +294,7 @@ class Engine:
 
     def _act(self) -> None:
         while actions := self.arbiter.take_actions():
-            for kind, number, deadline, window, _ in actions:
+            for kind, number, deadline, window, *_ in actions:
                 client = self._clients[number]
                 if kind == "grant":
                     client.granted, client.deadline, client.window = self.now, deadline, window
