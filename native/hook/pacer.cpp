@@ -15,8 +15,6 @@ uint64_t nap(uint64_t inflight, uint64_t window) {
     return std::clamp<uint64_t>((inflight - std::min(inflight, window)) / 2, 20'000, 500'000);
 }
 
-// The windows up to this are those of a device with a latency client on it.
-constexpr uint64_t kLatencyWindow = 100'000;
 // By as much may a sleep be longer than it should, and a little more.
 constexpr uint64_t kWakeUp = 150'000;
 

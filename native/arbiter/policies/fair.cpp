@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "arbiter/policies/arrivals.hpp"
 #include "arbiter/policies/cap.hpp"
 #include "arbiter/policies/policy.hpp"
 #include "arbiter/policies/water_level.hpp"
@@ -38,6 +39,12 @@ class Recently {
     double used_ = 0.0;
     Nanoseconds at_ = 0;
 };
+
+// Before a reservation no turn begins that would be too short to be worth a hand-over.
+Nanoseconds no_more_turns(const Arrivals::Expected& reserved) {
+    constexpr Nanoseconds kShort = 500'000;
+    return reserved.from == kNever ? kNever : reserved.from - kShort;
+}
 
 class Fair final : public Policy {
   public:
@@ -76,6 +83,7 @@ class Fair final : public Policy {
         double claim = 0.0;
         Nanoseconds claim_at = 0;
         Recently recently;
+        Arrivals arrivals;  // of a latency client
         mutable Cap cap;  // sliding is bookkeeping, not a change
     };
 
@@ -89,6 +97,7 @@ class Fair final : public Policy {
     Nanoseconds cycle_for(size_t parties) const;
     double next_turn_end(const Account& a) const;
     bool may_cut_in(const Group& group, Nanoseconds now);
+    Arrivals::Expected reserved(Nanoseconds now) const;  // for the latency client that comes next
     void set_targets(const Groups& all);
     void accrue_claim(const Group& group, Nanoseconds now);
     bool competes(const Group& group, Nanoseconds now);  // not one that only takes what is left
@@ -189,6 +198,7 @@ void Fair::demand(const Groups& all, Nanoseconds now) {
             // Back from idle: nothing saved up (that would come out of the minima of those who stayed), no debt for
             // ever, but for the first cycle's worth it goes before the others.
             a.vtime = std::clamp(a.vtime, system, system + static_cast<double>(p_.debt_max));
+            if (g->spec.priority == Priority::kLatency) a.arrivals.note(now);
             a.first_until = parties > 0 && !may_cut_in(*g, now) ? system : system + cycle;
             a.contended = false;
             a.claim_at = now;
@@ -266,14 +276,29 @@ void Fair::settle_debts(const Groups& groups) {
     }
 }
 
+// Whoever keeps a period finds the device free: the others' turns end just before. Work in flight would go ahead of it,
+// and nothing can interrupt a kernel that runs.
+Arrivals::Expected Fair::reserved(Nanoseconds now) const {
+    Arrivals::Expected soonest{kNever, kNever};
+    for (const Account& a : accounts_) {
+        if (a.active) continue;
+        const Arrivals::Expected next = a.arrivals.next(now);
+        if (next.from != kNever && next.from - p_.expect_early < soonest.from)
+            soonest = {next.from - p_.expect_early, next.until};
+    }
+    return soonest;
+}
+
 const Group* Fair::pick(const Groups& waiting, Nanoseconds now) {
     settle_debts(waiting);
+    const bool expects = now >= no_more_turns(reserved(now));
     const Group* best = nullptr;
     int best_class = 0;
     double best_place = INFINITY;
     for (const Group* g : waiting) {
         Account& a = at(*g);
         if (!a.cap.ready(now)) continue;
+        if (expects && g->spec.priority != Priority::kLatency) continue;
         int klass = 2;
         if (best_effort(*g))
             klass = competes(*g, now) ? 0 : 3;
@@ -300,6 +325,10 @@ Terms Fair::terms(const Turn& turn, const Groups& contenders, Nanoseconds now) {
     const Nanoseconds capped = a.cap.binds() ? now + a.cap.runway(now) : kNever;
     const Nanoseconds earliest = turn.granted + p_.quantum_min;
     Terms result{.deadline = capped};
+    if (own.spec.priority != Priority::kLatency) {
+        const Arrivals::Expected next = reserved(now);
+        if (next.from > now) result.deadline = std::min(result.deadline, next.from);
+    }
     uint32_t rotating = 0;
     double slowest = INFINITY;
     for (const Group* g : contenders) {
@@ -359,6 +388,7 @@ void Fair::stopped(const Turn& turn, StopReason, Nanoseconds now) {
 
 Nanoseconds Fair::next_event(const Groups& waiting, Nanoseconds now) const {
     Nanoseconds next = kNever;
+    if (const Arrivals::Expected expected = reserved(now); now >= no_more_turns(expected)) next = expected.until;
     for (const Group* g : waiting) {
         Account& a = at(*g);
         if (a.cap.binds() && !a.cap.ready(now)) next = std::min(next, a.cap.ready_at(now));
@@ -372,7 +402,10 @@ Nanoseconds Fair::next_event(const Groups& waiting, Nanoseconds now) const {
 
 std::string Fair::blocked(const Group& group, Nanoseconds now) const {
     Account& a = at(group);
-    if (a.cap.ready(now)) return {};
+    if (a.cap.ready(now)) {
+        const bool expects = group.spec.priority != Priority::kLatency && now >= no_more_turns(reserved(now));
+        return expects ? "makes room for a latency client that comes as regularly as a clock" : "";
+    }
     if (group.spec.max <= 0.0) return "its maximum is 0: it never runs";
     char text[96];
     std::snprintf(text, sizeof text, "at its maximum of %g%%: runs again in %.0f ms", 100.0 * group.spec.max,
