@@ -37,7 +37,8 @@ void check(const Parameters& p) {
     if (!(p.switch_loss > 0.0 && p.switch_loss < 1.0)) throw std::invalid_argument("switch_loss must be in (0, 1)");
     if (!(p.interrupt_loss >= 0.0 && p.interrupt_loss < 1.0))
         throw std::invalid_argument("interrupt_loss must be in [0, 1)");
-    if (p.switch_cost < 0 || p.switch_cost_mps < 0 || p.grace < 0 || p.debt_max < 0) throw std::invalid_argument("a time is below 0");
+    if (p.switch_cost < 0 || p.switch_cost_mps < 0 || p.grace < 0 || p.debt_max < 0)
+        throw std::invalid_argument("a time is below 0");
     if (p.quantum_min <= 0 || p.cap_block <= 0)
         throw std::invalid_argument("quantum_min, cap_block: must be above 0");
     if (p.cycle_min <= 0 || p.cycle_max < p.cycle_min)
@@ -53,7 +54,11 @@ void check(const Parameters& p) {
 
 struct Arbiter::State {
     State(const std::string& name, Parameters parameters)
-        : p(parameters), policy(make_policy(name, parameters)), holds(*policy), pairs(parameters), grace(policy->grace(parameters)) {}
+        : p(parameters),
+          policy(make_policy(name, parameters)),
+          holds(*policy),
+          pairs(parameters),
+          grace(policy->grace(parameters)) {}
 
     Parameters p;
     std::unique_ptr<Policy> policy;
@@ -210,14 +215,16 @@ Hold* Arbiter::State::partner_for(const Group& group) {
     }
     const bool possible = only && only->client->mps && next_of(*groups[group.slot])->mps && !only->partner &&
                           (only->told == Hold::Told::kTerms || only->told == Hold::Told::kTook) &&
-                          only->group->spec.priority != Priority::kLatency && group.spec.priority != Priority::kLatency;
+                          only->group->spec.priority != Priority::kLatency &&
+                          group.spec.priority != Priority::kLatency;
     return possible ? only : nullptr;
 }
 
 bool Arbiter::State::grant_beside(Members& group, Nanoseconds now) {
     const Hold* partner = partner_for(group);
     if (!partner) return false;
-    const Nanoseconds length = pairs.together_for(member(*partner->group, group), member(group, *partner->group), now);
+    const Nanoseconds length =
+        pairs.together_for(member(*partner->group, group), member(group, *partner->group), now);
     if (length <= 0) return false;
     const uint64_t serial = partner->serial;
     grant(group, now + length, now);
@@ -238,14 +245,15 @@ bool Arbiter::State::grant_beside(Members& group, Nanoseconds now) {
 void Arbiter::State::measure(const Hold& hold, StopReason reason, Nanoseconds now) {
     const bool busy = reason == StopReason::kDeadline || reason == StopReason::kRevoked;
     const auto rate = [&](const Hold& h, Nanoseconds since, Nanoseconds work) {
-        return static_cast<double>(h.client->work - work) / static_cast<double>(std::max<Nanoseconds>(1, now - since));
+        return static_cast<double>(h.client->work - work) /
+               static_cast<double>(std::max<Nanoseconds>(1, now - since));
     };
     if (!busy) return;
     if (const Hold* other = holds.running(hold.partner)) {
         if (!hold.measuring || !other->measuring || now - hold.together_since < p.pair_trial / 2) return;
         pairs.ran_together(member(*hold.group, *other->group), rate(hold, hold.together_since, hold.together_work),
-                           member(*other->group, *hold.group), rate(*other, other->together_since, other->together_work),
-                           now);
+                           member(*other->group, *hold.group),
+                           rate(*other, other->together_since, other->together_work), now);
     } else if (hold.partners.empty() && hold.client->mps && now - hold.from >= p.quantum_min) {
         pairs.ran_alone(hold.group->id, rate(hold, hold.from, hold.work));
     }
@@ -259,7 +267,8 @@ Hold& Arbiter::State::hold_for(Client& client, Nanoseconds now) {
     return hold;
 }
 
-// Takes parked tokens away until what runs and what is parked fit together. Who may interrupt this hold keeps its own.
+// Takes parked tokens away until what runs and what is parked fit together. Who may interrupt this hold keeps its
+// own.
 void Arbiter::State::make_room(const Hold& hold, Nanoseconds now) {
     for (Client* client : parked) client->by_right = policy->may_interrupt(*client->group, *hold.group, now);
     const double occupied = holds.occupied();
@@ -312,8 +321,7 @@ void Arbiter::State::update_terms(Hold& hold, Nanoseconds now) {
     const bool moved = terms.deadline == kNever || hold.deadline == kNever
                            ? terms.deadline != hold.deadline
                            : std::abs(terms.deadline - hold.deadline) > kNoticeable || terms.deadline <= now;
-    if (known && !moved && terms.contended == hold.contended && window == hold.window &&
-        beside == hold.told_beside)
+    if (known && !moved && terms.contended == hold.contended && window == hold.window && beside == hold.told_beside)
         return;
     Action::Kind kind = Action::Kind::kUpdate;
     if (hold.told == Hold::Told::kNothing)
@@ -505,8 +513,8 @@ void Arbiter::add_client(ClientId id, GroupId group_id, Nanoseconds now, bool mp
         ++s.ignored;
         return;
     }
-    auto client = std::make_unique<Client>(
-        Client{.id = id, .group = group, .mps = mps, .sm = mps ? group->spec.sm : 1.0});
+    auto client =
+        std::make_unique<Client>(Client{.id = id, .group = group, .mps = mps, .sm = mps ? group->spec.sm : 1.0});
     group->members.push_back(client.get());
     s.clients.emplace(id, std::move(client));
     s.recount(*group);

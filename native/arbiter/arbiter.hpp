@@ -48,13 +48,13 @@ struct Parameters {
     Nanoseconds grace = 3'000'000;          // a holder this long past its end no longer keeps others waiting
     Nanoseconds debt_max = 10'000'000'000;  // virtual time a group may be ahead of the others: after a kernel
                                             // that ran for minutes it still runs again
-    Nanoseconds expect_early = 50'000;   // the device is free so long before a latency client that keeps a period
+    Nanoseconds expect_early = 50'000;      // the device is free so long before a latency client that keeps a period
     Nanoseconds window_latency = 40'000;    // in-flight bounds, by situation
     Nanoseconds window_shared = 400'000;
     Nanoseconds window_alone = 8'000'000;
     // Two groups under MPS whose fractions do not fit together (pairs.hpp): how long a trial side by side and, if it
-    // went well, a turn side by side is; what both together must gain; when to try again (up to 30 times later), and to
-    // measure anew.
+    // went well, a turn side by side is; what both together must gain; when to try again (up to 30 times later), and
+    // to measure anew.
     Nanoseconds pair_trial = 30'000'000;
     Nanoseconds pair_turn = 500'000'000;
     double pair_gain = 1.05;

@@ -43,8 +43,8 @@ GroupId set_group(Arbiter& self, const std::string& name, Nanoseconds now, doubl
 nb::list take_actions(Arbiter& self) {
     nb::list result;
     for (const Action& a : self.take_actions()) {
-        result.append(
-            nb::make_tuple(kKinds[static_cast<size_t>(a.kind)], a.client, a.deadline, a.window, a.contended, a.beside));
+        result.append(nb::make_tuple(kKinds[static_cast<size_t>(a.kind)], a.client, a.deadline, a.window, a.contended,
+                                     a.beside));
     }
     return result;
 }
@@ -97,10 +97,10 @@ Parameters parameters_from(const nb::kwargs& given) {
         const bool known =
             read(key, value, "switch_cost", p.switch_cost) || read(key, value, "switch_loss", p.switch_loss) ||
             read(key, value, "switch_cost_mps", p.switch_cost_mps) ||
-            read(key, value, "interrupt_loss", p.interrupt_loss) ||
-            read(key, value, "cycle_min", p.cycle_min) || read(key, value, "cycle_max", p.cycle_max) ||
-            read(key, value, "quantum_min", p.quantum_min) || read(key, value, "cap_block", p.cap_block) ||
-            read(key, value, "grace", p.grace) || read(key, value, "expect_early", p.expect_early) || read(key, value, "hardware_turn", p.hardware_turn) ||
+            read(key, value, "interrupt_loss", p.interrupt_loss) || read(key, value, "cycle_min", p.cycle_min) ||
+            read(key, value, "cycle_max", p.cycle_max) || read(key, value, "quantum_min", p.quantum_min) ||
+            read(key, value, "cap_block", p.cap_block) || read(key, value, "grace", p.grace) ||
+            read(key, value, "expect_early", p.expect_early) || read(key, value, "hardware_turn", p.hardware_turn) ||
             read(key, value, "debt_max", p.debt_max) || read(key, value, "window_latency", p.window_latency) ||
             read(key, value, "window_shared", p.window_shared) || read(key, value, "window_alone", p.window_alone) ||
             read(key, value, "pair_trial", p.pair_trial) || read(key, value, "pair_turn", p.pair_turn) ||

@@ -17,8 +17,14 @@ bool follows(const Hold& next, const Hold& before) {
 }  // namespace
 
 Hold& Holds::start(Client* client, Group* group, Nanoseconds now) {
-    holds_.push_back({.serial = ++serial_, .client = client, .group = group, .sm = client->sm, .granted = now,
-                      .from = now, .not_before = now, .work = client->work});
+    holds_.push_back({.serial = ++serial_,
+                      .client = client,
+                      .group = group,
+                      .sm = client->sm,
+                      .granted = now,
+                      .from = now,
+                      .not_before = now,
+                      .work = client->work});
     find_starts(now);
     return holds_.back();
 }

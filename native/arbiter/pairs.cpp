@@ -42,8 +42,8 @@ Nanoseconds Pairs::together_for(const Member& a, const Member& b, Nanoseconds no
     const bool retry = pair.state == PairState::kApart && now >= pair.try_again;
     if (stale || retry) become(pair, PairState::kUnknown, k, now);
     if (pair.state == PairState::kTogether) return p_.pair_turn;
-    const bool known = alone_[k.first].turns >= pair.turns_a + kTurnsAlone &&
-                       alone_[k.second].turns >= pair.turns_b + kTurnsAlone;
+    const bool known =
+        alone_[k.first].turns >= pair.turns_a + kTurnsAlone && alone_[k.second].turns >= pair.turns_b + kTurnsAlone;
     if (pair.state != PairState::kUnknown || !known) return 0;
     if (++pair.trials <= kTrials) return p_.pair_trial;
     wait(pair, k, now);
@@ -85,7 +85,8 @@ void Pairs::ran_together(const Member& a, double rate_a, const Member& b, double
 
 void Pairs::forget(GroupId group) {
     alone_.erase(group);
-    std::erase_if(pairs_, [&](const auto& entry) { return entry.first.first == group || entry.first.second == group; });
+    std::erase_if(pairs_,
+                  [&](const auto& entry) { return entry.first.first == group || entry.first.second == group; });
 }
 
 std::vector<PairUsage> Pairs::view() const {

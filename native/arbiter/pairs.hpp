@@ -1,9 +1,9 @@
-// Which groups run side by side under MPS rather than in turns, though their fractions of the multiprocessors do not fit
-// together: decided for each pair from how fast their work goes alone and together.
+// Which groups run side by side under MPS rather than in turns, though their fractions of the multiprocessors do not
+// fit together: decided for each pair from how fast their work goes alone and together.
 //
-// Measuring beats predicting: what two kernels do to each other depends on occupancy, caches and bandwidth at once. The
-// first guess is Orion's (EuroSys '24): a compute-bound and a memory-bound program go together, two of a kind do not, and
-// of the unknown nothing is assumed but that a trial is cheap. Pure: no clock, no I/O.
+// Measuring beats predicting: what two kernels do to each other depends on occupancy, caches and bandwidth at once.
+// The first guess is Orion's (EuroSys '24): a compute-bound and a memory-bound program go together, two of a kind do
+// not, and of the unknown nothing is assumed but that a trial is cheap. Pure: no clock, no I/O.
 #pragma once
 
 #include <map>
@@ -43,11 +43,11 @@ class Pairs {
     };
     struct Pair {
         PairState state = PairState::kUnknown;
-        Nanoseconds since = 0;        // of this state
-        Nanoseconds try_again = 0;    // kApart: not before
-        Nanoseconds patience = 0;     // how long that was the last time
-        unsigned trials = 0;                // since it became unknown
-        unsigned turns_a = 0, turns_b = 0;  // turns alone that were known when it last became unknown
+        Nanoseconds since = 0;                // of this state
+        Nanoseconds try_again = 0;            // kApart: not before
+        Nanoseconds patience = 0;             // how long that was the last time
+        unsigned trials = 0;                  // since it became unknown
+        unsigned turns_a = 0, turns_b = 0;    // turns alone that were known when it last became unknown
         double speed_a = 0.0, speed_b = 0.0;  // together, of the speed alone; 0: never tried
     };
     using Key = std::pair<GroupId, GroupId>;

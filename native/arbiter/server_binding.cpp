@@ -50,7 +50,8 @@ nb::object maybe(const std::optional<uint64_t>& value) {
 void set_group(Server& self, const std::string& name, double min, double max, double weight, double sm,
                const std::string& priority, const std::string& workload, std::optional<uint64_t> memory,
                std::optional<std::vector<uid_t>> users) {
-    GroupSettings settings{{name, min, max, weight, sm, priority_from(priority), workload_from(workload)}, memory, std::move(users)};
+    GroupSettings settings{
+        {name, min, max, weight, sm, priority_from(priority), workload_from(workload)}, memory, std::move(users)};
     nb::gil_scoped_release release;
     self.set_group(settings);
 }
@@ -186,7 +187,8 @@ void bind_server(nb::module_& m) {
             },
             "uuid"_a, "index"_a, nb::kw_only(), "policy"_a = "", "context_estimate"_a = 0)
         .def("set_group", set_group, "name"_a, nb::kw_only(), "min"_a = 0.0, "max"_a = 1.0, "weight"_a = 1.0,
-             "sm"_a = 1.0, "priority"_a = "normal", "workload"_a = "unknown", "memory"_a = nb::none(), "users"_a = nb::none())
+             "sm"_a = 1.0, "priority"_a = "normal", "workload"_a = "unknown", "memory"_a = nb::none(),
+             "users"_a = nb::none())
         .def("remove_group", &Server::remove_group, "name"_a, nb::call_guard<nb::gil_scoped_release>())
         .def(
             "set_process_memory",

@@ -15,7 +15,8 @@ void Arrivals::note(Nanoseconds now) {
     mean_ = sum / kKept;
     off_ = 0.0;
     for (const Nanoseconds gap : gaps_) off_ = std::max(off_, std::abs(static_cast<double>(gap) - mean_));
-    regular_ = mean_ >= static_cast<double>(kShortest) && mean_ <= static_cast<double>(kLongest) && off_ <= kRegular * mean_;
+    regular_ =
+        mean_ >= static_cast<double>(kShortest) && mean_ <= static_cast<double>(kLongest) && off_ <= kRegular * mean_;
 }
 
 Arrivals::Expected Arrivals::next(Nanoseconds now) const {

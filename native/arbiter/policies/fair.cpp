@@ -83,8 +83,9 @@ class Fair final : public Policy {
         double claim = 0.0;
         Nanoseconds claim_at = 0;
         Recently recently;
-        Arrivals arrivals;  // of a latency client
-        mutable Cap cap;  // sliding is bookkeeping, not a change
+        Arrivals arrivals;               // of a latency client
+        Nanoseconds too_long_until = 0;  // no turn before this: it would not end in time for a latency client
+        mutable Cap cap;                 // sliding is bookkeeping, not a change
     };
 
     Account& at(const Group& group) const { return accounts_[group.slot]; }
@@ -217,9 +218,9 @@ void Fair::demand(const Groups& all, Nanoseconds now) {
     cycle_ = cycle_for(wanting);
 }
 
-// A short job that comes after a pause runs at once, which costs two hand-overs. Who comes back a hundred times a second
-// would make them out of everyone's time, and waits for its turn like those that never pause; unless its pauses keep it
-// from its minimum.
+// A short job that comes after a pause runs at once, which costs two hand-overs. Who comes back a hundred times a
+// second would make them out of everyone's time, and waits for its turn like those that never pause; unless its
+// pauses keep it from its minimum.
 bool Fair::may_cut_in(const Group& group, Nanoseconds now) {
     Account& a = at(group);
     a.recently.decay(now);
@@ -234,8 +235,8 @@ bool Fair::may_cut_in(const Group& group, Nanoseconds now) {
 }
 
 // Turns end on a grid of cycles, so a turn that was too long shortens the next one and the other way round. The order
-// of turns follows the grid too: if it followed what was really used, a few microseconds would make groups change places
-// from cycle to cycle, and a second would have a whole turn more or less of one.
+// of turns follows the grid too: if it followed what was really used, a few microseconds would make groups change
+// places from cycle to cycle, and a second would have a whole turn more or less of one.
 double Fair::next_turn_end(const Account& a) const {
     const double cycle = static_cast<double>(cycle_);
     const double start = a.contended && a.turn_end > a.vtime - cycle ? a.turn_end : a.vtime;
@@ -276,8 +277,8 @@ void Fair::settle_debts(const Groups& groups) {
     }
 }
 
-// Whoever keeps a period finds the device free: the others' turns end just before. Work in flight would go ahead of it,
-// and nothing can interrupt a kernel that runs.
+// Whoever keeps a period finds the device free: the others' turns end just before. Work in flight would go ahead of
+// it, and nothing can interrupt a kernel that runs.
 Arrivals::Expected Fair::reserved(Nanoseconds now) const {
     Arrivals::Expected soonest{kNever, kNever};
     for (const Account& a : accounts_) {
@@ -298,7 +299,7 @@ const Group* Fair::pick(const Groups& waiting, Nanoseconds now) {
     for (const Group* g : waiting) {
         Account& a = at(*g);
         if (!a.cap.ready(now)) continue;
-        if (expects && g->spec.priority != Priority::kLatency) continue;
+        if ((expects || now < a.too_long_until) && g->spec.priority != Priority::kLatency) continue;
         int klass = 2;
         if (best_effort(*g))
             klass = competes(*g, now) ? 0 : 3;
@@ -381,8 +382,14 @@ void Fair::charge(const Group& group, Nanoseconds amount, Nanoseconds now) {
     if (a.cap.binds()) a.cap.use(amount, now);
 }
 
-void Fair::stopped(const Turn& turn, StopReason, Nanoseconds now) {
+void Fair::stopped(const Turn& turn, StopReason reason, Nanoseconds now) {
     Account& a = at(*turn.group);
+    // It stopped before a reservation, so its next kernel does not fit. One whose kernels never fit stops as soon as
+    // it has begun; to hold that back would cost it its share and gain nobody anything.
+    const Arrivals::Expected next = reserved(now);
+    const bool fits_at_times = now - turn.granted >= p_.quantum_min / 2;
+    if (reason == StopReason::kDeadline && next.from != kNever && turn.deadline >= next.from && fits_at_times)
+        a.too_long_until = next.until;
     if (!a.contended) a.turn_end = a.vtime;
 }
 
@@ -391,6 +398,7 @@ Nanoseconds Fair::next_event(const Groups& waiting, Nanoseconds now) const {
     if (const Arrivals::Expected expected = reserved(now); now >= no_more_turns(expected)) next = expected.until;
     for (const Group* g : waiting) {
         Account& a = at(*g);
+        if (a.too_long_until > now) next = std::min(next, a.too_long_until);
         if (a.cap.binds() && !a.cap.ready(now)) next = std::min(next, a.cap.ready_at(now));
         if (best_effort(*g) && g->spec.min > 0.0) {
             const double missing = g->spec.min * static_cast<double>(cycle_) - a.claim;
@@ -403,7 +411,8 @@ Nanoseconds Fair::next_event(const Groups& waiting, Nanoseconds now) const {
 std::string Fair::blocked(const Group& group, Nanoseconds now) const {
     Account& a = at(group);
     if (a.cap.ready(now)) {
-        const bool expects = group.spec.priority != Priority::kLatency && now >= no_more_turns(reserved(now));
+        const bool expects = group.spec.priority != Priority::kLatency &&
+                             (now < a.too_long_until || now >= no_more_turns(reserved(now)));
         return expects ? "makes room for a latency client that comes as regularly as a clock" : "";
     }
     if (group.spec.max <= 0.0) return "its maximum is 0: it never runs";

@@ -221,7 +221,8 @@ class Engine:
         client.until = self.now
         if job and last != NEVER:
             client.until = client.begin + self._whole(client, last - client.begin)
-        submit_until = max(self.now, last - min(client.window, last - client.granted))
+        end = min(last, client.until) if job and last != NEVER else last
+        submit_until = max(self.now, end - min(client.window, last - client.granted))
         if job == 0:
             self._later(client, plan, min(self.now + self._device.idle_release, submit_until), self._stop_idle)
         elif max(client.begin, self.now) + job <= last:

@@ -116,7 +116,9 @@ class Scene:
             self.log.append((self.ms, kind, client))
             if kind in {"grant", "update", "revoke"}:
                 holder = self.holders.setdefault(client, {"granted": self.now})
-                holder.update(deadline=deadline, window=window, contended=contended, beside=beside, revoked=kind == "revoke")
+                holder.update(
+                    deadline=deadline, window=window, contended=contended, beside=beside, revoked=kind == "revoke"
+                )
             elif kind == "park":
                 self.parked.add(client)
             elif kind == "unpark":
