@@ -8,17 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gemlet.daemon import mps_answers, mps_environment
 from gemlet.daemon.api import Api
 from gemlet.daemon.explain import explain
 from gemlet.daemon.native import uuid_text
 from gemlet.daemon.processes import Peer, launcher_of
 from gemlet.daemon.requests import (
     AnyRequest,
+    Environment,
     Events,
     Explain,
     History,
     Join,
     Metrics,
+    MpsLook,
+    MpsStart,
+    MpsStop,
     Ping,
     Remove,
     Set,
@@ -26,6 +31,7 @@ from gemlet.daemon.requests import (
     Status,
 )
 from gemlet.errors import Refused
+from gemlet.model import GroupSpec
 
 if TYPE_CHECKING:
     from gemlet.daemon.groups import Entry
@@ -49,12 +55,22 @@ def api(service: Service) -> Api:
                 return _history(service, seconds)
             case Join():
                 return _join(service, request, peer)
+            case Environment(group=group):
+                return _environment(service, request, service.book.entries.get(group), peer)
             case Set():
                 return _set(service, request, peer)
             case Remove(group=group):
                 service.book.remove(group, uid=peer.uid)
                 _changed(service, "removed", group, peer)
                 return {"group": group}
+            case MpsLook(places=places):
+                return await mps_answers.look(service, places)
+            case MpsStart():
+                _check_administrator(peer, "start MPS")
+                return await mps_answers.start(service, request, peer)
+            case MpsStop():
+                _check_administrator(peer, "stop MPS")
+                return await mps_answers.stop(service, request, peer)
             case Metrics():
                 return _metrics(service)
             case Shutdown():
@@ -67,6 +83,8 @@ def api(service: Service) -> Api:
 
 def _join(service: Service, request: Join, peer: Peer) -> dict[str, Any]:
     _check_device(service, request.device)
+    program = mps_answers.program(service, request, peer)
+    mps_environment.check(program, service.mps.look(), simulated=service.options.simulated)
     entry = service.book.join(
         request.group,
         request.limits,
@@ -83,7 +101,15 @@ def _join(service: Service, request: Join, peer: Peer) -> dict[str, Any]:
         "simulated": service.options.simulated,
         "machine": str(service.options.endpoint.machine) if service.options.simulated else None,
         "granted": _limits(entry),
+        **_environment(service, request, entry, peer),
     }
+
+
+def _environment(service: Service, request: Join | Environment, entry: Entry | None, peer: Peer) -> dict[str, Any]:
+    spec = entry.spec if entry else GroupSpec(name=request.group or "")
+    program, status = mps_answers.program(service, request, peer), service.mps.look()
+    place = mps_environment.place(program, spec, status, simulated=service.options.simulated)
+    return {"environment": place.variables, "mps": status.state, "sm_in_force": place.in_force}
 
 
 def _check_device(service: Service, device: int | None) -> None:
@@ -103,7 +129,7 @@ def _set(service: Service, request: Set, peer: Peer) -> dict[str, Any]:
         saved = service.configuration.save_group(entry.spec)
         entry.origin = "configuration"
     _changed(service, "changed", entry.spec.name, peer)
-    return {"group": entry.spec.name, "granted": _limits(entry), "saved": saved}
+    return {"group": entry.spec.name, "granted": _limits(entry), "saved": saved, "mps": service.mps.look().state}
 
 
 def _limits(entry: Entry) -> dict[str, Any]:

@@ -78,6 +78,7 @@ class ClientUsage(msgspec.Struct, frozen=True, kw_only=True):
     launches: int = 0
     contexts: int = 0
     since_ns: int = 0
+    mps: bool = False
 
 
 class GroupUsage(msgspec.Struct, frozen=True, kw_only=True):
