@@ -12,7 +12,7 @@ from gemlet.daemon import mps_answers, mps_environment
 from gemlet.daemon.api import Api
 from gemlet.daemon.explain import explain
 from gemlet.daemon.native import uuid_text
-from gemlet.daemon.processes import Peer, launcher_of
+from gemlet.daemon.processes import Peer, check_administrator, launcher_of
 from gemlet.daemon.requests import (
     AnyRequest,
     Environment,
@@ -63,18 +63,12 @@ def api(service: Service) -> Api:
                 service.book.remove(group, uid=peer.uid)
                 _changed(service, "removed", group, peer)
                 return {"group": group}
-            case MpsLook(places=places):
-                return await mps_answers.look(service, places)
-            case MpsStart():
-                _check_administrator(peer, "start MPS")
-                return await mps_answers.start(service, request, peer)
-            case MpsStop():
-                _check_administrator(peer, "stop MPS")
-                return await mps_answers.stop(service, request, peer)
+            case MpsLook() | MpsStart() | MpsStop():
+                return await mps_answers.answer(service, request, peer)
             case Metrics():
                 return _metrics(service)
             case Shutdown():
-                _check_administrator(peer, "stop the daemon")
+                check_administrator(peer, "stop the daemon")
                 service.stop()
                 return {"pid": os.getpid()}
 
@@ -121,7 +115,7 @@ def _check_device(service: Service, device: int | None) -> None:
 
 def _set(service: Service, request: Set, peer: Peer) -> dict[str, Any]:
     if request.save:
-        _check_administrator(peer, "save the configuration")
+        check_administrator(peer, "save the configuration")
         service.configuration.check_can_save()
     entry = service.book.change(request.group, request.limits, uid=peer.uid, busy=service.busy())
     saved = None
@@ -140,11 +134,6 @@ def _limits(entry: Entry) -> dict[str, Any]:
 def _changed(service: Service, kind: str, group: str, peer: Peer, *, command: str = "") -> None:
     service.remember_groups()
     service.events.add(kind, time=time.time(), group=group, pid=peer.pid, uid=peer.uid, command=command)
-
-
-def _check_administrator(peer: Peer, what: str) -> None:
-    if peer.uid not in (0, os.getuid()):
-        raise Refused(f"only root or the daemon's own user may {what}")
 
 
 def _history(service: Service, seconds: float) -> list[dict[str, Any]]:

@@ -69,11 +69,12 @@ class Mps:
 
     def restore(self) -> MpsStatus:
         """Finds what an earlier daemon of this directory left."""
-        with contextlib.suppress(FileNotFoundError):
-            try:
-                self._remembered = msgspec.json.decode(self._file.read_bytes(), type=Remembered)
-            except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-                logger.warning("mps state file=%s cannot be used: %s", self._file, error)
+        try:
+            self._remembered = msgspec.json.decode(self._file.read_bytes(), type=Remembered)
+        except FileNotFoundError:
+            pass
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            logger.warning("mps state file=%s cannot be used: %s", self._file, error)
         if self._remembered is None and (alive := mps.control_of(self.pipe)):
             self._remember(Remembered(intent="on", pid=alive.pid, started=alive.started, program=""))
         return self.look()
@@ -119,9 +120,10 @@ class Mps:
     async def start(
         self, devices: Sequence[DeviceInfo], *, places: Sequence[str] = (), program: str | None, force: bool
     ) -> tuple[MpsStatus, bool, list[str]]:
-        """Starts the control daemon: (status, whether it was off before, what to say). Raises `Refused`, `MpsError`.
+        """Starts the control daemon: (status, whether it was off before, what to say).
 
         ``program``: the control program, if the caller names one. With ``force`` other control daemons are no obstacle.
+        Raises `Refused`, `MpsError`.
         """
         async with self._changing:
             status = self.look(places)
@@ -150,7 +152,7 @@ class Mps:
     async def stop(self, *, force: bool, seconds: int | None, groups: dict[int, str]) -> tuple[MpsStatus, bool]:
         """Stops it: (status, whether it ran). Raises `Refused` while programs use it, `MpsError`.
 
-        ``seconds``: wait so long for them, then end them; ``force``: end them now. ``groups``: of gemlet's clients, by pid.
+        ``seconds``: wait so long for them, then end them; ``force``: end them now. ``groups``: of clients, by pid.
         """
         async with self._changing:
             status = await self.learn()
@@ -165,7 +167,7 @@ class Mps:
                 raise Refused(f"whether programs use MPS cannot be told: {status.problem}", hint=hint)
             if clients and not (force or patient):
                 raise Refused(
-                    f"{'a program uses' if len(clients) == 1 else f'{len(clients)} programs use'} MPS: {named(clients)}",
+                    f"{_count(len(clients))} MPS: {named(clients)}",
                     hint="end them; or `gemlet mps stop -t 30` gives them 30 s, and --force ends them now",
                 )
             grace, control = 1 if force else seconds, self._control()
@@ -234,6 +236,10 @@ class Mps:
         self._remembered = None
         with contextlib.suppress(OSError):
             self._file.unlink()
+
+
+def _count(programs: int) -> str:
+    return "a program uses" if programs == 1 else f"{programs} programs use"
 
 
 def _server(server: mps.MpsServer) -> MpsServer:

@@ -6,16 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gemlet.daemon import protocol
 from gemlet.daemon.mps_environment import Program
 from gemlet.daemon.mps_state import MpsStatus, with_groups
-from gemlet.daemon.requests import Join
+from gemlet.daemon.processes import Peer, check_administrator
+from gemlet.daemon.requests import Environment, Join, MpsLook, MpsStart, MpsStop
 from gemlet.devices.mps import control_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from gemlet.daemon.processes import Peer
-    from gemlet.daemon.requests import Environment, MpsStart, MpsStop
     from gemlet.daemon.service import Service
 
 
@@ -32,35 +30,28 @@ def program(service: Service, request: Join | Environment, peer: Peer) -> Progra
     )
 
 
-async def look(service: Service, places: Sequence[str]) -> dict[str, Any]:
-    """MPS as it is now."""
-    return _document(service, await service.mps.learn(places))
-
-
-async def start(service: Service, request: MpsStart, peer: Peer) -> dict[str, Any]:
-    """Starts it, or finds it running."""
-    status, began, said = await service.mps.start(
-        service.devices(), places=request.places, program=request.program, force=request.force
-    )
-    if began:
-        service.mps_changed("started", pid=peer.pid, uid=peer.uid)
-    return {"mps": _document(service, status), "changed": began, "warnings": said}
-
-
-async def stop(service: Service, request: MpsStop, peer: Peer) -> dict[str, Any]:
-    """Stops it, or finds it stopped."""
-    groups = {pid: name for pid, name in _groups(service).items()}
-    status, ended = await service.mps.stop(force=request.force, seconds=request.seconds, groups=groups)
-    if ended:
-        service.mps_changed("stopped", pid=peer.pid, uid=peer.uid)
-    return {"mps": _document(service, status), "changed": ended}
+async def answer(service: Service, request: MpsLook | MpsStart | MpsStop, peer: Peer) -> dict[str, Any]:
+    """Looks, starts or stops. Raises `Refused`, `MpsError`."""
+    match request:
+        case MpsLook(places=places):
+            return _document(service, await service.mps.learn(places))
+        case MpsStart():
+            check_administrator(peer, "start MPS")
+            status, changed, said = await service.mps.start(
+                service.devices(), places=request.places, program=request.program, force=request.force
+            )
+        case MpsStop():
+            check_administrator(peer, "stop MPS")
+            said = []
+            status, changed = await service.mps.stop(
+                force=request.force, seconds=request.seconds, groups=service.groups_by_pid()
+            )
+    if changed:
+        service.mps_changed("started" if status.state == "on" else "stopped", pid=peer.pid, uid=peer.uid)
+    return {"mps": _document(service, status), "changed": changed, "warnings": said}
 
 
 def _document(service: Service, status: MpsStatus) -> dict[str, Any]:
-    known = msgspec.structs.replace(status, servers=with_groups(status.servers, _groups(service)))
+    known = msgspec.structs.replace(status, servers=with_groups(status.servers, service.groups_by_pid()))
     document: dict[str, Any] = msgspec.to_builtins(known)
-    return {"schema": 1, "simulated": service.options.simulated, **document}
-
-
-def _groups(service: Service) -> dict[int, str]:
-    return service.groups_by_pid()
+    return {"schema": protocol.MPS_SCHEMA, "simulated": service.options.simulated, **document}

@@ -1,4 +1,4 @@
-"""What a program gets of MPS: the variables that `gemlet run` sets, or why it cannot have the fraction it asks for. Pure.
+"""What a program gets of MPS: the variables for it, or why it cannot have the fraction it asks for. Pure.
 
 A fraction is fixed when a program makes its context, so these variables decide it; a later `gemlet set` holds for the
 programs that start after it.

@@ -1,7 +1,7 @@
 """What MPS is to this daemon: states, who stands in the way, and the words for both. Pure.
 
-The state comes from two facts: what the daemon meant (it wrote that down when it started or stopped MPS) and whether the
-control daemon lives. Nothing here, and nothing that uses it, starts a control daemon again by itself.
+The state comes from two facts: what the daemon meant, which it wrote down when it started or stopped MPS, and whether
+the control daemon lives. Nothing here, and nothing that uses it, starts a control daemon again by itself.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class MpsControl(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MpsStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """MPS as this daemon knows it. ``pid``: its control daemon, None unless it lives. ``problem``: what it did not answer.
+    """MPS as this daemon knows it. ``pid``: its control daemon, None unless it lives. ``problem``: what is not known.
 
-    state: off; on; stopping (takes no new programs, goes with its last one); failed (ended without having been asked to).
+    state: off; on; stopping (takes no new programs, goes with its last one); failed (ended without being asked to).
     """
 
     state: State = "off"
@@ -106,14 +106,14 @@ def obstacles(foreign: Sequence[MpsControl], devices: Sequence[DeviceInfo]) -> l
         for control in foreign
     ]
     prohibited = [device for device in devices if device.compute_mode == "prohibited"]
-    for device in prohibited:
-        found.append(
-            Obstacle(
-                message=f"device {device.index} is in compute mode prohibited: no program can use it",
-                hint=f"an administrator changes it: nvidia-smi -i {device.index} -c DEFAULT",
-                fatal=len(prohibited) == len(devices),
-            )
+    found += [
+        Obstacle(
+            message=f"device {device.index} is in compute mode prohibited: no program can use it",
+            hint=f"an administrator changes it: nvidia-smi -i {device.index} -c DEFAULT",
+            fatal=len(prohibited) == len(devices),
         )
+        for device in prohibited
+    ]
     for device in devices:
         if device.compute_mode == "exclusive-process" and device.processes:
             pids = ", ".join(str(process.pid) for process in device.processes)

@@ -71,8 +71,8 @@ class History(Request, tag="history"):
 class Join(Request, tag="join"):
     """What `gemlet run` asks: make the group, or find it, for the process that asks.
 
-    ``device`` is the index nvidia-smi shows; minima are checked against that device alone. ``mps``: run under MPS where it
-    runs; ``pipe_directory``: the one the program's own environment names.
+    ``device`` is the index nvidia-smi shows; minima are checked against that device alone. ``mps``: run under MPS where
+    it runs; ``pipe_directory``: the one the program's own environment names.
     """
 
     group: GroupName | None = None
@@ -84,7 +84,7 @@ class Join(Request, tag="join"):
 
 
 class Environment(Request, tag="environment"):
-    """What `gemlet env` asks: the variables by which a program of ``group`` runs under MPS, if it does. Makes nothing."""
+    """What `gemlet env` asks: the variables by which a program of ``group`` runs under MPS, if any. Makes nothing."""
 
     group: GroupName
     mps: bool = True
@@ -106,7 +106,7 @@ class Remove(Request, tag="remove"):
 
 
 class MpsStart(Request, tag="mps_start"):
-    """Starts the MPS control daemon. ``program``: the control program, ``places``: where other control daemons may be."""
+    """Starts the MPS control daemon. ``program``: the control program; ``places``: where those of others may be."""
 
     program: PathText | None = None
     places: Annotated[list[PathText], Meta(max_length=8)] = msgspec.field(default_factory=list)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One process on one device. ``state``: as the arbiter sees it, runs, waits, stops or idle. ``mps``: is under MPS."""
+    """One process on one device. ``state``: as the arbiter sees it: runs, waits, stops, idle. ``mps``: under MPS."""
 
     pid: int
     uid: int

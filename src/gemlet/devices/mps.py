@@ -1,9 +1,9 @@
-"""NVIDIA's Multi-Process Service (MPS) through its documented interface: `nvidia-cuda-mps-control` and its pipe directory.
+"""NVIDIA's Multi-Process Service (MPS) through its documented interface: `nvidia-cuda-mps-control` and its directories.
 
 One *control daemon* lives in a pipe directory and writes its pid there. It starts a *server* for the user of the first
-client; *clients* are CUDA programs whose CUDA_MPS_PIPE_DIRECTORY names that directory when they make a context. Commands
-go to the control daemon through the standard input of the same program. Source: "Multi-Process Service", NVIDIA,
-docs.nvidia.com/deploy/mps, the command interface of version 2, which later versions keep.
+client; *clients* are CUDA programs whose CUDA_MPS_PIPE_DIRECTORY names that directory when they make a context.
+Commands go to the control daemon through the standard input of the same program. Source: "Multi-Process Service",
+NVIDIA, docs.nvidia.com/deploy/mps, the command interface of version 2, which later versions keep.
 
 Everything blocks, and nothing here changes a compute mode or a control daemon of somebody else.
 """
@@ -104,7 +104,7 @@ def process(pid: int) -> Process | None:
 
 
 def control_of(pipe_directory: str | os.PathLike[str]) -> Process | None:
-    """The living process that the pid file of ``pipe_directory`` names, as the hook looks for it; None if there is none."""
+    """The living process that the pid file of ``pipe_directory`` names, or None. The hook looks in the same way."""
     try:
         text = Path(pipe_directory, PID_FILE).read_text(errors="replace").strip()
     except OSError:
