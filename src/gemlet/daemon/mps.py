@@ -173,7 +173,7 @@ class Mps:
             grace, control = 1 if force else seconds, self._control()
             self._remember(msgspec.structs.replace(known, intent="stopping"))
             logger.info("mps stopping pid=%d clients=%d grace=%s", known.pid, len(clients), grace)
-            control.quit(seconds=grace)
+            asking = control.quit(seconds=grace)
             if not await self._ended((grace or 0) + END_SECONDS) and force:
                 logger.warning("mps pid=%d does not end: SIGTERM", known.pid)
                 with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -183,6 +183,8 @@ class Mps:
             if status.pid is not None:
                 hint = f"its log is in {self.log}; `kill {status.pid}` ends it"
                 raise Refused(f"MPS's control daemon (pid {status.pid}) has not ended yet", hint=hint)
+            if force:
+                mps.give_up(asking)  # nobody will answer it
             return status, True
 
     async def let_go(self) -> None:

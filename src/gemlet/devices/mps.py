@@ -112,6 +112,13 @@ def control_of(pipe_directory: str | os.PathLike[str]) -> Process | None:
     return process(int(text)) if text.isdigit() and 0 < int(text) < 2**31 else None
 
 
+def give_up(child: subprocess.Popen[bytes]) -> None:
+    """Ends a process that was started in a session of its own, and what it has started in there."""
+    if child.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+
+
 class Control:
     """The control daemon of one pipe directory, driven through ``program``."""
 
@@ -142,9 +149,9 @@ class Control:
             raise self._cannot_start(error) from None
         if code != 0:
             raise MpsError(f"{self.program} -d failed with exit code {code}", hint=self.last_words())
-        give_up = time.monotonic() + PID_SECONDS
+        last = time.monotonic() + PID_SECONDS
         while (started := control_of(self.pipe)) is None:
-            if time.monotonic() > give_up:
+            if time.monotonic() > last:
                 raise MpsError(f"{self.program} -d started nothing", hint=self.last_words())
             time.sleep(0.01)
         return started
@@ -176,22 +183,22 @@ class Control:
             found.append(MpsServer(pid=pid, uid=server.uid if server else -1, status=status, clients=alive))
         return tuple(found)
 
-    def quit(self, *, seconds: int | None = None) -> None:
+    def quit(self, *, seconds: int | None = None) -> subprocess.Popen[bytes]:
         """Asks the control daemon to end and does not wait: it takes no more clients and goes with its last one.
 
-        After ``seconds`` it ends the clients that are left. Raises `MpsError` if that cannot even be asked.
+        After ``seconds`` it ends the clients that are left. The process that asks is returned; it may wait as long as
+        the control daemon does. Raises `MpsError` if that cannot even be asked.
         """
         command = "quit\n" if seconds is None else f"quit -t {max(1, seconds)}\n"
         try:
             with (self.log / "quit.log").open("wb") as output:
-                # The asking process waits as long as the control daemon does, in a session of its own: it outlives us.
                 child = subprocess.Popen(
                     [self.program],
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=output,
                     env=self.environment(),
-                    start_new_session=True,
+                    start_new_session=True,  # so that it outlives us
                 )
         except OSError as error:
             raise self._cannot_start(error) from None
@@ -200,6 +207,7 @@ class Control:
             child.stdin.write(command.encode())
             child.stdin.close()
         threading.Thread(target=child.wait, name="mps quit", daemon=True).start()  # somebody must collect it
+        return child
 
     def environment(self) -> dict[str, str]:
         """What points the control program at this pipe directory, on top of what this process has."""
@@ -227,8 +235,7 @@ class Control:
         try:
             child.communicate(stdin, timeout=seconds)
         except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
+            give_up(child)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(END_SECONDS)
             alive = control_of(self.pipe)
