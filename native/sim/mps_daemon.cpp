@@ -113,6 +113,7 @@ struct MpsDaemon::Parts {
     void open_logs();
     void accept_from(const Descriptor& listener);
     void hear(uint32_t id);
+    void bury(uint32_t id);  // its process ended
     void command(uint32_t id, const std::string& text);
     void quit(uint32_t id, const std::vector<std::string>& words);
     void close_ended();
@@ -210,7 +211,7 @@ void MpsDaemon::run() {
             if (waiting[i].fd == known->second.socket.get())
                 p.hear(whose[i]);
             else
-                p.ended.push_back(whose[i]);
+                p.bury(whose[i]);
         }
         p.close_ended();
         for (const int i : {1, 2})
@@ -246,6 +247,13 @@ void MpsDaemon::Parts::hear(uint32_t id) {
         connection.process = Descriptor(static_cast<int>(syscall(SYS_pidfd_open, connection.pid, 0)));
     control_log->line("NEW CLIENT " + std::to_string(connection.pid) + ": " + answer);
     if (!mps_send(connection.socket.get(), answer)) ended.push_back(id);
+}
+
+void MpsDaemon::Parts::bury(uint32_t id) {
+    // Its last words count: they may be of a fault.
+    while (const auto message = mps_receive(connections.at(id).socket.get(), /*wait=*/false))
+        server->hear(id, *message);
+    ended.push_back(id);
 }
 
 void MpsDaemon::Parts::command(uint32_t id, const std::string& text) {

@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <vector>
 
 namespace gemlet::sim {
 namespace {
@@ -81,12 +80,17 @@ bool mps_send(int fd, const std::string& message) {
 }
 
 std::optional<std::string> mps_receive(int fd, bool wait) {
-    std::vector<char> text(1u << 17);
-    ssize_t length = 0;
-    do length = recv(fd, text.data(), text.size(), wait ? 0 : MSG_DONTWAIT);
-    while (length < 0 && errno == EINTR);
+    const auto get = [fd, wait](void* to, size_t room, int flags) {
+        ssize_t length = 0;
+        do length = recv(fd, to, room, flags | MSG_TRUNC | (wait ? 0 : MSG_DONTWAIT));
+        while (length < 0 && errno == EINTR);
+        return length;
+    };
+    const ssize_t length = get(nullptr, 0, MSG_PEEK);
     if (length <= 0) return std::nullopt;
-    return std::string(text.data(), static_cast<size_t>(length));
+    std::string text(static_cast<size_t>(length), '\0');
+    if (get(text.data(), text.size(), 0) != length) return std::nullopt;
+    return text;
 }
 
 std::optional<double> parse_percentage(const std::string& text) {

@@ -51,7 +51,7 @@ Descriptor mps_listen(const std::string& directory, const char* name);
 Descriptor mps_connect(const std::string& directory, const char* name);
 
 bool mps_send(int fd, const std::string& message);
-// Nothing at the end of the connection; with `wait` false also when no message is there.
+// Nothing at the end of the connection; with `wait` false also when no message is there (errno EAGAIN).
 std::optional<std::string> mps_receive(int fd, bool wait = true);
 
 // A percentage of threads as CUDA_MPS_ACTIVE_THREAD_PERCENTAGE and the commands take it: above 0, at most 100.
