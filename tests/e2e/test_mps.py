@@ -110,6 +110,10 @@ def test_clients_are_named_and_not_ended(started):
     program = spin(started, "--group", "team", "--sm", "50%")
     client = eventually(lambda: [c for server in mps(started)["servers"] for c in server["clients"]])[0]
     assert (client["pid"], client["group"]) == (program.pid, "team")
+    document = json.loads(started("status", "--simulate", "-o", "json").stdout)
+    (group,) = [group for device in document["devices"] for group in device["groups"] if group["name"] == "team"]
+    assert (group["sm"], group["sm_in_force"], group["clients"][0]["mps"]) == (0.5, True, True)
+    assert "50% of the multiprocessors are in force" in started("explain", "--simulate", "team").stdout
     assert str(program.pid) in started("mps", "status", "--simulate").stdout
     done = started("mps", "stop", "--simulate")
     assert done.returncode == 125

@@ -61,6 +61,7 @@ class Mps:
         self.log = directory / "log"
         self._file = directory / "state.json"
         self._simulated = simulated
+        self._shared = shared
         self._mode = 0o755 if shared else 0o700
         self._changing = asyncio.Lock()
         self._remembered: Remembered | None = None
@@ -96,6 +97,7 @@ class Mps:
         return MpsStatus(
             state=state,
             pid=alive.pid if alive else None,
+            uid=alive.uid if alive else None,
             pipe_directory=str(self.pipe),
             log_directory=str(self.log),
             program=known.program if known else "",
@@ -131,7 +133,8 @@ class Mps:
                 return status, False, []
             if status.state == "stopping":
                 raise Refused("MPS is being stopped", hint="`gemlet mps stop --force` ends the programs it waits for")
-            found = obstacles(() if force else status.foreign, devices)
+            foreign = () if force else status.foreign
+            found = obstacles(foreign, devices, shared=self._shared, uid=os.getuid())
             fatal = next((obstacle for obstacle in found if obstacle.fatal), None)
             if fatal:
                 raise Refused(fatal.message, hint=fatal.hint)

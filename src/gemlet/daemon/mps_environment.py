@@ -70,8 +70,8 @@ def check(program: Program, status: MpsStatus, *, simulated: bool) -> None:
         if other is None:
             return
         raise NeedsMps(
-            f"{asked} needs MPS, which serves one user at a time and now has programs of uid {other}",
-            hint="try again when they have ended, or run without --sm: programs then take turns",
+            f"{asked} needs MPS, which now serves uid {other}, and one user at a time",
+            hint="try again when its programs have ended, or run without --sm: programs then take turns",
         )
     why = {
         "off": "which does not run",
@@ -111,5 +111,7 @@ def _percentage(sm: float) -> dict[str, str]:
 
 
 def _other_user(uid: int, status: MpsStatus) -> int | None:
+    if status.uid not in (None, 0, uid):  # only root's control daemon starts servers for others
+        return status.uid
     # A program of another user would wait in its first CUDA call until these have ended.
     return next((server.uid for server in status.servers if server.clients and server.uid not in (uid, -1)), None)

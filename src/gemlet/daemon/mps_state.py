@@ -47,13 +47,14 @@ class MpsControl(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MpsStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """MPS as this daemon knows it. ``pid``: its control daemon, None unless it lives. ``problem``: what is not known.
+    """MPS as this daemon knows it. ``problem``: what is not known; ``pid``, ``uid``: the control daemon's, if it lives.
 
     state: off; on; stopping (takes no new programs, goes with its last one); failed (ended without being asked to).
     """
 
     state: State = "off"
     pid: int | None = None
+    uid: int | None = None
     pipe_directory: str = ""
     log_directory: str = ""
     program: str = ""
@@ -92,9 +93,20 @@ def with_groups(servers: Iterable[MpsServer], groups: Mapping[int, str]) -> tupl
     )
 
 
-def obstacles(foreign: Sequence[MpsControl], devices: Sequence[DeviceInfo]) -> list[Obstacle]:
-    """What stands in the way of a control daemon of our own."""
-    found = [
+def obstacles(
+    foreign: Sequence[MpsControl], devices: Sequence[DeviceInfo], *, shared: bool = False, uid: int = 0
+) -> list[Obstacle]:
+    """What stands in the way of a control daemon of our own, under ``uid``. ``shared``: for programs of all users."""
+    found = []
+    if shared and uid != 0:
+        found.append(
+            Obstacle(
+                message=f"this daemon serves all users and runs as uid {uid}, so its MPS could serve uid {uid} alone",
+                hint="run the system's daemon as root: only root's MPS serves other users",
+                fatal=True,
+            )
+        )
+    found += [
         Obstacle(
             message=f"another MPS control daemon runs: pid {control.pid} of uid {control.uid}, "
             f"in {control.pipe_directory}",

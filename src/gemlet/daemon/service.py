@@ -121,12 +121,14 @@ class Service:
             self.server.start()
             try:
                 async with handler(self).serve(endpoint.api, mode=mode):
-                    await self._supervise()
+                    try:
+                        await self._supervise()
+                    finally:
+                        await self.mps.let_go()  # while who asked for the end still waits for it
             finally:
                 notify.systemd("STOPPING=1")
                 self.server.stop()
                 self._remove_ipc_sockets()
-                await self.mps.let_go()
         logger.info("stopped")
 
     async def _supervise(self) -> None:

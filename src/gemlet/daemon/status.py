@@ -131,11 +131,12 @@ def build(
     """Puts together what the server, the driver, the group book and the history know."""
     busy = snapshot.clients_by_group()
     groups_by_pid = {c.pid: group.name for device in snapshot.devices for group in device.groups for c in group.clients}
+    served = frozenset(client.pid for client in mps.clients())
     return Status(
         simulated=simulated,
         daemon=daemon,
         devices=tuple(
-            _device(device, inventory.get(device.uuid), entries, history, snapshot.now_ns)
+            _device(device, inventory.get(device.uuid), entries, history, snapshot.now_ns, served=served)
             for device in sorted(snapshot.devices, key=lambda device: device.index)
         ),
         groups=tuple(_limits(entry, busy.get(name, 0)) for name, entry in sorted(entries.items())),
@@ -145,9 +146,15 @@ def build(
 
 
 def _device(
-    usage: DeviceUsage, known: DeviceInfo | None, entries: dict[str, Entry], history: History, now_ns: int
+    usage: DeviceUsage,
+    known: DeviceInfo | None,
+    entries: dict[str, Entry],
+    history: History,
+    now_ns: int,
+    *,
+    served: frozenset[int],
 ) -> DeviceStatus:
-    groups = tuple(_group(group, usage.uuid, entries, history, now_ns) for group in usage.groups)
+    groups = tuple(_group(group, usage.uuid, entries, history, now_ns, served=served) for group in usage.groups)
     return DeviceStatus(
         index=usage.index,
         uuid=uuid_text(usage.uuid),
@@ -161,7 +168,16 @@ def _device(
     )
 
 
-def _group(usage: GroupUsage, uuid: bytes, entries: dict[str, Entry], history: History, now_ns: int) -> GroupStatus:
+def _group(
+    usage: GroupUsage,
+    uuid: bytes,
+    entries: dict[str, Entry],
+    history: History,
+    now_ns: int,
+    *,
+    served: frozenset[int],
+) -> GroupStatus:
+    clients = tuple(_client(client, now_ns, served=served) for client in usage.clients)
     entry = entries.get(usage.name)
     return GroupStatus(
         name=usage.name,
@@ -177,13 +193,13 @@ def _group(usage: GroupUsage, uuid: bytes, entries: dict[str, Entry], history: H
         memory_used=usage.memory_used,
         unledgered=usage.unledgered,
         reason=usage.reason,
-        clients=tuple(_client(client, now_ns) for client in usage.clients),
+        clients=clients,
         sm=usage.sm,
-        sm_in_force=usage.sm >= 1 or all(client.mps for client in usage.clients),
+        sm_in_force=usage.sm >= 1 or all(client.mps for client in clients),
     )
 
 
-def _client(usage: ClientUsage, now_ns: int) -> ClientStatus:
+def _client(usage: ClientUsage, now_ns: int, *, served: frozenset[int]) -> ClientStatus:
     return ClientStatus(
         pid=usage.pid,
         uid=usage.uid,
@@ -193,7 +209,7 @@ def _client(usage: ClientUsage, now_ns: int) -> ClientStatus:
         unledgered=usage.unledgered,
         launches=usage.launches,
         contexts=usage.contexts,
-        mps=usage.mps,
+        mps=usage.mps or usage.pid in served,  # its hook says so, or the control daemon
         seconds=max(0, now_ns - usage.since_ns) / 1e9,
     )
 

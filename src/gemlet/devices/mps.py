@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
+import stat
 import subprocess
 import threading
 import time
@@ -27,10 +29,14 @@ PID_FILE = f"{PROGRAM}.pid"
 DEFAULT_PIPE_DIRECTORY = "/tmp/nvidia-mps"  # where every CUDA program looks that is not told otherwise
 LONGEST_SOCKET = "control_privileged"  # of the sockets it makes in its pipe directory
 MAX_SOCKET_PATH = 107
+LONGEST_PID = 32  # bytes of the pid file, blanks included
 ASK_SECONDS = 5.0
 START_SECONDS = 10.0
 PID_SECONDS = 2.0  # from the end of `-d` to the pid file
 END_SECONDS = 0.5  # for a stopped child to be gone
+
+
+_UID = re.compile(r"Uid:\s+\d+\s+\d+")  # of /proc/PID/status: real, effective, ...
 
 
 class MpsError(DeviceError):
@@ -94,22 +100,31 @@ def process(pid: int) -> Process | None:
     try:
         # `pid (command) state ...`: the command may contain anything, so the last parenthesis counts.
         before, _, after = (directory / "stat").read_text(errors="replace").rpartition(")")
-        uid = directory.stat().st_uid
-    except OSError:
+        # Not the owner of the directory: that is root's for a process that must not be traced.
+        uid = next(line for line in (directory / "status").read_text(errors="replace").splitlines() if _UID.match(line))
+    except (OSError, StopIteration):
         return None
     fields = after.split()  # from the third of proc_pid_stat(5) on
     if len(fields) < 20 or fields[0] in ("Z", "X"):  # ended, and not yet collected by its parent
         return None
-    return Process(pid=pid, uid=uid, command=before.partition("(")[2], started=int(fields[19]))
+    return Process(pid=pid, uid=int(uid.split()[2]), command=before.partition("(")[2], started=int(fields[19]))
 
 
 def control_of(pipe_directory: str | os.PathLike[str]) -> Process | None:
     """The living process that the pid file of ``pipe_directory`` names, or None. The hook looks in the same way."""
     try:
-        text = Path(pipe_directory, PID_FILE).read_text(errors="replace").strip()
+        # Whoever asks may name any directory: a pipe or a device in the file's place must neither block nor be read.
+        descriptor = os.open(Path(pipe_directory, PID_FILE), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except (OSError, ValueError):
+        return None
+    try:
+        text = os.read(descriptor, LONGEST_PID) if stat.S_ISREG(os.fstat(descriptor).st_mode) else b""
     except OSError:
         return None
-    return process(int(text)) if text.isdigit() and 0 < int(text) < 2**31 else None
+    finally:
+        os.close(descriptor)
+    pid = text.strip()
+    return process(int(pid)) if pid.isdigit() and 0 < int(pid) < 2**31 else None
 
 
 def give_up(child: subprocess.Popen[bytes]) -> None:
@@ -159,14 +174,16 @@ class Control:
     def ask(self, command: str, *, seconds: float = ASK_SECONDS) -> str:
         """What the control daemon answers to ``command``. Raises `MpsError`."""
         # Not a pipe: a process that it leaves behind could keep one open for ever.
-        descriptor = os.memfd_create("answer")
+        descriptor = -1
         try:
+            descriptor = os.memfd_create("answer")
             code = self._run([], command.encode() + b"\n", seconds, descriptor)
             answer = os.pread(descriptor, os.fstat(descriptor).st_size, 0).decode(errors="replace")
         except OSError as error:
             raise self._cannot_start(error) from None
         finally:
-            os.close(descriptor)
+            if descriptor >= 0:
+                os.close(descriptor)
         if code != 0:
             said = " ".join(answer.split()) or "nothing"
             raise MpsError(f"{self.program} failed at {command}, exit code {code}", hint=f"it said: {said}")

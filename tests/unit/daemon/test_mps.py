@@ -135,6 +135,15 @@ def test_a_fraction_in_force_is_said(started):
     assert group["sm_in_force"]
 
 
+def test_the_control_daemon_is_believed_where_the_hook_is_silent(started):
+    started.call("join", group="g", limits={"sm": 0.3})
+    started.server.add_client("g", pid=os.getpid())
+    use(started, os.getpid())
+    started.call("mps")
+    (group,) = started.call("status")["devices"][0]["groups"]
+    assert (group["sm_in_force"], group["clients"][0]["mps"]) == (True, True)
+
+
 def test_not_stopped_under_programs(started):
     started.call("join", group="team")
     started.server.add_client("team", pid=os.getpid())

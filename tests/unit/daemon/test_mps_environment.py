@@ -85,6 +85,12 @@ def test_one_user_at_a_time():
     assert placed(Program(uid=2), WHOLE, idle).variables == OURS  # its server makes way for another
 
 
+@pytest.mark.parametrize(("control", "program", "joins"), [(0, 2, True), (1, 1, True), (1, 2, False)])
+def test_only_the_control_daemon_of_root_serves_others(control, program, joins):
+    status = MpsStatus(state="on", uid=control, pipe_directory=ON.pipe_directory, log_directory=ON.log_directory)
+    assert placed(Program(uid=program), WHOLE, status) == Place(variables=OURS if joins else {})
+
+
 ASKS = Program(uid=1, sm=0.3)
 
 
@@ -109,7 +115,7 @@ def test_what_can_be_had(program, status):
         (ASKS, OFF, "--sm 30% needs MPS, which does not run", "gemlet mps start"),
         (ASKS, state("stopping"), "is being stopped", "gemlet mps start"),
         (ASKS, state("failed"), "ended without being asked to", "gemlet mps start"),
-        (ASKS, serving(2), "one user at a time and now has programs of uid 2", "take turns"),
+        (ASKS, serving(2), "now serves uid 2, and one user at a time", "take turns"),
         (Program(uid=1, sm=0.3, outside=True), ON, "--no-mps stays outside", "leave out one"),
         (Program(uid=1, sm=0.3, pipe_directory="/tmp/mine"), ON, "no control daemon lives in /tmp/mine", "unset it"),
     ],

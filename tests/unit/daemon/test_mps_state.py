@@ -63,6 +63,14 @@ def test_an_exclusive_device_in_use_is_said():
     assert "pid 11, 12" in found.message
 
 
+def test_only_root_can_serve_all_users():
+    (found,) = obstacles((), [], shared=True, uid=998)
+    assert found.fatal
+    assert "uid 998 alone" in found.message
+    assert obstacles((), [], shared=True, uid=0) == []
+    assert obstacles((), [], shared=False, uid=1000) == []
+
+
 def client(pid: int, group: str = "") -> MpsClient:
     return MpsClient(pid=pid, uid=1000, command="python", group=group)
 

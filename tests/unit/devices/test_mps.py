@@ -72,6 +72,15 @@ def test_a_pid_file_that_names_nobody(tmp_path, content):
     assert control_of(tmp_path / "absent") is None
 
 
+def test_a_pid_file_that_is_none_does_not_block(tmp_path):
+    (tmp_path / "pipe").mkdir()
+    os.mkfifo(tmp_path / "pipe" / mps.PID_FILE)
+    assert control_of(tmp_path / "pipe") is None
+    (tmp_path / "folder" / mps.PID_FILE).mkdir(parents=True)
+    assert control_of(tmp_path / "folder") is None
+    assert control_of("nul\0byte") is None
+
+
 def test_started_asked_and_told_to_end(control):
     started = control.start()
     assert control_of(control.pipe) == started
