@@ -227,8 +227,12 @@ class Control:
         return child
 
     def environment(self) -> dict[str, str]:
-        """What points the control program at this pipe directory, on top of what this process has."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_MPS_")}
+        """What points the control program at this pipe directory, on top of what this process has.
+
+        Without what a shell had set for its own programs: MPS is for all devices, and its server must not be hooked.
+        """
+        dropped = ("CUDA_", "LD_PRELOAD")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
         return kept | {"CUDA_MPS_PIPE_DIRECTORY": str(self.pipe), "CUDA_MPS_LOG_DIRECTORY": str(self.log)}
 
     def last_words(self) -> str:

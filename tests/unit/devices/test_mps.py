@@ -111,12 +111,15 @@ def test_what_a_dead_one_left_is_removed(control):
     assert sorted(path.name for path in control.pipe.iterdir()) == [mps.PID_FILE]
 
 
-def test_variables_of_an_outer_mps_do_not_reach_it(control, monkeypatch):
+def test_what_is_meant_for_programs_does_not_reach_it(control, monkeypatch):
+    monkeypatch.setenv("LD_PRELOAD", "")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/elsewhere")
     monkeypatch.setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "10")
     environment = control.environment()
     assert environment["CUDA_MPS_PIPE_DIRECTORY"] == str(control.pipe)
-    assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in environment
+    for name in ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_VISIBLE_DEVICES", "LD_PRELOAD"):
+        assert name not in environment
 
 
 def test_a_start_that_fails_says_why(control, monkeypatch):
