@@ -97,6 +97,17 @@ def test_a_program_sees_its_fraction(started):
     assert multiprocessors(started, "--group", "half", "--sm", "0.5") > third
 
 
+def test_fractions_that_fit_run_side_by_side(started):
+    for group in ("a", "b"):
+        spin(started, "--group", group, "--sm", "50%")
+
+    def together():
+        (device,) = json.loads(started("status", "--simulate", "-o", "json").stdout)["devices"]
+        return (device["share"]["1s"] or 0.0) > 1.2  # each holds its part nearly all of the time
+
+    eventually(together)
+
+
 def test_set_holds_for_those_that_start_later(started):
     program = spin(started, "--group", "team", "--sm", "50%")
     half = multiprocessors(started, "--group", "team")
@@ -118,7 +129,7 @@ def test_clients_are_named_and_not_ended(started):
     done = started("mps", "stop", "--simulate")
     assert done.returncode == 125
     assert f"({program.pid}, group team)" in done.stderr
-    assert "--force" in done.stderr
+    assert "`gemlet mps stop --simulate -t 30`" in done.stderr
     assert program.poll() is None
     assert mps(started)["state"] == "on"
 

@@ -61,6 +61,7 @@ class Mps:
         self.log = directory / "log"
         self._file = directory / "state.json"
         self._simulated = simulated
+        self._stop = "gemlet mps stop --simulate" if simulated else "gemlet mps stop"  # for hints
         self._shared = shared
         self._mode = 0o755 if shared else 0o700
         self._changing = asyncio.Lock()
@@ -132,7 +133,8 @@ class Mps:
             if status.state == "on":
                 return status, False, []
             if status.state == "stopping":
-                raise Refused("MPS is being stopped", hint="`gemlet mps stop --force` ends the programs it waits for")
+                hint = f"`{self._stop} --force` ends the programs it waits for"
+                raise Refused("MPS is being stopped", hint=hint)
             foreign = () if force else status.foreign
             found = obstacles(foreign, devices, shared=self._shared, uid=os.getuid())
             fatal = next((obstacle for obstacle in found if obstacle.fatal), None)
@@ -166,12 +168,12 @@ class Mps:
             clients = [msgspec.structs.replace(c, group=groups.get(c.pid, "")) for c in status.clients()]
             patient = seconds is not None
             if status.problem and not (force or patient):
-                hint = "`gemlet mps stop --force` stops it whatever it says"
+                hint = f"`{self._stop} --force` stops it whatever it says"
                 raise Refused(f"whether programs use MPS cannot be told: {status.problem}", hint=hint)
             if clients and not (force or patient):
                 raise Refused(
                     f"{_count(len(clients))} MPS: {named(clients)}",
-                    hint="end them; or `gemlet mps stop -t 30` gives them 30 s, and --force ends them now",
+                    hint=f"end them; or `{self._stop} -t 30` gives them 30 s, and --force ends them now",
                 )
             grace, control = 1 if force else seconds, self._control()
             self._remember(msgspec.structs.replace(known, intent="stopping"))

@@ -46,7 +46,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozen
 
 def text(status: Status) -> str:
     """The whole document: devices, groups, clients; what is empty says so."""
-    lines = [_headline(status), *_mps_line(status.mps), ""]
+    lines = [_headline(status), *_mps_lines(status), ""]
     lines += _devices(status.devices) or ["(no devices: no driver answers, and no program has attached to one)"]
     lines += ["", *(_groups(status) or ["(no groups: `gemlet run -- COMMAND` makes one)"])]
     lines += ["", *(_clients(status.devices) or ["(no clients)"])]
@@ -139,27 +139,27 @@ def _clients(devices: Sequence[DeviceStatus]) -> list[str]:
     return table(header, rows, right=frozenset({"PID", "MEMORY", "CONTEXTS", "LAUNCHES"}))
 
 
-def _mps_line(mps: MpsStatus) -> list[str]:
-    if mps.state == "off":
-        return [f"MPS of others: pid {control.pid} in {control.pipe_directory}" for control in mps.foreign]
-    return [mps_line(mps)]
+def _mps_lines(status: Status) -> list[str]:
+    if status.mps.state == "off":
+        return [f"MPS of others: pid {control.pid} in {control.pipe_directory}" for control in status.mps.foreign]
+    return [_mps_line(status.mps, simulated=status.simulated)]
 
 
-def mps_line(mps: MpsStatus) -> str:
-    """MPS in one line."""
+def _mps_line(mps: MpsStatus, *, simulated: bool) -> str:
+    start = "gemlet mps start --simulate" if simulated else "gemlet mps start"
     clients = len(mps.clients())
     programs = "1 program" if clients == 1 else f"{clients} programs"
     return {
         "off": "MPS off",
         "on": f"MPS on: control daemon {mps.pid}, {programs}",
         "stopping": f"MPS stopping: control daemon {mps.pid} takes no new programs and goes with its last one",
-        "failed": "MPS failed: its control daemon ended without being asked to; `gemlet mps start` starts it again",
+        "failed": f"MPS failed: its control daemon ended without being asked to; `{start}` starts it again",
     }[mps.state] + (f"; {mps.problem}" if mps.problem else "")
 
 
 def mps_text(mps: MpsStatus, *, simulated: bool) -> str:
     """All of `gemlet mps status`."""
-    lines = [("SIMULATED MACHINE  " if simulated else "") + mps_line(mps)]
+    lines = [("SIMULATED MACHINE  " if simulated else "") + _mps_line(mps, simulated=simulated)]
     if mps.pid is not None:
         lines += [f"pipes  {mps.pipe_directory}", f"log    {mps.log_directory}"]
     for control in mps.foreign:
