@@ -44,13 +44,21 @@ FAREWELL_SECONDS = 2.0  # the same, when the daemon itself is ending
 TERM_SECONDS = 3.0
 
 
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
 class Remembered(msgspec.Struct, kw_only=True):
-    """What is written down. With ``started`` (clock ticks since boot) ``pid`` names one process only."""
+    """What is written down. ``boot``, and ``started`` in clock ticks since then, make ``pid`` name one process only."""
 
     intent: Intent
     pid: int
     started: int
     program: str
+    boot: str = msgspec.field(default_factory=_boot_id)
 
 
 class Mps:
@@ -77,6 +85,8 @@ class Mps:
             pass
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             logger.warning("mps state file=%s cannot be used: %s", self._file, error)
+        if self._remembered is not None and self._remembered.boot != _boot_id():
+            self._forget()  # nothing outlives a reboot, and that is nobody's failure
         if self._remembered is None and (alive := mps.control_of(self.pipe)):
             self._remember(Remembered(intent="on", pid=alive.pid, started=alive.started, program=""))
         return self.look()

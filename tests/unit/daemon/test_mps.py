@@ -239,6 +239,20 @@ def test_the_next_daemon_finds_it(started, start_daemon):
     assert second.call("mps_stop")["changed"]
 
 
+def test_a_reboot_is_no_failure(started, start_daemon, monkeypatch):
+    started.service.mps.let_go = nothing
+    started.stop()
+    pid = mps.control_of(pipe(started)).pid
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: mps.process(pid) is None)
+    assert (
+        start_daemon(server=fakes.FakeServer(), directory=started.endpoint.directory).call("mps")["state"] == "failed"
+    )
+    start_daemon.running[-1].stop()
+    monkeypatch.setattr(daemon_mps, "_boot_id", lambda: "another")
+    assert start_daemon(server=fakes.FakeServer()).call("mps")["state"] == "off"
+
+
 async def nothing() -> None:
     """In place of `Mps.let_go`."""
 
