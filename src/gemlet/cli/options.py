@@ -76,6 +76,12 @@ def maximum(verb: str) -> Decorator:
     return click.option("--max", "maximum", type=Share(), envvar=f"GEMLET_{verb}_MAX", help=help_)
 
 
+def multiprocessors(verb: str) -> Decorator:
+    """--sm of a verb."""
+    help_ = "Fraction of the multiprocessors, under MPS: 0.3 or 30%"
+    return click.option("--sm", type=Share(), envvar=f"GEMLET_{verb}_SM", help=help_)
+
+
 def output(*formats: str) -> Decorator:
     """-o/--output with the given formats, the first the default."""
     return click.option(
