@@ -32,6 +32,7 @@ class NotExecutable(GemletError):
 @click.option("--memory", type=options.Size(), help="Limit of device memory: 8GiB, 500MB")
 @click.option("--priority", type=click.Choice(options.PRIORITIES), help="Class of the group; default: normal")
 @options.multiprocessors("RUN")
+@options.workload
 @click.option("--no-mps", is_flag=True, help="Stay outside of MPS also where it runs")
 @click.option("--device", type=click.IntRange(min=0), metavar="N", help="Show the program this device only")
 @options.simulate
@@ -48,6 +49,7 @@ def command(
     memory: int | None,
     priority: str | None,
     sm: float | None,
+    workload: str | None,
     no_mps: bool,
     device: int | None,
     simulate: bool,
@@ -74,6 +76,7 @@ def command(
     if device is not None:
         shown, index = environment.choose_device(device, base)
     limits = {"min": minimum, "max": maximum, "memory": memory, "priority": priority, "sm": sm}
+    limits["workload"] = workload
     asked = {name: value for name, value in limits.items() if value is not None}
     with autostart.find_or_start(address.candidates(socket, simulate=simulate)) as daemon:
         joined = daemon.call(

@@ -21,6 +21,7 @@ from gemlet.daemon.connection import connect
 @click.option("--priority", type=click.Choice(options.PRIORITIES), help="Class of the group")
 @click.option("--weight", type=click.FloatRange(min=0, min_open=True), help="Part of the time above the minima")
 @options.multiprocessors("SET")
+@options.workload
 @click.option("--users", metavar="A,B", help="Users who may join; empty for whoever reaches the daemon")
 @click.option("--save", is_flag=True, help="Also write the daemon's configuration file")
 @options.simulate
@@ -35,6 +36,7 @@ def command(
     priority: str | None,
     weight: float | None,
     sm: float | None,
+    workload: str | None,
     users: str | None,
     save: bool,
     simulate: bool,
@@ -47,6 +49,7 @@ def command(
     gemlet set team --users ana,luis
     """
     named = {"min": minimum, "max": maximum, "memory": memory, "priority": priority, "weight": weight, "sm": sm}
+    named["workload"] = workload
     limits: dict[str, object] = {name: value for name, value in named.items() if value is not None}
     if users is not None:
         limits["users"] = [user.strip() for user in users.split(",") if user.strip()]

@@ -13,6 +13,7 @@ from gemlet.errors import Refused
 if TYPE_CHECKING:
     from gemlet.daemon.events import Event
     from gemlet.daemon.mps_state import MpsStatus
+    from gemlet.daemon.native import PairUsage
     from gemlet.daemon.status import DeviceStatus, GroupLimits, GroupStatus, Status
 
 NEARLY_FULL = 0.9
@@ -57,6 +58,7 @@ def _promise(limits: GroupLimits) -> str:
     text = f"{limits.name}: promised {format_share(limits.min)} of device time, up to {format_share(limits.max)}"
     text += f", {memory}, priority {limits.priority}"
     text += f", on {format_share(limits.sm)} of the multiprocessors" if limits.sm < 1 else ""
+    text += f", bound by {limits.workload}" if limits.workload != "unknown" else ""
     return text + (f", weight {limits.weight:g}" if limits.weight != 1 else "")
 
 
@@ -83,9 +85,22 @@ def _on_device(device: DeviceStatus, group: GroupStatus, mps: MpsStatus) -> tupl
             advice = f"gemlet set {group.name} --max {format_share(min(1.0, group.max * 1.5))}"
         elif measured < group.min - NOTICEABLE and "waits" in states:
             lines.append("  it is below its minimum and goes before the groups that are not")
+    lines += [f"  {_pair(pair, group.name)}" for pair in device.pairs if group.name in pair.groups]
     advice = _fraction(group, mps, lines) or advice
     advice = _memory(group, lines) or advice
     return lines, advice
+
+
+def _pair(pair: PairUsage, name: str) -> str:
+    mine = pair.groups.index(name)
+    other = pair.groups[1 - mine]
+    tried = max(pair.speeds) > 0
+    speeds = f"{format_share(pair.speeds[mine])} and {format_share(pair.speeds[1 - mine])} of their speed alone"
+    if pair.state == "together":
+        return f"runs beside {other} under MPS" + (f": {speeds}, more than in turns" if tried else ", until measured")
+    if pair.state == "apart":
+        return f"takes turns with {other}: " + (f"side by side they had {speeds}" if tried else "they are of one kind")
+    return f"side by side with {other} is yet to be tried"
 
 
 def _fraction(group: GroupStatus, mps: MpsStatus, lines: list[str]) -> str | None:

@@ -19,6 +19,7 @@ Bytes = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Weight = Annotated[float, Meta(gt=0.0, le=1e6)]
 PathText = Annotated[str, Meta(min_length=1, max_length=4096)]
 PriorityName = Literal["latency", "normal", "best-effort"]
+WorkloadName = Literal["unknown", "compute", "memory"]
 
 
 class Limits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -30,6 +31,7 @@ class Limits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     weight: Weight | None = None
     sm: Share | None = None
     priority: PriorityName | None = None
+    workload: WorkloadName | None = None
     users: list[str] | None = None
 
     def given(self) -> bool:

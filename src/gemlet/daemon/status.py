@@ -13,7 +13,7 @@ import msgspec
 from gemlet.daemon import protocol
 from gemlet.daemon.events import Event
 from gemlet.daemon.mps_state import MpsStatus, with_groups
-from gemlet.daemon.native import ClientUsage, DeviceUsage, GroupUsage, Snapshot, uuid_text
+from gemlet.daemon.native import ClientUsage, DeviceUsage, GroupUsage, PairUsage, Snapshot, uuid_text
 
 if TYPE_CHECKING:
     from gemlet.daemon.groups import Entry
@@ -56,6 +56,7 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     unledgered: int
     reason: str
     clients: tuple[ClientStatus, ...]
+    workload: str = "unknown"
     sm: float = 1.0
     sm_in_force: bool = True
 
@@ -72,6 +73,7 @@ class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
     utilization: float | None
     share: dict[str, float]
     groups: tuple[GroupStatus, ...]
+    pairs: tuple[PairUsage, ...] = ()
 
 
 class GroupLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +91,7 @@ class GroupLimits(msgspec.Struct, frozen=True, kw_only=True):
     owner: int | None
     device: int | None
     clients: int
+    workload: str = "unknown"
 
 
 class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,6 +168,7 @@ def _device(
         utilization=known.utilization if known else None,
         share=history.device_shares(usage.uuid),
         groups=groups,
+        pairs=usage.pairs,
     )
 
 
@@ -185,6 +189,7 @@ def _group(
         max=usage.max,
         weight=usage.weight,
         priority=usage.priority,
+        workload=usage.workload,
         origin=entry.origin if entry else "client",
         share=history.shares((uuid, usage.name)),
         target=usage.target,
@@ -223,6 +228,7 @@ def _limits(entry: Entry, clients: int) -> GroupLimits:
         weight=spec.weight,
         sm=spec.sm,
         priority=str(spec.priority),
+        workload=str(spec.workload),
         memory=spec.memory,
         users=spec.users,
         origin=entry.origin,
