@@ -128,8 +128,8 @@ struct alignas(64) ClientPage {
 };
 
 // A client of the class `latency` that takes a parked token raises `urgent` before it says so to the daemon: a holder
-// sees it within a microsecond and submits nothing until the daemon's order comes, some 80 us later; else one more unit
-// of its work would go ahead of the request. A hint: who ignores it is revoked all the same.
+// sees it within a microsecond and submits nothing until the daemon's order comes, some 80 us later; else one more
+// unit of its work would go ahead of the request. A hint: who ignores it is revoked all the same.
 struct alignas(64) DevicePage {
     std::atomic<uint32_t> urgent;
     uint32_t reserved[15];

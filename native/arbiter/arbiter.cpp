@@ -9,6 +9,7 @@
 
 #include "arbiter/client.hpp"
 #include "arbiter/holds.hpp"
+#include "arbiter/pairs.hpp"
 #include "arbiter/policies/policy.hpp"
 
 namespace gemlet::arbiter {
@@ -20,6 +21,8 @@ constexpr Nanoseconds kNoticeable = 50'000;
 // How late the news may be that a client was faster than the order to take its parked token away.
 constexpr Nanoseconds kTakeRace = 1'000'000;
 constexpr double kFull = 1.0 + 1e-9;
+// A holder that nobody waited for says every few milliseconds what it has done, one with a partner ten times in this.
+constexpr Nanoseconds kFreshNews = 1'000'000;
 
 void check(const GroupSpec& spec) {
     const auto refuse = [&](const char* why) { throw std::invalid_argument("group '" + spec.name + "': " + why); };
@@ -34,11 +37,14 @@ void check(const Parameters& p) {
     if (!(p.switch_loss > 0.0 && p.switch_loss < 1.0)) throw std::invalid_argument("switch_loss must be in (0, 1)");
     if (!(p.interrupt_loss >= 0.0 && p.interrupt_loss < 1.0))
         throw std::invalid_argument("interrupt_loss must be in [0, 1)");
-    if (p.switch_cost < 0 || p.switch_cost_mps < 0 || p.grace < 0 || p.debt_max < 0) throw std::invalid_argument("a time is below 0");
+    if (p.switch_cost < 0 || p.switch_cost_mps < 0 || p.grace < 0 || p.debt_max < 0)
+        throw std::invalid_argument("a time is below 0");
     if (p.quantum_min <= 0 || p.cap_block <= 0)
         throw std::invalid_argument("quantum_min, cap_block: must be above 0");
     if (p.cycle_min <= 0 || p.cycle_max < p.cycle_min)
         throw std::invalid_argument("cycle_min must be in (0, cycle_max]");
+    if (p.pair_trial <= 0 || p.pair_turn <= 0 || p.pair_again <= 0 || p.pair_refresh <= 0 || !(p.pair_gain > 0.0))
+        throw std::invalid_argument("pair_trial, pair_turn, pair_again, pair_refresh, pair_gain: must be above 0");
     if (p.gemini_base_quota <= 0 || p.gemini_min_quota <= 0 || p.gemini_window <= 0) {
         throw std::invalid_argument("a gemini time must be above 0");
     }
@@ -48,11 +54,16 @@ void check(const Parameters& p) {
 
 struct Arbiter::State {
     State(const std::string& name, Parameters parameters)
-        : p(parameters), policy(make_policy(name, parameters)), holds(*policy), grace(policy->grace(parameters)) {}
+        : p(parameters),
+          policy(make_policy(name, parameters)),
+          holds(*policy),
+          pairs(parameters),
+          grace(policy->grace(parameters)) {}
 
     Parameters p;
     std::unique_ptr<Policy> policy;
     Holds holds;
+    Pairs pairs;
     Nanoseconds grace;
     Nanoseconds clock = 0;
     std::vector<std::unique_ptr<Members>> groups;  // by slot; null where one was removed
@@ -74,6 +85,10 @@ struct Arbiter::State {
     void update_demand(Nanoseconds now);
     void grant_while_possible(Nanoseconds now);
     void grant(Members& group, Nanoseconds latest, Nanoseconds now);
+    Hold* partner_for(const Group& group);
+    bool grant_beside(Members& group, Nanoseconds now);
+    void measure(const Hold& hold, StopReason reason, Nanoseconds now);
+    Pairs::Member member(const Group& group, const Group& other) const;
     void update_terms(Nanoseconds now);
     void update_terms(Hold& hold, Nanoseconds now);
     void park_or_not(Nanoseconds now);
@@ -121,6 +136,11 @@ void Arbiter::State::expire(Nanoseconds now) {
             holds.finish(hold, hold.end, now);
             continue;
         }
+        if (hold.runs() && hold.partner && !hold.measuring && now >= hold.together_since) {
+            hold.measuring = true;
+            hold.together_since = now;
+            hold.together_work = hold.client->work;
+        }
         if (hold.occupies() && hold.deadline != kNever && now - hold.deadline >= grace) {
             hold.overdue = true;
             recount(static_cast<Members&>(*hold.group));
@@ -148,6 +168,7 @@ void Arbiter::State::grant_while_possible(Nanoseconds now) {
         const double free = kFull - holds.occupied();
         Nanoseconds latest = kNever;
         if (sm_of_next(*next) > free) {
+            if (grant_beside(*groups[next->slot], now)) continue;
             // The next one does not fit yet. A narrower one may go before it if that delays nobody: it must be gone
             // when the present holders are.
             update_terms(now);
@@ -177,6 +198,67 @@ void Arbiter::State::grant(Members& group, Nanoseconds latest, Nanoseconds now) 
     make_room(hold, now);
 }
 
+// --- side by side ------------------------------------------------------------------------------------------------
+
+Pairs::Member Arbiter::State::member(const Group& group, const Group& other) const {
+    const double mine = policy->target(group), both = mine + policy->target(other);
+    return {group.id, group.spec.workload, both > 0.0 ? mine / both : 0.5};
+}
+
+// The only holder, if both are clients of MPS. Who is in a hurry is not slowed down by a neighbour.
+Hold* Arbiter::State::partner_for(const Group& group) {
+    Hold* only = nullptr;
+    for (Hold& hold : holds.all()) {
+        if (!hold.occupies()) continue;
+        if (only) return nullptr;
+        only = &hold;
+    }
+    const bool possible = only && only->client->mps && next_of(*groups[group.slot])->mps && !only->partner &&
+                          (only->told == Hold::Told::kTerms || only->told == Hold::Told::kTook) &&
+                          only->group->spec.priority != Priority::kLatency &&
+                          group.spec.priority != Priority::kLatency;
+    return possible ? only : nullptr;
+}
+
+bool Arbiter::State::grant_beside(Members& group, Nanoseconds now) {
+    const Hold* partner = partner_for(group);
+    if (!partner) return false;
+    const Nanoseconds length =
+        pairs.together_for(member(*partner->group, group), member(group, *partner->group), now);
+    if (length <= 0) return false;
+    const uint64_t serial = partner->serial;
+    grant(group, now + length, now);
+    Hold& one = *holds.running(serial);
+    Hold& other = holds.all().back();
+    one.latest = std::min(one.latest, now + length);
+    one.partner = other.serial;
+    other.partner = one.serial;
+    for (Hold* hold : {&one, &other}) {
+        hold->partners.push_back(hold->partner);
+        hold->measuring = false;
+        hold->together_since = now + kFreshNews;
+    }
+    return true;
+}
+
+// A turn ends, so there is something to learn from it; but not from one that ended for want of work.
+void Arbiter::State::measure(const Hold& hold, StopReason reason, Nanoseconds now) {
+    const bool busy = reason == StopReason::kDeadline || reason == StopReason::kRevoked;
+    const auto rate = [&](const Hold& h, Nanoseconds since, Nanoseconds work) {
+        return static_cast<double>(h.client->work - work) /
+               static_cast<double>(std::max<Nanoseconds>(1, now - since));
+    };
+    if (!busy) return;
+    if (const Hold* other = holds.running(hold.partner)) {
+        if (!hold.measuring || !other->measuring || now - hold.together_since < p.pair_trial / 2) return;
+        pairs.ran_together(member(*hold.group, *other->group), rate(hold, hold.together_since, hold.together_work),
+                           member(*other->group, *hold.group),
+                           rate(*other, other->together_since, other->together_work), now);
+    } else if (hold.partners.empty() && hold.client->mps && now - hold.from >= p.quantum_min) {
+        pairs.ran_alone(hold.group->id, rate(hold, hold.from, hold.work));
+    }
+}
+
 Hold& Arbiter::State::hold_for(Client& client, Nanoseconds now) {
     Hold& hold = holds.start(&client, client.group, now);
     client.unparked_for = 0;
@@ -185,7 +267,8 @@ Hold& Arbiter::State::hold_for(Client& client, Nanoseconds now) {
     return hold;
 }
 
-// Takes parked tokens away until what runs and what is parked fit together. Who may interrupt this hold keeps its own.
+// Takes parked tokens away until what runs and what is parked fit together. Who may interrupt this hold keeps its
+// own.
 void Arbiter::State::make_room(const Hold& hold, Nanoseconds now) {
     for (Client* client : parked) client->by_right = policy->may_interrupt(*client->group, *hold.group, now);
     const double occupied = holds.occupied();
@@ -229,15 +312,17 @@ void Arbiter::State::update_terms(Hold& hold, Nanoseconds now) {
     }
     for (const Hold& other : holds.all()) {  // who took a parked token meanwhile
         const bool later = other.serial > hold.serial && other.occupies() && other.group != hold.group;
-        if (later && !Holds::fit(other, hold)) contenders.push_back(other.group);
+        if (later && other.partner != hold.serial && !Holds::fit(other, hold)) contenders.push_back(other.group);
     }
     Terms terms = policy->terms(hold.turn(), contenders, now);
     terms.deadline = std::min(terms.deadline, hold.latest);
     const Nanoseconds window = window_for(static_cast<Members&>(*hold.group), terms.deadline);
+    const bool beside = hold.partner != 0;
     const bool moved = terms.deadline == kNever || hold.deadline == kNever
                            ? terms.deadline != hold.deadline
                            : std::abs(terms.deadline - hold.deadline) > kNoticeable || terms.deadline <= now;
-    if (known && !moved && terms.contended == hold.contended && window == hold.window) return;
+    if (known && !moved && terms.contended == hold.contended && window == hold.window && beside == hold.told_beside)
+        return;
     Action::Kind kind = Action::Kind::kUpdate;
     if (hold.told == Hold::Told::kNothing)
         kind = Action::Kind::kGrant;
@@ -246,8 +331,9 @@ void Arbiter::State::update_terms(Hold& hold, Nanoseconds now) {
     hold.deadline = kind == Action::Kind::kRevoke ? now : terms.deadline;
     hold.window = window;
     hold.contended = terms.contended;
+    hold.told_beside = beside;
     hold.told = kind == Action::Kind::kRevoke ? Hold::Told::kRevoked : Hold::Told::kTerms;
-    actions.push_back({kind, hold.client->id, hold.deadline, hold.window, hold.contended});
+    actions.push_back({kind, hold.client->id, hold.deadline, hold.window, hold.contended, beside});
 }
 
 void Arbiter::State::park_or_not(Nanoseconds now) {
@@ -412,6 +498,7 @@ void Arbiter::remove_group(GroupId id, Nanoseconds now) {
     }
     if (!group->members.empty()) throw std::invalid_argument("group '" + group->spec.name + "' still has clients");
     s.holds.forget(group);
+    s.pairs.forget(id);
     std::erase(s.everyone, group);
     s.groups[group->slot].reset();
     s.demand_changed = true;
@@ -426,8 +513,8 @@ void Arbiter::add_client(ClientId id, GroupId group_id, Nanoseconds now, bool mp
         ++s.ignored;
         return;
     }
-    auto client = std::make_unique<Client>(
-        Client{.id = id, .group = group, .mps = mps, .sm = mps ? group->spec.sm : 1.0});
+    auto client =
+        std::make_unique<Client>(Client{.id = id, .group = group, .mps = mps, .sm = mps ? group->spec.sm : 1.0});
     group->members.push_back(client.get());
     s.clients.emplace(id, std::move(client));
     s.recount(*group);
@@ -513,6 +600,7 @@ void Arbiter::stopped(ClientId id, StopReason reason, Nanoseconds tail, Nanoseco
     if (client && !hold) ++s.ignored;
     if (hold) {
         s.demand_changed = true;
+        s.measure(*hold, reason, now);
         s.policy->stopped(hold->turn(), reason, now);
         s.holds.stop(*hold, std::clamp<Nanoseconds>(tail, 0, s.longest_tail()), now);
         const bool cut = reason == StopReason::kDeadline || reason == StopReason::kRevoked;
@@ -536,6 +624,10 @@ void Arbiter::drained(ClientId id, Nanoseconds at, Nanoseconds now) {
     s.settle(now);
 }
 
+void Arbiter::progress(ClientId id, Nanoseconds work) {
+    if (Client* client = state_->find(id)) client->work = std::max(client->work, work);
+}
+
 Nanoseconds Arbiter::next_event() const {
     State& s = *state_;
     Nanoseconds next = kNever;
@@ -547,6 +639,7 @@ Nanoseconds Arbiter::next_event() const {
             consider(hold.stopped + s.p.grace);
         else if (!hold.overdue && hold.deadline != kNever)
             consider(hold.deadline + s.grace);
+        if (hold.runs() && hold.partner && !hold.measuring) consider(hold.together_since);
     }
     for (const Group* g : s.everyone) {
         if (!g->running && g->waiting == 0) consider(g->lingers_until);
@@ -576,13 +669,17 @@ std::vector<GroupUsage> Arbiter::usage(Nanoseconds now) const {
         for (const Hold& hold : s.holds.all()) {
             if (hold.group != group.get() || !hold.runs()) continue;
             ++holding;
-            used += std::max<Nanoseconds>(0, now - hold.from) - hold.charged;
+            used += s.holds.due(hold, now) - hold.charged;
         }
         const double target = group->wanted ? s.policy->target(*group) : 0.0;
         result.push_back(
             {group->id, group->spec, target, used, group->clients, group->waiting, holding, s.reason(*group, now)});
     }
     return result;
+}
+
+std::vector<PairUsage> Arbiter::pairs() const {
+    return state_->pairs.view();
 }
 
 uint64_t Arbiter::ignored() const {

@@ -121,6 +121,7 @@ void Server::stopped(Device& device, Attachment& a, const Message& message, Nano
     auto tail = Nanoseconds(std::min<uint64_t>(message.tail_ns, 60'000'000'000u));
     bool wants = message.flags & wire::kStillWants;
     a.state = wants ? "waits" : "idle";
+    read_progress(device);
     device.arbiter->stopped(a.id, reason, tail, now);
     if (wants) device.arbiter->want(a.id, now);
     futex_wake_all(a.page->token);

@@ -256,7 +256,10 @@ std::optional<Attachment> attach(const unsigned char (&uuid)[16], uint32_t ordin
     }
     Attachment a{map<wire::ClientPage>(page.get(), PROT_READ | PROT_WRITE),
                  map<wire::GroupLimits>(limits.get(), PROT_READ),
-                 map<wire::GroupLedger>(ledger.get(), PROT_READ | PROT_WRITE), nullptr, false, answer.header.device,
+                 map<wire::GroupLedger>(ledger.get(), PROT_READ | PROT_WRITE),
+                 nullptr,
+                 false,
+                 answer.header.device,
                  answer.slot};
     a.latency = (fcntl(device.get(), F_GETFL) & O_ACCMODE) == O_RDWR;
     a.device = map<wire::DevicePage>(device.get(), a.latency ? PROT_READ | PROT_WRITE : PROT_READ);

@@ -15,8 +15,6 @@ uint64_t nap(uint64_t inflight, uint64_t window) {
     return std::clamp<uint64_t>((inflight - std::min(inflight, window)) / 2, 20'000, 500'000);
 }
 
-// The windows up to this are those of a device with a latency client on it.
-constexpr uint64_t kLatencyWindow = 100'000;
 // By as much may a sleep be longer than it should, and a little more.
 constexpr uint64_t kWakeUp = 150'000;
 
@@ -125,8 +123,8 @@ uint64_t Pacer::mark(Stream& stream, uint64_t window_ns) {
     return inflight_.load(std::memory_order_relaxed);
 }
 
-// One unit of work is always allowed to wait behind the running one, however long it is: the device must not idle while
-// this thread wakes.
+// One unit of work is always allowed to wait behind the running one, however long it is: the device must not idle
+// while this thread wakes.
 void Pacer::wait_for_room(std::unique_lock<std::mutex>& lock, uint64_t window_ns) {
     while (inflight_.load(std::memory_order_relaxed) > window_ns && marks_.size() > 1) {
         uint64_t ns = nap(inflight_.load(std::memory_order_relaxed), window_ns);
@@ -137,8 +135,8 @@ void Pacer::wait_for_room(std::unique_lock<std::mutex>& lock, uint64_t window_ns
     }
 }
 
-// A latency client may come any moment, and whatever is queued by then goes ahead of it: the next unit is submitted just
-// before the running one ends. No sleep is that exact, so the last part of the wait spins.
+// A latency client may come any moment, and whatever is queued by then goes ahead of it: the next unit is submitted
+// just before the running one ends. No sleep is that exact, so the last part of the wait spins.
 void Pacer::wait_for_last_moment(std::unique_lock<std::mutex>& lock, uint64_t window_ns) {
     const uint64_t late = now_ns() + 2 * inflight_.load(std::memory_order_relaxed) + kWakeUp;
     for (uint64_t left; (left = inflight_.load(std::memory_order_relaxed)) > window_ns;) {

@@ -54,6 +54,9 @@ class Pacer {
   public:
     Estimates estimates;
 
+    // The windows up to this are those of a device with a latency client on it.
+    static constexpr uint64_t kLatencyWindow = 100'000;
+
     // Behind the launch path, every third of a window: records a mark on `stream`, learns from finished samples, and
     // waits until less than `window_ns` is in flight. Returns what is in flight then.
     uint64_t mark(Stream& stream, uint64_t window_ns);

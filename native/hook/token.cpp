@@ -234,10 +234,10 @@ void make_way(Device& device) {
         step_aside();
 }
 
-void check_deadline(Device& device, uint64_t inflight_ns) {
+void check_deadline(Device& device, uint64_t inflight_ns, uint64_t ahead_ns) {
     const wire::ClientPage& page = *device.page.load(std::memory_order_acquire);
     uint64_t deadline = page.deadline_ns.load(std::memory_order_relaxed);
-    if (deadline != wire::kNever && now_ns() + inflight_ns >= deadline)
+    if (deadline != wire::kNever && now_ns() + inflight_ns + ahead_ns >= deadline)
         stop_holding(device, StopReason::kDeadline, inflight_ns);
 }
 

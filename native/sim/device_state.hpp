@@ -35,11 +35,12 @@ struct Owner {
     uint64_t samples[kSamples];
 };
 
-// From `time` on the context ran without a pause at `rate` / kWhole of its own speed, starting at `work`.
+// From `time` on the context ran without a pause at `rate` / kWhole of its own speed, starting at `work` and `parts`.
 struct Segment {
     Nanoseconds time;
     uint64_t work;
-    uint64_t rate;
+    uint32_t parts;
+    uint32_t rate;
 };
 
 // Until the context has executed `end`, its kernels ask for `demand` / kWhole of the device.
@@ -56,9 +57,9 @@ struct Channel {
     uint32_t rate;          // it runs at this now, of kWhole; 0: it does not
     uint64_t submitted;
     uint64_t executed;
-    uint64_t executed_parts;  // ... and this much of a nanosecond, of kWhole
-    uint64_t used;            // device time: a nanosecond on half of the device is half of one
-    uint64_t used_parts;
+    uint32_t executed_parts;  // ... and this much of a nanosecond, of kWhole
+    uint32_t used_parts;
+    uint64_t used;        // device time: a nanosecond on half of the device is half of one
     uint64_t span_first;  // of an MPS client: the spans of what is submitted and not executed
     uint64_t span_count;
     Span spans[kSpans];

@@ -224,7 +224,7 @@ void MpsDaemon::run() {
 
 void MpsDaemon::Parts::accept_from(const Descriptor& listener) {
     Connection connection;
-    connection.socket = Descriptor(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    connection.socket = Descriptor(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!connection.socket.valid()) return;
     ucred peer{};
     socklen_t size = sizeof peer;

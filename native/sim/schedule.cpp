@@ -45,15 +45,16 @@ uint32_t next_with_work(const DeviceState& s, uint32_t after) {
     return kNone;
 }
 
-uint64_t divide_up(uint64_t work, uint64_t parts, uint64_t rate) {  // (work * kWhole - parts) / rate
-    const auto all = static_cast<unsigned __int128>(work) * kWhole - parts;
-    return static_cast<uint64_t>((all + rate - 1) / rate);
+using Parts = unsigned __int128;  // of a nanosecond, of kWhole
+
+uint64_t divide_up(uint64_t work, uint32_t parts, uint64_t rate) {
+    return static_cast<uint64_t>((Parts{work} * kWhole - parts + rate - 1) / rate);
 }
 
-void add_parts(uint64_t& whole, uint64_t& parts, Nanoseconds time, uint64_t rate) {
-    const auto all = static_cast<unsigned __int128>(time) * rate + parts;
+void add_parts(uint64_t& whole, uint32_t& parts, Nanoseconds time, uint64_t rate) {
+    const Parts all = Parts{time} * rate + parts;
     whole += static_cast<uint64_t>(all / kWhole);
-    parts = static_cast<uint64_t>(all % kWhole);
+    parts = static_cast<uint32_t>(all % kWhole);
 }
 
 // --- a context's rate
@@ -69,11 +70,11 @@ void set_rate(const DeviceState& s, Channel& c, uint32_t rate) {
     if (rate == 0) return;
     if (c.segment_count > 0) {
         const Segment& last = c.segments[(c.segment_count - 1) % kSegments];
-        const Nanoseconds here = last.time + divide_up(c.executed - last.work, 0, last.rate);
-        // It never stopped. (Parts of a nanosecond may make `here` one too late.)
-        if (last.rate == rate && here >= s.time && here - s.time <= (rate == kWhole ? 0 : 1)) return;
+        const Parts then = Parts{last.work} * kWhole + last.parts,
+                    now = Parts{c.executed} * kWhole + c.executed_parts;
+        if (last.rate == rate && now - then == Parts{s.time - last.time} * rate) return;  // it never stopped
     }
-    c.segments[c.segment_count++ % kSegments] = {s.time, c.executed, rate};
+    c.segments[c.segment_count++ % kSegments] = {s.time, c.executed, c.executed_parts, rate};
 }
 
 void pause(DeviceState& s, uint32_t party) {
@@ -117,6 +118,20 @@ void run_party(DeviceState& s, Nanoseconds to) {
     });
     s.busy += to - s.time;
     s.time = to;
+}
+
+// When something else happens to the device than work going on.
+Nanoseconds next_change(DeviceState& s) {
+    if (s.phase == Phase::kSwitching) return std::max(s.phase_end, s.time + 1);
+    const bool works = s.phase == Phase::kRunning && has_work(s, s.current);
+    if (!works) return next_with_work(s, s.resident) == kNone ? kNever : s.time + 1;
+    set_rates(s);
+    Nanoseconds at = others_have_work(s, s.current) ? std::max(s.phase_end, s.time + 1) : kNever;
+    each_member(s, s.current, [&](Channel& c) {
+        if (c.rate != 0)
+            at = std::min(at, s.time + divide_up(head_span(c).end - c.executed, c.executed_parts, c.rate));
+    });
+    return at;
 }
 
 void add_span(Channel& c, uint64_t end, uint64_t demand) {
@@ -244,17 +259,14 @@ Nanoseconds schedule_copy(DeviceState& s, const Profile& p, unsigned engine, uin
 
 Nanoseconds schedule_forecast(DeviceState& s, const Profile& p, uint32_t channel, uint64_t work) {
     const Channel& c = s.channels[channel];
-    if (c.executed >= work) return schedule_time_of(c, work);
-    // At the rate it has now. Alone that is the answer.
-    const auto at_this_rate = [&] { return s.time + divide_up(work - c.executed, 0, c.rate != 0 ? c.rate : kWhole); };
-    Nanoseconds to = at_this_rate();
-    if (s.phase == Phase::kRunning && s.current == channel && !others_have_work(s, channel)) return to;
-    // Otherwise play it out. A sleeper looks again after some turns anyway, so no need to play for long.
-    for (int turns = 0; turns < 64 && c.executed < work; ++turns) {
+    // Played out from one change to the next, for 256 of them: a sleeper looks again before long anyway.
+    for (int changes = 0; changes < 256 && c.executed < work; ++changes) {
+        Nanoseconds to = next_change(s);
+        if (c.rate != 0) to = std::min(to, s.time + divide_up(work - c.executed, c.executed_parts, c.rate));
+        if (to == kNever) return to;  // it was taken away
         schedule_advance(s, p, to);
-        if (c.executed < work) to = at_this_rate();
     }
-    return c.executed >= work ? schedule_time_of(c, work) : to;
+    return c.executed >= work ? schedule_time_of(c, work) : s.time + (work - c.executed);
 }
 
 Nanoseconds schedule_time_of(const Channel& c, uint64_t work) {
@@ -262,7 +274,7 @@ Nanoseconds schedule_time_of(const Channel& c, uint64_t work) {
     const uint64_t oldest = c.segment_count > kSegments ? c.segment_count - kSegments : 0;
     for (uint64_t i = c.segment_count; i-- > oldest;) {
         const Segment& segment = c.segments[i % kSegments];
-        if (segment.work < work) return segment.time + divide_up(work - segment.work, 0, segment.rate);
+        if (segment.work < work) return segment.time + divide_up(work - segment.work, segment.parts, segment.rate);
     }
     return c.segments[oldest % kSegments].time;
 }

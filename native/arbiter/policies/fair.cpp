@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "arbiter/policies/arrivals.hpp"
 #include "arbiter/policies/cap.hpp"
 #include "arbiter/policies/policy.hpp"
 #include "arbiter/policies/water_level.hpp"
@@ -38,6 +39,12 @@ class Recently {
     double used_ = 0.0;
     Nanoseconds at_ = 0;
 };
+
+// Before a reservation no turn begins that would be too short to be worth a hand-over.
+Nanoseconds no_more_turns(const Arrivals::Expected& reserved) {
+    constexpr Nanoseconds kShort = 500'000;
+    return reserved.from == kNever ? kNever : reserved.from - kShort;
+}
 
 class Fair final : public Policy {
   public:
@@ -76,7 +83,9 @@ class Fair final : public Policy {
         double claim = 0.0;
         Nanoseconds claim_at = 0;
         Recently recently;
-        mutable Cap cap;  // sliding is bookkeeping, not a change
+        Arrivals arrivals;               // of a latency client
+        Nanoseconds too_long_until = 0;  // no turn before this: it would not end in time for a latency client
+        mutable Cap cap;                 // sliding is bookkeeping, not a change
     };
 
     Account& at(const Group& group) const { return accounts_[group.slot]; }
@@ -89,6 +98,7 @@ class Fair final : public Policy {
     Nanoseconds cycle_for(size_t parties) const;
     double next_turn_end(const Account& a) const;
     bool may_cut_in(const Group& group, Nanoseconds now);
+    Arrivals::Expected reserved(Nanoseconds now) const;  // for the latency client that comes next
     void set_targets(const Groups& all);
     void accrue_claim(const Group& group, Nanoseconds now);
     bool competes(const Group& group, Nanoseconds now);  // not one that only takes what is left
@@ -189,6 +199,7 @@ void Fair::demand(const Groups& all, Nanoseconds now) {
             // Back from idle: nothing saved up (that would come out of the minima of those who stayed), no debt for
             // ever, but for the first cycle's worth it goes before the others.
             a.vtime = std::clamp(a.vtime, system, system + static_cast<double>(p_.debt_max));
+            if (g->spec.priority == Priority::kLatency) a.arrivals.note(now);
             a.first_until = parties > 0 && !may_cut_in(*g, now) ? system : system + cycle;
             a.contended = false;
             a.claim_at = now;
@@ -207,9 +218,9 @@ void Fair::demand(const Groups& all, Nanoseconds now) {
     cycle_ = cycle_for(wanting);
 }
 
-// A short job that comes after a pause runs at once, which costs two hand-overs. Who comes back a hundred times a second
-// would make them out of everyone's time, and waits for its turn like those that never pause; unless its pauses keep it
-// from its minimum.
+// A short job that comes after a pause runs at once, which costs two hand-overs. Who comes back a hundred times a
+// second would make them out of everyone's time, and waits for its turn like those that never pause; unless its
+// pauses keep it from its minimum.
 bool Fair::may_cut_in(const Group& group, Nanoseconds now) {
     Account& a = at(group);
     a.recently.decay(now);
@@ -224,8 +235,8 @@ bool Fair::may_cut_in(const Group& group, Nanoseconds now) {
 }
 
 // Turns end on a grid of cycles, so a turn that was too long shortens the next one and the other way round. The order
-// of turns follows the grid too: if it followed what was really used, a few microseconds would make groups change places
-// from cycle to cycle, and a second would have a whole turn more or less of one.
+// of turns follows the grid too: if it followed what was really used, a few microseconds would make groups change
+// places from cycle to cycle, and a second would have a whole turn more or less of one.
 double Fair::next_turn_end(const Account& a) const {
     const double cycle = static_cast<double>(cycle_);
     const double start = a.contended && a.turn_end > a.vtime - cycle ? a.turn_end : a.vtime;
@@ -266,14 +277,29 @@ void Fair::settle_debts(const Groups& groups) {
     }
 }
 
+// Whoever keeps a period finds the device free: the others' turns end just before. Work in flight would go ahead of
+// it, and nothing can interrupt a kernel that runs.
+Arrivals::Expected Fair::reserved(Nanoseconds now) const {
+    Arrivals::Expected soonest{kNever, kNever};
+    for (const Account& a : accounts_) {
+        if (a.active) continue;
+        const Arrivals::Expected next = a.arrivals.next(now);
+        if (next.from != kNever && next.from - p_.expect_early < soonest.from)
+            soonest = {next.from - p_.expect_early, next.until};
+    }
+    return soonest;
+}
+
 const Group* Fair::pick(const Groups& waiting, Nanoseconds now) {
     settle_debts(waiting);
+    const bool expects = now >= no_more_turns(reserved(now));
     const Group* best = nullptr;
     int best_class = 0;
     double best_place = INFINITY;
     for (const Group* g : waiting) {
         Account& a = at(*g);
         if (!a.cap.ready(now)) continue;
+        if ((expects || now < a.too_long_until) && g->spec.priority != Priority::kLatency) continue;
         int klass = 2;
         if (best_effort(*g))
             klass = competes(*g, now) ? 0 : 3;
@@ -300,6 +326,10 @@ Terms Fair::terms(const Turn& turn, const Groups& contenders, Nanoseconds now) {
     const Nanoseconds capped = a.cap.binds() ? now + a.cap.runway(now) : kNever;
     const Nanoseconds earliest = turn.granted + p_.quantum_min;
     Terms result{.deadline = capped};
+    if (own.spec.priority != Priority::kLatency) {
+        const Arrivals::Expected next = reserved(now);
+        if (next.from > now) result.deadline = std::min(result.deadline, next.from);
+    }
     uint32_t rotating = 0;
     double slowest = INFINITY;
     for (const Group* g : contenders) {
@@ -352,15 +382,23 @@ void Fair::charge(const Group& group, Nanoseconds amount, Nanoseconds now) {
     if (a.cap.binds()) a.cap.use(amount, now);
 }
 
-void Fair::stopped(const Turn& turn, StopReason, Nanoseconds now) {
+void Fair::stopped(const Turn& turn, StopReason reason, Nanoseconds now) {
     Account& a = at(*turn.group);
+    // It stopped before a reservation, so its next kernel does not fit. One whose kernels never fit stops as soon as
+    // it has begun; to hold that back would cost it its share and gain nobody anything.
+    const Arrivals::Expected next = reserved(now);
+    const bool fits_at_times = now - turn.granted >= p_.quantum_min / 2;
+    if (reason == StopReason::kDeadline && next.from != kNever && turn.deadline >= next.from && fits_at_times)
+        a.too_long_until = next.until;
     if (!a.contended) a.turn_end = a.vtime;
 }
 
 Nanoseconds Fair::next_event(const Groups& waiting, Nanoseconds now) const {
     Nanoseconds next = kNever;
+    if (const Arrivals::Expected expected = reserved(now); now >= no_more_turns(expected)) next = expected.until;
     for (const Group* g : waiting) {
         Account& a = at(*g);
+        if (a.too_long_until > now) next = std::min(next, a.too_long_until);
         if (a.cap.binds() && !a.cap.ready(now)) next = std::min(next, a.cap.ready_at(now));
         if (best_effort(*g) && g->spec.min > 0.0) {
             const double missing = g->spec.min * static_cast<double>(cycle_) - a.claim;
@@ -372,7 +410,11 @@ Nanoseconds Fair::next_event(const Groups& waiting, Nanoseconds now) const {
 
 std::string Fair::blocked(const Group& group, Nanoseconds now) const {
     Account& a = at(group);
-    if (a.cap.ready(now)) return {};
+    if (a.cap.ready(now)) {
+        const bool expects = group.spec.priority != Priority::kLatency &&
+                             (now < a.too_long_until || now >= no_more_turns(reserved(now)));
+        return expects ? "makes room for a latency client that comes as regularly as a clock" : "";
+    }
     if (group.spec.max <= 0.0) return "its maximum is 0: it never runs";
     char text[96];
     std::snprintf(text, sizeof text, "at its maximum of %g%%: runs again in %.0f ms", 100.0 * group.spec.max,

@@ -13,7 +13,7 @@ struct Group {
     GroupId id = 0;
     size_t slot = 0;  // small index, reused after removal: where a policy keeps its own numbers
     GroupSpec spec;
-    double sm = 1.0;   // fraction of the multiprocessors that its widest client has
+    double sm = 1.0;  // fraction of the multiprocessors that its widest client has
     uint32_t clients = 0;
     uint32_t waiting = 0;           // clients of it that wait for the token
     Nanoseconds waiting_since = 0;  // when the first of those asked

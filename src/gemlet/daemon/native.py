@@ -31,6 +31,7 @@ class Server(Protocol):
         weight: float,
         sm: float,
         priority: str,
+        workload: str,
         memory: int | None,
         users: Sequence[int] | None,
     ) -> None:
@@ -88,6 +89,7 @@ class GroupUsage(msgspec.Struct, frozen=True, kw_only=True):
     weight: float = 1.0
     sm: float = 1.0
     priority: str = "normal"
+    workload: str = "unknown"
     target: float = 0.0
     used_ns: int = 0
     memory_limit: int | None = None
@@ -100,12 +102,24 @@ class GroupUsage(msgspec.Struct, frozen=True, kw_only=True):
     clients: tuple[ClientUsage, ...] = ()
 
 
+class PairUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Two groups under MPS that run side by side ("together"), in turns ("apart"), or are yet to be tried ("unknown").
+
+    speeds: of each beside the other, 1 is its speed alone; 0 before the first trial.
+    """
+
+    groups: tuple[str, str]
+    state: str
+    speeds: tuple[float, float]
+
+
 class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True):
     uuid: bytes
     index: int = 0
     policy: str = ""
     ignored: int = 0
     groups: tuple[GroupUsage, ...] = ()
+    pairs: tuple[PairUsage, ...] = ()
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

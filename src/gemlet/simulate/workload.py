@@ -40,8 +40,9 @@ class ProgramSpec:
 
     kind: ``saturating`` always has work; ``bursty`` has ``work``, then thinks for ``think`` on the host, and so on;
     ``onoff`` saturates for ``on`` and stays away for ``off``; ``poisson`` gets ``rate`` requests a second of ``work``
-    each, at random, ``periodic`` as regularly as a clock; neither waits for the last one's end. kernel: the unit of work that cannot be cut. overrun: it stops at this multiple of its quantum (1.05: five
-    per cent late, 0.95: early). count: so many alike.
+    each, at random, ``periodic`` as regularly as a clock; neither waits for the last one's end. kernel: the unit of
+    work that cannot be cut. overrun: it stops at this multiple of its quantum (1.05: five per cent late, 0.95: early).
+    count: so many alike.
     """
 
     kind: Kind = "saturating"
