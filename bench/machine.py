@@ -85,7 +85,7 @@ class Machine:
         if simulate:
             self.env["LD_LIBRARY_PATH"] = f"{self.lib / 'sim'}:{self.env.get('LD_LIBRARY_PATH', '')}"
             self.env["GEMLET_SIM_DIR"] = str(workdir / "machine")
-        self._scales: dict[tuple[float, str], int] = {}
+        self._spins: dict[tuple[float, str], list[str]] = {}
 
     @cached_property
     def client(self) -> Path:
@@ -118,13 +118,18 @@ class Machine:
         )
         return client
 
-    def scale(self, kernel_us: float, shape: str = "large") -> int:
-        """Iterations per nanosecond of the spin kernel, measured alone and once."""
+    def spin(self, kernel_us: float, shape: str = "large") -> list[str]:
+        """The options that make every program's kernel the same work: measured alone, without MPS, and once."""
         key = (kernel_us, shape)
-        if key not in self._scales:
+        if key not in self._spins:
+            assert not self.mps
             out = self.output(["calibrate", "--kernel-us", str(kernel_us), "--shape", shape], self.env)
-            self._scales[key] = int(out["scale"])
-        return self._scales[key]
+            self._spins[key] = ["--scale", str(int(out["scale"])), "--blocks", str(int(out["blocks"]))]
+        return list(self._spins[key])
+
+    def scale(self, kernel_us: float, shape: str = "large") -> int:
+        """Iterations per nanosecond of the spin kernel, in 65536ths."""
+        return int(self.spin(kernel_us, shape)[1])
 
     def output(self, args: list[str], env: dict[str, str], limit: float = 60) -> dict[str, float]:
         done = subprocess.run([self.client, *args], env=env, capture_output=True, text=True, timeout=limit, check=False)

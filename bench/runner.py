@@ -15,6 +15,7 @@ from report import Report
 
 CONFIGS: dict[str, list[str]] = {
     "100us": ["--kernel-us", "100", "--batch", "10"],
+    "100us, full": ["--kernel-us", "100", "--batch", "10", "--shape", "full"],
     "100us small blocks": ["--kernel-us", "100", "--batch", "10", "--shape", "small"],
     "1ms": ["--kernel-us", "1000", "--batch", "1"],
     "graph of 10x100us": ["--kernel-us", "100", "--batch", "10", "--graph"],
@@ -54,10 +55,10 @@ class Bench:
         """What there is to say at the end: a table, for example."""
 
     def scaled(self, args: list[str]) -> list[str]:
-        """The arguments with the spin kernel's scale for their kernel."""
+        """The arguments with what makes their kernel the same work in every program."""
         kernel = float(args[args.index("--kernel-us") + 1])
         shape = args[args.index("--shape") + 1] if "--shape" in args else "large"
-        return [*args, "--scale", str(self.machine.scale(kernel, shape))]
+        return [*args, *self.machine.spin(kernel, shape)]
 
     def work(self, config: str) -> list[str]:
         return self.scaled(["work", *CONFIGS[config]])

@@ -66,7 +66,7 @@ class Run:
 
 def run(machine: Machine, case: Case, seconds: float, lead: int | None) -> Run:
     work = ["work", "--kernel-us", str(case.kernel_us), "--batch", str(max(1, round(1000 / case.kernel_us)))]
-    work += ["--scale", str(machine.scale(case.kernel_us))]
+    work += machine.spin(case.kernel_us)
     (alone,) = machine.run([Client(work)], None, 2)
     parameters = {"trace": TRACE} | ({} if lead is None else {"lead": lead})
     heartbeat = Client(["heartbeat", "--rate", "500"])

@@ -12,6 +12,7 @@
 //   pair client heartbeat [--rate HZ] [--threshold-us U]                   how late a thread on each CPU wakes up; no
 //   GPU
 //
+// calibrate says what to give as --scale and --blocks (the latter when a program may see fewer multiprocessors).
 // work, latency, burst and heartbeat take [--seconds T] [--wait] [--file PATH]. With --wait they say "ready" and read
 // from stdin when to begin. A line of PATH: ns since then, ns of work completed so far, ns since it was to begin
 // (latency, burst); of heartbeat: ns since the start, ns late, CPU.
@@ -47,6 +48,8 @@ Options parse(int argc, char** argv) {
             o.threshold_us = std::atof(value);
         else if (key == "--scale")
             o.scale = std::strtoull(value, nullptr, 10);
+        else if (key == "--blocks")
+            o.blocks = unsigned(std::atoi(value));
         else if (key == "--seed")
             o.seed = std::strtoull(value, nullptr, 10);
         else if (key == "--batch")
@@ -95,7 +98,7 @@ int calibrate(const Options& o) {
         scale = std::max<uint64_t>(1, uint64_t(double(scale) * o.kernel_us / got));
         p.scale(scale);
     }
-    std::printf("{\"scale\": %llu}\n", static_cast<unsigned long long>(scale));
+    std::printf("{\"scale\": %llu, \"blocks\": %u}\n", static_cast<unsigned long long>(scale), p.blocks());
     return 0;
 }
 

@@ -74,6 +74,8 @@ Program::Program(const Options& o) : o_(o), scale_(o.scale) {
     grid_ = unsigned(processors);
     if (o.shape == "full") grid_ *= unsigned(threads) / block_;
     if (o.shape == "small") grid_ *= 16 * 8;
+    // Under MPS a program may see a part of the multiprocessors; its kernels are to be the same work.
+    if (o.blocks) grid_ = o.blocks;
     CHECK(cuModuleLoadData(&module_, spin_ptx));
     CHECK(cuModuleGetFunction(&spin_, module_, "spin"));
     CHECK(cuModuleGetFunction(&empty_, module_, "empty"));

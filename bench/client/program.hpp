@@ -18,6 +18,7 @@ struct Options {
     std::string mode, shape = "large", stream = "own", file;
     double kernel_us = 100, seconds = 5, rate = 100, threshold_us = 1000;
     uint64_t scale = 0, seed = 1;
+    unsigned blocks = 0;  // of a kernel; 0: as many as the shape says
     int batch = 10, depth = 4, count = 100'000, marks = 1;
     bool graph = false, wait = false;
 };
@@ -47,6 +48,7 @@ class Program {
 
     CUcontext context() const { return context_; }
     CUstream stream() const { return stream_; }
+    unsigned blocks() const { return grid_; }
     void scale(uint64_t value) { scale_ = value; }
 
   private:
