@@ -22,14 +22,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mps import ControlDaemon
+from mps import ROOT, ControlDaemon
 from windows import Completed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, os.environ.get("GEMLET_PYTHON", str(ROOT / "src")))
 
 START_LIMIT = 60.0  # seconds until a program is ready: the first one under MPS waits for MPS's server
 END_LIMIT = 60.0  # seconds beyond its own time until a program has ended
@@ -177,8 +174,7 @@ class Machine:
     def under_mps(self) -> Iterator[None]:
         """Programs started within run under an MPS control daemon of their own. Raises MpsError."""
         before = self.env
-        folders = (Path(self.lib / "sim"),) if self.simulate else ()
-        with ControlDaemon(before, folders) as daemon:
+        with ControlDaemon(before, self.lib / "sim" if self.simulate else None) as daemon:
             self.env, self.mps = daemon.env, True
             try:
                 self.once(["launch", "--count", "1"])  # the first program starts MPS's server, which takes seconds

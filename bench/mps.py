@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import signal
-import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -15,52 +15,31 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-BINARY = "nvidia-cuda-mps-control"
-PID_FILE = f"{BINARY}.pid"  # in the pipe directory
+sys.path.insert(0, os.environ.get("GEMLET_PYTHON", str(Path(__file__).resolve().parent.parent / "src")))
+from gemlet.devices.mps import Control, MpsError, control_of, find_program, process
+
+ROOT = Path(__file__).resolve().parent.parent
 QUIT_SECONDS = 5  # the daemon's own patience with servers that still have clients
-
-
-class MpsError(RuntimeError):
-    """MPS is not to be had; says why."""
 
 
 class ControlDaemon:
     """Starts it on entry, stops it on exit. ``env`` is what makes a program its client.
 
-    The binary is searched in ``folders`` (the simulated machine's is beside its libraries) or, without any, in PATH.
-    Raises MpsError.
+    ``simulated`` is the directory of the simulated machine's libraries, None on a GPU. Raises MpsError.
     """
 
-    def __init__(self, env: Mapping[str, str], folders: Sequence[Path] = ()) -> None:
-        path = os.pathsep.join([*map(str, folders), env.get("PATH", os.defpath)])
-        found = shutil.which(BINARY, path=path)
-        if folders and found and Path(found).parent not in folders:
-            found = None  # a simulated machine has no use for NVIDIA's
-        if found is None:
-            raise MpsError(f"{BINARY} was not found in {path}")
-        self._binary = found
+    def __init__(self, env: Mapping[str, str], simulated: Path | None) -> None:
+        named = None if simulated else os.environ.get("GEMLET_MPS_CONTROL")
+        self._program = find_program(named, str(simulated) if simulated else None)
         self._base = dict(env)
-        self._folder: Path | None = None
-
-    @property
-    def env(self) -> dict[str, str]:
-        assert self._folder
-        directories = {"CUDA_MPS_PIPE_DIRECTORY": self._folder / "pipe", "CUDA_MPS_LOG_DIRECTORY": self._folder / "log"}
-        return self._base | {name: str(directory) for name, directory in directories.items()}
 
     def __enter__(self) -> ControlDaemon:
         # Below /tmp whatever TMPDIR says: the path of a Unix socket has at most 107 bytes.
         self._folder = Path(tempfile.mkdtemp(prefix="gemlet-mps-", dir="/tmp"))
-        for name in ("pipe", "log"):
-            (self._folder / name).mkdir(mode=0o700)
+        self._control = ControlOf(self._base, self._program, pipe=self._folder / "pipe", log=self._folder / "log")
         try:
-            started = subprocess.run(
-                [self._binary, "-d"], env=self.env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                timeout=30, check=False,
-            )  # fmt: skip
-            if started.returncode != 0:
-                raise MpsError(f"{self._binary} -d: exit code {started.returncode}: {words(started)}")
-            self._wait_until_it_listens()
+            self._control.start()
+            self._control.ask("get_server_list")  # it answers
         except BaseException:
             self._end()
             raise
@@ -69,85 +48,52 @@ class ControlDaemon:
     def __exit__(self, *_: object) -> None:
         self._end()
 
-    def control(self, command: str, limit: float = 30) -> str:
-        """What the daemon answers. Raises MpsError, and subprocess.TimeoutExpired."""
-        done = subprocess.run(
-            [self._binary],
-            env=self.env,
-            input=f"{command}\n",
-            capture_output=True,
-            text=True,
-            timeout=limit,
-            check=False,
-        )
-        if done.returncode != 0:
-            raise MpsError(f"{BINARY}: {command}: {words(done)}")
-        return done.stdout.strip()
-
-    def pid(self) -> int | None:
-        """Of the daemon; None when it has written none or does not run."""
-        assert self._folder
-        try:
-            pid = int((self._folder / "pipe" / PID_FILE).read_text().strip())
-            os.kill(pid, 0)
-        except (OSError, ValueError):
-            return None
-        return pid
-
-    def _wait_until_it_listens(self, seconds: float = 15) -> None:
-        deadline = time.monotonic() + seconds
-        while True:
-            with contextlib.suppress(MpsError, subprocess.TimeoutExpired):
-                self.control("get_default_active_thread_percentage", limit=seconds)
-                return
-            if time.monotonic() > deadline:
-                raise MpsError(f"{BINARY} started but does not answer: {self._log()}")
-            time.sleep(0.1)
-
-    def _log(self) -> str:
-        assert self._folder
-        texts = [path.read_text(errors="replace") for path in sorted((self._folder / "log").glob("*.log"))]
-        return "".join(texts)[-500:].strip() or "its log is empty"
+    @property
+    def env(self) -> dict[str, str]:
+        ours = {"CUDA_MPS_PIPE_DIRECTORY": self._control.pipe, "CUDA_MPS_LOG_DIRECTORY": self._control.log}
+        return self._base | {name: str(directory) for name, directory in ours.items()}
 
     def _end(self) -> None:
-        """Asks it to quit; ends the processes that are left by signal; removes its directory."""
-        assert self._folder
-        pid = self.pid()
-        if pid is not None:
-            servers = self._servers()
-            with contextlib.suppress(MpsError, subprocess.TimeoutExpired):
-                self.control(f"quit -t {QUIT_SECONDS}", limit=QUIT_SECONDS + 10)
-            for number in (None, signal.SIGTERM, signal.SIGKILL):
-                left = [p for p in (pid, *servers) if alive(p)]
-                for p in left if number else ():
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(p, number)
-                if wait_for_end(left, 5):
-                    break
-            else:
-                raise MpsError(f"{BINARY} (process {pid}) does not end")
+        """Asks it to quit; ends by signal what is left; removes its directory. Raises MpsError if it does not end."""
+        daemon = control_of(self._control.pipe)
+        if daemon:
+            pids = [daemon.pid, *self._servers()]
+            with contextlib.suppress(MpsError):
+                self._control.quit(seconds=QUIT_SECONDS)
+            if not ended(pids, QUIT_SECONDS + 5) and not killed(pids):
+                raise MpsError(f"MPS's control daemon, process {daemon.pid}, does not end")
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _servers(self) -> list[int]:
-        with contextlib.suppress(MpsError, subprocess.TimeoutExpired, ValueError):
-            return [int(line) for line in self.control("get_server_list").split()]
+        with contextlib.suppress(MpsError):
+            return [server.pid for server in self._control.servers()]
         return []
 
 
-def words(done: subprocess.CompletedProcess[str]) -> str:
-    return (done.stdout + done.stderr).strip() or "no words"
+class ControlOf(Control):
+    """With an environment of its own: a simulated machine is found through it."""
+
+    def __init__(self, env: Mapping[str, str], program: str, *, pipe: Path, log: Path) -> None:
+        super().__init__(program, pipe=pipe, log=log)
+        self._more = {name: value for name, value in env.items() if name.startswith(("GEMLET_SIM", "LD_LIBRARY_PATH"))}
+
+    def environment(self) -> dict[str, str]:
+        return super().environment() | self._more
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+def killed(pids: Sequence[int]) -> bool:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        if ended(pids, 5):
+            return True
+    return False
 
 
-def wait_for_end(pids: Sequence[int], seconds: float) -> bool:
+def ended(pids: Sequence[int], seconds: float) -> bool:
     deadline = time.monotonic() + seconds
-    while any(alive(p) for p in pids):
+    while any(process(pid) for pid in pids):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.05)

@@ -71,10 +71,6 @@ def grid(head: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int
     return "\n".join(map(render, [head, *rows]))
 
 
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, ["---"] * len(head), *rows])
-
-
 def heading(about: Mapping[str, object]) -> str:
     """One line: where this was measured; on a simulated machine the first word says so."""
     words = " | ".join(f"{k}: {v}" for k, v in about.items() if k != "simulated")

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,8 +18,8 @@ import shares
 import sharing
 import timeline
 from gemlet import paths
+from gemlet.devices.mps import PROGRAM, control_of, process
 from machine import Client, Machine, Sharing, program
-from mps import BINARY, alive
 from report import Report
 from runner import Bench
 
@@ -28,7 +27,9 @@ B = TypeVar("B", bound=Bench)
 ROOT = Path(__file__).resolve().parents[3]
 SIM = Path(paths.lib_dir()) / "sim"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
-needs_mps = pytest.mark.skipif(not (SIM / BINARY).exists(), reason=f"the simulated {BINARY} is not built: make native")
+needs_mps = pytest.mark.skipif(
+    not (SIM / PROGRAM).exists(), reason=f"the simulated {PROGRAM} is not built: make native"
+)
 
 
 @pytest.fixture(scope="module")
@@ -198,13 +199,14 @@ def test_mps_is_stopped_after_an_error(machine: Machine) -> None:
     def fails() -> None:
         with machine.under_mps():
             folder = Path(machine.env["CUDA_MPS_PIPE_DIRECTORY"])
-            pids.append(int((folder / f"{BINARY}.pid").read_text()))
-            assert alive(pids[0])
+            daemon = control_of(folder)
+            assert daemon
+            pids.append(daemon.pid)
             raise RuntimeError("in the middle")
 
     with pytest.raises(RuntimeError, match="in the middle"):
         fails()
-    assert not alive(pids[0])
+    assert process(pids[0]) is None
     assert not machine.mps
 
 
@@ -218,15 +220,13 @@ def test_mps_is_stopped_by_a_signal(tmp_path: Path) -> None:
         "with m.under_mps():\n"
         f"    print('ready', flush=True); print(m.env['CUDA_MPS_PIPE_DIRECTORY'], flush=True); time.sleep(60)\n"
     )
-    with program([sys.executable, "-c", code], dict(os.environ)) as process:
-        assert process.stdout
-        assert process.stdout.readline().strip() == "ready"
-        folder = Path(process.stdout.readline().strip())
-        pid = int((folder / f"{BINARY}.pid").read_text())
-        process.terminate()
-        assert process.wait(30) == 128 + signal.SIGTERM
-    deadline = time.monotonic() + 10
-    while alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not alive(pid)
+    with program([sys.executable, "-c", code], dict(os.environ)) as running:
+        assert running.stdout
+        assert running.stdout.readline().strip() == "ready"
+        folder = Path(running.stdout.readline().strip())
+        daemon = control_of(folder)
+        assert daemon
+        running.terminate()
+        assert running.wait(30) == 128 + signal.SIGTERM
+    assert process(daemon.pid) is None
     assert not folder.parent.exists()

@@ -1,38 +1,51 @@
-"""Where there is no control daemon to start, it says so."""
+"""Where there is no control daemon to start, it says so and leaves nothing behind."""
 
 from __future__ import annotations
 
+import tempfile
 from typing import TYPE_CHECKING
 
 import pytest
 
-from mps import BINARY, ControlDaemon, MpsError
+from gemlet.devices.mps import PROGRAM
+from mps import ControlDaemon, MpsError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def script(folder: Path, text: str) -> None:
-    path = folder / BINARY
+    path = folder / PROGRAM
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
 
 
-def test_no_binary_is_an_error_that_says_where_it_looked(tmp_path: Path) -> None:
-    with pytest.raises(MpsError, match=str(tmp_path)):
-        ControlDaemon({"PATH": str(tmp_path)})
+@pytest.fixture(autouse=True)
+def unnamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GEMLET_MPS_CONTROL", raising=False)
 
 
-def test_a_simulated_machine_does_not_take_the_real_one(tmp_path: Path) -> None:
-    real, simulated = tmp_path / "real", tmp_path / "sim"
-    for folder in (real, simulated):
-        folder.mkdir()
-    script(real, "exit 0")
-    with pytest.raises(MpsError, match="not found"):
-        ControlDaemon({"PATH": str(real)}, [simulated])
+def test_no_program_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MpsError, match="not on PATH"):
+        ControlDaemon({}, None)
 
 
-def test_a_daemon_that_does_not_start_is_an_error_with_its_words(tmp_path: Path) -> None:
+def test_a_simulated_machine_does_not_take_the_real_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script(tmp_path, "exit 0")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    simulated = tmp_path / "sim"
+    simulated.mkdir()
+    with pytest.raises(MpsError, match="the simulated machine has no"):
+        ControlDaemon({}, simulated)
+
+
+def test_a_daemon_that_does_not_start_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script(tmp_path, "echo no device here; exit 1")
-    with pytest.raises(MpsError, match="no device here"), ControlDaemon({"PATH": f"{tmp_path}:/bin:/usr/bin"}):
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    folder = tmp_path / "daemon"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "mkdtemp", lambda **_: str(folder))
+    with pytest.raises(MpsError, match="exit code 1"), ControlDaemon({}, None):
         pass
+    assert not folder.exists()

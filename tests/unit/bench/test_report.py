@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from report import Report, Row, grid, heading, line, markdown, meets, number
+from report import Report, Row, grid, heading, line, meets, number
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +42,6 @@ def test_a_line_says_what_was_missed() -> None:
 def test_columns_are_aligned() -> None:
     text = grid(["", "p50", "targets"], [["alone", "7", "-"], ["gemlet", "1234", "met"]], words=(0, -1))
     assert text.splitlines() == ["         p50  targets", "alone      7  -", "gemlet  1234  met"]
-    assert markdown(["a", "b"], [["1", "2"]]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"
 
 
 def test_simulated_is_the_first_word() -> None:
