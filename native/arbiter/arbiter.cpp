@@ -22,6 +22,8 @@ constexpr Nanoseconds kNoticeable = 50'000;
 constexpr Nanoseconds kTakeRace = 1'000'000;
 constexpr double kFull = 1.0 + 1e-9;
 // A holder that nobody waited for says every few milliseconds what it has done, one with a partner ten times in this.
+// In its first turns a program loads modules, and its kernels are not yet known.
+constexpr unsigned kWarmUp = 2;
 constexpr Nanoseconds kFreshNews = 1'000'000;
 
 void check(const GroupSpec& spec) {
@@ -213,10 +215,12 @@ Hold* Arbiter::State::partner_for(const Group& group) {
         if (only) return nullptr;
         only = &hold;
     }
+    const auto may = [](const Group& g) {
+        return g.spec.priority != Priority::kLatency && g.spec.workload != Workload::kAlone;
+    };
     const bool possible = only && only->client->mps && next_of(*groups[group.slot])->mps && !only->partner &&
                           (only->told == Hold::Told::kTerms || only->told == Hold::Told::kTook) &&
-                          only->group->spec.priority != Priority::kLatency &&
-                          group.spec.priority != Priority::kLatency;
+                          may(*only->group) && may(group);
     return possible ? only : nullptr;
 }
 
@@ -254,7 +258,8 @@ void Arbiter::State::measure(const Hold& hold, StopReason reason, Nanoseconds no
         pairs.ran_together(member(*hold.group, *other->group), rate(hold, hold.together_since, hold.together_work),
                            member(*other->group, *hold.group),
                            rate(*other, other->together_since, other->together_work), now);
-    } else if (hold.partners.empty() && hold.client->mps && now - hold.from >= p.quantum_min) {
+    } else if (++hold.client->turns > kWarmUp && hold.partners.empty() && hold.client->mps &&
+               now - hold.from >= p.quantum_min) {
         pairs.ran_alone(hold.group->id, rate(hold, hold.from, hold.work));
     }
 }

@@ -18,7 +18,8 @@ inline constexpr Nanoseconds kNever = INT64_MAX;
 
 enum class Priority : uint8_t { kBestEffort = 0, kNormal = 1, kLatency = 2 };
 // What bounds a program's kernels, as its user says (Orion's classes): the first guess of who may run beside whom.
-enum class Workload : uint8_t { kUnknown = 0, kCompute = 1, kMemory = 2 };
+// kAlone: it never runs side by side with another, whatever that would gain.
+enum class Workload : uint8_t { kUnknown = 0, kCompute = 1, kMemory = 2, kAlone = 3 };
 enum class PairState : uint8_t { kUnknown = 0, kTogether = 1, kApart = 2 };
 enum class StopReason : uint8_t { kDeadline = 0, kIdle = 1, kRevoked = 2, kExit = 3 };
 

@@ -5,12 +5,17 @@
 namespace gemlet::arbiter {
 namespace {
 
-constexpr unsigned kTurnsAlone = 2;  // of each, before their speed alone is believed
+constexpr unsigned kTurnsAlone = 3;  // of each, before their speed alone is believed
 constexpr unsigned kTrials = 3;      // that may end before anything was learned, because one had nothing to do
-constexpr double kNew = 0.3;         // weight of the newest turn
 constexpr double kSlack = 0.97;      // of the share in turns: what measuring is off by
 
 }  // namespace
+
+double Pairs::Alone::rate() const {
+    auto sorted = rates;
+    std::sort(sorted.begin(), sorted.end());
+    return turns >= sorted.size() ? sorted[1] : 0.0;
+}
 
 Pairs::Pair& Pairs::pair_of(const Member& a, const Member& b, Nanoseconds now) {
     const auto [found, made] = pairs_.try_emplace(key(a.group, b.group));
@@ -58,8 +63,7 @@ void Pairs::wait(Pair& pair, const Key& key, Nanoseconds now) {
 
 void Pairs::ran_alone(GroupId group, double rate) {
     Alone& alone = alone_[group];
-    alone.rate = alone.turns == 0 ? rate : (1.0 - kNew) * alone.rate + kNew * rate;
-    ++alone.turns;
+    alone.rates[alone.turns++ % alone.rates.size()] = rate;
 }
 
 void Pairs::ran_together(const Member& a, double rate_a, const Member& b, double rate_b, Nanoseconds now) {
@@ -67,8 +71,8 @@ void Pairs::ran_together(const Member& a, double rate_a, const Member& b, double
     Pair& pair = pair_of(a, b, now);
     const Key k = key(a.group, b.group);
     const auto speed = [&](GroupId group, double rate) {
-        const Alone& alone = alone_[group];
-        return alone.turns > 0 && alone.rate > 0.0 ? rate / alone.rate : rate;
+        const double alone = alone_[group].rate();
+        return std::min(1.0, alone > 0.0 ? rate / alone : rate);  // more is a measurement gone wrong
     };
     pair.speed_a = speed(a.group, rate_a);
     pair.speed_b = speed(b.group, rate_b);

@@ -6,6 +6,7 @@
 // not, and of the unknown nothing is assumed but that a trial is cheap. Pure: no clock, no I/O.
 #pragma once
 
+#include <array>
 #include <map>
 #include <string>
 #include <utility>
@@ -38,8 +39,9 @@ class Pairs {
 
   private:
     struct Alone {
-        double rate = 0.0;
+        std::array<double, 3> rates{};  // of the last turns
         unsigned turns = 0;
+        double rate() const;  // their median; 0 before the third
     };
     struct Pair {
         PairState state = PairState::kUnknown;

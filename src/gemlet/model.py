@@ -21,11 +21,15 @@ class Priority(StrEnum):
 
 
 class Workload(StrEnum):
-    """What bounds a program's kernels (Orion's classes): the first guess of who may run beside whom under MPS."""
+    """What bounds a program's kernels (Orion's classes): the first guess of who may run beside whom under MPS.
+
+    ``alone`` never runs beside another.
+    """
 
     UNKNOWN = "unknown"
     COMPUTE = "compute"
     MEMORY = "memory"
+    ALONE = "alone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

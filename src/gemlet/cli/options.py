@@ -14,7 +14,7 @@ from gemlet.errors import GemletError, InvalidValue
 Parsed = TypeVar("Parsed")
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 PRIORITIES = ("latency", "normal", "best-effort")
-WORKLOADS = ("unknown", "compute", "memory")
+WORKLOADS = ("unknown", "compute", "memory", "alone")
 
 
 class Share(click.ParamType[float]):

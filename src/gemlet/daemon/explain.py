@@ -58,7 +58,8 @@ def _promise(limits: GroupLimits) -> str:
     text = f"{limits.name}: promised {format_share(limits.min)} of device time, up to {format_share(limits.max)}"
     text += f", {memory}, priority {limits.priority}"
     text += f", on {format_share(limits.sm)} of the multiprocessors" if limits.sm < 1 else ""
-    text += f", bound by {limits.workload}" if limits.workload != "unknown" else ""
+    if limits.workload != "unknown":
+        text += ", never beside another" if limits.workload == "alone" else f", bound by {limits.workload}"
     return text + (f", weight {limits.weight:g}" if limits.weight != 1 else "")
 
 

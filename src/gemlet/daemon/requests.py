@@ -19,7 +19,7 @@ Bytes = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Weight = Annotated[float, Meta(gt=0.0, le=1e6)]
 PathText = Annotated[str, Meta(min_length=1, max_length=4096)]
 PriorityName = Literal["latency", "normal", "best-effort"]
-WorkloadName = Literal["unknown", "compute", "memory"]
+WorkloadName = Literal["unknown", "compute", "memory", "alone"]
 
 
 class Limits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

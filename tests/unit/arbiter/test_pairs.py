@@ -110,6 +110,12 @@ def test_not_beside_who_is_in_a_hurry(scene):
     assert p.beside < 1
 
 
+def test_not_beside_who_wants_to_be_alone(scene):
+    p = Pair(scene, (0.9, 0.9), b={"workload": "alone"})
+    p.run(1000)
+    assert p.beside == 0
+
+
 def test_a_third_gets_its_share(scene):
     p = Pair(scene, (0.9, 0.9))
     p.run(1000)
