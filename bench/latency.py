@@ -9,6 +9,7 @@ one neighbour. On the simulated machine it checks the mechanism, and says so; it
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,7 +118,7 @@ class LatencyBench(Bench):
         except MpsError as error:
             print(f"skipped: {label}: {error}", flush=True)
             self.report.put("skipped", {"scenario": label, "why": str(error)})
-        except RuntimeError as error:
+        except (RuntimeError, subprocess.SubprocessError) as error:
             self.failed = True
             print(f"failed: {label}: {error}", file=sys.stderr, flush=True)
             self.report.put("failed", {"scenario": label, "why": str(error)})

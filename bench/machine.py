@@ -197,7 +197,7 @@ class Machine:
         commit = commit or os.environ.get("GEMLET_COMMIT", "unknown")  # where the tree was copied without .git
         return {
             "device": name, "driver": driver, "simulated": self.simulate, "commit": commit,
-            "kernel": platform.release(), "cpus": str(os.cpu_count()),
+            "kernel": platform.release(), "cpus": str(os.cpu_count()), "load": f"{os.getloadavg()[0]:.1f}",
         }  # fmt: skip
 
 

@@ -133,7 +133,7 @@ class SharesBench(Bench):
         held = [w * 1000 for w in windows if w is not None]
         never = len(windows) - len(held)
         note = f"{never} of {len(windows)} never within it" if never else ""
-        value = max(held) if held else float("nan")
+        value = float("nan") if never else max(held)
         self.report.add(f"{label}: ms until all 200 ms windows are within 0.06, worst", value, "<= 50", note=note)
 
     def charges(self) -> None:

@@ -11,6 +11,7 @@ has no CUDA runtime, so PyTorch does not run on it.
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -98,7 +99,7 @@ class TrainingBench(Bench):
             except MpsError as error:
                 print(f"skipped: {name}/{key}: {error}", flush=True)
                 self.report.put("skipped", {"scenario": f"{name}/{key}", "why": str(error)})
-            except RuntimeError as error:
+            except (RuntimeError, subprocess.SubprocessError) as error:
                 self.failed = True
                 print(f"failed: {name}/{key}: {error}", file=sys.stderr, flush=True)
                 self.report.put("failed", {"scenario": f"{name}/{key}", "why": str(error)})

@@ -17,7 +17,7 @@ import torch
 import transformer
 from torch.nn import functional
 
-SHAPE = transformer.Shape(width=768, layers=12, heads=12, vocabulary=32_768, context=512, batch=6)
+SHAPE = transformer.Shape(width=768, layers=12, heads=12, vocabulary=32_768, context=512, batch=16)
 TINY = transformer.Shape(width=32, layers=2, heads=2, vocabulary=64, context=16, batch=2)
 WARM_UP = 5  # steps before the start; with a graph they also make what must not be made within it
 IN_FLIGHT = 2  # steps: enough to keep the device busy
