@@ -39,6 +39,7 @@ void check(const Parameters& p) {
     if (!(p.switch_loss > 0.0 && p.switch_loss < 1.0)) throw std::invalid_argument("switch_loss must be in (0, 1)");
     if (!(p.interrupt_loss >= 0.0 && p.interrupt_loss < 1.0))
         throw std::invalid_argument("interrupt_loss must be in [0, 1)");
+    if (p.latency_quiet < 0) throw std::invalid_argument("latency_quiet is below 0");
     if (p.switch_cost < 0 || p.switch_cost_mps < 0 || p.grace < 0 || p.debt_max < 0)
         throw std::invalid_argument("a time is below 0");
     if (p.quantum_min <= 0 || p.cap_block <= 0)
@@ -101,6 +102,10 @@ struct Arbiter::State {
     Hold& hold_for(Client& client, Nanoseconds now);
     Nanoseconds believed(const Hold& hold, Nanoseconds drained) const;
     Nanoseconds window_for(const Members& group, Nanoseconds deadline) const;
+    // A service that has had no request for long does not make its neighbours spin all night.
+    bool expects_requests(const Group& g) const {
+        return g.clients > 0 && (g.running || g.waiting > 0 || clock < g.busy_at + p.latency_quiet);
+    }
     // No honest client has more in flight; what it claims beyond that would be time that others get for nothing.
     Nanoseconds longest_tail() const { return std::max(p.grace, p.window_alone); }
     void find_waiting();
@@ -373,7 +378,7 @@ Nanoseconds Arbiter::State::window_for(const Members& group, Nanoseconds deadlin
     if (group.clients > 1) ++others;
     if (others == 0 && deadline == kNever) return p.window_alone;
     for (const Group* g : everyone) {
-        if (g != &group && g->spec.priority == Priority::kLatency && g->clients > 0) return p.window_latency;
+        if (g != &group && g->spec.priority == Priority::kLatency && expects_requests(*g)) return p.window_latency;
     }
     return p.window_shared;
 }
@@ -386,6 +391,7 @@ void Arbiter::State::find_waiting() {
 }
 
 void Arbiter::State::recount(Members& group) {
+    if (group.running || group.waiting > 0) group.busy_at = clock;
     group.running = false;
     group.sm = group.members.empty() ? 1.0 : 0.0;
     for (const Client* client : group.members) group.sm = std::max(group.sm, client->sm);
@@ -521,6 +527,7 @@ void Arbiter::add_client(ClientId id, GroupId group_id, Nanoseconds now, bool mp
     auto client =
         std::make_unique<Client>(Client{.id = id, .group = group, .mps = mps, .sm = mps ? group->spec.sm : 1.0});
     group->members.push_back(client.get());
+    group->busy_at = now;  // its first request is near
     s.clients.emplace(id, std::move(client));
     s.recount(*group);
     s.client_count_changed();
@@ -647,7 +654,9 @@ Nanoseconds Arbiter::next_event() const {
         if (hold.runs() && hold.partner && !hold.measuring) consider(hold.together_since);
     }
     for (const Group* g : s.everyone) {
-        if (!g->running && g->waiting == 0) consider(g->lingers_until);
+        if (g->running || g->waiting > 0) continue;
+        consider(g->lingers_until);
+        if (g->spec.priority == Priority::kLatency && g->clients > 0) consider(g->busy_at + s.p.latency_quiet);
     }
     s.find_waiting();
     if (!s.waiting.empty()) consider(s.policy->next_event(s.waiting, s.clock));

@@ -51,6 +51,7 @@ struct Parameters {
                                             // that ran for minutes it still runs again
     Nanoseconds expect_early = 50'000;      // the device is free so long before a latency client that keeps a period
     Nanoseconds window_latency = 40'000;    // in-flight bounds, by situation
+    Nanoseconds latency_quiet = 10'000'000'000;  // ... and after so long without a request the shared one holds again
     Nanoseconds window_shared = 400'000;
     Nanoseconds window_alone = 8'000'000;
     // Two groups under MPS whose fractions do not fit together (pairs.hpp): how long a trial side by side and, if it

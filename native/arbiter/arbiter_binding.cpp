@@ -100,8 +100,9 @@ Parameters parameters_from(const nb::kwargs& given) {
             read(key, value, "interrupt_loss", p.interrupt_loss) || read(key, value, "cycle_min", p.cycle_min) ||
             read(key, value, "cycle_max", p.cycle_max) || read(key, value, "quantum_min", p.quantum_min) ||
             read(key, value, "cap_block", p.cap_block) || read(key, value, "grace", p.grace) ||
-            read(key, value, "expect_early", p.expect_early) || read(key, value, "hardware_turn", p.hardware_turn) ||
-            read(key, value, "debt_max", p.debt_max) || read(key, value, "window_latency", p.window_latency) ||
+            read(key, value, "latency_quiet", p.latency_quiet) || read(key, value, "expect_early", p.expect_early) ||
+            read(key, value, "hardware_turn", p.hardware_turn) || read(key, value, "debt_max", p.debt_max) ||
+            read(key, value, "window_latency", p.window_latency) ||
             read(key, value, "window_shared", p.window_shared) || read(key, value, "window_alone", p.window_alone) ||
             read(key, value, "pair_trial", p.pair_trial) || read(key, value, "pair_turn", p.pair_turn) ||
             read(key, value, "pair_gain", p.pair_gain) || read(key, value, "pair_again", p.pair_again) ||

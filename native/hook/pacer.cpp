@@ -21,6 +21,9 @@ constexpr uint64_t kWakeUp = 150'000;
 // What a unit counts for that has run for as long as it was thought to.
 constexpr uint64_t kAtLeast = 50'000;
 
+// So long may nothing be completed, beyond what it was thought to take, before it is taken to wait for the host.
+constexpr uint64_t kPatience = 10'000'000;
+
 constexpr size_t kMaxSamples = 64;
 
 }  // namespace
@@ -123,10 +126,22 @@ uint64_t Pacer::mark(Stream& stream, uint64_t window_ns) {
     return inflight_.load(std::memory_order_relaxed);
 }
 
+// What is in flight may wait for something this very thread does next: a word it writes, a host function that needs
+// its lock, the same collective on another device. So no wait for room is for ever.
+uint64_t Pacer::give_up_at(uint64_t now) const {
+    return now + kPatience + std::min(2 * inflight_.load(std::memory_order_relaxed), 4 * kPatience);
+}
+
+bool Pacer::stuck() {
+    std::lock_guard lock(mutex_);
+    return !marks_.empty() && now_ns() > running_since_ + 2 * marks_.front().nanoseconds + kPatience;
+}
+
 // One unit of work is always allowed to wait behind the running one, however long it is: the device must not idle
 // while this thread wakes.
 void Pacer::wait_for_room(std::unique_lock<std::mutex>& lock, uint64_t window_ns) {
-    while (inflight_.load(std::memory_order_relaxed) > window_ns && marks_.size() > 1) {
+    const uint64_t end = give_up_at(now_ns());
+    while (inflight_.load(std::memory_order_relaxed) > window_ns && marks_.size() > 1 && now_ns() < end) {
         uint64_t ns = nap(inflight_.load(std::memory_order_relaxed), window_ns);
         lock.unlock();
         sleep_ns(ns);
@@ -139,7 +154,8 @@ void Pacer::wait_for_room(std::unique_lock<std::mutex>& lock, uint64_t window_ns
 // just before the running one ends. No sleep is that exact, so the last part of the wait spins.
 void Pacer::wait_for_last_moment(std::unique_lock<std::mutex>& lock, uint64_t window_ns) {
     const uint64_t late = now_ns() + 2 * inflight_.load(std::memory_order_relaxed) + kWakeUp;
-    for (uint64_t left; (left = inflight_.load(std::memory_order_relaxed)) > window_ns;) {
+    const uint64_t end = give_up_at(now_ns());
+    for (uint64_t left; (left = inflight_.load(std::memory_order_relaxed)) > window_ns && now_ns() < end;) {
         const uint64_t early = left - window_ns;
         lock.unlock();
         if (now_ns() > late)

@@ -67,6 +67,10 @@ class Pacer {
     uint64_t launches();   // so far, on all streams
     uint64_t completed();  // work so far, ns: what the launches were estimated to take, which is exclusive time
 
+    // Nothing was completed for much longer than the running unit should take: it waits for the host, maybe for a
+    // thread that waits for the token.
+    bool stuck();
+
     uint64_t inflight() const { return inflight_.load(std::memory_order_relaxed); }
 
     // The begin event of a timed launch, or false if this is no moment for it (capture, no events left).
@@ -100,6 +104,7 @@ class Pacer {
     static uint64_t left_unmarked(Stream& stream, uint64_t now);
     void reap();
     void learn();
+    uint64_t give_up_at(uint64_t now) const;
     void wait_for_room(std::unique_lock<std::mutex>& lock, uint64_t window_ns);
     void wait_for_last_moment(std::unique_lock<std::mutex>& lock, uint64_t window_ns);
 

@@ -132,7 +132,7 @@ uint64_t watch_once(Device& device, Watch& watch) {
         bool again = watch.draining != epoch;  // granted anew: the old tail is part of the new hold
         bool lead = inflight <= page.lead_ns.load(std::memory_order_relaxed) ||
                     device.stop_reason.load(std::memory_order_relaxed) == uint32_t(StopReason::kRevoked);
-        if (lead || again) tell_stopped(device, watch.draining, inflight);
+        if (lead || again || device.pacer.stuck()) tell_stopped(device, watch.draining, inflight);
         if (inflight == 0 || again) {
             send(message(device, wire::MessageType::kDrained, watch.draining));
             watch.drained = std::exchange(watch.draining, 0);

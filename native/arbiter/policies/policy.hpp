@@ -18,6 +18,7 @@ struct Group {
     uint32_t waiting = 0;           // clients of it that wait for the token
     Nanoseconds waiting_since = 0;  // when the first of those asked
     bool running = false;           // a client of it holds the token and is not overdue
+    Nanoseconds busy_at = 0;        // when it last ran or waited, if it does not now
     Nanoseconds lingers_until = 0;  // it was stopped in the middle of its work, so it counts as wanting for a moment
     Nanoseconds used = 0;           // device time charged
 

@@ -127,6 +127,20 @@ def test_every_exit_ends(served: Served, machine: Machine, mode: str) -> None:
         os.kill(child, signal.SIGKILL)  # it keeps pipes of ours open
 
 
+@pytest.mark.parametrize("neighbour", [None, "b", "urgent"])
+def test_work_that_waits_for_its_own_thread(served: Served, machine: Machine, neighbour: str | None) -> None:
+    """What is in flight cannot end before the thread has submitted more; so that thread must not wait for it."""
+    served.server.set_group("urgent", priority="latency")
+    others = [machine.start(neighbour, "work", 60)] if neighbour else []
+    for other in others:
+        eventually(lambda other=other: other.rounds() > 3)
+    gated = machine.start("a", "gates", 60)
+    eventually(lambda: gated.rounds() >= 4, 20)
+    for other in others:
+        n = other.rounds()
+        eventually(lambda n=n, other=other: other.rounds() > n + 20, STALL)
+
+
 def _end_of_parent(program: Running) -> tuple[int, str, str]:
     out = program.line()  # its child keeps the pipe open
     return program.wait(10), out, ""

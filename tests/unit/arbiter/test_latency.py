@@ -7,9 +7,9 @@ import pytest
 URGENT, BUSY, OTHER = 1, 2, 3
 
 
-def beside(scene, priority="normal", **urgent):
-    s = scene()
-    s.group("urgent", priority="latency", **urgent)
+def beside(scene, priority="normal", *, urgent=None, **parameters):
+    s = scene(**parameters)
+    s.group("urgent", priority="latency", **(urgent or {}))
     s.group("busy", priority=priority)
     s.client(URGENT, "urgent", wants=True)
     s.client(BUSY, "busy")
@@ -88,7 +88,7 @@ def test_two_of_them_do_not_interrupt_each_other(scene):
 
 
 def test_at_its_maximum_it_loses_the_right(scene):
-    s = beside(scene, max=0.1)
+    s = beside(scene, urgent={"max": 0.1})
     for _ in range(10):
         if URGENT not in s.parked:
             break
@@ -110,3 +110,18 @@ def test_fifo_gives_no_such_right(scene):
     s.stop(URGENT, "idle")
     assert BUSY in s.holders
     assert URGENT not in s.parked
+
+
+def test_its_neighbours_have_little_in_flight_while_it_gets_requests(scene):
+    s = beside(scene, window_shared=400_000, window_latency=40_000, latency_quiet=10_000_000_000)
+    assert s.holders[BUSY]["window"] == 40_000
+    s.to(9_000)
+    assert s.holders[BUSY]["window"] == 40_000
+    s.to(11_100)
+    assert s.holders[BUSY]["window"] == 400_000
+    s.took(URGENT)
+    s.stop(BUSY, "revoked")
+    s.want(BUSY)
+    s.to(s.ms + 0.2)
+    s.stop(URGENT, "idle")
+    assert s.holders[BUSY]["window"] == 40_000
