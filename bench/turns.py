@@ -30,6 +30,12 @@ class Turn:
     tail: int = 0  # what the holder said was still in flight when it stopped
     drained: int | None = None
     wants_again: int | None = None
+    superseded: int | None = None  # by the client's next turn, where the trace has no stop of this one
+
+    def end(self, otherwise: int) -> int:
+        """When it no longer held the token; ``otherwise`` if it still does."""
+        known = self.stopped if self.stopped is not None else self.superseded
+        return otherwise if known is None else known
 
     @property
     def length(self) -> int | None:
@@ -59,6 +65,8 @@ def turns(trace: Iterable[Step]) -> list[Turn]:
     for at, group, client, what, value in trace:
         turn = last.get(client)
         if what in {"grant", "took"}:
+            if turn and turn.stopped is None:
+                turn.superseded = at
             deadline = value if what == "grant" and value > 0 else None
             last[client] = Turn(group, client, at, wanted.pop(client, None), deadline)
             found.append(last[client])
@@ -82,9 +90,7 @@ def turns(trace: Iterable[Step]) -> list[Turn]:
 def held(found: Sequence[Turn], group: str, begin: int, end: int) -> int:
     """ns of [begin, end) that the group held the token."""
     return sum(
-        max(0, min(t.stopped if t.stopped is not None else end, end) - max(t.granted, begin))
-        for t in found
-        if t.group == group and t.granted < end
+        max(0, min(t.end(end), end) - max(t.granted, begin)) for t in found if t.group == group and t.granted < end
     )
 
 
@@ -96,7 +102,7 @@ def nobody(found: Sequence[Turn], begin: int, end: int) -> Iterator[tuple[int, i
             break
         if t.granted > free:
             yield free, t.granted - free
-        free = max(free, t.stopped if t.stopped is not None else end)
+        free = max(free, t.end(end))
     if free < end:
         yield free, end - free
 

@@ -52,6 +52,12 @@ def test_who_held_the_token_and_when_nobody_did() -> None:
     assert list(nobody([], 0, 5)) == [(0, 5)]
 
 
+def test_a_turn_without_a_stop_ends_with_the_next_one() -> None:
+    found = turns([(0, "a", 1, "took", 1), (5 * MS, "a", 1, "took", 2), (7 * MS, "a", 1, "stopped", 0)])
+    assert held(found, "a", 0, 10 * MS) == 7 * MS
+    assert list(nobody(found, 0, 10 * MS)) == [(7 * MS, 3 * MS)]
+
+
 def test_an_undisturbed_run_has_nothing_unusual() -> None:
     found = turns(alternating())
     assert not [u for u in unusual(found, 0, 200 * MS) if "nobody" not in u.words]
