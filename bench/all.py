@@ -116,7 +116,7 @@ def results(out: Path) -> str:
         parts += [f"\n{path.stem}: {heading(document['about'])}", *map(line, rows)]
         if document.get("latencies"):
             parts += ["", table(document["latencies"])]
-        for kind in ("skipped", "failed"):
+        for kind in ("skipped", "failed", "doubtful"):
             parts += [f"{kind}: {entry['scenario']}: {entry['why']}" for entry in document.get(kind, [])]
         verdicts = [row.verdict for row in rows]
         parts.append(f"{path.stem}: {verdicts.count('met')} targets met, {verdicts.count('missed')} missed")

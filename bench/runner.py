@@ -12,6 +12,7 @@ from typing import ClassVar
 from machine import Client, Machine, end_on_signals
 from mps import MpsError
 from report import Report
+from windows import worst_window
 
 CONFIGS: dict[str, list[str]] = {
     "100us": ["--kernel-us", "100", "--batch", "10"],
@@ -25,6 +26,7 @@ CONFIGS: dict[str, list[str]] = {
     "batches of 100x100us, full": ["--kernel-us", "100", "--batch", "100", "--marks", "10", "--shape", "full"],
     "graph of 200x100us": ["--kernel-us", "100", "--batch", "200", "--graph"],
 }
+UNEVEN = 0.05  # of the mean rate, in a quarter of a second
 
 
 class Bench:
@@ -40,6 +42,15 @@ class Bench:
         self.length = seconds
         self.report = report
         self.rates: dict[str, float] = {}
+
+    def doubt(self, config: str, off: float) -> None:
+        """Says so when the baseline itself was uneven: every ratio to it is as doubtful."""
+        if off > UNEVEN:
+            words = (
+                f"{config}, alone: a quarter of a second was off by {off:.2f} from the mean: this machine is not quiet"
+            )
+            print(f"doubtful: {words}", flush=True)
+            self.report.put("doubtful", {"scenario": config, "why": words})
 
     @classmethod
     def options(cls, parser: argparse.ArgumentParser) -> None:
@@ -69,6 +80,7 @@ class Bench:
         if config not in self.rates:
             (c,) = self.machine.run([Client(self.work(config))], None, self.length)
             self.rates[config] = c.result["work_s"] / c.result["seconds"]
+            self.doubt(config, worst_window(c.done, 1.0, self.rates[config], 0, self.length, window=0.25))
         return self.rates[config]
 
 
