@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 BIN := $(VENV)/bin
 BUILD := build/native
 STAMP := $(VENV)/.gemlet-setup
-NATIVE_SOURCES = $(shell git ls-files 'native/*.cpp' 'native/*.hpp' 'native/*.h' 'bench/*.cpp')
+NATIVE_SOURCES = $(shell git ls-files 'native/*.cpp' 'native/*.hpp' 'native/*.h' 'bench/*.cpp' 'bench/*.hpp')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -77,7 +77,7 @@ protocol: $(STAMP)  ## the kubelet's messages anew from src/gemlet/kube/protocol
 	@cd src && $(abspath $(BIN))/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. gemlet/kube/protocol/*.proto
 
 .PHONY: bench
-bench: setup  ## every benchmark in bench/; ARGS='--simulate' goes to each
+bench: setup  ## the benchmarks, into build/bench; ARGS='--quick --simulate' goes to bench/all.py
 	@ARGS="$(ARGS)" .ci/bench $(VENV)
 
 .PHONY: clean

@@ -50,7 +50,7 @@ bool Server::answer(Client& client, Message message, Status status, const std::s
     std::memset(message.text, 0, sizeof message.text);
     text.copy(message.text, sizeof message.text - 1);
     iovec part{&message, sizeof message};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 3)] = {};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 4)] = {};
     msghdr header{};
     header.msg_iov = &part;
     header.msg_iovlen = 1;
@@ -121,6 +121,7 @@ void Server::stopped(Device& device, Attachment& a, const Message& message, Nano
     auto tail = Nanoseconds(std::min<uint64_t>(message.tail_ns, 60'000'000'000u));
     bool wants = message.flags & wire::kStillWants;
     a.state = wants ? "waits" : "idle";
+    read_progress(device);
     device.arbiter->stopped(a.id, reason, tail, now);
     if (wants) device.arbiter->want(a.id, now);
     futex_wake_all(a.page->token);
@@ -226,17 +227,21 @@ bool Server::attach(Client& client, const Message& message) {
     a.id = next_attachment_++;
     a.client = &client;
     a.slot = *slot;
+    a.mps = message.flags & wire::kUnderMps;
     a.page->attached = 1;
     a.page->deadline_ns = wire::kNever;
     a.page->window_ns = uint64_t(options_.arbiter.window_alone);
     a.page->lead_ns = uint64_t(options_.lead);
     device.attachments[a.id] = std::move(attachment);
-    device.arbiter->add_client(a.id, group_on(device, group, now), now);
+    device.arbiter->add_client(a.id, group_on(device, group, now), now, a.mps);
     reply.header.device = uint32_t(client.devices.size());
     reply.slot = *slot;
     client.devices.emplace_back(&device, &a);
     apply(device, now);
-    bool sent = answer(client, reply, Status::kOk, "", {a.page.fd(), ledger.limits_fd(), ledger.ledger_fd()});
+    const bool latency = group.settings.spec.priority == arbiter::Priority::kLatency;
+    bool sent = answer(client, reply, Status::kOk, "",
+                       {a.page.fd(), ledger.limits_fd(), ledger.ledger_fd(),
+                        latency ? device.page.fd() : device.page_to_read.get()});
     a.page.close_fd();
     return sent;
 }

@@ -73,6 +73,7 @@ struct Attachment {
     Shared<wire::ClientPage> page{"gemlet-page", Access::kReadWrite};
     uint32_t epoch = 0;
     uint32_t contexts = 0;
+    bool mps = false;
     const char* state = "idle";  // for people
 };
 
@@ -83,6 +84,8 @@ struct Device {
     std::string policy;
     uint64_t context_estimate = 0;
     bool measured = false;  // somebody calls set_process_memory() for it
+    Shared<wire::DevicePage> page{"gemlet-device", Access::kReadWrite};
+    Descriptor page_to_read{reopen_read_only(page.fd())};
     std::unique_ptr<Arbiter> arbiter;
     std::map<std::string, GroupId> groups;  // those with clients here, now or before
     std::map<std::string, std::unique_ptr<Ledger>> ledgers;

@@ -180,6 +180,7 @@ void Server::tick() {
     Nanoseconds now = clock();
     for (auto& device : devices_) {
         if (device->arbiter->next_event() > now) continue;
+        read_progress(*device);
         device->arbiter->tick(now);
         apply(*device, now);
     }

@@ -31,6 +31,7 @@ struct ClientView {
     const char* state;
     uint64_t memory, unledgered, launches;
     uint32_t contexts;
+    bool mps;
     Nanoseconds since;
 };
 
@@ -42,12 +43,20 @@ struct GroupView {
     std::vector<ClientView> clients;
 };
 
+// Two groups under MPS that may run side by side; speeds are of that alone, 0 if never tried.
+struct PairView {
+    std::string a, b;
+    arbiter::PairState state;
+    double speed_a, speed_b;
+};
+
 struct DeviceView {
     Uuid uuid;
     int index;
     std::string policy;
     uint64_t ignored;
     std::vector<GroupView> groups;
+    std::vector<PairView> pairs;
 };
 
 struct ServerView {
@@ -123,6 +132,7 @@ class Server {
     // grants.cpp
     void apply(Device& device, Nanoseconds now);
     void grant(Attachment& attachment, const Action& action);
+    static void read_progress(Device& device);
 
     // groups.cpp
     Device& device_for(const Uuid& uuid, int index);

@@ -43,3 +43,14 @@ free, total, pointer = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_uint64()
 cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
 print(total.value, cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(int(sys.argv[1]))))
 """
+
+MULTIPROCESSORS = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+cuda.cuInit(0)
+context, count = ctypes.c_void_p(), ctypes.c_int()
+cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+cuda.cuCtxSetCurrent(context)
+cuda.cuDeviceGetAttribute(ctypes.byref(count), 16, 0)
+print(count.value)
+"""

@@ -31,6 +31,9 @@ class NotExecutable(GemletError):
 @options.maximum("RUN")
 @click.option("--memory", type=options.Size(), help="Limit of device memory: 8GiB, 500MB")
 @click.option("--priority", type=click.Choice(options.PRIORITIES), help="Class of the group; default: normal")
+@options.multiprocessors("RUN")
+@options.workload
+@click.option("--no-mps", is_flag=True, help="Stay outside of MPS also where it runs")
 @click.option("--device", type=click.IntRange(min=0), metavar="N", help="Show the program this device only")
 @options.simulate
 @click.option("--strict", is_flag=True, help="Fail rather than run unmanaged when the daemon is lost")
@@ -45,6 +48,9 @@ def command(
     maximum: float | None,
     memory: int | None,
     priority: str | None,
+    sm: float | None,
+    workload: str | None,
+    no_mps: bool,
     device: int | None,
     simulate: bool,
     strict: bool,
@@ -57,6 +63,7 @@ def command(
     gemlet run -- python train.py
     gemlet run --min 30% --max 60% --memory 8GiB -- python train.py --lr 0.1
     gemlet run --group team --device 1 -- ./a.out
+    gemlet run --sm 30% -- python serve.py
     gemlet run --simulate -- ./a.out
 
     A daemon is started if none runs. The program's exit code is passed on; 125 is a failure of gemlet itself,
@@ -68,12 +75,25 @@ def command(
     index = None
     if device is not None:
         shown, index = environment.choose_device(device, base)
-    limits = {"min": minimum, "max": maximum, "memory": memory, "priority": priority}
+    limits = {"min": minimum, "max": maximum, "memory": memory, "priority": priority, "sm": sm}
+    limits["workload"] = workload
     asked = {name: value for name, value in limits.items() if value is not None}
     with autostart.find_or_start(address.candidates(socket, simulate=simulate)) as daemon:
-        joined = daemon.call("join", group=group, command=program[0], limits=asked, device=index)
+        joined = daemon.call(
+            "join",
+            group=group,
+            command=program[0],
+            limits=asked,
+            device=index,
+            mps=not no_mps,
+            pipe_directory=environment.own_pipe_directory(base),
+        )
     membership = environment.Membership(
-        group=joined["group"], socket=joined["socket"], strict=strict, machine=joined["machine"]
+        group=joined["group"],
+        socket=joined["socket"],
+        strict=strict,
+        machine=joined["machine"],
+        mps=joined.get("environment", {}),  # a daemon of an older version has none
     )
     if not quiet:
         click.echo(granted_line(joined, device), err=True)
@@ -87,6 +107,9 @@ def granted_line(joined: dict[str, Any], device: int | None) -> str:
     parts = [f"{format_share(granted['min'])} guaranteed", f"up to {format_share(granted['max'])}"]
     if granted["memory"] is not None:
         parts.append(f"{format_size(granted['memory'])} of memory")
+    if granted["sm"] < 1:
+        sm = f"{format_share(granted['sm'])} of the multiprocessors"
+        parts.append(sm if joined.get("sm_in_force") else f"{sm} (not in force: not under MPS)")
     if granted["priority"] != "normal":
         parts.append(f"priority {granted['priority']}")
     if device is not None:

@@ -34,6 +34,7 @@ class Server(Protocol):
         weight: float,
         sm: float,
         priority: str,
+        workload: str,
         memory: int | None,
         users: Sequence[int] | None,
     ) -> None:
@@ -80,6 +81,7 @@ class ClientUsage(msgspec.Struct, frozen=True, kw_only=True):
     unledgered: int = 0
     launches: int = 0
     contexts: int = 0
+    mps: bool = False
     since_ns: int = 0
 
 
@@ -90,6 +92,7 @@ class GroupUsage(msgspec.Struct, frozen=True, kw_only=True):
     weight: float = 1.0
     sm: float = 1.0
     priority: str = "normal"
+    workload: str = "unknown"
     target: float = 0.0
     used_ns: int = 0
     memory_limit: int | None = None
@@ -102,12 +105,24 @@ class GroupUsage(msgspec.Struct, frozen=True, kw_only=True):
     clients: tuple[ClientUsage, ...] = ()
 
 
+class PairUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Two groups under MPS that run side by side ("together"), in turns ("apart"), or are yet to be tried ("unknown").
+
+    speeds: of each beside the other, 1 is its speed alone; 0 before the first trial.
+    """
+
+    groups: tuple[str, str]
+    state: str
+    speeds: tuple[float, float]
+
+
 class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True):
     uuid: bytes
     index: int = 0
     policy: str = ""
     ignored: int = 0
     groups: tuple[GroupUsage, ...] = ()
+    pairs: tuple[PairUsage, ...] = ()
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import fcntl
 import mmap
 import os
 import socket
@@ -11,12 +12,12 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-MAGIC, VERSION = 0x314D4547, 1
+MAGIC, VERSION = 0x314D4547, 2
 HELLO, WELCOME, ATTACH, ATTACHED, WANT, TOOK, STOPPED, DRAINED, CONTEXT, REFUSED = range(1, 11)
 OK, MISMATCH, DENIED, UNKNOWN, FULL, MALFORMED = range(6)
 BLOCKED, RUN, PARKED, REVOKED, STOPPING = range(5)
 DEADLINE, IDLE, BY_REVOCATION, EXIT = range(4)
-CREATE_GROUP, STILL_WANTS = 1, 1
+CREATE_GROUP, STILL_WANTS, UNDER_MPS = 1, 1, 1
 NEVER = NO_LIMIT = 2**64 - 1
 
 # magic version type device epoch | status reason client slot pid flags | time tail value | uuid group text
@@ -25,6 +26,7 @@ OFFSETS = {
     "Message.status": 16, "Message.time_ns": 40, "Message.uuid": 64, "Message.group": 80, "Message.text": 336,
     "ClientPage.token": 0, "ClientPage.contended": 4, "ClientPage.deadline_ns": 8, "ClientPage.window_ns": 16,
     "ClientPage.lead_ns": 24, "ClientPage.attached": 32, "ClientPage.contexts": 36, "ClientPage.launches": 64,
+    "ClientPage.work_ns": 72, "ClientPage.beside": 40, "DevicePage.urgent": 0,
     "GroupLimits.memory_limit": 0, "GroupLimits.unledgered": 8, "GroupLimits.context_estimate": 16,
     "GroupLimits.slot_count": 24, "GroupLedger.lock": 0, "GroupLedger.slots": 64,
 }  # fmt: skip
@@ -90,7 +92,7 @@ class RawClient:
         self.socket.send(pack(kind, device=self.device, **fields))
 
     def receive(self) -> Answer:
-        data, ancillary, _, _ = self.socket.recvmsg(MESSAGE.size, socket.CMSG_SPACE(12))
+        data, ancillary, _, _ = self.socket.recvmsg(MESSAGE.size, socket.CMSG_SPACE(16))
         if not data:
             raise ConnectionError("dropped")
         fields = MESSAGE.unpack(data)
@@ -105,14 +107,15 @@ class RawClient:
         self.send(kind, **fields)
         return self.receive()
 
-    def attach(self, uuid: bytes = bytes(16)) -> RawClient:
-        answer = self.ask(ATTACH, uuid=uuid)
+    def attach(self, uuid: bytes = bytes(16), *, flags: int = 0) -> RawClient:
+        answer = self.ask(ATTACH, uuid=uuid, flags=flags)
         assert answer.status == OK, answer
         self.device, self.slot = answer.device, answer.slot
-        page, limits, ledger = answer.descriptors
+        page, limits, ledger, device = answer.descriptors
         self.page = Page("ClientPage", page, 128)
         self.limits = Page("GroupLimits", limits, 64, writable=False)
         self.ledger = Page("GroupLedger", ledger, 64 + 8 * 1024)
+        self.shared = Page("DevicePage", device, 64, writable=fcntl.fcntl(device, fcntl.F_GETFL) & os.O_RDWR != 0)
         return self
 
     @property
