@@ -64,6 +64,7 @@ void Server::set_group(const GroupSettings& settings) {
         }
         if (auto ledger = device->ledgers.find(settings.spec.name); ledger != device->ledgers.end())
             ledger->second->set_limit(settings.memory.value_or(wire::kNoLimit));
+        set_resident(*device, settings, now);
     }
     wake();
 }
@@ -87,6 +88,7 @@ void Server::forget_group(const std::string& name) {
     for (auto& device : devices_) {
         if (auto known = device->groups.find(name); known != device->groups.end()) {
             device->arbiter->remove_group(known->second, now);
+            device->residency.remove_group(known->second);
             device->groups.erase(known);
         }
         device->ledgers.erase(name);

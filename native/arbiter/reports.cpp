@@ -42,20 +42,35 @@ ServerView Server::view() {
     ServerView v{clock(), denied_, {}, {}};
     for (auto& [name, group] : groups_) v.groups.push_back(group.settings);
     for (auto& device : devices_) {
-        DeviceView d{device->uuid, device->index, device->policy, device->arbiter->ignored(), {}};
+        DeviceView d{device->uuid, device->index,    device->policy,           device->arbiter->ignored(),
+                     {},           device->capacity, device->residency.held(), device->residency.host_promised()};
         // Once over the clients: with thousands of groups, a search for each group's would keep clients waiting.
         std::unordered_map<std::string_view, std::vector<ClientView>> clients;
+        auto residency = residencies(*device, v.now);
         for (auto& [id, a] : device->attachments) {
             const Ledger& ledger = *device->ledgers.at(a->client->group);
-            clients[a->client->group].push_back({a->client->id, a->client->pid, a->client->uid, a->client->command,
-                                                 a->state, ledger.used(a->slot), ledger.unledgered(a->slot),
-                                                 a->page->launches.load(), a->contexts, a->client->since});
+            clients[a->client->group].push_back({a->client->id,
+                                                 a->client->pid,
+                                                 a->client->uid,
+                                                 a->client->command,
+                                                 a->state,
+                                                 ledger.used(a->slot),
+                                                 ledger.unledgered(a->slot),
+                                                 a->page->launches.load(),
+                                                 a->contexts,
+                                                 a->client->since,
+                                                 {}});
+            if (!a->movable) continue;
+            const wire::ResidencyPage& page = *a->movable->page;
+            clients[a->client->group].back().movable = {residency[id], page.moved_out.load(), page.moved_in.load(),
+                                                        page.dropped.load()};
         }
         for (GroupUsage& usage : device->arbiter->usage(v.now)) {
-            GroupView g{std::move(usage), {}, 0, 0, false, {}};
+            GroupView g{std::move(usage), {}, {}, 0, 0, false, {}};
             const std::string& name = g.usage.spec.name;
             if (auto group = groups_.find(name); group != groups_.end()) {
                 g.memory_limit = group->second.settings.memory;
+                g.resident_limit = group->second.settings.resident;
                 g.made_by_client = group->second.made_by_client;
             }
             auto ledger = device->ledgers.find(name);

@@ -99,6 +99,7 @@ void Residency::report(ClientId client, uint64_t mapped, uint32_t seen, bool com
     const auto found = members_.find(client);
     if (found == members_.end()) return;
     Member& m = found->second;
+    if (m.mapped == mapped && m.seen == seen && m.complete == complete) return;
     m.mapped = mapped;
     m.seen = seen;
     const bool arrived = complete && !m.complete;
@@ -118,6 +119,7 @@ void Residency::want(ClientId client, Nanoseconds now) {
     const auto found = members_.find(client);
     if (found == members_.end()) return;
     Member& m = found->second;
+    if (m.active && (m.in || m.queued != kNever)) return;
     m.active = true;
     if (!m.in && m.queued == kNever) m.queued = now;
     settle(now);
@@ -126,8 +128,10 @@ void Residency::want(ClientId client, Nanoseconds now) {
 void Residency::idle(ClientId client, Nanoseconds now) {
     const auto found = members_.find(client);
     if (found == members_.end() || !found->second.active) return;
-    found->second.active = false;
-    found->second.idle_since = now;
+    Member& m = found->second;
+    m.active = false;
+    m.idle_since = now;
+    if (!m.in) m.queued = kNever;
     settle(now);
 }
 
@@ -394,13 +398,15 @@ bool Residency::within() const {
 }
 
 bool Residency::fits_fixed(uint64_t bytes) const {
-    if (capacity_ == kUnlimited) return true;
-    uint64_t fixed = bytes, largest = 0;
-    for (const auto& [id, m] : members_) {
-        fixed = plus(fixed, m.fixed);
-        largest = std::max(largest, m.movable);
+    for (const auto& [id, member] : members_) {
+        for (const Scope& scope : scopes_of(member)) {
+            uint64_t largest = 0;
+            for (const auto& [other_id, m] : members_)
+                if (scope.has(m)) largest = std::max(largest, m.movable);
+            if (plus(largest, bytes) > room(scope)) return false;
+        }
     }
-    return plus(fixed, largest) <= capacity_;
+    return true;
 }
 
 uint64_t Residency::ceiling(ClientId client) const {

@@ -152,7 +152,8 @@ void Server::wake() {
 
 void Server::arm_timer() {
     Nanoseconds next = kNever;
-    for (auto& device : devices_) next = std::min(next, device->arbiter->next_event());
+    for (auto& device : devices_)
+        next = std::min({next, device->arbiter->next_event(), device->residency.next_event()});
     if (gone_ > 0)
         for (auto& [id, client] : clients_) next = std::min(next, client->booked_until);
     itimerspec when{};
@@ -166,8 +167,10 @@ void Server::arm_timer() {
 void Server::tick() {
     Nanoseconds now = clock();
     for (auto& device : devices_) {
-        if (device->arbiter->next_event() > now) continue;
+        if (std::min(device->arbiter->next_event(), device->residency.next_event()) > now) continue;
         device->arbiter->tick(now);
+        device->residency.tick(now);
+        settle_residency(*device, now);
         apply(*device, now);
     }
     release_if([](const Client& client, int64_t at) { return client.booked_until <= at; }, now);
@@ -234,9 +237,12 @@ void Server::drop(Client& client, const char* why) {
     Nanoseconds now = clock();
     for (auto [device, attachment] : client.devices) {
         device->arbiter->remove_client(attachment->id, now);
+        device->residency.leave(attachment->id, now);
+        client.residencies.emplace_back(device, attachment->id);
         client.slots.emplace_back(device->ledgers.at(client.group).get(), attachment->slot);
         attachment->page->attached = 0;
         device->attachments.erase(attachment->id);
+        settle_residency(*device, now);
         apply(*device, now);
     }
     client.devices.clear();
@@ -253,6 +259,7 @@ void Server::drop(Client& client, const char* why) {
 void Server::release(Client& client) {
     if (client.gone()) --gone_;
     for (auto [ledger, slot] : client.slots) ledger->give_slot(slot);
+    leave_residency(client, clock());
     if (!client.group.empty()) leave_group(client.group);
     clients_.erase(client.id);
 }

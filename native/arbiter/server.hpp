@@ -21,6 +21,13 @@ struct ServerOptions {
     // device runs dry: about what two wake-ups of sleeping CPUs take.
     Nanoseconds lead = 400'000;
     size_t trace = 0;  // steps to remember; 0: none
+    // Bytes of the host's memory, on each device, that clients' memory may move to.
+    uint64_t host_memory = arbiter::kUnlimited;
+};
+
+struct MovableView {
+    ResidencyUsage usage;
+    uint64_t moved_out, moved_in, dropped;
 };
 
 struct ClientView {
@@ -32,11 +39,12 @@ struct ClientView {
     uint64_t memory, unledgered, launches;
     uint32_t contexts;
     Nanoseconds since;
+    std::optional<MovableView> movable;
 };
 
 struct GroupView {
     GroupUsage usage;
-    std::optional<uint64_t> memory_limit;
+    std::optional<uint64_t> memory_limit, resident_limit;
     uint64_t memory_used, unledgered;
     bool made_by_client;
     std::vector<ClientView> clients;
@@ -48,6 +56,8 @@ struct DeviceView {
     std::string policy;
     uint64_t ignored;
     std::vector<GroupView> groups;
+    std::optional<uint64_t> capacity;
+    uint64_t held, host_promised;  // bytes clients have on the device, and may have to have on the host
 };
 
 struct ServerView {
@@ -65,6 +75,8 @@ class Server {
     // A socket for clients; `group` fixes the group of whoever comes through it.
     void listen(const std::string& path, std::optional<std::string> group, mode_t mode);
     void add_device(const Uuid& uuid, int index, const std::string& policy, uint64_t context_estimate);
+    // `bytes` of the device for all its clients; none: as much as it has. For clients that come from now on.
+    void set_capacity(const Uuid& uuid, std::optional<uint64_t> bytes);
     void set_group(const GroupSettings& settings);  // creates, or changes a live one; throws std::invalid_argument
     bool remove_group(const std::string& name);     // false while it has clients
     // What the driver holds for a process in all (NVML); what its ledger does not explain is booked as unledgered.
@@ -118,6 +130,17 @@ class Server {
     static void publish_contexts(Attachment& attachment);
     bool answer(Client& client, wire::Message message, wire::Status status, const std::string& text,
                 const std::vector<int>& descriptors = {});
+
+    // residency_server.cpp
+    static bool limits_residency(const Device& device);
+    void join_residency(Device& device, Attachment& attachment, const Group& group, Nanoseconds now);
+    void set_resident(Device& device, const GroupSettings& settings, Nanoseconds now);
+    void admit(Device& device, Attachment& attachment, const wire::Message& message, Nanoseconds now);
+    void make_room(Device& device, Attachment& attachment, const wire::Message& message, Nanoseconds now);
+    bool withheld(Device& device, Attachment& attachment, Nanoseconds now);  // a want that is to wait
+    void settle_residency(Device& device, Nanoseconds now);
+    void leave_residency(Client& client, Nanoseconds now);
+    static std::unordered_map<ClientId, ResidencyUsage> residencies(const Device& device, Nanoseconds now);
 
     // grants.cpp
     void apply(Device& device, Nanoseconds now);

@@ -16,6 +16,7 @@
 #include "memory_books.h"
 #include "own_calls.h"
 #include "reentry.h"
+#include "swap.h"
 #include "wire.h"
 
 namespace gemlet::hook {
@@ -100,6 +101,7 @@ CUresult create(CUcontext* context, CUdevice device, Call&& call) {
 void context_is_gone(CUcontext context) {
     generation.fetch_add(1, std::memory_order_release);
     forget_context(context);
+    swap_context_gone(context);
 }
 
 template <class Call>
@@ -316,6 +318,8 @@ CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
     if (device < 0) return result;
     refresh_elastic(device);
     MemoryView view = memory_view(device);
+    // What is free now says nothing where others' memory can move away.
+    if (swap_active() && free) *free = swap_free_bytes(device, *free, view.limit - std::min(view.limit, view.used));
     if (view.limit == gemlet::wire::kNoLimit) return result;
     const uint64_t left = view.used < view.limit ? view.limit - view.used : 0;
     if (free) *free = std::min<uint64_t>(*free, left);
