@@ -30,6 +30,7 @@ Device& Server::device_for(const Uuid& uuid, int index) {
     device->index = index;
     device->policy = options_.policy;
     device->arbiter = std::make_unique<Arbiter>(options_.policy, options_.arbiter);
+    device->residency = Residency(options_.residency);
     devices_.push_back(std::move(device));
     return *devices_.back();
 }

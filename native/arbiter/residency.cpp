@@ -85,6 +85,7 @@ void Residency::adopt(ClientId client, uint64_t bytes, uint64_t mapped, Nanoseco
     m.mapped = m.committed = std::min(mapped, bytes);
     m.allowed = m.committed;
     m.complete = m.mapped == m.movable;
+    orders_.push_back({client, m.allowed, ++m.number});  // also if it is never changed: it waits for a first one
     settle(now);
 }
 

@@ -23,6 +23,7 @@ struct ServerOptions {
     size_t trace = 0;  // steps to remember; 0: none
     // Bytes of the host's memory, on each device, that clients' memory may move to.
     uint64_t host_memory = arbiter::kUnlimited;
+    arbiter::ResidencyParameters residency;
 };
 
 struct MovableView {

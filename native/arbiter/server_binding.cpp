@@ -43,6 +43,18 @@ ServerOptions options_from(const std::string& policy, nb::kwargs given) {
         options.host_memory = nb::cast<std::optional<uint64_t>>(given["host_memory"]).value_or(kUnlimited);
         nb::del(given["host_memory"]);
     }
+    const auto take = [&](const char* name, auto& value) {
+        if (!given.contains(name)) return;
+        value = nb::cast<std::remove_reference_t<decltype(value)>>(given[name]);
+        nb::del(given[name]);
+    };
+    take("epoch_overhead", options.residency.overhead);
+    take("epoch_min", options.residency.epoch_min);
+    take("epoch_max", options.residency.epoch_max);
+    if (!(options.residency.overhead > 0 && options.residency.overhead < 1))
+        throw std::invalid_argument("epoch_overhead must be in (0, 1)");
+    if (options.residency.epoch_min <= 0 || options.residency.epoch_max < options.residency.epoch_min)
+        throw std::invalid_argument("epoch_min must be in (0, epoch_max]");
     options.arbiter = parameters_from(given);
     return options;
 }

@@ -303,6 +303,7 @@ bool SwapSpace::all_resident() const {
 void SwapSpace::adopt_order() {
     wire::ResidencyPage& p = *page.load(std::memory_order_acquire);
     const uint32_t order = p.order.load(std::memory_order_acquire);
+    if (order == 0 && &p != &unmanaged) return;  // a daemon that has not spoken yet
     limit = p.allowed.load(std::memory_order_acquire);
     p.seen.store(order, std::memory_order_release);
 }

@@ -5,9 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,6 +17,9 @@ HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent / "robustness"))
 sys.path.append(str(HERE))
 from hurt_machine import CONTEXT, Machine, Running, Served, eventually  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 MIB = 1 << 20
 
@@ -89,6 +91,11 @@ class Swapping:
             c["movable"] or {} for g in self.device()["groups"] for c in g["clients"] if c["pid"] == program.running.pid
         )
 
+    def most(self) -> int:
+        """The most MiB that were ever in use on the device at once, beside the contexts of two programs."""
+        bytes_ = int(_ask(self.machine, "c.gemletSimMostMemory(0, ctypes.byref(n)); print(n.value)"))
+        return (bytes_ - 2 * CONTEXT) // MIB
+
     def resident(self, program: Program) -> int:
         """MiB on the device."""
         return int(self.memory(program)["resident"]) // MIB
@@ -102,7 +109,8 @@ class Swapping:
 def swapping(tmp_path_factory: pytest.TempPathFactory, program: Path) -> Iterator[Callable[..., Swapping]]:
     from gemlet import _native
 
-    machine = Machine(tmp_path_factory.mktemp("m"), program)
+    folder = tmp_path_factory.mktemp("m")
+    machine = Machine(folder, program)
     servers: list[Any] = []
 
     def make(capacity: int | None = None, *, host: int | None = None, **options: Any) -> Swapping:
@@ -126,10 +134,12 @@ def swapping(tmp_path_factory: pytest.TempPathFactory, program: Path) -> Iterato
 
 
 def _uuid(machine: Machine) -> str:
-    code = (
-        "import ctypes; c = ctypes.CDLL('libcuda.so.1'); c.cuInit(0); b = (ctypes.c_ubyte * 16)();"
-        "c.cuDeviceGetUuid(b, 0); print(bytes(b).hex())"
-    )
+    return _ask(machine, "c.cuInit(0); b = (ctypes.c_ubyte * 16)(); c.cuDeviceGetUuid(b, 0); print(bytes(b).hex())")
+
+
+def _ask(machine: Machine, question: str) -> str:
+    """What the simulated driver answers, without the hook."""
+    code = f"import ctypes; c = ctypes.CDLL('libcuda.so.1'); n = ctypes.c_ulonglong(); {question}"
     done = subprocess.run(
         [sys.executable, "-c", code], env=machine.environment(None), capture_output=True, text=True, check=True
     )

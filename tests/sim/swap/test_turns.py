@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from hurt_machine import eventually
 
 pytestmark = pytest.mark.timeout(120)
 MIB = 1 << 20
-Make = Callable[..., Any]
+
+Make = "Callable[..., Any]"
 
 
 def test_memory_goes_and_comes_back_as_it_was(swapping: Make) -> None:

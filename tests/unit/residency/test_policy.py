@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 GIB = 1 << 30
 MS = 1_000_000
-Make = Callable[..., Any]
+
+Make = "Callable[..., Any]"
 
 
 def test_nothing_moves_while_everything_fits(scene: Make) -> None:
@@ -203,6 +201,7 @@ def test_a_client_that_comes_with_memory_is_counted_before_anything_is_given_awa
     s.movable[0], s.mapped[0] = 80 * GIB, 70 * GIB
     s.residency.adopt(0, 80 * GIB, 70 * GIB, 0)
     s.collect()
+    assert s.orders[0][1] > 0  # it is told even if nothing changes
     s.client(1, bytes_=50 * GIB)
     s.obey(1)
     assert s.mapped[1] <= 30 * GIB

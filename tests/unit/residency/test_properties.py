@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from hypothesis import given, settings
@@ -10,7 +9,8 @@ from hypothesis import strategies as st
 
 CAPACITY, HOST, RESIDENT = 100, 120, 40
 CLIENTS = 4
-Make = Callable[..., Any]
+
+Make = "Callable[..., Any]"
 
 client = st.integers(0, CLIENTS - 1)
 steps = st.lists(
