@@ -44,6 +44,19 @@ bool Server::limits_residency(const Device& device) {
                        [](const auto& entry) { return entry.second->movable != nullptr; });
 }
 
+void Server::set_host_memory(uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    host_memory_ = bytes;
+}
+
+// What other devices' clients may not need.
+uint64_t Server::host_left(const Device& device) const {
+    uint64_t others = 0;
+    for (const auto& other : devices_)
+        if (other.get() != &device && limits_residency(*other)) others += other->residency.host_promised();
+    return host_memory_ - std::min(host_memory_, others);
+}
+
 void Server::set_capacity(const Uuid& uuid, std::optional<uint64_t> bytes) {
     std::lock_guard lock(mutex_);
     Nanoseconds now = clock();
@@ -68,10 +81,9 @@ void Server::set_resident(Device& device, const GroupSettings& settings, Nanosec
 
 void Server::join_residency(Device& device, Attachment& a, const Group& group, Nanoseconds now) {
     if (device.capacity || group.settings.resident) {
-        uint64_t bytes = std::min(options_.host_memory, kArenaMost) / kSegment * kSegment;
+        uint64_t bytes = std::min(host_memory_, kArenaMost) / kSegment * kSegment;
         a.movable = std::make_unique<Movable>(std::max(bytes, kSegment));
     }
-    device.residency.set_host(options_.host_memory);
     GroupId id = group_on(device, groups_.at(group.settings.spec.name), now);
     device.residency.set_group(id, group.settings.resident.value_or(arbiter::kUnlimited),
                                share_of(group.settings.spec), now);
@@ -93,6 +105,7 @@ void Server::admit(Device& device, Attachment& a, const wire::Message& message, 
     settle_residency(device, now);  // on what is there now: ledgers change without a message
     wire::ResidencyPage& page = *a.movable->page;
     Refusal refusal = Refusal::kNone;
+    device.residency.set_host(host_left(device));
     if (message.flags & wire::kAdopt)
         device.residency.adopt(a.id, message.value, page.mapped.load(), now);
     else

@@ -70,7 +70,8 @@ Server::Server(ServerOptions options)
       timer_(checked(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC), "timerfd_create")),
       wake_(checked(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd")),
       events_ready_(checked(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd")),
-      spare_(open("/dev/null", O_RDONLY | O_CLOEXEC)) {
+      spare_(open("/dev/null", O_RDONLY | O_CLOEXEC)),
+      host_memory_(options_.host_memory) {
     Arbiter probe(options_.policy, options_.arbiter);  // an unknown policy is the caller's mistake, now and not later
     rlimit files;
     if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {

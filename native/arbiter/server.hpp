@@ -21,7 +21,7 @@ struct ServerOptions {
     // device runs dry: about what two wake-ups of sleeping CPUs take.
     Nanoseconds lead = 400'000;
     size_t trace = 0;  // steps to remember; 0: none
-    // Bytes of the host's memory, on each device, that clients' memory may move to.
+    // Bytes of the host that clients' memory may move to, of all devices together.
     uint64_t host_memory = arbiter::kUnlimited;
     arbiter::ResidencyParameters residency;
 };
@@ -77,6 +77,7 @@ class Server {
     void listen(const std::string& path, std::optional<std::string> group, mode_t mode);
     void add_device(const Uuid& uuid, int index, const std::string& policy, uint64_t context_estimate);
     // `bytes` of the device for all its clients; none: as much as it has. For clients that come from now on.
+    void set_host_memory(uint64_t bytes);
     void set_capacity(const Uuid& uuid, std::optional<uint64_t> bytes);
     void set_group(const GroupSettings& settings);  // creates, or changes a live one; throws std::invalid_argument
     bool remove_group(const std::string& name);     // false while it has clients
@@ -86,6 +87,7 @@ class Server {
     struct Seen {
         uint64_t memory;
         uint32_t contexts;
+        uint64_t moved;  // bytes of its memory that left the device or came back
     };
     void set_process_memory(const Uuid& uuid, pid_t pid, uint64_t bytes, std::optional<Seen> seen = {});
 
@@ -133,6 +135,7 @@ class Server {
                 const std::vector<int>& descriptors = {});
 
     // residency_server.cpp
+    uint64_t host_left(const Device& device) const;
     static bool limits_residency(const Device& device);
     void join_residency(Device& device, Attachment& attachment, const Group& group, Nanoseconds now);
     void set_resident(Device& device, const GroupSettings& settings, Nanoseconds now);
@@ -170,6 +173,7 @@ class Server {
     std::vector<std::pair<Step, std::string>> trace_;
     uint32_t next_client_ = 1;
     ClientId next_attachment_ = 1;
+    uint64_t host_memory_;
     uint64_t denied_ = 0;
     size_t gone_ = 0;  // clients whose slots are still booked
 };

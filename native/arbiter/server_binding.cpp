@@ -3,6 +3,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <stdexcept>
@@ -220,6 +221,7 @@ void bind_server(nb::module_& m) {
                 self.set_capacity(id, bytes);
             },
             "uuid"_a, "bytes"_a.none())
+        .def("set_host_memory", &Server::set_host_memory, "bytes"_a, nb::call_guard<nb::gil_scoped_release>())
         .def("set_group", set_group, "name"_a, nb::kw_only(), "min"_a = 0.0, "max"_a = 1.0, "weight"_a = 1.0,
              "sm"_a = 1.0, "priority"_a = "normal", "memory"_a = nb::none(), "resident"_a = nb::none(),
              "users"_a = nb::none())
@@ -227,10 +229,10 @@ void bind_server(nb::module_& m) {
         .def(
             "set_process_memory",
             [](Server& self, const nb::bytes& uuid, pid_t pid, uint64_t bytes,
-               std::optional<std::pair<uint64_t, uint32_t>> seen) {
+               std::optional<std::tuple<uint64_t, uint32_t, uint64_t>> seen) {
                 Uuid id = uuid_from(uuid);
                 std::optional<Server::Seen> before;
-                if (seen) before = {seen->first, seen->second};
+                if (seen) before = {std::get<0>(*seen), std::get<1>(*seen), std::get<2>(*seen)};
                 nb::gil_scoped_release release;
                 self.set_process_memory(id, pid, bytes, before);
             },

@@ -69,7 +69,15 @@ class ContextRoom {
         reserved_ = bytes_ == 0 || reserve(device_, bytes_);
     }
     ~ContextRoom() {
-        if (reserved_ && bytes_ != 0) memory_release(device_, bytes_);
+        if (!reserved_ || bytes_ == 0) return;
+        memory_release(device_, bytes_);
+        if (handed_over_) swap_hide(device_, -int64_t(bytes_));
+    }
+    // The daemon books the context from now on, so that this is not counted beside it as memory that cannot move.
+    void hand_over() {
+        if (!swap_active() || !reserved_ || bytes_ == 0) return;
+        handed_over_ = true;
+        swap_hide(device_, int64_t(bytes_));
     }
     ContextRoom(const ContextRoom&) = delete;
     ContextRoom& operator=(const ContextRoom&) = delete;
@@ -79,6 +87,7 @@ class ContextRoom {
     CUdevice device_;
     uint64_t bytes_;
     bool reserved_;
+    bool handed_over_ = false;
 };
 
 template <class Call>
@@ -92,6 +101,7 @@ CUresult create(CUcontext* context, CUdevice device, Call&& call) {
     if (result == CUDA_SUCCESS && context) {
         std::lock_guard lock(known->mutex);
         known->created.push_back({*context});
+        room.hand_over();
         context_count_changed(device, known->count());
         await_contexts_booked(device, known->count());  // before the room is given back
     }
@@ -149,6 +159,7 @@ CUresult retain_primary(CUcontext* context, CUdevice device) {
         known->primary = *context;
         known->primary_active = true;
         known->primary_retained = 1;
+        room.hand_over();
         context_count_changed(device, known->count());
         await_contexts_booked(device, known->count());
     }

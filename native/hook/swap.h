@@ -44,6 +44,9 @@ bool swap_set_sync_memops(CUdeviceptr address, bool on);
 // How much more a program could allocate, of `left` bytes that its limit leaves; `free` now, as the driver says.
 uint64_t swap_free_bytes(CUdevice device, uint64_t free, uint64_t left);
 
+// Bytes in the ledger that the daemon is not to take for memory that cannot move, more or less.
+void swap_hide(CUdevice device, int64_t bytes);
+
 // Memory that cannot move was charged: waits until there is room for it. False: there never will be.
 bool swap_make_room(CUdevice device, uint64_t bytes);
 

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdio>
 #include <new>
+#include <utility>
 
 #include "client.h"
 #include "connection.h"
@@ -134,22 +135,28 @@ void tell_less(SwapSpace& space) {
 
 // The daemon takes what is in the ledger and is not movable to be fixed, so that a little of it is said to be movable
 // before it is charged, and until after it was given back.
-struct Announced {
-    Announced(SwapSpace& s, uint64_t bytes) : space(s) {
-        std::lock_guard lock(space.mutex);
-        total = space.movable + bytes;
-        space.announced = bytes;
-        space.publish();
+class Announced {
+  public:
+    Announced(SwapSpace& space, uint64_t bytes) : space_(space), bytes_(bytes) {
+        std::lock_guard lock(space_.mutex);
+        total_ = space_.movable + bytes;
+        space_.announced += bytes;
+        space_.publish();
     }
     ~Announced() {
-        std::lock_guard lock(space.mutex);
-        space.announced = 0;
-        space.publish();
+        std::lock_guard lock(space_.mutex);
+        came_true();
+        space_.publish();
     }
     Announced(const Announced&) = delete;
     Announced& operator=(const Announced&) = delete;
-    SwapSpace& space;
-    uint64_t total;
+
+    uint64_t total() const { return total_; }                           // bytes there will be
+    void came_true() { space_.announced -= std::exchange(bytes_, 0); }  // with `mutex`
+
+  private:
+    SwapSpace& space_;
+    uint64_t bytes_, total_;
 };
 
 // A reservation with memory in it, charged and admitted.
@@ -157,14 +164,14 @@ CUresult make_reservation(SwapSpace& space, uint64_t asked, CUcontext context, R
     const uint64_t bytes = round_up(asked, kBlock);
     Announced announced(space, bytes);  // gone last: it takes `mutex`
     if (!charge_movable(space.device.ordinal, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (wire::Admission why = space.ask(wire::MessageType::kAdmit, announced.total);
+    if (wire::Admission why = space.ask(wire::MessageType::kAdmit, announced.total());
         why != wire::Admission::kGranted) {
         explain(space, why, bytes);
         give_back(space.device.ordinal, bytes);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     std::unique_lock lock(space.mutex);
-    space.announced = 0;
+    announced.came_true();
     auto r = std::make_unique<Reservation>();
     r->bytes = bytes;
     r->asked = asked;
@@ -535,6 +542,14 @@ uint64_t swap_free_bytes(CUdevice device, uint64_t free, uint64_t left) {
     // No ceiling: its group has a resident limit that no longer binds.
     if (ceiling == wire::kNoLimit) return free;
     return std::min(left, ceiling > space->movable ? ceiling - space->movable : 0);
+}
+
+void swap_hide(CUdevice device, int64_t bytes) {
+    SwapSpace* space = swap_space(device);
+    if (!space) return;
+    std::lock_guard lock(space->mutex);
+    space->announced += uint64_t(bytes);
+    space->publish();
 }
 
 bool swap_make_room(CUdevice device, uint64_t bytes) {

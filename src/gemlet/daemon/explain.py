@@ -12,7 +12,7 @@ from gemlet.errors import Refused
 
 if TYPE_CHECKING:
     from gemlet.daemon.events import Event
-    from gemlet.daemon.status import DeviceStatus, GroupLimits, GroupStatus, Status
+    from gemlet.daemon.status import ClientStatus, DeviceStatus, GroupLimits, GroupStatus, Status
 
 NEARLY_FULL = 0.9
 NOTICEABLE = 0.03  # shares closer than this to each other are called the same
@@ -55,6 +55,8 @@ def explain(status: Status, name: str) -> Explanation:
 def _promise(limits: GroupLimits) -> str:
     memory = f"{format_size(limits.memory)} of memory" if limits.memory is not None else "any amount of memory"
     text = f"{limits.name}: promised {format_share(limits.min)} of device time, up to {format_share(limits.max)}"
+    if limits.resident is not None:
+        memory += f", {format_size(limits.resident)} of it on the device at a time"
     text += f", {memory}, priority {limits.priority}"
     return text + (f", weight {limits.weight:g}" if limits.weight != 1 else "")
 
@@ -83,7 +85,21 @@ def _on_device(device: DeviceStatus, group: GroupStatus) -> tuple[list[str], str
         elif measured < group.min - NOTICEABLE and "waits" in states:
             lines.append("  it is below its minimum and goes before the groups that are not")
     advice = _memory(group, lines) or advice
+    for client in group.clients:
+        lines += _swap(client)
     return lines, advice
+
+
+def _swap(client: ClientStatus) -> list[str]:
+    swap = client.swap
+    if swap is None:
+        return []
+    who = f"  {client.command} ({client.pid})"
+    text = f"{who}: {format_size(swap.resident)} of what can move is on the device, {format_size(swap.swapped)} is not"
+    moved = f"; {format_size(swap.moved_out)} went to the host so far, {format_size(swap.moved_in)} came back"
+    if swap.handover_s is not None:
+        moved += f", the last time within {swap.handover_s:.2f} s"
+    return [text + moved] + ([f"{who}: {swap.reason}"] if swap.reason else [])
 
 
 def _memory(group: GroupStatus, lines: list[str]) -> str | None:
