@@ -102,9 +102,13 @@ class Machine:
     def once(self, args: list[str], sharing: Sharing | None = None, group: str = "alone") -> dict[str, float]:
         return self.output(args, sharing.env(group) if sharing else self.env)
 
-    def run(self, clients: list[Client], sharing: Sharing | None, seconds: float) -> list[Client]:
-        """Runs all at once; their time 0 is the same instant, after every one has started up."""
-        start = time.monotonic_ns() + (2_500_000_000 if self.simulate else 1_500_000_000)
+    def run(
+        self, clients: list[Client], sharing: Sharing | None, seconds: float, *, lead: float | None = None
+    ) -> list[Client]:
+        """Runs all at once; their time 0 is the same instant, ``lead`` seconds from now: all have started up then."""
+        if lead is None:
+            lead = 2.5 if self.simulate else 1.5
+        start = time.monotonic_ns() + int(lead * 1e9)
         running = []
         for i, c in enumerate(clients):
             log = self.workdir / f"log-{i}"

@@ -3,6 +3,9 @@
 //   client calibrate --kernel-us U [--shape large|small]
 //   client work      --kernel-us U --scale S [--batch K] [--depth D] [--graph] [--stream default|own|thread]
 //                    [--seconds T] [--start NS] [--file PATH]      batches back to back; PATH gets "ns work_ns" lines
+//                    [--memory-mib M]   held meanwhile, written once and looked at in the end
+//                    [--cpu F] [--phase S]   after S seconds of batches does without the device, for F of all time
+//   client uuid                                                    of device 0, in hexadecimal
 //   client latency   --kernel-us U --scale S --rate HZ ...         Poisson requests of one kernel each, waits in us
 //   client launch    [--count N]                                   empty kernels: ns per launch, queue kept short
 //   client alloc     [--count N]                                   cuMemAlloc + cuMemFree of 4 MiB, ns per pair
@@ -47,6 +50,8 @@ struct Options {
     std::string mode, shape = "large", stream = "own", file;
     double kernel_us = 100, seconds = 5, rate = 100;
     uint64_t scale = 0, start = 0;
+    uint64_t memory_mib = 0;
+    double cpu = 0, phase = 1;
     int batch = 10, depth = 4, count = 100'000;
     bool graph = false;
 };
@@ -66,6 +71,12 @@ Options parse(int argc, char** argv) {
             o.kernel_us = std::atof(value);
         else if (key == "--seconds")
             o.seconds = std::atof(value);
+        else if (key == "--memory-mib")
+            o.memory_mib = std::strtoull(value, nullptr, 10);
+        else if (key == "--cpu")
+            o.cpu = std::atof(value);
+        else if (key == "--phase")
+            o.phase = std::atof(value);
         else if (key == "--rate")
             o.rate = std::atof(value);
         else if (key == "--scale")
@@ -176,8 +187,53 @@ int calibrate(const Options& o) {
     return 0;
 }
 
+// Device memory in pieces of 256 MiB with a known content.
+class Held {
+  public:
+    explicit Held(uint64_t mib) {
+        for (; mib > 0; mib -= std::min<uint64_t>(mib, 256)) {
+            Piece piece{0, std::min<uint64_t>(mib, 256) << 20};
+            CHECK(cuMemAlloc(&piece.at, piece.bytes));
+            CHECK(cuMemsetD32(piece.at, unsigned(pieces_.size()) + 1, piece.bytes / 4));
+            pieces_.push_back(piece);
+        }
+        CHECK(cuCtxSynchronize());
+    }
+    // Words, of one every 256 KiB, that are not what was written.
+    size_t wrong() const {
+        size_t bad = 0;
+        for (size_t i = 0; i < pieces_.size(); ++i)
+            for (uint64_t at = 0; at < pieces_[i].bytes; at += 256 << 10) {
+                unsigned word = 0;
+                CHECK(cuMemcpyDtoH(&word, pieces_[i].at + at, 4));
+                bad += word != i + 1;
+            }
+        return bad;
+    }
+
+  private:
+    struct Piece {
+        CUdeviceptr at;
+        uint64_t bytes;
+    };
+    std::vector<Piece> pieces_;
+};
+
+int uuid() {
+    CUdevice device;
+    CUuuid id;
+    CHECK(cuInit(0));
+    CHECK(cuDeviceGet(&device, 0));
+    CHECK(cuDeviceGetUuid(&id, device));
+    std::printf("{\"uuid\": \"");
+    for (char byte : id.bytes) std::printf("%02x", static_cast<unsigned char>(byte));
+    std::printf("\"}\n");
+    return 0;
+}
+
 int work(const Options& o) {
     Program p(o);
+    Held held(o.memory_mib);
     if (o.graph) p.make_graph();
     std::vector<CUevent> events(size_t(o.depth));
     for (auto& e : events) CHECK(cuEventCreate(&e, CU_EVENT_DISABLE_TIMING));
@@ -197,6 +253,12 @@ int work(const Options& o) {
         p.batch();
         CHECK(cuEventRecord(event, p.stream()));
         ++submitted;
+        // Phases are counted in work, not in time: one that had to wait for the device is not shorter for it.
+        const double phase_batches = o.phase * 1e6 / (o.kernel_us * o.batch);
+        if (o.cpu > 0 && submitted % std::max<uint64_t>(1, uint64_t(phase_batches)) == 0) {
+            CHECK(cuEventSynchronize(event));
+            sleep_until(now_ns() + uint64_t(o.phase * 1e9 * o.cpu / (1 - o.cpu)));
+        }
     }
     for (uint64_t i = done.size(); i < submitted; ++i) {
         CHECK(cuEventSynchronize(events[i % events.size()]));
@@ -212,8 +274,8 @@ int work(const Options& o) {
         std::fclose(f);
     }
     size_t in_time = size_t(std::upper_bound(done.begin(), done.end(), end) - done.begin());
-    std::printf("{\"work_s\": %.6f, \"seconds\": %.6f, \"batches\": %zu}\n", batch_ns * double(in_time) / 1e9,
-                o.seconds, in_time);
+    std::printf("{\"work_s\": %.6f, \"seconds\": %.6f, \"batches\": %zu, \"wrong\": %zu}\n",
+                batch_ns * double(in_time) / 1e9, o.seconds, in_time, held.wrong());
     return 0;
 }
 
@@ -281,6 +343,7 @@ int allocations(const Options& o) {
 int main(int argc, char** argv) {
     Options o = parse(argc, argv);
     if (o.mode == "calibrate") return calibrate(o);
+    if (o.mode == "uuid") return uuid();
     if (o.mode == "work") return work(o);
     if (o.mode == "latency") return latency(o);
     if (o.mode == "launch") return launches(o);

@@ -208,7 +208,7 @@ void Residency::drop_what_no_longer_fits(Nanoseconds now) {
         if (m.in) in.push_back(&m);
     std::sort(in.begin(), in.end(), [](const Member* a, const Member* b) { return a->turn > b->turn; });
     for (Member* m : in)
-        if (!fits(*m, {})) put_out(*m, now);
+        if (m->movable > 0 && !fits(*m, {})) put_out(*m, now);
 }
 
 Nanoseconds Residency::epoch_length(const Member& member) const {
@@ -246,7 +246,10 @@ void Residency::sort_queue(std::vector<ClientId>& queue) const {
 
 void Residency::let_in(Nanoseconds now) {
     std::vector<ClientId> queue, everybody;
-    for (auto& [id, m] : members_) everybody.push_back(id);
+    for (auto& [id, m] : members_) {
+        everybody.push_back(id);
+        if (!m.in && !m.gone && m.movable == 0) enter(m, now);  // it needs no room
+    }
     for (auto& [id, m] : members_)
         if (!m.in && !m.gone && (m.queued != kNever || everything_fits())) queue.push_back(id);
     sort_queue(queue);

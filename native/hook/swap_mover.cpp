@@ -419,6 +419,10 @@ void start_mover(SwapSpace& space) {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
+void forget_movers() {
+    for (auto& slot : movers) slot.store(nullptr);
+}
+
 void forget_copies(SwapSpace& space, CUcontext context) {
     Mover* m = movers[space.device.ordinal].load(std::memory_order_acquire);
     if (!m) return;

@@ -163,6 +163,7 @@ class Announced {
 CUresult make_reservation(SwapSpace& space, uint64_t asked, CUcontext context, Reservation*& made) {
     const uint64_t bytes = round_up(asked, kBlock);
     Announced announced(space, bytes);  // gone last: it takes `mutex`
+    const wire::ResidencyPage* asked_there = space.page.load();
     if (!charge_movable(space.device.ordinal, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
     if (wire::Admission why = space.ask(wire::MessageType::kAdmit, announced.total());
         why != wire::Admission::kGranted) {
@@ -204,6 +205,9 @@ CUresult make_reservation(SwapSpace& space, uint64_t asked, CUcontext context, R
     space.reservations[r->start] = std::move(r);
     if (!space.all_resident() && !space.gate.closed()) space.close_gate();
     space.publish();
+    // Another daemon than the one that was asked was told of less when it came.
+    if (space.page.load() != asked_there && space.managed())
+        space.tell(wire::MessageType::kAdmit, space.movable, 0, wire::kAdopt);
     start_mover(space);
     if (space.gate.closed()) space.wake_mover();
     return CUDA_SUCCESS;
@@ -354,7 +358,7 @@ wire::Admission SwapSpace::ask(wire::MessageType type, uint64_t value) {
     for (;;) {
         const uint32_t answered = p.answered.load(std::memory_order_acquire);
         if (answered == number) return wire::Admission(p.admission.load(std::memory_order_acquire));
-        // A daemon that is gone limits nothing; one that came back in the meantime is told by swap_attached().
+        // A daemon that is gone limits nothing; make_reservation() tells the next one.
         if (page.load(std::memory_order_acquire) != &p) return wire::Admission::kGranted;
         futex_wait(p.answered, answered, 100'000'000);
         if (!connected()) lost();
@@ -443,6 +447,7 @@ void swap_capture_counted() {
 // Nothing of it works in a forked child, and its locks may be held by nobody.
 void swap_in_child() {
     swap_in_use.store(false);
+    forget_movers();
     for (auto& slot : spaces) slot.store(nullptr);
 }
 

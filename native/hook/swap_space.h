@@ -98,6 +98,7 @@ CUresult vacate(SwapSpace& space, Chunk& chunk);
 
 // swap_mover.cpp
 void start_mover(SwapSpace& space);
+void forget_movers();                                     // in a forked child, which has none of the threads
 void forget_copies(SwapSpace& space, CUcontext context);  // before the context goes
 
 }  // namespace gemlet::hook

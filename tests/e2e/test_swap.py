@@ -47,7 +47,7 @@ def test_two_programs_of_a_group_take_turns(gemlet):
     assert "went to the host so far" in explained
     assert "of it on the device at a time" in explained
     # A context is measured while nothing moves, and only then.
-    (limit,) = [g for g in json.loads(gemlet("status", "--simulate", "-o", "json").stdout)["groups"]]
+    (limit,) = json.loads(gemlet("status", "--simulate", "-o", "json").stdout)["groups"]
     assert limit["resident"] == (220 + 2 * CONTEXT) * MIB
     (gemlet.directory / "end").touch()
     for program in (first, second):

@@ -128,7 +128,7 @@ def _clients(devices: Sequence[DeviceStatus]) -> list[str]:
             format_size(client.memory),
             str(client.contexts),
             str(client.launches),
-            *(_swap(client.swap) if swapping else []),
+            *(swap_cells(client.swap) if swapping else []),
         ]
         for device in devices
         for group in device.groups
@@ -142,7 +142,8 @@ def _clients(devices: Sequence[DeviceStatus]) -> list[str]:
     return table([*header, *moved] if swapping else header, rows, right=right)
 
 
-def _swap(swap: SwapStatus | None) -> list[str]:
+def swap_cells(swap: SwapStatus | None) -> list[str]:
+    """What is on the device and on the host, what moved, how long the last hand-over took; dashes if none can."""
     if swap is None:
         return [UNKNOWN] * 5
     sizes = [format_size(size) for size in (swap.resident, swap.swapped, swap.moved_out, swap.moved_in)]

@@ -205,3 +205,19 @@ def test_a_client_that_comes_with_memory_is_counted_before_anything_is_given_awa
     s.client(1, bytes_=50 * GIB)
     s.obey(1)
     assert s.mapped[1] <= 30 * GIB
+
+
+def test_a_client_without_memory_never_waits(scene: Make) -> None:
+    s = scene(capacity=100 * GIB)
+    s.client(0, bytes_=90 * GIB)
+    s.want(0)
+    s.settle()
+    s.client(1)
+    s.residency.set_fixed(1, 20 * GIB, s.now)
+    s.collect()
+    s.want(1)
+    assert 1 in s.resident()
+    s.admit(1, 1 * GIB)
+    s.settle()
+    s.admit(1, 0)
+    assert 1 in s.resident()
