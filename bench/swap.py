@@ -5,7 +5,7 @@
 
 Each row runs programs that hold part of an artificial capacity, on one device, and compares the work they complete with
 that of running them one after the other (or, where they fit, side by side without gemlet). Every program looks at its
-bytes in the end; a wrong one fails the benchmark. Managed memory is not used: it is never oversubscribed on a real card.
+bytes in the end; a wrong one fails the benchmark. Managed memory is not used: a real card never has more of it than fits.
 """
 
 from __future__ import annotations
