@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 BIN := $(VENV)/bin
 BUILD := build/native
 STAMP := $(VENV)/.gemlet-setup
-NATIVE_SOURCES = $(shell git ls-files 'native/*.cpp' 'native/*.hpp' 'native/*.h' 'bench/*.cpp')
+NATIVE_SOURCES = $(shell git ls-files 'native/*.cpp' 'native/*.hpp' 'native/*.h' 'bench/*.cpp' 'bench/*.hpp')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -64,7 +64,7 @@ fuzz: setup  ## property tests and the fuzzer of the server, with many more exam
 	    tests/sim/robustness/test_fuzz.py $(PYTEST_ARGS)
 
 .PHONY: bench
-bench: setup  ## every benchmark in bench/; ARGS='--simulate' goes to each
+bench: setup  ## the benchmarks, into build/bench; ARGS='--quick --simulate' goes to bench/all.py
 	@ARGS="$(ARGS)" .ci/bench $(VENV)
 
 .PHONY: clean

@@ -8,59 +8,26 @@ beside. On the simulated machine it checks the mechanism, and says so; it measur
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
+from typing import ClassVar
 
 sys.path.insert(0, str(Path(__file__).parent))
-from typing import TYPE_CHECKING
+from machine import Client, Happening, Sharing
+from runner import Bench, main
+from windows import settled, share_line, worst_window
 
-from machine import Client, Machine, Sharing, worst_window
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-Row = dict[str, object]
-
-CONFIGS: dict[str, list[str]] = {
-    "100us": ["--kernel-us", "100", "--batch", "10"],
-    "100us small blocks": ["--kernel-us", "100", "--batch", "10", "--shape", "small"],
-    "1ms": ["--kernel-us", "1000", "--batch", "1"],
-    "graph of 10x100us": ["--kernel-us", "100", "--batch", "10", "--graph"],
-    "default stream": ["--kernel-us", "100", "--batch", "10", "--stream", "default"],
-}
+SATURATING = ["100us", "100us small blocks", "1ms", "graph of 10x100us", "default stream"]
 
 
-class Bench:
-    def __init__(self, machine: Machine, seconds: float) -> None:
-        self.machine = machine
-        self.seconds = seconds
-        self.rows: list[Row] = []
-        self.rates: dict[str, float] = {}
-
-    def add(self, what: str, value: float, target: str, *, note: str = "") -> None:
-        self.rows.append({"what": what, "value": round(value, 4), "target": target, "note": note})
-        print(f"{what:<66} {value:9.4f}   {target:<10} {note}", flush=True)
-
-    def work(self, config: str) -> list[str]:
-        args = CONFIGS[config]
-        kernel = float(args[args.index("--kernel-us") + 1])
-        shape = args[args.index("--shape") + 1] if "--shape" in args else "large"
-        return ["work", *args, "--scale", str(self.machine.scale(kernel, shape))]
-
-    def rate(self, config: str) -> float:
-        """Work per second of one client that has the device to itself, without gemlet."""
-        if config not in self.rates:
-            (c,) = self.machine.run([Client(self.work(config))], None, self.seconds)
-            self.rates[config] = c.result["work_s"] / c.result["seconds"]
-        return self.rates[config]
-
-    # --- scenarios -------------------------------------------------------------------------------------------------
+class SharingBench(Bench):
+    name: ClassVar[str] = "sharing"
+    scenarios: ClassVar[list[str]] = [
+        "alone", "launch", "start", "unmanaged", "shares", "caps", "elastic", "many", "ledger_of_time",
+    ]  # fmt: skip
 
     def alone(self) -> None:
         """One client, nobody else: what the hook costs."""
@@ -72,7 +39,7 @@ class Bench:
                 with Sharing(self.machine) as sharing:
                     (c,) = self.machine.run([Client(self.work(config), "a")], sharing, 2)
                     hooked.append(c.result["work_s"])
-            self.add(
+            self.report.add(
                 f"alone, {config}: hooked / native", statistics.median(hooked) / statistics.median(native), ">= 0.997"
             )
 
@@ -91,9 +58,11 @@ class Bench:
                 native, idle, hooked = (statistics.median(column) for column in zip(*rounds, strict=True))
                 note = f"{native:.0f} -> {hooked:.0f} ns (hook without daemon {idle:.0f})"
                 if mode == "launch":
-                    self.add("empty kernel launches: hooked / native", hooked / native, "<= 1.01", note=note)
+                    self.report.add("empty kernel launches: hooked / native", hooked / native, "<= 1.01", note=note)
                 else:
-                    self.add("cuMemAlloc + cuMemFree: added us a pair", (hooked - native) / 1000, "<= 0.6", note=note)
+                    self.report.add(
+                        "cuMemAlloc + cuMemFree: added us a pair", (hooked - native) / 1000, "<= 0.6", note=note
+                    )
 
     def start(self) -> None:
         """Process start: a program that uses the device once."""
@@ -106,19 +75,19 @@ class Bench:
         with Sharing(self.machine) as sharing:
             pairs = [(times(self.machine.env), times(sharing.env("a"))) for _ in range(7)]
         added = statistics.median(h - n for n, h in pairs)
-        self.add("process start: added ms", added * 1000, "<= 30")
+        self.report.add("process start: added ms", added * 1000, "<= 30")
 
     def unmanaged(self) -> None:
         """The baseline: the driver's own time slicing."""
         config = "100us"
         rate = self.rate(config)
-        clients = self.machine.run([Client(self.work(config)) for _ in range(2)], None, self.seconds)
-        shares = [c.work_between(0, self.seconds) / (self.seconds * rate) for c in clients]
-        self.add("unmanaged, 2 clients: total", sum(shares), "-", note=" / ".join(f"{s:.3f}" for s in shares))
+        clients = self.machine.run([Client(self.work(config)) for _ in range(2)], None, self.length)
+        shares = [c.work_between(0, self.length) / (self.length * rate) for c in clients]
+        self.report.add("unmanaged, 2 clients: total", sum(shares), "-", note=" / ".join(f"{s:.3f}" for s in shares))
 
     def shares(self) -> None:
         """Two saturating clients with minima that add up to 1."""
-        for config in CONFIGS:
+        for config in SATURATING:
             rate = self.rate(config)
             for split in ((75, 25), (50, 50), (90, 10)) if config == "100us" else ((75, 25),):
                 with Sharing(self.machine) as sharing:
@@ -126,14 +95,14 @@ class Bench:
                     for name, share in zip("ab", split, strict=True):
                         sharing.group(name, min=share / 100)
                         clients.append(Client(self.work(config), name))
-                    self.machine.run(clients, sharing, self.seconds)
-                got = [c.work_between(0, self.seconds) / (self.seconds * rate) for c in clients]
+                    self.machine.run(clients, sharing, self.length)
+                got = [c.work_between(0, self.length) / (self.length * rate) for c in clients]
                 worst = max(
-                    worst_window(c, s / 100, rate, 0, self.seconds) for c, s in zip(clients, split, strict=True)
+                    worst_window(c.done, s / 100, rate, 0, self.length) for c, s in zip(clients, split, strict=True)
                 )
                 label = f"{config}, {split[0]}/{split[1]}"
-                self.add(f"{label}: total", sum(got), ">= 0.985", note=" / ".join(f"{s:.3f}" for s in got))
-                self.add(f"{label}: worst 1 s window", worst, "<= 0.02")
+                self.report.add(f"{label}: total", sum(got), ">= 0.985", note=" / ".join(f"{s:.3f}" for s in got))
+                self.report.add(f"{label}: worst 1 s window", worst, "<= 0.02")
 
     def caps(self) -> None:
         """One client alone under a maximum."""
@@ -142,35 +111,46 @@ class Bench:
             for cap in (10, 25, 50):
                 with Sharing(self.machine) as sharing:
                     sharing.group("a", max=cap / 100)
-                    (c,) = self.machine.run([Client(self.work(config), "a")], sharing, self.seconds)
-                worst = worst_window(c, cap / 100, rate, 0, self.seconds)
-                got = c.work_between(0, self.seconds) / (self.seconds * rate)
-                gaps = [b[0] - a[0] for a, b in zip(c.done, c.done[1:], strict=False)]
-                self.add(
+                    (c,) = self.machine.run([Client(self.work(config), "a")], sharing, self.length)
+                worst = worst_window(c.done, cap / 100, rate, 0, self.length)
+                got = c.work_between(0, self.length) / (self.length * rate)
+                longest = c.done.gaps()[0][0]
+                self.report.add(
                     f"{config}, alone at {cap} %: worst 1 s window", worst, "<= 0.02",
-                    note=f"got {got:.4f}, longest stall {max(gaps) * 1000:.0f} ms",
+                    note=f"got {got:.4f}, longest stall {longest * 1000:.0f} ms",
                 )  # fmt: skip
 
     def elastic(self) -> None:
-        """A neighbour arrives and leaves: how soon the new shares hold (100 ms windows)."""
+        """A neighbour arrives and leaves, then a limit is set: how soon the new shares hold."""
         config = "100us"
         rate = self.rate(config)
+        arrives, leaves, limited, end = 2.0, 4.0, 6.0, 8.0
         with Sharing(self.machine) as sharing:
             sharing.group("a", min=0.3)
             sharing.group("b", min=0.7)
-            a, b = Client(self.work(config), "a"), Client([*self.work(config), "--seconds", "2"], "b", begin=2.0)
-            self.machine.run([a, b], sharing, 6)
-
-        def settles(at: float, promise: float) -> float:
-            for step in range(200):
-                t = at + step * 0.005
-                if abs(a.work_between(t, t + 0.2) / (0.2 * rate) - promise) <= 0.06:
-                    return t - at
-            return 1.0
-
-        self.add("neighbour arrives: ms until 200 ms windows are within 0.06", settles(2.0, 0.3) * 1000, "<= 100")
-        self.add("neighbour leaves: the same", settles(4.0, 1.0) * 1000, "<= 100")
-        self.add("alone before and after: share", a.work_between(0.0, 2.0) / (2 * rate), "~ 1")
+            a = Client(self.work(config), "a")
+            b = Client([*self.work(config), "--seconds", str(leaves - arrives)], "b", begin=arrives)
+            limit = Happening(limited, lambda: sharing.group("a", min=0.3, max=0.5))
+            self.machine.run([a, b], sharing, end, [limit])
+        for what, at, until, promise in (
+            ("neighbour arrives", arrives, leaves, 0.3),
+            ("neighbour leaves", leaves, limited, 1.0),
+            ("limit of 50 % is set", limit.happened, end, 0.5),
+        ):
+            held = settled(a.done, promise, rate, at, until, window=0.2, tolerance=0.06)
+            bound = "<= 50" if what.startswith("limit") else "<= 100"
+            note = "" if held is not None else "never held"
+            label = f"{what}: ms until all 200 ms windows are within 0.06"
+            self.report.add(label, float("nan") if held is None else held * 1000, bound, note=note)
+        self.report.add("alone before the neighbour: share", a.work_between(0.0, arrives) / (arrives * rate), ">= 0.98")
+        self.report.put("courses", {
+            "name": "elastic",
+            "events": [[arrives, "b arrives"], [leaves, "b leaves"], [round(limit.happened, 3), "limit 50 % for a"]],
+            "groups": [
+                {"name": "a", "promise": "at least 30 %", "points": share_line(a.done, rate, end)},
+                {"name": "b", "promise": "at least 70 %", "points": share_line(b.done, rate, end)},
+            ],
+        })  # fmt: skip
 
     def many(self) -> None:
         """Eight clients, eight shares."""
@@ -182,11 +162,11 @@ class Bench:
             for i, p in enumerate(promise):
                 sharing.group(f"g{i}", min=p, max=1.0)
                 clients.append(Client(self.work(config), f"g{i}"))
-            self.machine.run(clients, sharing, self.seconds)
-        total = sum(c.work_between(0, self.seconds) for c in clients) / (self.seconds * rate)
-        worst = max(worst_window(c, p, rate, 0, self.seconds) for c, p in zip(clients, promise, strict=True))
-        self.add("8 clients, 8 shares: total", total, ">= 0.985")
-        self.add("8 clients, 8 shares: worst 1 s window", worst, "<= 0.02")
+            self.machine.run(clients, sharing, self.length)
+        total = sum(c.work_between(0, self.length) for c in clients) / (self.length * rate)
+        worst = max(worst_window(c.done, p, rate, 0, self.length) for c, p in zip(clients, promise, strict=True))
+        self.report.add("8 clients, 8 shares: total", total, ">= 0.985")
+        self.report.add("8 clients, 8 shares: worst 1 s window", worst, "<= 0.015")
 
     def ledger_of_time(self) -> None:
         """What the arbiter charged against work that was done."""
@@ -196,40 +176,12 @@ class Bench:
             sharing.group("a", min=0.6)
             sharing.group("b", min=0.4)
             clients = [Client(self.work(config), n) for n in "ab"]
-            self.machine.run(clients, sharing, self.seconds)
+            self.machine.run(clients, sharing, self.length)
             used = sharing.used()
         for c in clients:
-            work = c.done[-1][1] / rate if c.done else 0.0
-            self.add(f"charged / done, group {c.group}", used[c.group or ""] / work, "1 +- 0.02")
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--simulate", action="store_true")
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    scenarios = ["alone", "launch", "start", "unmanaged", "shares", "caps", "elastic", "many", "ledger_of_time"]
-    chosen = options.only.split(",") if options.only else scenarios
-    with tempfile.TemporaryDirectory() as workdir:
-        machine = Machine(simulate=options.simulate, workdir=Path(workdir))
-        about = machine.describe()
-        print(" | ".join(f"{k}: {v}" for k, v in about.items()), flush=True)
-        bench = Bench(machine, options.seconds)
-        failed = 0
-        for name in chosen:
-            scenario: Callable[[], None] = getattr(bench, name)
-            try:
-                scenario()
-            except (RuntimeError, subprocess.SubprocessError, OSError) as error:
-                failed += 1
-                print(f"{name}: {error}", file=sys.stderr, flush=True)
-    if options.out:
-        options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "sharing.json").write_text(json.dumps({"about": about, "rows": bench.rows}, indent=1))
-    return 1 if failed else 0
+            work = c.done.total / rate
+            self.report.add(f"charged / done, group {c.group}", used[c.group or ""] / work, "1 +- 0.02")
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(SharingBench, __doc__ or ""))

@@ -6,6 +6,7 @@
 //   data     shared memory, so that neither a launch nor an allocation needs a system call
 //
 //   ClientPage    one per client and device, written by both sides; the daemon treats what it reads there as a claim
+//   DevicePage    one per device, written by clients of the class `latency`, read by the others
 //   GroupLimits   one per group and device, mapped read-only by clients (the memfd is sealed against writing)
 //   GroupLedger   one per group and device, written by the members of that one group only
 //   ResidencyPage one per client and device whose memory may be moved to the host (native/arbiter/residency.hpp)
@@ -21,7 +22,7 @@
 namespace gemlet::wire {
 
 inline constexpr uint32_t kMagic = 0x314d4547;  // "GEM1"
-inline constexpr uint16_t kWireVersion = 2;
+inline constexpr uint16_t kWireVersion = 3;
 inline constexpr size_t kGroupNameBytes = 256;  // with the final NUL; Kubernetes' "namespace/pod" fits
 inline constexpr size_t kTextBytes = 512;
 inline constexpr uint64_t kNoLimit = UINT64_MAX;
@@ -34,7 +35,7 @@ enum class MessageType : uint16_t {
     kHello = 1,     // client: version, the group it asks to join
     kWelcome = 2,   // daemon: client id, or why not
     kAttach = 3,    // client: wants to use the device with this UUID
-    kAttached = 4,  // daemon: slot and three descriptors (page, limits, ledger), or why not
+    kAttached = 4,  // daemon: slot and four descriptors (page, limits, ledger, device), or why not
     kWant = 5,      // client: wants the token
     kTook = 6,      // client: took the parked token by itself (TokenState::kParked -> kRun)
     kStopped = 7,   // client: submits no more; `tail_ns` estimates what is still in flight
@@ -88,6 +89,7 @@ struct Message {
 };
 
 inline constexpr uint32_t kHelloCreateGroup = 1;  // flags of kHello: make the group if it does not exist
+inline constexpr uint32_t kUnderMps = 1;          // flags of kAttach: its contexts will be clients of MPS
 inline constexpr uint32_t kStillWants = 1;        // flags of kStopped: a kWant in the same breath
 inline constexpr uint32_t kMovable = 1;           // flags of kAttached: two more descriptors (ResidencyPage, arena)
 inline constexpr uint32_t kAdopt = 1;             // flags of kAdmit: it has them already, from before this daemon
@@ -123,10 +125,20 @@ struct alignas(64) ClientPage {
     std::atomic<uint64_t> lead_ns;      // hand over when no more than this is in flight
     std::atomic<uint32_t> attached;     // 1 while the daemon honours this page
     std::atomic<uint32_t> contexts;     // as many as the daemon has booked memory for; futex word
-    uint32_t reserved0[4];
+    std::atomic<uint32_t> beside;       // 1: others run on the device at the same time, so samples prove nothing
+    uint32_t reserved0[3];
     // Second cache line: written by the client.
     alignas(64) std::atomic<uint64_t> launches;  // submissions so far
-    uint64_t reserved1[7];
+    std::atomic<uint64_t> work_ns;               // completed work, as long as it would take on an idle device
+    uint64_t reserved1[6];
+};
+
+// A client of the class `latency` that takes a parked token raises `urgent` before it says so to the daemon: a holder
+// sees it within a microsecond and submits nothing until the daemon's order comes, some 80 us later; else one more
+// unit of its work would go ahead of the request. A hint: who ignores it is revoked all the same.
+struct alignas(64) DevicePage {
+    std::atomic<uint32_t> urgent;
+    uint32_t reserved[15];
 };
 
 // --- data channel: memory
@@ -185,6 +197,7 @@ static_assert(sizeof(Header) == 16);
 static_assert(sizeof(Message) == 16 + 24 + 24 + 16 + kGroupNameBytes + kTextBytes);
 static_assert(sizeof(ClientPage) == 128);
 static_assert(sizeof(ResidencyPage) == 128);
+static_assert(sizeof(DevicePage) == 64);
 static_assert(sizeof(GroupLimits) == 64);
 static_assert(sizeof(GroupLedger) == 64 + 8 * kLedgerSlots);
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);

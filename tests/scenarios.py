@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "bench"))
-from machine import Client, Machine, Sharing, worst_window
+from machine import Client, Machine, Sharing
+from windows import worst_window
 
 SECONDS = 3.0
 
@@ -39,7 +40,7 @@ def two_groups(machine: Machine, first: float, *, kernel_us: float = 100) -> tup
             clients.append(Client(args, name))
         machine.run(clients, sharing, SECONDS)
     total = sum(c.work_between(0, SECONDS) for c in clients) / (SECONDS * rate)
-    return total, max(worst_window(c, p, rate, 0, SECONDS) for c, p in zip(clients, promises, strict=True))
+    return total, max(worst_window(c.done, p, rate, 0, SECONDS) for c, p in zip(clients, promises, strict=True))
 
 
 def capped(machine: Machine, cap: float, *, kernel_us: float = 100) -> float:
@@ -49,7 +50,7 @@ def capped(machine: Machine, cap: float, *, kernel_us: float = 100) -> float:
     with Sharing(machine) as sharing:
         sharing.group("a", max=cap)
         (client,) = machine.run([Client(args, "a")], sharing, SECONDS)
-    return worst_window(client, cap, rate, 0, SECONDS)
+    return worst_window(client.done, cap, rate, 0, SECONDS)
 
 
 def alone(machine: Machine) -> float:

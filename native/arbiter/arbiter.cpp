@@ -9,6 +9,7 @@
 
 #include "arbiter/client.hpp"
 #include "arbiter/holds.hpp"
+#include "arbiter/pairs.hpp"
 #include "arbiter/policies/policy.hpp"
 
 namespace gemlet::arbiter {
@@ -20,6 +21,10 @@ constexpr Nanoseconds kNoticeable = 50'000;
 // How late the news may be that a client was faster than the order to take its parked token away.
 constexpr Nanoseconds kTakeRace = 1'000'000;
 constexpr double kFull = 1.0 + 1e-9;
+// A holder that nobody waited for says every few milliseconds what it has done, one with a partner ten times in this.
+// In its first turns a program loads modules, and its kernels are not yet known.
+constexpr unsigned kWarmUp = 2;
+constexpr Nanoseconds kFreshNews = 1'000'000;
 
 void check(const GroupSpec& spec) {
     const auto refuse = [&](const char* why) { throw std::invalid_argument("group '" + spec.name + "': " + why); };
@@ -32,11 +37,17 @@ void check(const GroupSpec& spec) {
 
 void check(const Parameters& p) {
     if (!(p.switch_loss > 0.0 && p.switch_loss < 1.0)) throw std::invalid_argument("switch_loss must be in (0, 1)");
-    if (p.switch_cost < 0 || p.grace < 0 || p.debt_max < 0) throw std::invalid_argument("a time is below 0");
+    if (!(p.interrupt_loss >= 0.0 && p.interrupt_loss < 1.0))
+        throw std::invalid_argument("interrupt_loss must be in [0, 1)");
+    if (p.latency_quiet < 0) throw std::invalid_argument("latency_quiet is below 0");
+    if (p.switch_cost < 0 || p.switch_cost_mps < 0 || p.grace < 0 || p.debt_max < 0)
+        throw std::invalid_argument("a time is below 0");
     if (p.quantum_min <= 0 || p.cap_block <= 0)
         throw std::invalid_argument("quantum_min, cap_block: must be above 0");
     if (p.cycle_min <= 0 || p.cycle_max < p.cycle_min)
         throw std::invalid_argument("cycle_min must be in (0, cycle_max]");
+    if (p.pair_trial <= 0 || p.pair_turn <= 0 || p.pair_again <= 0 || p.pair_refresh <= 0 || !(p.pair_gain > 0.0))
+        throw std::invalid_argument("pair_trial, pair_turn, pair_again, pair_refresh, pair_gain: must be above 0");
     if (p.gemini_base_quota <= 0 || p.gemini_min_quota <= 0 || p.gemini_window <= 0) {
         throw std::invalid_argument("a gemini time must be above 0");
     }
@@ -46,11 +57,16 @@ void check(const Parameters& p) {
 
 struct Arbiter::State {
     State(const std::string& name, Parameters parameters)
-        : p(parameters), policy(make_policy(name, parameters)), holds(*policy), grace(policy->grace(parameters)) {}
+        : p(parameters),
+          policy(make_policy(name, parameters)),
+          holds(*policy),
+          pairs(parameters),
+          grace(policy->grace(parameters)) {}
 
     Parameters p;
     std::unique_ptr<Policy> policy;
     Holds holds;
+    Pairs pairs;
     Nanoseconds grace;
     Nanoseconds clock = 0;
     std::vector<std::unique_ptr<Members>> groups;  // by slot; null where one was removed
@@ -72,21 +88,31 @@ struct Arbiter::State {
     void update_demand(Nanoseconds now);
     void grant_while_possible(Nanoseconds now);
     void grant(Members& group, Nanoseconds latest, Nanoseconds now);
+    Hold* partner_for(const Group& group);
+    bool grant_beside(Members& group, Nanoseconds now);
+    void measure(const Hold& hold, StopReason reason, Nanoseconds now);
+    Pairs::Member member(const Group& group, const Group& other) const;
     void update_terms(Nanoseconds now);
     void update_terms(Hold& hold, Nanoseconds now);
     void park_or_not(Nanoseconds now);
-    void make_room(uint64_t for_serial);
+    void make_room(const Hold& hold, Nanoseconds now);
     bool unpark(Client& client);  // whether it was parked
     double parked_sm() const;
 
     Hold& hold_for(Client& client, Nanoseconds now);
     Nanoseconds believed(const Hold& hold, Nanoseconds drained) const;
     Nanoseconds window_for(const Members& group, Nanoseconds deadline) const;
+    // A service that has had no request for long does not make its neighbours spin all night.
+    bool expects_requests(const Group& g) const {
+        return g.clients > 0 && (g.running || g.waiting > 0 || clock < g.busy_at + p.latency_quiet);
+    }
     // No honest client has more in flight; what it claims beyond that would be time that others get for nothing.
     Nanoseconds longest_tail() const { return std::max(p.grace, p.window_alone); }
     void find_waiting();
     void recount(Members& group);
+    void client_count_changed();
     Client* next_of(Members& group) const;
+    double sm_of_next(const Group& group) const { return next_of(*groups[group.slot])->sm; }
     Client* find(ClientId id);
     Members* find_group(GroupId id);
     std::string reason(const Members& group, Nanoseconds now) const;
@@ -117,6 +143,11 @@ void Arbiter::State::expire(Nanoseconds now) {
             holds.finish(hold, hold.end, now);
             continue;
         }
+        if (hold.runs() && hold.partner && !hold.measuring && now >= hold.together_since) {
+            hold.measuring = true;
+            hold.together_since = now;
+            hold.together_work = hold.client->work;
+        }
         if (hold.occupies() && hold.deadline != kNever && now - hold.deadline >= grace) {
             hold.overdue = true;
             recount(static_cast<Members&>(*hold.group));
@@ -143,7 +174,8 @@ void Arbiter::State::grant_while_possible(Nanoseconds now) {
         if (!next) return;
         const double free = kFull - holds.occupied();
         Nanoseconds latest = kNever;
-        if (next->spec.sm > free) {
+        if (sm_of_next(*next) > free) {
+            if (grant_beside(*groups[next->slot], now)) continue;
             // The next one does not fit yet. A narrower one may go before it if that delays nobody: it must be gone
             // when the present holders are.
             update_terms(now);
@@ -154,7 +186,7 @@ void Arbiter::State::grant_while_possible(Nanoseconds now) {
             if (latest - now < p.quantum_min) return;
             fitting.clear();
             for (const Group* g : waiting) {
-                if (g->spec.sm <= free) fitting.push_back(g);
+                if (sm_of_next(*g) <= free) fitting.push_back(g);
             }
             if (fitting.empty()) return;
             next = policy->pick(fitting, now);
@@ -170,7 +202,71 @@ void Arbiter::State::grant(Members& group, Nanoseconds latest, Nanoseconds now) 
     unpark(client);
     Hold& hold = hold_for(client, now);
     hold.latest = latest;
-    make_room(hold.serial);
+    make_room(hold, now);
+}
+
+// --- side by side ------------------------------------------------------------------------------------------------
+
+Pairs::Member Arbiter::State::member(const Group& group, const Group& other) const {
+    const double mine = policy->target(group), both = mine + policy->target(other);
+    return {group.id, group.spec.workload, both > 0.0 ? mine / both : 0.5};
+}
+
+// The only holder, if both are clients of MPS. Who is in a hurry is not slowed down by a neighbour.
+Hold* Arbiter::State::partner_for(const Group& group) {
+    Hold* only = nullptr;
+    for (Hold& hold : holds.all()) {
+        if (!hold.occupies()) continue;
+        if (only) return nullptr;
+        only = &hold;
+    }
+    const auto may = [](const Group& g) {
+        return g.spec.priority != Priority::kLatency && g.spec.workload != Workload::kAlone;
+    };
+    const bool possible = only && only->client->mps && next_of(*groups[group.slot])->mps && !only->partner &&
+                          (only->told == Hold::Told::kTerms || only->told == Hold::Told::kTook) &&
+                          may(*only->group) && may(group);
+    return possible ? only : nullptr;
+}
+
+bool Arbiter::State::grant_beside(Members& group, Nanoseconds now) {
+    const Hold* partner = partner_for(group);
+    if (!partner) return false;
+    const Nanoseconds length =
+        pairs.together_for(member(*partner->group, group), member(group, *partner->group), now);
+    if (length <= 0) return false;
+    const uint64_t serial = partner->serial;
+    grant(group, now + length, now);
+    Hold& one = *holds.running(serial);
+    Hold& other = holds.all().back();
+    one.latest = std::min(one.latest, now + length);
+    one.partner = other.serial;
+    other.partner = one.serial;
+    for (Hold* hold : {&one, &other}) {
+        hold->partners.push_back(hold->partner);
+        hold->measuring = false;
+        hold->together_since = now + kFreshNews;
+    }
+    return true;
+}
+
+// A turn ends, so there is something to learn from it; but not from one that ended for want of work.
+void Arbiter::State::measure(const Hold& hold, StopReason reason, Nanoseconds now) {
+    const bool busy = reason == StopReason::kDeadline || reason == StopReason::kRevoked;
+    const auto rate = [&](const Hold& h, Nanoseconds since, Nanoseconds work) {
+        return static_cast<double>(h.client->work - work) /
+               static_cast<double>(std::max<Nanoseconds>(1, now - since));
+    };
+    if (!busy) return;
+    if (const Hold* other = holds.running(hold.partner)) {
+        if (!hold.measuring || !other->measuring || now - hold.together_since < p.pair_trial / 2) return;
+        pairs.ran_together(member(*hold.group, *other->group), rate(hold, hold.together_since, hold.together_work),
+                           member(*other->group, *hold.group),
+                           rate(*other, other->together_since, other->together_work), now);
+    } else if (++hold.client->turns > kWarmUp && hold.partners.empty() && hold.client->mps &&
+               now - hold.from >= p.quantum_min) {
+        pairs.ran_alone(hold.group->id, rate(hold, hold.from, hold.work));
+    }
 }
 
 Hold& Arbiter::State::hold_for(Client& client, Nanoseconds now) {
@@ -181,13 +277,19 @@ Hold& Arbiter::State::hold_for(Client& client, Nanoseconds now) {
     return hold;
 }
 
-// Takes parked tokens away until what runs and what is parked fit together.
-void Arbiter::State::make_room(uint64_t for_serial) {
+// Takes parked tokens away until what runs and what is parked fit together. Who may interrupt this hold keeps its
+// own.
+void Arbiter::State::make_room(const Hold& hold, Nanoseconds now) {
+    for (Client* client : parked) client->by_right = policy->may_interrupt(*client->group, *hold.group, now);
     const double occupied = holds.occupied();
-    while (!parked.empty() && occupied + parked_sm() > kFull) {
-        Client& client = *parked.front();
+    for (size_t i = 0; i < parked.size() && occupied + parked_sm() > kFull;) {
+        Client& client = *parked[i];
+        if (client.by_right) {
+            ++i;
+            continue;
+        }
         unpark(client);
-        client.unparked_for = for_serial;
+        client.unparked_for = hold.serial;
         actions.push_back({.kind = Action::Kind::kUnpark, .client = client.id});
     }
 }
@@ -196,9 +298,10 @@ bool Arbiter::State::unpark(Client& client) {
     return std::erase(parked, &client) > 0;
 }
 
+// Of those that hold theirs by right nothing is reserved: they will overlap with a holder, who stops.
 double Arbiter::State::parked_sm() const {
     double sum = 0.0;
-    for (const Client* client : parked) sum += client->group->spec.sm;
+    for (const Client* client : parked) sum += client->by_right ? 0.0 : client->sm;
     return sum;
 }
 
@@ -217,13 +320,19 @@ void Arbiter::State::update_terms(Hold& hold, Nanoseconds now) {
         if (same ? g->waiting > 0 : !g->running && (g->waiting > 0 || now < g->lingers_until))
             contenders.push_back(g);
     }
+    for (const Hold& other : holds.all()) {  // who took a parked token meanwhile
+        const bool later = other.serial > hold.serial && other.occupies() && other.group != hold.group;
+        if (later && other.partner != hold.serial && !Holds::fit(other, hold)) contenders.push_back(other.group);
+    }
     Terms terms = policy->terms(hold.turn(), contenders, now);
     terms.deadline = std::min(terms.deadline, hold.latest);
     const Nanoseconds window = window_for(static_cast<Members&>(*hold.group), terms.deadline);
+    const bool beside = hold.partner != 0;
     const bool moved = terms.deadline == kNever || hold.deadline == kNever
                            ? terms.deadline != hold.deadline
                            : std::abs(terms.deadline - hold.deadline) > kNoticeable || terms.deadline <= now;
-    if (known && !moved && terms.contended == hold.contended && window == hold.window) return;
+    if (known && !moved && terms.contended == hold.contended && window == hold.window && beside == hold.told_beside)
+        return;
     Action::Kind kind = Action::Kind::kUpdate;
     if (hold.told == Hold::Told::kNothing)
         kind = Action::Kind::kGrant;
@@ -232,14 +341,23 @@ void Arbiter::State::update_terms(Hold& hold, Nanoseconds now) {
     hold.deadline = kind == Action::Kind::kRevoke ? now : terms.deadline;
     hold.window = window;
     hold.contended = terms.contended;
+    hold.told_beside = beside;
     hold.told = kind == Action::Kind::kRevoke ? Hold::Told::kRevoked : Hold::Told::kTerms;
-    actions.push_back({kind, hold.client->id, hold.deadline, hold.window, hold.contended});
+    actions.push_back({kind, hold.client->id, hold.deadline, hold.window, hold.contended, beside});
 }
 
 void Arbiter::State::park_or_not(Nanoseconds now) {
     Client* client = std::exchange(idle, nullptr);
     if (!client || client->waiting || holds.running(client) || !policy->may_park(*client->group, now)) return;
-    if (holds.occupied() + parked_sm() + client->group->spec.sm > kFull) return;
+    client->by_right = false;
+    if (holds.occupied() + parked_sm() + client->sm > kFull) {
+        client->by_right = true;
+        for (const Hold& hold : holds.all()) {
+            const bool mine = policy->may_interrupt(*client->group, *hold.group, now);
+            if (hold.occupies() && !mine) client->by_right = false;
+        }
+        if (!client->by_right || holds.occupied() == 0.0) return;
+    }
     parked.push_back(client);
     actions.push_back({.kind = Action::Kind::kPark, .client = client->id});
 }
@@ -260,7 +378,7 @@ Nanoseconds Arbiter::State::window_for(const Members& group, Nanoseconds deadlin
     if (group.clients > 1) ++others;
     if (others == 0 && deadline == kNever) return p.window_alone;
     for (const Group* g : everyone) {
-        if (g != &group && g->spec.priority == Priority::kLatency && g->clients > 0) return p.window_latency;
+        if (g != &group && g->spec.priority == Priority::kLatency && expects_requests(*g)) return p.window_latency;
     }
     return p.window_shared;
 }
@@ -273,7 +391,10 @@ void Arbiter::State::find_waiting() {
 }
 
 void Arbiter::State::recount(Members& group) {
+    if (group.running || group.waiting > 0) group.busy_at = clock;
     group.running = false;
+    group.sm = group.members.empty() ? 1.0 : 0.0;
+    for (const Client* client : group.members) group.sm = std::max(group.sm, client->sm);
     for (const Hold& hold : holds.all()) group.running |= hold.group == &group && hold.occupies();
     group.clients = static_cast<uint32_t>(group.members.size());
     group.waiting = 0;
@@ -283,6 +404,13 @@ void Arbiter::State::recount(Members& group) {
         ++group.waiting;
         group.waiting_since = std::min(group.waiting_since, client->since);
     }
+}
+
+// One client outside MPS is enough for the hardware to switch contexts.
+void Arbiter::State::client_count_changed() {
+    const bool mps =
+        !clients.empty() && std::all_of(clients.begin(), clients.end(), [](auto& c) { return c.second->mps; });
+    policy->switch_cost(mps ? p.switch_cost_mps : p.switch_cost);
 }
 
 Client* Arbiter::State::next_of(Members& group) const {
@@ -381,13 +509,14 @@ void Arbiter::remove_group(GroupId id, Nanoseconds now) {
     }
     if (!group->members.empty()) throw std::invalid_argument("group '" + group->spec.name + "' still has clients");
     s.holds.forget(group);
+    s.pairs.forget(id);
     std::erase(s.everyone, group);
     s.groups[group->slot].reset();
     s.demand_changed = true;
     s.settle(now);
 }
 
-void Arbiter::add_client(ClientId id, GroupId group_id, Nanoseconds now) {
+void Arbiter::add_client(ClientId id, GroupId group_id, Nanoseconds now, bool mps) {
     State& s = *state_;
     now = s.begin(now);
     Members* group = s.find_group(group_id);
@@ -395,10 +524,13 @@ void Arbiter::add_client(ClientId id, GroupId group_id, Nanoseconds now) {
         ++s.ignored;
         return;
     }
-    auto client = std::make_unique<Client>(Client{.id = id, .group = group});
+    auto client =
+        std::make_unique<Client>(Client{.id = id, .group = group, .mps = mps, .sm = mps ? group->spec.sm : 1.0});
     group->members.push_back(client.get());
+    group->busy_at = now;  // its first request is near
     s.clients.emplace(id, std::move(client));
     s.recount(*group);
+    s.client_count_changed();
     s.settle(now);
 }
 
@@ -418,6 +550,7 @@ void Arbiter::remove_client(ClientId id, Nanoseconds now) {
     std::erase(group.members, client);
     s.clients.erase(id);
     s.recount(group);
+    s.client_count_changed();
     s.settle(now);
 }
 
@@ -492,6 +625,7 @@ void Arbiter::stopped(ClientId id, StopReason reason, Nanoseconds tail, Nanoseco
     if (client && !hold) ++s.ignored;
     if (hold) {
         s.demand_changed = true;
+        s.measure(*hold, reason, now);
         s.policy->stopped(hold->turn(), reason, now);
         s.holds.stop(*hold, std::clamp<Nanoseconds>(tail, 0, s.longest_tail()), now);
         const bool cut = reason == StopReason::kDeadline || reason == StopReason::kRevoked;
@@ -515,6 +649,10 @@ void Arbiter::drained(ClientId id, Nanoseconds at, Nanoseconds now) {
     s.settle(now);
 }
 
+void Arbiter::progress(ClientId id, Nanoseconds work) {
+    if (Client* client = state_->find(id)) client->work = std::max(client->work, work);
+}
+
 Nanoseconds Arbiter::next_event() const {
     State& s = *state_;
     Nanoseconds next = kNever;
@@ -526,9 +664,12 @@ Nanoseconds Arbiter::next_event() const {
             consider(hold.stopped + s.p.grace);
         else if (!hold.overdue && hold.deadline != kNever)
             consider(hold.deadline + s.grace);
+        if (hold.runs() && hold.partner && !hold.measuring) consider(hold.together_since);
     }
     for (const Group* g : s.everyone) {
-        if (!g->running && g->waiting == 0) consider(g->lingers_until);
+        if (g->running || g->waiting > 0) continue;
+        consider(g->lingers_until);
+        if (g->spec.priority == Priority::kLatency && g->clients > 0) consider(g->busy_at + s.p.latency_quiet);
     }
     s.find_waiting();
     if (!s.waiting.empty()) consider(s.policy->next_event(s.waiting, s.clock));
@@ -555,13 +696,17 @@ std::vector<GroupUsage> Arbiter::usage(Nanoseconds now) const {
         for (const Hold& hold : s.holds.all()) {
             if (hold.group != group.get() || !hold.runs()) continue;
             ++holding;
-            used += std::max<Nanoseconds>(0, now - hold.from) - hold.charged;
+            used += s.holds.due(hold, now) - hold.charged;
         }
         const double target = group->wanted ? s.policy->target(*group) : 0.0;
         result.push_back(
             {group->id, group->spec, target, used, group->clients, group->waiting, holding, s.reason(*group, now)});
     }
     return result;
+}
+
+std::vector<PairUsage> Arbiter::pairs() const {
+    return state_->pairs.view();
 }
 
 uint64_t Arbiter::ignored() const {

@@ -17,6 +17,10 @@ using ClientId = uint32_t;
 inline constexpr Nanoseconds kNever = INT64_MAX;
 
 enum class Priority : uint8_t { kBestEffort = 0, kNormal = 1, kLatency = 2 };
+// What bounds a program's kernels, as its user says (Orion's classes): the first guess of who may run beside whom.
+// kAlone: it never runs side by side with another, whatever that would gain.
+enum class Workload : uint8_t { kUnknown = 0, kCompute = 1, kMemory = 2, kAlone = 3 };
+enum class PairState : uint8_t { kUnknown = 0, kTogether = 1, kApart = 2 };
 enum class StopReason : uint8_t { kDeadline = 0, kIdle = 1, kRevoked = 2, kExit = 3 };
 
 struct GroupSpec {
@@ -24,14 +28,18 @@ struct GroupSpec {
     double min = 0.0;     // share of device time that is guaranteed while the group wants it, 0..1
     double max = 1.0;     // share of device time that is never passed, 0..1
     double weight = 1.0;  // how what is left above the minima is divided
-    double sm = 1.0;      // fraction of the multiprocessors; holders whose fractions sum to <= 1 hold together
+    double sm = 1.0;      // fraction of the multiprocessors of its clients under MPS; without MPS they have all
     Priority priority = Priority::kNormal;
+    Workload workload = Workload::kUnknown;
 };
 
 struct Parameters {
     // Measured on an H200 (driver 580): the hardware's own context switch takes ~155 us.
     Nanoseconds switch_cost = 180'000;
+    // Under MPS there is no such switch: an undrained hand-over was too cheap to measure, a drained one took 110 us.
+    Nanoseconds switch_cost_mps = 30'000;
     double switch_loss = 0.007;          // share of device time that hand-overs may cost
+    double interrupt_loss = 0.02;        // ... and turns cut short for those who come back from a pause
     Nanoseconds cycle_min = 20'000'000;  // a cycle gives every waiting group one quantum
     Nanoseconds cycle_max = 100'000'000;
     Nanoseconds quantum_min = 2'000'000;
@@ -41,9 +49,19 @@ struct Parameters {
     Nanoseconds grace = 3'000'000;          // a holder this long past its end no longer keeps others waiting
     Nanoseconds debt_max = 10'000'000'000;  // virtual time a group may be ahead of the others: after a kernel
                                             // that ran for minutes it still runs again
+    Nanoseconds expect_early = 50'000;      // the device is free so long before a latency client that keeps a period
     Nanoseconds window_latency = 40'000;    // in-flight bounds, by situation
+    Nanoseconds latency_quiet = 10'000'000'000;  // ... and after so long without a request the shared one holds again
     Nanoseconds window_shared = 400'000;
     Nanoseconds window_alone = 8'000'000;
+    // Two groups under MPS whose fractions do not fit together (pairs.hpp): how long a trial side by side and, if it
+    // went well, a turn side by side is; what both together must gain; when to try again (up to 30 times later), and
+    // to measure anew.
+    Nanoseconds pair_trial = 30'000'000;
+    Nanoseconds pair_turn = 500'000'000;
+    double pair_gain = 1.05;
+    Nanoseconds pair_again = 2'000'000'000;
+    Nanoseconds pair_refresh = 20'000'000'000;
     // The published Gemini policy (base, min quota and window of its launch scripts).
     Nanoseconds gemini_base_quota = 300'000'000;
     Nanoseconds gemini_min_quota = 20'000'000;
@@ -63,6 +81,7 @@ struct Action {
     Nanoseconds deadline = kNever;  // kGrant, kUpdate, kRevoke
     Nanoseconds window = 0;         // kGrant, kUpdate, kRevoke
     bool contended = false;  // kGrant, kUpdate, kRevoke: somebody waits, so an idle holder gives the token back
+    bool beside = false;     // ... and another runs beside it, whose fraction does not fit with its own
 };
 
 struct GroupUsage {
@@ -72,6 +91,13 @@ struct GroupUsage {
     Nanoseconds used;  // device time charged since the group exists
     uint32_t clients, waiting, holding;
     std::string reason;  // why it waits or runs, for people
+};
+
+// Two groups that may run side by side, and how fast: 1 is the speed alone, 0 if never tried.
+struct PairUsage {
+    GroupId a, b;
+    PairState state;
+    double speed_a, speed_b;
 };
 
 // Events that make no sense (unknown ids, a stop without a grant, a second want) are ignored and counted: they come
@@ -86,7 +112,8 @@ class Arbiter {
     // Throws std::invalid_argument while the group has clients.
     void remove_group(GroupId group, Nanoseconds now);
 
-    void add_client(ClientId client, GroupId group, Nanoseconds now);
+    // `mps`: its contexts run under MPS, on the group's fraction of the multiprocessors as it is now.
+    void add_client(ClientId client, GroupId group, Nanoseconds now, bool mps = false);
     void remove_client(ClientId client, Nanoseconds now);  // also by death, in any state
 
     void want(ClientId client, Nanoseconds now);
@@ -95,11 +122,15 @@ class Arbiter {
     void stopped(ClientId client, StopReason reason, Nanoseconds tail, Nanoseconds now);
     void drained(ClientId client, Nanoseconds at, Nanoseconds now);
 
+    // The work `client` has completed so far, ns as on an idle device. Before stopped() and tick(), of all who run.
+    void progress(ClientId client, Nanoseconds work);
+
     Nanoseconds next_event() const;  // when tick() is due, kNever if not
     void tick(Nanoseconds now);
     std::vector<Action> take_actions();
 
     std::vector<GroupUsage> usage(Nanoseconds now) const;
+    std::vector<PairUsage> pairs() const;
     uint64_t ignored() const;  // events that made no sense so far
 
   private:

@@ -36,16 +36,23 @@ bool read(const std::string& key, const nb::handle& value, const char* name, T& 
 }
 
 GroupId set_group(Arbiter& self, const std::string& name, Nanoseconds now, double min, double max, double weight,
-                  double sm, const std::string& priority) {
-    return self.set_group({name, min, max, weight, sm, priority_from(priority)}, now);
+                  double sm, const std::string& priority, const std::string& workload) {
+    return self.set_group({name, min, max, weight, sm, priority_from(priority), workload_from(workload)}, now);
 }
 
 nb::list take_actions(Arbiter& self) {
     nb::list result;
     for (const Action& a : self.take_actions()) {
-        result.append(
-            nb::make_tuple(kKinds[static_cast<size_t>(a.kind)], a.client, a.deadline, a.window, a.contended));
+        result.append(nb::make_tuple(kKinds[static_cast<size_t>(a.kind)], a.client, a.deadline, a.window, a.contended,
+                                     a.beside));
     }
+    return result;
+}
+
+nb::list pairs(const Arbiter& self) {
+    nb::list result;
+    for (const PairUsage& p : self.pairs())
+        result.append(nb::make_tuple(p.a, p.b, kPairStates[static_cast<size_t>(p.state)], p.speed_a, p.speed_b));
     return result;
 }
 
@@ -75,6 +82,10 @@ nb::list usage(const Arbiter& self, Nanoseconds now) {
 
 namespace gemlet::arbiter {
 
+Workload workload_from(const std::string& name) {
+    return from_name<Workload>(kWorkloadNames, name, "workload");
+}
+
 Priority priority_from(const std::string& name) {
     return from_name<Priority>(kPriorityNames, name, "priority");
 }
@@ -85,11 +96,17 @@ Parameters parameters_from(const nb::kwargs& given) {
         const std::string key = nb::cast<std::string>(handle);
         const bool known =
             read(key, value, "switch_cost", p.switch_cost) || read(key, value, "switch_loss", p.switch_loss) ||
-            read(key, value, "cycle_min", p.cycle_min) || read(key, value, "cycle_max", p.cycle_max) ||
-            read(key, value, "quantum_min", p.quantum_min) || read(key, value, "cap_block", p.cap_block) ||
-            read(key, value, "grace", p.grace) || read(key, value, "hardware_turn", p.hardware_turn) ||
-            read(key, value, "debt_max", p.debt_max) || read(key, value, "window_latency", p.window_latency) ||
+            read(key, value, "switch_cost_mps", p.switch_cost_mps) ||
+            read(key, value, "interrupt_loss", p.interrupt_loss) || read(key, value, "cycle_min", p.cycle_min) ||
+            read(key, value, "cycle_max", p.cycle_max) || read(key, value, "quantum_min", p.quantum_min) ||
+            read(key, value, "cap_block", p.cap_block) || read(key, value, "grace", p.grace) ||
+            read(key, value, "latency_quiet", p.latency_quiet) || read(key, value, "expect_early", p.expect_early) ||
+            read(key, value, "hardware_turn", p.hardware_turn) || read(key, value, "debt_max", p.debt_max) ||
+            read(key, value, "window_latency", p.window_latency) ||
             read(key, value, "window_shared", p.window_shared) || read(key, value, "window_alone", p.window_alone) ||
+            read(key, value, "pair_trial", p.pair_trial) || read(key, value, "pair_turn", p.pair_turn) ||
+            read(key, value, "pair_gain", p.pair_gain) || read(key, value, "pair_again", p.pair_again) ||
+            read(key, value, "pair_refresh", p.pair_refresh) ||
             read(key, value, "gemini_base_quota", p.gemini_base_quota) ||
             read(key, value, "gemini_min_quota", p.gemini_min_quota) ||
             read(key, value, "gemini_window", p.gemini_window);
@@ -110,9 +127,9 @@ void bind_arbiter(nb::module_& m) {
             },
             "policy"_a, "parameters"_a)
         .def("set_group", set_group, "name"_a, "now"_a, nb::kw_only(), "min"_a = 0.0, "max"_a = 1.0, "weight"_a = 1.0,
-             "sm"_a = 1.0, "priority"_a = "normal")
+             "sm"_a = 1.0, "priority"_a = "normal", "workload"_a = "unknown")
         .def("remove_group", &Arbiter::remove_group, "group"_a, "now"_a)
-        .def("add_client", &Arbiter::add_client, "client"_a, "group"_a, "now"_a)
+        .def("add_client", &Arbiter::add_client, "client"_a, "group"_a, "now"_a, nb::kw_only(), "mps"_a = false)
         .def("remove_client", &Arbiter::remove_client, "client"_a, "now"_a)
         .def("want", &Arbiter::want, "client"_a, "now"_a)
         .def("took", &Arbiter::took, "client"_a, "now"_a)
@@ -123,6 +140,8 @@ void bind_arbiter(nb::module_& m) {
             },
             "client"_a, "reason"_a, "tail"_a, "now"_a)
         .def("drained", &Arbiter::drained, "client"_a, "at"_a, "now"_a)
+        .def("progress", &Arbiter::progress, "client"_a, "work"_a)
+        .def("pairs", pairs)
         .def("next_event", &Arbiter::next_event)
         .def("tick", &Arbiter::tick, "now"_a)
         .def("take_actions", take_actions)

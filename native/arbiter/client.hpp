@@ -12,9 +12,14 @@ struct Members;
 struct Client {
     ClientId id;
     Members* group;
+    bool mps = false;
+    double sm = 1.0;  // fixed when it came: MPS gives a context its part when it is made
     bool waiting = false;
     Nanoseconds since = 0;      // waits since
     Nanoseconds used = 0;       // orders the clients of one group: device time, with idle time not saved up
+    Nanoseconds work = 0;       // completed, as it last said
+    unsigned turns = 0;         // that ended in the middle of its work
+    bool by_right = false;      // its parked token stays while others of a lower class hold theirs
     uint64_t unparked_for = 0;  // serial of the hold for which its parked token was taken away
 };
 

@@ -19,6 +19,7 @@ void set_terms(wire::ClientPage& page, const Action& action) {
     page.deadline_ns.store(wire_time(action.deadline), std::memory_order_relaxed);
     page.window_ns.store(uint64_t(action.window), std::memory_order_relaxed);
     page.contended.store(action.contended, std::memory_order_relaxed);
+    page.beside.store(action.beside, std::memory_order_relaxed);
 }
 
 bool change(Attachment& a, TokenState from, TokenState to) {
@@ -27,6 +28,13 @@ bool change(Attachment& a, TokenState from, TokenState to) {
 }
 
 }  // namespace
+
+// Only under MPS does anybody ask how fast work goes.
+void Server::read_progress(Device& device) {
+    for (auto& [id, a] : device.attachments) {
+        if (a->mps) device.arbiter->progress(id, Nanoseconds(a->page->work_ns.load(std::memory_order_relaxed)));
+    }
+}
 
 void Server::grant(Attachment& a, const Action& action) {
     set_terms(*a.page, action);

@@ -10,14 +10,21 @@ namespace {
 
 // Whether `next` had the device for itself only when `before` had drained: their slices do not fit side by side.
 bool follows(const Hold& next, const Hold& before) {
-    return before.serial < next.serial && !before.runs() && before.group->spec.sm + next.group->spec.sm > 1.0 + 1e-9;
+    const bool partners = std::find(next.partners.begin(), next.partners.end(), before.serial) != next.partners.end();
+    return before.serial < next.serial && !before.runs() && !Holds::fit(before, next) && !partners;
 }
 
 }  // namespace
 
 Hold& Holds::start(Client* client, Group* group, Nanoseconds now) {
-    holds_.push_back(
-        {.serial = ++serial_, .client = client, .group = group, .granted = now, .from = now, .not_before = now});
+    holds_.push_back({.serial = ++serial_,
+                      .client = client,
+                      .group = group,
+                      .sm = client->sm,
+                      .granted = now,
+                      .from = now,
+                      .not_before = now,
+                      .work = client->work});
     find_starts(now);
     return holds_.back();
 }
@@ -25,6 +32,13 @@ Hold& Holds::start(Client* client, Group* group, Nanoseconds now) {
 Hold* Holds::running(const Client* client) {
     for (Hold& hold : holds_) {
         if (hold.client == client && hold.runs()) return &hold;
+    }
+    return nullptr;
+}
+
+Hold* Holds::running(uint64_t serial) {
+    for (Hold& hold : holds_) {
+        if (serial && hold.serial == serial && hold.runs()) return &hold;
     }
     return nullptr;
 }
@@ -43,6 +57,8 @@ Hold* Holds::newest(const Client* client) {
 }
 
 void Holds::stop(Hold& hold, Nanoseconds tail, Nanoseconds now) {
+    if (Hold* other = running(hold.partner)) other->partner = 0;
+    hold.partner = 0;
     hold.stopped = now;
     hold.end = now + tail;
     find_starts(now);
@@ -88,16 +104,31 @@ void Holds::find_starts(Nanoseconds now) {
 void Holds::charge(Hold& hold, Nanoseconds now) {
     // What is in flight after a stop is paid for at once, or whoever submits much ahead would get the token again
     // before it has been charged.
-    const Nanoseconds due = std::max<Nanoseconds>(0, (hold.runs() ? now : hold.end) - hold.from);
-    const Nanoseconds amount = due - hold.charged;
+    const Nanoseconds owed = due(hold, now), amount = owed - hold.charged;
     if (amount == 0) return;
-    hold.charged = due;
+    hold.charged = owed;
     hold.group->used += amount;
     if (hold.client) hold.client->used += amount;
     policy_.charge(*hold.group, amount, now);
 }
 
+Nanoseconds Holds::halved(const Hold& hold, Nanoseconds now) const {
+    return hold.runs() && has_partner(hold) ? std::max<Nanoseconds>(0, now - std::max(now_, hold.from)) / 2 : 0;
+}
+
+Nanoseconds Holds::due(const Hold& hold, Nanoseconds now) const {
+    const Nanoseconds until = hold.runs() ? now : hold.end;
+    return std::max<Nanoseconds>(0, until - hold.from - hold.halved - halved(hold, now));
+}
+
+bool Holds::has_partner(const Hold& hold) const {
+    return hold.partner && std::any_of(holds_.begin(), holds_.end(),
+                                       [&](const Hold& h) { return h.serial == hold.partner && h.runs(); });
+}
+
 void Holds::charge(Nanoseconds now) {
+    for (Hold& hold : holds_) hold.halved += halved(hold, now);
+    now_ = std::max(now_, now);
     for (Hold& hold : holds_) charge(hold, now);
 }
 
@@ -108,7 +139,7 @@ bool Holds::followed(const Hold& hold) const {
 double Holds::occupied() const {
     double sum = 0.0;
     for (const Hold& hold : holds_) {
-        if (hold.occupies()) sum += hold.group->spec.sm;
+        if (hold.occupies()) sum += hold.sm;
     }
     return sum;
 }

@@ -50,7 +50,7 @@ bool Server::answer(Client& client, Message message, Status status, const std::s
     std::memset(message.text, 0, sizeof message.text);
     text.copy(message.text, sizeof message.text - 1);
     iovec part{&message, sizeof message};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 5)] = {};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 6)] = {};
     msghdr header{};
     header.msg_iov = &part;
     header.msg_iovlen = 1;
@@ -131,6 +131,7 @@ void Server::stopped(Device& device, Attachment& a, const Message& message, Nano
     auto tail = Nanoseconds(std::min<uint64_t>(message.tail_ns, 60'000'000'000u));
     bool wants = message.flags & wire::kStillWants;
     a.state = wants ? "waits" : "idle";
+    read_progress(device);
     device.arbiter->stopped(a.id, reason, tail, now);
     if (!wants) device.residency.idle(a.id, now);
     if (wants && !withheld(device, a, now)) device.arbiter->want(a.id, now);
@@ -237,18 +238,21 @@ bool Server::attach(Client& client, const Message& message) {
     a.id = next_attachment_++;
     a.client = &client;
     a.slot = *slot;
+    a.mps = message.flags & wire::kUnderMps;
     a.page->attached = 1;
     a.page->deadline_ns = wire::kNever;
     a.page->window_ns = uint64_t(options_.arbiter.window_alone);
     a.page->lead_ns = uint64_t(options_.lead);
     join_residency(device, a, group, now);
     device.attachments[a.id] = std::move(attachment);
-    device.arbiter->add_client(a.id, group_on(device, group, now), now);
+    device.arbiter->add_client(a.id, group_on(device, group, now), now, a.mps);
     reply.header.device = uint32_t(client.devices.size());
     reply.slot = *slot;
     client.devices.emplace_back(&device, &a);
     apply(device, now);
-    std::vector<int> descriptors = {a.page.fd(), ledger.limits_fd(), ledger.ledger_fd()};
+    const bool latency = group.settings.spec.priority == arbiter::Priority::kLatency;
+    std::vector<int> descriptors = {a.page.fd(), ledger.limits_fd(), ledger.ledger_fd(),
+                                    latency ? device.page.fd() : device.page_to_read.get()};
     if (a.movable) {
         reply.flags |= wire::kMovable;
         descriptors.insert(descriptors.end(), {a.movable->page.fd(), a.movable->arena.get()});

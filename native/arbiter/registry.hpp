@@ -88,6 +88,7 @@ struct Attachment {
     Shared<wire::ClientPage> page{"gemlet-page", Access::kReadWrite};
     uint32_t epoch = 0;
     uint32_t contexts = 0;
+    bool mps = false;
     const char* state = "idle";  // for people
     std::unique_ptr<Movable> movable;
 };
@@ -99,6 +100,8 @@ struct Device {
     std::string policy;
     uint64_t context_estimate = 0;
     bool measured = false;  // somebody calls set_process_memory() for it
+    Shared<wire::DevicePage> page{"gemlet-device", Access::kReadWrite};
+    Descriptor page_to_read{reopen_read_only(page.fd())};
     std::unique_ptr<Arbiter> arbiter;
     Residency residency;
     std::optional<uint64_t> capacity;       // bytes of it that clients may use; the others' memory moves away

@@ -1,5 +1,6 @@
 // What the server tells Python: events, the trace of steps, and the whole picture.
 #include <unistd.h>
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
@@ -42,8 +43,10 @@ ServerView Server::view() {
     ServerView v{clock(), denied_, {}, {}};
     for (auto& [name, group] : groups_) v.groups.push_back(group.settings);
     for (auto& device : devices_) {
-        DeviceView d{device->uuid, device->index,    device->policy,           device->arbiter->ignored(),
-                     {},           device->capacity, device->residency.held(), device->residency.host_promised()};
+        DeviceView d{device->uuid, device->index, device->policy, device->arbiter->ignored(), {}, {}};
+        d.capacity = device->capacity;
+        d.held = device->residency.held();
+        d.host_promised = device->residency.host_promised();
         // Once over the clients: with thousands of groups, a search for each group's would keep clients waiting.
         std::unordered_map<std::string_view, std::vector<ClientView>> clients;
         auto residency = residencies(*device, v.now);
@@ -58,6 +61,7 @@ ServerView Server::view() {
                                                  ledger.unledgered(a->slot),
                                                  a->page->launches.load(),
                                                  a->contexts,
+                                                 a->mps,
                                                  a->client->since,
                                                  {}});
             if (!a->movable) continue;
@@ -65,8 +69,15 @@ ServerView Server::view() {
             clients[a->client->group].back().movable = {residency[id], page.moved_out.load(), page.moved_in.load(),
                                                         page.dropped.load()};
         }
-        for (GroupUsage& usage : device->arbiter->usage(v.now)) {
-            GroupView g{std::move(usage), {}, {}, 0, 0, false, {}};
+        const auto usages = device->arbiter->usage(v.now);
+        const auto name_of = [&](GroupId id) {
+            const auto found = std::find_if(usages.begin(), usages.end(), [&](auto& u) { return u.id == id; });
+            return found == usages.end() ? std::string() : found->spec.name;
+        };
+        for (const arbiter::PairUsage& p : device->arbiter->pairs())
+            d.pairs.push_back({name_of(p.a), name_of(p.b), p.state, p.speed_a, p.speed_b});
+        for (const GroupUsage& usage : usages) {
+            GroupView g{usage, {}, {}, 0, 0, false, {}};
             const std::string& name = g.usage.spec.name;
             if (auto group = groups_.find(name); group != groups_.end()) {
                 g.memory_limit = group->second.settings.memory;

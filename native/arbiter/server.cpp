@@ -169,6 +169,7 @@ void Server::tick() {
     Nanoseconds now = clock();
     for (auto& device : devices_) {
         if (std::min(device->arbiter->next_event(), device->residency.next_event()) > now) continue;
+        read_progress(*device);
         device->arbiter->tick(now);
         device->residency.tick(now);
         settle_residency(*device, now);

@@ -39,6 +39,7 @@ struct ClientView {
     const char* state;
     uint64_t memory, unledgered, launches;
     uint32_t contexts;
+    bool mps;
     Nanoseconds since;
     std::optional<MovableView> movable;
 };
@@ -51,14 +52,22 @@ struct GroupView {
     std::vector<ClientView> clients;
 };
 
+// Two groups under MPS that may run side by side; speeds are of that alone, 0 if never tried.
+struct PairView {
+    std::string a, b;
+    arbiter::PairState state;
+    double speed_a, speed_b;
+};
+
 struct DeviceView {
     Uuid uuid;
     int index;
     std::string policy;
     uint64_t ignored;
     std::vector<GroupView> groups;
-    std::optional<uint64_t> capacity;
-    uint64_t held, host_promised;  // bytes clients have on the device, and may have to have on the host
+    std::vector<PairView> pairs;
+    std::optional<uint64_t> capacity = {};
+    uint64_t held = 0, host_promised = 0;  // bytes clients have on the device, and may have to have on the host
 };
 
 struct ServerView {
@@ -149,6 +158,7 @@ class Server {
     // grants.cpp
     void apply(Device& device, Nanoseconds now);
     void grant(Attachment& attachment, const Action& action);
+    static void read_progress(Device& device);
 
     // groups.cpp
     Device& device_for(const Uuid& uuid, int index);

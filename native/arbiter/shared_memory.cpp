@@ -34,15 +34,24 @@ void* make_shared_memory(const char* name, size_t size, Access access, int& fd) 
         fail("F_ADD_SEALS", fd);
     }
     if (access == Access::kReadOnly) {  // before Linux 5.1: hand out a descriptor that was never open for writing
-        int read_only = open(("/proc/self/fd/" + std::to_string(fd)).c_str(), O_RDONLY | O_CLOEXEC);
-        if (read_only < 0) {
+        int read_only = -1;
+        try {
+            read_only = reopen_read_only(fd);
+        } catch (...) {
             munmap(memory, size);
-            fail("reopen read-only", fd);
+            close(fd);
+            throw;
         }
         close(fd);
         fd = read_only;
     }
     return memory;
+}
+
+int reopen_read_only(int fd) {
+    int read_only = open(("/proc/self/fd/" + std::to_string(fd)).c_str(), O_RDONLY | O_CLOEXEC);
+    if (read_only < 0) fail("reopen read-only", -1);
+    return read_only;
 }
 
 void free_shared_memory(void* memory, size_t size, int fd) noexcept {

@@ -11,6 +11,8 @@ enum class Access { kReadWrite, kReadOnly };
 // Makes, maps and seals a memfd: a client can neither shrink it (which would crash the daemon) nor, if kReadOnly,
 // map it for writing. Throws std::system_error.
 void* make_shared_memory(const char* name, std::size_t size, Access access, int& fd);
+// Another descriptor of the same memory, which cannot be mapped for writing. Throws std::system_error.
+int reopen_read_only(int fd);
 void free_shared_memory(void* memory, std::size_t size, int fd) noexcept;
 
 template <class T>

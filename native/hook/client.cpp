@@ -36,6 +36,7 @@ void set_unmanaged(Device& device) {
     std::lock_guard lock(device.ledger_mutex);
     device.ledger = nullptr;
     device.limits = nullptr;
+    device.shared = nullptr;
     device.use_page(&device.unmanaged);
     swap_lost(device);
 }
@@ -56,6 +57,9 @@ void attach_device(Device& device) {
     device.wire_index = attachment->wire_index;
     device.want_epoch = UINT32_MAX;
     device.stop_told = 0;
+    device.latency = attachment->latency;
+    device.urgent_seen = attachment->device->urgent.load();
+    device.shared = attachment->device;
     device.use_page(attachment->page);
     swap_attached(device, *attachment);
     futex_wake_all(before->token);

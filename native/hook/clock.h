@@ -1,6 +1,7 @@
 // CLOCK_MONOTONIC, the one clock hook and daemon share (35 ns a read: never on the launch path of a holder).
 #pragma once
 
+#include <sched.h>
 #include <cstdint>
 #include <ctime>
 
@@ -10,6 +11,12 @@ inline uint64_t now_ns() {
     timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return uint64_t(t.tv_sec) * 1'000'000'000u + uint64_t(t.tv_nsec);
+}
+
+// For waits so short that a sleep would be longer (with the default timer slack 20 us of sleep take 70): half a
+// microsecond, or as long as others need the CPU.
+inline void step_aside() {
+    sched_yield();
 }
 
 inline void sleep_ns(uint64_t ns) {

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "mps.h"
 #include "say.h"
 
 namespace gemlet::hook {
@@ -128,7 +129,7 @@ timeval seconds(int n) {
 bool receive(int fd, wire::Message& m, int* descriptors, size_t wanted, size_t& got) {
     got = 0;
     iovec part{&m, sizeof m};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 5)];
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 6)];
     msghdr header{};
     header.msg_iov = &part;
     header.msg_iovlen = 1;
@@ -255,24 +256,31 @@ std::optional<Attachment> attach(const unsigned char (&uuid)[16], uint32_t ordin
     wire::Message m{};
     m.header = {wire::kMagic, wire::kWireVersion, wire::MessageType::kAttach, 0, 0};
     m.value = ordinal;
+    m.flags = under_mps() ? wire::kUnderMps : 0;
     std::memcpy(m.uuid, uuid, sizeof m.uuid);
     if (!send(m)) return std::nullopt;
     wire::Message answer{};
-    int raw[5] = {-1, -1, -1, -1, -1};
+    int raw[6] = {-1, -1, -1, -1, -1, -1};
     size_t got = 0;
-    bool ok = receive(fd, answer, raw, 5, got);
-    Descriptor page(raw[0]), limits(raw[1]), ledger(raw[2]), residency(raw[3]), arena(raw[4]);
+    bool ok = receive(fd, answer, raw, 6, got);
+    Descriptor page(raw[0]), limits(raw[1]), ledger(raw[2]), device(raw[3]), residency(raw[4]), arena(raw[5]);
     if (!ok || answer.header.type != wire::MessageType::kAttached) return std::nullopt;
-    if (answer.status != wire::Status::kOk || got < 3 || answer.slot >= wire::kLedgerSlots) {
+    if (answer.status != wire::Status::kOk || got < 4 || answer.slot >= wire::kLedgerSlots) {
         answer.text[sizeof answer.text - 1] = 0;
         say_once(Topic::kAttach, "the daemon does not manage this device: %s", answer.text);
         return std::nullopt;
     }
     Attachment a{map<wire::ClientPage>(page.get(), PROT_READ | PROT_WRITE),
                  map<wire::GroupLimits>(limits.get(), PROT_READ),
-                 map<wire::GroupLedger>(ledger.get(), PROT_READ | PROT_WRITE), answer.header.device, answer.slot};
-    if (!a.page || !a.limits || !a.ledger) return std::nullopt;
-    if (answer.flags & wire::kMovable && got == 5) map_movable(a, residency.get(), arena.get());
+                 map<wire::GroupLedger>(ledger.get(), PROT_READ | PROT_WRITE),
+                 nullptr,
+                 false,
+                 answer.header.device,
+                 answer.slot};
+    a.latency = (fcntl(device.get(), F_GETFL) & O_ACCMODE) == O_RDWR;
+    a.device = map<wire::DevicePage>(device.get(), a.latency ? PROT_READ | PROT_WRITE : PROT_READ);
+    if (!a.page || !a.limits || !a.ledger || !a.device) return std::nullopt;
+    if (answer.flags & wire::kMovable && got == 6) map_movable(a, residency.get(), arena.get());
     Known& known = attachments_so_far().emplace_back(Known{{}, a});
     std::memcpy(known.uuid, uuid, sizeof known.uuid);
     return a;

@@ -11,6 +11,8 @@ struct Attachment {
     wire::ClientPage* page;
     wire::GroupLimits* limits;
     wire::GroupLedger* ledger;
+    wire::DevicePage* device;  // may be written if `latency`
+    bool latency;
     uint32_t wire_index;
     uint32_t slot;
     // Null unless this process's memory on the device can move.

@@ -57,6 +57,9 @@ class Estimates {
         return true;
     }
 
+    // This was no moment to time a launch: the next one, then.
+    static void sample_next(Entry& e) { e.until_sample.store(1, std::memory_order_relaxed); }
+
     // Takes up to kMemo of the launches that need no sample off the entry, for the caller to count by itself.
     static constexpr uint16_t kMemo = 64;
     static uint32_t take(Entry& e) {

@@ -61,9 +61,11 @@ template <class Call>
     auto& estimate = pacer.estimates.find(key);
     Sample sample;
     bool sampled = false;
-    if (Estimates::count(estimate, key) && !quiet) {
+    if (Estimates::count(estimate, key)) {
         const bool first = estimate.nanoseconds.load(relaxed) == Estimates::kUnknown;
-        sampled = pacer.begin_sample(stream, key, first, sample);
+        const bool telling = !quiet && !page.beside.load(relaxed);
+        sampled = telling && pacer.begin_sample(stream, key, first, sample);
+        if (!telling) Estimates::sample_next(estimate);
     }
     const uint64_t ns = estimate.nanoseconds.load(relaxed);
     CUresult result = call();

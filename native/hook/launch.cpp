@@ -9,8 +9,13 @@ using namespace gemlet::hook;
 namespace gemlet::hook {
 
 void after_window(Device& device, Stream& stream, uint64_t window_ns) {
-    uint64_t inflight = device.pacer.mark(stream, window_ns);
-    check_deadline(device, inflight);
+    const uint64_t unit = stream.unmarked_ns.load(std::memory_order_relaxed);
+    const uint64_t inflight = device.pacer.mark(stream, window_ns);
+    // The next unit will be about as long as this one. A turn ends with the unit that ends nearest to its deadline;
+    // with a latency client on the device it ends in time.
+    const uint64_t ahead = window_ns <= Pacer::kLatencyWindow ? unit : unit / 2;
+    check_deadline(device, inflight, ahead);
+    make_way(device);
 }
 
 }  // namespace gemlet::hook

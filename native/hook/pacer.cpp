@@ -15,6 +15,15 @@ uint64_t nap(uint64_t inflight, uint64_t window) {
     return std::clamp<uint64_t>((inflight - std::min(inflight, window)) / 2, 20'000, 500'000);
 }
 
+// By as much may a sleep be longer than it should, and a little more.
+constexpr uint64_t kWakeUp = 150'000;
+
+// What a unit counts for that has run for as long as it was thought to.
+constexpr uint64_t kAtLeast = 50'000;
+
+// So long may nothing be completed, beyond what it was thought to take, before it is taken to wait for the host.
+constexpr uint64_t kPatience = 10'000'000;
+
 constexpr size_t kMaxSamples = 64;
 
 }  // namespace
@@ -68,6 +77,7 @@ void Pacer::reap() {
         bool behind = std::find(running, running + n_running, mark->stream) != running + n_running;
         if (!behind && own().cuEventQuery(mark->event) != CUDA_ERROR_NOT_READY) {
             give_event(mark->context, false, mark->event);
+            completed_ns_ += mark->nanoseconds;
             mark = marks_.erase(mark);
             running_since_ = now;
             continue;
@@ -80,7 +90,7 @@ void Pacer::reap() {
     // its estimate was too short.
     if (!marks_.empty()) {
         uint64_t front = marks_.front().nanoseconds;
-        inflight -= std::min(now - running_since_, front - front / 16);
+        inflight -= std::min(now - running_since_, front - std::min(front / 16, kAtLeast));
         inflight = std::max<uint64_t>(inflight, 1);
     }
     inflight_.store(inflight, std::memory_order_relaxed);
@@ -109,16 +119,54 @@ uint64_t Pacer::mark(Stream& stream, uint64_t window_ns) {
     record(stream);
     reap();
     learn();
-    // One unit of work is always allowed to wait behind the running one, however long it is: the device must not idle
-    // while this thread wakes.
-    while (inflight_.load(std::memory_order_relaxed) > window_ns && marks_.size() > 1) {
+    if (window_ns <= kLatencyWindow)
+        wait_for_last_moment(lock, window_ns);
+    else
+        wait_for_room(lock, window_ns);
+    return inflight_.load(std::memory_order_relaxed);
+}
+
+// What is in flight may wait for something this very thread does next: a word it writes, a host function that needs
+// its lock, the same collective on another device. So no wait for room is for ever.
+uint64_t Pacer::give_up_at(uint64_t now) const {
+    return now + kPatience + std::min(2 * inflight_.load(std::memory_order_relaxed), 4 * kPatience);
+}
+
+bool Pacer::stuck() {
+    std::lock_guard lock(mutex_);
+    return !marks_.empty() && now_ns() > running_since_ + 2 * marks_.front().nanoseconds + kPatience;
+}
+
+// One unit of work is always allowed to wait behind the running one, however long it is: the device must not idle
+// while this thread wakes.
+void Pacer::wait_for_room(std::unique_lock<std::mutex>& lock, uint64_t window_ns) {
+    const uint64_t end = give_up_at(now_ns());
+    while (inflight_.load(std::memory_order_relaxed) > window_ns && marks_.size() > 1 && now_ns() < end) {
         uint64_t ns = nap(inflight_.load(std::memory_order_relaxed), window_ns);
         lock.unlock();
         sleep_ns(ns);
         lock.lock();
         reap();
     }
-    return inflight_.load(std::memory_order_relaxed);
+}
+
+// A latency client may come any moment, and whatever is queued by then goes ahead of it: the next unit is submitted
+// just before the running one ends. No sleep is that exact, so the last part of the wait spins.
+void Pacer::wait_for_last_moment(std::unique_lock<std::mutex>& lock, uint64_t window_ns) {
+    const uint64_t late = now_ns() + 2 * inflight_.load(std::memory_order_relaxed) + kWakeUp;
+    const uint64_t end = give_up_at(now_ns());
+    for (uint64_t left; (left = inflight_.load(std::memory_order_relaxed)) > window_ns && now_ns() < end;) {
+        const uint64_t early = left - window_ns;
+        lock.unlock();
+        if (now_ns() > late)
+            sleep_ns(20'000);  // an estimate was wrong, or the device works for somebody else
+        else if (early > kWakeUp)
+            sleep_ns(std::min<uint64_t>(early - kWakeUp, 500'000));
+        else
+            step_aside();
+        lock.lock();
+        reap();
+    }
 }
 
 uint64_t Pacer::left_unmarked(Stream& stream, uint64_t now) {
@@ -208,6 +256,11 @@ std::vector<CUcontext> Pacer::contexts() {
     for (const Stream* s : streams_) all.push_back(s->context.load(std::memory_order_relaxed));
     for (const Pool& p : pools_) all.push_back(p.context);  // also of streams that are gone and not yet done
     return all;
+}
+
+uint64_t Pacer::completed() {
+    std::lock_guard lock(mutex_);
+    return completed_ns_;
 }
 
 uint64_t Pacer::launches() {

@@ -56,6 +56,9 @@ class Pacer {
   public:
     Estimates estimates;
 
+    // The windows up to this are those of a device with a latency client on it.
+    static constexpr uint64_t kLatencyWindow = 100'000;
+
     // Behind the launch path, every third of a window: records a mark on `stream`, learns from finished samples, and
     // waits until less than `window_ns` is in flight. Returns what is in flight then.
     uint64_t mark(Stream& stream, uint64_t window_ns);
@@ -63,7 +66,12 @@ class Pacer {
     // Without waiting: records what is unmarked (unless somebody captures), drops what is complete. For the watcher.
     uint64_t poll();
 
-    uint64_t launches();  // so far, on all streams
+    uint64_t launches();   // so far, on all streams
+    uint64_t completed();  // work so far, ns: what the launches were estimated to take, which is exclusive time
+
+    // Nothing was completed for much longer than the running unit should take: it waits for the host, maybe for a
+    // thread that waits for the token.
+    bool stuck();
 
     uint64_t inflight() const { return inflight_.load(std::memory_order_relaxed); }
 
@@ -100,6 +108,9 @@ class Pacer {
     static uint64_t left_unmarked(Stream& stream, uint64_t now);
     void reap();
     void learn();
+    uint64_t give_up_at(uint64_t now) const;
+    void wait_for_room(std::unique_lock<std::mutex>& lock, uint64_t window_ns);
+    void wait_for_last_moment(std::unique_lock<std::mutex>& lock, uint64_t window_ns);
 
     std::mutex mutex_;
     std::deque<Mark> marks_;
@@ -112,6 +123,7 @@ class Pacer {
     };
     std::vector<Pool> pools_;
     uint64_t past_launches_ = 0;  // on streams that are gone
+    uint64_t completed_ns_ = 0;
     uint64_t running_since_ = 0;  // when the oldest mark began to run, as far as was seen
     std::atomic<uint64_t> inflight_{0};
 };

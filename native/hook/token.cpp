@@ -29,6 +29,7 @@ constexpr uint64_t kPollAlone = 5'000'000;
 constexpr uint64_t kPollDraining = 25'000;
 constexpr uint64_t kPollWaiting = 250'000'000;
 constexpr uint64_t kReconnect = 250'000'000;
+constexpr uint64_t kOrderComes = 300'000;  // the daemon's order to stop takes about 80 us
 
 wire::Message message(Device& device, wire::MessageType type, uint32_t epoch) {
     wire::Message m{};
@@ -69,6 +70,7 @@ uint64_t watch_holder(Device& device, wire::ClientPage& page, uint32_t epoch, Wa
     uint64_t now = now_ns();
     uint64_t launches = device.pacer.launches();
     page.launches.store(launches, std::memory_order_relaxed);
+    page.work_ns.store(device.pacer.completed(), std::memory_order_relaxed);
     // A thread that was just granted the token may take a while to wake; it is not idle.
     if (inflight || launches != watch.launches || watch.held != epoch || device.waiting.load() > 0) {
         watch.held = epoch;
@@ -130,7 +132,7 @@ uint64_t watch_once(Device& device, Watch& watch) {
         bool again = watch.draining != epoch;  // granted anew: the old tail is part of the new hold
         bool lead = inflight <= page.lead_ns.load(std::memory_order_relaxed) ||
                     device.stop_reason.load(std::memory_order_relaxed) == uint32_t(StopReason::kRevoked);
-        if (lead || again) tell_stopped(device, watch.draining, inflight);
+        if (lead || again || device.pacer.stuck()) tell_stopped(device, watch.draining, inflight);
         if (inflight == 0 || again) {
             send(message(device, wire::MessageType::kDrained, watch.draining));
             watch.drained = std::exchange(watch.draining, 0);
@@ -182,6 +184,7 @@ bool wait_for_token(Device& device) {
             case TokenState::kParked: {
                 uint32_t run = wire::token_word(epoch, TokenState::kRun);
                 if (!page.token.compare_exchange_strong(word, run)) continue;
+                if (auto* shared = device.shared.load(); shared && device.latency) shared->urgent.fetch_add(1);
                 send(message(device, wire::MessageType::kTook, epoch));
                 futex_wake_all(page.token);  // the watcher
                 return true;
@@ -219,10 +222,22 @@ void stop_holding(Device& device, StopReason reason, uint64_t inflight_ns) {
     futex_wake_all(page.token);  // the watcher follows the tail
 }
 
-void check_deadline(Device& device, uint64_t inflight_ns) {
+void make_way(Device& device) {
+    const wire::DevicePage* shared = device.shared.load(std::memory_order_acquire);
+    if (!shared || device.latency.load(std::memory_order_relaxed)) return;
+    const uint32_t urgent = shared->urgent.load(std::memory_order_relaxed);
+    if (urgent == device.urgent_seen.load(std::memory_order_relaxed)) return;
+    device.urgent_seen.store(urgent, std::memory_order_relaxed);  // once, whether the order comes or not
+    const wire::ClientPage& page = *device.page.load(std::memory_order_acquire);
+    const uint64_t until = now_ns() + kOrderComes;
+    while (wire::token_state(page.token.load(std::memory_order_relaxed)) == TokenState::kRun && now_ns() < until)
+        step_aside();
+}
+
+void check_deadline(Device& device, uint64_t inflight_ns, uint64_t ahead_ns) {
     const wire::ClientPage& page = *device.page.load(std::memory_order_acquire);
     uint64_t deadline = page.deadline_ns.load(std::memory_order_relaxed);
-    if (deadline != wire::kNever && now_ns() + inflight_ns >= deadline)
+    if (deadline != wire::kNever && now_ns() + inflight_ns + ahead_ns >= deadline)
         stop_holding(device, StopReason::kDeadline, inflight_ns);
 }
 

@@ -13,8 +13,12 @@ bool wait_for_token(Device& device);
 // Stops submitting; the daemon is told as soon as little enough is in flight. Harmless if the token is not held.
 void stop_holding(Device& device, wire::StopReason reason, uint64_t inflight_ns);
 
-// Behind a mark: gives the token back if its time is over once `inflight_ns` has run.
-void check_deadline(Device& device, uint64_t inflight_ns);
+// Behind a mark: gives the token back if its time is over once `inflight_ns` and another `ahead_ns` have run.
+void check_deadline(Device& device, uint64_t inflight_ns, uint64_t ahead_ns);
+
+// Behind a mark: submits nothing for a moment if a client of the class `latency` just took the token, because the
+// order to stop is on its way.
+void make_way(Device& device);
 
 // The watcher of a device: notices idleness, deadlines, revocation and the end of what is in flight, because no
 // thread of the program may be there to do so. Starts once per device.

@@ -39,7 +39,9 @@ CUresult api(const char* name, Body&& body, Needs needs = Needs::kInitialised) n
             return body();
         }
     } catch (const Failure& failure) {
-        return failure.code;
+        // It may have failed because all work ended meanwhile.
+        const int sticky = needs == Needs::kInitialised ? sticky_fault() : 0;
+        return sticky != 0 ? static_cast<CUresult>(sticky) : failure.code;
     } catch (const std::bad_alloc&) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     } catch (...) {

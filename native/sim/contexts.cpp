@@ -6,6 +6,7 @@
 #include "capture.hpp"
 #include "contexts.hpp"
 #include "handles.hpp"
+#include "mps_session.hpp"
 
 namespace gemlet::sim {
 namespace {
@@ -78,11 +79,12 @@ CUcontext checked(CUcontext context) {
     return context;
 }
 
-CUcontext create_context(CUdevice ordinal, unsigned flags, unsigned api_version) {
+CUcontext create_context(CUdevice ordinal, unsigned flags, unsigned api_version, unsigned multiprocessors) {
     Device& device = device_of(ordinal);
     check(!device.lost(), CUDA_ERROR_UNKNOWN);
     check(device.reserve(device.profile().context_bytes), CUDA_ERROR_OUT_OF_MEMORY);
-    const uint32_t channel = device.open_channel();
+    const MpsShare share = mps_share(device, multiprocessors);
+    const uint32_t channel = device.open_channel(share.parts, share.below_normal);
     if (channel == kNone) {
         device.release(device.profile().context_bytes);
         fail(CUDA_ERROR_OUT_OF_MEMORY);
@@ -98,8 +100,10 @@ CUcontext create_context(CUdevice ordinal, unsigned flags, unsigned api_version)
     context->limits.clear();
     context->peers.clear();
     context->primary = false;
+    context->multiprocessors = share.multiprocessors;
     created(context, Tag::kContext);
     context->legacy = create_stream(context, CU_STREAM_DEFAULT, 0);
+    mps_context_opened(device);
     return context;
 }
 
@@ -113,6 +117,7 @@ void destroy_context(CUcontext context) {
     release_memory_of(context);
     context->device->close_channel(context->lane->channel);
     context->device->release(context->device->profile().context_bytes);
+    mps_context_closed(*context->device);
     stack.erase(context);
     HandlePool<CUctx_st>::drop(context);
 }

@@ -101,7 +101,7 @@ void Device::release(uint64_t bytes) {
     });
 }
 
-uint32_t Device::open_channel() {
+uint32_t Device::open_channel(uint32_t share, bool below_normal) {
     reap(0);
     uint32_t channel = kNone;
     const std::lock_guard guard(mutex_);
@@ -114,6 +114,8 @@ uint32_t Device::open_channel() {
         if (channel == kNone) return false;
         s.channels[channel] = Channel{};
         s.channels[channel].owner = self + 1;
+        s.channels[channel].share = share;
+        s.channels[channel].below_normal = below_normal ? 1 : 0;
         s.channels_used = std::max(s.channels_used, channel + 1);
         return true;
     });
@@ -128,12 +130,23 @@ void Device::close_channel(uint32_t channel) {
     });
 }
 
-uint64_t Device::submit(uint32_t channel, uint64_t cost, Nanoseconds ready, ChannelView& view) {
+void Device::abandon_work() {
+    const std::lock_guard guard(mutex_);
+    transact([&](DeviceState& s, Nanoseconds) {
+        const uint32_t self = owner_of_this_process(s);
+        if (self == kNone) return false;
+        for (uint32_t i = 0; i < s.channels_used; ++i)
+            if (s.channels[i].owner == self + 1) schedule_abandon(s, i);
+        return true;
+    });
+}
+
+uint64_t Device::submit(uint32_t channel, uint64_t cost, uint32_t width, Nanoseconds ready, ChannelView& view) {
     reap();
     uint64_t end = 0;
     const std::lock_guard guard(mutex_);
     transact([&](DeviceState& s, Nanoseconds now) {
-        end = schedule_submit(s, profile(), channel, cost, ready, now);
+        end = schedule_submit(s, profile(), channel, cost, width, ready, now);
         view.channel = s.channels[channel];
         return true;
     });

@@ -28,11 +28,13 @@ class Device {
     void release(uint64_t bytes);
 
     // --- contexts. kNone: no place for another one.
-    uint32_t open_channel();
+    // `share` of an MPS client's is what it may use of the device, of kWhole; 0: an ordinary context.
+    uint32_t open_channel(uint32_t share = 0, bool below_normal = false);
+    void abandon_work();  // of this process: what is not executed never will be
     void close_channel(uint32_t channel);
 
     // --- work
-    uint64_t submit(uint32_t channel, uint64_t cost, Nanoseconds ready, ChannelView& view);
+    uint64_t submit(uint32_t channel, uint64_t cost, uint32_t width, Nanoseconds ready, ChannelView& view);
     Nanoseconds copy(unsigned engine, uint64_t bytes, bool first, Nanoseconds ready);
     void observe(uint32_t channel, ChannelView& view);
     Nanoseconds forecast(uint32_t channel, uint64_t work);

@@ -2,6 +2,7 @@
 #include "allocations.hpp"
 #include "capture.hpp"
 #include "contexts.hpp"
+#include "mps_session.hpp"
 
 using namespace gemlet::sim;
 
@@ -9,12 +10,24 @@ namespace {
 
 constexpr unsigned kContextFlags = CU_CTX_FLAGS_MASK;
 
-CUresult create(const char* name, CUcontext* context, unsigned flags, CUdevice device, unsigned version) {
+CUresult create(const char* name, CUcontext* context, unsigned flags, CUdevice device, unsigned version,
+                unsigned multiprocessors = 0) {
     return api(name, [&] {
         check(context != nullptr && (flags & ~kContextFlags) == 0);
-        *context = create_context(device, flags, version);
+        *context = create_context(device, flags, version, multiprocessors);
         push_context(*context);
     });
+}
+
+// A context for some of the multiprocessors, as MPS clients may have it.
+CUresult create(const char* name, CUcontext* context, unsigned flags, CUdevice device, CUexecAffinityParam* affinity,
+                int count) {
+    if (count == 0) return create(name, context, flags, device, 3020);
+    if (count < 0 || affinity == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (!mps_client() || count != 1 || affinity->type != CU_EXEC_AFFINITY_TYPE_SM_COUNT)
+        return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+    const unsigned wanted = affinity->param.smCount.val;
+    return wanted == 0 ? CUDA_ERROR_INVALID_VALUE : create(name, context, flags, device, 3020, wanted);
 }
 
 size_t default_limit(CUlimit limit) {
@@ -52,14 +65,14 @@ CUresult cuCtxCreate(CUcontext* context, unsigned flags, CUdevice device) {
 CUresult cuCtxCreate_v2(CUcontext* context, unsigned flags, CUdevice device) {
     return create(__func__, context, flags, device, 3020);
 }
-CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam*, int count, unsigned flags, CUdevice device) {
-    if (count != 0) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
-    return create(__func__, context, flags, device, 3020);
+CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* affinity, int count, unsigned flags,
+                        CUdevice device) {
+    return create(__func__, context, flags, device, affinity, count);
 }
 CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* params, unsigned flags, CUdevice device) {
-    if (params != nullptr && (params->numExecAffinityParams != 0 || params->cigParams != nullptr))
-        return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
-    return create(__func__, context, flags, device, 3020);
+    if (params != nullptr && params->cigParams != nullptr) return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+    if (params == nullptr) return create(__func__, context, flags, device, 3020);
+    return create(__func__, context, flags, device, params->execAffinityParams, params->numExecAffinityParams);
 }
 
 static CUresult destroy(const char* name, CUcontext context) {
@@ -159,6 +172,15 @@ CUresult cuCtxGetApiVersion(CUcontext context, unsigned* version) {
         check(version != nullptr);
         const unsigned created_with = given_or_current(context)->api_version;
         *version = created_with != 0 ? created_with : 3020;
+    });
+}
+
+CUresult cuCtxGetExecAffinity(CUexecAffinityParam* affinity, CUexecAffinityType type) {
+    return api(__func__, [&] {
+        check(affinity != nullptr);
+        check(type == CU_EXEC_AFFINITY_TYPE_SM_COUNT && mps_client(), CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY);
+        affinity->type = type;
+        affinity->param.smCount.val = static_cast<unsigned>(require_context()->multiprocessors);
     });
 }
 

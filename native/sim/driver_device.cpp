@@ -5,6 +5,7 @@
 #include "capture.hpp"
 #include "device_identity.hpp"
 #include "handles.hpp"
+#include "mps_session.hpp"
 
 #define GEMLET_SIM_ATTRIBUTE(NAME, NUMBER) static_assert(CU_DEVICE_ATTRIBUTE_##NAME == NUMBER);
 #include "device_attributes.def"
@@ -32,6 +33,10 @@ int attribute(const Device& device, CUdevice_attribute which) {
     switch (which) {
         case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
             return static_cast<int>(pci_bus(device));
+        case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+            return mps_share(device).multiprocessors;
+        case CU_DEVICE_ATTRIBUTE_MPS_ENABLED:
+            return mps_client() ? 1 : 0;
         case CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID:
             return 0;
         case CU_DEVICE_ATTRIBUTE_NUMA_ID:
@@ -165,11 +170,11 @@ CUresult cuDeviceGetTexture1DLinearMaxWidth(size_t* width, CUarray_format, unsig
     });
 }
 
-CUresult cuDeviceGetExecAffinitySupport(int* supported, CUexecAffinityType, CUdevice device) {
+CUresult cuDeviceGetExecAffinitySupport(int* supported, CUexecAffinityType type, CUdevice device) {
     return api(__func__, [&] {
         check(supported != nullptr);
         device_of(device);
-        *supported = 0;
+        *supported = type == CU_EXEC_AFFINITY_TYPE_SM_COUNT && mps_client() ? 1 : 0;
     });
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "handles.hpp"
+#include "step.hpp"
 
 using namespace gemlet::sim;
 
@@ -51,20 +52,6 @@ Launchable& checked(CUkernel kernel) {
     return *checked_handle(kernel, Tag::kKernel);
 }
 
-// Threads, blocks and shared memory bound how many blocks fit; registers are taken to be few.
-int blocks_per_multiprocessor(const Profile& profile, int block, size_t shared) {
-    check(block > 0);
-    const int32_t* a = profile.attributes;
-    int blocks = a[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR] / block;
-    blocks = std::min(blocks, a[CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR]);
-    if (shared > 0) {
-        const size_t each = shared + static_cast<size_t>(a[CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK]);
-        const auto fitting = static_cast<size_t>(a[CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR]) / each;
-        blocks = std::min(blocks, static_cast<int>(fitting));
-    }
-    return blocks;
-}
-
 CUresult occupancy(const char* name, int* blocks, CUfunction function, int block, size_t shared) {
     return api(name, [&] {
         check(blocks != nullptr);
@@ -87,7 +74,7 @@ CUresult best_block(const char* name, int* grid, int* block, CUfunction function
             if (blocks * size <= best) continue;
             best = blocks * size;
             *block = size;
-            *grid = blocks * profile.attributes[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT];
+            *grid = blocks * require_context()->multiprocessors;
         }
         check(best > 0);
     });

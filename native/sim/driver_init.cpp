@@ -7,6 +7,7 @@
 
 #include "graph.hpp"
 #include "handles.hpp"
+#include "mps_session.hpp"
 
 namespace gemlet::sim {
 namespace {
@@ -28,6 +29,7 @@ CUresult admit(Needs needs) {
     // Contexts do not survive fork(2): the child's driver is not initialised and cannot be.
     if (forked.load(std::memory_order_relaxed)) return CUDA_ERROR_NOT_INITIALIZED;
     if (in_host_function()) return CUDA_ERROR_NOT_PERMITTED;
+    if (const int trouble = mps_trouble(); trouble != 0) return static_cast<CUresult>(trouble);
     return static_cast<CUresult>(sticky_fault());
 }
 
@@ -73,6 +75,7 @@ CUresult cuInit(unsigned flags) {
                 std::fprintf(stderr, "gemlet-sim: no simulated machine: %s\n", error.what());
                 return CUDA_ERROR_NO_DEVICE;
             }
+            if (const CUresult refused = mps_connect(); refused != CUDA_SUCCESS) return refused;
             static const int once = pthread_atfork(nullptr, nullptr, note_fork);
             (void)once;
             initialised.store(true, std::memory_order_release);

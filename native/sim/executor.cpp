@@ -35,6 +35,10 @@ void Dispatcher::run(Worker& worker) {
         worker.kicked = false;
         pump(worker.role, nullptr, lock);
         if (worker.kicked) continue;
+        if (gone_ && gone_()) {  // until the process ends
+            worker.wake.wait(lock, [&worker] { return worker.kicked; });
+            continue;
+        }
         const Nanoseconds at =
             worker.role == Role::kExecutor ? next_event(Role::kExecutor, nullptr, nullptr) : kNever;
         if (at == kNever) {

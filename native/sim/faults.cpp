@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "mps_session.hpp"
+
 namespace gemlet::sim {
 namespace {
 
@@ -75,10 +77,18 @@ int FaultPoint::next_armed() {
     const uint64_t call = calls_.fetch_add(1) + 1;
     for (const Fault& fault : faults()) {
         if (!means(fault, name_) || (fault.call != 0 && fault.call != call)) continue;
-        if (fault.sticky) stuck = fault.code;
+        if (fault.sticky) {
+            stick(fault.code);
+            mps_report_fault(fault.code);
+        }
         return fault.code;
     }
     return 0;
+}
+
+void stick(int code) {
+    int none = 0;
+    stuck.compare_exchange_strong(none, code);
 }
 
 int sticky_fault() {

@@ -23,6 +23,9 @@ class FaultPoint {
     std::atomic<uint64_t> calls_{0};
 };
 
+// Makes `code` the error of every later call, unless there is one already.
+void stick(int code);
+
 // The error every call returns after a sticky fault; 0 without one.
 int sticky_fault();
 

@@ -65,6 +65,7 @@ struct CUctx_st {
     CUsharedconfig shared_config = CU_SHARED_MEM_CONFIG_DEFAULT_BANK_SIZE;
     std::set<CUcontext> peers;
     bool primary = false;
+    int multiprocessors = 0;  // that its kernels may use
 };
 
 struct CUstream_st {
@@ -132,7 +133,8 @@ CUcontext require_context();  // or CUDA_ERROR_INVALID_CONTEXT
 void set_current_context(CUcontext context);
 void push_context(CUcontext context);
 CUcontext pop_context();
-CUcontext create_context(CUdevice device, unsigned flags, unsigned api_version);
+// `multiprocessors`: an MPS client's context may be limited to so many; 0: to the client's own limit.
+CUcontext create_context(CUdevice device, unsigned flags, unsigned api_version, unsigned multiprocessors = 0);
 void destroy_context(CUcontext context);
 void synchronize_context(CUcontext context);
 CUcontext checked(CUcontext context);

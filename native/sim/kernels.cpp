@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "addresses.hpp"
+#include "mps_session.hpp"
 #include "step.hpp"
 
 namespace gemlet::sim {
@@ -110,6 +111,30 @@ uint64_t kernel_cost(const KernelStep& step) {
     return p.kernel_default_ns;
 }
 
+// Threads, blocks and shared memory bound how many blocks fit; registers are taken to be few.
+int blocks_per_multiprocessor(const Profile& profile, int block, size_t shared) {
+    check(block > 0);
+    const int32_t* a = profile.attributes;
+    int blocks = a[CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR] / block;
+    blocks = std::min(blocks, a[CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR]);
+    if (shared > 0) {
+        const size_t each = shared + static_cast<size_t>(a[CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK]);
+        const auto fitting = static_cast<size_t>(a[CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR]) / each;
+        blocks = std::min(blocks, static_cast<int>(fitting));
+    }
+    return blocks;
+}
+
+uint32_t kernel_width(const KernelStep& step) {
+    const CUDA_KERNEL_NODE_PARAMS_v3& k = step.params;
+    const uint64_t blocks = static_cast<uint64_t>(k.gridDimX) * k.gridDimY * k.gridDimZ;
+    const int each = blocks_per_multiprocessor(
+        *step.profile, static_cast<int>(k.blockDimX * k.blockDimY * k.blockDimZ), k.sharedMemBytes);
+    const int count = step.profile->attributes[CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT];
+    const uint64_t room = static_cast<uint64_t>(std::max(each, 1)) * static_cast<uint64_t>(std::max(count, 1));
+    return static_cast<uint32_t>(std::max<uint64_t>(std::min(blocks, room) * kWhole / room, 1));
+}
+
 bool kernel_acts(const KernelStep& step) {
     return step.entry->kind == KernelKind::kFill || step.entry->kind == KernelKind::kAdd;
 }
@@ -142,6 +167,7 @@ void require_mapped(const char* what, uintptr_t address, uint64_t bytes) {
                                      static_cast<unsigned long>(address + bytes), static_cast<unsigned long>(hole));
     if (write(STDERR_FILENO, text, static_cast<size_t>(length)) < 0) { /* nobody listens; we end anyway */
     }
+    mps_report_fault(CUDA_ERROR_ILLEGAL_ADDRESS);
     // The program must not survive this by a handler or a mask of its own.
     signal(SIGSEGV, SIG_DFL);
     sigset_t set;

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <stdexcept>
 
+#include "machine_folder.hpp"
 #include "schedule.hpp"
 
 namespace gemlet::sim {
@@ -69,8 +70,7 @@ class FolderLock {  // only while a machine is found or made; the kernel frees i
 
 Machine& Machine::get() {
     // Never destroyed: other threads may still use it while the process exits.
-    static Machine* machine = new Machine(
-        environment("GEMLET_SIM_DIR", "/dev/shm/gemlet-sim-" + std::to_string(getuid())), /*may_write=*/true);
+    static Machine* machine = new Machine(machine_folder(), /*may_write=*/true);
     return *machine;
 }
 

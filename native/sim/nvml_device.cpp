@@ -21,6 +21,7 @@ nvmlReturn_t handle_of(int index, nvmlDevice_t* device) {
 
 struct Usage {
     uint32_t pid;
+    bool mps;
     uint64_t memory;
     unsigned percent;
 };
@@ -34,6 +35,11 @@ unsigned percent(uint64_t now, uint64_t before, Nanoseconds span) {
     return span == 0 ? 0 : static_cast<unsigned>(std::min<uint64_t>(100, ((now - before) * 100 + span / 2) / span));
 }
 
+bool mps_client(const DeviceState& state, uint32_t owner) {
+    return std::any_of(state.channels, state.channels + state.channels_used,
+                       [owner](const Channel& c) { return c.owner == owner + 1 && c.share != 0; });
+}
+
 Snapshot look(Device& device) {
     const auto state = std::make_unique<DeviceState>();
     device.read(*state);
@@ -45,8 +51,8 @@ Snapshot look(Device& device) {
         const Owner& owner = state->owners[i];
         if (owner.pid == 0 || !Machine::get().alive(owner.pid, owner.start)) continue;
         const uint64_t used = schedule_used(*state, i);
-        seen.processes.push_back(
-            {owner.pid, owner.memory, percent(used, std::min(used, owner.samples[sample % kSamples]), span)});
+        seen.processes.push_back({owner.pid, mps_client(*state, i), owner.memory,
+                                  percent(used, std::min(used, owner.samples[sample % kSamples]), span)});
     }
     return seen;
 }
@@ -62,9 +68,11 @@ nvmlReturn_t list(unsigned* count, Info* out, size_t found, Fill&& fill) {
     return NVML_SUCCESS;
 }
 
-nvmlReturn_t running(nvmlDevice_t handle, unsigned* count, nvmlProcessInfo_v2_t* out) {
+// An MPS client is in both lists, as tools that show it as "M+C" expect.
+nvmlReturn_t running(nvmlDevice_t handle, unsigned* count, nvmlProcessInfo_v2_t* out, bool only_mps = false) {
     return nvml(handle, [&](Device& device) {
-        const Snapshot seen = look(device);
+        Snapshot seen = look(device);
+        if (only_mps) std::erase_if(seen.processes, [](const Usage& usage) { return !usage.mps; });
         return list(count, out, seen.processes.size(), [&](nvmlProcessInfo_v2_t& info, size_t i) {
             // No MIG instance: all ones.
             info = {seen.processes[i].pid, seen.processes[i].memory, UINT32_MAX, UINT32_MAX};
@@ -190,8 +198,9 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t handle, unsign
 nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t handle, unsigned* count, nvmlProcessInfo_v2_t*) {
     return nobody(handle, count);
 }
-nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t handle, unsigned* count, nvmlProcessInfo_v2_t*) {
-    return nobody(handle, count);
+nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t handle, unsigned* count,
+                                                        nvmlProcessInfo_v2_t* out) {
+    return running(handle, count, out, /*only_mps=*/true);
 }
 
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlProcessUtilizationSample_t* samples,

@@ -145,6 +145,7 @@ struct Appender {
         auto effect = kernel_effect(step);
         const uint64_t cost = kernel_cost(step);
         OpRef op = operation(OpKind::kKernel, cost);
+        op->width = kernel_width(step);
         op->effect = std::move(effect);
         ops.push_back(std::move(op));
     }

@@ -105,7 +105,8 @@ bool Dispatcher::order(Queue& queue) {
         if (!possible) break;
         op.end_work = end;
         if (op.kind == OpKind::kKernel) {
-            op.end_work = op.lane->device->submit(op.lane->channel, op.cost, latest(queue, op), op.lane->view);
+            op.end_work =
+                op.lane->device->submit(op.lane->channel, op.cost, op.width, latest(queue, op), op.lane->view);
             op.state = OpState::kSubmitted;
         }
         op.ordered = true;
@@ -300,7 +301,7 @@ bool Dispatcher::wait_locked(const OpRef& op, const QueueRef& queue, Lock& lock)
     for (;;) {
         pump(Role::kWaiter, queue.get(), lock);
         if (op->done()) break;
-        if (queue->lane->device->lost()) {
+        if (queue->lane->device->lost() || (gone_ && gone_())) {
             lost = true;
             break;
         }
@@ -344,6 +345,11 @@ bool Dispatcher::is_done(const OpRef& op) {
 
 bool Dispatcher::is_idle(const QueueRef& queue) {
     return is_done(tail(queue));
+}
+
+void Dispatcher::give_up_when(std::function<bool()> gone) {
+    const Lock lock(mutex_);
+    gone_ = std::move(gone);
 }
 
 OpRef Dispatcher::tail(const QueueRef& queue) {

@@ -48,7 +48,8 @@ struct Op {
     bool ordered = false;  // complete once the lane has executed `end_work`
     bool counted = true;   // takes one of the stream's queue places
     uint64_t cost = 0;
-    uint64_t moved = 0;  // of a copy: bytes whose transfer is over
+    uint32_t width = kWhole;  // of a kernel: the part of the device that it fills
+    uint64_t moved = 0;       // of a copy: bytes whose transfer is over
     uint64_t end_work = 0;
     Nanoseconds ready = 0;   // submitted by the host
     Nanoseconds finish = 0;  // valid when done
@@ -88,9 +89,12 @@ class Dispatcher {
     bool is_done(const OpRef& op);
     bool is_idle(const QueueRef& queue);
 
-    // Returns when the operation is done; false if the device was lost meanwhile.
+    // Returns when the operation is done; false if the device was lost, or its work given up, meanwhile.
     bool wait(const OpRef& op);
     bool drain(const QueueRef& queue);
+
+    // From now on nobody waits for work once `gone` says that it will never be done.
+    void give_up_when(std::function<bool()> gone);
 
     OpRef tail(const QueueRef& queue);  // null when everything in it is done
 
@@ -127,6 +131,7 @@ class Dispatcher {
     Worker host_thread_{Role::kHostThread, "gemlet-sim-host"};
     std::vector<QueueRef> active_;
     int waiters_ = 0;
+    std::function<bool()> gone_;
 };
 
 // True on the host thread while it runs a function of the program, which must not call CUDA.

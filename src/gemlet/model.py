@@ -20,6 +20,18 @@ class Priority(StrEnum):
     LATENCY = "latency"
 
 
+class Workload(StrEnum):
+    """What bounds a program's kernels (Orion's classes): the first guess of who may run beside whom under MPS.
+
+    ``alone`` never runs beside another.
+    """
+
+    UNKNOWN = "unknown"
+    COMPUTE = "compute"
+    MEMORY = "memory"
+    ALONE = "alone"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSpec:
     """What a group is promised and where it stops.
@@ -38,6 +50,7 @@ class GroupSpec:
     weight: float = 1.0
     sm: float = 1.0
     priority: Priority = Priority.NORMAL
+    workload: Workload = Workload.UNKNOWN
     users: tuple[str, ...] = ()
 
 

@@ -44,6 +44,13 @@ def sim_dir() -> str:
     return path
 
 
+def sim_mps_control() -> str:
+    """The simulated machine's nvidia-cuda-mps-control, absolute. Raises GemletError when it is not built."""
+    path = os.path.join(lib_dir(), "sim", "nvidia-cuda-mps-control")
+    _require_file(path)
+    return path
+
+
 def _require_file(path: str) -> None:
     if os.path.isfile(path):
         return

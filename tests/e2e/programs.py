@@ -69,3 +69,14 @@ print("right" if back.raw == data else "wrong", flush=True)
 while not os.path.exists(sys.argv[2]):
     time.sleep(0.02)
 """
+
+MULTIPROCESSORS = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+cuda.cuInit(0)
+context, count = ctypes.c_void_p(), ctypes.c_int()
+cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+cuda.cuCtxSetCurrent(context)
+cuda.cuDeviceGetAttribute(ctypes.byref(count), 16, 0)
+print(count.value)
+"""

@@ -145,7 +145,7 @@ def test_status_json_has_its_documented_shape(gemlet):
     document = json.loads(gemlet("status", "--simulate", "-o", "json").stdout)
     assert document["schema"] == 1
     assert document["simulated"] is True
-    assert document.keys() == {"schema", "simulated", "daemon", "devices", "groups", "events"}
+    assert document.keys() == {"schema", "simulated", "daemon", "devices", "groups", "events", "mps"}
     device = document["devices"][0]
     assert {"index", "uuid", "name", "memory_total", "utilization", "share", "groups"} <= device.keys()
     assert device["uuid"].startswith("GPU-")

@@ -35,7 +35,7 @@ def test_relative_library_directory_becomes_absolute(monkeypatch: pytest.MonkeyP
     assert paths.lib_dir() == str(tmp_path / "lib")
 
 
-@pytest.mark.parametrize("find", [paths.hook_path, paths.sim_dir])
+@pytest.mark.parametrize("find", [paths.hook_path, paths.sim_dir, paths.sim_mps_control])
 def test_missing_library_says_how_to_build_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, find) -> None:
     monkeypatch.setenv("GEMLET_LIB_DIR", str(tmp_path))
     with pytest.raises(GemletError, match="does not exist") as caught:

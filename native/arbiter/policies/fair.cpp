@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "arbiter/policies/arrivals.hpp"
 #include "arbiter/policies/cap.hpp"
 #include "arbiter/policies/policy.hpp"
 #include "arbiter/policies/water_level.hpp"
@@ -14,10 +15,41 @@ namespace {
 
 // A group whose target is 0 (best effort while others take everything) is charged as if it were this.
 constexpr double kLeastTarget = 0.01;
+// So many groups may come back from a pause in a row before hand-overs for them are rationed.
+constexpr double kInterruptionsMost = 20.0;
+
+// A group this close to its minimum has what it was promised; the rest is the cost of hand-overs.
+constexpr double kNearMinimum = 0.8;
+
+// Device time of about the last second.
+class Recently {
+  public:
+    void decay(Nanoseconds now) {
+        used_ *= std::exp(-static_cast<double>(std::max<Nanoseconds>(0, now - at_)) / kSpan);
+        at_ = std::max(at_, now);
+    }
+    void add(Nanoseconds amount, Nanoseconds now) {
+        decay(now);
+        used_ += static_cast<double>(amount);
+    }
+    double share() const { return used_ / kSpan; }
+
+  private:
+    static constexpr double kSpan = 500e6;
+    double used_ = 0.0;
+    Nanoseconds at_ = 0;
+};
+
+// Before a reservation no turn begins that would be too short to be worth a hand-over.
+Nanoseconds no_more_turns(const Arrivals::Expected& reserved) {
+    constexpr Nanoseconds kShort = 500'000;
+    return reserved.from == kNever ? kNever : reserved.from - kShort;
+}
 
 class Fair final : public Policy {
   public:
-    explicit Fair(const Parameters& parameters) : p_(parameters), cycle_(p_.cycle_min) {}
+    explicit Fair(const Parameters& parameters)
+        : p_(parameters), cycle_(p_.cycle_min), switch_cost_(p_.switch_cost) {}
 
     const Group* pick(const Groups& waiting, Nanoseconds now) override;
     Terms terms(const Turn& turn, const Groups& contenders, Nanoseconds now) override;
@@ -33,6 +65,10 @@ class Fair final : public Policy {
     double target(const Group& group) const override { return at(group).active ? at(group).target : 0.0; }
     std::string blocked(const Group& group, Nanoseconds now) const override;
     bool may_park(const Group& group, Nanoseconds now) override { return at(group).cap.ready(now); }
+    bool may_interrupt(const Group& group, const Group& holder, Nanoseconds now) override {
+        return preempts(group, holder) && at(group).cap.ready(now);
+    }
+    void switch_cost(Nanoseconds cost) override { switch_cost_ = cost; }
 
   private:
     struct Account {
@@ -46,7 +82,10 @@ class Fair final : public Policy {
         // Best effort with a minimum: what it may still claim of it. Above 0 it competes, else it takes what is left.
         double claim = 0.0;
         Nanoseconds claim_at = 0;
-        mutable Cap cap;  // sliding is bookkeeping, not a change
+        Recently recently;
+        Arrivals arrivals;               // of a latency client
+        Nanoseconds too_long_until = 0;  // no turn before this: it would not end in time for a latency client
+        mutable Cap cap;                 // sliding is bookkeeping, not a change
     };
 
     Account& at(const Group& group) const { return accounts_[group.slot]; }
@@ -57,6 +96,9 @@ class Fair final : public Policy {
     static bool best_effort(const Group& group) { return group.spec.priority == Priority::kBestEffort; }
 
     Nanoseconds cycle_for(size_t parties) const;
+    double next_turn_end(const Account& a) const;
+    bool may_cut_in(const Group& group, Nanoseconds now);
+    Arrivals::Expected reserved(Nanoseconds now) const;  // for the latency client that comes next
     void set_targets(const Groups& all);
     void accrue_claim(const Group& group, Nanoseconds now);
     bool competes(const Group& group, Nanoseconds now);  // not one that only takes what is left
@@ -68,15 +110,21 @@ class Fair final : public Policy {
     std::vector<Share> shares_, rest_;  // kept for their memory
     std::vector<Account*> wanting_, wanting_rest_;
     Nanoseconds cycle_;
+    Nanoseconds switch_cost_;
+    // Turns of others that may be cut short for groups that come back from a pause.
+    double interruptions_ = kInterruptionsMost;
+    Nanoseconds interruptions_at_ = 0;
     // Virtual time of the device: the smallest of those who want, never backwards. Best effort has its own: what it
     // gets when others pause says nothing about its claim beside them.
     double system_[2] = {0.0, 0.0};
 };
 
 Nanoseconds Fair::cycle_for(size_t parties) const {
-    const double wanted = static_cast<double>(parties) * static_cast<double>(p_.switch_cost) / p_.switch_loss;
-    return static_cast<Nanoseconds>(
-        std::clamp(wanted, static_cast<double>(p_.cycle_min), static_cast<double>(p_.cycle_max)));
+    const double wanted = static_cast<double>(parties) * static_cast<double>(switch_cost_) / p_.switch_loss;
+    const double cycle = std::clamp(wanted, static_cast<double>(p_.cycle_min), static_cast<double>(p_.cycle_max));
+    // A whole number of them in a second: then any second holds as many turns of everyone as any other.
+    constexpr double kSecond = 1e9;
+    return static_cast<Nanoseconds>(cycle < kSecond ? kSecond / std::floor(kSecond / cycle) : cycle);
 }
 
 void Fair::added(const Group& group, Nanoseconds now) {
@@ -98,8 +146,8 @@ void Fair::set_targets(const Groups& all) {
     double widest = 0.0, together = 0.0;
     for (const Group* g : all) {
         if (!at(*g).counts) continue;
-        widest = std::max(widest, g->spec.sm);
-        together += g->spec.sm;
+        widest = std::max(widest, g->sm);
+        together += g->sm;
     }
     // Slices that all fit together do not compete. Otherwise the targets count only on what surely fits, as many at a
     // time as of the widest: which mixtures of slices fill a device is a packing problem, and a target that no
@@ -110,7 +158,7 @@ void Fair::set_targets(const Groups& all) {
     double minima = 0.0, promised = 0.0;
     for (const Group* g : all) {
         if (!at(*g).counts) continue;
-        const double cost = all_fit ? g->spec.sm : share_of_device;
+        const double cost = all_fit ? g->sm : share_of_device;
         auto& shares = best_effort(*g) ? rest_ : shares_;
         auto& wanting = best_effort(*g) ? wanting_rest_ : wanting_;
         shares.push_back({.min = g->spec.min, .max = g->spec.max, .weight = g->spec.weight, .cost = cost});
@@ -141,6 +189,7 @@ void Fair::demand(const Groups& all, Nanoseconds now) {
         if (std::isfinite(slowest[kind])) system_[kind] = std::max(system_[kind], slowest[kind]);
     }
     size_t wanting = 0;
+    const auto parties = std::count_if(all.begin(), all.end(), [&](const Group* g) { return at(*g).active; });
     for (const Group* g : all) {
         Account& a = at(*g);
         const bool wants = g->wants(now);
@@ -150,7 +199,8 @@ void Fair::demand(const Groups& all, Nanoseconds now) {
             // Back from idle: nothing saved up (that would come out of the minima of those who stayed), no debt for
             // ever, but for the first cycle's worth it goes before the others.
             a.vtime = std::clamp(a.vtime, system, system + static_cast<double>(p_.debt_max));
-            a.first_until = system + cycle;
+            if (g->spec.priority == Priority::kLatency) a.arrivals.note(now);
+            a.first_until = parties > 0 && !may_cut_in(*g, now) ? system : system + cycle;
             a.contended = false;
             a.claim_at = now;
         }
@@ -166,6 +216,32 @@ void Fair::demand(const Groups& all, Nanoseconds now) {
     }
     set_targets(all);
     cycle_ = cycle_for(wanting);
+}
+
+// A short job that comes after a pause runs at once, which costs two hand-overs. Who comes back a hundred times a
+// second would make them out of everyone's time, and waits for its turn like those that never pause; unless its
+// pauses keep it from its minimum.
+bool Fair::may_cut_in(const Group& group, Nanoseconds now) {
+    Account& a = at(group);
+    a.recently.decay(now);
+    if (a.recently.share() < kNearMinimum * group.spec.min) return true;
+    const double cost = 2.0 * static_cast<double>(switch_cost_);
+    const double earned = static_cast<double>(now - interruptions_at_) * p_.interrupt_loss / std::max(cost, 1.0);
+    interruptions_ = std::min(kInterruptionsMost, interruptions_ + earned);
+    interruptions_at_ = now;
+    if (interruptions_ < 1.0) return false;
+    interruptions_ -= 1.0;
+    return true;
+}
+
+// Turns end on a grid of cycles, so a turn that was too long shortens the next one and the other way round. The order
+// of turns follows the grid too: if it followed what was really used, a few microseconds would make groups change
+// places from cycle to cycle, and a second would have a whole turn more or less of one.
+double Fair::next_turn_end(const Account& a) const {
+    const double cycle = static_cast<double>(cycle_);
+    const double start = a.contended && a.turn_end > a.vtime - cycle ? a.turn_end : a.vtime;
+    const double end = std::min(start + cycle, a.vtime + 2.0 * cycle);
+    return end < a.vtime + cycle / 2.0 ? end + cycle : end;
 }
 
 void Fair::accrue_claim(const Group& group, Nanoseconds now) {
@@ -201,20 +277,35 @@ void Fair::settle_debts(const Groups& groups) {
     }
 }
 
+// Whoever keeps a period finds the device free: the others' turns end just before. Work in flight would go ahead of
+// it, and nothing can interrupt a kernel that runs.
+Arrivals::Expected Fair::reserved(Nanoseconds now) const {
+    Arrivals::Expected soonest{kNever, kNever};
+    for (const Account& a : accounts_) {
+        if (a.active) continue;
+        const Arrivals::Expected next = a.arrivals.next(now);
+        if (next.from != kNever && next.from - p_.expect_early < soonest.from)
+            soonest = {next.from - p_.expect_early, next.until};
+    }
+    return soonest;
+}
+
 const Group* Fair::pick(const Groups& waiting, Nanoseconds now) {
     settle_debts(waiting);
+    const bool expects = now >= no_more_turns(reserved(now));
     const Group* best = nullptr;
     int best_class = 0;
     double best_place = INFINITY;
     for (const Group* g : waiting) {
         Account& a = at(*g);
         if (!a.cap.ready(now)) continue;
+        if ((expects || now < a.too_long_until) && g->spec.priority != Priority::kLatency) continue;
         int klass = 2;
         if (best_effort(*g))
             klass = competes(*g, now) ? 0 : 3;
         else if (g->spec.priority == Priority::kLatency && a.vtime <= system_[0] + static_cast<double>(p_.cycle_max))
             klass = 1;
-        const double place = place_of(a);
+        const double place = a.vtime < a.first_until ? place_of(a) : next_turn_end(a);
         const bool earlier = place < best_place || (place == best_place && g->waiting_since < best->waiting_since);
         if (!best || klass < best_class || (klass == best_class && earlier)) {
             best = g, best_class = klass, best_place = place;
@@ -224,12 +315,8 @@ const Group* Fair::pick(const Groups& waiting, Nanoseconds now) {
 }
 
 void Fair::granted(const Turn& turn, Nanoseconds now) {
-    // Turns end on a grid of cycles, so a turn that was too long shortens the next one and the other way round.
     Account& a = at(*turn.group);
-    const double cycle = static_cast<double>(cycle_);
-    const double start = a.contended && a.turn_end > a.vtime - cycle ? a.turn_end : a.vtime;
-    a.turn_end = std::min(start + cycle, a.vtime + 2.0 * cycle);
-    if (a.turn_end < a.vtime + cycle / 2.0) a.turn_end += cycle;
+    a.turn_end = next_turn_end(a);
     a.contended = true;
 }
 
@@ -239,6 +326,10 @@ Terms Fair::terms(const Turn& turn, const Groups& contenders, Nanoseconds now) {
     const Nanoseconds capped = a.cap.binds() ? now + a.cap.runway(now) : kNever;
     const Nanoseconds earliest = turn.granted + p_.quantum_min;
     Terms result{.deadline = capped};
+    if (own.spec.priority != Priority::kLatency) {
+        const Arrivals::Expected next = reserved(now);
+        if (next.from > now) result.deadline = std::min(result.deadline, next.from);
+    }
     uint32_t rotating = 0;
     double slowest = INFINITY;
     for (const Group* g : contenders) {
@@ -267,7 +358,8 @@ Terms Fair::terms(const Turn& turn, const Groups& contenders, Nanoseconds now) {
         if (!a.contended) a.turn_end = a.vtime + cycle;
         a.contended = true;
         // Not before it has caught up with the furthest behind of the others: it would be picked again at once.
-        a.turn_end = std::max(std::min(a.turn_end, slowest + cycle), slowest);
+        if (a.turn_end > slowest + 1.25 * cycle) a.turn_end = slowest + cycle;  // more than jitter on the grid
+        a.turn_end = std::max(a.turn_end, slowest);
         const double left = std::max(0.0, a.turn_end - a.vtime) * std::max(a.target, kLeastTarget);
         result.deadline = std::min(result.deadline, std::max(earliest, now + static_cast<Nanoseconds>(left)));
     } else {
@@ -284,20 +376,29 @@ Terms Fair::terms(const Turn& turn, const Groups& contenders, Nanoseconds now) {
 void Fair::charge(const Group& group, Nanoseconds amount, Nanoseconds now) {
     Account& a = at(group);
     accrue_claim(group, now);
+    a.recently.add(amount, now);
     a.vtime += static_cast<double>(amount) / std::max(a.target, kLeastTarget);
     a.claim -= static_cast<double>(amount);
     if (a.cap.binds()) a.cap.use(amount, now);
 }
 
-void Fair::stopped(const Turn& turn, StopReason, Nanoseconds now) {
+void Fair::stopped(const Turn& turn, StopReason reason, Nanoseconds now) {
     Account& a = at(*turn.group);
+    // It stopped before a reservation, so its next kernel does not fit. One whose kernels never fit stops as soon as
+    // it has begun; to hold that back would cost it its share and gain nobody anything.
+    const Arrivals::Expected next = reserved(now);
+    const bool fits_at_times = now - turn.granted >= p_.quantum_min / 2;
+    if (reason == StopReason::kDeadline && next.from != kNever && turn.deadline >= next.from && fits_at_times)
+        a.too_long_until = next.until;
     if (!a.contended) a.turn_end = a.vtime;
 }
 
 Nanoseconds Fair::next_event(const Groups& waiting, Nanoseconds now) const {
     Nanoseconds next = kNever;
+    if (const Arrivals::Expected expected = reserved(now); now >= no_more_turns(expected)) next = expected.until;
     for (const Group* g : waiting) {
         Account& a = at(*g);
+        if (a.too_long_until > now) next = std::min(next, a.too_long_until);
         if (a.cap.binds() && !a.cap.ready(now)) next = std::min(next, a.cap.ready_at(now));
         if (best_effort(*g) && g->spec.min > 0.0) {
             const double missing = g->spec.min * static_cast<double>(cycle_) - a.claim;
@@ -309,7 +410,11 @@ Nanoseconds Fair::next_event(const Groups& waiting, Nanoseconds now) const {
 
 std::string Fair::blocked(const Group& group, Nanoseconds now) const {
     Account& a = at(group);
-    if (a.cap.ready(now)) return {};
+    if (a.cap.ready(now)) {
+        const bool expects = group.spec.priority != Priority::kLatency &&
+                             (now < a.too_long_until || now >= no_more_turns(reserved(now)));
+        return expects ? "makes room for a latency client that comes as regularly as a clock" : "";
+    }
     if (group.spec.max <= 0.0) return "its maximum is 0: it never runs";
     char text[96];
     std::snprintf(text, sizeof text, "at its maximum of %g%%: runs again in %.0f ms", 100.0 * group.spec.max,

@@ -13,10 +13,12 @@ struct Group {
     GroupId id = 0;
     size_t slot = 0;  // small index, reused after removal: where a policy keeps its own numbers
     GroupSpec spec;
+    double sm = 1.0;  // fraction of the multiprocessors that its widest client has
     uint32_t clients = 0;
     uint32_t waiting = 0;           // clients of it that wait for the token
     Nanoseconds waiting_since = 0;  // when the first of those asked
     bool running = false;           // a client of it holds the token and is not overdue
+    Nanoseconds busy_at = 0;        // when it last ran or waited, if it does not now
     Nanoseconds lingers_until = 0;  // it was stopped in the middle of its work, so it counts as wanting for a moment
     Nanoseconds used = 0;           // device time charged
 
@@ -64,6 +66,10 @@ class Policy {
         return {};
     }  // why pick() passes over it
     virtual bool may_park(const Group& group, Nanoseconds now) { return true; }
+    // Whether a client of `group` that has a parked token may take it while one of `holder` runs. It submits at once,
+    // and the holder is told to stop meanwhile, so no message and no wake-up stand between a request and the device.
+    virtual bool may_interrupt(const Group& group, const Group& holder, Nanoseconds now) { return false; }
+    virtual void switch_cost(Nanoseconds cost) {}  // of a hand-over, from now on
     virtual bool by_arrival() const {
         return false;
     }  // inside a group: first come first served, not least used first

@@ -1,8 +1,7 @@
 """One program of `gemlet demo`: keeps a device busy and counts the work that is done.
 
-A plain CUDA driver program in ctypes, without any dependency, so that it is a client like any other. Its kernel does a
-fixed amount of work, whatever happens meanwhile: clocks run on while a context is switched out, so a kernel that waits
-for one would be paid for time it did not get.
+A plain CUDA driver program in ctypes, without any dependency, so that it is a client like any other. Its kernel
+(spin.ptx) does a fixed amount of work, whatever happens meanwhile.
 
     python demo_client.py calibrate MICROSECONDS             prints the scale at which a launch takes that long
     python demo_client.py work MICROSECONDS SCALE SECONDS    a line each tenth of a second: time (CLOCK_MONOTONIC, ns)
@@ -15,38 +14,9 @@ import ctypes
 import sys
 import time
 from collections import deque
+from pathlib import Path
 
-# ns * scale / 65536 dependent multiply-adds in every thread; the kernel of bench/client/spin.ptx.h. A simulated machine
-# reads only the first parameter. PTX 6.0 for sm_52: the driver compiles it for whatever device there is.
-SPIN = b"""
-.version 6.0
-.target sm_52
-.address_size 64
-.visible .entry spin(.param .u64 ns, .param .u64 scale, .param .u64 out)
-{
-    .reg .u64 %n, %scale, %i, %out;
-    .reg .f32 %x;
-    .reg .pred %more, %never;
-    ld.param.u64 %n, [ns];
-    ld.param.u64 %scale, [scale];
-    ld.param.u64 %out, [out];
-    mul.lo.u64 %n, %n, %scale;
-    shr.u64 %n, %n, 16;
-    mov.u64 %i, 0;
-    mov.f32 %x, 0f3F800000;
-    setp.ge.u64 %more, %i, %n;
-    @%more bra done;
-loop:
-    fma.rn.f32 %x, %x, 0f3F7FFFFE, 0f33800000;
-    add.u64 %i, %i, 1;
-    setp.lt.u64 %more, %i, %n;
-    @%more bra loop;
-done:
-    setp.eq.f32 %never, %x, 0f7F800000;
-    @%never st.global.f32 [%out], %x;
-    ret;
-}
-"""
+SPIN = Path(__file__).with_name("spin.ptx")
 THREADS = 1024  # a block; one block on each multiprocessor, so that a launch takes the whole device
 IN_FLIGHT = 16  # launches: more than the device needs to stay busy between two looks of this loop
 REPORT_SECONDS = 0.1
@@ -80,7 +50,7 @@ class Program:
         self.call("cuDeviceGetAttribute", ctypes.byref(processors), MULTIPROCESSORS, device)
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
         self.call("cuCtxSetCurrent", context)
-        self.call("cuModuleLoadData", ctypes.byref(module), SPIN)
+        self.call("cuModuleLoadData", ctypes.byref(module), SPIN.read_bytes())
         self.call("cuModuleGetFunction", ctypes.byref(self._function), module, b"spin")
         self.call("cuMemAlloc_v2", ctypes.byref(self._out), ctypes.c_size_t(4096))
         self.call("cuStreamCreate", ctypes.byref(self.stream), NON_BLOCKING)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import gemlet
 from gemlet import paths
@@ -39,7 +39,7 @@ class Check:
 def run_checks(socket: str | None) -> list[Check]:
     """All checks, in the order in which things depend on each other. ``socket`` as given with --socket."""
     found: list[Check] = []
-    for check in (versions, container, driver, libcuda, hook, native, simulated_machine, runtime_directory):
+    for check in (versions, container, driver, mps, libcuda, hook, native, simulated_machine, runtime_directory):
         found += _guarded(check)
     found += _guarded(lambda: daemons(socket))
     return found
@@ -92,7 +92,6 @@ def driver() -> Iterator[Check]:
     except DeviceError as error:
         yield Check("driver", "warn", f"no GPU: {error.message}", error.hint)
         return
-    yield _mps()
 
 
 def _device(session: object, device: object) -> Check:
@@ -108,13 +107,43 @@ def _device(session: object, device: object) -> Check:
     return Check(name, "ok", f"{device.name}, MIG off")
 
 
-def _mps() -> Check:
-    import psutil
+def mps() -> Iterator[Check]:
+    from gemlet.devices.mps import DEFAULT_PIPE_DIRECTORY, MpsError, control_of, find_program
 
-    names = {process.info["name"] for process in psutil.process_iter(["name"])}
-    if "nvidia-cuda-mps-control" in names:
-        return Check("MPS", "ok", "runs: groups with an SM fraction run side by side")
-    return Check("MPS", "ok", "does not run: programs take turns")
+    places = [DEFAULT_PIPE_DIRECTORY, *filter(None, [environment.own_pipe_directory(os.environ)])]
+    for place in dict.fromkeys(places):
+        if control := control_of(place):
+            text = f"a control daemon that is not gemlet's: pid {control.pid} of uid {control.uid} in {place}"
+            hint = "programs join it by themselves; `gemlet mps start` is refused while it runs"
+            yield Check("MPS", "warn", text, hint)
+    try:
+        program = find_program(os.environ.get("GEMLET_MPS_CONTROL"), None)
+    except MpsError as error:
+        yield Check("MPS program", "warn", f"{error.message}: --sm needs it", error.hint)
+        return
+    yield Check("MPS program", "ok", program)
+
+
+def _mps_of(status: dict[str, Any]) -> Check | None:
+    mps = status.get("mps")
+    if not mps or mps["state"] == "off":
+        return None
+    name = f"MPS ({status['daemon']['kind']})"
+    simulate = " --simulate" if status["simulated"] else ""
+    if mps["state"] == "failed":
+        hint = f"gemlet mps start{simulate}; its log is in {mps['log_directory']}"
+        return Check(name, "fail", "its control daemon ended without being asked to", hint)
+    if mps["state"] == "stopping":
+        hint = f"`gemlet mps stop{simulate} --force` ends what it waits for"
+        return Check(name, "warn", f"control daemon {mps['pid']} is being stopped", hint)
+    if mps["problem"]:
+        return Check(name, "warn", mps["problem"], f"gemlet mps stop{simulate} --force")
+    bad = [server for server in mps["servers"] if server["status"] == "FAULT"]
+    if bad:
+        hint = "a client's fault ends all clients of its server; it serves again when they have ended"
+        return Check(name, "warn", f"server {bad[0]['pid']} has a fault", hint)
+    clients = sum(len(server["clients"]) for server in mps["servers"])
+    return Check(name, "ok", f"control daemon {mps['pid']}, {clients} programs side by side")
 
 
 def libcuda() -> Iterator[Check]:
@@ -202,6 +231,8 @@ def daemons(socket: str | None) -> Iterator[Check]:
             yield Check(name, "ok", text)
         else:
             yield Check(name, "warn", f"{text}, version {daemon['version']}", "restart it: `gemlet stop`")
+        if found := _mps_of(status):
+            yield found
         if not endpoint.clients.is_socket():
             yield Check(name, "fail", f"{endpoint.clients} is missing", "restart it: `gemlet stop`")
     if not running:

@@ -19,10 +19,11 @@ CONTAINER_DIRECTORY = "/opt/gemlet"
 @click.command()
 @click.option("--group", default="default", show_default=True, metavar="NAME", help="Group the program joins")
 @click.option("--strict", is_flag=True, help="Fail rather than run unmanaged when the daemon is lost")
+@click.option("--no-mps", is_flag=True, help="Stay outside of MPS also where it runs")
 @click.option("--docker", is_flag=True, help="Print options for `docker run` in place of exports")
 @options.simulate
 @click.pass_obj
-def command(socket: str | None, group: str, strict: bool, docker: bool, simulate: bool) -> None:
+def command(socket: str | None, *, group: str, strict: bool, no_mps: bool, docker: bool, simulate: bool) -> None:
     """Print the environment for Slurm, Docker and scripts.
 
     \b
@@ -31,9 +32,13 @@ def command(socket: str | None, group: str, strict: bool, docker: bool, simulate
 
     The daemon must be running. A group that is not configured gets no limits: configure it, or use `gemlet run`.
     """
-    endpoint = _running(address.candidates(socket, simulate=simulate), group)
+    # A container has its own environment: what this one names does not reach it.
+    own = None if docker else environment.own_pipe_directory(os.environ)
+    endpoint, mps = _running(address.candidates(socket, simulate=simulate), group, mps=not no_mps, own=own)
     machine = str(endpoint.machine) if endpoint.kind == "simulated" else None
-    membership = environment.Membership(group=group, socket=str(endpoint.clients), strict=strict, machine=machine)
+    membership = environment.Membership(
+        group=group, socket=str(endpoint.clients), strict=strict, machine=machine, mps=mps
+    )
     if docker:
         click.echo(" ".join(_docker_options(membership)))
         return
@@ -41,16 +46,21 @@ def command(socket: str | None, group: str, strict: bool, docker: bool, simulate
         click.echo(f"export {name}={shlex.quote(value)}")
 
 
-def _running(endpoints: list[address.Endpoint], group: str) -> address.Endpoint:
+def _running(
+    endpoints: list[address.Endpoint], group: str, *, mps: bool, own: str | None
+) -> tuple[address.Endpoint, dict[str, str]]:
     for endpoint in endpoints:
         try:
             with Connection(endpoint) as daemon:
                 known = {entry["name"] for entry in daemon.call("status")["groups"]}
+                answer = daemon.call("environment", group=group, mps=mps, pipe_directory=own)
         except DaemonUnreachable:
             continue
         if group not in known:
             click.echo(f"note: the daemon has no group {group}; its programs will run without limits", err=True)
-        return endpoint
+        if not answer["sm_in_force"]:
+            click.echo(f"note: the fraction of group {group} is not in force: not under MPS", err=True)
+        return endpoint, answer["environment"]
     raise no_daemon(endpoints[-1])
 
 
@@ -65,7 +75,10 @@ def _docker_options(membership: environment.Membership) -> list[str]:
         "GEMLET_SOCKET": membership.socket,
         "GEMLET_GROUP": membership.group,
         **({"GEMLET_STRICT": "1"} if membership.strict else {}),
+        **membership.mps,
     }
     # The directory is mounted, not the socket: a restarted daemon makes a new socket of the same name.
     mounts = [f"-v {shlex.quote(f'{hook}:{inside}:ro')}", f"-v {shlex.quote(f'{socket_directory}:{socket_directory}')}"]
+    if membership.mps:
+        mounts.append("--ipc=host")  # MPS's server and its clients share memory
     return mounts + [f"-e {shlex.quote(f'{name}={value}')}" for name, value in chosen.items()]

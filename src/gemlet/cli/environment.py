@@ -6,7 +6,7 @@ On the path of `gemlet run`: standard library only.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gemlet import paths
@@ -15,15 +15,21 @@ from gemlet.errors import GemletError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+SET_BY_US = "GEMLET_MPS_SET"  # which variables an outer `gemlet run` set for MPS, and to what: NAME=VALUE,...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """Where a program belongs. ``machine``: directory of the simulated machine, None for real devices."""
+    """Where a program belongs. ``machine``: directory of the simulated machine, None for real devices.
+
+    mps: the variables by which it is (or is not) under MPS, as the daemon says.
+    """
 
     group: str
     socket: str
     strict: bool = False
     machine: str | None = None
+    mps: Mapping[str, str] = field(default_factory=dict)
 
 
 def variables(membership: Membership, base: Mapping[str, str]) -> dict[str, str]:
@@ -38,15 +44,30 @@ def variables(membership: Membership, base: Mapping[str, str]) -> dict[str, str]
     if membership.machine:
         changed["LD_LIBRARY_PATH"] = _prepended(paths.sim_dir(), base.get("LD_LIBRARY_PATH", ""))
         changed["GEMLET_SIM_DIR"] = membership.machine
+    if membership.mps:
+        changed |= membership.mps
+        changed[SET_BY_US] = ",".join(f"{name}={value}" for name, value in membership.mps.items())
     return changed
 
 
 def for_program(membership: Membership, base: Mapping[str, str]) -> dict[str, str]:
     """The whole environment of a client. An outer group's settings do not leak into it."""
-    kept = {name: value for name, value in base.items() if name not in ("GEMINI_IPC_DIR", "GEMINI_GROUP_NAME")}
+    kept = without_outer_mps(base)
+    kept = {name: value for name, value in kept.items() if name not in ("GEMINI_IPC_DIR", "GEMINI_GROUP_NAME")}
     if not membership.strict:
         kept.pop("GEMLET_STRICT", None)
     return kept | variables(membership, base)
+
+
+def without_outer_mps(base: Mapping[str, str]) -> dict[str, str]:
+    """``base`` without what an outer `gemlet run` set for MPS. What somebody has set since then stays."""
+    ours = dict(part.partition("=")[::2] for part in base.get(SET_BY_US, "").split(","))
+    return {name: value for name, value in base.items() if name != SET_BY_US and ours.get(name) != value}
+
+
+def own_pipe_directory(base: Mapping[str, str]) -> str | None:
+    """The MPS pipe directory that ``base`` names by itself, None if it names none or an outer `gemlet run` did."""
+    return without_outer_mps(base).get("CUDA_MPS_PIPE_DIRECTORY") or None
 
 
 def choose_device(number: int, base: Mapping[str, str]) -> tuple[dict[str, str], int | None]:

@@ -14,6 +14,7 @@ from gemlet.errors import GemletError, InvalidValue
 Parsed = TypeVar("Parsed")
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 PRIORITIES = ("latency", "normal", "best-effort")
+WORKLOADS = ("unknown", "compute", "memory", "alone")
 
 
 class Share(click.ParamType[float]):
@@ -74,6 +75,17 @@ def maximum(verb: str) -> Decorator:
     """--max of a verb."""
     help_ = "Share of device time never passed, even alone"
     return click.option("--max", "maximum", type=Share(), envvar=f"GEMLET_{verb}_MAX", help=help_)
+
+
+def multiprocessors(verb: str) -> Decorator:
+    """--sm of a verb."""
+    help_ = "Fraction of the multiprocessors, under MPS: 0.3 or 30%"
+    return click.option("--sm", type=Share(), envvar=f"GEMLET_{verb}_SM", help=help_)
+
+
+workload = click.option(
+    "--workload", type=click.Choice(WORKLOADS), help="What bounds its kernels: a first guess of whom it may run beside"
+)
 
 
 def output(*formats: str) -> Decorator:

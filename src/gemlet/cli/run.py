@@ -32,6 +32,9 @@ class NotExecutable(GemletError):
 @click.option("--memory", type=options.Size(), help="Limit of device memory: 8GiB, 500MB")
 @click.option("--resident", type=options.Size(), help="Of it on the device at a time; the rest on the host")
 @click.option("--priority", type=click.Choice(options.PRIORITIES), help="Class of the group; default: normal")
+@options.multiprocessors("RUN")
+@options.workload
+@click.option("--no-mps", is_flag=True, help="Stay outside of MPS also where it runs")
 @click.option("--device", type=click.IntRange(min=0), metavar="N", help="Show the program this device only")
 @options.simulate
 @click.option("--strict", is_flag=True, help="Fail rather than run unmanaged when the daemon is lost")
@@ -47,6 +50,9 @@ def command(
     memory: int | None,
     resident: int | None,
     priority: str | None,
+    sm: float | None,
+    workload: str | None,
+    no_mps: bool,
     device: int | None,
     simulate: bool,
     strict: bool,
@@ -59,6 +65,7 @@ def command(
     gemlet run -- python train.py
     gemlet run --min 30% --max 60% --memory 8GiB -- python train.py --lr 0.1
     gemlet run --group team --device 1 -- ./a.out
+    gemlet run --sm 30% -- python serve.py
     gemlet run --simulate -- ./a.out
 
     A daemon is started if none runs. The program's exit code is passed on; 125 is a failure of gemlet itself,
@@ -70,12 +77,25 @@ def command(
     index = None
     if device is not None:
         shown, index = environment.choose_device(device, base)
-    limits = {"min": minimum, "max": maximum, "memory": memory, "resident": resident, "priority": priority}
+    limits = {"min": minimum, "max": maximum, "memory": memory, "resident": resident, "priority": priority, "sm": sm}
+    limits["workload"] = workload
     asked = {name: value for name, value in limits.items() if value is not None}
     with autostart.find_or_start(address.candidates(socket, simulate=simulate)) as daemon:
-        joined = daemon.call("join", group=group, command=program[0], limits=asked, device=index)
+        joined = daemon.call(
+            "join",
+            group=group,
+            command=program[0],
+            limits=asked,
+            device=index,
+            mps=not no_mps,
+            pipe_directory=environment.own_pipe_directory(base),
+        )
     membership = environment.Membership(
-        group=joined["group"], socket=joined["socket"], strict=strict, machine=joined["machine"]
+        group=joined["group"],
+        socket=joined["socket"],
+        strict=strict,
+        machine=joined["machine"],
+        mps=joined.get("environment", {}),  # a daemon of an older version has none
     )
     if not quiet:
         click.echo(granted_line(joined, device), err=True)
@@ -91,6 +111,9 @@ def granted_line(joined: dict[str, Any], device: int | None) -> str:
         parts.append(f"{format_size(granted['memory'])} of memory")
     if granted.get("resident") is not None:
         parts.append(f"{format_size(granted['resident'])} of it on the device at a time")
+    if granted["sm"] < 1:
+        sm = f"{format_share(granted['sm'])} of the multiprocessors"
+        parts.append(sm if joined.get("sm_in_force") else f"{sm} (not in force: not under MPS)")
     if granted["priority"] != "normal":
         parts.append(f"priority {granted['priority']}")
     if device is not None:

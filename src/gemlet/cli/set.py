@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from gemlet.cli import options
@@ -19,6 +21,8 @@ from gemlet.daemon.connection import connect
 @click.option("--resident", type=options.SizeOrNone(), help="Of it on the device at a time; `none` lifts it")
 @click.option("--priority", type=click.Choice(options.PRIORITIES), help="Class of the group")
 @click.option("--weight", type=click.FloatRange(min=0, min_open=True), help="Part of the time above the minima")
+@options.multiprocessors("SET")
+@options.workload
 @click.option("--users", metavar="A,B", help="Users who may join; empty for whoever reaches the daemon")
 @click.option("--save", is_flag=True, help="Also write the daemon's configuration file")
 @options.simulate
@@ -33,6 +37,8 @@ def command(
     resident: object,
     priority: str | None,
     weight: float | None,
+    sm: float | None,
+    workload: str | None,
     users: str | None,
     save: bool,
     simulate: bool,
@@ -44,14 +50,8 @@ def command(
     gemlet set team --min 0.3 --memory 12GiB --save
     gemlet set team --users ana,luis
     """
-    named = {
-        "min": minimum,
-        "max": maximum,
-        "memory": memory,
-        "resident": resident,
-        "priority": priority,
-        "weight": weight,
-    }
+    named = {"min": minimum, "max": maximum, "memory": memory, "resident": resident, "priority": priority}
+    named |= {"weight": weight, "sm": sm, "workload": workload}
     limits: dict[str, object] = {name: value for name, value in named.items() if value is not None}
     if users is not None:
         limits["users"] = [user.strip() for user in users.split(",") if user.strip()]
@@ -66,5 +66,17 @@ def command(
         f"{memory_text}, priority {granted['priority']}, weight {granted['weight']:g}",
         err=True,
     )
+    if sm is not None:
+        click.echo(_fraction(changed), err=True)
     if changed["saved"]:
         click.echo(f"saved to {changed['saved']}", err=True)
+
+
+def _fraction(changed: dict[str, Any]) -> str:
+    fraction = f"{format_share(changed['granted']['sm'])} of the multiprocessors"
+    text = (
+        f"{fraction}, for processes that `gemlet run` starts from now on: it is fixed when a program makes its context"
+    )
+    if changed["granted"]["sm"] < 1 and changed["mps"] != "on":
+        text += "; without MPS (`gemlet mps start`) it is not in force, and programs take turns"
+    return text

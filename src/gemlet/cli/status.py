@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from gemlet.daemon.status import Status
 
 COLUMNS = (
-    "device,uuid,group,min,max,priority,share_1s,share_10s,share_60s,target,memory_used,memory_limit,clients,reason"
+    "device,uuid,group,min,max,priority,share_1s,share_10s,share_60s,target,memory_used,memory_limit,clients,reason,"
+    "sm,sm_in_force"
 )
 
 
@@ -67,5 +68,6 @@ def rows(status: Status) -> str:
                 [device.index, device.uuid, group.name, group.min, group.max, group.priority]
                 + ["" if share is None else round(share, 4) for share in shares]
                 + [round(group.target, 4), group.memory_used, group.memory_limit, len(group.clients), group.reason]
+                + [group.sm, str(group.sm_in_force).lower()]
             )
     return text.getvalue()

@@ -12,6 +12,7 @@
     weight = 2
     sm = 0.5
     priority = "normal"             # or "latency", "best-effort"
+    workload = "unknown"            # or "compute", "memory": what bounds its kernels
     users = ["ana", "ben"]
 
     [[devices]]
@@ -36,7 +37,7 @@ from gemlet.config.rules import check_sm, check_weight
 from gemlet.config.share import check_share, parse_share
 from gemlet.config.size import check_size, parse_size
 from gemlet.errors import InvalidValue
-from gemlet.model import POLICIES, Configuration, DeviceSpec, Priority
+from gemlet.model import POLICIES, Configuration, DeviceSpec, Priority, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -218,6 +219,10 @@ def _priority(value: object) -> Priority:
     return Priority(_one_of(value, tuple(Priority)))
 
 
+def _workload(value: object) -> Workload:
+    return Workload(_one_of(value, tuple(Workload)))
+
+
 def _policy(value: object) -> str:
     return _one_of(value, POLICIES)
 
@@ -260,6 +265,7 @@ _GROUP_FIELDS: dict[str, Callable[[object], object]] = {
     "weight": _weight,
     "sm": _sm,
     "priority": _priority,
+    "workload": _workload,
     "users": _users,
 }
 _DEVICE_FIELDS: dict[str, Callable[[object], object]] = {

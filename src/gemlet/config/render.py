@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from gemlet.config.size import MAX_BYTES, exact_size
-from gemlet.model import Configuration, DeviceSpec, GroupSpec, Priority
+from gemlet.model import Configuration, DeviceSpec, GroupSpec, Priority, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,6 +48,8 @@ def _group(group: GroupSpec) -> Iterator[str]:
         yield f"sm = {group.sm!r}"
     if group.priority is not Priority.NORMAL:
         yield f"priority = {_text(group.priority)}"
+    if group.workload is not Workload.UNKNOWN:
+        yield f"workload = {_text(group.workload)}"
     if group.users:
         yield f"users = [{', '.join(_text(user) for user in group.users)}]"
 

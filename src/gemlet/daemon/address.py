@@ -51,6 +51,11 @@ class Endpoint:
         return self.directory / "groups.json"
 
     @property
+    def mps(self) -> Path:
+        """The daemon's MPS control daemon: its pipes, its log, and what was meant with it."""
+        return self.directory / "mps"
+
+    @property
     def machine(self) -> Path:
         """The simulated machine's shared files (GEMLET_SIM_DIR); only where ``kind`` is simulated."""
         return self.directory / "machine"

@@ -8,17 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gemlet.daemon import mps_answers, mps_environment
 from gemlet.daemon.api import Api
 from gemlet.daemon.explain import explain
 from gemlet.daemon.native import uuid_text
-from gemlet.daemon.processes import Peer, launcher_of
+from gemlet.daemon.processes import Peer, check_administrator, launcher_of
 from gemlet.daemon.requests import (
     AnyRequest,
+    Environment,
     Events,
     Explain,
     History,
     Join,
     Metrics,
+    MpsLook,
+    MpsStart,
+    MpsStop,
     Ping,
     Remove,
     Set,
@@ -26,6 +31,7 @@ from gemlet.daemon.requests import (
     Status,
 )
 from gemlet.errors import Refused
+from gemlet.model import GroupSpec
 
 if TYPE_CHECKING:
     from gemlet.daemon.groups import Entry
@@ -49,16 +55,20 @@ def api(service: Service) -> Api:
                 return _history(service, seconds)
             case Join():
                 return _join(service, request, peer)
+            case Environment(group=group):
+                return _environment(service, request, service.book.entries.get(group), peer)
             case Set():
                 return _set(service, request, peer)
             case Remove(group=group):
                 service.book.remove(group, uid=peer.uid)
                 _changed(service, "removed", group, peer)
                 return {"group": group}
+            case MpsLook() | MpsStart() | MpsStop():
+                return await mps_answers.answer(service, request, peer)
             case Metrics():
                 return _metrics(service)
             case Shutdown():
-                _check_administrator(peer, "stop the daemon")
+                check_administrator(peer, "stop the daemon")
                 service.stop()
                 return {"pid": os.getpid()}
 
@@ -67,6 +77,8 @@ def api(service: Service) -> Api:
 
 def _join(service: Service, request: Join, peer: Peer) -> dict[str, Any]:
     _check_device(service, request.device)
+    program = mps_answers.program(service, request, peer)
+    mps_environment.check(program, service.mps.look(), simulated=service.options.simulated)
     entry = service.book.join(
         request.group,
         request.limits,
@@ -83,7 +95,15 @@ def _join(service: Service, request: Join, peer: Peer) -> dict[str, Any]:
         "simulated": service.options.simulated,
         "machine": str(service.options.endpoint.machine) if service.options.simulated else None,
         "granted": _limits(entry),
+        **_environment(service, request, entry, peer),
     }
+
+
+def _environment(service: Service, request: Join | Environment, entry: Entry | None, peer: Peer) -> dict[str, Any]:
+    spec = entry.spec if entry else GroupSpec(name=request.group or "")
+    program, status = mps_answers.program(service, request, peer), service.mps.look()
+    place = mps_environment.place(program, spec, status, simulated=service.options.simulated)
+    return {"environment": place.variables, "mps": status.state, "sm_in_force": place.in_force}
 
 
 def _check_device(service: Service, device: int | None) -> None:
@@ -95,7 +115,7 @@ def _check_device(service: Service, device: int | None) -> None:
 
 def _set(service: Service, request: Set, peer: Peer) -> dict[str, Any]:
     if request.save:
-        _check_administrator(peer, "save the configuration")
+        check_administrator(peer, "save the configuration")
         service.configuration.check_can_save()
     entry = service.book.change(request.group, request.limits, uid=peer.uid, busy=service.busy())
     saved = None
@@ -103,7 +123,7 @@ def _set(service: Service, request: Set, peer: Peer) -> dict[str, Any]:
         saved = service.configuration.save_group(entry.spec)
         entry.origin = "configuration"
     _changed(service, "changed", entry.spec.name, peer)
-    return {"group": entry.spec.name, "granted": _limits(entry), "saved": saved}
+    return {"group": entry.spec.name, "granted": _limits(entry), "saved": saved, "mps": service.mps.look().state}
 
 
 def _limits(entry: Entry) -> dict[str, Any]:
@@ -114,11 +134,6 @@ def _limits(entry: Entry) -> dict[str, Any]:
 def _changed(service: Service, kind: str, group: str, peer: Peer, *, command: str = "") -> None:
     service.remember_groups()
     service.events.add(kind, time=time.time(), group=group, pid=peer.pid, uid=peer.uid, command=command)
-
-
-def _check_administrator(peer: Peer, what: str) -> None:
-    if peer.uid not in (0, os.getuid()):
-        raise Refused(f"only root or the daemon's own user may {what}")
 
 
 def _history(service: Service, seconds: float) -> list[dict[str, Any]]:

@@ -101,7 +101,8 @@ class Api:
 
 def _failure(error: GemletError) -> bytes:
     # str(), not .message: a ConfigError's text carries file, line and column.
-    return msgspec.json.encode({"ok": False, "error": {"message": str(error), "hint": error.hint}}) + b"\n"
+    said = {"message": str(error), "hint": error.hint, "exit_code": error.exit_code}
+    return msgspec.json.encode({"ok": False, "error": said}) + b"\n"
 
 
 async def _write(writer: asyncio.StreamWriter, data: bytes) -> None:

@@ -62,6 +62,10 @@ class Connection:
             raise DaemonError(f"the daemon at {self.endpoint.api} hung up", hint=f"its log is {self.endpoint.log}")
         return protocol.decode_reply(line)
 
+    def patience(self, seconds: float) -> None:
+        """How long the next steps may take."""
+        self._socket.settimeout(seconds)
+
     def close(self) -> None:
         self._reader.close()
         self._socket.close()

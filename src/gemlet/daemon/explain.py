@@ -12,6 +12,8 @@ from gemlet.errors import Refused
 
 if TYPE_CHECKING:
     from gemlet.daemon.events import Event
+    from gemlet.daemon.mps_state import MpsStatus
+    from gemlet.daemon.native import PairUsage
     from gemlet.daemon.status import ClientStatus, DeviceStatus, GroupLimits, GroupStatus, Status
 
 NEARLY_FULL = 0.9
@@ -40,15 +42,14 @@ def explain(status: Status, name: str) -> Explanation:
         hint = f"gemlet run --group {name} -- COMMAND"
     for device, group in here:
         if group.clients:
-            more, advice = _on_device(device, group)
+            more, advice = _on_device(device, group, status.mps)
             lines += more
             hint = hint or advice
     lines += [_event(event) for event in status.events if event.group == name and event.kind in ("refused", "denied")][
         -3:
     ]
     if hint and status.simulated:
-        gemlet, verb, rest = hint.split(" ", 2)
-        hint = f"{gemlet} {verb} --simulate {rest}"
+        hint = _simulated(hint)
     return Explanation(group=name, lines=tuple(lines), hint=hint)
 
 
@@ -58,10 +59,13 @@ def _promise(limits: GroupLimits) -> str:
     if limits.resident is not None:
         memory += f", {format_size(limits.resident)} of it on the device at a time"
     text += f", {memory}, priority {limits.priority}"
+    text += f", on {format_share(limits.sm)} of the multiprocessors" if limits.sm < 1 else ""
+    if limits.workload != "unknown":
+        text += ", never beside another" if limits.workload == "alone" else f", bound by {limits.workload}"
     return text + (f", weight {limits.weight:g}" if limits.weight != 1 else "")
 
 
-def _on_device(device: DeviceStatus, group: GroupStatus) -> tuple[list[str], str | None]:
+def _on_device(device: DeviceStatus, group: GroupStatus, mps: MpsStatus) -> tuple[list[str], str | None]:
     states = [client.state for client in group.clients]
     counted = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     clients = "1 client" if len(states) == 1 else f"{len(states)} clients"
@@ -84,6 +88,8 @@ def _on_device(device: DeviceStatus, group: GroupStatus) -> tuple[list[str], str
             advice = f"gemlet set {group.name} --max {format_share(min(1.0, group.max * 1.5))}"
         elif measured < group.min - NOTICEABLE and "waits" in states:
             lines.append("  it is below its minimum and goes before the groups that are not")
+    lines += [f"  {_pair(pair, group.name)}" for pair in device.pairs if group.name in pair.groups]
+    advice = _fraction(group, mps, lines) or advice
     advice = _memory(group, lines) or advice
     for client in group.clients:
         lines += _swap(client)
@@ -102,6 +108,33 @@ def _swap(client: ClientStatus) -> list[str]:
     return [text + moved] + ([f"{who}: {swap.reason}"] if swap.reason else [])
 
 
+def _pair(pair: PairUsage, name: str) -> str:
+    mine = pair.groups.index(name)
+    other = pair.groups[1 - mine]
+    tried = max(pair.speeds) > 0
+    speeds = f"{format_share(pair.speeds[mine])} and {format_share(pair.speeds[1 - mine])} of their speed alone"
+    if pair.state == "together":
+        return f"runs beside {other} under MPS" + (f": {speeds}, more than in turns" if tried else ", until measured")
+    if pair.state == "apart":
+        return f"takes turns with {other}: " + (f"side by side they had {speeds}" if tried else "they are of one kind")
+    return f"side by side with {other} is yet to be tried"
+
+
+def _fraction(group: GroupStatus, mps: MpsStatus, lines: list[str]) -> str | None:
+    if group.sm >= 1:
+        return None
+    fraction = f"  its {format_share(group.sm)} of the multiprocessors"
+    outside = [str(client.pid) for client in group.clients if not client.mps]
+    if not outside:
+        lines.append(f"{fraction} are in force: its programs run beside others under MPS")
+        return None
+    lines.append(f"{fraction} are not in force for {', '.join(outside)}: not under MPS, so it takes turns")
+    if mps.state == "on":
+        lines.append("  MPS runs: a program that `gemlet run` starts from now on has its fraction")
+        return None
+    return "gemlet mps start, then start its programs again"
+
+
 def _memory(group: GroupStatus, lines: list[str]) -> str | None:
     if group.memory_limit is None:
         lines.append(f"  holds {format_size(group.memory_used)}, without a limit")
@@ -113,6 +146,12 @@ def _memory(group: GroupStatus, lines: list[str]) -> str | None:
     if group.memory_used < NEARLY_FULL * group.memory_limit:
         return None
     return f"gemlet set {group.name} --memory {format_size(group.memory_limit * 3 // 2).replace(' ', '')}"
+
+
+def _simulated(hint: str) -> str:
+    # `mps start` is a verb of two words.
+    verb = "gemlet mps start" if hint.startswith("gemlet mps start") else " ".join(hint.split(" ")[:2])
+    return f"{verb} --simulate{hint.removeprefix(verb)}"
 
 
 def _event(event: Event) -> str:

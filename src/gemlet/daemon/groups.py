@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from gemlet.config.rules import violations
 from gemlet.config.share import format_share
 from gemlet.errors import Refused
-from gemlet.model import GroupSpec, Priority
+from gemlet.model import GroupSpec, Priority, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -279,6 +279,7 @@ class GroupBook:
                 weight=spec.weight,
                 sm=spec.sm,
                 priority=str(spec.priority),
+                workload=str(spec.workload),
                 memory=spec.memory,
                 resident=spec.resident,
                 users=users,
@@ -322,6 +323,8 @@ def _change(spec: GroupSpec, limits: Limits) -> GroupSpec:
         spec = replace(spec, sm=limits.sm)
     if limits.priority is not None:
         spec = replace(spec, priority=Priority(limits.priority))
+    if limits.workload is not None:
+        spec = replace(spec, workload=Workload(limits.workload))
     if limits.users is not None:
         spec = replace(spec, users=tuple(limits.users))
     return spec

@@ -37,6 +37,7 @@ class Server(Protocol):
         weight: float,
         sm: float,
         priority: str,
+        workload: str,
         memory: int | None,
         resident: int | None,
         users: Sequence[int] | None,
@@ -103,6 +104,7 @@ class ClientUsage(msgspec.Struct, frozen=True, kw_only=True):
     unledgered: int = 0
     launches: int = 0
     contexts: int = 0
+    mps: bool = False
     since_ns: int = 0
     movable: MovableUsage | None = None
 
@@ -114,6 +116,7 @@ class GroupUsage(msgspec.Struct, frozen=True, kw_only=True):
     weight: float = 1.0
     sm: float = 1.0
     priority: str = "normal"
+    workload: str = "unknown"
     target: float = 0.0
     used_ns: int = 0
     memory_limit: int | None = None
@@ -127,6 +130,17 @@ class GroupUsage(msgspec.Struct, frozen=True, kw_only=True):
     clients: tuple[ClientUsage, ...] = ()
 
 
+class PairUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Two groups under MPS that run side by side ("together"), in turns ("apart"), or are yet to be tried ("unknown").
+
+    speeds: of each beside the other, 1 is its speed alone; 0 before the first trial.
+    """
+
+    groups: tuple[str, str]
+    state: str
+    speeds: tuple[float, float]
+
+
 class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True):
     uuid: bytes
     index: int = 0
@@ -136,6 +150,7 @@ class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True):
     held: int = 0
     host_promised: int = 0
     groups: tuple[GroupUsage, ...] = ()
+    pairs: tuple[PairUsage, ...] = ()
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

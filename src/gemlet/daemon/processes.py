@@ -29,6 +29,12 @@ def peer_of(connection: socket.socket) -> Peer:
     return Peer(pid, uid)
 
 
+def check_administrator(peer: Peer, what: str) -> None:
+    """Raises `Refused` unless ``peer`` is root or runs as the daemon does."""
+    if peer.uid not in (0, os.getuid()):
+        raise Refused(f"only root or the daemon's own user may {what}", hint="ask an administrator of this machine")
+
+
 class ProcessLauncher:
     """A process by pidfd, so that a reused pid is never taken for it. It stays alive through exec."""
 

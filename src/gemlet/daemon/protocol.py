@@ -1,7 +1,7 @@
 """The API between the daemon and its readers: one JSON object a line, over a Unix stream socket.
 
     request  {"v": 1, "op": "status", ...}
-    reply    {"ok": true, "data": ...}  or  {"ok": false, "error": {"message": ..., "hint": ...}}
+    reply    {"ok": true, "data": ...}  or  {"ok": false, "error": {"message": ..., "hint": ..., "exit_code": ...}}
 
 A connection carries any number of requests, answered in order. This half is what both ends need and imports only
 the standard library; `requests` is the daemon's typed reading of it.
@@ -16,6 +16,7 @@ from gemlet.errors import DaemonError, Refused
 
 VERSION = 1
 STATUS_SCHEMA = 1  # of the status document (`gemlet status -o json`)
+MPS_SCHEMA = 1  # of `gemlet mps status -o json`
 MAX_REQUEST_BYTES = 64 * 1024
 MAX_REPLY_BYTES = 16 * 1024 * 1024
 
@@ -34,9 +35,12 @@ def decode_reply(line: bytes) -> Any:
             return reply.get("data")
         error = reply["error"]
         message, hint = str(error["message"]), error.get("hint")
+        exit_code = int(error.get("exit_code", Refused.exit_code))
     except (ValueError, TypeError, KeyError, AttributeError):
         raise DaemonError(
             f"the daemon's answer makes no sense: {line[:80]!r}",
             hint="the daemon may be of another version; restart it with `gemlet stop`",
         ) from None
-    raise Refused(message, hint=hint)
+    refused = Refused(message, hint=hint)
+    refused.exit_code = exit_code
+    raise refused

@@ -17,7 +17,9 @@ GroupName = Annotated[str, Meta(min_length=1, max_length=255)]  # config.rules h
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 Bytes = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Weight = Annotated[float, Meta(gt=0.0, le=1e6)]
+PathText = Annotated[str, Meta(min_length=1, max_length=4096)]
 PriorityName = Literal["latency", "normal", "best-effort"]
+WorkloadName = Literal["unknown", "compute", "memory", "alone"]
 
 
 class Limits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -30,6 +32,7 @@ class Limits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     weight: Weight | None = None
     sm: Share | None = None
     priority: PriorityName | None = None
+    workload: WorkloadName | None = None
     users: list[str] | None = None
 
     def given(self) -> bool:
@@ -71,13 +74,24 @@ class History(Request, tag="history"):
 class Join(Request, tag="join"):
     """What `gemlet run` asks: make the group, or find it, for the process that asks.
 
-    ``device`` is the index nvidia-smi shows; minima are checked against that device alone.
+    ``device`` is the index nvidia-smi shows; minima are checked against that device alone. ``mps``: run under MPS where
+    it runs; ``pipe_directory``: the one the program's own environment names.
     """
 
     group: GroupName | None = None
     command: str = ""
     limits: Limits = msgspec.field(default_factory=Limits)
     device: Annotated[int, Meta(ge=0, le=1023)] | None = None
+    mps: bool = True
+    pipe_directory: PathText | None = None
+
+
+class Environment(Request, tag="environment"):
+    """What `gemlet env` asks: the variables by which a program of ``group`` runs under MPS, if any. Makes nothing."""
+
+    group: GroupName
+    mps: bool = True
+    pipe_directory: PathText | None = None
 
 
 class Set(Request, tag="set"):
@@ -94,6 +108,27 @@ class Remove(Request, tag="remove"):
     group: str
 
 
+class MpsStart(Request, tag="mps_start"):
+    """Starts the MPS control daemon. ``program``: the control program; ``places``: where those of others may be."""
+
+    program: PathText | None = None
+    places: Annotated[list[PathText], Meta(max_length=8)] = msgspec.field(default_factory=list)
+    force: bool = False
+
+
+class MpsStop(Request, tag="mps_stop"):
+    """Stops it. ``seconds``: what programs that use it are given; ``force``: nothing."""
+
+    seconds: Annotated[int, Meta(ge=1, le=86400)] | None = None
+    force: bool = False
+
+
+class MpsLook(Request, tag="mps"):
+    """MPS: state, servers, clients; asked anew."""
+
+    places: Annotated[list[PathText], Meta(max_length=8)] = msgspec.field(default_factory=list)
+
+
 class Metrics(Request, tag="metrics"):
     """The metrics in Prometheus' text format."""
 
@@ -102,7 +137,22 @@ class Shutdown(Request, tag="shutdown"):
     """Stops the daemon; programs run on, unmanaged."""
 
 
-AnyRequest = Ping | Status | Explain | Events | History | Join | Set | Remove | Metrics | Shutdown
+AnyRequest = (
+    Ping
+    | Status
+    | Explain
+    | Events
+    | History
+    | Join
+    | Environment
+    | Set
+    | Remove
+    | MpsStart
+    | MpsStop
+    | MpsLook
+    | Metrics
+    | Shutdown
+)
 _decoder = msgspec.json.Decoder(AnyRequest)
 
 

@@ -24,6 +24,7 @@ from gemlet.daemon.events import EventRing
 from gemlet.daemon.groups import Entry, GroupBook
 from gemlet.daemon.history import SAMPLE_SECONDS, History
 from gemlet.daemon.lock import DirectoryLock, remove_stale_socket
+from gemlet.daemon.mps import Mps
 from gemlet.daemon.native import Server, Snapshot, read_snapshot
 from gemlet.daemon.processes import name_of, uid_of
 from gemlet.devices import host_memory
@@ -43,6 +44,7 @@ logger = logging.getLogger(__name__)
 HOUSEKEEPING_SECONDS = 1.0
 IDLE_SAMPLE_SECONDS = 1.0
 DEVICES_SECONDS = 10.0  # how often the list of devices is asked for again: a driver can come up after the daemon
+MPS_SECONDS = 5.0  # how often the control daemon is asked who uses it
 EVENTS_IN_STATUS = 20
 
 
@@ -88,6 +90,8 @@ class Service:
         self.configuration = ConfigurationFile(options.config)
         self._inventory = inventory
         self._accounting = Accounting(server, inventory)
+        self.mps = Mps(options.endpoint.mps, simulated=options.simulated, shared=options.shared)
+        self._mps_state = self.mps.look().state
         self._devices: dict[bytes, DeviceInfo] = {}
         self._known_devices: dict[bytes, tuple[int, str, int | None]] = {}
         self._device_specs: tuple[DeviceSpec, ...] = ()
@@ -112,12 +116,16 @@ class Service:
             self._configure(self.configuration.load())
             for entry in state.load(endpoint.state):
                 self._restore(entry)
+            self._mps_state = self.mps.restore().state
             self._listen(endpoint.clients, mode=mode)
             await self._find_devices()
             self.server.start()
             try:
                 async with handler(self).serve(endpoint.api, mode=mode):
-                    await self._supervise()
+                    try:
+                        await self._supervise()
+                    finally:
+                        await self.mps.let_go()  # while who asked for the end still waits for it
             finally:
                 notify.systemd("STOPPING=1")
                 self.server.stop()
@@ -141,6 +149,7 @@ class Service:
                         "devices": self._watch_devices,
                         "configuration": self._watch_configuration,
                         "accounting": self._account,
+                        "mps": self._watch_mps,
                     }.items()
                 ]
                 await self._stop.wait()
@@ -177,6 +186,7 @@ class Service:
             entries=self.book.entries,
             history=self.history,
             events=self.events.after(0, EVENTS_IN_STATUS),
+            mps=self.mps.look(),
         )
         return self.latest
 
@@ -184,6 +194,21 @@ class Service:
         """Clients by group, now."""
         self._refresh()
         return self._snapshot.clients_by_group()
+
+    def groups_by_pid(self) -> dict[int, str]:
+        """The group of each client, now."""
+        self._refresh()
+        return {
+            client.pid: group.name
+            for device in self._snapshot.devices
+            for group in device.groups
+            for client in group.clients
+        }
+
+    def mps_changed(self, text: str, *, pid: int = 0, uid: int = 0) -> None:
+        """MPS was started or stopped, or ended by itself."""
+        self._mps_state = self.mps.look().state
+        self.events.add("mps", time=time.time(), pid=pid, uid=uid, text=text)
 
     def devices(self) -> list[DeviceInfo]:
         """Devices the driver has shown so far."""
@@ -218,7 +243,10 @@ class Service:
                 self.events.add("removed", time=time.time(), group=name, text="nobody uses it any more")
             if gone:
                 self.remember_groups()
-            if self.book.in_use(busy):
+            state = self.mps.look().state
+            if state != self._mps_state and state == "failed":
+                self.mps_changed("the control daemon ended without being asked to; programs take turns")
+            if self.book.in_use(busy) or state == "on":  # nobody but `gemlet mps stop` stops it
                 self._used_at = now
             idle_exit = self.options.idle_exit
             if idle_exit is not None and now - self._used_at >= idle_exit:
@@ -250,6 +278,11 @@ class Service:
                 continue
             self._refresh()
             self._accounting.book(before, self._snapshot, held)
+
+    async def _watch_mps(self) -> None:
+        while True:
+            await self.mps.learn()
+            await asyncio.sleep(MPS_SECONDS)
 
     async def _watch_configuration(self) -> None:
         async for change in self.configuration.changes():

@@ -12,7 +12,16 @@ import msgspec
 
 from gemlet.daemon import protocol
 from gemlet.daemon.events import Event
-from gemlet.daemon.native import ClientUsage, DeviceUsage, GroupUsage, MovableUsage, Snapshot, uuid_text
+from gemlet.daemon.mps_state import MpsStatus, with_groups
+from gemlet.daemon.native import (
+    ClientUsage,
+    DeviceUsage,
+    GroupUsage,
+    MovableUsage,
+    PairUsage,
+    Snapshot,
+    uuid_text,
+)
 
 if TYPE_CHECKING:
     from gemlet.daemon.groups import Entry
@@ -37,7 +46,7 @@ class SwapStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One process on one device. ``state``: as the arbiter sees it, runs, waits, stops or idle."""
+    """One process on one device. ``state``: as the arbiter sees it: runs, waits, stops, idle. ``mps``: under MPS."""
 
     pid: int
     uid: int
@@ -49,10 +58,14 @@ class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
     contexts: int
     seconds: float
     swap: SwapStatus | None = None
+    mps: bool = False
 
 
 class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One group on one device. ``share``: measured over the last 1 s, 10 s, 60 s; ``target``: what it is due now."""
+    """One group on one device. ``share``: measured over the last 1 s, 10 s, 60 s; ``target``: what it is due now.
+
+    sm: fraction of the multiprocessors; it is in force while every client is under MPS, else they take turns.
+    """
 
     name: str
     min: float
@@ -69,6 +82,9 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     clients: tuple[ClientStatus, ...]
     resident_limit: int | None = None
+    workload: str = "unknown"
+    sm: float = 1.0
+    sm_in_force: bool = True
 
 
 class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +100,7 @@ class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
     share: dict[str, float]
     groups: tuple[GroupStatus, ...]
     capacity: int | None = None
+    pairs: tuple[PairUsage, ...] = ()
 
 
 class GroupLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +119,7 @@ class GroupLimits(msgspec.Struct, frozen=True, kw_only=True):
     device: int | None
     clients: int
     resident: int | None = None
+    workload: str = "unknown"
 
 
 class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,6 +145,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[DeviceStatus, ...]
     groups: tuple[GroupLimits, ...]
     events: tuple[Event, ...]
+    mps: MpsStatus = MpsStatus()
 
 
 def build(
@@ -138,25 +157,35 @@ def build(
     entries: dict[str, Entry],
     history: History,
     events: list[Event],
+    mps: MpsStatus,
 ) -> Status:
     """Puts together what the server, the driver, the group book and the history know."""
     busy = snapshot.clients_by_group()
+    groups_by_pid = {c.pid: group.name for device in snapshot.devices for group in device.groups for c in group.clients}
+    served = frozenset(client.pid for client in mps.clients())
     return Status(
         simulated=simulated,
         daemon=daemon,
         devices=tuple(
-            _device(device, inventory.get(device.uuid), entries, history, snapshot.now_ns)
+            _device(device, inventory.get(device.uuid), entries, history, snapshot.now_ns, served=served)
             for device in sorted(snapshot.devices, key=lambda device: device.index)
         ),
         groups=tuple(_limits(entry, busy.get(name, 0)) for name, entry in sorted(entries.items())),
         events=tuple(events),
+        mps=msgspec.structs.replace(mps, servers=with_groups(mps.servers, groups_by_pid)),
     )
 
 
 def _device(
-    usage: DeviceUsage, known: DeviceInfo | None, entries: dict[str, Entry], history: History, now_ns: int
+    usage: DeviceUsage,
+    known: DeviceInfo | None,
+    entries: dict[str, Entry],
+    history: History,
+    now_ns: int,
+    *,
+    served: frozenset[int],
 ) -> DeviceStatus:
-    groups = tuple(_group(group, usage.uuid, entries, history, now_ns) for group in usage.groups)
+    groups = tuple(_group(group, usage.uuid, entries, history, now_ns, served=served) for group in usage.groups)
     return DeviceStatus(
         index=usage.index,
         uuid=uuid_text(usage.uuid),
@@ -168,10 +197,20 @@ def _device(
         share=history.device_shares(usage.uuid),
         groups=groups,
         capacity=usage.capacity,
+        pairs=usage.pairs,
     )
 
 
-def _group(usage: GroupUsage, uuid: bytes, entries: dict[str, Entry], history: History, now_ns: int) -> GroupStatus:
+def _group(
+    usage: GroupUsage,
+    uuid: bytes,
+    entries: dict[str, Entry],
+    history: History,
+    now_ns: int,
+    *,
+    served: frozenset[int],
+) -> GroupStatus:
+    clients = tuple(_client(client, now_ns, served=served) for client in usage.clients)
     entry = entries.get(usage.name)
     return GroupStatus(
         name=usage.name,
@@ -179,6 +218,7 @@ def _group(usage: GroupUsage, uuid: bytes, entries: dict[str, Entry], history: H
         max=usage.max,
         weight=usage.weight,
         priority=usage.priority,
+        workload=usage.workload,
         origin=entry.origin if entry else "client",
         share=history.shares((uuid, usage.name)),
         target=usage.target,
@@ -188,12 +228,14 @@ def _group(usage: GroupUsage, uuid: bytes, entries: dict[str, Entry], history: H
         unledgered=usage.unledgered,
         # Where memory is away the arbiter knows of no want.
         reason=next((c.movable.reason for c in usage.clients if c.movable and c.movable.reason), usage.reason),
-        clients=tuple(_client(client, now_ns) for client in usage.clients),
+        clients=clients,
         resident_limit=usage.resident_limit,
+        sm=usage.sm,
+        sm_in_force=usage.sm >= 1 or all(client.mps for client in clients),
     )
 
 
-def _client(usage: ClientUsage, now_ns: int) -> ClientStatus:
+def _client(usage: ClientUsage, now_ns: int, *, served: frozenset[int]) -> ClientStatus:
     return ClientStatus(
         pid=usage.pid,
         uid=usage.uid,
@@ -203,6 +245,7 @@ def _client(usage: ClientUsage, now_ns: int) -> ClientStatus:
         unledgered=usage.unledgered,
         launches=usage.launches,
         contexts=usage.contexts,
+        mps=usage.mps or usage.pid in served,  # its hook says so, or the control daemon
         seconds=max(0, now_ns - usage.since_ns) / 1e9,
         swap=_swap(usage.movable) if usage.movable else None,
     )
@@ -229,6 +272,7 @@ def _limits(entry: Entry, clients: int) -> GroupLimits:
         weight=spec.weight,
         sm=spec.sm,
         priority=str(spec.priority),
+        workload=str(spec.workload),
         memory=spec.memory,
         users=spec.users,
         origin=entry.origin,

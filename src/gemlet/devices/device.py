@@ -43,6 +43,9 @@ class Device(Protocol):
     def processes(self) -> tuple[DeviceProcess, ...]:
         """The processes that use it, by pid; empty where the driver does not tell."""
 
+    def compute_mode(self) -> str | None:
+        """default, exclusive-process or prohibited; None where the driver does not tell."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceInfo:
@@ -55,6 +58,7 @@ class DeviceInfo:
     memory_used: int | None
     utilization: float | None
     processes: tuple[DeviceProcess, ...] = ()
+    compute_mode: str | None = None
 
     @property
     def simulated(self) -> bool:
@@ -72,6 +76,7 @@ def look_at(device: Device) -> DeviceInfo:
         memory_used=device.memory_used(),
         utilization=device.utilization(),
         processes=device.processes(),
+        compute_mode=device.compute_mode(),
     )
 
 

@@ -145,6 +145,17 @@ class NvmlDevice:
                 used[process.pid] = memory if known is None else max(known, memory or 0)
         return tuple(DeviceProcess(pid=pid, memory_used=memory) for pid, memory in sorted(used.items()))
 
+    def compute_mode(self) -> str | None:
+        nvml = self._session.nvml
+        names = {
+            nvml.NVML_COMPUTEMODE_DEFAULT: "default",
+            nvml.NVML_COMPUTEMODE_EXCLUSIVE_THREAD: "exclusive-process",  # what it means since CUDA 8
+            nvml.NVML_COMPUTEMODE_PROHIBITED: "prohibited",
+            nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: "exclusive-process",
+        }
+        mode = self._ask_if_supported(nvml.nvmlDeviceGetComputeMode)
+        return names.get(mode)
+
     def _memory(self) -> Any:
         # The second version does not count what the driver keeps for itself as used. Drivers before 510 lack it.
         nvml = self._session.nvml

@@ -32,6 +32,8 @@ GROUP_GAUGES: dict[str, tuple[str, GroupValue]] = {
     "gemlet_group_share_min": ("Share of device time that is guaranteed", lambda g: g.min),
     "gemlet_group_share_max": ("Share of device time that is never passed", lambda g: g.max),
     "gemlet_group_share_target": ("Share of device time the policy aims at now", lambda g: g.target),
+    "gemlet_group_sm": ("Fraction of the multiprocessors", lambda g: g.sm),
+    "gemlet_group_sm_in_force": ("1 while all processes have that fraction under MPS", lambda g: float(g.sm_in_force)),
     "gemlet_group_memory_bytes": ("Device memory held, contexts included", lambda g: g.memory_used),
     "gemlet_group_memory_limit_bytes": ("Limit of device memory", lambda g: g.memory_limit),
     "gemlet_group_unledgered_bytes": ("Contexts, modules and local memory", lambda g: g.unledgered),
@@ -46,6 +48,11 @@ DEVICE_GAUGES: dict[str, tuple[str, DeviceValue]] = {
     "gemlet_device_memory_bytes": ("Device memory in use, by anyone", lambda d: d.memory_used),
     "gemlet_device_memory_total_bytes": ("Device memory there is", lambda d: d.memory_total),
     "gemlet_device_share": ("Device time all groups used over 10 s", lambda d: d.share.get(HELD_WINDOW)),
+}
+DAEMON_GAUGES: dict[str, tuple[str, Callable[[Status], float]]] = {
+    "gemlet_mps_up": ("1 while gemlet's MPS control daemon takes programs", lambda s: float(s.mps.state == "on")),
+    "gemlet_mps_failed": ("1 after it ended without being asked to", lambda s: float(s.mps.state == "failed")),
+    "gemlet_mps_clients": ("Programs under gemlet's MPS", lambda s: len(s.mps.clients())),
 }
 DAEMON_COUNTERS: dict[str, tuple[str, Callable[[Status], float]]] = {
     "gemlet_denied_connections": ("Clients that were not let into a group", lambda s: s.daemon.denied),
@@ -87,6 +94,8 @@ def _metrics(status: Status) -> Iterator[Metric]:
     yield info
     for name, (text, of_status) in DAEMON_COUNTERS.items():
         yield CounterMetricFamily(name, text, value=of_status(status))
+    for name, (text, of_status) in DAEMON_GAUGES.items():
+        yield GaugeMetricFamily(name, text, value=of_status(status))
     for name, (text, of_device) in DEVICE_GAUGES.items():
         family = GaugeMetricFamily(name, text, labels=DEVICE_LABELS)
         for device in status.devices:

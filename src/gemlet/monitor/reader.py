@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gemlet.daemon import protocol
+from gemlet.daemon.mps_state import MpsStatus
 from gemlet.daemon.status import Status
 from gemlet.errors import DaemonError
 
@@ -28,6 +29,14 @@ def decode_status(document: object) -> Status:
     if status.schema != protocol.STATUS_SCHEMA:
         raise _other_version(f"schema {status.schema}, not {protocol.STATUS_SCHEMA}")
     return status
+
+
+def decode_mps(document: object) -> MpsStatus:
+    """The document of `gemlet mps status` as a struct. Raises `DaemonError`."""
+    try:
+        return msgspec.convert(document, MpsStatus)
+    except msgspec.ValidationError as error:
+        raise _other_version(str(error)) from None
 
 
 def _other_version(what: str) -> DaemonError:

@@ -13,6 +13,7 @@ from gemlet.config.size import format_size
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gemlet.daemon.mps_state import MpsStatus
     from gemlet.daemon.status import DeviceStatus, GroupStatus, Status, SwapStatus
 
 BAR_WIDTH = 20
@@ -45,7 +46,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozen
 
 def text(status: Status) -> str:
     """The whole document: devices, groups, clients; what is empty says so."""
-    lines = [_headline(status), ""]
+    lines = [_headline(status), *_mps_lines(status), ""]
     lines += _devices(status.devices) or ["(no devices: no driver answers, and no program has attached to one)"]
     lines += ["", *(_groups(status) or ["(no groups: `gemlet run -- COMMAND` makes one)"])]
     lines += ["", *(_clients(status.devices) or ["(no clients)"])]
@@ -94,10 +95,13 @@ def _groups(status: Status) -> list[str]:
         if limits.name not in placed:
             promise = f"{format_share(limits.min)}..{format_share(limits.max)}"
             memory = memory_text(0, limits.memory)
-            rows.append([limits.name, UNKNOWN, UNKNOWN, promise, UNKNOWN, memory, limits.priority, "0", "no clients"])
+            sm = format_share(limits.sm)
+            rows.append(
+                [limits.name, UNKNOWN, UNKNOWN, promise, UNKNOWN, sm, memory, limits.priority, "0", "no clients"]
+            )
     if not rows:
         return []
-    header = ["GROUP", "DEVICE", "SHARE", "PROMISED", "DUE", "MEMORY", "PRIORITY", "CLIENTS", "WHY"]
+    header = ["GROUP", "DEVICE", "SHARE", "PROMISED", "DUE", "SM", "MEMORY", "PRIORITY", "CLIENTS", "WHY"]
     return table(header, rows, right=frozenset({"SHARE", "DUE", "CLIENTS"}))
 
 
@@ -108,6 +112,7 @@ def _group_row(device: str, group: GroupStatus) -> list[str]:
         share_text(group.share.get(WINDOW)),
         f"{format_share(group.min)}..{format_share(group.max)}",
         format_share(group.target),
+        sm_text(group),
         memory_text(group.memory_used, group.memory_limit),
         group.priority,
         str(len(group.clients)),
@@ -148,6 +153,47 @@ def swap_cells(swap: SwapStatus | None) -> list[str]:
         return [UNKNOWN] * 5
     sizes = [format_size(size) for size in (swap.resident, swap.swapped, swap.moved_out, swap.moved_in)]
     return [*sizes, UNKNOWN if swap.handover_s is None else f"{swap.handover_s:.2f} s"]
+
+
+def _mps_lines(status: Status) -> list[str]:
+    if status.mps.state == "off":
+        return [f"MPS of others: pid {control.pid} in {control.pipe_directory}" for control in status.mps.foreign]
+    return [_mps_line(status.mps, simulated=status.simulated)]
+
+
+def _mps_line(mps: MpsStatus, *, simulated: bool) -> str:
+    start = "gemlet mps start --simulate" if simulated else "gemlet mps start"
+    clients = len(mps.clients())
+    programs = "1 program" if clients == 1 else f"{clients} programs"
+    return {
+        "off": "MPS off",
+        "on": f"MPS on: control daemon {mps.pid}, {programs}",
+        "stopping": f"MPS stopping: control daemon {mps.pid} takes no new programs and goes with its last one",
+        "failed": f"MPS failed: its control daemon ended without being asked to; `{start}` starts it again",
+    }[mps.state] + (f"; {mps.problem}" if mps.problem else "")
+
+
+def mps_text(mps: MpsStatus, *, simulated: bool) -> str:
+    """All of `gemlet mps status`."""
+    lines = [("SIMULATED MACHINE  " if simulated else "") + _mps_line(mps, simulated=simulated)]
+    if mps.pid is not None:
+        lines += [f"pipes  {mps.pipe_directory}", f"log    {mps.log_directory}"]
+    for control in mps.foreign:
+        lines.append(f"not gemlet's: control daemon {control.pid} of uid {control.uid} in {control.pipe_directory}")
+    rows = [
+        [str(server.pid), server.status or UNKNOWN, str(client.pid), client.command or UNKNOWN, client.group or UNKNOWN]
+        for server in mps.servers
+        for client in server.clients
+    ]
+    if rows:
+        header = ["SERVER", "STATUS", "PID", "COMMAND", "GROUP"]
+        lines += ["", *table(header, rows, right=frozenset({"SERVER", "PID"}))]
+    return "\n".join(lines) + "\n"
+
+
+def sm_text(group: GroupStatus) -> str:
+    """The fraction of the multiprocessors, and whether it is one in name only."""
+    return format_share(group.sm) + ("" if group.sm_in_force else " (off)")
 
 
 def share_text(share: float | None) -> str:

@@ -19,7 +19,7 @@ from textual.widgets import DataTable, Footer, Static
 from gemlet.config.share import format_share
 from gemlet.config.size import format_size
 from gemlet.errors import GemletError
-from gemlet.monitor.tables import UNKNOWN, bar, memory_text, share_text, swap_cells
+from gemlet.monitor.tables import UNKNOWN, bar, memory_text, share_text, sm_text, swap_cells
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ REFRESH_SECONDS = 0.5
 HEAVY, MODERATE = 0.8, 0.4  # nvidia-smi users know these as red, yellow, green
 DEVICE_BAR, GROUP_BAR = 14, 12
 SWAP_COLUMNS = ("RESIDENT", "SWAPPED", "OUT", "IN", "HAND-OVER")
-GROUP_COLUMNS = ("GROUP", "DEV", "SHARE", "", "DUE", "MEMORY", "WHY")
+GROUP_COLUMNS = ("GROUP", "DEV", "SHARE", "", "DUE", "SM", "MEMORY", "WHY")
 EVENTS_SHOWN = 4
 HAPPENED = {"join": "joined", "leave": "left", "context": ""}  # where the kind of an event does not read as a word
 
@@ -44,6 +44,7 @@ HELP = """\
 DEVICE   utilisation and memory as the driver measures them
 SHARE    device time used over 1 s;  | promised minimum, ] maximum
 DUE      what the policy aims at now, given who wants the device
+SM       fraction of the multiprocessors; (off): not under MPS, so it takes turns
 WHY      the policy's own reason
 RESIDENT of the memory that can move on the device, SWAPPED on the host
 OUT IN   copied to the host and back so far; the last hand-over
@@ -163,6 +164,7 @@ class Top(App[None]):
             words.append("SIMULATED MACHINE")
         if self._status:
             words.append(f"policy {self._status.daemon.policy}")
+            words += [f"MPS {self._status.mps.state}"] if self._status.mps.state != "off" else []
         words.append(f"by {self._sort}")
         if self._paused:
             words.append(f"paused {time.monotonic() - self._read_at:.0f} s ago")
@@ -245,6 +247,7 @@ def _group_cells(device: DeviceStatus, group: GroupStatus) -> list[Text]:
         Text(share_text(share), justify="right"),
         Text(bar(share or 0.0, promise=group.min, limit=group.max, width=GROUP_BAR), style="green"),
         Text(format_share(group.target), justify="right"),
+        Text(sm_text(group), justify="right"),
         Text(memory_text(group.memory_used, group.memory_limit)),
         Text(group.reason),
     ]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gemlet.model import GroupSpec
     from gemlet.simulate.workload import DeviceModel, ProgramSpec, Workload
 
+LATENCY_WINDOW = 100_000  # ns; kLatencyWindow of native/hook/pacer.h
 Reason = Literal["deadline", "idle", "revoked", "exit"]
 
 
@@ -219,8 +220,9 @@ class Engine:
             last = client.granted + round((client.deadline - client.granted) * spec.overrun)
         client.until = self.now
         if job and last != NEVER:
-            client.until = client.begin - (client.begin - last) // spec.kernel * spec.kernel
-        submit_until = max(self.now, last - min(client.window, last - client.granted))
+            client.until = client.begin + self._whole(client, last - client.begin)
+        end = min(last, client.until) if job and last != NEVER else last
+        submit_until = max(self.now, end - min(client.window, last - client.granted))
         if job == 0:
             self._later(client, plan, min(self.now + self._device.idle_release, submit_until), self._stop_idle)
         elif max(client.begin, self.now) + job <= last:
@@ -261,10 +263,9 @@ class Engine:
     def _stop(self, client: Client, reason: Reason, last: int) -> None:
         """Submits no more; what is in flight ends at ``last``, or with the kernel that runs then."""
         client.plan += 1
-        kernel = client.program.spec.kernel
         begin = client.begin
         length = max(0, min(last - begin, client.program.work_left))
-        length = min(-(-length // kernel) * kernel, client.program.work_left)
+        length = min(self._whole(client, length), client.program.work_left)
         end = max(self.now, begin + length) if length else self.now
         done_by = begin + client.program.work_left
         self._work(client, begin + length)
@@ -275,6 +276,12 @@ class Engine:
             self._ask(client)
         else:
             self.at(done_by, lambda: self._done_while_draining(client))
+
+    def _whole(self, client: Client, length: int) -> int:
+        """As many whole kernels as come nearest; with a latency client on the device, as end in time. One at least."""
+        kernel = client.program.spec.kernel
+        count = length // kernel if client.window <= LATENCY_WINDOW else round(length / kernel)
+        return max(count, int(length > 0)) * kernel
 
     def _done_while_draining(self, client: Client) -> None:
         if client.state == "away":
@@ -294,7 +301,7 @@ class Engine:
 
     def _act(self) -> None:
         while actions := self.arbiter.take_actions():
-            for kind, number, deadline, window, _ in actions:
+            for kind, number, deadline, window, *_ in actions:
                 client = self._clients[number]
                 if kind == "grant":
                     client.granted, client.deadline, client.window = self.now, deadline, window

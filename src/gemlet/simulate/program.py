@@ -36,7 +36,7 @@ class Program:
         """A job becomes ready; when the next one does, if that does not depend on this one's end."""
         endless = self.spec.kind in {"saturating", "onoff"}
         self._jobs.append([now, ENDLESS if endless else self.spec.work])
-        return now + self._gap() if self.spec.kind == "poisson" else None
+        return now + self._gap() if self.spec.kind in {"poisson", "periodic"} else None
 
     def did(self, amount: int) -> None:
         """The device worked on the present job."""
@@ -54,4 +54,6 @@ class Program:
         self._jobs.clear()
 
     def _gap(self) -> int:
+        if self.spec.kind == "periodic":
+            return max(1, round(SECOND / self.spec.rate))
         return max(1, round(self._chance.expovariate(self.spec.rate) * SECOND))

@@ -21,7 +21,7 @@ MICROSECOND = 1_000
 MILLISECOND = 1_000_000
 SECOND = 1_000_000_000
 
-Kind = Literal["saturating", "bursty", "onoff", "poisson"]
+Kind = Literal["saturating", "bursty", "onoff", "poisson", "periodic"]
 _UNITS = {"ns": 1, "us": MICROSECOND, "ms": MILLISECOND, "s": SECOND, "m": 60 * SECOND, "h": 3600 * SECOND}
 
 
@@ -40,8 +40,9 @@ class ProgramSpec:
 
     kind: ``saturating`` always has work; ``bursty`` has ``work``, then thinks for ``think`` on the host, and so on;
     ``onoff`` saturates for ``on`` and stays away for ``off``; ``poisson`` gets ``rate`` requests a second of ``work``
-    each. kernel: the unit of work that cannot be cut. overrun: it stops at this multiple of its quantum (1.05: five
-    per cent late, 0.95: early). count: so many alike.
+    each, at random, ``periodic`` as regularly as a clock; neither waits for the last one's end. kernel: the unit of
+    work that cannot be cut. overrun: it stops at this multiple of its quantum (1.05: five per cent late, 0.95: early).
+    count: so many alike.
     """
 
     kind: Kind = "saturating"

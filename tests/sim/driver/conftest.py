@@ -18,10 +18,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+HERE = Path(__file__).parent
+sys.path.append(str(HERE))
+import mps_machine  # noqa: E402
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 
 
@@ -123,13 +126,21 @@ class SimulatedMachine:
 @pytest.fixture
 def machine(tmp_path: Path, library_path: Path) -> Iterator[SimulatedMachine]:
     """A machine nobody else uses, with one H200."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("GEMLET_") and k != "LD_PRELOAD"}
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("GEMLET_", "CUDA_MPS_")) and k != "LD_PRELOAD"}
     env["GEMLET_SIM_DIR"] = str(tmp_path / "machine")
     env["LD_LIBRARY_PATH"] = str(library_path.parent)
     env["PYTHONPATH"] = str(HERE)
     simulated = SimulatedMachine(tmp_path, env)
     yield simulated
     simulated.end_all()
+
+
+@pytest.fixture
+def mps(machine: SimulatedMachine) -> Iterator[mps_machine.Mps]:
+    """The machine's MPS, not started yet."""
+    control = mps_machine.make(machine.folder, library_folder(), machine.env)
+    yield control
+    control.end()
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,7 @@ from cuda.bindings import driver as cu
 
 __all__ = [
     "MIB",
+    "WIDE",
     "check",
     "code",
     "copy_from",
@@ -24,10 +25,12 @@ __all__ = [
     "os",
     "sys",
     "time",
+    "timed",
     "truth",
 ]
 
 MIB = 1 << 20
+WIDE = {"blocks": 264, "threads": 1024}  # fills an H200: 132 multiprocessors of 2048 threads
 PTX = b"""
 .version 8.0
 .target sm_90
@@ -65,10 +68,23 @@ def kernel(name: str) -> Any:
     return check(cu.cuModuleGetFunction(module, name.encode()))
 
 
-def launch(function: Any, *arguments: int, stream: Any = 0) -> Any:
+def launch(function: Any, *arguments: int, stream: Any = 0, blocks: int = 1, threads: int = 1) -> Any:
     """Launches with .u64 arguments; the raw result."""
     values = tuple(int(a) for a in arguments)
-    return cu.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, (values, (ctypes.c_uint64,) * len(values)), 0)
+    return cu.cuLaunchKernel(
+        function, blocks, 1, 1, threads, 1, 1, 0, stream, (values, (ctypes.c_uint64,) * len(values)), 0
+    )
+
+
+def timed(function: Any, *arguments: int, **how: Any) -> float:
+    """Milliseconds of device time from the start of a kernel to its end, by events."""
+    start, end = check(cu.cuEventCreate(0)), check(cu.cuEventCreate(0))
+    check(launch(function, 1_000_000, blocks=1))  # so that the start event waits on the device
+    check(cu.cuEventRecord(start, 0))
+    check(launch(function, *arguments, **how))
+    check(cu.cuEventRecord(end, 0))
+    check(cu.cuEventSynchronize(end))
+    return float(check(cu.cuEventElapsedTime(start, end)))
 
 
 def copy_to(address: Any, data: bytes) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pytest
 
 if TYPE_CHECKING:
     from conftest import SimulatedMachine
@@ -86,6 +91,20 @@ def test_a_copy_overlaps_the_kernels_of_another_stream(machine: SimulatedMachine
         assert abs(check(cu.cuEventElapsedTime(start, kernels)) - 3.0) < 0.01
         assert check(cu.cuEventElapsedTime(start, copied)) < 2.0
     """)
+
+
+def test_random_histories_of_a_device(tmp_path: Path) -> None:
+    compiler = shutil.which("c++")
+    if compiler is None:
+        pytest.skip("needs a C++ compiler")
+    here = Path(__file__).parent
+    engine = here.parents[2] / "native" / "sim"
+    program = tmp_path / "schedule_check"
+    sources = [here / "schedule_check.cpp", engine / "schedule.cpp"]
+    command = [compiler, "-std=c++20", "-O1", "-Wall", "-Wextra", f"-I{engine}", *sources, "-o", program]
+    subprocess.run(command, check=True, timeout=50)
+    done = subprocess.run([program], capture_output=True, text=True, timeout=50, check=False)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
 
 
 CONTENDER = """

@@ -71,6 +71,24 @@ static void work_for(double seconds) {
     }
 }
 
+// Work that cannot begin before this same thread has submitted all of it: a host function in front of it waits.
+static volatile int open_gate;
+static void CUDA_CB wait_for_gate(void* unused) {
+    (void)unused;
+    while (!open_gate) usleep(1000);
+}
+
+static void work_behind_gates(double seconds) {
+    for (uint64_t end = now_ns() + (uint64_t)(seconds * 1e9); now_ns() < end;) {
+        open_gate = 0;
+        MUST(cuLaunchHostFunc(NULL, wait_for_gate, NULL));
+        for (int i = 0; i < 8; ++i) MUST(launch(2000000, NULL));
+        open_gate = 1;
+        MUST(cuCtxSynchronize());
+        did_one();
+    }
+}
+
 static void say(const char* line) {
     puts(line);
     fflush(stdout);
@@ -374,6 +392,7 @@ int main(int argc, char** argv) {
     if (bytes && cuMemAlloc(&held, bytes) != CUDA_SUCCESS) return 11;
     say("ready");
     if (!strcmp(mode, "work")) work_for(seconds);
+    if (!strcmp(mode, "gates")) work_behind_gates(seconds);
     if (!strcmp(mode, "wait")) getchar();
     if (!strcmp(mode, "exit-holding")) {
         for (int i = 0; i < 100; ++i) MUST(launch(100000, NULL));

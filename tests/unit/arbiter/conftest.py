@@ -53,8 +53,8 @@ class Scene:
         self.groups[name] = self.arbiter.set_group(name, self.now, **spec)
         self._act()
 
-    def client(self, number: int, group: str, *, wants: bool = False) -> None:
-        self.arbiter.add_client(number, self.groups[group], self.now)
+    def client(self, number: int, group: str, *, wants: bool = False, mps: bool = False) -> None:
+        self.arbiter.add_client(number, self.groups[group], self.now, mps=mps)
         self._act()
         if wants:
             self.want(number)
@@ -112,11 +112,13 @@ class Scene:
         return None if deadline == native.NEVER else deadline / MS
 
     def _act(self) -> None:
-        for kind, client, deadline, window, contended in self.arbiter.take_actions():
+        for kind, client, deadline, window, contended, beside in self.arbiter.take_actions():
             self.log.append((self.ms, kind, client))
             if kind in {"grant", "update", "revoke"}:
                 holder = self.holders.setdefault(client, {"granted": self.now})
-                holder.update(deadline=deadline, window=window, contended=contended, revoked=kind == "revoke")
+                holder.update(
+                    deadline=deadline, window=window, contended=contended, beside=beside, revoked=kind == "revoke"
+                )
             elif kind == "park":
                 self.parked.add(client)
             elif kind == "unpark":

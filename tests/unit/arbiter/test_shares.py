@@ -64,6 +64,55 @@ def test_minima_hold_whether_clients_return_early_or_late(minima, expected, over
     assert list(got.values()) == pytest.approx(expected, abs=0.01)
 
 
+def worst_second(outcome, group, promise):
+    """Largest distance from the promise in any second but the first."""
+    runs = [r for r in outcome.runs if outcome.clients[r.client].group == group]
+    starts = range(SECOND, outcome.duration - SECOND + 1, 50 * MILLISECOND)
+    got = (sum(max(0, min(r.end, t + SECOND) - max(r.start, t)) for r in runs) / SECOND for t in starts)
+    return max(abs(share - promise) for share in got)
+
+
+@pytest.mark.parametrize(
+    "minima", [(0.75, 0.25), (0.5, 0.5), (0.9, 0.1), (0.03, 0.05, 0.07, 0.10, 0.13, 0.16, 0.21, 0.25)], ids=len
+)
+def test_every_second_has_the_shares(minima):
+    # A cycle divides a second, and nobody changes places: what is off is the hand-overs' part.
+    groups = [
+        (GroupSpec(name=str(i), min=m), replace(BUSY, kernel=(100 + 7 * i) * MICROSECOND, overrun=1 + 0.02 * (i % 3)))
+        for i, m in enumerate(minima)
+    ]
+    outcome = simulate(*groups, device=DeviceModel(), duration=5 * SECOND)
+    for i, m in enumerate(minima):
+        assert worst_second(outcome, str(i), m) < 0.005
+    assert sum(shares(outcome).values()) > 0.985
+
+
+def test_bursts_that_keep_coming_wait_for_their_turn():
+    """1 ms of work 500 times a second: a hand-over for each would cost a tenth of the device."""
+    bursts = ProgramSpec(kind="periodic", rate=500, work=MILLISECOND, kernel=100 * MICROSECOND)
+    for minimum, expected in ((0.5, 0.5), (0.3, 0.3)):
+        got = shares(
+            simulate(
+                (GroupSpec(name="bursts", min=minimum), bursts),
+                (GroupSpec(name="batches", min=1 - minimum), replace(BUSY, kernel=MILLISECOND)),
+                device=DeviceModel(),
+            )
+        )
+        assert got["bursts"] == pytest.approx(expected, abs=0.01)
+        assert sum(got.values()) > 0.985
+
+
+def test_pauses_do_not_keep_a_group_from_its_minimum():
+    """With a pause after each burst it is let in at once, as long as it has less than it was promised."""
+    bursts = ProgramSpec(kind="bursty", work=MILLISECOND, think=MILLISECOND, kernel=100 * MICROSECOND)
+
+    def got(minimum):
+        return shares(simulate((GroupSpec(name="a", min=minimum), bursts), (GroupSpec(name="b"), BUSY)))["a"]
+
+    assert got(0.3) > 0.18
+    assert got(0.0) < 0.12
+
+
 def test_minima_hold_when_only_one_is_late():
     got = shares(
         simulate(

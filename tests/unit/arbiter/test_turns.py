@@ -242,7 +242,7 @@ def test_slices_that_fit_hold_together(scene):
     for name, sm in (("a", 0.5), ("b", 0.3), ("c", 0.2), ("d", 0.5)):
         s.group(name, sm=sm)
     for number, name in enumerate("abcd"):
-        s.client(number, name, wants=True)
+        s.client(number, name, wants=True, mps=True)
     assert set(s.holders) == {0, 1, 2}
     s.to(s.deadline(0))
     s.stop(0)
@@ -254,9 +254,9 @@ def test_a_wide_slice_is_not_starved_by_narrow_ones(scene):
     s.group("wide")
     s.group("left", sm=0.5)
     s.group("right", sm=0.5)
-    s.client(1, "left", wants=True)
-    s.client(2, "right", wants=True)
-    s.client(3, "wide", wants=True)
+    s.client(1, "left", wants=True, mps=True)
+    s.client(2, "right", wants=True, mps=True)
+    s.client(3, "wide", wants=True, mps=True)
     share = {1: 0, 2: 0, 3: 0}
     while s.ms < 3000:
         client, holder = min(s.holders.items(), key=lambda item: item[1]["deadline"])

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gemlet.cli.environment import Membership, choose_device, for_program, variables
+from gemlet.cli.environment import Membership, choose_device, for_program, own_pipe_directory, variables
 from gemlet.errors import GemletError, UsageError
 
 MEMBER = Membership(group="g", socket="/run/x/gemlet.sock")
@@ -51,6 +51,38 @@ def test_settings_of_an_outer_group_do_not_leak(libraries):
     assert inner["GEMLET_GROUP"] == "g"
     assert inner["A"] == "b"
     assert not {"GEMLET_STRICT", "GEMINI_GROUP_NAME", "GEMINI_IPC_DIR"} & inner.keys()
+
+
+MPS = {"CUDA_MPS_PIPE_DIRECTORY": "/run/x/mps/pipe", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"}
+
+
+def test_what_the_daemon_says_of_mps_is_set(libraries):
+    changed = variables(Membership(group="g", socket="/x", mps=MPS), {})
+    assert changed.items() >= MPS.items()
+    assert "GEMLET_MPS_SET" not in variables(MEMBER, {})
+
+
+def test_the_mps_of_an_outer_run_does_not_leak(libraries):
+    outer = for_program(Membership(group="outer", socket="/x", mps=MPS), {"A": "b", "CUDA_MPS_CLIENT_PRIORITY": "1"})
+    assert own_pipe_directory(outer) is None
+    inner = for_program(MEMBER, outer)
+    assert not {*MPS, "GEMLET_MPS_SET"} & inner.keys()
+    assert inner["A"] == "b"
+    assert inner["CUDA_MPS_CLIENT_PRIORITY"] == "1"  # not gemlet's
+
+
+def test_what_somebody_set_inside_an_outer_run_stays(libraries):
+    outer = for_program(Membership(group="outer", socket="/x", mps=MPS), {})
+    outer["CUDA_MPS_PIPE_DIRECTORY"] = "/tmp/mine"
+    assert own_pipe_directory(outer) == "/tmp/mine"
+    inner = for_program(MEMBER, outer)
+    assert inner["CUDA_MPS_PIPE_DIRECTORY"] == "/tmp/mine"
+    assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in inner
+
+
+@pytest.mark.parametrize("base", [{}, {"CUDA_MPS_PIPE_DIRECTORY": ""}])
+def test_no_pipe_directory_of_ones_own(base):
+    assert own_pipe_directory(base) is None
 
 
 @pytest.mark.parametrize("name", ["with space", "with:colon"])

@@ -107,7 +107,7 @@ def test_every_verb_can_be_imported(verb):
 
 
 @pytest.mark.parametrize(("verb", "arguments"), [("run", ["--", "true"]), ("set", ["team"])])
-@pytest.mark.parametrize("option", ["min", "max", "memory", "priority"])
+@pytest.mark.parametrize("option", ["min", "max", "memory", "priority", "sm"])
 def test_options_from_the_environment(monkeypatch, capsys, verb, arguments, option):
     monkeypatch.setenv(f"GEMLET_{verb}_{option}".upper(), "?!")
     assert main.run([verb, *arguments]) == 2

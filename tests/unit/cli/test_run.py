@@ -8,7 +8,7 @@ from gemlet.cli.run import NotExecutable, NotFound, find_program, granted_line
 
 
 def joined(**changes):
-    granted = {"min": 0.3, "max": 0.6, "memory": 8 << 30, "priority": "normal"} | changes.pop("granted", {})
+    granted = {"min": 0.3, "max": 0.6, "memory": 8 << 30, "priority": "normal", "sm": 1.0} | changes.pop("granted", {})
     return {"group": "train-1", "simulated": False, "granted": granted} | changes
 
 
@@ -21,6 +21,14 @@ def test_what_is_not_limited_is_not_mentioned():
     assert "memory" not in granted_line(joined(granted={"memory": None}), None)
     assert "device 1" in granted_line(joined(), 1)
     assert "latency" in granted_line(joined(granted={"priority": "latency"}), None)
+
+
+def test_a_fraction_that_is_not_in_force_is_said():
+    third = joined(granted={"sm": 0.3}, sm_in_force=True)
+    assert ", 30% of the multiprocessors; see" in granted_line(third, None)
+    assert "30% of the multiprocessors (not in force: not under MPS)" in granted_line(
+        third | {"sm_in_force": False}, None
+    )
 
 
 def test_simulated_is_said():

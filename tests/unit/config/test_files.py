@@ -18,7 +18,7 @@ from gemlet.config.files import MAX_FILE_BYTES, load, parse, reader_of, save
 from gemlet.config.render import render
 from gemlet.config.report import Source
 from gemlet.errors import ConfigError
-from gemlet.model import POLICIES, Configuration, DeviceSpec, GroupSpec, Priority
+from gemlet.model import POLICIES, Configuration, DeviceSpec, GroupSpec, Priority, Workload
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,6 +85,7 @@ groups = st.builds(
     weight=st.floats(0, exclude_min=True, allow_infinity=False),
     sm=st.floats(0, 1, exclude_min=True),
     priority=st.sampled_from(Priority),
+    workload=st.sampled_from(Workload),
     users=st.lists(st.text(st.characters(exclude_categories=("Cs",)), min_size=1), max_size=3).map(tuple),
 )
 devices = st.builds(

@@ -8,7 +8,7 @@ import pytest
 
 from gemlet.config.files import parse
 from gemlet.errors import ConfigError
-from gemlet.model import Configuration, DeviceSpec, GroupSpec, Priority
+from gemlet.model import Configuration, DeviceSpec, GroupSpec, Priority, Workload
 
 
 def read(text: str) -> Configuration:
@@ -33,6 +33,7 @@ def test_everything() -> None:
         weight = 2
         sm = 0.5
         priority = "latency"
+        workload = "compute"
         users = ["ana", "ben"]
 
         [groups."team-a/notebook ü"]
@@ -50,6 +51,7 @@ def test_everything() -> None:
         groups=(
             GroupSpec(
                 name="training", min=0.3, max=0.6, memory=8 * 2**30, weight=2.0, sm=0.5, priority=Priority.LATENCY,
+                workload=Workload.COMPUTE,
                 users=("ana", "ben"),
             ),
             GroupSpec(name="team-a/notebook ü", memory=1024),

@@ -86,7 +86,7 @@ class FakeServer:
         clients = self.clients.get(name, [])
         return {
             "name": name,
-            **{key: limits[key] for key in ("min", "max", "weight", "priority")},
+            **{key: limits[key] for key in ("min", "max", "weight", "sm", "priority")},
             "target": limits["min"],
             "used_ns": self.used_ns.get(name, 0),
             "memory_limit": limits["memory"],

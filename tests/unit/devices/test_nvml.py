@@ -37,6 +37,7 @@ class Card:
     name: str = "NVIDIA H200"
     total: int = 140 * GIB
     used: int = GIB
+    mode: int = 0
     compute: dict[int, int | None] = field(default_factory=dict)
     graphics: dict[int, int | None] = field(default_factory=dict)
     utilization: int = 50
@@ -52,6 +53,8 @@ class FakeNvml(ModuleType):
             setattr(self, f"NVML_ERROR_{name}", code)
         self.NVMLError = NVMLError
         self.nvmlMemory_v2 = 0x2000028
+        for mode, name in enumerate(("DEFAULT", "EXCLUSIVE_THREAD", "PROHIBITED", "EXCLUSIVE_PROCESS")):
+            setattr(self, f"NVML_COMPUTEMODE_{name}", mode)
         self.cards = cards
         self.init_error = init_error
         self.open = 0
@@ -106,6 +109,10 @@ class FakeNvml(ModuleType):
         self._require(card, "utilization")
         return SimpleNamespace(gpu=card.utilization)
 
+    def nvmlDeviceGetComputeMode(self, card: Card) -> int:
+        self._require(card, "mode")
+        return card.mode
+
     def nvmlDeviceGetComputeRunningProcesses(self, card: Card) -> list[SimpleNamespace]:
         self._require(card, "compute")
         return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in card.compute.items()]
@@ -151,6 +158,12 @@ def test_what_is_not_supported_is_left_open(machine: Callable[..., FakeNvml]) ->
     (device,) = device_inventory()
     assert (device.memory_used, device.utilization, device.processes) == (None, None, ())
     assert device.memory_total > 0  # the host's
+
+
+def test_compute_modes(machine: Callable[..., FakeNvml]) -> None:
+    machine(Card("GPU-0"), Card("GPU-1", mode=2), Card("GPU-2", mode=3), Card("GPU-3", fails={"mode": "NOT_SUPPORTED"}))
+    modes = [device.compute_mode for device in device_inventory()]
+    assert modes == ["default", "prohibited", "exclusive-process", None]
 
 
 def test_older_driver_without_the_second_memory_call(machine: Callable[..., FakeNvml]) -> None:

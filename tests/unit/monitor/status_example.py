@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gemlet.daemon.events import Event
+from gemlet.daemon.mps_state import MpsClient, MpsServer, MpsStatus
 from gemlet.daemon.status import ClientStatus, DaemonStatus, DeviceStatus, GroupLimits, GroupStatus, Status
 
 GIB = 1 << 30
@@ -90,4 +91,15 @@ def example() -> Status:
             Event(number=1, time=0.0, kind="join", group="team", pid=4242, command="train"),
             Event(number=2, time=1.0, kind="refused", group="team", pid=4242, command="train", text="6 GiB too much"),
         ),
+    )
+
+
+def mps_example() -> MpsStatus:
+    client = MpsClient(pid=4242, uid=1000, command="train", group="team")
+    return MpsStatus(
+        state="on",
+        pid=815,
+        pipe_directory="/run/mps/pipe",
+        log_directory="/run/mps/log",
+        servers=(MpsServer(pid=816, uid=1000, status="ACTIVE", clients=(client,)),),
     )

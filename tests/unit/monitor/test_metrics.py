@@ -5,7 +5,7 @@ import socket
 import urllib.request
 
 import msgspec
-from status_example import example
+from status_example import example, mps_example
 
 from gemlet.monitor import metrics
 
@@ -14,6 +14,7 @@ EVERY_NAME = {
     *(f"{name}_total" for name in metrics.GROUP_COUNTERS),
     *metrics.DEVICE_GAUGES,
     *(f"{name}_total" for name in metrics.DAEMON_COUNTERS),
+    *metrics.DAEMON_GAUGES,
     "gemlet_daemon_info",
 }
 
@@ -32,6 +33,16 @@ def test_values_and_labels():
     assert line.endswith(" 0.421")
     assert 'device="0"' in line
     assert "gemlet_denied_connections_total 2.0" in shown
+
+
+def test_mps():
+    shown = metrics.render(example())
+    assert "gemlet_mps_up 0.0" in shown
+    status = msgspec.structs.replace(example(), mps=mps_example())
+    shown = metrics.render(status)
+    assert "gemlet_mps_up 1.0" in shown
+    assert "gemlet_mps_clients 1.0" in shown
+    assert re.search(r'gemlet_group_sm_in_force\{.*"team".*\} 1\.0', shown)
 
 
 def test_a_name_that_needs_escaping():

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from status_example import example
+from status_example import example, mps_example
 
-from gemlet.monitor.tables import bar, memory_text, table, text
+from gemlet.daemon.mps_state import MpsControl, MpsStatus
+from gemlet.monitor.tables import bar, memory_text, mps_text, table, text
 
 
 @pytest.mark.parametrize(
@@ -46,6 +47,42 @@ def test_empty_sections_say_so():
 
 def test_a_group_without_clients_is_listed_once():
     assert text(example()).count("batch") == 1
+
+
+def test_mps_is_shown_where_there_is_something_to_say():
+    assert "MPS" not in text(example())
+    assert "MPS on: control daemon 815, 1 program" in text(msgspec.structs.replace(example(), mps=mps_example()))
+    foreign = MpsStatus(foreign=(MpsControl(pid=7, uid=0, pipe_directory="/tmp/nvidia-mps"),))
+    assert "MPS of others: pid 7 in /tmp/nvidia-mps" in text(msgspec.structs.replace(example(), mps=foreign))
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [("off", "MPS off"), ("stopping", "takes no new programs"), ("failed", "ended without being asked to")],
+)
+def test_states_of_mps(state, words):
+    assert words in mps_text(MpsStatus(state=state), simulated=False)
+
+
+def test_mps_text_has_everything():
+    shown = mps_text(mps_example(), simulated=True)
+    for word in ("SIMULATED", "815", "/run/mps/pipe", "ACTIVE", "4242", "train", "team"):
+        assert word in shown, word
+    broken = msgspec.structs.replace(mps_example(), problem="it does not answer")
+    assert "it does not answer" in mps_text(broken, simulated=False)
+
+
+def test_a_fraction_in_name_only_says_so():
+    status = example()
+    device = status.devices[0]
+
+    def with_fraction(in_force):
+        group = msgspec.structs.replace(device.groups[1], sm=0.3, sm_in_force=in_force)
+        return text(msgspec.structs.replace(status, devices=(msgspec.structs.replace(device, groups=(group,)),)))
+
+    assert "30% (off)" in with_fraction(False)
+    assert "30%" in with_fraction(True)
+    assert "(off)" not in with_fraction(True)
 
 
 def test_memory_text():

@@ -61,10 +61,12 @@ def test_groups_do_not_see_each_other(serve: Callable[..., Served]) -> None:
 def test_limits_cannot_be_written_and_no_page_can_be_shrunk(serve: Callable[..., Served]) -> None:
     s = serve()
     c = RawClient(s.path)
-    page, limits, ledger = c.ask(wire.ATTACH, uuid=bytes(16)).descriptors
+    page, limits, ledger, device = c.ask(wire.ATTACH, uuid=bytes(16)).descriptors
     with pytest.raises((PermissionError, OSError)):
         mmap.mmap(limits, 64, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-    for descriptor in (page, limits, ledger):
+    with pytest.raises((PermissionError, OSError)):  # only the class `latency` may
+        mmap.mmap(device, 64, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+    for descriptor in (page, limits, ledger, device):
         with pytest.raises(OSError, match=r"not permitted|denied|Invalid"):
             os.ftruncate(descriptor, 0)
         os.close(descriptor)

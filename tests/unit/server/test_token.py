@@ -83,6 +83,51 @@ def test_a_latency_client_revokes_the_holder(serve: Callable[..., Served]) -> No
     b.await_state(wire.RUN)
 
 
+def test_a_latency_client_takes_its_parked_token_while_another_runs(serve: Callable[..., Served]) -> None:
+    s = serve(grace=10_000_000_000)
+    s.server.set_group("urgent", priority="latency")
+    a, b = RawClient(s.path, "a").attach(), RawClient(s.path, "urgent").attach()
+    b.send(wire.WANT)
+    b.await_state(wire.RUN)
+    a.send(wire.WANT)
+    time.sleep(0.01)
+    b.stop(wire.IDLE)
+    a.await_state(wire.RUN)
+    b.await_state(wire.PARKED)
+    b.page.put("token", b.epoch << 3 | wire.RUN, size=4)
+    b.shared.put("urgent", 1, size=4)
+    b.send(wire.TOOK, epoch=b.epoch)
+    assert a.await_state(wire.REVOKED) < 0.05
+    assert a.shared.get("urgent", size=4) == 1
+    assert b.state == wire.RUN
+    a.stop(wire.BY_REVOCATION, wants=True)
+    time.sleep(0.01)
+    assert a.state == wire.BLOCKED
+    b.stop(wire.IDLE)
+    a.await_state(wire.RUN)
+    b.await_state(wire.PARKED)
+
+
+def test_clients_of_mps_hold_together_as_far_as_their_fractions_allow(serve: Callable[..., Served]) -> None:
+    s = serve(grace=10_000_000_000)
+    for name, sm in (("left", 0.5), ("right", 0.5), ("wide", 1.0)):
+        s.server.set_group(name, sm=sm)
+    left = RawClient(s.path, "left").attach(flags=wire.UNDER_MPS)
+    right = RawClient(s.path, "right").attach(flags=wire.UNDER_MPS)
+    without = RawClient(s.path, "right").attach()  # has the whole device, whatever its group's fraction says
+    left.send(wire.WANT)
+    right.send(wire.WANT)
+    left.await_state(wire.RUN)
+    right.await_state(wire.RUN)
+    assert [c["mps"] for c in s.groups()["right"]["clients"]] in ([True, False], [False, True])
+    right.stop(wire.IDLE)
+    without.send(wire.WANT)
+    time.sleep(0.005)
+    assert without.state == wire.BLOCKED
+    left.stop(wire.IDLE)
+    without.await_state(wire.RUN)
+
+
 def test_the_death_of_the_holder_frees_the_token(serve: Callable[..., Served]) -> None:
     s = serve()
     a, b = RawClient(s.path, "a").attach(), RawClient(s.path, "b").attach()

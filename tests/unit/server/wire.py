@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import fcntl
 import mmap
 import os
 import socket
@@ -11,13 +12,13 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-MAGIC, VERSION = 0x314D4547, 2
+MAGIC, VERSION = 0x314D4547, 3
 HELLO, WELCOME, ATTACH, ATTACHED, WANT, TOOK, STOPPED, DRAINED, CONTEXT, REFUSED = range(1, 11)
 ADMIT, ROOM, MOVED = range(16, 19)
 OK, MISMATCH, DENIED, UNKNOWN, FULL, MALFORMED = range(6)
 BLOCKED, RUN, PARKED, REVOKED, STOPPING = range(5)
 DEADLINE, IDLE, BY_REVOCATION, EXIT = range(4)
-CREATE_GROUP, STILL_WANTS = 1, 1
+CREATE_GROUP, STILL_WANTS, UNDER_MPS = 1, 1, 1
 MOVABLE, ADOPT = 1, 1
 GRANTED, CAPACITY, RESIDENT, HOST = range(4)
 NEVER = NO_LIMIT = 2**64 - 1
@@ -28,6 +29,7 @@ OFFSETS = {
     "Message.status": 16, "Message.time_ns": 40, "Message.uuid": 64, "Message.group": 80, "Message.text": 336,
     "ClientPage.token": 0, "ClientPage.contended": 4, "ClientPage.deadline_ns": 8, "ClientPage.window_ns": 16,
     "ClientPage.lead_ns": 24, "ClientPage.attached": 32, "ClientPage.contexts": 36, "ClientPage.launches": 64,
+    "ClientPage.work_ns": 72, "ClientPage.beside": 40, "DevicePage.urgent": 0,
     "GroupLimits.memory_limit": 0, "GroupLimits.unledgered": 8, "GroupLimits.context_estimate": 16,
     "GroupLimits.slot_count": 24, "GroupLedger.lock": 0, "GroupLedger.slots": 64,
     "ResidencyPage.allowed": 0, "ResidencyPage.ceiling": 8, "ResidencyPage.order": 16, "ResidencyPage.answered": 20,
@@ -97,7 +99,7 @@ class RawClient:
         self.socket.send(pack(kind, device=self.device, **fields))
 
     def receive(self) -> Answer:
-        data, ancillary, _, _ = self.socket.recvmsg(MESSAGE.size, socket.CMSG_SPACE(20))
+        data, ancillary, _, _ = self.socket.recvmsg(MESSAGE.size, socket.CMSG_SPACE(24))
         if not data:
             raise ConnectionError("dropped")
         fields = MESSAGE.unpack(data)
@@ -112,14 +114,15 @@ class RawClient:
         self.send(kind, **fields)
         return self.receive()
 
-    def attach(self, uuid: bytes = bytes(16)) -> RawClient:
-        answer = self.ask(ATTACH, uuid=uuid)
+    def attach(self, uuid: bytes = bytes(16), *, flags: int = 0) -> RawClient:
+        answer = self.ask(ATTACH, uuid=uuid, flags=flags)
         assert answer.status == OK, answer
         self.device, self.slot = answer.device, answer.slot
-        page, limits, ledger, *movable = answer.descriptors
+        page, limits, ledger, device, *movable = answer.descriptors
         self.page = Page("ClientPage", page, 128)
         self.limits = Page("GroupLimits", limits, 64, writable=False)
         self.ledger = Page("GroupLedger", ledger, 64 + 8 * 1024)
+        self.shared = Page("DevicePage", device, 64, writable=fcntl.fcntl(device, fcntl.F_GETFL) & os.O_RDWR != 0)
         if movable:
             self.residency = Page("ResidencyPage", movable[0], 128)
             self.arena = movable[1]

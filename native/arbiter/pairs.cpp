@@ -1,0 +1,103 @@
+#include "arbiter/pairs.hpp"
+
+#include <algorithm>
+
+namespace gemlet::arbiter {
+namespace {
+
+constexpr unsigned kTurnsAlone = 3;  // of each, before their speed alone is believed
+constexpr unsigned kTrials = 3;      // that may end before anything was learned, because one had nothing to do
+constexpr double kSlack = 0.97;      // of the share in turns: what measuring is off by
+
+}  // namespace
+
+double Pairs::Alone::rate() const {
+    auto sorted = rates;
+    std::sort(sorted.begin(), sorted.end());
+    return turns >= sorted.size() ? sorted[1] : 0.0;
+}
+
+Pairs::Pair& Pairs::pair_of(const Member& a, const Member& b, Nanoseconds now) {
+    const auto [found, made] = pairs_.try_emplace(key(a.group, b.group));
+    Pair& pair = found->second;
+    if (!made) return pair;
+    pair.since = now;
+    if (a.workload == Workload::kUnknown || b.workload == Workload::kUnknown) return pair;
+    pair.state = a.workload == b.workload ? PairState::kApart : PairState::kTogether;
+    pair.patience = p_.pair_again;
+    pair.try_again = now + pair.patience;
+    return pair;
+}
+
+void Pairs::become(Pair& pair, PairState state, const Key& key, Nanoseconds now) {
+    if (state == PairState::kUnknown) {
+        pair.trials = 0;
+        pair.turns_a = alone_[key.first].turns;
+        pair.turns_b = alone_[key.second].turns;
+    }
+    if (pair.state != state) pair.since = now;
+    pair.state = state;
+}
+
+Nanoseconds Pairs::together_for(const Member& a, const Member& b, Nanoseconds now) {
+    Pair& pair = pair_of(a, b, now);
+    const Key k = key(a.group, b.group);
+    // What is alone today may not be tomorrow: programs change.
+    const bool stale = pair.state == PairState::kTogether && now - pair.since >= p_.pair_refresh;
+    const bool retry = pair.state == PairState::kApart && now >= pair.try_again;
+    if (stale || retry) become(pair, PairState::kUnknown, k, now);
+    if (pair.state == PairState::kTogether) return p_.pair_turn;
+    const bool known =
+        alone_[k.first].turns >= pair.turns_a + kTurnsAlone && alone_[k.second].turns >= pair.turns_b + kTurnsAlone;
+    if (pair.state != PairState::kUnknown || !known) return 0;
+    if (++pair.trials <= kTrials) return p_.pair_trial;
+    wait(pair, k, now);
+    return 0;
+}
+
+void Pairs::wait(Pair& pair, const Key& key, Nanoseconds now) {
+    pair.patience = std::clamp(2 * pair.patience, p_.pair_again, 30 * p_.pair_again);
+    pair.try_again = now + pair.patience;
+    become(pair, PairState::kApart, key, now);
+}
+
+void Pairs::ran_alone(GroupId group, double rate) {
+    Alone& alone = alone_[group];
+    alone.rates[alone.turns++ % alone.rates.size()] = rate;
+}
+
+void Pairs::ran_together(const Member& a, double rate_a, const Member& b, double rate_b, Nanoseconds now) {
+    if (a.group > b.group) return ran_together(b, rate_b, a, rate_a, now);
+    Pair& pair = pair_of(a, b, now);
+    const Key k = key(a.group, b.group);
+    const auto speed = [&](GroupId group, double rate) {
+        const double alone = alone_[group].rate();
+        return std::min(1.0, alone > 0.0 ? rate / alone : rate);  // more is a measurement gone wrong
+    };
+    pair.speed_a = speed(a.group, rate_a);
+    pair.speed_b = speed(b.group, rate_b);
+    // Side by side must be better for both than taking turns, or somebody's minimum would pay for the other's gain.
+    const bool good = pair.speed_a + pair.speed_b >= p_.pair_gain && pair.speed_a >= kSlack * a.share &&
+                      pair.speed_b >= kSlack * b.share;
+    if (good) {
+        pair.patience = 0;
+        become(pair, PairState::kTogether, k, now);
+        return;
+    }
+    wait(pair, k, now);
+}
+
+void Pairs::forget(GroupId group) {
+    alone_.erase(group);
+    std::erase_if(pairs_,
+                  [&](const auto& entry) { return entry.first.first == group || entry.first.second == group; });
+}
+
+std::vector<PairUsage> Pairs::view() const {
+    std::vector<PairUsage> result;
+    for (const auto& [key, pair] : pairs_)
+        result.push_back({key.first, key.second, pair.state, pair.speed_a, pair.speed_b});
+    return result;
+}
+
+}  // namespace gemlet::arbiter

@@ -1,0 +1,67 @@
+// Which groups run side by side under MPS rather than in turns, though their fractions of the multiprocessors do not
+// fit together: decided for each pair from how fast their work goes alone and together.
+//
+// Measuring beats predicting: what two kernels do to each other depends on occupancy, caches and bandwidth at once.
+// The first guess is Orion's (EuroSys '24): a compute-bound and a memory-bound program go together, two of a kind do
+// not, and of the unknown nothing is assumed but that a trial is cheap. Pure: no clock, no I/O.
+#pragma once
+
+#include <array>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "arbiter/arbiter.hpp"
+
+namespace gemlet::arbiter {
+
+class Pairs {
+  public:
+    explicit Pairs(const Parameters& parameters) : p_(parameters) {}
+
+    // One group as this sees it. `share`: of the time of both, if they take turns.
+    struct Member {
+        GroupId group;
+        Workload workload;
+        double share;
+    };
+
+    // For how long the two may run side by side from now on; 0: they take turns.
+    Nanoseconds together_for(const Member& a, const Member& b, Nanoseconds now);
+
+    // `rate`: work completed per time, both in ns; work counts what it takes on an idle device.
+    void ran_alone(GroupId group, double rate);
+    void ran_together(const Member& a, double rate_a, const Member& b, double rate_b, Nanoseconds now);
+    void forget(GroupId group);
+
+    std::vector<PairUsage> view() const;
+
+  private:
+    struct Alone {
+        std::array<double, 3> rates{};  // of the last turns
+        unsigned turns = 0;
+        double rate() const;  // their median; 0 before the third
+    };
+    struct Pair {
+        PairState state = PairState::kUnknown;
+        Nanoseconds since = 0;                // of this state
+        Nanoseconds try_again = 0;            // kApart: not before
+        Nanoseconds patience = 0;             // how long that was the last time
+        unsigned trials = 0;                  // since it became unknown
+        unsigned turns_a = 0, turns_b = 0;    // turns alone that were known when it last became unknown
+        double speed_a = 0.0, speed_b = 0.0;  // together, of the speed alone; 0: never tried
+    };
+    using Key = std::pair<GroupId, GroupId>;
+
+    static Key key(GroupId a, GroupId b) { return {std::min(a, b), std::max(a, b)}; }
+    Pair& pair_of(const Member& a, const Member& b, Nanoseconds now);
+    void wait(Pair& pair, const Key& key, Nanoseconds now);
+    void become(Pair& pair, PairState state, const Key& key, Nanoseconds now);
+
+    Parameters p_;
+    std::map<GroupId, Alone> alone_;
+    std::map<Key, Pair> pairs_;
+};
+
+}  // namespace gemlet::arbiter

@@ -1,0 +1,264 @@
+"""The daemon's MPS control daemon: started and stopped on demand, found again after a restart, never by itself.
+
+It lives in ``mps/`` of the daemon's runtime directory, so it is in nobody's way. What was meant with it is written down
+there, so that the next daemon can tell one that ended by itself from one that was stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gemlet import paths
+from gemlet.daemon.mps_state import (
+    Intent,
+    MpsClient,
+    MpsControl,
+    MpsServer,
+    MpsStatus,
+    decide,
+    named,
+    obstacles,
+)
+from gemlet.devices import mps
+from gemlet.errors import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gemlet.devices.device import DeviceInfo
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.05
+END_SECONDS = 10.0  # for a control daemon without clients to end
+FAREWELL_SECONDS = 2.0  # the same, when the daemon itself is ending
+TERM_SECONDS = 3.0
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+class Remembered(msgspec.Struct, kw_only=True):
+    """What is written down. ``boot``, and ``started`` in clock ticks since then, make ``pid`` name one process only."""
+
+    intent: Intent
+    pid: int
+    started: int
+    program: str
+    boot: str = msgspec.field(default_factory=_boot_id)
+
+
+class Mps:
+    """One daemon's MPS. ``directory`` is its own; with ``shared`` programs of all users reach it."""
+
+    def __init__(self, directory: Path, *, simulated: bool, shared: bool) -> None:
+        self.pipe = directory / "pipe"
+        self.log = directory / "log"
+        self._file = directory / "state.json"
+        self._simulated = simulated
+        self._stop = "gemlet mps stop --simulate" if simulated else "gemlet mps stop"  # for hints
+        self._shared = shared
+        self._mode = 0o755 if shared else 0o700
+        self._changing = asyncio.Lock()
+        self._remembered: Remembered | None = None
+        self._servers: tuple[MpsServer, ...] = ()
+        self._problem: str | None = None
+
+    def restore(self) -> MpsStatus:
+        """Finds what an earlier daemon of this directory left."""
+        try:
+            self._remembered = msgspec.json.decode(self._file.read_bytes(), type=Remembered)
+        except FileNotFoundError:
+            pass
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            logger.warning("mps state file=%s cannot be used: %s", self._file, error)
+        if self._remembered is not None and self._remembered.boot != _boot_id():
+            self._forget()  # nothing outlives a reboot, and that is nobody's failure
+        if self._remembered is None and (alive := mps.control_of(self.pipe)):
+            self._remember(Remembered(intent="on", pid=alive.pid, started=alive.started, program=""))
+        return self.look()
+
+    def look(self, places: Sequence[str] = ()) -> MpsStatus:
+        """As it is now, as far as that costs nothing: servers and clients are those of the last `learn`.
+
+        ``places``: pipe directories in which to look for control daemons of others, besides CUDA's default.
+        """
+        known = self._remembered
+        alive = mps.process(known.pid) if known else None
+        if known and alive and alive.started != known.started:
+            alive = None
+        state = decide(known.intent if known else None, alive=alive is not None)
+        if state in ("off", "failed"):
+            self._servers, self._problem = (), None
+        if state == "off" and known:
+            self._forget()
+        return MpsStatus(
+            state=state,
+            pid=alive.pid if alive else None,
+            uid=alive.uid if alive else None,
+            pipe_directory=str(self.pipe),
+            log_directory=str(self.log),
+            program=known.program if known else "",
+            problem=self._problem,
+            servers=self._servers,
+            foreign=self._foreign(places),
+        )
+
+    async def learn(self, places: Sequence[str] = ()) -> MpsStatus:
+        """As `look`, after asking the control daemon for its servers and clients."""
+        status = self.look(places)
+        if status.pid is None:
+            return status
+        try:
+            found = await asyncio.to_thread(self._control().servers)
+        except mps.MpsError as error:
+            self._servers, self._problem = (), f"{error.message} ({error.hint})" if error.hint else error.message
+        else:
+            self._servers, self._problem = tuple(map(_server, found)), None
+        return self.look(places)
+
+    async def start(
+        self, devices: Sequence[DeviceInfo], *, places: Sequence[str] = (), program: str | None, force: bool
+    ) -> tuple[MpsStatus, bool, list[str]]:
+        """Starts the control daemon: (status, whether it was off before, what to say).
+
+        ``program``: the control program, if the caller names one. With ``force`` other control daemons are no obstacle.
+        Raises `Refused`, `MpsError`.
+        """
+        async with self._changing:
+            status = self.look(places)
+            if status.state == "on":
+                return status, False, []
+            if status.state == "stopping":
+                hint = f"`{self._stop} --force` ends the programs it waits for"
+                raise Refused("MPS is being stopped", hint=hint)
+            foreign = () if force else status.foreign
+            found = obstacles(foreign, devices, shared=self._shared, uid=os.getuid())
+            fatal = next((obstacle for obstacle in found if obstacle.fatal), None)
+            if fatal:
+                raise Refused(fatal.message, hint=fatal.hint)
+            control = self._control(program)
+            self.pipe.parent.mkdir(mode=self._mode, parents=True, exist_ok=True)
+            self.pipe.parent.chmod(self._mode)  # whatever the umask is
+            try:
+                started = await asyncio.to_thread(control.start, mode=self._mode)
+            except mps.MpsError:
+                if mps.control_of(self.pipe):  # half a start is none
+                    control.quit(seconds=1)
+                raise
+            intent = Remembered(intent="on", pid=started.pid, started=started.started, program=control.program)
+            self._remember(intent)
+            logger.info("mps started pid=%d pipe=%s", started.pid, self.pipe)
+            return self.look(places), True, [f"{obstacle.message}; {obstacle.hint}" for obstacle in found]
+
+    async def stop(self, *, force: bool, seconds: int | None, groups: dict[int, str]) -> tuple[MpsStatus, bool]:
+        """Stops it: (status, whether it ran). Raises `Refused` while programs use it, `MpsError`.
+
+        ``seconds``: wait so long for them, then end them; ``force``: end them now. ``groups``: of clients, by pid.
+        """
+        async with self._changing:
+            status = await self.learn()
+            known = self._remembered
+            if known is None or status.pid is None:
+                self._forget()
+                return self.look(), status.state == "failed"
+            clients = [msgspec.structs.replace(c, group=groups.get(c.pid, "")) for c in status.clients()]
+            patient = seconds is not None
+            if status.problem and not (force or patient):
+                hint = f"`{self._stop} --force` stops it whatever it says"
+                raise Refused(f"whether programs use MPS cannot be told: {status.problem}", hint=hint)
+            if clients and not (force or patient):
+                raise Refused(
+                    f"{_count(len(clients))} MPS: {named(clients)}",
+                    hint=f"end them; or `{self._stop} -t 30` gives them 30 s, and --force ends them now",
+                )
+            grace, control = 1 if force else seconds, self._control()
+            self._remember(msgspec.structs.replace(known, intent="stopping"))
+            logger.info("mps stopping pid=%d clients=%d grace=%s", known.pid, len(clients), grace)
+            asking = control.quit(seconds=grace)
+            if not await self._ended((grace or 0) + END_SECONDS) and force:
+                logger.warning("mps pid=%d does not end: SIGTERM", known.pid)
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(known.pid, signal.SIGTERM)
+                await self._ended(TERM_SECONDS)
+            status = self.look()
+            if status.pid is not None:
+                hint = f"its log is in {self.log}; `kill {status.pid}` ends it"
+                raise Refused(f"MPS's control daemon (pid {status.pid}) has not ended yet", hint=hint)
+            if force:
+                mps.give_up(asking)  # nobody will answer it
+            return status, True
+
+    async def let_go(self) -> None:
+        """The daemon ends: so does MPS, with its last program. Nobody is ended, and nobody waits long."""
+        status = self.look()
+        if status.state != "on" or self._remembered is None:
+            return
+        self._remember(msgspec.structs.replace(self._remembered, intent="stopping"))
+        try:
+            self._control().quit()
+        except mps.MpsError as error:
+            logger.warning("mps pid=%s cannot be stopped: %s", status.pid, error)
+            return
+        if not await self._ended(FAREWELL_SECONDS):
+            logger.warning("mps pid=%s goes with the last program that uses it", status.pid)
+
+    async def _ended(self, seconds: float) -> bool:
+        give_up = time.monotonic() + seconds
+        while self.look().pid is not None:
+            if time.monotonic() > give_up:
+                return False
+            await asyncio.sleep(LOOK_SECONDS)
+        return True
+
+    def _control(self, program: str | None = None) -> mps.Control:
+        remembered = self._remembered.program if self._remembered else ""
+        named_ = program or remembered or os.environ.get("GEMLET_MPS_CONTROL")
+        simulated = paths.sim_dir() if self._simulated and not named_ else None
+        return mps.Control(mps.find_program(named_, simulated), pipe=self.pipe, log=self.log)
+
+    def _foreign(self, places: Sequence[str]) -> tuple[MpsControl, ...]:
+        default = () if self._simulated else (mps.DEFAULT_PIPE_DIRECTORY,)
+        found: dict[int, MpsControl] = {}
+        for place in (*default, *places):
+            control = mps.control_of(place) if Path(place) != self.pipe else None
+            if control:
+                found.setdefault(control.pid, MpsControl(pid=control.pid, uid=control.uid, pipe_directory=place))
+        return tuple(found.values())
+
+    def _remember(self, what: Remembered) -> None:
+        self._remembered = what
+        try:
+            self._file.parent.mkdir(mode=self._mode, parents=True, exist_ok=True)
+            fresh = self._file.with_suffix(".new")
+            fresh.write_bytes(msgspec.json.encode(what))
+            fresh.replace(self._file)
+        except OSError as error:
+            logger.warning("mps state file=%s cannot be written: %s", self._file, error)
+
+    def _forget(self) -> None:
+        self._remembered = None
+        with contextlib.suppress(OSError):
+            self._file.unlink()
+
+
+def _count(programs: int) -> str:
+    return "a program uses" if programs == 1 else f"{programs} programs use"
+
+
+def _server(server: mps.MpsServer) -> MpsServer:
+    clients = tuple(MpsClient(pid=c.pid, uid=c.uid, command=c.command) for c in server.clients)
+    return MpsServer(pid=server.pid, uid=server.uid, status=server.status, clients=clients)

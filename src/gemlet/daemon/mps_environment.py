@@ -1,0 +1,117 @@
+"""What a program gets of MPS: the variables for it, or why it cannot have the fraction it asks for. Pure.
+
+A fraction is fixed when a program makes its context, so these variables decide it; a later `gemlet set` holds for the
+programs that start after it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gemlet.config.share import format_share
+from gemlet.errors import Refused, UsageError
+from gemlet.model import Priority
+
+if TYPE_CHECKING:
+    from gemlet.daemon.mps_state import MpsStatus
+    from gemlet.model import GroupSpec
+
+BELOW_NORMAL = "1"  # CUDA_MPS_CLIENT_PRIORITY: 0 is normal, 1 below it; there is nothing above
+
+
+class NeedsMps(Refused):
+    """A fraction of the multiprocessors was asked for where MPS cannot give it."""
+
+    exit_code = UsageError.exit_code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """One program that is about to start.
+
+    sm: the fraction it asks for itself, None to take its group's. outside: it wants no MPS. pipe_directory: the one its
+    own environment names, None if it names none or gemlet's; pipe_alive: a control daemon lives there.
+    """
+
+    uid: int
+    sm: float | None = None
+    outside: bool = False
+    pipe_directory: str | None = None
+    pipe_alive: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """``variables`` to set; ``in_force``: whether the group's fraction holds for this program."""
+
+    variables: dict[str, str] = field(default_factory=dict)
+    in_force: bool = True
+
+
+def check(program: Program, status: MpsStatus, *, simulated: bool) -> None:
+    """Raises `NeedsMps` if ``program`` asks for a fraction that it cannot get."""
+    if program.sm is None or program.sm >= 1:
+        return
+    asked = f"--sm {format_share(program.sm)}"
+    simulate = " --simulate" if simulated else ""
+    start = f"gemlet mps start{simulate}"
+    if program.outside:
+        raise NeedsMps(f"{asked} needs MPS, and --no-mps stays outside of it", hint="leave out one of the two")
+    if program.pipe_directory is not None:
+        if program.pipe_alive:
+            return
+        raise NeedsMps(
+            f"{asked} needs MPS, and no control daemon lives in {program.pipe_directory}",
+            hint=f"CUDA_MPS_PIPE_DIRECTORY names that directory; unset it and use `{start}`",
+        )
+    if status.state == "on":
+        other = _other_user(program.uid, status)
+        if other is None:
+            return
+        raise NeedsMps(
+            f"{asked} needs MPS, which now serves uid {other}, and one user at a time",
+            hint="try again when its programs have ended, or run without --sm: programs then take turns",
+        )
+    why = {
+        "off": "which does not run",
+        "stopping": "which is being stopped",
+        "failed": "whose control daemon has ended without being asked to",
+    }[status.state]
+    raise NeedsMps(f"{asked} needs MPS, {why}", hint=start)
+
+
+def place(program: Program, spec: GroupSpec, status: MpsStatus, *, simulated: bool) -> Place:
+    """Where ``program`` of a group with ``spec`` runs. Whoever cannot be under MPS takes turns."""
+    whole = spec.sm >= 1
+    nowhere = {"CUDA_MPS_PIPE_DIRECTORY": f"{status.pipe_directory}-none"}
+    if program.outside:
+        return Place(variables=nowhere, in_force=whole)  # also outside of a control daemon that CUDA would find itself
+    if program.pipe_directory is not None:
+        return Place(
+            variables={} if whole or not program.pipe_alive else _percentage(spec.sm),
+            in_force=whole or program.pipe_alive,
+        )
+    if status.state != "on" or _other_user(program.uid, status) is not None:
+        # A simulated program must not find the real MPS of this machine.
+        return Place(variables=nowhere if simulated else {}, in_force=whole)
+    variables = {
+        "CUDA_MPS_PIPE_DIRECTORY": status.pipe_directory,
+        "CUDA_MPS_LOG_DIRECTORY": status.log_directory,
+    }
+    if not whole:
+        variables |= _percentage(spec.sm)
+    if spec.priority is Priority.BEST_EFFORT:
+        variables["CUDA_MPS_CLIENT_PRIORITY"] = BELOW_NORMAL
+    return Place(variables=variables)
+
+
+def _percentage(sm: float) -> dict[str, str]:
+    return {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": f"{sm * 100:.6g}"}
+
+
+def _other_user(uid: int, status: MpsStatus) -> int | None:
+    if status.uid not in (None, 0, uid):  # only root's control daemon starts servers for others
+        return status.uid
+    # A program of another user would wait in its first CUDA call until these have ended.
+    return next((server.uid for server in status.servers if server.clients and server.uid not in (uid, -1)), None)

@@ -1,0 +1,264 @@
+"""`gemlet mps` and `gemlet run --sm` end to end, with the simulated machine's nvidia-cuda-mps-control."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from programs import MULTIPROCESSORS, SPIN
+
+from gemlet import paths
+
+FAKE_PROGRAM = str(Path(__file__).parents[1] / "mps_control.sh")
+
+
+def eventually(condition, seconds=20.0):
+    give_up = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < give_up, "did not happen in time"
+        time.sleep(0.05)
+    return value
+
+
+def mps(gemlet):
+    done = gemlet("mps", "status", "--simulate", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def started(gemlet):
+    done = gemlet("mps", "start", "--simulate")
+    assert done.returncode == 0, done.stderr
+    yield gemlet
+    gemlet("mps", "stop", "--simulate", "--force")
+
+
+def spin(gemlet, *options):
+    program = gemlet.start("run", "--simulate", *options, "--", sys.executable, "-c", SPIN, "60")
+    assert program.stdout.readline() == "ready\n", program.stderr.read()
+    return program
+
+
+def multiprocessors(gemlet, *options, **changes):
+    done = gemlet("run", "-q", "--simulate", *options, "--", sys.executable, "-c", MULTIPROCESSORS, **changes)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+def test_start_status_stop(gemlet):
+    done = gemlet("mps", "start", "--simulate")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.startswith("MPS of the simulated machine is on: control daemon ")
+    document = mps(gemlet)
+    assert (document["schema"], document["simulated"], document["state"]) == (1, True, "on")
+    assert Path(document["pipe_directory"]).is_relative_to(gemlet.directory)
+    assert alive(document["pid"])
+    again = gemlet("mps", "start", "--simulate")
+    assert (again.returncode, "is on already" in again.stderr) == (0, True)
+    assert mps(gemlet)["pid"] == document["pid"]
+    shown = gemlet("mps", "status", "--simulate").stdout
+    assert shown.startswith("SIMULATED MACHINE  MPS on: control daemon")
+    assert "MPS on: control daemon" in gemlet("status", "--simulate").stdout
+    assert "MPS (simulated)" in gemlet("doctor").stdout
+    done = gemlet("mps", "stop", "--simulate")
+    assert (done.returncode, done.stderr) == (0, "MPS is off\n")
+    assert not alive(document["pid"])
+    assert gemlet("mps", "stop", "--simulate").stderr == "MPS is off already\n"
+    assert mps(gemlet)["state"] == "off"
+
+
+def test_a_fraction_without_mps_is_an_error(gemlet):
+    done = gemlet("run", "--simulate", "--sm", "30%", "--", "true")
+    assert done.returncode == 2
+    assert done.stderr == "error: --sm 30% needs MPS, which does not run\n\nhint: gemlet mps start --simulate\n"
+    assert gemlet("run", "--simulate", "--sm", "100%", "--", "true").returncode == 0
+
+
+def test_a_program_sees_its_fraction(started):
+    whole = multiprocessors(started, "--no-mps")
+    assert multiprocessors(started) == whole
+    third = multiprocessors(started, "--sm", "30%")
+    assert 0.2 * whole < third < 0.4 * whole
+    assert multiprocessors(started, "--group", "half", "--sm", "0.5") > third
+
+
+def test_fractions_that_fit_run_side_by_side(started):
+    for group in ("a", "b"):
+        spin(started, "--group", group, "--sm", "50%")
+
+    def together():
+        (device,) = json.loads(started("status", "--simulate", "-o", "json").stdout)["devices"]
+        return (device["share"]["1s"] or 0.0) > 1.2  # each holds its part nearly all of the time
+
+    eventually(together)
+
+
+def test_set_holds_for_those_that_start_later(started):
+    program = spin(started, "--group", "team", "--sm", "50%")
+    half = multiprocessors(started, "--group", "team")
+    done = started("set", "--simulate", "team", "--sm", "25%")
+    assert "25% of the multiprocessors, for processes that `gemlet run` starts from now on" in done.stderr
+    assert multiprocessors(started, "--group", "team") < half
+    assert program.poll() is None
+
+
+def test_clients_are_named_and_not_ended(started):
+    program = spin(started, "--group", "team", "--sm", "50%")
+    client = eventually(lambda: [c for server in mps(started)["servers"] for c in server["clients"]])[0]
+    assert (client["pid"], client["group"]) == (program.pid, "team")
+    document = json.loads(started("status", "--simulate", "-o", "json").stdout)
+    (group,) = [group for device in document["devices"] for group in device["groups"] if group["name"] == "team"]
+    assert (group["sm"], group["sm_in_force"], group["clients"][0]["mps"]) == (0.5, True, True)
+    assert "50% of the multiprocessors are in force" in started("explain", "--simulate", "team").stdout
+    assert str(program.pid) in started("mps", "status", "--simulate").stdout
+    done = started("mps", "stop", "--simulate")
+    assert done.returncode == 125
+    assert f"({program.pid}, group team)" in done.stderr
+    assert "`gemlet mps stop --simulate -t 30`" in done.stderr
+    assert program.poll() is None
+    assert mps(started)["state"] == "on"
+
+
+@pytest.mark.parametrize("option", [["--force"], ["-t", "1"]])
+def test_clients_are_ended_on_demand(started, option):
+    program = spin(started, "--sm", "50%")
+    eventually(lambda: mps(started)["servers"])
+    pid = mps(started)["pid"]
+    done = started("mps", "stop", "--simulate", *option)
+    assert done.returncode == 0, done.stderr
+    assert not alive(pid)
+    assert program.wait(30) != 0  # its next CUDA call fails
+
+
+def test_stop_waits_for_programs(started):
+    short = started.start("run", "-q", "--simulate", "--", sys.executable, "-c", SPIN, "2")
+    assert short.stdout.readline() == "ready\n", short.stderr.read()
+    assert started("mps", "stop", "--simulate", "-t", "50").returncode == 0
+    assert short.wait(10) == 0
+    assert started("mps", "stop", "--simulate", "-t", "5", "--force").returncode == 2
+
+
+def test_the_next_daemon_finds_it(started):
+    document = mps(started)
+    daemon = json.loads(started("status", "--simulate", "-o", "json").stdout)["daemon"]["pid"]
+    os.kill(daemon, signal.SIGKILL)
+    eventually(lambda: started("status", "--simulate").returncode == 125)
+    assert alive(document["pid"])
+    whole = multiprocessors(started, "--no-mps")
+    assert multiprocessors(started, "--sm", "50%") < whole
+    assert mps(started)["pid"] == document["pid"]
+    assert started("mps", "stop", "--simulate").returncode == 0
+    assert not alive(document["pid"])
+
+
+def test_it_ends_with_the_daemon(started):
+    pid = mps(started)["pid"]
+    assert started("stop", "--simulate").returncode == 0
+    eventually(lambda: not alive(pid))
+
+
+def test_programs_outlive_the_daemon_under_mps(started):
+    program = started.start("run", "-q", "--simulate", "--", sys.executable, "-c", SPIN, "3")
+    assert program.stdout.readline() == "ready\n", program.stderr.read()
+    pid = mps(started)["pid"]
+    assert started("stop", "--simulate").returncode == 0
+    assert program.wait(30) == 0, program.stderr.read()
+    eventually(lambda: not alive(pid))
+
+
+def test_one_that_died_is_reported(started):
+    os.kill(mps(started)["pid"], signal.SIGKILL)
+    eventually(lambda: mps(started)["state"] == "failed")
+    doctor = started("doctor")
+    assert doctor.returncode == 1
+    assert "ended without being asked to" in doctor.stdout
+    done = started("run", "--simulate", "--sm", "30%", "--", "true")
+    assert (done.returncode, "ended without being asked to" in done.stderr) == (2, True)
+    assert started("run", "--simulate", "--", "true").returncode == 0
+    assert started("mps", "start", "--simulate").returncode == 0
+
+
+@pytest.fixture
+def foreign(tmp_path):
+    """A control daemon that is not gemlet's: the variables that lead to it."""
+    program = f"{paths.sim_dir()}/nvidia-cuda-mps-control"
+    directories = {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path / "p"), "CUDA_MPS_LOG_DIRECTORY": str(tmp_path / "l")}
+    variables = os.environ | directories | {"GEMLET_SIM_DIR": str(tmp_path / "m")}
+    (tmp_path / "m").mkdir()
+    subprocess.run([program, "-d"], env=variables, check=True, timeout=30)
+    yield directories
+    subprocess.run([program], env=variables, input=b"quit -t 1\n", check=True, timeout=30)
+
+
+def test_a_control_daemon_of_somebody_else(gemlet, foreign):
+    done = gemlet("mps", "start", "--simulate", **foreign)
+    assert done.returncode == 125
+    assert "another MPS control daemon runs: pid " in done.stderr
+    assert foreign["CUDA_MPS_PIPE_DIRECTORY"] in done.stderr
+    assert mps(gemlet)["state"] == "off"
+    run = ("run", "-q", "--simulate", "--sm", "30%", "--", "env")
+    values = dict(line.split("=", 1) for line in gemlet(*run, **foreign).stdout.splitlines() if "=" in line)
+    assert values["CUDA_MPS_PIPE_DIRECTORY"] == foreign["CUDA_MPS_PIPE_DIRECTORY"]
+    assert values["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "30"
+    absent = gemlet("run", "--simulate", "--sm", "30%", "--", "true", CUDA_MPS_PIPE_DIRECTORY="/nonexistent")
+    assert (absent.returncode, "no control daemon lives in /nonexistent" in absent.stderr) == (2, True)
+    assert gemlet("mps", "start", "--simulate", "--force", **foreign).returncode == 0
+    assert gemlet("mps", "stop", "--simulate").returncode == 0
+
+
+def test_env_and_nested_runs(started):
+    pipe = mps(started)["pipe_directory"]
+    assert f"CUDA_MPS_PIPE_DIRECTORY={pipe}" in started("env", "--simulate").stdout
+    assert f"CUDA_MPS_PIPE_DIRECTORY={pipe}-none" in started("env", "--simulate", "--no-mps").stdout
+    inner = " ".join([sys.executable, "-m", "gemlet.cli.main", "run", "--group", "inner", "--", "env"])
+    done = started("run", "-q", "--simulate", "--sm", "30%", "--", "sh", "-c", inner)
+    values = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    assert values["CUDA_MPS_PIPE_DIRECTORY"] == pipe
+    assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in values  # inner's group has no fraction
+
+
+@pytest.mark.parametrize(
+    ("variables", "words", "hint"),
+    [
+        ({"GEMLET_MPS_CONTROL": "/nonexistent/control"}, "is not a program", "GEMLET_MPS_CONTROL names it"),
+        ({"GEMLET_MPS_CONTROL": FAKE_PROGRAM, "FAKE_MPS_START": "fails"}, "failed with exit code 3", "no device"),
+        ({"GEMLET_MPS_CONTROL": FAKE_PROGRAM, "FAKE_MPS_START": "nothing"}, "started nothing", "no word in"),
+        ({"GEMLET_MPS_CONTROL": FAKE_PROGRAM, "FAKE_MPS_START": "hangs"}, "does not answer within", "no word in"),
+    ],
+)
+def test_a_control_program_that_does_not_work(gemlet, variables, words, hint):
+    done = gemlet("mps", "start", "--simulate", **variables)
+    assert done.returncode == 125
+    assert words in done.stderr
+    assert hint in done.stderr
+    assert mps(gemlet)["state"] == "off"
+    assert gemlet("run", "--simulate", "--", "true").returncode == 0
+
+
+def test_without_a_daemon(gemlet):
+    for verb in ("status", "stop"):
+        done = gemlet("mps", verb, "--simulate")
+        assert done.returncode == 125
+        assert "hint: `gemlet mps start --simulate` starts both" in done.stderr
+
+
+def test_a_missing_program_on_a_real_machine(gemlet):
+    done = gemlet("mps", "start", PATH="/nonexistent")
+    assert done.returncode == 125
+    assert "nvidia-cuda-mps-control is not on PATH" in done.stderr
+    assert "GEMLET_MPS_CONTROL names it elsewhere" in done.stderr

@@ -1,0 +1,144 @@
+"""Side by side or in turns: what two programs under MPS do to each other decides, as measured."""
+
+from __future__ import annotations
+
+import pytest
+
+A, B, C = 1, 2, 3
+
+
+class Pair:
+    """Two saturating programs whose work goes at ``speeds`` when both run, at 1 when one does."""
+
+    def __init__(self, scene, speeds, *, mps=True, **groups):
+        self.s = scene()
+        self.speeds = dict(zip((A, B), speeds, strict=True))
+        self.work = {A: 0.0, B: 0.0}
+        self.beside = 0.0  # ms both ran
+        for number, name in ((A, "a"), (B, "b")):
+            self.s.group(name, **groups.get(name, {}))
+            self.s.client(number, name, mps=mps)
+        for number in (A, B):
+            self.s.want(number)
+
+    def run(self, until, step=0.5):
+        s = self.s
+        while s.ms < until:
+            for number in list(s.holders):  # also others than the two
+                deadline = s.deadline(number)
+                if deadline is not None and deadline <= s.ms:
+                    self.tell()
+                    s.stop(number)
+                    s.want(number)
+            end = min(until, s.ms + step)
+            both = {A, B} <= set(s.holders)
+            for number in set(s.holders) & {A, B}:
+                self.work[number] += (end - s.ms) * (self.speeds[number] if both else 1.0)
+            self.beside += (end - s.ms) * both
+            self.tell()
+            s.to(end)
+
+    def tell(self):
+        for number, work in self.work.items():
+            self.s.arbiter.progress(number, round(work * 1e6))
+
+    def state(self):
+        ((_, _, state, *_),) = self.s.arbiter.pairs()
+        return state
+
+
+def test_who_leaves_the_other_room_runs_beside_it(scene):
+    p = Pair(scene, (0.9, 0.8))
+    p.run(3000)
+    assert p.state() == "together"
+    assert p.beside > 2000
+    assert p.work[A] + p.work[B] > 1.4 * 3000
+    (row,) = p.s.arbiter.pairs()
+    assert row[3:] == pytest.approx((0.9, 0.8), abs=0.05)
+    assert all(p.s.holders[n]["beside"] for n in (A, B))
+
+
+def test_who_fills_the_device_takes_turns(scene):
+    p = Pair(scene, (0.5, 0.5))
+    p.run(3000)
+    assert p.state() == "apart"
+    assert p.beside < 100
+    p.run(3000 + 60_000, step=2)
+    assert p.beside < 500  # trials become rare
+    assert p.s.used("a") == pytest.approx(p.s.used("b"), rel=0.01)
+
+
+def test_nobody_gets_less_than_in_turns(scene):
+    p = Pair(scene, (0.6, 0.7), a={"min": 0.75}, b={"min": 0.25})  # 1.3 together, but "a" was promised .75
+    p.run(3000)
+    assert p.state() == "apart"
+    assert p.work[A] / 3000 == pytest.approx(0.75, abs=0.02)
+
+
+def test_a_program_that_changes_is_measured_anew(scene):
+    p = Pair(scene, (0.9, 0.9))
+    p.run(3000)
+    p.speeds = {A: 0.4, B: 0.4}
+    p.run(6000)
+    assert p.state() == "apart"
+    p.speeds = {A: 0.9, B: 0.9}
+    p.run(20_000)
+    assert p.state() == "together"
+
+
+def test_the_classes_are_the_first_guess(scene):
+    different = Pair(scene, (0.9, 0.9), a={"workload": "compute"}, b={"workload": "memory"})
+    different.run(10)
+    assert different.beside == pytest.approx(10, abs=1)
+    alike = Pair(scene, (0.9, 0.9), a={"workload": "memory"}, b={"workload": "memory"})
+    alike.run(1500)
+    assert alike.beside == 0
+    alike.run(5000)
+    assert alike.state() == "together"  # a guess, no more
+
+
+def test_not_without_mps(scene):
+    p = Pair(scene, (0.9, 0.9), mps=False)
+    p.run(1000)
+    assert p.beside == 0
+    assert p.s.arbiter.pairs() == []
+
+
+def test_not_beside_who_is_in_a_hurry(scene):
+    p = Pair(scene, (0.9, 0.9), a={"priority": "latency"})
+    p.run(1000)
+    assert p.beside < 1
+
+
+def test_not_beside_who_wants_to_be_alone(scene):
+    p = Pair(scene, (0.9, 0.9), b={"workload": "alone"})
+    p.run(1000)
+    assert p.beside == 0
+
+
+def test_a_third_gets_its_share(scene):
+    p = Pair(scene, (0.9, 0.9))
+    p.run(1000)
+    p.s.group("c")
+    p.s.client(C, "c", wants=True, mps=True)
+    before = {g: p.s.used(g) for g in "abc"}
+    p.run(6000)
+    got = {g: (p.s.used(g) - before[g]) / 5000 for g in "abc"}
+    assert sum(got.values()) == pytest.approx(1, abs=0.02)  # side by side, each is charged its half
+    assert got["c"] == pytest.approx(1 / 3, abs=0.05)
+
+
+def test_idle_programs_do_not_make_trials_for_ever(scene):
+    p = Pair(scene, (0.9, 0.9))
+    p.run(200)
+    p.s.arbiter.remove_client(B, p.s.now)
+    p.s.holders.pop(B, None)
+    p.s.client(B, "b", mps=True)
+    for _ in range(100):
+        p.s.want(B)
+        if B in p.s.holders:
+            p.s.to(p.s.ms + 1)
+            p.s.stop(B, "idle")
+        p.s.to(p.s.ms + 1)
+    ((_, _, state, *_),) = p.s.arbiter.pairs()
+    assert state in {"together", "apart"}
