@@ -140,6 +140,10 @@ void Residency::idle(ClientId client, Nanoseconds now) {
 
 void Residency::settle(Nanoseconds now) {
     next_ = kNever;
+    // Most devices never have a limit: they shall not pay for it with each turn.
+    limited_ = limited_ || capacity_ != kUnlimited ||
+               std::any_of(groups_.begin(), groups_.end(), [](auto& g) { return g.second.resident != kUnlimited; });
+    if (!limited_) return;
     for (auto& [id, m] : members_) commit(m);
     drop_what_no_longer_fits(now);
     let_in(now);

@@ -157,6 +157,7 @@ class Residency {
     Members members_;
     std::vector<Order> orders_;
     uint64_t turn_ = 0;
+    bool limited_ = false;  // some limit was ever set
     Nanoseconds next_ = kNever;
 };
 

@@ -13,7 +13,7 @@ MIB = 1 << 20
 Make = "Callable[..., Any]"
 
 
-@pytest.mark.parametrize("after", [0.0, 0.01, 0.03, 0.06, 0.1, 0.2, 0.5])
+@pytest.mark.parametrize("after", [0.0, 0.02, 0.05, 0.1, 0.3])
 def test_a_killed_program_makes_room(swapping: Make, after: float) -> None:
     """Killed while it leaves, is away, or comes back: the other gets its turn and has its bytes."""
     s = swapping(200)
@@ -40,7 +40,7 @@ def test_nobody_starves(swapping: Make) -> None:
         program.done("fill", 0, 1)
         program.done("add", 0, 1)
     for program in programs:
-        program.tell("work", 8, 0)
+        program.tell("work", 6, 0)
     rounds = [int(p.answer()) for p in programs]
     assert min(rounds) > 0, rounds
     for program in programs:

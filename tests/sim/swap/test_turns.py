@@ -12,10 +12,10 @@ Make = "Callable[..., Any]"
 
 
 def test_memory_goes_and_comes_back_as_it_was(swapping: Make) -> None:
-    s = swapping(1000)
+    s = swapping(250)
     a, b = s.start("a"), s.start("b")
     for program in (a, b):
-        program.done("alloc", 0, 600 * MIB)
+        program.done("alloc", 0, 150 * MIB)
         program.done("fill", 0, 7)
     addresses = [p.number("address", 0) for p in (a, b)]
     for _ in range(3):
@@ -23,63 +23,63 @@ def test_memory_goes_and_comes_back_as_it_was(swapping: Make) -> None:
             program.done("add", 0, 5)
             program.done("all")
     assert [p.number("address", 0) for p in (a, b)] == addresses
-    assert s.resident(a) + s.resident(b) <= 1000
+    assert s.resident(a) + s.resident(b) <= 250
     assert s.memory(a)["moved_out"] > 0
 
 
 def test_nothing_moves_while_everything_fits(swapping: Make) -> None:
-    s = swapping(1000)
+    s = swapping(250)
     a, b = s.start("a"), s.start("b")
     for program in (a, b):
-        program.done("alloc", 0, 400 * MIB)
+        program.done("alloc", 0, 100 * MIB)
         program.done("fill", 0, 7)
         program.done("spin", 100)
         program.done("all")
     for program in (a, b):
         memory = s.memory(program)
-        assert (memory["bytes"], memory["resident"], memory["here"]) == (400 * MIB, 400 * MIB, True)
+        assert (memory["bytes"], memory["resident"], memory["here"]) == (100 * MIB, 100 * MIB, True)
         assert memory["moved_out"] == memory["moved_in"] == memory["dropped"] == 0
 
 
 def test_only_the_deficit_moves(swapping: Make) -> None:
-    s = swapping(1000)
+    s = swapping(250)
     a, b = s.start("a"), s.start("b")
-    a.done("alloc", 0, 640 * MIB)
+    a.done("alloc", 0, 160 * MIB)
     a.done("fill", 0, 1)
-    b.done("alloc", 0, 640 * MIB)
+    b.done("alloc", 0, 160 * MIB)
     b.done("fill", 0, 2)
-    assert s.resident(b) == 640
+    assert s.resident(b) == 160
     # A chunk has 64 MiB.
-    assert 280 <= s.away(a) < 280 + 64
-    assert s.memory(a)["moved_out"] < (280 + 64) * MIB
+    assert 70 <= s.away(a) < 70 + 64
+    assert s.memory(a)["moved_out"] < (70 + 64) * MIB
     a.done("all")
-    assert s.resident(a) == 640
+    assert s.resident(a) == 160
 
 
 def test_an_idle_program_keeps_its_memory_until_it_is_needed(swapping: Make) -> None:
-    s = swapping(1000)
+    s = swapping(250)
     a = s.start("a")
-    a.done("alloc", 0, 600 * MIB)
+    a.done("alloc", 0, 150 * MIB)
     a.done("fill", 0, 1)
     b = s.start("b")
-    b.done("alloc", 0, 300 * MIB)
+    b.done("alloc", 0, 75 * MIB)
     b.done("fill", 0, 1)
-    assert s.resident(a) == 600
-    b.done("alloc", 1, 300 * MIB)
+    assert s.resident(a) == 150
+    b.done("alloc", 1, 75 * MIB)
     b.done("fill", 1, 1)
-    assert s.away(a) >= 200
+    assert s.away(a) >= 50
     a.done("all")
     b.done("all")
 
 
 def test_busy_programs_share(swapping: Make) -> None:
-    s = swapping(1000)
+    s = swapping(250)
     programs = [s.start(name) for name in "ab"]
     for program in programs:
-        program.done("alloc", 0, 600 * MIB)
+        program.done("alloc", 0, 150 * MIB)
         program.done("fill", 0, 3)
     for program in programs:
-        program.tell("work", 6, 3)
+        program.tell("work", 4, 3)
     rounds = [int(p.answer()) for p in programs]
     assert min(rounds) > 0, rounds
     for program in programs:
@@ -108,10 +108,10 @@ def test_small_allocations_share_slabs_and_move(swapping: Make) -> None:
 
 
 def test_a_freed_program_leaves_nothing(swapping: Make) -> None:
-    s = swapping(1000)
+    s = swapping(250)
     a, b = s.start("a"), s.start("b")
     for program in (a, b):
-        program.done("alloc", 0, 700 * MIB)
+        program.done("alloc", 0, 175 * MIB)
         program.done("fill", 0, 3)
     a.done("free", 0)  # while most of it is on the host
     eventually(lambda: s.memory(a)["bytes"] == 0)
