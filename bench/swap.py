@@ -4,7 +4,7 @@
     python bench/swap.py --simulate
 
 Each row runs programs that hold part of an artificial capacity, on one device, and compares the work they complete with
-that of running them one after the other (or, where they fit, side by side without gemlet). Every program looks at its
+that of running them one after the other without gemlet. Every program looks at its
 bytes in the end; a wrong one fails the benchmark. Managed memory is not used: no real card shall have too much of it.
 """
 
