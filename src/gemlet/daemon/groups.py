@@ -301,6 +301,7 @@ class GroupBook:
                 priority=str(spec.priority),
                 workload=str(spec.workload),
                 memory=spec.memory,
+                resident=spec.resident,
                 users=users,
             )
         except ValueError as error:
@@ -334,6 +335,8 @@ def _change(spec: GroupSpec, limits: Limits) -> GroupSpec:
         spec = replace(spec, max=limits.max)
     if limits.memory is not None:
         spec = replace(spec, memory=None if limits.memory == "none" else limits.memory)
+    if limits.resident is not None:
+        spec = replace(spec, resident=None if limits.resident == "none" else limits.resident)
     if limits.weight is not None:
         spec = replace(spec, weight=limits.weight)
     if limits.sm is not None:

@@ -23,11 +23,12 @@ WorkloadName = Literal["unknown", "compute", "memory", "alone"]
 
 
 class Limits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The part of a group that can change while it lives. ``memory`` is "none" to lift the limit."""
+    """The part of a group that can change while it lives. ``memory``, ``resident``: "none" lifts the limit."""
 
     min: Share | None = None
     max: Share | None = None
     memory: Bytes | Literal["none"] | None = None
+    resident: Bytes | Literal["none"] | None = None
     weight: Weight | None = None
     sm: Share | None = None
     priority: PriorityName | None = None

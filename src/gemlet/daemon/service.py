@@ -27,6 +27,7 @@ from gemlet.daemon.lock import DirectoryLock, remove_stale_socket
 from gemlet.daemon.mps import Mps
 from gemlet.daemon.native import Server, Snapshot, read_snapshot
 from gemlet.daemon.processes import name_of, uid_of
+from gemlet.devices import host_memory
 from gemlet.devices.device import DeviceInfo, uuid_bytes
 from gemlet.errors import ConfigError, DaemonError, DeviceError, Refused
 
@@ -93,7 +94,7 @@ class Service:
         self.mps = Mps(options.endpoint.mps, simulated=options.simulated, shared=options.shared)
         self._mps_state = self.mps.look().state
         self._devices: dict[bytes, DeviceInfo] = {}
-        self._known_devices: dict[bytes, tuple[int, str]] = {}
+        self._known_devices: dict[bytes, tuple[int, str, int | None]] = {}
         self._device_specs: tuple[DeviceSpec, ...] = ()
         self._listening: set[str] = set()
         self._shares: set[str] = set()
@@ -332,6 +333,8 @@ class Service:
 
     def _configure(self, configuration: Configuration) -> None:
         self._device_specs = configuration.devices
+        host = host_memory.default_limit(host_memory.available(), host_memory.cgroup_limits())
+        self.server.set_host_memory(configuration.host_memory or host)
         warnings = [*configuration.warnings, *self.book.configure(configuration.groups)]
         for group in configuration.groups:
             if self.options.ipc_dir:
@@ -391,11 +394,13 @@ class Service:
     def _tell_device(self, device: DeviceInfo) -> None:
         spec = self._spec_of(device)
         policy = (spec.policy if spec else None) or self.options.policy or self.configuration.current.policy
-        told, uuid = (device.index, policy), uuid_bytes(device.uuid)
+        capacity = spec.capacity if spec else None
+        told, uuid = (device.index, policy, capacity), uuid_bytes(device.uuid)
         if self._known_devices.get(uuid) == told:
             return
         try:
             self.server.add_device(uuid, device.index, policy=policy)
+            self.server.set_capacity(uuid, capacity)
         except ValueError as error:
             logger.error("device index=%d: %s", device.index, error)
         self._known_devices[uuid] = told
