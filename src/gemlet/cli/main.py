@@ -30,6 +30,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "env": ("gemlet.cli.env:command", "Print the environment for Slurm, Docker and scripts"),
     "daemon": ("gemlet.cli.daemon:command", "Run the daemon in the foreground"),
     "stop": ("gemlet.cli.stop:command", "Stop the daemon; programs run on, unmanaged"),
+    "plan": ("gemlet.cli.plan:command", "Place models with latency goals on gpu-lets"),
     "simulate": ("gemlet.cli.simulate:command", "Show what groups would get, in virtual time"),
     "completion": ("gemlet.cli.completion:command", "Print a completion script for a shell"),
 }

@@ -93,6 +93,20 @@ class Sinusoid:
         return high
 
 
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """Another rate, ``times`` as high at every moment."""
+
+    of: Rate
+    times: float
+
+    def at(self, second: float) -> float:
+        return self.of.at(second) * self.times
+
+    def after(self, second: float, amount: float) -> float:
+        return self.of.after(second, amount / self.times) if self.times > 0 else inf
+
+
 def constant(rate: float) -> Steps:
     return Steps((0.0,), (rate,))
 

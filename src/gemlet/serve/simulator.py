@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from math import exp, log, sqrt
+from math import ceil, exp, log, sqrt
 from typing import TYPE_CHECKING
 
 from gemlet.serve.planner import interference
@@ -49,7 +49,7 @@ class Tally:
         if not self.latencies:
             return None
         ordered = sorted(self.latencies)
-        return ordered[max(0, min(len(ordered) - 1, -(-round(q * len(ordered) * 1000) // 1000) - 1))]
+        return ordered[max(0, ceil(q * len(ordered) - 1e-9) - 1)]
 
 
 @dataclass(slots=True)
