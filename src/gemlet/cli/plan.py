@@ -13,6 +13,17 @@ if TYPE_CHECKING:
     from gemlet.serve.planner import Infeasible, Plan
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
+TYPES = ("none", "tie-break", "terms", "oversubscribe")
+
+
+def _list_policies(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if not wanted:
+        return
+    from gemlet.monitor.tables import table
+    from gemlet.serve.planner import POLICIES
+
+    click.echo("\n".join(table(("policy", "what it does"), [(name, entry.line) for name, entry in POLICIES.items()])))
+    context.exit()
 
 
 @click.command("plan")
@@ -22,9 +33,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--gpus", type=int, metavar="N", help="Devices of the profiled kind.")
 @click.option("--memory", type=options.Size(), help="Of each device, in place of the profile's figure.")
 @click.option("--grid", type=int, metavar="N", help="Shares are multiples of 1/N.")
-@click.option(
-    "--quantile", type=float, metavar="Q", help="Plan for this quantile of a second's requests; 0.5: the mean."
-)
+@click.option("--quantile", type=float, metavar="Q", help="Plan for this quantile of seconds; 0.5: the mean.")
 @click.option(
     "--types", type=click.Choice(["none", "tie-break", "terms", "oversubscribe"]), help="Use of workload types."
 )
@@ -33,12 +42,13 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--svg", type=_FILE, help="Also draw the plan into this file.")
 @click.option("--why", is_flag=True, help="Say why each gpu-let has its size, batch and neighbours.")
 @click.option(
-    "--policies", is_flag=True, is_eager=True, expose_value=False, callback=lambda *given: _list_policies(*given),
+    "--policies", is_flag=True, is_eager=True, expose_value=False, callback=_list_policies,
     help="List the policies and stop.",
 )  # fmt: skip
 @options.output("table", "json", "glet")
 def command(
     demands: Path,
+    *,
     profiles: Path | None,
     previous: Path | None,
     svg: Path | None,
@@ -124,13 +134,3 @@ def _text(made: Plan, *, why: bool) -> list[str]:
             for let in gpu.lets:
                 lines += ["", f"GPU {gpu.index}, {picture.names(let)}:", *(f"  {reason}" for reason in let.why)]
     return lines + [f"note: {note}" for note in made.notes]
-
-
-def _list_policies(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
-    if not wanted:
-        return
-    from gemlet.monitor.tables import table
-    from gemlet.serve.planner import POLICIES
-
-    click.echo("\n".join(table(("policy", "what it does"), [(name, entry.line) for name, entry in POLICIES.items()])))
-    context.exit()

@@ -122,6 +122,6 @@ def text(made: Plan, outcome: Outcome, highest: float | None) -> list[str]:
     ]
     if highest is not None:
         lines.append(
-            f"with this plan {peak.GOAL:.0%} of each model's requests are in time up to {highest:.3g} x these rates"
+            f"this plan has {peak.GOAL:.0%} of each model's requests in time up to {highest:.3g} x these rates"
         )
     return lines

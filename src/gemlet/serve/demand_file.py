@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -93,7 +93,7 @@ class Service:
     profiles: str | None = None
     seconds: float = 30.0
     seed: int = 1
-    options: Options = Options()
+    options: Options = field(default_factory=Options)
 
     @property
     def demands(self) -> tuple[Demand, ...]:
@@ -206,9 +206,9 @@ def _at_its_place(error: msgspec.ValidationError, text: str, path: str) -> Confi
     places = toml_places.scan(text)
     while keys and keys not in places:
         keys = keys[:-1]
-    name = ".".join(str(key) for key in keys)
+    name = re.sub(r"\.(\d+)", lambda found: f" {int(found[1]) + 1}", ".".join(str(key) for key in keys))
     unknown = re.search(r"unknown field `(\w+)`", message)
-    hint = HINT
+    hint = 'a duration such as "25ms"' if keys and keys[-1] in {"slo", "duration", "period", "step"} else HINT
     if unknown:
         known = _Model.__struct_fields__ if keys[:1] == ("model",) else _File.__struct_fields__
         hint = suggest.hint(unknown[1], Options.__struct_fields__ if keys == ("options",) else known)

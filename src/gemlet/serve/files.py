@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,6 +12,7 @@ from gemlet.serve.planner.model import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from gemlet.serve.demand_file import Service
     from gemlet.serve.planner.model import Demand

@@ -1,8 +1,8 @@
 """glet's files, so that its users can bring and take theirs: rates.csv in and out, ModelList.txt (a plan) in and out.
 
-rates.csv: the number of lines to come, then ``model id,requests a second,SLO in ms,`` a line. ModelList.txt: a line for each
-model on a gpu-let, ``gpu,percent,number,model,batch,duty cycle in ms``; the number tells gpu-lets of equal size on one GPU
-apart, the model is ``reserved`` on an empty gpu-let, and the whole file is ``EMPTY`` where there is no plan.
+rates.csv: the number of lines to come, then ``model id,requests a second,SLO in ms,`` a line. ModelList.txt: a line for
+each model on a gpu-let, ``gpu,percent,number,model,batch,duty cycle in ms``; the number tells gpu-lets of equal size on
+one GPU apart, the model is ``reserved`` on an empty gpu-let, and the file is ``EMPTY`` where there is no plan.
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ BAR, GAP, LEFT, SPAN, TOP = 46, 14, 70, 760, 56  # pixels
 
 def title(plan: Plan) -> str:
     """One line that says what is shown and what it rests on."""
-    kind = "" if plan.origin == "measured" else f" ({plan.origin} profiles)"
+    known = plan.origin == "measured" or plan.origin in plan.device
+    kind = "" if known else f" ({plan.origin} profiles)"
     count = len(plan.gpus)
     return f"{plan.policy} on {count} GPU{'s' * (count != 1)}: {plan.device}{kind}"
 
@@ -40,10 +41,12 @@ def _bar(gpu: Gpu) -> str:
         edge += let.sm * scale
         width = max(1, round(edge) - len(cells))
         label = f"{names(let)} {format_share(let.sm)}"
-        cells += "▕" + (label[: width - 1] if len(label) < width else label[: max(0, width - 2)] + "…")[
-            : width - 1
-        ].ljust(width - 1, "░")
+        cells += "▕" + _cut(label, width - 1).ljust(width - 1, "░")
     return (cells + "▕").ljust(WIDTH + 1, "·") + ("" if gpu.sm > 1 - 1e-6 else "▏")
+
+
+def _cut(label: str, width: int) -> str:
+    return label if len(label) <= width else label[: max(0, width - 1)] + "…" * (width > 0)
 
 
 def svg(plan: Plan) -> str:
@@ -82,6 +85,7 @@ def _block(let: Let, x: float, y: int, width: float, colours: dict[str, str]) ->
     for number, task in enumerate(let.tasks):
         label = task.model if number or len(let.tasks) > 1 else f"{task.model} {format_share(let.sm)}"
         if fitting >= 3:
-            cut = label if len(label) <= fitting else label[: fitting - 1] + "…"
-            texts.append(f'<text x="{x + 4:.1f}" y="{y + (number + 0.5) * part + 5:.1f}">{escape(cut)}</text>')
+            texts.append(
+                f'<text x="{x + 4:.1f}" y="{y + (number + 0.5) * part + 5:.1f}">{escape(_cut(label, fitting))}</text>'
+            )
     return [f"<g><title>{escape('; '.join(let.why))}</title>", *rows, *texts, "</g>"]
