@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 # Long cycles have large batches, which cost less for each request, so the longest that holds is taken.
+ROUNDING = 1e-6  # requests and milliseconds
 STEPS = tuple(step / 24 for step in range(22, 1, -1))
 
 
@@ -57,12 +58,12 @@ def _at(turns: Sequence[Turn], duty: float) -> Cycle | None:
     latencies = []
     room = duty
     for row, rate, slo, alpha in turns:
-        batch = max(1, ceil(rate * duty / 1000 - 1e-9))
+        batch = max(1, ceil(rate * duty / 1000 - ROUNDING))
         if batch >= len(row):
             return None
         latency = row[batch] * alpha
         room -= latency
-        if room < -1e-9 or duty + latency > slo + 1e-9:
+        if room < -ROUNDING or duty + latency > slo + ROUNDING:
             return None
         batches.append(batch)
         latencies.append(latency)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from gemlet.serve.profiles import Profiles
 
 
+LEAST_RATE = 0.001  # requests/s: who asks once an hour has a place, too
+
+
 def check(profiles: Profiles, demands: Sequence[Demand], inventory: Inventory, options: Options) -> None:
     """Raises InvalidValue for the first thing that makes no sense."""
     seen = set()
@@ -53,7 +56,11 @@ def with_headroom(demands: Sequence[Demand], options: Options) -> tuple[list[Dem
     Returns notes on what is left out, too.
     """
     z = max(0.0, NormalDist().inv_cdf(options.quantile))
-    planned = [msgspec.structs.replace(d, rate=d.rate + z * d.variation * sqrt(d.rate)) for d in demands if d.rate > 0]
+    planned = [
+        msgspec.structs.replace(d, rate=max(LEAST_RATE, d.rate + z * d.variation * sqrt(d.rate)))
+        for d in demands
+        if d.rate > 0
+    ]
     notes = [f"{d.model}: a rate of 0 needs no gpu-let" for d in demands if d.rate == 0]
     if z > 0 and planned:
         notes.append(f"planned for {options.quantile:.0%} of the seconds; --quantile 0.5 plans for the mean")

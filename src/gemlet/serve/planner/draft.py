@@ -190,11 +190,11 @@ class Draft:
         tasks = tuple(
             Task(
                 model=model,
-                rate=round(rate, 6),
-                capacity=round(capacity, 6),
+                rate=_digits(rate),
+                capacity=_digits(capacity),
                 batch=batch,
-                latency_ms=round(latency, 6),
-                worst_ms=round(how.duty_ms + latency, 6),
+                latency_ms=_digits(latency),
+                worst_ms=_digits(how.duty_ms + latency),
                 slo_ms=self.timing.slos[model],
                 alpha=round(alpha, 4),
             )
@@ -205,8 +205,13 @@ class Draft:
         busy = tasks[0].rate / tasks[0].capacity if alone else sum(how.latencies) / how.duty_ms
         return Let(
             sm=round(let.ticks / self.grid, 6),
-            duty_ms=round(how.duty_ms, 6),
+            duty_ms=_digits(how.duty_ms),
             occupancy=round(min(1.0, busy), 4),
             tasks=tasks,
             why=tuple(let.why),
         )
+
+
+def _digits(value: float) -> float:
+    """Without the noise of rounding: people read these."""
+    return float(f"{value:.12g}")

@@ -29,7 +29,7 @@ def improve(draft: Draft, lower_bound: int, effort: int) -> None:
 
 def dissolve(draft: Draft) -> bool:
     """Moves everything from the emptiest device to the others; all or nothing."""
-    order = sorted(range(len(draft.gpus)), key=lambda place: (used(draft.gpus[place]), place))
+    order = sorted(range(len(draft.gpus)), key=lambda place: (packing.used(draft.gpus[place]), place))
     victim = draft.gpus[order[0]]
     rest = [copy(draft.gpus[place]) for place in sorted(order[1:])]
     for model, rate in rates(victim):
@@ -42,7 +42,7 @@ def dissolve(draft: Draft) -> bool:
 def tear_up(draft: Draft, chance: random.Random) -> None:
     """Packs the emptiest device and one or two others anew, in another order; kept if room gathers in one place."""
     count = min(len(draft.gpus), chance.choice((2, 3, 3, 4)))
-    emptiest = min(range(len(draft.gpus)), key=lambda place: (used(draft.gpus[place]), place))
+    emptiest = min(range(len(draft.gpus)), key=lambda place: (packing.used(draft.gpus[place]), place))
     others = [place for place in range(len(draft.gpus)) if place != emptiest]
     chosen = {emptiest, *chance.sample(others, count - 1)}
     torn = [draft.gpus[place] for place in sorted(chosen)]
@@ -95,11 +95,7 @@ def good_size(draft: Draft, model: str, chance: random.Random) -> int:
 
 def gathered(gpus: list[DraftGpu]) -> int:
     """Larger when few devices are nearly full and one nearly empty."""
-    return sum(used(gpu) ** 2 for gpu in gpus) - 1_000_000 * len(gpus)
-
-
-def used(gpu: DraftGpu) -> int:
-    return sum(let.ticks for let in gpu)
+    return sum(packing.used(gpu) ** 2 for gpu in gpus) - 1_000_000 * len(gpus)
 
 
 def rates(gpu: DraftGpu) -> list[tuple[str, float]]:

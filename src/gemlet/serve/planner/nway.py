@@ -61,6 +61,7 @@ def fill(draft: Draft, demands: Sequence[Demand]) -> None:
         if len(best) <= lower_bound:
             break
     draft.gpus = best
+    consolidate(draft)
     level(draft)
 
 
@@ -104,14 +105,35 @@ def put(draft: Draft, model: str, rate: float) -> None:
     """One piece where it fits best, on a new device if nowhere."""
     if packing.place(draft, draft.gpus, model, rate):
         return
-    gpu: list[DraftLet] = []
-    let = packing.new_let(draft, gpu, model, rate)
-    if let is None:  # cut() left room for neighbours only where that is possible
+    added = packing.with_new_let(draft, [], model, rate)
+    if added is None:  # cut() left room for neighbours only where that is possible
         whole = draft.timing.capacity(model, draft.grid).rate
         put(draft, model, min(whole, rate / 2))
         put(draft, model, rate - min(whole, rate / 2))
         return
-    draft.gpus.append([let])
+    draft.gpus.append(added)
+
+
+def consolidate(draft: Draft) -> None:
+    """One gpu-let in place of two with the same model on a device, wherever that serves as much: larger is faster."""
+    for number, gpu in enumerate(draft.gpus):
+        merged: DraftGpu = []
+        for let in gpu:
+            twin = next(
+                (other for other in merged if len(other.rates) == 1 and other.rates.keys() == let.rates.keys()), None
+            )
+            if twin is None:
+                merged.append(let)
+                continue
+            ((model, rate),) = let.rates.items()
+            both = DraftLet(twin.ticks + let.ticks, {model: rate + twin.rates[model]})
+            rest = [other for other in merged if other is not twin]
+            waiting = gpu[gpu.index(let) + 1 :]
+            if draft.holds([*rest, both, *waiting]):
+                merged = [*rest, both]
+            else:
+                merged.append(let)
+        draft.gpus[number] = merged
 
 
 def level(draft: Draft) -> None:

@@ -14,21 +14,42 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def new_let(draft: Draft, gpu: DraftGpu, model: str, rate: float) -> DraftLet | None:
-    """The smallest gpu-let on this device that serves the rate; not placed yet."""
+def with_new_let(draft: Draft, gpu: DraftGpu, model: str, rate: float) -> DraftGpu | None:
+    """The device with the smallest new gpu-let that serves the rate; neighbours it slows down grow as needed."""
     room = draft.room(gpu, model)
     if room < 1:
         return None
-    alpha = draft.alpha(model, gpu)
-    ticks = draft.timing.smallest(model, rate, room, alpha)
-    while ticks is not None and ticks <= room:
-        let = DraftLet(ticks, {model: rate})
-        if draft.holds([*gpu, let]):
-            return let
-        if draft.alone or sum(other.ticks for other in gpu) + ticks <= draft.grid:
-            return None  # a larger one only presses harder on its neighbours
-        ticks += 1
-    return None
+    ticks = draft.timing.smallest(model, rate, room, draft.alpha(model, gpu))
+    if ticks is None:
+        return None
+    let = DraftLet(ticks, {model: rate})
+    added = [*gpu, let]
+    if draft.holds(added):
+        return added
+    if draft.alone:
+        return None
+    grown = [*(other.copy() for other in gpu), let]
+    return grown if _grow(draft, grown, used(gpu) + room) and draft.holds(grown) else None
+
+
+def _grow(draft: Draft, gpu: DraftGpu, limit: int) -> bool:
+    """Raises sizes until each gpu-let serves its rate beside the others, or their sum would pass ``limit`` ticks."""
+    grew = True
+    while grew:
+        grew = False
+        for place, let in enumerate(gpu):
+            others = gpu[:place] + gpu[place + 1 :]
+            while draft.serve(let, others) is None:
+                if used(gpu) >= limit:
+                    return False
+                let.ticks += 1
+                grew = True
+    return True
+
+
+def used(gpu: DraftGpu) -> int:
+    """Ticks taken."""
+    return sum(let.ticks for let in gpu)
 
 
 def join(draft: Draft, gpu: DraftGpu, let: DraftLet, model: str, rate: float) -> bool:
@@ -71,29 +92,29 @@ def enlarge(draft: Draft, gpu: DraftGpu, let: DraftLet, model: str, rate: float)
 
 def place(draft: Draft, gpus: Iterable[DraftGpu], model: str, rate: float, *, share: bool = True) -> bool:
     """The whole rate on one gpu-let of one of ``gpus``: best fit, the cheapest in ticks first."""
-    best: tuple[tuple[float, ...], DraftGpu, DraftLet, DraftLet | None] | None = None
+    best: tuple[tuple[float, ...], DraftGpu, DraftGpu] | None = None
     for number, gpu in enumerate(gpus):
         if share and any(join(draft, gpu, let, model, rate) for let in gpu):
             return True
-        found = new_let(draft, gpu, model, rate)
-        if found is not None:
-            key = (found.ticks, draft.room(gpu) - found.ticks, neighbour_cost(draft, gpu, model), number)
+        added = with_new_let(draft, gpu, model, rate)
+        if added is not None:
+            more = used(added) - used(gpu)
+            key = (more, draft.room(gpu) - more, neighbour_cost(draft, gpu, model), number)
             if best is None or key < best[0]:
-                best = (key, gpu, found, None)
-        if not share:
-            continue
-        for let in gpu:
+                best = (key, gpu, added)
+        for let in gpu if share else ():
             limit = draft.room(gpu) if best is None else min(draft.room(gpu), int(best[0][0]) - 1)
             grown = grown_to_share(draft, gpu, let, model, rate, limit=limit)
             if grown is not None:
                 more = grown.ticks - let.ticks
-                best = ((more, draft.room(gpu) - more, 0.0, number), gpu, grown, let)
+                best = (
+                    (more, draft.room(gpu) - more, 0.0, number),
+                    gpu,
+                    [grown if other is let else other for other in gpu],
+                )
     if best is None:
         return False
-    _, gpu, found, old = best
-    if old is not None:
-        gpu.remove(old)
-    gpu.append(found)
+    best[1][:] = best[2]
     return True
 
 
@@ -144,9 +165,9 @@ def _into_parts(draft: Draft, gpus: list[DraftGpu], model: str, rate: float) -> 
             return 0.0
         for room in range(draft.room(gpu, model), 0, -1):
             part = min(rate, draft.timing.capacity(model, room, draft.alpha(model, gpu, room)).rate)
-            found = new_let(draft, gpu, model, part) if part > SLACK else None
-            if found is not None:
-                gpu.append(found)
+            added = with_new_let(draft, gpu, model, part) if part > SLACK else None
+            if added is not None:
+                gpu[:] = added
                 rate -= part
                 break
     return rate

@@ -26,7 +26,7 @@ def pack(draft: Draft, demands: Sequence[Demand], gpus: int) -> list[str]:
     wants: list[tuple[int, str, float]] = []
     for demand in demands:
         full = draft.timing.capacity(demand.model, draft.grid).rate
-        copies = ceil(demand.rate / full - SLACK)
+        copies = max(1, ceil(demand.rate / full - SLACK))
         rate = demand.rate / copies
         wants += [(tune(draft, demand.model, rate), demand.model, rate)] * copies
     granted = max_min([ticks for ticks, _, _ in wants], gpus * draft.grid)
