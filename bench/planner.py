@@ -13,12 +13,8 @@ from __future__ import annotations
 import argparse
 import platform
 import random
-import sys
 import time
 from itertools import product
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import parvagpu
 from gemlet.monitor.tables import table
@@ -83,23 +79,22 @@ def simulated_peak(mix: str, made: Plan, start: float, requests: int) -> float:
 
 
 def goodput(gpus: int, requests: int) -> None:
-    print(
-        f"goodput: simulated, {gpus} x {H200.device.name}, Poisson, SLO = max({LEAST_SLO_MS:g} ms, 2 x latency at batch 32)"
-    )
-    print(
-        "planned: what the policy accepts; served: what the simulator serves with that plan, 99 % of each model in time"
-    )
+    print(f"goodput: simulated, {gpus} x {H200.device.name}, Poisson arrivals.")
+    print(f"SLO = 2 x latency at batch 32 on the whole device, at least {LEAST_SLO_MS:g} ms. planned: requests/s that")
+    print("the policy accepts; served: what the simulator serves with that plan, 99 % of each model in time")
     rows = []
-    for mix in MIXES:
-        served = {}
+    for mix, weights in MIXES.items():
+        total = sum(weights.values())
+        planned, served = {}, {}
         for policy in POLICIES:
-            planned, made = largest_plan(mix, policy, gpus)
-            served[policy] = simulated_peak(mix, made, planned, requests) if made else 0.0
-            total = sum(MIXES[mix].values())
-            rows.append([mix, policy, f"{planned * total:.0f}", f"{served[policy] * total:.0f}"])
-        for row in rows[-len(POLICIES) :]:
-            mine = served[row[1]]
-            row += [f"{mine / base:.2f}" if base else "-" for base in (served["timeshare"], served["gpulet"])]
+            times, made = largest_plan(mix, policy, gpus)
+            planned[policy] = times * total
+            served[policy] = simulated_peak(mix, made, times, requests) * total if made else 0.0
+        for policy in POLICIES:
+            gains = (
+                f"{served[policy] / served[base]:.2f}" if served[base] else "-" for base in ("timeshare", "gpulet")
+            )
+            rows.append((mix, policy, f"{planned[policy]:.0f}", f"{served[policy]:.0f}", *gains))
     header = ("mix", "policy", "planned/s", "served/s", "x timeshare", "x gpulet")
     print("\n".join(table(header, rows, right=frozenset(header[2:]))))
 

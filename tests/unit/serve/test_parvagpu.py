@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib.util
 import time
 from pathlib import Path
-from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pytest
 
 from gemlet.serve.planner import Inventory, Options, Plan, plan
 from gemlet.serve.planner.verify import verify
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 BENCH = Path(__file__).resolve().parents[3] / "bench"
 EXACT = Options(quantile=0.5, grid=10)
