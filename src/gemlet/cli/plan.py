@@ -45,7 +45,7 @@ def _list_policies(context: click.Context, _parameter: click.Parameter, wanted: 
     "--policies", is_flag=True, is_eager=True, expose_value=False, callback=_list_policies,
     help="List the policies and stop.",
 )  # fmt: skip
-@options.output("table", "json", "glet")
+@options.output("table", "json", "glet", "rates")
 def command(
     demands: Path,
     *,
@@ -61,7 +61,8 @@ def command(
 ) -> int:
     """Place the models of DEMANDS (a TOML file, or glet's rates.csv) on gpu-lets.
 
-    Exits with 1 if there is no plan, and says why. No GPU is needed: a plan rests on profiles.
+    Exits with 1 if there is no plan, and says why. No GPU is needed: a plan rests on profiles. -o glet prints a
+    ModelList.txt; -o rates does not plan but prints the demands as a rates.csv.
     """
     import msgspec
 
@@ -70,6 +71,9 @@ def command(
     from gemlet.serve.planner import Infeasible, Inventory, plan
 
     service = files.load_service(demands)
+    if output == "rates":
+        click.echo(glet_files.render_rates(service.demands), nl=False)
+        return 0
     chosen = profiles or (demands.parent / service.profiles if service.profiles else None)
     known = files.load_profiles(chosen)
     if not known.measured:

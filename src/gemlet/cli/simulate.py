@@ -65,12 +65,25 @@ def _table(report: Report) -> str:
 )
 @click.option("--peak", is_flag=True, help="With --serve: also find the highest rates with 99% of the replies in time.")
 @click.option(
+    "--plan",
+    "given",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="With --serve: this plan (JSON, or glet's ModelList.txt), made by hand or by `gemlet plan`.",
+)
+@click.option(
     "--policy", metavar="NAME", help="Instead of the file's policy: fair, gemini, fifo; one of `gemlet plan`."
 )
 @click.option("--duration", metavar="TIME", help="Instead of the workload's duration, for example 30s.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 def command(
-    workload: Path | None, *, serve: Path | None, peak: bool, policy: str | None, duration: str | None, output: str
+    workload: Path | None,
+    *,
+    serve: Path | None,
+    given: Path | None,
+    peak: bool,
+    policy: str | None,
+    duration: str | None,
+    output: str,
 ) -> None:
     """Show what the groups of WORKLOAD (a TOML file) would get of one device.
 
@@ -95,11 +108,11 @@ def command(
         from gemlet.cli import simulate_serving
 
         seconds = length / SECOND if length is not None else None
-        simulate_serving.run(serve, policy=policy, seconds=seconds, find_peak=peak, output=output)
+        simulate_serving.run(serve, given=given, policy=policy, seconds=seconds, find_peak=peak, output=output)
         return
     assert workload is not None
-    if peak:
-        raise UsageError("--peak goes with --serve")
+    if peak or given is not None:
+        raise UsageError("--peak and --plan go with --serve")
     spec = load(workload)
     if policy is not None:
         if policy not in ("fair", "gemini", "fifo"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gemlet.errors import GemletError
+from gemlet.errors import ConfigError, GemletError
 from gemlet.monitor.tables import table
 from gemlet.serve import arrivals, files, peak, picture, simulator
 from gemlet.serve.planner import Infeasible, Inventory, plan
@@ -28,15 +28,15 @@ class NoPlan(GemletError):
     exit_code = 1
 
 
-def run(path: Path, *, policy: str | None, seconds: float | None, find_peak: bool, output: str) -> None:
-    """Plans for the file's demands, simulates them, and prints what became of the requests."""
+def run(
+    path: Path, *, given: Path | None, policy: str | None, seconds: float | None, find_peak: bool, output: str
+) -> None:
+    """Plans for the file's demands (or takes a ``given`` plan), simulates, and prints what became of the requests."""
     service = files.load_service(path)
     known = files.load_profiles(path.parent / service.profiles if service.profiles else None)
-    made = plan(
-        known, service.demands, Inventory(gpus=service.gpus), None, service.options, policy=policy or service.policy
-    )
-    if isinstance(made, Infeasible):
-        raise NoPlan(f"no plan: {'; '.join(made.why)}", hint="`gemlet plan` shows what would do")
+    made = planned(service, known, policy) if given is None else files.load_plan(given, known, service.demands)
+    for model in sorted({task.model for task in made.tasks()} - set(known.models)):
+        raise ConfigError(f"no profile of model {model!r}, which the plan has", path=str(given))
     length = seconds or service.seconds
     outcome = simulate(service, made, known, length)
     highest = (
@@ -52,6 +52,16 @@ def run(path: Path, *, policy: str | None, seconds: float | None, find_peak: boo
         click.echo(json.dumps(document(made, outcome, highest), indent=2))
     else:
         click.echo("\n".join(text(made, outcome, highest)))
+
+
+def planned(service: Service, known: Profiles, policy: str | None) -> Plan:
+    """The plan for a service. Raises NoPlan."""
+    made = plan(
+        known, service.demands, Inventory(gpus=service.gpus), None, service.options, policy=policy or service.policy
+    )
+    if isinstance(made, Infeasible):
+        raise NoPlan(f"no plan: {'; '.join(made.why)}", hint="`gemlet plan` shows what would do")
+    return made
 
 
 def simulate(service: Service, made: Plan, known: Profiles, seconds: float, times: float = 1.0) -> Outcome:

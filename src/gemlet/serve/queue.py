@@ -128,7 +128,7 @@ class Dispatcher:
 
     def start(self, now: float) -> Iterator[Batch]:
         """Batches to execute now, each on a gpu-let that was free and is not any more."""
-        for model in list(self._places):
+        for model in [model for model in self._places if self.queues[model]]:
             for place in self._free(model):
                 if not self.queues[model]:
                     break

@@ -70,6 +70,10 @@ def test_glets_files_go_in_and_out(capsys: pytest.CaptureFixture[str], tmp_path:
     code, out, _ = ran(capsys, "plan", rates, "-o", "glet", "--policy", "gpulet")
     assert code == 0
     models.write_text(out)
+    assert ran(capsys, "plan", rates, "-o", "rates")[1] == rates.read_text()
+    code, served, _ = ran(capsys, "simulate", "--serve", rates, "--plan", models, "--duration", "1s", "-o", "json")
+    assert code == 0
+    assert json.loads(served)["attainment"] > 0.99
     code, again, _ = ran(capsys, "plan", rates, "-o", "glet", "--policy", "static", "--previous", models)
     assert code == 0
     assert {line.split(",")[1] for line in again.splitlines()} == {line.split(",")[1] for line in out.splitlines()}
@@ -125,3 +129,5 @@ def test_simulate_wants_one_file(capsys: pytest.CaptureFixture[str], demands: Pa
     assert ran(capsys, "simulate")[0] == 2
     assert ran(capsys, "simulate", demands, "--serve", demands)[0] == 2
     assert ran(capsys, "simulate", "--serve", demands, "--policy", "exclusive")[0] == 1
+    demands.with_name("list.txt").write_text("0,50,0,nobody,1,1\n")
+    assert ran(capsys, "simulate", "--serve", demands, "--plan", demands.with_name("list.txt"))[0] == 125

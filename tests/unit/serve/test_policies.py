@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from tests.unit.serve.cases import COMPUTE_BOUND, DRAM_BOUND, batching, demand, scaling, world
 
@@ -79,6 +80,18 @@ def test_static_keeps_the_sizes_and_models_it_is_given() -> None:
     unknown = plan(LINEAR, [demand("c", 1, 100)], Inventory(gpus=1), first, EXACT, policy="static")
     assert isinstance(unknown, Infeasible)
     assert "c: is on none of the fixed gpu-lets" in unknown.why
+
+
+def test_static_shares_that_pass_the_device() -> None:
+    first = plan(LINEAR, [demand("a", 290, 100), demand("b", 690, 100)], Inventory(gpus=1), None, EXACT)
+    assert isinstance(first, Plan)
+    (gpu,) = first.gpus
+    wide = msgspec.structs.replace(gpu, lets=tuple(msgspec.structs.replace(let, sm=0.7) for let in gpu.lets))
+    given = msgspec.structs.replace(first, gpus=(wide,))
+    wanted = [demand("a", 10, 100), demand("b", 10, 100)]
+    made = plan(LINEAR, wanted, Inventory(gpus=1), given, EXACT, policy="static")
+    assert isinstance(made, Infeasible)
+    assert made.why == ("GPU 0: the fixed shares sum to 140%, more than 100%",)
 
 
 def test_gpulet_splits_a_device_in_two_at_most() -> None:

@@ -90,12 +90,8 @@ class Draft:
         blind = self.options.types in {"none", "tie-break"}
         key = (let.ticks, () if blind else tuple(let.rates))
         if key not in self._presses:
-            share = let.ticks / self.grid
-            self._presses[key] = (
-                interference.worst(self.profiles, share, self._everyone)
-                if blind
-                else interference.press(self.profiles, share, let.rates)
-            )
+            models = self._everyone if blind else tuple(let.rates)
+            self._presses[key] = interference.press(self.profiles, let.ticks / self.grid, models)
         return self._presses[key]
 
     def serve(self, let: DraftLet, neighbours: Sequence[DraftLet]) -> Served | None:

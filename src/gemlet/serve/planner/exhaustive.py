@@ -8,6 +8,7 @@ taken, from one device upwards, so the number of devices is the least there is w
 from __future__ import annotations
 
 from itertools import combinations_with_replacement
+from math import comb
 from typing import TYPE_CHECKING
 
 from gemlet.errors import InvalidValue
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 TWO_WAY = ((10,), (8, 2), (6, 4), (5, 5))
 MAX_GPUS, MAX_MODELS, MAX_GRID = 4, 6, 10
+MAX_COMBINATIONS = 1000  # of partitions of all devices
 
 
 def pack_ideal(draft: Draft, demands: Sequence[Demand], gpus: int) -> list[str]:
@@ -42,10 +44,10 @@ def partitions(total: int, largest: int | None = None) -> Iterator[tuple[int, ..
 
 
 def _search(draft: Draft, demands: Sequence[Demand], gpus: int, shapes: Sequence[tuple[int, ...]]) -> list[str]:
-    if gpus > MAX_GPUS or len(demands) > MAX_MODELS:
+    if gpus > MAX_GPUS or len(demands) > MAX_MODELS or comb(len(shapes) + gpus - 1, gpus) > MAX_COMBINATIONS:
         raise InvalidValue(
-            f"{len(demands)} models on {gpus} GPUs are too many to try everything",
-            hint=f"at most {MAX_MODELS} models and {MAX_GPUS} GPUs; nway has no such limit",
+            f"{len(demands)} models on {gpus} GPUs, each split in {len(shapes)} ways, are too many to try everything",
+            hint=f"at most {MAX_MODELS} models and {MAX_GPUS} GPUs on a coarse grid; nway has no such limit",
         )
     cost = {d.model: draft.timing.fluid_ticks(d.model, d.rate) for d in demands}
     order = sorted(demands, key=lambda d: (-cost[d.model], d.model))

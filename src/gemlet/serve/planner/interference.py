@@ -7,7 +7,7 @@ j are the neighbours; ``over`` is how far the shares on the device pass the whol
 compete for SMs. A gpu-let of several models presses with the largest pressure among them. The vectors are continuous: a
 model is not "compute" or "memory" but so much of each, and the products make opposite models good neighbours.
 
-A planner that knows no types has to expect that each neighbour is the worst of all models there are (`worst`).
+A planner that knows no types has to expect that each neighbour is the worst of all models there are: `press` of all.
 """
 
 from __future__ import annotations
@@ -38,11 +38,6 @@ def press(profiles: Profiles, share: float, models: Iterable[str]) -> Press:
         max((v.l2 for v in vectors), default=0.0),
         max((v.compute for v in vectors), default=0.0),
     )
-
-
-def worst(profiles: Profiles, share: float, models: Iterable[str]) -> Press:
-    """A neighbour of this share of which nothing is known but that it runs one of ``models``."""
-    return press(profiles, share, models)
 
 
 def slow_down(sensitivity: Vector, neighbours: Sequence[Press], over: float = 0.0) -> float:

@@ -82,7 +82,11 @@ def _on_given(draft: Draft, demands: Sequence[Demand]) -> list[str]:
         ]
         for (_, let), weight in zip(places, weights, strict=True):
             let.rates[model] = rate * weight / sum(weights) if sum(weights) else rate
+    limit = draft.options.oversubscription if draft.options.types == "oversubscribe" else 1.0
     for number, gpu in enumerate(draft.gpus):
+        total = sum(let.ticks for let in gpu) / draft.grid
+        if total > limit + SLACK:
+            why.append(f"GPU {number}: the fixed shares sum to {total:.0%}, more than {limit:.0%}")
         if not draft.holds(gpu):
             names = ", ".join(sorted({model for let in gpu for model in let.rates}))
             why.append(f"GPU {number} cannot serve {names} at these rates within the SLOs on its fixed gpu-lets")
