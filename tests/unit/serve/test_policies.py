@@ -141,6 +141,16 @@ def test_nway_lets_rests_take_turns() -> None:
     assert len(shape(profiles, [demand(name, 50, 200) for name in names], "nway")) == 1
 
 
+def test_nway_does_not_take_turns_where_there_is_room() -> None:
+    wanted = [demand("a", 50, 200), demand("b", 50, 200), demand("c", 250, 200)]
+    assert shape(LINEAR, wanted, "nway") == [[(0.3, ("c",)), (0.1, ("a",)), (0.1, ("b",))]]
+
+
+def test_nway_does_not_scatter_a_model_where_there_is_room() -> None:
+    # Each size serves as much for each SM; ten gpu-lets of a tenth would do, but one is simpler and ten times faster.
+    assert shape(LINEAR, [demand("a", 990, 200)], "nway") == [[(1.0, ("a",))]]
+
+
 def test_exhaustive_finds_what_no_two_way_split_can() -> None:
     wanted = [demand(m, 900, 2.5) for m in "abc"]
     options = Options(quantile=0.5, grid=5)

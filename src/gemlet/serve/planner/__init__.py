@@ -5,7 +5,8 @@ policies.py      the policies by name
 exclusive.py timeshare.py static.py gpulet.py greedy.py selftuning.py exhaustive.py nway.py    one policy each
 timing.py        latency and capacity by (model, size);  cycle.py: several models by turns on one gpu-let
 interference.py  what neighbours cost
-draft.py         gpu-lets under construction, and whether a device can carry them;  packing.py, improve.py: moves
+draft.py         gpu-lets under construction, and whether a device can carry them
+packing.py improve.py simplify.py    moves
 demand.py        headroom; which demands no device can meet
 keep.py          staying near the previous plan
 explain.py       why each gpu-let is as it is

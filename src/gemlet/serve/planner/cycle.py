@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 # Long cycles have large batches, which cost less for each request, so the longest that holds is taken.
 ROUNDING = 1e-6  # requests and milliseconds
+WHOLE = 16  # the largest so many
 STEPS = tuple(step / 24 for step in range(22, 1, -1))
 
 
@@ -43,14 +44,21 @@ class Cycle(NamedTuple):
 
 
 def fit(turns: Sequence[Turn]) -> Cycle | None:
-    """The longest cycle in which all turns fit, or None. For at least one turn."""
-    shortest = min(turn.slo_ms for turn in turns)
-    for step in STEPS:
-        duty = shortest * step
+    """The longest cycle tried in which all turns fit, or None. For at least one turn."""
+    tightest = min(turns, key=lambda turn: turn.slo_ms)
+    for duty in _lengths(tightest):
         found = _at(turns, duty)
         if found is not None:
             return found
     return None
+
+
+def _lengths(turn: Turn) -> list[float]:
+    """Cycles to try, longest first: even steps of the SLO, and those that fill whole batches of this turn."""
+    longest = turn.slo_ms * STEPS[0]
+    whole = int(longest * turn.rate / 1000)
+    exact = (1000 * batch / turn.rate for batch in range(whole, max(0, whole - WHOLE), -1))
+    return sorted({*(turn.slo_ms * step for step in STEPS), *exact}, reverse=True)
 
 
 def _at(turns: Sequence[Turn], duty: float) -> Cycle | None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 TWO_WAY = ((10,), (8, 2), (6, 4), (5, 5))
 MAX_GPUS, MAX_MODELS, MAX_GRID = 4, 6, 10
+MAX_WORK = 5_000_000  # placements and judgements: half a minute
 MAX_COMBINATIONS = 1000  # of partitions of all devices
 
 
@@ -64,6 +65,9 @@ def _search(draft: Draft, demands: Sequence[Demand], gpus: int, shapes: Sequence
 
 def _assign(draft: Draft, order: Sequence[Demand], at: int, left: float, start: int) -> bool:
     """Places what is ``left`` of demand ``at`` on gpu-lets from number ``start``, then the demands after it."""
+    draft.work += 1
+    if draft.work > MAX_WORK:
+        raise InvalidValue(f"no end after {MAX_WORK} placements", hint="fewer models or GPUs, or --grid 5; or nway")
     if at == len(order):
         return _holds(draft, order)
     if left <= SLACK:

@@ -3,6 +3,7 @@
 1. A demand is cut into pieces: gpu-lets of the size that serves most requests for each tick, and one for the rest.
 2. Pieces go on devices largest first, best fit; small rests take turns on one gpu-let where the cycle holds.
 3. Local search (improve.py) empties devices, with a bounded amount of work, always the same for the same input.
+4. What room is left is spent on fewer and calmer gpu-lets (simplify.py).
 
 The workload types are the profiles' vectors. What is made of them, the option `types` says, for an ablation:
 
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING
 from gemlet.serve.planner import packing
 from gemlet.serve.planner.draft import SLACK, Draft, DraftGpu, DraftLet
 from gemlet.serve.planner.improve import gathered, improve
+from gemlet.serve.planner.simplify import simplify
 
 if TYPE_CHECKING:
     from gemlet.serve.planner.model import Demand
@@ -61,7 +63,7 @@ def fill(draft: Draft, demands: Sequence[Demand]) -> None:
         if len(best) <= lower_bound:
             break
     draft.gpus = best
-    consolidate(draft)
+    simplify(draft)
     level(draft)
 
 
@@ -112,28 +114,6 @@ def put(draft: Draft, model: str, rate: float) -> None:
         put(draft, model, rate - min(whole, rate / 2))
         return
     draft.gpus.append(added)
-
-
-def consolidate(draft: Draft) -> None:
-    """One gpu-let in place of two with the same model on a device, wherever that serves as much: larger is faster."""
-    for number, gpu in enumerate(draft.gpus):
-        merged: DraftGpu = []
-        for let in gpu:
-            twin = next(
-                (other for other in merged if len(other.rates) == 1 and other.rates.keys() == let.rates.keys()), None
-            )
-            if twin is None:
-                merged.append(let)
-                continue
-            ((model, rate),) = let.rates.items()
-            both = DraftLet(twin.ticks + let.ticks, {model: rate + twin.rates[model]})
-            rest = [other for other in merged if other is not twin]
-            waiting = gpu[gpu.index(let) + 1 :]
-            if draft.holds([*rest, both, *waiting]):
-                merged = [*rest, both]
-            else:
-                merged.append(let)
-        draft.gpus[number] = merged
 
 
 def level(draft: Draft) -> None:
