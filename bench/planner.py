@@ -78,23 +78,35 @@ def simulated_peak(mix: str, made: Plan, start: float, requests: int) -> float:
     return peak.highest(holds, start=start, steps=6)
 
 
+def best_served(mix: str, policy: str, gpus: int, requests: int, options: Options = EXACT) -> tuple[float, float]:
+    """The highest rate of the application that is planned, and the highest that is served by one of three plans:
+    for that rate, for 95 % and for 90 % of it, since a plan that leaves something in reserve may serve more."""
+    planned, made = largest_plan(mix, policy, gpus, options)
+    served = 0.0
+    for part in (1.0, 0.95, 0.9):
+        if part < 1 and made is not None:
+            found = plan(H200, demands(mix, planned * part), Inventory(gpus=gpus), None, options, policy=policy)
+            made = found if isinstance(found, Plan) else None
+        if made is not None:
+            served = max(served, simulated_peak(mix, made, planned * part, requests))
+    return planned, served
+
+
 def goodput(gpus: int, requests: int) -> None:
     print(f"goodput: simulated, {gpus} x {H200.device.name}, Poisson arrivals.")
     print(f"SLO = 2 x latency at batch 32 on the whole device, at least {LEAST_SLO_MS:g} ms. planned: requests/s that")
-    print("the policy accepts; served: what the simulator serves with that plan, 99 % of each model in time")
+    print(
+        "the policy accepts; served: what the simulator serves with 99 % of each model in time, the best of the plans"
+    )
+    print("for 100, 95 and 90 % of what is accepted")
     rows = []
     for mix, weights in MIXES.items():
         total = sum(weights.values())
-        planned, served = {}, {}
-        for policy in POLICIES:
-            times, made = largest_plan(mix, policy, gpus)
-            planned[policy] = times * total
-            served[policy] = simulated_peak(mix, made, times, requests) * total if made else 0.0
-        for policy in POLICIES:
-            gains = (
-                f"{served[policy] / served[base]:.2f}" if served[base] else "-" for base in ("timeshare", "gpulet")
-            )
-            rows.append((mix, policy, f"{planned[policy]:.0f}", f"{served[policy]:.0f}", *gains))
+        found = {policy: best_served(mix, policy, gpus, requests) for policy in POLICIES}
+        for policy, (planned, served) in found.items():
+            bases = (found["timeshare"][1], found["gpulet"][1])
+            gains = (f"{served / base:.2f}" if base else "-" for base in bases)
+            rows.append((mix, policy, f"{planned * total:.0f}", f"{served * total:.0f}", *gains))
     header = ("mix", "policy", "planned/s", "served/s", "x timeshare", "x gpulet")
     print("\n".join(table(header, rows, right=frozenset(header[2:]))))
 
@@ -170,8 +182,7 @@ def types(gpus: int, requests: int) -> None:
         base = 0.0
         for level in ("none", "tie-break", "terms", "oversubscribe"):
             policy = "nway" if level in {"none", "tie-break"} else "nway+type"
-            planned, made = largest_plan(mix, policy, gpus, Options(quantile=0.5, types=level))
-            served = simulated_peak(mix, made, planned, requests) if made else 0.0
+            planned, served = best_served(mix, policy, gpus, requests, Options(quantile=0.5, types=level))
             base = base or served
             total = sum(MIXES[mix].values())
             rows.append((mix, level, f"{planned * total:.0f}", f"{served * total:.0f}", f"{served / base:.2f}"))

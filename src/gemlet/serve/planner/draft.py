@@ -108,6 +108,13 @@ class Draft:
         if len(models) > self.options.max_models:
             return None
         alphas = tuple(self.alpha(model, neighbours, let.ticks) for model in models)
+        # Each turn takes at least rate / capacity of a cycle, so most that cannot work are known without trying cycles.
+        least = 0.0
+        for model, alpha in zip(models, alphas, strict=True):
+            can = self.timing.capacity(model, let.ticks, alpha).rate
+            least += let.rates[model] / can if can else 2.0
+        if least > 1 + SLACK:
+            return None
         held = self._cycle(let, alphas)
         if held is None:
             return None
