@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from statistics import NormalDist
+
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -85,6 +87,8 @@ def keep_promises(made: Plan, gpus: int, options: Options) -> None:
     for wanted in made.demands:
         placed = sum(task.rate for task in made.tasks() if task.model == wanted.model)
         assert placed >= wanted.rate * (1 - 1e-6)
+        z = max(0.0, NormalDist().inv_cdf(options.quantile))
+        assert placed <= max(0.001, wanted.rate + z * wanted.variation * wanted.rate**0.5) * (1 + 1e-6)
     assert verify(made, H200, Inventory(gpus=gpus), options) == []
 
 

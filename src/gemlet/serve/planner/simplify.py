@@ -56,18 +56,26 @@ def _gather(draft: Draft, model: str) -> None:
 
 
 def _end_turns(draft: Draft, gpu: DraftGpu) -> None:
-    """Models of a shared gpu-let get their own on the same device, the smallest rate first."""
-    for let in list(gpu):
-        for model in sorted(let.rates, key=lambda name: let.rates[name]):
-            if len(let.rates) < 2:
-                break
-            rest = DraftLet(let.ticks, {name: rate for name, rate in let.rates.items() if name != model})
-            others = [rest if other is let else other for other in gpu]
-            _shrink(draft, rest, others)
-            added = packing.with_new_let(draft, others, model, let.rates[model])
-            if added is not None and packing.used(added) <= draft.grid:
-                gpu[:] = added
-                let = rest if rest in gpu else next(other for other in gpu if other.rates == rest.rates)  # noqa: PLW2901
+    """Models of shared gpu-lets get their own on the same device, the smallest rate first, until there is no room."""
+    while any(
+        _end_turn(draft, gpu, let, model)
+        for let in gpu
+        if len(let.rates) > 1
+        for model in sorted(let.rates, key=let.rates.__getitem__)
+    ):
+        pass
+
+
+def _end_turn(draft: Draft, gpu: DraftGpu, let: DraftLet, model: str) -> bool:
+    """Takes ``model`` off ``let``; changes ``gpu`` only if it has room for a gpu-let more."""
+    rest = DraftLet(let.ticks, {name: rate for name, rate in let.rates.items() if name != model})
+    others = [rest if other is let else other for other in gpu]
+    _shrink(draft, rest, others)
+    added = packing.with_new_let(draft, others, model, let.rates[model])
+    if added is None or packing.used(added) > draft.grid:
+        return False
+    gpu[:] = added
+    return True
 
 
 def _shrink(draft: Draft, let: DraftLet, gpu: DraftGpu) -> None:
