@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from statistics import NormalDist
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -16,6 +17,9 @@ from gemlet.serve.planner import POLICIES, Demand, Infeasible, Inventory, Option
 from gemlet.serve.planner.interference import slow_down
 from gemlet.serve.planner.verify import verify
 from gemlet.serve.profiles import Vector
+
+if TYPE_CHECKING:
+    from gemlet.serve.planner.model import Types
 
 H200 = modelled.h200()
 MODELS = ("resnet50", "vgg16", "mobilenet_v2", "bert", "dlrm")
@@ -283,3 +287,16 @@ def test_interference_makes_gpu_lets_larger_and_says_so() -> None:
     assert any("slower" in reason for reason in seeing.gpus[0].lets[0].why)
     # The blind plan does not hold for someone who sees.
     assert verify(blind, profiles, Inventory(gpus=1), exact) != []
+
+
+@pytest.mark.parametrize("grid", [5, 10])
+@pytest.mark.parametrize("types", ["none", "terms"])
+def test_ending_turns_on_a_device_whose_other_gpu_lets_grow(grid: int, types: Types) -> None:
+    # Two shared gpu-lets on one device: what leaves the first makes the second grow.
+    rates = {"resnet50": (1, 5), "bert": (1000, 20), "dlrm": (1000, 20), "mobilenet_v2": (100, 50), "vgg16": (1, 2)}
+    wanted = [demand(model, rate, slo) for model, (rate, slo) in rates.items()]
+    options = Options(grid=grid, quantile=0.5, effort=200, types=types)
+    for policy in ("nway", "nway+type"):
+        made = plan(H200, wanted, Inventory(gpus=6), None, options, policy=policy)
+        assert isinstance(made, Plan)
+        keep_promises(made, 6, POLICIES[policy].adapt(options))
