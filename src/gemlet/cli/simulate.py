@@ -57,14 +57,38 @@ def _table(report: Report) -> str:
 
 
 @click.command("simulate")
-@click.argument("workload", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--policy", type=click.Choice(["fair", "gemini", "fifo"]), help="Instead of the workload's policy.")
+@click.argument("workload", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--serve",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Simulate serving a demand file instead.",
+)
+@click.option("--peak", is_flag=True, help="With --serve: also find the highest rates with 99% of the replies in time.")
+@click.option(
+    "--plan",
+    "given",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="With --serve: this plan (JSON, or glet's ModelList.txt), made by hand or by `gemlet plan`.",
+)
+@click.option(
+    "--policy", metavar="NAME", help="Instead of the file's policy: fair, gemini, fifo; one of `gemlet plan`."
+)
 @click.option("--duration", metavar="TIME", help="Instead of the workload's duration, for example 30s.")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def command(workload: Path, policy: str | None, duration: str | None, output: str) -> None:
+def command(
+    workload: Path | None,
+    *,
+    serve: Path | None,
+    given: Path | None,
+    peak: bool,
+    policy: str | None,
+    duration: str | None,
+    output: str,
+) -> None:
     """Show what the groups of WORKLOAD (a TOML file) would get of one device.
 
-    The arbiter is the real one; device and programs are modelled, and no GPU is used.
+    The arbiter is the real one; device and programs are modelled, and no GPU is used. With --serve it plans for the
+    models of a demand file (docs/serving.md) and shows how they would be served.
     """
     import dataclasses
     import json
@@ -72,16 +96,30 @@ def command(workload: Path, policy: str | None, duration: str | None, output: st
     from gemlet.errors import UsageError
     from gemlet.simulate.engine import Engine
     from gemlet.simulate.report import summarize
-    from gemlet.simulate.workload import load, parse_duration
+    from gemlet.simulate.workload import SECOND, load, parse_duration
 
+    if (workload is None) == (serve is None):
+        raise UsageError("name one file: a workload, or --serve and a demand file", hint="gemlet simulate -h")
+    try:
+        length = parse_duration(duration) if duration is not None else None
+    except ValueError as error:
+        raise UsageError(f"--duration: {error}") from error
+    if serve is not None:
+        from gemlet.cli import simulate_serving
+
+        seconds = length / SECOND if length is not None else None
+        simulate_serving.run(serve, given=given, policy=policy, seconds=seconds, find_peak=peak, output=output)
+        return
+    assert workload is not None
+    if peak or given is not None:
+        raise UsageError("--peak and --plan go with --serve")
     spec = load(workload)
     if policy is not None:
+        if policy not in ("fair", "gemini", "fifo"):
+            raise UsageError(f"unknown policy {policy!r} of the arbiter", hint="fair, gemini or fifo")
         spec = dataclasses.replace(spec, policy=policy)
-    if duration is not None:
-        try:
-            spec = dataclasses.replace(spec, duration=parse_duration(duration))
-        except ValueError as error:
-            raise UsageError(f"--duration: {error}") from error
+    if length is not None:
+        spec = dataclasses.replace(spec, duration=length)
     try:
         engine = Engine(spec)
     except ValueError as error:

@@ -1,0 +1,217 @@
+"""The planner without a GPU: every number here is computed or simulated, none was measured on one.
+
+python bench/planner.py [--only goodput,exhaustive,parvagpu,types] [--gpus 2] [--requests 30000]
+
+goodput     requests/s by policy with 99 % of each model's requests in time: in the simulator, on modelled profiles
+exhaustive  how many rate scenarios a policy finds a plan for, against trying everything
+parvagpu    GPUs needed for ParvaGPU's public request sets S1-S6, by policy, and how long a plan takes on this machine
+types       what the workload types bring, step by step: on a mix that gains and on one that does not
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import random
+import time
+from itertools import product
+
+import parvagpu
+from gemlet.monitor.tables import table
+from gemlet.serve import arrivals, modelled, peak
+from gemlet.serve.planner import Demand, Infeasible, Inventory, Options, Plan, plan
+from gemlet.serve.planner.timing import Timing
+from gemlet.serve.simulator import simulate
+
+H200 = modelled.h200()
+# Requests of each model for one of the application. game and traffic are gpulet's applications, taken stage by stage.
+MIXES: dict[str, dict[str, float]] = {
+    "game": {**{f"lenet{n}": 1.0 for n in range(1, 7)}, "resnet50": 1.0},
+    "traffic": {"ssd-mobilenetv1": 1.0, "googlenet": 1.0, "vgg16": 1.0},
+    "language": {"bert": 1.0, "decoder": 6.0, "googlenet": 1.0, "mnasnet1_0": 2.0},
+    "vision": {"resnet50": 2.0, "vgg16": 1.0, "mobilenet_v2": 4.0, "densenet161": 0.5},
+    "opposites": {"bert": 1.0, "vgg16": 1.0, "dlrm": 6.0, "mobilenet_v2": 4.0},
+}
+POLICIES = ("timeshare", "static", "selftuning", "greedy", "gpulet-noint", "gpulet", "nway", "nway+type")
+LEAST_SLO_MS = 5.0  # twice the latency of a LeNet would be a tenth of a millisecond, which no network keeps
+EXACT = Options(quantile=0.5)
+
+
+def slo(model: str) -> float:
+    """gpulet's rule: twice the latency of a batch of 32 on the whole device."""
+    return max(LEAST_SLO_MS, 2 * H200.models[model].surface.latency(1.0, 32))
+
+
+def demands(mix: str, times: float) -> list[Demand]:
+    return [Demand(model=model, rate=weight * times, slo_ms=slo(model)) for model, weight in MIXES[mix].items()]
+
+
+def largest_plan(mix: str, policy: str, gpus: int, options: Options = EXACT) -> tuple[float, Plan | None]:
+    """The highest rate of the application that the policy finds a plan for, and that plan."""
+    plans: dict[float, Plan] = {}
+
+    def possible(times: float) -> bool:
+        made = plan(H200, demands(mix, times), Inventory(gpus=gpus), None, options, policy=policy)
+        if isinstance(made, Plan):
+            plans[times] = made
+        return isinstance(made, Plan)
+
+    times = peak.highest(possible, start=2000.0, steps=8)
+    return times, plans.get(times)
+
+
+def simulated_peak(mix: str, made: Plan, start: float, requests: int) -> float:
+    """The highest rate of the application at which 99 % of each model's requests are in time with this plan."""
+
+    def holds(times: float) -> bool:
+        wanted = demands(mix, times)
+        seconds = requests / sum(d.rate for d in wanted)
+        streams = {
+            d.model: arrivals.times(
+                arrivals.constant(d.rate), arrivals.gaps("poisson", 1.0, random.Random(f"{mix}/{d.model}")), seconds
+            )
+            for d in wanted
+        }
+        slos = {d.model: d.slo_ms for d in wanted}
+        return simulate(made, H200, streams, slos, seconds).worst_attainment >= peak.GOAL
+
+    return peak.highest(holds, start=start, steps=6)
+
+
+def best_served(mix: str, policy: str, gpus: int, requests: int, options: Options = EXACT) -> tuple[float, float]:
+    """The highest rate of the application that is planned, and the highest that is served by one of three plans:
+    for that rate, for 95 % and for 90 % of it, since a plan that leaves something in reserve may serve more."""
+    planned, made = largest_plan(mix, policy, gpus, options)
+    served = 0.0
+    for part in (1.0, 0.95, 0.9):
+        if part < 1 and made is not None:
+            found = plan(H200, demands(mix, planned * part), Inventory(gpus=gpus), None, options, policy=policy)
+            made = found if isinstance(found, Plan) else None
+        if made is not None:
+            served = max(served, simulated_peak(mix, made, planned * part, requests))
+    return planned, served
+
+
+def goodput(gpus: int, requests: int) -> None:
+    print(f"goodput: simulated, {gpus} x {H200.device.name}, Poisson arrivals.")
+    print(f"SLO = 2 x latency at batch 32 on the whole device, at least {LEAST_SLO_MS:g} ms. planned: requests/s that")
+    print(
+        "the policy accepts; served: what the simulator serves with 99 % of each model in time, the best of the plans"
+    )
+    print("for 100, 95 and 90 % of what is accepted")
+    rows = []
+    for mix, weights in MIXES.items():
+        total = sum(weights.values())
+        found = {policy: best_served(mix, policy, gpus, requests) for policy in POLICIES}
+        for policy, (planned, served) in found.items():
+            bases = (found["timeshare"][1], found["gpulet"][1])
+            gains = (f"{served / base:.2f}" if base else "-" for base in bases)
+            rows.append((mix, policy, f"{planned * total:.0f}", f"{served * total:.0f}", *gains))
+    header = ("mix", "policy", "planned/s", "served/s", "x timeshare", "x gpulet")
+    print("\n".join(table(header, rows, right=frozenset(header[2:]))))
+
+
+def exhaustive(grid: int = 5) -> None:
+    models = ("googlenet", "resnet50", "vgg16", "bert", "mobilenet_v2")
+    slos = {model: slo(model) for model in models}
+    timing = Timing(H200, slos, grid)
+    full = {model: timing.capacity(model, grid).rate for model in models}
+    options = Options(grid=grid, quantile=0.5)
+    policies = ("exhaustive", "nway+type", "nway", "gpulet")
+    print("exhaustive: computed; five models at 0, 20, 40 or 60 % of what all GPUs can serve of each: 1023 scenarios,")
+    print(
+        f"sizes in steps of {100 // grid} %. of those: scenarios among the ones that trying everything finds a plan for"
+    )
+    rows = []
+    for gpus in (1, 2):
+        found: dict[str, set[tuple[int, ...]]] = {policy: set() for policy in policies}
+        for levels in product(range(4), repeat=len(models)):
+            if not any(levels):
+                continue
+            wanted = [
+                Demand(model=model, rate=0.2 * gpus * level * full[model], slo_ms=slos[model])
+                for model, level in zip(models, levels, strict=True)
+            ]
+            for policy in policies:
+                if isinstance(plan(H200, wanted, Inventory(gpus=gpus), None, options, policy=policy), Plan):
+                    found[policy].add(levels)
+        best = found["exhaustive"]
+        for policy, got in found.items():
+            rows.append((str(gpus), policy, str(len(got)), f"{len(got & best)} ({len(got & best) / len(best):.1%})"))
+    print("\n".join(table(("GPUs", "policy", "schedulable", "of those"), rows)))
+
+
+def parvagpu_sets() -> None:
+    known, sets = parvagpu.profiles(), parvagpu.demands()
+    print("ParvaGPU S1-S6: computed from its authors' measurements on an A100 (see bench/parvagpu.py), rates without")
+    print("headroom, no interference, no memory; GPUs needed. Its own deployment needs 2 3 5 7 13 16 = 46.")
+    print(f"ms: the slowest of the six plans, best of three, on {platform.processor() or platform.machine()}")
+    rows = []
+    for policy, grid in [
+        ("exclusive", 10), ("timeshare", 10), ("selftuning", 10), ("greedy", 10), ("static", 10), ("gpulet", 10),
+        ("nway", 10), ("nway", 16), ("nway", 20),
+    ]:  # fmt: skip
+        counts, slowest = [], 0.0
+        for wanted in sets.values():
+            best = float("inf")
+            for _ in range(3):
+                start = time.perf_counter()
+                made = plan(known, wanted, Inventory(gpus=64), None, Options(grid=grid, quantile=0.5), policy=policy)
+                best = min(best, time.perf_counter() - start)
+            assert not isinstance(made, Infeasible), made.why
+            counts.append(len(made.gpus))
+            slowest = max(slowest, best)
+        name = f"{policy}, 1/{grid}" if policy == "nway" else policy
+        rows.append((name, *map(str, counts), str(sum(counts)), f"{1000 * slowest:.0f}"))
+    bound = [
+        sum(timing.fluid_ticks(d.model, d.rate) for d in wanted) / 10
+        for wanted in sets.values()
+        for timing in [Timing(known, {d.model: d.slo_ms for d in wanted}, 10)]
+    ]
+    rows.append(("fluid bound, 1/10", *(f"{value:.2f}" for value in bound), f"{sum(bound):.1f}", ""))
+    header = ("policy", *parvagpu.SETS, "all", "ms")
+    print("\n".join(table(header, rows, right=frozenset(header[1:]))))
+
+
+def types(gpus: int, requests: int) -> None:
+    print(
+        f"types: simulated, {gpus} x {H200.device.name}; as above, nway with more and more made of the workload types"
+    )
+    rows = []
+    for mix in ("opposites", "game"):
+        base = 0.0
+        for level in ("none", "tie-break", "terms", "oversubscribe"):
+            policy = "nway" if level in {"none", "tie-break"} else "nway+type"
+            planned, served = best_served(mix, policy, gpus, requests, Options(quantile=0.5, types=level))
+            base = base or served
+            total = sum(MIXES[mix].values())
+            rows.append((mix, level, f"{planned * total:.0f}", f"{served * total:.0f}", f"{served / base:.2f}"))
+    header = ("mix", "types", "planned/s", "served/s", "x none")
+    print("\n".join(table(header, rows, right=frozenset(header[2:]))))
+
+
+def main() -> None:
+    sections = ("goodput", "exhaustive", "parvagpu", "types")
+    parser = argparse.ArgumentParser(description="The planner by numbers; all of them computed or simulated.")
+    parser.add_argument("--only", default=",".join(sections), help="some of " + ", ".join(sections))
+    parser.add_argument("--gpus", type=int, default=2)
+    parser.add_argument("--requests", type=int, default=30_000, help="of each simulated run")
+    parser.add_argument("--simulate", action="store_true", help="no effect: there is nothing else here")
+    arguments = parser.parse_args()
+    chosen = arguments.only.split(",")
+    if unknown := set(chosen) - set(sections):
+        parser.error(f"--only: {', '.join(unknown)} is none of {', '.join(sections)}")
+    for section in chosen:
+        if section == "goodput":
+            goodput(arguments.gpus, arguments.requests)
+        elif section == "exhaustive":
+            exhaustive()
+        elif section == "parvagpu":
+            parvagpu_sets()
+        else:
+            types(arguments.gpus, arguments.requests)
+        print()
+
+
+if __name__ == "__main__":
+    main()

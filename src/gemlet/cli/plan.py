@@ -1,0 +1,140 @@
+"""``gemlet plan``: which models go on which gpu-lets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gemlet.cli import options
+
+if TYPE_CHECKING:
+    from gemlet.serve.planner import Infeasible, Plan
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+TYPES = ("none", "tie-break", "terms", "oversubscribe")
+
+
+def _list_policies(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if not wanted:
+        return
+    from gemlet.monitor.tables import table
+    from gemlet.serve.planner import POLICIES
+
+    click.echo("\n".join(table(("policy", "what it does"), [(name, entry.line) for name, entry in POLICIES.items()])))
+    context.exit()
+
+
+@click.command("plan")
+@click.argument("demands", type=_FILE)
+@click.option("--profiles", type=_FILE, help="Profile file; default: the demand file's, else a modelled H200.")
+@click.option("--policy", metavar="NAME", help="How to plan; `gemlet plan --policies` lists them.")
+@click.option("--gpus", type=int, metavar="N", help="Devices of the profiled kind.")
+@click.option("--memory", type=options.Size(), help="Of each device, in place of the profile's figure.")
+@click.option("--grid", type=int, metavar="N", help="Shares are multiples of 1/N.")
+@click.option("--quantile", type=float, metavar="Q", help="Plan for this quantile of seconds; 0.5: the mean.")
+@click.option(
+    "--types", type=click.Choice(["none", "tie-break", "terms", "oversubscribe"]), help="Use of workload types."
+)
+@click.option("--executor", type=click.Choice(["green", "mps"]), help="A process a device, or a process a gpu-let.")
+@click.option("--previous", type=_FILE, help="Plan to stay near: JSON, or glet's ModelList.txt.")
+@click.option("--svg", type=_FILE, help="Also draw the plan into this file.")
+@click.option("--why", is_flag=True, help="Say why each gpu-let has its size, batch and neighbours.")
+@click.option(
+    "--policies", is_flag=True, is_eager=True, expose_value=False, callback=_list_policies,
+    help="List the policies and stop.",
+)  # fmt: skip
+@options.output("table", "json", "glet", "rates")
+def command(
+    demands: Path,
+    *,
+    profiles: Path | None,
+    previous: Path | None,
+    svg: Path | None,
+    why: bool,
+    output: str,
+    memory: int | None,
+    gpus: int | None,
+    policy: str | None,
+    **changed: object,
+) -> int:
+    """Place the models of DEMANDS (a TOML file, or glet's rates.csv) on gpu-lets.
+
+    Exits with 1 if there is no plan, and says why. No GPU is needed: a plan rests on profiles. -o glet prints a
+    ModelList.txt; -o rates does not plan but prints the demands as a rates.csv.
+    """
+    import msgspec
+
+    from gemlet.cli.main import print_error
+    from gemlet.serve import files, glet_files, picture
+    from gemlet.serve.planner import Infeasible, Inventory, plan
+
+    service = files.load_service(demands)
+    if output == "rates":
+        click.echo(glet_files.render_rates(service.demands), nl=False)
+        return 0
+    chosen = profiles or (demands.parent / service.profiles if service.profiles else None)
+    known = files.load_profiles(chosen)
+    if not known.measured:
+        click.echo(f"gemlet: the profiles are {known.origin}, not measured here: {known.note}", err=True)
+    made = plan(
+        known,
+        service.demands,
+        Inventory(gpus=service.gpus if gpus is None else gpus, memory_mib=memory / 1024**2 if memory else None),
+        files.load_plan(previous, known, service.demands) if previous else None,
+        msgspec.structs.replace(service.options, **{key: value for key, value in changed.items() if value is not None}),
+        policy=policy or service.policy,
+    )
+    if output == "json":
+        click.echo(msgspec.json.format(msgspec.json.encode(made), indent=1).decode())
+    if isinstance(made, Infeasible):
+        print_error(f"no plan: {'; '.join(made.why)}", _advice(made))
+        return 1
+    if svg:
+        files.write_text(svg, picture.svg(made))
+    if output == "glet":
+        if any(abs(100 * let.sm - round(100 * let.sm)) > 1e-6 for gpu in made.gpus for let in gpu.lets):
+            click.echo("gemlet: shares are rounded down to whole percent; --grid 20 avoids it", err=True)
+        click.echo(glet_files.render_model_list(made), nl=False)
+    elif output == "table":
+        click.echo("\n".join(_text(made, why=why)))
+    return 0
+
+
+def _advice(made: Infeasible) -> str:
+    if made.needed:
+        return f"--gpus {made.needed} would do; or relax an SLO, or another policy (`gemlet plan --policies`)"
+    return "relax an SLO, add GPUs, or try another policy (`gemlet plan --policies`)"
+
+
+def _text(made: Plan, *, why: bool) -> list[str]:
+    from gemlet.config.share import format_share
+    from gemlet.monitor.tables import table
+    from gemlet.serve import picture
+
+    header = ("GPU", "SM", "model", "rate/s", "of", "batch", "latency", "worst", "SLO", "slower")
+    rows = [
+        (
+            str(gpu.index),
+            format_share(let.sm) if not number else "",
+            task.model,
+            f"{task.rate:.6g}",
+            f"{task.capacity:.6g}",
+            str(task.batch),
+            f"{task.latency_ms:.3g} ms",
+            f"{task.worst_ms:.3g} ms",
+            f"{task.slo_ms:g} ms",
+            f"{task.alpha - 1:.1%}",
+        )
+        for gpu in made.gpus
+        for let in gpu.lets
+        for number, task in enumerate(let.tasks)
+    ]
+    lines = [picture.title(made), "", *picture.lines(made), ""]
+    lines += table(header, rows, right=frozenset(header) - {"model"})
+    if why:
+        for gpu in made.gpus:
+            for let in gpu.lets:
+                lines += ["", f"GPU {gpu.index}, {picture.names(let)}:", *(f"  {reason}" for reason in let.why)]
+    return lines + [f"note: {note}" for note in made.notes]

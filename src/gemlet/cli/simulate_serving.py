@@ -1,0 +1,137 @@
+"""``gemlet simulate --serve``: how a plan would serve, in virtual time."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gemlet.errors import ConfigError, GemletError
+from gemlet.monitor.tables import table
+from gemlet.serve import arrivals, files, peak, picture, simulator
+from gemlet.serve.planner import Infeasible, Inventory, plan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gemlet.serve.demand_file import Service
+    from gemlet.serve.planner import Plan
+    from gemlet.serve.profiles import Profiles
+    from gemlet.serve.simulator import Outcome
+
+SCHEMA = 1
+PEAK_SECONDS = 10.0  # each step of a search runs at most so long
+
+
+class NoPlan(GemletError):
+    exit_code = 1
+
+
+def run(
+    path: Path, *, given: Path | None, policy: str | None, seconds: float | None, find_peak: bool, output: str
+) -> None:
+    """Plans for the file's demands (or takes a ``given`` plan), simulates, and prints what became of the requests."""
+    service = files.load_service(path)
+    known = files.load_profiles(path.parent / service.profiles if service.profiles else None)
+    made = planned(service, known, policy) if given is None else files.load_plan(given, known, service.demands)
+    for model in sorted({task.model for task in made.tasks()} - set(known.models)):
+        raise ConfigError(f"no profile of model {model!r}, which the plan has", path=str(given))
+    length = seconds or service.seconds
+    outcome = simulate(service, made, known, length)
+    highest = (
+        peak.highest(
+            lambda times: simulate(service, made, known, min(length, PEAK_SECONDS), times).worst_attainment >= peak.GOAL
+        )
+        if find_peak
+        else None
+    )
+    if output == "json":
+        import json
+
+        click.echo(json.dumps(document(made, outcome, highest), indent=2))
+    else:
+        click.echo("\n".join(text(made, outcome, highest)))
+
+
+def planned(service: Service, known: Profiles, policy: str | None) -> Plan:
+    """The plan for a service. Raises NoPlan."""
+    made = plan(
+        known, service.demands, Inventory(gpus=service.gpus), None, service.options, policy=policy or service.policy
+    )
+    if isinstance(made, Infeasible):
+        raise NoPlan(f"no plan: {'; '.join(made.why)}", hint="`gemlet plan` shows what would do")
+    return made
+
+
+def simulate(service: Service, made: Plan, known: Profiles, seconds: float, times: float = 1.0) -> Outcome:
+    """One run with all rates multiplied by ``times``."""
+    streams = {}
+    for number, model in enumerate(service.models):
+        draw = arrivals.gaps(model.spread, model.demand.variation, random.Random(f"{service.seed}/{number}"))
+        streams[model.demand.model] = arrivals.times(arrivals.Scaled(model.rate, times), draw, seconds)
+    slos = {demand.model: demand.slo_ms for demand in service.demands}
+    return simulator.simulate(made, known, streams, slos, seconds, seed=service.seed)
+
+
+def document(made: Plan, outcome: Outcome, highest: float | None) -> dict[str, Any]:
+    """What -o json prints."""
+    return {
+        "schema": SCHEMA,
+        "simulated": True,
+        "profiles": made.origin,
+        "device": made.device,
+        "policy": made.policy,
+        "gpus": len(made.gpus),
+        "seconds": outcome.seconds,
+        "attainment": outcome.attainment,
+        "goodput": outcome.goodput,
+        "highest_rate": highest,
+        "models": {
+            name: {
+                "sent": tally.sent,
+                "in_time": tally.in_time,
+                "dropped": tally.dropped,
+                "attainment": tally.attainment,
+                "goodput": tally.in_time / outcome.seconds,
+                "slo_ms": tally.slo_ms,
+                **{f"p{100 * q:g}_ms": tally.percentile(q) for q in (0.5, 0.9, 0.95, 0.99)},
+            }
+            for name, tally in outcome.models.items()
+        },
+    }
+
+
+def text(made: Plan, outcome: Outcome, highest: float | None) -> list[str]:
+    """What people read."""
+    header = ("model", "sent", "goodput/s", "in time", "dropped", "late", "p50", "p90", "p95", "p99", "SLO")
+    rows = []
+    for name, tally in outcome.models.items():
+        ranks = [tally.percentile(q) for q in (0.5, 0.9, 0.95, 0.99)]
+        late = len(tally.latencies) - tally.in_time
+        rows.append(
+            (
+                name,
+                str(tally.sent),
+                f"{tally.in_time / outcome.seconds:.1f}",
+                f"{tally.attainment:.2%}",
+                str(tally.dropped),
+                str(late),
+                *("-" if value is None else f"{value:.2f} ms" for value in ranks),
+                f"{tally.slo_ms:g} ms",
+            )
+        )
+    lines = [
+        f"simulated, virtual time: {outcome.seconds:g} s; {picture.title(made)}",
+        "",
+        *picture.lines(made),
+        "",
+        *table(header, rows, right=frozenset(header) - {"model"}),
+        "",
+        f"in time: {outcome.attainment:.2%} of all requests; goodput {outcome.goodput:.1f} requests/s",
+    ]
+    if highest is not None:
+        lines.append(
+            f"this plan has {peak.GOAL:.0%} of each model's requests in time up to {highest:.3g} x these rates"
+        )
+    return lines

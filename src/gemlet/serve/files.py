@@ -1,0 +1,65 @@
+"""Reads the files of serving: the only module here that opens any."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gemlet.errors import ConfigError
+from gemlet.serve import demand_file, glet_files, modelled, profiles
+from gemlet.serve.planner.model import Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from gemlet.serve.demand_file import Service
+    from gemlet.serve.planner.model import Demand
+    from gemlet.serve.profiles import Profiles
+
+MAX_BYTES = 64 * 1024**2  # a trace of a month in seconds has 20 MB
+
+
+def read_text(path: Path) -> str:
+    """The whole file. Raises ConfigError."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise ConfigError(f"larger than {MAX_BYTES} bytes", path=str(path))
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", path=str(path), hint="check the spelling") from None
+    except UnicodeDecodeError:
+        raise ConfigError("not valid UTF-8", path=str(path), hint="save the file as UTF-8") from None
+
+
+def load_service(path: Path) -> Service:
+    """A demand file in TOML, or glet's rates.csv. Raises ConfigError."""
+    text = read_text(path)
+    if path.suffix != ".toml":
+        return demand_file.of_demands(glet_files.parse_rates(text, str(path)))
+    return demand_file.parse(text, str(path), lambda name: read_text(path.parent / name))
+
+
+def load_profiles(path: Path | None) -> Profiles:
+    """The profiles in a file; without one the modelled H200. Raises ConfigError."""
+    return modelled.h200() if path is None else profiles.parse(read_text(path), str(path))
+
+
+def load_plan(path: Path, known: Profiles, demands: Sequence[Demand]) -> Plan:
+    """A plan that `gemlet plan -o json` wrote, or glet's ModelList.txt. Raises ConfigError."""
+    text = read_text(path)
+    if not text.lstrip().startswith("{"):
+        return glet_files.parse_model_list(text, str(path), known, demands)
+    try:
+        return msgspec.json.decode(text, type=Plan)
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"not a plan: {error}", path=str(path), hint="gemlet plan -o json writes one") from None
+
+
+def write_text(path: Path, text: str) -> None:
+    """Raises ConfigError if it cannot be written."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot be written: {error.strerror}", path=str(path)) from None

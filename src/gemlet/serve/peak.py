@@ -1,0 +1,31 @@
+"""The highest rate at which a service still meets its SLOs, by bisection."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+GOAL = 0.99  # of all requests within their SLO, the usual figure of the field
+
+
+def highest(holds: Callable[[float], bool], *, start: float = 1.0, steps: int = 7, limit: float = 1e6) -> float:
+    """The largest multiplier found for which ``holds``, 0.0 if none down to start / 1000.
+
+    Doubles or halves from ``start`` until the edge is enclosed, then halves the interval ``steps`` times: the result is
+    within 2**-steps of the edge if there is one edge only.
+    """
+    low, high = 0.0, start
+    while high < limit and holds(high):
+        low, high = high, 2 * high
+    if low == 0.0:
+        low = start / 2
+        while not holds(low):
+            high, low = low, low / 2
+            if low < start / 1000:
+                return 0.0
+    for _ in range(steps):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low

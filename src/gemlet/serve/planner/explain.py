@@ -1,0 +1,72 @@
+"""Why each gpu-let is as it is, in sentences: its size, its turns, its neighbours."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gemlet.serve.planner.draft import Draft, DraftGpu, DraftLet
+
+
+def explain(draft: Draft) -> None:
+    """Adds sentences to every gpu-let of the draft."""
+    for gpu in draft.gpus:
+        for let in gpu:
+            if let.rates:
+                let.why += [_size(draft, let, gpu), *_turns(draft, let, gpu), _neighbours(draft, let, gpu)]
+
+
+def percent(draft: Draft, ticks: int) -> str:
+    return f"{100 * ticks / draft.grid:.4g}%"
+
+
+def _size(draft: Draft, let: DraftLet, gpu: DraftGpu) -> str:
+    timing = draft.timing
+    size = percent(draft, let.ticks)
+    if len(let.rates) > 1:
+        return f"{size}: shared, because these rates are too small for a gpu-let each"
+    ((model, rate),) = let.rates.items()
+    others = [other for other in gpu if other is not let and other.rates]
+    alpha = draft.alpha(model, others, let.ticks)
+    can = timing.capacity(model, let.ticks, alpha).rate
+    if let.ticks > 1 and timing.capacity(model, let.ticks - 1, alpha).rate < rate:
+        less = timing.capacity(model, let.ticks - 1, alpha).rate
+        return (
+            f"{size}: the least that serves {rate:.4g} requests/s (up to {can:.4g});"
+            f" {percent(draft, let.ticks - 1)} would serve {less:.4g}"
+        )
+    if let.ticks == timing.target(model):
+        return (
+            f"{size}: most requests for each SM ({can:.4g}/s here), so this size is the cheapest way to serve {model}"
+        )
+    if let.ticks == draft.grid:
+        return f"{size}: the whole device, which serves up to {can:.4g} requests/s"
+    return f"{size}: what was free here; serves up to {can:.4g} requests/s of which {rate:.4g} are planned"
+
+
+def _turns(draft: Draft, let: DraftLet, gpu: DraftGpu) -> list[str]:
+    how = draft.serve(let, [other for other in gpu if other is not let and other.rates])
+    assert how is not None
+    lines = []
+    for model, batch, latency in zip(let.rates, how.batches, how.latencies, strict=True):
+        worst = how.duty_ms + latency
+        lines.append(
+            f"{model}: a batch of {batch} takes {latency:.3g} ms; who just missed one waits"
+            f" {worst:.3g} of {draft.timing.slos[model]:g} ms"
+        )
+    return lines
+
+
+def _neighbours(draft: Draft, let: DraftLet, gpu: DraftGpu) -> str:
+    others = [other for other in gpu if other is not let and other.rates]
+    if not others:
+        return "no neighbours"
+    names = ", ".join(f"{' and '.join(other.rates)} ({percent(draft, other.ticks)})" for other in others)
+    if draft.alone:
+        reason = "interference is left out" if not draft.options.interference else "the profile has no interference"
+        return f"beside {names}; {reason}"
+    slow = max(draft.alpha(model, others, let.ticks) for model in let.rates)
+    kind = " by the worst neighbour possible" if draft.options.types in {"none", "tie-break"} else ""
+    over = sum(other.ticks for other in others) + let.ticks - draft.grid
+    extra = f"; SMs are shared: {percent(draft, over)} more than the device has" if over > 0 else ""
+    return f"beside {names}: up to {slow - 1:.1%} slower{kind}{extra}"

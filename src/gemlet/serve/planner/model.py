@@ -1,0 +1,112 @@
+"""What goes into a planner and what comes out: plain data, in JSON too."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+SCHEMA = 1
+Types = Literal["none", "tie-break", "terms", "oversubscribe"]
+Executor = Literal["green", "mps"]
+
+
+class Demand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One model to serve. ``rate`` in requests/s; ``variation`` of the gaps between them, 1 for Poisson."""
+
+    model: str
+    rate: float
+    slo_ms: float
+    variation: float = 1.0
+
+
+class Inventory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Devices of the profiled kind. ``memory_mib`` None takes the profile's figure."""
+
+    gpus: int
+    memory_mib: float | None = None
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How to plan.
+
+    grid: shares are multiples of 1/grid; 0 takes what the device can split. quantile: plan for this quantile of the
+    requests that come in a second, given rate and variation; 0.5 plans for the rate itself. executor: one process for a
+    whole device that holds a model's weights once (green contexts), or one process a gpu-let (MPS). max_models: at most
+    so many models take turns on one gpu-let. interference: count on neighbours slowing each other down. types: what is
+    made of the workload types (see nway.py). oversubscription: the largest sum of shares with types = oversubscribe.
+    usable_memory: the part of a device's memory that a plan may fill.
+    """
+
+    grid: int = 0
+    quantile: float = 0.99
+    executor: Executor = "green"
+    max_models: int = 3
+    interference: bool = True
+    types: Types = "terms"
+    oversubscription: float = 1.3
+    usable_memory: float = 0.9
+    effort: int = 8_000  # work spent on local search, in judgements of a gpu-let; eight thousand take some 50 ms
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """One model on one gpu-let.
+
+    rate: requests/s routed here; capacity: what it could take here. latency_ms: of one planned batch, neighbours
+    included; worst_ms: of a request that just missed a batch; it is within slo_ms. alpha: slow-down by the neighbours.
+    """
+
+    model: str
+    rate: float
+    capacity: float
+    batch: int
+    latency_ms: float
+    worst_ms: float
+    slo_ms: float
+    alpha: float
+
+
+class Let(msgspec.Struct, frozen=True, kw_only=True):
+    """A gpu-let: a share of one device's SMs. ``duty_ms``: every task has its turn once in this time."""
+
+    sm: float
+    duty_ms: float
+    occupancy: float
+    tasks: tuple[Task, ...]
+    why: tuple[str, ...] = ()
+
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+    index: int
+    memory_mib: float
+    lets: tuple[Let, ...]
+
+    @property
+    def sm(self) -> float:
+        """Sum of the shares."""
+        return sum(let.sm for let in self.lets)
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, tag="plan", tag_field="result"):
+    """Models on gpu-lets. ``origin`` is that of the profiles: a plan of modelled profiles is a modelled plan."""
+
+    policy: str
+    device: str
+    origin: str
+    gpus: tuple[Gpu, ...]
+    demands: tuple[Demand, ...]
+    notes: tuple[str, ...] = ()
+    kept: bool = False
+    schema: int = SCHEMA
+
+    def tasks(self) -> list[Task]:
+        return [task for gpu in self.gpus for let in gpu.lets for task in let.tasks]
+
+
+class Infeasible(msgspec.Struct, frozen=True, kw_only=True, tag="infeasible", tag_field="result"):
+    """No plan. ``why`` has one sentence for each reason; ``needed``: GPUs that would do, where that is known."""
+
+    policy: str
+    why: tuple[str, ...]
+    needed: int | None = None
+    schema: int = SCHEMA

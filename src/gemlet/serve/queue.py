@@ -1,0 +1,209 @@
+"""Requests on their way to gpu-lets: admission, routing, batching, early drop. Times are given, in milliseconds.
+
+One queue a model, for all gpu-lets that serve it: a gpu-let that is free takes its next batch when it can run it, so a
+request is bound as late as possible. Among free gpu-lets the one that is furthest behind its planned rate goes first.
+On a gpu-let with several models the most urgent one has its turn: the one whose oldest request must start soonest.
+
+A batch is as large as planned, or larger if the gpu-let has one model only and the oldest request can bear it. A
+request that could not be answered in time even if it started now, in the batch that would be formed, is dropped at once
+and its sender told so: serving it would make those behind it late as well.
+
+The same code runs live and in the simulator; who calls it moves the time and does the work.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gemlet.serve.planner.model import Plan
+
+# Milliseconds that a batch of a model takes on a gpu-let of this share, as the caller expects it, neighbours included.
+Expect = Callable[["Place", int], float]
+SLACK_MS = 1e-9
+
+
+@dataclass(slots=True)
+class Request:
+    """One request; times in milliseconds of the caller's clock. ``payload`` is the caller's own."""
+
+    model: str
+    arrived: float
+    deadline: float
+    payload: Any = None
+
+
+@dataclass(slots=True)
+class Place:
+    """A model on a gpu-let: its planned batch and rate (requests/s), and what it took so far over that rate."""
+
+    let: LetState
+    model: str
+    batch: int
+    rate: float
+    alpha: float
+    credit: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class LetState:
+    """A gpu-let at work. ``running``: the batch it executes, or None."""
+
+    gpu: int
+    number: int
+    sm: float
+    places: dict[str, Place] = field(default_factory=dict)
+    running: Batch | None = None
+    retired: bool = False
+
+
+@dataclass(slots=True)
+class Batch:
+    """Requests to execute together, now."""
+
+    place: Place
+    requests: list[Request]
+    started: float
+
+    @property
+    def let(self) -> LetState:
+        return self.place.let
+
+
+@dataclass(slots=True, frozen=True)
+class Drop:
+    """A request that will not be served, and the reason to tell its sender."""
+
+    request: Request
+    reason: str
+
+
+class Dispatcher:
+    """The queues of one plan. Every request comes out exactly once: in a batch, or as a drop.
+
+    expect: how long a batch will take; max_batch: the largest a model may have, planned or not; drop: False serves
+    late rather than never.
+    """
+
+    def __init__(self, plan: Plan, expect: Expect, max_batch: Callable[[str], int], *, drop: bool = True) -> None:
+        self._expect = expect
+        self._max_batch = max_batch
+        self._drop = drop
+        self.queues: dict[str, deque[Request]] = {}
+        self.lets: list[LetState] = []
+        self._places: dict[str, list[Place]] = {}
+        self._drops: list[Drop] = []
+        self.adopt(plan)
+
+    def adopt(self, plan: Plan) -> None:
+        """Replaces the plan. What waits goes on waiting, for the new gpu-lets; what runs ends where it runs."""
+        for let in self.lets:
+            let.retired = True
+        self.lets = []
+        self._places = {}
+        for gpu in plan.gpus:
+            for number, planned in enumerate(gpu.lets):
+                let = LetState(gpu.index, number, planned.sm)
+                for task in planned.tasks:
+                    place = Place(let, task.model, task.batch, task.rate, task.alpha)
+                    let.places[task.model] = place
+                    self._places.setdefault(task.model, []).append(place)
+                self.lets.append(let)
+        for model in self._places:
+            self.queues.setdefault(model, deque())
+        for model, queue in self.queues.items():
+            if model not in self._places:
+                self._drops += [Drop(request, f"the new plan does not serve {model}") for request in queue]
+                queue.clear()
+
+    def submit(self, request: Request) -> None:
+        """Puts a request in its queue; one that no gpu-let serves is dropped."""
+        if request.model in self._places:
+            self.queues[request.model].append(request)
+        else:
+            self._drops.append(Drop(request, f"no gpu-let serves {request.model}"))
+
+    def start(self, now: float) -> Iterator[Batch]:
+        """Batches to execute now, each on a gpu-let that was free and is not any more."""
+        for model in [model for model in self._places if self.queues[model]]:
+            for place in self._free(model):
+                if not self.queues[model]:
+                    break
+                if place.let.running is None:
+                    batch = self._next(place.let, now)
+                    if batch is not None:
+                        yield batch
+
+    def finish(self, batch: Batch, now: float) -> Iterator[Batch]:
+        """The batch is done; what its gpu-let executes next, if anything."""
+        batch.let.running = None
+        if not batch.let.retired:
+            following = self._next(batch.let, now)
+            if following is not None:
+                yield following
+
+    def drops(self) -> list[Drop]:
+        """Requests dropped since the last call."""
+        dropped, self._drops = self._drops, []
+        return dropped
+
+    def abandon(self, reason: str) -> list[Drop]:
+        """Gives up whatever still waits, for the end of a server."""
+        for queue in self.queues.values():
+            self._drops += [Drop(request, reason) for request in queue]
+            queue.clear()
+        return self.drops()
+
+    def _free(self, model: str) -> list[Place]:
+        free = [place for place in self._places[model] if place.let.running is None]
+        return sorted(free, key=lambda place: place.credit) if len(free) > 1 else free
+
+    def _next(self, let: LetState, now: float) -> Batch | None:
+        while True:
+            place = self._most_urgent(let)
+            if place is None:
+                return None
+            batch = self._form(place, now)
+            if batch is not None:
+                let.running = batch
+                return batch
+
+    def _most_urgent(self, let: LetState) -> Place | None:
+        waiting = [place for place in let.places.values() if self.queues[place.model]]
+        if len(waiting) < 2:
+            return waiting[0] if waiting else None
+        return min(waiting, key=self._latest_start)
+
+    def _latest_start(self, place: Place) -> float:
+        queue = self.queues[place.model]
+        return queue[0].deadline - self._expect(place, min(len(queue), place.batch))
+
+    def _form(self, place: Place, now: float) -> Batch | None:
+        """The next batch of this model here, or None if all that waits is too late."""
+        queue = self.queues[place.model]
+        size = min(len(queue), place.batch)
+        while self._drop and queue and queue[0].deadline + SLACK_MS < now + self._expect(place, size):
+            self._drops.append(Drop(queue.popleft(), "its deadline could not be met"))
+            size = min(len(queue), place.batch)
+        if not queue:
+            return None
+        if len(place.let.places) == 1 and len(queue) > size:
+            size = self._stretch(place, size, now)
+        requests = [queue.popleft() for _ in range(size)]
+        place.credit += size / place.rate if place.rate > 0 else 0.0
+        return Batch(place, requests, now)
+
+    def _stretch(self, place: Place, size: int, now: float) -> int:
+        """A larger batch than planned, as far as the oldest request can bear it: how a burst is caught up with."""
+        queue = self.queues[place.model]
+        low, high = size, min(len(queue), self._max_batch(place.model))
+        while low < high:
+            middle = (low + high + 1) // 2
+            if now + self._expect(place, middle) <= queue[0].deadline:
+                low = middle
+            else:
+                high = middle - 1
+        return low

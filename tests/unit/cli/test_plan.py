@@ -1,0 +1,133 @@
+"""`gemlet plan` and `gemlet simulate --serve` as commands."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gemlet.cli import main
+from gemlet.serve.planner import POLICIES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DEMANDS = """
+duration = "1s"
+[[model]]
+name = "resnet50"
+slo = "10ms"
+rate = 2000
+[[model]]
+name = "dlrm"
+slo = "5ms"
+rate = 3000
+"""
+
+
+@pytest.fixture
+def demands(tmp_path: Path) -> Path:
+    path = tmp_path / "demands.toml"
+    path.write_text(DEMANDS)
+    return path
+
+
+def ran(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    code = main.run([str(argument) for argument in arguments])
+    return code, *capsys.readouterr()
+
+
+def test_a_plan_in_words_says_what_it_rests_on(capsys: pytest.CaptureFixture[str], demands: Path) -> None:
+    code, out, err = ran(capsys, "plan", demands, "--why")
+    assert code == 0
+    assert "(modelled)" in out
+    assert "the profiles are modelled, not measured" in err
+    assert "resnet50" in out
+    assert "who just missed one waits" in out
+
+
+def test_a_plan_as_json(capsys: pytest.CaptureFixture[str], demands: Path) -> None:
+    code, out, _ = ran(capsys, "plan", demands, "-o", "json")
+    document = json.loads(out)
+    assert code == 0
+    assert (document["schema"], document["result"], document["origin"]) == (1, "plan", "modelled")
+    assert sum(let["sm"] for gpu in document["gpus"] for let in gpu["lets"]) <= 1
+
+
+def test_no_plan_exits_with_1_and_says_why(capsys: pytest.CaptureFixture[str], demands: Path) -> None:
+    code, out, err = ran(capsys, "plan", demands, "--policy", "exclusive", "-o", "json")
+    assert code == 1
+    assert json.loads(out)["result"] == "infeasible"
+    assert "error: no plan: 2 GPUs are needed, there is 1" in err
+    assert "hint: --gpus 2 would do" in err
+    assert ran(capsys, "plan", demands, "--policy", "exclusive", "--gpus", 2)[0] == 0
+
+
+def test_glets_files_go_in_and_out(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    rates, models = tmp_path / "rates.csv", tmp_path / "ModelList.txt"
+    rates.write_text("2\n7,2000,108,\n9,500,142,\n")
+    code, out, _ = ran(capsys, "plan", rates, "-o", "glet", "--policy", "gpulet")
+    assert code == 0
+    models.write_text(out)
+    assert ran(capsys, "plan", rates, "-o", "rates")[1] == rates.read_text()
+    code, served, _ = ran(capsys, "simulate", "--serve", rates, "--plan", models, "--duration", "1s", "-o", "json")
+    assert code == 0
+    assert json.loads(served)["attainment"] > 0.99
+    code, again, _ = ran(capsys, "plan", rates, "-o", "glet", "--policy", "static", "--previous", models)
+    assert code == 0
+    assert {line.split(",")[1] for line in again.splitlines()} == {line.split(",")[1] for line in out.splitlines()}
+
+
+def test_a_picture(capsys: pytest.CaptureFixture[str], demands: Path, tmp_path: Path) -> None:
+    assert ran(capsys, "plan", demands, "--svg", tmp_path / "plan.svg")[0] == 0
+    assert (tmp_path / "plan.svg").read_text().startswith("<svg")
+
+
+def test_the_list_of_policies(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = ran(capsys, "plan", "--policies")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()[1:]] == list(POLICIES)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--policy", "nwya"], "did you mean nway?"),
+        (["--quantile", "2"], "quantile 2"),
+        (["--gpus", "0"], "0 GPUs"),
+        (["--grid", "1000"], "grid 1000"),
+        (["--profiles", "/nonexistent.json"], "/nonexistent.json: cannot be read"),
+        (["--previous", "/nonexistent.json"], "/nonexistent.json: cannot be read"),
+    ],
+)
+def test_mistakes(capsys: pytest.CaptureFixture[str], demands: Path, arguments: list[str], message: str) -> None:
+    code, out, err = ran(capsys, "plan", demands, *arguments)
+    assert code in {2, 125}
+    assert out == ""
+    assert message in err
+
+
+def test_simulated_serving_says_simulated(capsys: pytest.CaptureFixture[str], demands: Path) -> None:
+    code, out, _ = ran(capsys, "simulate", "--serve", demands)
+    assert code == 0
+    assert out.startswith("simulated, virtual time: 1 s")
+    assert "p99" in out
+
+
+def test_simulated_serving_as_json(capsys: pytest.CaptureFixture[str], demands: Path) -> None:
+    code, out, _ = ran(capsys, "simulate", "--serve", demands, "-o", "json", "--duration", "500ms", "--peak")
+    document = json.loads(out)
+    assert code == 0
+    assert (document["schema"], document["simulated"], document["profiles"]) == (1, True, "modelled")
+    assert document["seconds"] == 0.5
+    assert document["models"]["resnet50"]["sent"] == pytest.approx(1000, rel=0.2)
+    assert document["highest_rate"] > 0.5
+
+
+def test_simulate_wants_one_file(capsys: pytest.CaptureFixture[str], demands: Path) -> None:
+    assert ran(capsys, "simulate")[0] == 2
+    assert ran(capsys, "simulate", demands, "--serve", demands)[0] == 2
+    assert ran(capsys, "simulate", "--serve", demands, "--policy", "exclusive")[0] == 1
+    demands.with_name("list.txt").write_text("0,50,0,nobody,1,1\n")
+    assert ran(capsys, "simulate", "--serve", demands, "--plan", demands.with_name("list.txt"))[0] == 125

@@ -1,0 +1,210 @@
+"""The queues, in explicit time: what waits, what runs, what is dropped."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gemlet.serve.planner import Gpu, Let, Plan, Task
+from gemlet.serve.queue import Batch, Dispatcher, Place, Request
+
+
+def task(model: str, rate: float = 100, batch: int = 4, slo: float = 100) -> Task:
+    return Task(model=model, rate=rate, capacity=rate, batch=batch, latency_ms=10, worst_ms=20, slo_ms=slo, alpha=1.0)
+
+
+def plan_of(*lets: tuple[float, tuple[Task, ...]]) -> Plan:
+    """One GPU with these gpu-lets."""
+    planned = tuple(Let(sm=sm, duty_ms=20, occupancy=1, tasks=tasks) for sm, tasks in lets)
+    return Plan(
+        policy="test", device="d", origin="modelled", gpus=(Gpu(index=0, memory_mib=0, lets=planned),), demands=()
+    )
+
+
+def ten_ms(place: Place, batch: int) -> float:
+    """10 ms, however many."""
+    return 10.0
+
+
+def linear(place: Place, batch: int) -> float:
+    return 10.0 * batch
+
+
+def send(queues: Dispatcher, model: str, now: float, slo: float = 100, count: int = 1) -> list[Batch]:
+    for number in range(count):
+        queues.submit(Request(model, now, now + slo, number))
+    return list(queues.start(now))
+
+
+def payloads(batch: Batch) -> list[object]:
+    return [request.payload for request in batch.requests]
+
+
+def test_an_idle_gpu_let_starts_at_once() -> None:
+    queues = Dispatcher(plan_of((1.0, (task("a"),))), ten_ms, lambda _: 8)
+    (batch,) = send(queues, "a", 5.0)
+    assert batch.started == 5.0
+    assert payloads(batch) == [0]
+
+
+def test_what_comes_meanwhile_makes_the_next_batch_in_order() -> None:
+    queues = Dispatcher(plan_of((1.0, (task("a"),))), linear, lambda _: 8)
+    (first,) = send(queues, "a", 0)
+    assert send(queues, "a", 1, count=3) == []
+    (second,) = queues.finish(first, 10)
+    assert payloads(second) == [0, 1, 2]
+    assert list(queues.finish(second, 40)) == []
+
+
+def test_a_batch_is_stretched_as_far_as_the_oldest_can_bear() -> None:
+    queues = Dispatcher(plan_of((1.0, (task("a", batch=2),))), linear, lambda _: 64)
+    (first,) = send(queues, "a", 0)
+    send(queues, "a", 0, slo=75, count=20)
+    (second,) = queues.finish(first, 10)
+    assert len(second.requests) == 6  # 65 ms are left: 60 fit
+    assert queues.drops() == []
+
+
+def test_never_beyond_the_largest_batch() -> None:
+    queues = Dispatcher(plan_of((1.0, (task("a", batch=2),))), ten_ms, lambda _: 3)
+    (first,) = send(queues, "a", 0, count=9)
+    assert len(first.requests) == 3
+    (second,) = queues.finish(first, 10)
+    assert len(second.requests) == 3
+
+
+def test_who_would_be_late_is_dropped_so_that_the_next_are_not() -> None:
+    queues = Dispatcher(plan_of((1.0, (task("a", batch=2),))), linear, lambda _: 2)
+    (first,) = send(queues, "a", 0)
+    queues.submit(Request("a", 0, 25, "tight"))
+    queues.submit(Request("a", 0, 90, "fine"))
+    queues.submit(Request("a", 0, 90, "fine too"))
+    (second,) = queues.finish(first, 10)  # a batch of two takes 20: done at 30, too late for the first
+    assert payloads(second) == ["fine", "fine too"]
+    assert [(drop.request.payload, drop.reason) for drop in queues.drops()] == [
+        ("tight", "its deadline could not be met")
+    ]
+    assert queues.drops() == []
+
+
+def test_without_dropping_late_is_better_than_never() -> None:
+    queues = Dispatcher(plan_of((1.0, (task("a"),))), ten_ms, lambda _: 4, drop=False)
+    (batch,) = send(queues, "a", 0, slo=1)
+    assert len(batch.requests) == 1
+    assert queues.drops() == []
+
+
+def test_a_model_that_nobody_serves() -> None:
+    queues = Dispatcher(plan_of((1.0, (task("a"),))), ten_ms, lambda _: 4)
+    assert send(queues, "b", 0) == []
+    (drop,) = queues.drops()
+    assert "no gpu-let serves b" in drop.reason
+
+
+def test_on_a_shared_gpu_let_the_most_urgent_model_is_next() -> None:
+    queues = Dispatcher(plan_of((1.0, (task("a"), task("b"), task("c")))), ten_ms, lambda _: 4)
+    (running,) = send(queues, "a", 0)
+    send(queues, "a", 1, slo=500)
+    send(queues, "b", 2, slo=100)
+    send(queues, "c", 3, slo=50)
+    order = []
+    now = 10.0
+    while True:
+        following = list(queues.finish(running, now))
+        if not following:
+            break
+        (running,) = following
+        order.append(running.place.model)
+        now += 10
+    assert order == ["c", "b", "a"]
+
+
+def test_a_shared_gpu_let_keeps_to_planned_batches() -> None:
+    queues = Dispatcher(plan_of((1.0, (task("a", batch=2), task("b")))), ten_ms, lambda _: 64)
+    (running,) = send(queues, "b", 0)
+    send(queues, "a", 0, count=10)
+    (batch,) = queues.finish(running, 10)
+    assert len(batch.requests) == 2  # a longer turn would make b late
+
+
+def test_free_gpu_lets_are_loaded_by_their_planned_rates() -> None:
+    plan = plan_of((0.75, (task("a", rate=300),)), (0.25, (task("a", rate=100),)))
+    queues = Dispatcher(plan, ten_ms, lambda _: 1)
+    counts = {0: 0, 1: 0}
+    for second in range(400):  # one at a time, so that both are free whenever one comes
+        (batch,) = send(queues, "a", 1000.0 * second)
+        counts[batch.let.number] += 1
+        assert list(queues.finish(batch, 1000.0 * second + 10)) == []
+    assert counts == {0: 300, 1: 100}
+
+
+def test_busy_gpu_lets_leave_work_to_free_ones() -> None:
+    plan = plan_of((0.9, (task("a", rate=900),)), (0.1, (task("a", rate=100),)))
+    queues = Dispatcher(plan, ten_ms, lambda _: 1)
+    first = send(queues, "a", 0)
+    second = send(queues, "a", 0)
+    assert {batch.let.number for batch in first + second} == {0, 1}
+
+
+def test_a_new_plan_loses_no_request() -> None:
+    queues = Dispatcher(plan_of((1.0, (task("a"),))), ten_ms, lambda _: 4)
+    (running,) = send(queues, "a", 0)
+    send(queues, "a", 1, count=2)
+    queues.adopt(plan_of((0.5, (task("b"),)), (0.5, (task("a"),))))
+    (batch,) = queues.start(2)  # the new gpu-let need not wait for the old one
+    assert payloads(batch) == [0, 1]
+    assert list(queues.finish(running, 10)) == []  # the old one is gone
+    assert queues.drops() == []
+    queues.adopt(plan_of((1.0, (task("b"),))))
+    assert send(queues, "a", 20) == []
+    assert len(queues.drops()) == 1
+
+
+def test_a_plan_without_a_model_tells_those_who_wait() -> None:
+    queues = Dispatcher(plan_of((1.0, (task("a"),))), ten_ms, lambda _: 1)
+    send(queues, "a", 0)
+    send(queues, "a", 1, count=2)
+    queues.adopt(plan_of((1.0, (task("b"),))))
+    assert [drop.reason for drop in queues.drops()] == ["the new plan does not serve a"] * 2
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 50), st.sampled_from("abcx"), st.floats(0.1, 200)), max_size=60),
+    st.integers(0, 2**32),
+    st.booleans(),
+)
+def test_every_request_comes_out_once(sent: list[tuple[float, str, float]], seed: int, drop: bool) -> None:
+    chance = random.Random(seed)
+    plans = [
+        plan_of((0.5, (task("a", batch=3), task("b", batch=2))), (0.3, (task("a"),)), (0.2, (task("c", batch=1),))),
+        plan_of((0.9, (task("a"),)), (0.1, (task("b", batch=1),))),
+    ]
+    queues = Dispatcher(plans[0], linear, lambda _: 5, drop=drop)
+    running: list[Batch] = []
+    served: list[object] = []
+    dropped: list[object] = []
+    now = 0.0
+
+    def finish(batch: Batch) -> None:
+        served.extend(payloads(batch))
+        running.extend(queues.finish(batch, now))
+
+    for number, (gap, model, slo) in enumerate(sent):
+        now += gap
+        if chance.random() < 0.1:
+            queues.adopt(chance.choice(plans))
+        if running and chance.random() < 0.6:
+            finish(running.pop(chance.randrange(len(running))))
+        queues.submit(Request(model, now, now + slo, number))
+        for batch in queues.start(now):
+            assert all(other.let is not batch.let for other in running)
+            if drop:  # whoever starts can still be in time
+                assert now + linear(batch.place, len(batch.requests)) <= batch.requests[0].deadline + 1e-6
+            running.append(batch)
+        dropped += [refused.request.payload for refused in queues.drops()]
+    while running:
+        finish(running.pop())
+    dropped += [refused.request.payload for refused in queues.abandon("the end")]
+    assert sorted([*served, *dropped], key=str) == sorted(range(len(sent)), key=str)
