@@ -32,6 +32,7 @@ struct Device {
     std::atomic<uint32_t> stop_told{0};              // epoch of the last kStopped
     std::atomic<uint32_t> stop_reason{0};            // wire::StopReason of the stop under way
     std::atomic<uint32_t> waiting{0};                // threads that wait for the token now
+    std::atomic<uint32_t> awaiting_memory{0};        // ... and for memory that is away
     std::atomic<wire::DevicePage*> shared{nullptr};  // null without a daemon; pages of past daemons stay mapped
     std::atomic<bool> latency{false};                // may write it
     std::atomic<uint32_t> urgent_seen{0};

@@ -60,7 +60,7 @@ class SwapGate {
             }
         return true;
     }
-    void wait_for_change(uint64_t at_most_ns) { futex_wait(closed_, 1, at_most_ns); }
+    bool wait_for_change(uint64_t at_most_ns) { return futex_wait(closed_, 1, at_most_ns) == 0 || !closed(); }
 
   private:
     struct alignas(64) Slot {

@@ -366,13 +366,16 @@ wire::Admission SwapSpace::ask(wire::MessageType type, uint64_t value) {
 }
 
 void SwapSpace::await_open() {
+    device.awaiting_memory.fetch_add(1);
     while (gate.closed()) {
         // A parked token may have been taken before the gate was looked at.
         stop_holding(device, wire::StopReason::kIdle, 0);
         if (managed() && !asked.exchange(true)) tell(wire::MessageType::kWant);
-        gate.wait_for_change(100'000'000);
+        // Asked again after a while: the watcher may have told the end of the turn, idle, behind the want.
+        if (!gate.wait_for_change(100'000'000)) asked.store(false);
         if (managed() && !connected()) lost();
     }
+    device.awaiting_memory.fetch_sub(1);
 }
 
 void swap_await_open(SwapGate& gate) {

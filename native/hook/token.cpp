@@ -46,7 +46,9 @@ void tell_stopped(Device& device, uint32_t epoch, uint64_t inflight_ns) {
     m.tail_ns = inflight_ns;
     // A holder stopped in the middle of its work will want to go on: said in the same message, so that the daemon
     // never believes the next holder to be alone.
-    bool wants = reason == StopReason::kDeadline || reason == StopReason::kRevoked;
+    // So will a thread that waits for memory, which a turn ends for.
+    bool wants =
+        reason == StopReason::kDeadline || reason == StopReason::kRevoked || device.awaiting_memory.load() > 0;
     if (wants) {
         m.flags = wire::kStillWants;
         device.want_epoch.store(epoch);
