@@ -86,6 +86,7 @@ class Fair final : public Policy {
         Nanoseconds claim_at = 0;
         Recently recently;
         Arrivals arrivals;               // of a latency client
+        bool paused = true;              // its last turn ended for want of work, not because it was late to stop
         double sm = 1.0;                 // fraction of the multiprocessors, as of the last demand()
         Nanoseconds too_long_until = 0;  // no turn before this: it would not end in time for a latency client
         mutable Cap cap;                 // sliding is bookkeeping, not a change
@@ -209,7 +210,7 @@ void Fair::demand(const Groups& all, Nanoseconds now) {
             // Back from idle: nothing saved up (that would come out of the minima of those who stayed), no debt for
             // ever, but for the first cycle's worth it goes before the others.
             a.vtime = std::clamp(a.vtime, system, system + static_cast<double>(p_.debt_max));
-            if (g->spec.priority == Priority::kLatency) a.arrivals.note(now);
+            if (g->spec.priority == Priority::kLatency && a.paused) a.arrivals.note(now);
             a.first_until = parties > 0 && !may_cut_in(*g, now) ? system : system + cycle;
             a.contended = false;
             a.claim_at = now;
@@ -412,6 +413,7 @@ void Fair::charge(const Group& group, Nanoseconds amount, Nanoseconds now) {
 
 void Fair::stopped(const Turn& turn, StopReason reason, Nanoseconds now) {
     Account& a = at(*turn.group);
+    a.paused = reason == StopReason::kIdle || reason == StopReason::kExit;
     // It stopped before a reservation, so its next kernel does not fit. One whose kernels never fit stops as soon as
     // it has begun; to hold that back would cost it its share and gain nobody anything.
     const Arrivals::Expected next = reserved(*turn.group, now);

@@ -1,4 +1,4 @@
-"""What is kept free for latency clients that come as regularly as a clock is not taken from what others were promised."""
+"""What is kept free for who comes as regularly as a clock is not taken from what others were promised."""
 
 from __future__ import annotations
 
