@@ -35,6 +35,11 @@ void check(const GroupSpec& spec) {
     if (!(spec.sm > 0.0 && spec.sm <= 1.0)) refuse("sm must be above 0 and at most 1");
 }
 
+// Who is in a hurry is not slowed down by a neighbour.
+bool may_pair(const Group& g) {
+    return g.spec.priority != Priority::kLatency && g.spec.workload != Workload::kAlone;
+}
+
 void check(const Parameters& p) {
     if (!(p.switch_loss > 0.0 && p.switch_loss < 1.0)) throw std::invalid_argument("switch_loss must be in (0, 1)");
     if (!(p.interrupt_loss >= 0.0 && p.interrupt_loss < 1.0))
@@ -101,6 +106,7 @@ struct Arbiter::State {
     bool unpark(Client& client);  // whether it was parked
     bool by_right(const Group& group, Nanoseconds now) const;
     void keep_rights(const Group& group, Nanoseconds now);
+    void keep_partner(const Group& group, Nanoseconds now);
     double parked_sm() const;
 
     Hold& hold_for(Client& client, Nanoseconds now);
@@ -216,7 +222,7 @@ Pairs::Member Arbiter::State::member(const Group& group, const Group& other) con
     return {group.id, group.spec.workload, both > 0.0 ? mine / both : 0.5};
 }
 
-// The only holder, if both are clients of MPS. Who is in a hurry is not slowed down by a neighbour.
+// The only holder, if both are clients of MPS.
 Hold* Arbiter::State::partner_for(const Group& group) {
     Hold* only = nullptr;
     for (Hold& hold : holds.all()) {
@@ -224,12 +230,9 @@ Hold* Arbiter::State::partner_for(const Group& group) {
         if (only) return nullptr;
         only = &hold;
     }
-    const auto may = [](const Group& g) {
-        return g.spec.priority != Priority::kLatency && g.spec.workload != Workload::kAlone;
-    };
     const bool possible = only && only->client->mps && next_of(*groups[group.slot])->mps && !only->partner &&
                           (only->told == Hold::Told::kTerms || only->told == Hold::Told::kTook) &&
-                          may(*only->group) && may(group);
+                          may_pair(*only->group) && may_pair(group);
     return possible ? only : nullptr;
 }
 
@@ -293,6 +296,14 @@ void Arbiter::State::make_room(const Hold& hold, Nanoseconds now) {
             continue;
         }
         take_parked(client, hold.serial, now);
+    }
+}
+
+// Its spec is new: it may not be one for a neighbour any more.
+void Arbiter::State::keep_partner(const Group& group, Nanoseconds now) {
+    for (const Hold& hold : holds.all()) {
+        Hold* other = hold.group == &group && !may_pair(group) ? holds.running(hold.partner) : nullptr;
+        if (other) other->latest = now;
     }
 }
 
@@ -518,6 +529,7 @@ GroupId Arbiter::set_group(const GroupSpec& spec, Nanoseconds now) {
         group->spec = spec;
         s.policy->changed(*group, now);
         s.keep_rights(*group, now);
+        s.keep_partner(*group, now);
         s.settle(now);
         return group->id;
     }
