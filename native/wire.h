@@ -115,6 +115,11 @@ inline constexpr TokenState token_state(uint32_t word) {
 inline constexpr uint32_t token_epoch(uint32_t word) {
     return word >> kTokenStateBits;
 }
+// A client with a thousand requests a second comes to the last one in six days. 0 means none.
+inline constexpr uint32_t next_epoch(uint32_t epoch) {
+    return epoch < UINT32_MAX >> kTokenStateBits ? epoch + 1 : 1;
+}
+static_assert(token_epoch(token_word(next_epoch(UINT32_MAX >> kTokenStateBits), TokenState::kRun)) == 1);
 
 struct alignas(64) ClientPage {
     // First cache line: read on every launch, written a few times a second.

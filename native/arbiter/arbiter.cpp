@@ -35,6 +35,11 @@ void check(const GroupSpec& spec) {
     if (!(spec.sm > 0.0 && spec.sm <= 1.0)) refuse("sm must be above 0 and at most 1");
 }
 
+// Who is in a hurry is not slowed down by a neighbour.
+bool may_pair(const Group& g) {
+    return g.spec.priority != Priority::kLatency && g.spec.workload != Workload::kAlone;
+}
+
 void check(const Parameters& p) {
     if (!(p.switch_loss > 0.0 && p.switch_loss < 1.0)) throw std::invalid_argument("switch_loss must be in (0, 1)");
     if (!(p.interrupt_loss >= 0.0 && p.interrupt_loss < 1.0))
@@ -96,7 +101,12 @@ struct Arbiter::State {
     void update_terms(Hold& hold, Nanoseconds now);
     void park_or_not(Nanoseconds now);
     void make_room(const Hold& hold, Nanoseconds now);
+    void take_parked(Client& client, uint64_t unparked_for, Nanoseconds now);
+    void take_back(Hold& hold, Nanoseconds now);
     bool unpark(Client& client);  // whether it was parked
+    bool by_right(const Group& group, Nanoseconds now) const;
+    void keep_rights(const Group& group, Nanoseconds now);
+    void keep_partner(const Group& group, Nanoseconds now);
     double parked_sm() const;
 
     Hold& hold_for(Client& client, Nanoseconds now);
@@ -212,7 +222,7 @@ Pairs::Member Arbiter::State::member(const Group& group, const Group& other) con
     return {group.id, group.spec.workload, both > 0.0 ? mine / both : 0.5};
 }
 
-// The only holder, if both are clients of MPS. Who is in a hurry is not slowed down by a neighbour.
+// The only holder, if both are clients of MPS.
 Hold* Arbiter::State::partner_for(const Group& group) {
     Hold* only = nullptr;
     for (Hold& hold : holds.all()) {
@@ -220,12 +230,9 @@ Hold* Arbiter::State::partner_for(const Group& group) {
         if (only) return nullptr;
         only = &hold;
     }
-    const auto may = [](const Group& g) {
-        return g.spec.priority != Priority::kLatency && g.spec.workload != Workload::kAlone;
-    };
     const bool possible = only && only->client->mps && next_of(*groups[group.slot])->mps && !only->partner &&
                           (only->told == Hold::Told::kTerms || only->told == Hold::Told::kTook) &&
-                          may(*only->group) && may(group);
+                          may_pair(*only->group) && may_pair(group);
     return possible ? only : nullptr;
 }
 
@@ -288,10 +295,51 @@ void Arbiter::State::make_room(const Hold& hold, Nanoseconds now) {
             ++i;
             continue;
         }
-        unpark(client);
-        client.unparked_for = hold.serial;
-        actions.push_back({.kind = Action::Kind::kUnpark, .client = client.id});
+        take_parked(client, hold.serial, now);
     }
+}
+
+// Its spec is new: it may not be one for a neighbour any more.
+void Arbiter::State::keep_partner(const Group& group, Nanoseconds now) {
+    for (const Hold& hold : holds.all()) {
+        Hold* other = hold.group == &group && !may_pair(group) ? holds.running(hold.partner) : nullptr;
+        if (other) other->latest = now;
+    }
+}
+
+// Its spec is new: whose token is parked beside those who run may not be in the right any more.
+void Arbiter::State::keep_rights(const Group& group, Nanoseconds now) {
+    const auto all = parked;
+    for (Client* client : all) {
+        if (client->group == &group && client->by_right && !by_right(group, now))
+            take_parked(*client, holds.next_serial(), now);
+    }
+}
+
+void Arbiter::State::take_parked(Client& client, uint64_t unparked_for, Nanoseconds now) {
+    unpark(client);
+    client.unparked_for = unparked_for;
+    client.unparked_at = now;
+    actions.push_back({.kind = Action::Kind::kUnpark, .client = client.id});
+}
+
+// A grant that was given for a token which was taken at the same moment.
+void Arbiter::State::take_back(Hold& hold, Nanoseconds now) {
+    Client& client = *hold.client;
+    actions.push_back({Action::Kind::kRevoke, client.id, now, hold.window, true});
+    policy->stopped(hold.turn(), StopReason::kRevoked, now);
+    holds.stop(hold, 0, now);
+    holds.finish(*holds.newest(&client), now, now);
+    client.waiting = true;
+    recount(*client.group);
+}
+
+// Whether a parked client of `group` may interrupt all who run.
+bool Arbiter::State::by_right(const Group& group, Nanoseconds now) const {
+    const auto& all = holds.all();
+    return std::all_of(all.begin(), all.end(), [&](const Hold& hold) {
+        return !hold.occupies() || policy->may_interrupt(group, *hold.group, now);
+    });
 }
 
 bool Arbiter::State::unpark(Client& client) {
@@ -320,9 +368,10 @@ void Arbiter::State::update_terms(Hold& hold, Nanoseconds now) {
         if (same ? g->waiting > 0 : !g->running && (g->waiting > 0 || now < g->lingers_until))
             contenders.push_back(g);
     }
-    for (const Hold& other : holds.all()) {  // who took a parked token meanwhile
-        const bool later = other.serial > hold.serial && other.occupies() && other.group != hold.group;
-        if (later && other.partner != hold.serial && !Holds::fit(other, hold)) contenders.push_back(other.group);
+    for (const Hold& other : holds.all()) {  // who took a parked token meanwhile, and whom it must not interrupt
+        if (!other.occupies() || other.group == hold.group || other.partner == hold.serial) continue;
+        const bool goes_first = other.serial < hold.serial && policy->may_interrupt(*hold.group, *other.group, now);
+        if (!goes_first && !Holds::fit(other, hold)) contenders.push_back(other.group);
     }
     Terms terms = policy->terms(hold.turn(), contenders, now);
     terms.deadline = std::min(terms.deadline, hold.latest);
@@ -351,11 +400,7 @@ void Arbiter::State::park_or_not(Nanoseconds now) {
     if (!client || client->waiting || holds.running(client) || !policy->may_park(*client->group, now)) return;
     client->by_right = false;
     if (holds.occupied() + parked_sm() + client->sm > kFull) {
-        client->by_right = true;
-        for (const Hold& hold : holds.all()) {
-            const bool mine = policy->may_interrupt(*client->group, *hold.group, now);
-            if (hold.occupies() && !mine) client->by_right = false;
-        }
+        client->by_right = by_right(*client->group, now);
         if (!client->by_right || holds.occupied() == 0.0) return;
     }
     parked.push_back(client);
@@ -378,7 +423,8 @@ Nanoseconds Arbiter::State::window_for(const Members& group, Nanoseconds deadlin
     if (group.clients > 1) ++others;
     if (others == 0 && deadline == kNever) return p.window_alone;
     for (const Group* g : everyone) {
-        if (g != &group && g->spec.priority == Priority::kLatency && expects_requests(*g)) return p.window_latency;
+        const bool comes = g->spec.priority == Priority::kLatency && g->spec.max > 0.0 && expects_requests(*g);
+        if (g != &group && comes) return p.window_latency;
     }
     return p.window_shared;
 }
@@ -482,6 +528,8 @@ GroupId Arbiter::set_group(const GroupSpec& spec, Nanoseconds now) {
         if (!group || group->spec.name != spec.name) continue;
         group->spec = spec;
         s.policy->changed(*group, now);
+        s.keep_rights(*group, now);
+        s.keep_partner(*group, now);
         s.settle(now);
         return group->id;
     }
@@ -595,25 +643,20 @@ void Arbiter::took(ClientId id, Nanoseconds now) {
     Client* client = s.find(id);
     if (!client) return s.settle(now);
     if (!s.unpark(*client)) {
-        // Legal only if it was faster than the order that took its parked token away. The client for which that was
-        // done gets its grant taken back and waits on.
-        Hold* winner = nullptr;
-        for (Hold& hold : s.holds.all()) {
-            if (client->unparked_for && hold.serial == client->unparked_for && hold.occupies()) winner = &hold;
-        }
-        if (!winner || client->waiting || now - winner->granted > kTakeRace) {
+        // Legal only if it was faster than the order that took its parked token away. Those who were granted since
+        // and are in its way get their grants taken back and wait on.
+        if (!client->unparked_for || client->waiting || now - client->unparked_at > kTakeRace) {
             ++s.ignored;
             return s.settle(now);
         }
-        Client& other = *winner->client;
-        s.actions.push_back({Action::Kind::kRevoke, other.id, now, winner->window, true});
-        s.policy->stopped(winner->turn(), StopReason::kRevoked, now);
-        s.holds.stop(*winner, 0, now);
-        s.holds.finish(*s.holds.newest(&other), now, now);
-        other.waiting = true;
-        s.recount(*other.group);
+        auto& all = s.holds.all();
+        while (!all.empty() && all.back().serial >= client->unparked_for && all.back().occupies() &&
+               s.holds.occupied() + client->sm > kFull)
+            s.take_back(all.back(), now);
     }
-    s.hold_for(*client, now).told = Hold::Told::kTook;
+    Hold& hold = s.hold_for(*client, now);
+    hold.told = Hold::Told::kTook;
+    s.make_room(hold, now);
     s.settle(now);
 }
 

@@ -20,7 +20,8 @@ struct Client {
     Nanoseconds work = 0;       // completed, as it last said
     unsigned turns = 0;         // that ended in the middle of its work
     bool by_right = false;      // its parked token stays while others of a lower class hold theirs
-    uint64_t unparked_for = 0;  // serial of the hold for which its parked token was taken away
+    uint64_t unparked_for = 0;  // serial of the hold for which its parked token was taken away, and when
+    Nanoseconds unparked_at = 0;
 };
 
 struct Members : Group {

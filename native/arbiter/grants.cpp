@@ -39,7 +39,8 @@ void Server::read_progress(Device& device) {
 void Server::grant(Attachment& a, const Action& action) {
     set_terms(*a.page, action);
     a.page->lead_ns.store(uint64_t(options_.lead), std::memory_order_relaxed);
-    a.page->token.store(wire::token_word(++a.epoch, TokenState::kRun), std::memory_order_release);
+    a.epoch = wire::next_epoch(a.epoch);
+    a.page->token.store(wire::token_word(a.epoch, TokenState::kRun), std::memory_order_release);
     a.state = "runs";
 }
 
@@ -64,8 +65,11 @@ void Server::apply(Device& device, Nanoseconds now) {
                     a.state = "stops";
                     break;
                 case Action::Kind::kPark:
+                    // Whoever takes it must not find the end of an earlier turn there.
+                    a.page->deadline_ns.store(wire::kNever, std::memory_order_relaxed);
                     // A new epoch, so that a want sent a moment ago does not count for the time after this.
-                    a.page->token.store(wire::token_word(++a.epoch, TokenState::kParked));
+                    a.epoch = wire::next_epoch(a.epoch);
+                    a.page->token.store(wire::token_word(a.epoch, TokenState::kParked));
                     a.state = "idle";
                     break;
                 case Action::Kind::kUnpark:

@@ -75,7 +75,8 @@ class Holds {
 
     bool followed(const Hold& hold) const;  // by one that had to wait for its drain
 
-    double occupied() const;  // fraction of the multiprocessors
+    double occupied() const;                              // fraction of the multiprocessors
+    uint64_t next_serial() const { return serial_ + 1; }  // of the hold that starts next
     static bool fit(const Hold& a, const Hold& b) { return a.sm + b.sm <= 1.0 + 1e-9; }
 
   private:

@@ -79,6 +79,7 @@ bool Server::handle(Client& client, const Message& message) {
     switch (message.header.type) {
         case MessageType::kWant:
             note(*attachment, "want", epoch);
+            if (epoch != 0 && epoch != attachment->epoch) break;  // it has been granted or parked since
             if (!withheld(*device, *attachment, now)) device->arbiter->want(attachment->id, now);
             if (std::strcmp(attachment->state, "idle") == 0) attachment->state = "waits";
             break;

@@ -147,7 +147,8 @@ void Server::stop() {
         for (auto& [id, attachment] : device->attachments) {
             attachment->page->attached = 0;
             attachment->page->deadline_ns = wire::kNever;
-            attachment->page->token = wire::token_word(++attachment->epoch, wire::TokenState::kRun);
+            attachment->epoch = wire::next_epoch(attachment->epoch);
+            attachment->page->token = wire::token_word(attachment->epoch, wire::TokenState::kRun);
             futex_wake_all(attachment->page->token);
         }
     for (auto& device : devices_) device->attachments.clear();

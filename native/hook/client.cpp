@@ -37,6 +37,7 @@ void set_unmanaged(Device& device) {
     device.ledger = nullptr;
     device.limits = nullptr;
     device.shared = nullptr;
+    device.raise = nullptr;
     device.use_page(&device.unmanaged);
     swap_lost(device);
 }
@@ -57,7 +58,7 @@ void attach_device(Device& device) {
     device.wire_index = attachment->wire_index;
     device.want_epoch = UINT32_MAX;
     device.stop_told = 0;
-    device.latency = attachment->latency;
+    device.raise = attachment->latency ? attachment->device : nullptr;
     device.urgent_seen = attachment->device->urgent.load();
     device.shared = attachment->device;
     device.use_page(attachment->page);

@@ -28,14 +28,17 @@ struct Device {
     const CUdevice ordinal;
     const CUuuid uuid;
     std::atomic<uint32_t> wire_index{0};
-    std::atomic<uint32_t> want_epoch{UINT32_MAX};    // epoch of the last kWant: one is enough for each
-    std::atomic<uint32_t> stop_told{0};              // epoch of the last kStopped
-    std::atomic<uint32_t> stop_reason{0};            // wire::StopReason of the stop under way
-    std::atomic<uint32_t> waiting{0};                // threads that wait for the token now
-    std::atomic<uint32_t> awaiting_memory{0};        // ... and for memory that is away
-    std::atomic<wire::DevicePage*> shared{nullptr};  // null without a daemon; pages of past daemons stay mapped
-    std::atomic<bool> latency{false};                // may write it
+    std::atomic<uint32_t> want_epoch{UINT32_MAX};  // epoch of the last kWant: one is enough for each
+    std::atomic<uint32_t> stop_told{0};            // epoch of the last kStopped
+    std::atomic<uint32_t> stop_reason{0};          // wire::StopReason of the stop under way
+    std::atomic<uint32_t> waiting{0};              // threads that wait for the token now
+    std::atomic<uint32_t> awaiting_memory{0};      // ... and for memory that is away
+    // Null without a daemon; pages of past daemons stay mapped. `raise` is the same page for one of the class
+    // `latency`, which alone may write it, else null.
+    std::atomic<const wire::DevicePage*> shared{nullptr};
+    std::atomic<wire::DevicePage*> raise{nullptr};
     std::atomic<uint32_t> urgent_seen{0};
+    std::atomic<uint64_t> urgent_from{0};  // ns: what is raised before is not heeded, for there was a false alarm
 
     // Ledger. `mutex` orders this process's threads and re-attachment; the lock in the ledger orders processes.
     std::mutex ledger_mutex;

@@ -18,6 +18,9 @@ class Arrivals {
     // The next time after `now` at which it is to be expected; {kNever, kNever} if it keeps to no period.
     Expected next(Nanoseconds now) const;
 
+    // Share of the time that is kept free if everything is `early` before it comes. For one that keeps a period.
+    double cost(Nanoseconds early) const { return (static_cast<double>(early) + 2.0 * off_) / mean_; }
+
   private:
     static constexpr size_t kKept = 12;
     // Nothing is reserved for who comes so often that reserving would cost more than it saves, or so rarely that a

@@ -24,25 +24,27 @@ constexpr double kNearMinimum = 0.8;
 // Device time of about the last second.
 class Recently {
   public:
-    void decay(Nanoseconds now) {
-        used_ *= std::exp(-static_cast<double>(std::max<Nanoseconds>(0, now - at_)) / kSpan);
+    void add(Nanoseconds amount, Nanoseconds now) {
+        used_ = used_ * left(now) + static_cast<double>(amount);
         at_ = std::max(at_, now);
     }
-    void add(Nanoseconds amount, Nanoseconds now) {
-        decay(now);
-        used_ += static_cast<double>(amount);
-    }
-    double share() const { return used_ / kSpan; }
+    double share(Nanoseconds now) const { return used_ * left(now) / kSpan; }
 
   private:
     static constexpr double kSpan = 500e6;
+    double left(Nanoseconds now) const {
+        return std::exp(-static_cast<double>(std::max<Nanoseconds>(0, now - at_)) / kSpan);
+    }
     double used_ = 0.0;
     Nanoseconds at_ = 0;
 };
 
 // Before a reservation no turn begins that would be too short to be worth a hand-over.
+constexpr Nanoseconds kShort = 500'000;
+// All reservations together keep at most so much of the time free.
+constexpr double kReservedMost = 0.25;
+
 Nanoseconds no_more_turns(const Arrivals::Expected& reserved) {
-    constexpr Nanoseconds kShort = 500'000;
     return reserved.from == kNever ? kNever : reserved.from - kShort;
 }
 
@@ -84,6 +86,8 @@ class Fair final : public Policy {
         Nanoseconds claim_at = 0;
         Recently recently;
         Arrivals arrivals;               // of a latency client
+        bool paused = true;              // its last turn ended for want of work, not because it was late to stop
+        double sm = 1.0;                 // fraction of the multiprocessors, as of the last demand()
         Nanoseconds too_long_until = 0;  // no turn before this: it would not end in time for a latency client
         mutable Cap cap;                 // sliding is bookkeeping, not a change
     };
@@ -98,7 +102,13 @@ class Fair final : public Policy {
     Nanoseconds cycle_for(size_t parties) const;
     double next_turn_end(const Account& a) const;
     bool may_cut_in(const Group& group, Nanoseconds now);
-    Arrivals::Expected reserved(Nanoseconds now) const;  // for the latency client that comes next
+    Arrivals::Expected reserved(const Group& group, Nanoseconds now) const;
+    bool held_back(const Group& group, Nanoseconds now) const;
+    void find_clocks(const Groups& all, Nanoseconds now);
+    // What is kept free comes out of nobody's minimum.
+    bool short_of_minimum(const Group& group, Nanoseconds now) const {
+        return at(group).recently.share(now) < group.spec.min;
+    }
     void set_targets(const Groups& all);
     void accrue_claim(const Group& group, Nanoseconds now);
     bool competes(const Group& group, Nanoseconds now);  // not one that only takes what is left
@@ -109,6 +119,7 @@ class Fair final : public Policy {
     mutable std::vector<Account> accounts_;
     std::vector<Share> shares_, rest_;  // kept for their memory
     std::vector<Account*> wanting_, wanting_rest_;
+    std::vector<size_t> clocks_;  // slots of latency groups that keep a period
     Nanoseconds cycle_;
     Nanoseconds switch_cost_;
     // Turns of others that may be cut short for groups that come back from a pause.
@@ -199,7 +210,7 @@ void Fair::demand(const Groups& all, Nanoseconds now) {
             // Back from idle: nothing saved up (that would come out of the minima of those who stayed), no debt for
             // ever, but for the first cycle's worth it goes before the others.
             a.vtime = std::clamp(a.vtime, system, system + static_cast<double>(p_.debt_max));
-            if (g->spec.priority == Priority::kLatency) a.arrivals.note(now);
+            if (g->spec.priority == Priority::kLatency && a.paused) a.arrivals.note(now);
             a.first_until = parties > 0 && !may_cut_in(*g, now) ? system : system + cycle;
             a.contended = false;
             a.claim_at = now;
@@ -215,7 +226,22 @@ void Fair::demand(const Groups& all, Nanoseconds now) {
         a.counts = wants || (!best_effort(*g) && ahead > 0.0 && ahead <= 2.0 * static_cast<double>(p_.cycle_max));
     }
     set_targets(all);
+    find_clocks(all, now);
     cycle_ = cycle_for(wanting);
+}
+
+void Fair::find_clocks(const Groups& all, Nanoseconds now) {
+    clocks_.clear();
+    double cost = 0.0;
+    for (const Group* g : all) {
+        Account& a = at(*g);
+        a.sm = g->sm;
+        if (g->spec.priority != Priority::kLatency || a.arrivals.next(now).from == kNever) continue;
+        const double more = a.arrivals.cost(p_.expect_early + kShort);
+        if (cost + more > kReservedMost) continue;
+        clocks_.push_back(g->slot);
+        cost += more;
+    }
 }
 
 // A short job that comes after a pause runs at once, which costs two hand-overs. Who comes back a hundred times a
@@ -223,8 +249,7 @@ void Fair::demand(const Groups& all, Nanoseconds now) {
 // pauses keep it from its minimum.
 bool Fair::may_cut_in(const Group& group, Nanoseconds now) {
     Account& a = at(group);
-    a.recently.decay(now);
-    if (a.recently.share() < kNearMinimum * group.spec.min) return true;
+    if (a.recently.share(now) < kNearMinimum * group.spec.min) return true;
     const double cost = 2.0 * static_cast<double>(switch_cost_);
     const double earned = static_cast<double>(now - interruptions_at_) * p_.interrupt_loss / std::max(cost, 1.0);
     interruptions_ = std::min(kInterruptionsMost, interruptions_ + earned);
@@ -279,10 +304,12 @@ void Fair::settle_debts(const Groups& groups) {
 
 // Whoever keeps a period finds the device free: the others' turns end just before. Work in flight would go ahead of
 // it, and nothing can interrupt a kernel that runs.
-Arrivals::Expected Fair::reserved(Nanoseconds now) const {
+Arrivals::Expected Fair::reserved(const Group& group, Nanoseconds now) const {
     Arrivals::Expected soonest{kNever, kNever};
-    for (const Account& a : accounts_) {
-        if (a.active) continue;
+    if (clocks_.empty() || group.spec.priority == Priority::kLatency || short_of_minimum(group, now)) return soonest;
+    for (const size_t slot : clocks_) {
+        const Account& a = accounts_[slot];
+        if (a.active || a.sm + group.sm <= 1.0 + 1e-9) continue;  // it is there, or fits beside
         const Arrivals::Expected next = a.arrivals.next(now);
         if (next.from != kNever && next.from - p_.expect_early < soonest.from)
             soonest = {next.from - p_.expect_early, next.until};
@@ -290,16 +317,20 @@ Arrivals::Expected Fair::reserved(Nanoseconds now) const {
     return soonest;
 }
 
+bool Fair::held_back(const Group& group, Nanoseconds now) const {
+    if (now >= no_more_turns(reserved(group, now))) return true;
+    return now < at(group).too_long_until && group.spec.priority != Priority::kLatency &&
+           !short_of_minimum(group, now);
+}
+
 const Group* Fair::pick(const Groups& waiting, Nanoseconds now) {
     settle_debts(waiting);
-    const bool expects = now >= no_more_turns(reserved(now));
     const Group* best = nullptr;
     int best_class = 0;
     double best_place = INFINITY;
     for (const Group* g : waiting) {
         Account& a = at(*g);
-        if (!a.cap.ready(now)) continue;
-        if ((expects || now < a.too_long_until) && g->spec.priority != Priority::kLatency) continue;
+        if (!a.cap.ready(now) || held_back(*g, now)) continue;
         int klass = 2;
         if (best_effort(*g))
             klass = competes(*g, now) ? 0 : 3;
@@ -326,10 +357,8 @@ Terms Fair::terms(const Turn& turn, const Groups& contenders, Nanoseconds now) {
     const Nanoseconds capped = a.cap.binds() ? now + a.cap.runway(now) : kNever;
     const Nanoseconds earliest = turn.granted + p_.quantum_min;
     Terms result{.deadline = capped};
-    if (own.spec.priority != Priority::kLatency) {
-        const Arrivals::Expected next = reserved(now);
-        if (next.from > now) result.deadline = std::min(result.deadline, next.from);
-    }
+    if (const Arrivals::Expected next = reserved(own, now); next.from > now)
+        result.deadline = std::min(result.deadline, next.from);
     uint32_t rotating = 0;
     double slowest = INFINITY;
     for (const Group* g : contenders) {
@@ -384,9 +413,10 @@ void Fair::charge(const Group& group, Nanoseconds amount, Nanoseconds now) {
 
 void Fair::stopped(const Turn& turn, StopReason reason, Nanoseconds now) {
     Account& a = at(*turn.group);
+    a.paused = reason == StopReason::kIdle || reason == StopReason::kExit;
     // It stopped before a reservation, so its next kernel does not fit. One whose kernels never fit stops as soon as
     // it has begun; to hold that back would cost it its share and gain nobody anything.
-    const Arrivals::Expected next = reserved(now);
+    const Arrivals::Expected next = reserved(*turn.group, now);
     const bool fits_at_times = now - turn.granted >= p_.quantum_min / 2;
     if (reason == StopReason::kDeadline && next.from != kNever && turn.deadline >= next.from && fits_at_times)
         a.too_long_until = next.until;
@@ -395,9 +425,10 @@ void Fair::stopped(const Turn& turn, StopReason reason, Nanoseconds now) {
 
 Nanoseconds Fair::next_event(const Groups& waiting, Nanoseconds now) const {
     Nanoseconds next = kNever;
-    if (const Arrivals::Expected expected = reserved(now); now >= no_more_turns(expected)) next = expected.until;
     for (const Group* g : waiting) {
         Account& a = at(*g);
+        if (const Arrivals::Expected expected = reserved(*g, now); now >= no_more_turns(expected))
+            next = std::min(next, expected.until);
         if (a.too_long_until > now) next = std::min(next, a.too_long_until);
         if (a.cap.binds() && !a.cap.ready(now)) next = std::min(next, a.cap.ready_at(now));
         if (best_effort(*g) && g->spec.min > 0.0) {
@@ -410,11 +441,8 @@ Nanoseconds Fair::next_event(const Groups& waiting, Nanoseconds now) const {
 
 std::string Fair::blocked(const Group& group, Nanoseconds now) const {
     Account& a = at(group);
-    if (a.cap.ready(now)) {
-        const bool expects = group.spec.priority != Priority::kLatency &&
-                             (now < a.too_long_until || now >= no_more_turns(reserved(now)));
-        return expects ? "makes room for a latency client that comes as regularly as a clock" : "";
-    }
+    if (a.cap.ready(now))
+        return held_back(group, now) ? "makes room for a latency client that comes as regularly as a clock" : "";
     if (group.spec.max <= 0.0) return "its maximum is 0: it never runs";
     char text[96];
     std::snprintf(text, sizeof text, "at its maximum of %g%%: runs again in %.0f ms", 100.0 * group.spec.max,

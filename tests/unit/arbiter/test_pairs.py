@@ -142,3 +142,15 @@ def test_idle_programs_do_not_make_trials_for_ever(scene):
         p.s.to(p.s.ms + 1)
     ((_, _, state, *_),) = p.s.arbiter.pairs()
     assert state in {"together", "apart"}
+
+
+@pytest.mark.parametrize("now", [{"priority": "latency"}, {"workload": "alone"}])
+def test_who_may_not_have_a_neighbour_any_more_has_none_soon(scene, now):
+    p = Pair(scene, (0.9, 0.9))
+    p.run(3000)
+    assert p.state() == "together"
+    p.s.group("a", **now)
+    p.run(3005)
+    before = p.beside
+    p.run(3500)
+    assert p.beside == before

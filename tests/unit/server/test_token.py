@@ -108,6 +108,44 @@ def test_a_latency_client_takes_its_parked_token_while_another_runs(serve: Calla
     b.await_state(wire.PARKED)
 
 
+def test_a_parked_token_has_no_deadline_of_an_earlier_turn(serve: Callable[..., Served]) -> None:
+    """It would be over as soon as it was taken, before the daemon has said how long the new turn is."""
+    s = serve(grace=10_000_000_000)
+    s.server.set_group("urgent", priority="latency")
+    a, b = RawClient(s.path, "a").attach(), RawClient(s.path, "urgent").attach()
+    b.send(wire.WANT)
+    b.await_state(wire.RUN)
+    a.send(wire.WANT)
+    end = time.monotonic() + 2
+    while b.page.get("deadline_ns") == wire.NEVER and time.monotonic() < end:
+        time.sleep(0.001)
+    assert b.page.get("deadline_ns") != wire.NEVER
+    b.stop(wire.IDLE)
+    b.await_state(wire.PARKED)
+    assert b.page.get("deadline_ns") == wire.NEVER
+
+
+def test_a_want_of_an_earlier_epoch_is_late(serve: Callable[..., Served]) -> None:
+    """It was sent before the token was parked, which its client has seen by now."""
+    s = serve(grace=10_000_000_000)
+    s.server.set_group("urgent", priority="latency")
+    a, b = RawClient(s.path, "a").attach(), RawClient(s.path, "urgent").attach()
+    b.send(wire.WANT)
+    b.await_state(wire.RUN)
+    a.send(wire.WANT)
+    b.stop(wire.IDLE)
+    b.await_state(wire.PARKED)
+    a.await_state(wire.RUN)
+    b.send(wire.WANT, epoch=b.epoch - 1)
+    time.sleep(0.02)
+    assert s.groups()["urgent"]["waiting"] == 0
+    assert (a.state, b.state) == (wire.RUN, wire.PARKED)
+    b.page.put("token", b.epoch << 3 | wire.RUN, size=4)
+    b.send(wire.TOOK, epoch=b.epoch)
+    a.await_state(wire.REVOKED)
+    assert s.groups()["urgent"]["holding"] == 1
+
+
 def test_clients_of_mps_hold_together_as_far_as_their_fractions_allow(serve: Callable[..., Served]) -> None:
     s = serve(grace=10_000_000_000)
     for name, sm in (("left", 0.5), ("right", 0.5), ("wide", 1.0)):
