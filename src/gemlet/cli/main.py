@@ -105,8 +105,7 @@ def run(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911  one re
         click.echo(overview.format_message(), err=True)
         return 2
     except click.UsageError as error:
-        where = f"`{error.ctx.command_path} -h` shows the options" if error.ctx else None
-        print_error(_first_lower(error.format_message()), where)
+        print_error(_first_lower(error.format_message()), _hint(error))
         return 2
     except click.ClickException as error:
         print_error(_first_lower(error.format_message()), None)
@@ -117,6 +116,14 @@ def run(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911  one re
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader is gone; keep the interpreter's exit quiet
         return 0
     return result if isinstance(result, int) else 0
+
+
+def _hint(error: click.UsageError) -> str | None:
+    own: str | None = getattr(error, "hint", None)  # of options.BadValue
+    if own or error.ctx is None:
+        return own
+    what = "commands" if isinstance(error, click.NoSuchCommand) else "options"
+    return f"`{error.ctx.command_path} -h` shows the {what}"
 
 
 def print_error(message: str, hint: str | None) -> None:

@@ -17,13 +17,23 @@ PRIORITIES = ("latency", "normal", "best-effort")
 WORKLOADS = ("unknown", "compute", "memory", "alone")
 
 
+class BadValue(click.BadParameter):
+    """A value that is none. ``hint`` says what to write instead."""
+
+    def __init__(
+        self, message: str, hint: str | None, param: click.Parameter | None, ctx: click.Context | None
+    ) -> None:
+        super().__init__(message, ctx=ctx, param=param)
+        self.hint = hint
+
+
 class Share(click.ParamType[float]):
     """A share of a device: 0..1 or a percentage."""
 
     name = "share"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        return value if isinstance(value, float) else _parsed(self, parse_share, value, param, ctx)
+        return value if isinstance(value, float) else _parsed(parse_share, value, param, ctx)
 
 
 class Size(click.ParamType[int]):
@@ -32,7 +42,7 @@ class Size(click.ParamType[int]):
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        return value if isinstance(value, int) else _parsed(self, _parse_limit, value, param, ctx)
+        return value if isinstance(value, int) else _parsed(_parse_limit, value, param, ctx)
 
 
 class SizeOrNone(click.ParamType[Any]):
@@ -41,7 +51,7 @@ class SizeOrNone(click.ParamType[Any]):
     name = "size|none"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return "none" if value == "none" else _parsed(self, _parse_limit, value, param, ctx)
+        return "none" if value == "none" else _parsed(_parse_limit, value, param, ctx)
 
 
 def _parse_limit(text: str) -> int:
@@ -52,16 +62,12 @@ def _parse_limit(text: str) -> int:
 
 
 def _parsed(
-    kind: click.ParamType[Parsed],
-    parse: Callable[[str], Parsed],
-    value: Any,
-    param: click.Parameter | None,
-    ctx: click.Context | None,
+    parse: Callable[[str], Parsed], value: Any, param: click.Parameter | None, ctx: click.Context | None
 ) -> Parsed:
     try:
         return parse(str(value))
     except GemletError as error:
-        kind.fail(f"{error.message}; {error.hint}" if error.hint else error.message, param, ctx)
+        raise BadValue(error.message, error.hint, param, ctx) from None
 
 
 # click names variables after parameters, and these two parameters cannot be called min and max in Python.

@@ -70,6 +70,21 @@ def test_usage_errors(capsys, arguments):
     assert "hint: " in err
 
 
+def test_a_wrong_value_says_what_to_write_instead(capsys):
+    assert main.run(["run", "--min", "30%%", "--", "true"]) == 2
+    error, hint = capsys.readouterr().err.split("\n\n")
+    assert error == "error: invalid value for '--min': '30%%' is not a share"
+    assert hint.startswith("hint: write ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"), [(["statsu"], "commands"), (["mps", "strat"], "commands"), (["--x"], "options")]
+)
+def test_the_hint_names_what_help_shows(capsys, arguments, shown):
+    assert main.run(arguments) == 2
+    assert f"shows the {shown}" in capsys.readouterr().err
+
+
 def test_colour_only_on_a_terminal_and_without_no_color(monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.delenv("NO_COLOR", raising=False)
