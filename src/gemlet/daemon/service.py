@@ -61,6 +61,7 @@ class Options:
 
     endpoint: Endpoint
     config: str | None = None
+    config_optional: bool = False
     policy: str | None = None
     ipc_dir: Path | None = None
     simulated: bool = False
@@ -86,7 +87,7 @@ class Service:
         self.book = GroupBook(server, owner=os.getuid(), shared=options.shared, uid_of=uid_of, name_of=name_of)
         self.history = History()
         self.events = EventRing()
-        self.configuration = ConfigurationFile(options.config)
+        self.configuration = ConfigurationFile(options.config, optional=options.config_optional)
         self._inventory = inventory
         self._accounting = Accounting(server, inventory)
         self.mps = Mps(options.endpoint.mps, simulated=options.simulated, shared=options.shared)
@@ -174,7 +175,7 @@ class Service:
                 version=gemlet.__version__,
                 kind=options.endpoint.kind,
                 directory=str(options.endpoint.directory),
-                config=self.configuration.path,
+                config=self.configuration.source,
                 policy=options.policy or self.configuration.current.policy,
                 uptime_s=time.monotonic() - self._started,
                 denied=self._snapshot.denied,
