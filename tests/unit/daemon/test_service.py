@@ -200,6 +200,17 @@ def test_save_without_a_file_is_refused_before_anything_changes(start_daemon):
     assert daemon.server.groups["team"]["min"] == 0.0
 
 
+def test_status_says_that_the_file_is_not_in_force(start_daemon, tmp_path):
+    path = tmp_path / "gemlet.toml"
+    path.write_text(NATIVE.format(0.2))
+    daemon = start_daemon(config=str(path))
+    assert daemon.call("status")["daemon"]["config_error"] is None
+    path.write_text(NATIVE.format(30))
+    assert f"{path}:" in eventually(lambda: daemon.call("status")["daemon"]["config_error"])
+    path.write_text(NATIVE.format(0.3))
+    eventually(lambda: daemon.call("status")["daemon"]["config_error"] is None)
+
+
 def test_a_file_that_comes_later_is_read_then(start_daemon, tmp_path):
     path = tmp_path / "not" / "yet" / "gemlet.toml"
     daemon = start_daemon(config=str(path), config_optional=True)
