@@ -27,7 +27,12 @@ if TYPE_CHECKING:
 @click.option("--ipc-dir", type=click.Path(path_type=Path), help="Also listen at DIR/GROUP for each configured group")
 @click.option("--system", is_flag=True, help="Serve all users of this machine at /run/gemlet (as root)")
 @options.simulate
-@click.option("--metrics-port", type=click.IntRange(1, 65535), help="Serve Prometheus metrics on this loopback port")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(1, 65535),
+    metavar="PORT",
+    help="Serve Prometheus metrics on this loopback port",
+)
 @click.option("--runtime-dir", type=click.Path(path_type=Path), help="Where the sockets go; one daemon per directory")
 @click.option("--idle-exit", type=click.FloatRange(min=0.1), metavar="SECONDS", help="End after this long without use")
 @click.option("--ready-fd", type=int, hidden=True, help="Descriptor to write to when ready")

@@ -26,7 +26,7 @@ class NotExecutable(GemletError):
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--group", metavar="NAME", help="Group to join or make; default: one of its own")
+@click.option("--group", type=options.GroupName(), help="Group to join or make; default: one of its own")
 @options.minimum("RUN")
 @options.maximum("RUN")
 @click.option("--memory", type=options.Size(), help="Limit of device memory: 8GiB, 500MB")
