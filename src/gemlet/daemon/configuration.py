@@ -56,18 +56,23 @@ class ConfigurationFile:
                 yield error
 
     def check_can_save(self) -> str:
-        """The path `save_group` will write to. Raises `Refused` if there is none."""
+        """The path `save_group` will write to.
+
+        Raises `Refused` if there is none, `ConfigError` if the file is wrong now: saving would lose what somebody edits.
+        """
         if self.path is None:
             raise Refused(
                 "the daemon runs without a configuration file, so there is nowhere to save",
                 hint="start it with `gemlet daemon --config FILE`",
             )
+        if Path(self.path).exists():
+            files.load(self.path)
         return self.path
 
     def save_group(self, spec: GroupSpec) -> str:
         """Writes ``spec`` into the file, atomically; returns its path.
 
-        Raises `Refused` if there is no file, `ConfigError` if it cannot be written.
+        Raises as `check_can_save`, and `ConfigError` if the file cannot be written.
         """
         path = self.check_can_save()
         groups = {group.name: group for group in self.current.groups}

@@ -211,6 +211,17 @@ def test_status_says_that_the_file_is_not_in_force(start_daemon, tmp_path):
     eventually(lambda: daemon.call("status")["daemon"]["config_error"] is None)
 
 
+def test_a_file_that_is_wrong_is_not_saved_over(start_daemon, tmp_path):
+    path = tmp_path / "gemlet.toml"
+    path.write_text(NATIVE.format(0.2))
+    daemon = start_daemon(config=str(path))
+    path.write_text(wrong := NATIVE.format(30))
+    with pytest.raises(Refused, match="share 30 is more than 1"):
+        daemon.call("set", group="team", limits={"max": 0.5}, save=True)
+    assert path.read_text() == wrong
+    assert groups(daemon)["team"]["max"] == 0.9
+
+
 def test_a_file_that_comes_later_is_read_then(start_daemon, tmp_path):
     path = tmp_path / "not" / "yet" / "gemlet.toml"
     daemon = start_daemon(config=str(path), config_optional=True)
