@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gemlet.cli import options
+
 if TYPE_CHECKING:
     from gemlet.simulate.report import Report
 
@@ -58,11 +60,15 @@ def _table(report: Report) -> str:
 
 @click.command("simulate")
 @click.argument("workload", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--policy", type=click.Choice(["fair", "gemini", "fifo"]), help="Instead of the workload's policy.")
-@click.option("--duration", metavar="TIME", help="Instead of the workload's duration, for example 30s.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option("--policy", type=click.Choice(["fair", "gemini", "fifo"]), help="Instead of the workload's policy")
+@click.option("--duration", metavar="TIME", help="Instead of the workload's duration: 30s, 500ms")
+@options.output("table", "json")
 def command(workload: Path, policy: str | None, duration: str | None, output: str) -> None:
     """Show what the groups of WORKLOAD (a TOML file) would get of one device.
+
+    \b
+    gemlet simulate workload.toml
+    gemlet simulate workload.toml --policy gemini --duration 5s
 
     The arbiter is the real one; device and programs are modelled, and no GPU is used.
     """

@@ -58,7 +58,7 @@ class ConfigurationFile:
     def check_can_save(self) -> str:
         """The path `save_group` will write to.
 
-        Raises `Refused` if there is none, `ConfigError` if the file is wrong now: saving would lose what somebody edits.
+        Raises `Refused` if there is none, `ConfigError` if the file is wrong now: saving would lose an edit.
         """
         if self.path is None:
             raise Refused(
