@@ -105,6 +105,8 @@ def granted_line(joined: dict[str, Any], device: int | None) -> str:
     granted = joined["granted"]
     who = "gemlet (simulated)" if joined["simulated"] else "gemlet"
     parts = [f"{format_share(granted['min'])} guaranteed", f"up to {format_share(granted['max'])}"]
+    if granted["max"] == 0:
+        parts[-1] += " (so it waits until `gemlet set` raises that)"
     if granted["memory"] is not None:
         parts.append(f"{format_size(granted['memory'])} of memory")
     if granted["sm"] < 1:

@@ -28,6 +28,7 @@ IDLE_EXIT_SECONDS = 600.0
 READY = b"ready\n"
 LOG_TAIL_LINES = 5
 KEPT = ("GEMLET_LIB_DIR", "GEMLET_CONFIG", "GEMLET_STATE_DIR", "GEMLET_MPS_CONTROL")
+KEPT += ("GEMLET_SIM_PROFILE", "GEMLET_SIM_DEVICES")  # daemon and programs see one machine: its first process makes it
 DROPPED = ("LD_PRELOAD", "NOTIFY_SOCKET")
 
 
