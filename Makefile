@@ -18,7 +18,7 @@ NATIVE_SOURCES = $(shell git ls-files 'native/*.cpp' 'native/*.hpp' 'native/*.h'
 
 .PHONY: help
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(STAMP) native  ## .venv with gemlet and all tools in it, native parts built
@@ -63,6 +63,19 @@ fuzz: setup  ## property tests and the fuzzer of the server, with many more exam
 	@GEMLET_FUZZ_SECONDS=60 $(BIN)/python -m pytest --hypothesis-profile=fuzz --timeout=3600 -m "not slow" tests/unit \
 	    tests/sim/robustness/test_fuzz.py $(PYTEST_ARGS)
 
+.PHONY: cluster-test
+cluster-test: setup  ## a real Kubernetes node with the simulated GPU; needs root; builds Kubernetes the first time
+	@tests/cluster/run $(abspath $(BIN))/python $(PYTEST_ARGS)
+
+.PHONY: chart-test
+chart-test: setup  ## the Helm chart, rendered by Helm and checked against the schemas of Kubernetes
+	@$(BIN)/python -m pip install --quiet --group chart
+	@$(BIN)/python -m pytest tests/chart $(PYTEST_ARGS)
+
+.PHONY: protocol
+protocol: $(STAMP)  ## the kubelet's messages anew from src/gemlet/kube/protocol/*.proto
+	@cd src && $(abspath $(BIN))/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. gemlet/kube/protocol/*.proto
+
 .PHONY: bench
 bench: setup  ## the benchmarks, into build/bench; ARGS='--quick --simulate' goes to bench/all.py
 	@ARGS="$(ARGS)" .ci/bench $(VENV)
@@ -81,7 +94,7 @@ $(STAMP): pyproject.toml .ci/prerequisites
 	@echo "installing into $(VENV)"
 	@$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	@$(BIN)/python -m pip install --quiet --group dev
-	@$(BIN)/python -m pip install --quiet --no-build-isolation --config-settings=wheel.cmake=false --editable '.[metrics]'
+	@$(BIN)/python -m pip install --quiet --no-build-isolation --config-settings=wheel.cmake=false --editable '.[metrics,kube]'
 	@touch $@
 
 $(BUILD)/build.ninja: $(STAMP)

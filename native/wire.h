@@ -9,6 +9,7 @@
 //   DevicePage    one per device, written by clients of the class `latency`, read by the others
 //   GroupLimits   one per group and device, mapped read-only by clients (the memfd is sealed against writing)
 //   GroupLedger   one per group and device, written by the members of that one group only
+//   ResidencyPage one per client and device whose memory may be moved to the host (native/arbiter/residency.hpp)
 //
 // Times are nanoseconds of CLOCK_MONOTONIC, sizes are bytes. Everything is fixed in size and host byte order: both
 // ends are always the same machine.
@@ -21,7 +22,7 @@
 namespace gemlet::wire {
 
 inline constexpr uint32_t kMagic = 0x314d4547;  // "GEM1"
-inline constexpr uint16_t kWireVersion = 2;
+inline constexpr uint16_t kWireVersion = 3;
 inline constexpr size_t kGroupNameBytes = 256;  // with the final NUL; Kubernetes' "namespace/pod" fits
 inline constexpr size_t kTextBytes = 512;
 inline constexpr uint64_t kNoLimit = UINT64_MAX;
@@ -41,6 +42,9 @@ enum class MessageType : uint16_t {
     kDrained = 8,   // client: what was in flight at kStopped was complete at `time_ns`
     kContext = 9,   // client: the number of its contexts on the device changed to `value`
     kRefused = 10,  // client: an allocation of `value` bytes was refused by the limit (for the daemon's log)
+    kAdmit = 16,    // client: asks to have `value` bytes of movable memory in all; answered in its ResidencyPage
+    kRoom = 17,   // client: has charged memory that cannot move and waits until there is room for it; answered there
+    kMoved = 18,  // client: its ResidencyPage has news
 };
 
 enum class Status : uint32_t {
@@ -87,6 +91,8 @@ struct Message {
 inline constexpr uint32_t kHelloCreateGroup = 1;  // flags of kHello: make the group if it does not exist
 inline constexpr uint32_t kUnderMps = 1;          // flags of kAttach: its contexts will be clients of MPS
 inline constexpr uint32_t kStillWants = 1;        // flags of kStopped: a kWant in the same breath
+inline constexpr uint32_t kMovable = 1;           // flags of kAttached: two more descriptors (ResidencyPage, arena)
+inline constexpr uint32_t kAdopt = 1;             // flags of kAdmit: it has them already, from before this daemon
 
 // --- data channel: the token ---------------------------------------------------------------------------------------
 
@@ -157,9 +163,40 @@ struct alignas(64) GroupLedger {
     } slots[kLedgerSlots];
 };
 
+// --- data channel: memory that moves
+// --------------------------------------------------------------------------------------------
+
+// What became of a kAdmit or kRoom.
+enum class Admission : uint32_t {
+    kGranted = 0,
+    kCapacity = 1,  // more than the device could ever give this client
+    kResident = 2,  // ... than its group's resident limit
+    kHost = 3,      // the host has no room for what would have to move there
+};
+
+struct alignas(64) ResidencyPage {
+    // First cache line: written by the daemon.
+    std::atomic<uint64_t> allowed;    // bytes of movable memory that may be on the device
+    std::atomic<uint64_t> ceiling;    // no more will ever be allowed; kNoLimit if there is no limit
+    std::atomic<uint32_t> order;      // raised with each change of `allowed`; futex word
+    std::atomic<uint32_t> answered;   // number (`epoch`) of the last kAdmit or kRoom that was answered; futex word
+    std::atomic<uint32_t> admission;  // Admission: the answer
+    uint32_t reserved0[9];
+    // Second cache line: written by the client; for the daemon they are a claim.
+    alignas(64) std::atomic<uint64_t> movable;  // bytes in the ledger that may move
+    std::atomic<uint64_t> mapped;               // of these on the device
+    std::atomic<uint64_t> moved_out;            // bytes copied to the host so far ...
+    std::atomic<uint64_t> moved_in;             // ... and back
+    std::atomic<uint32_t> seen;                 // the order it keeps to
+    std::atomic<uint32_t> away;                 // 1: not all is on the device, and nothing is submitted
+    std::atomic<uint64_t> dropped;              // bytes that left the device without a copy
+    uint64_t reserved1[2];
+};
+
 static_assert(sizeof(Header) == 16);
 static_assert(sizeof(Message) == 16 + 24 + 24 + 16 + kGroupNameBytes + kTextBytes);
 static_assert(sizeof(ClientPage) == 128);
+static_assert(sizeof(ResidencyPage) == 128);
 static_assert(sizeof(DevicePage) == 64);
 static_assert(sizeof(GroupLimits) == 64);
 static_assert(sizeof(GroupLedger) == 64 + 8 * kLedgerSlots);

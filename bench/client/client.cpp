@@ -5,6 +5,10 @@
 //   default|own|thread]
 //                                          batches of K kernels back to back, D of them queued; M entries of the log
 //                                          each
+//                                          [--memory-mib M]: held meanwhile, written once, looked at in the end
+//                                          [--cpu F] [--phase S]: after S seconds of work does without the device, F
+//                                          of all time
+//   client uuid                            of device 0, in hexadecimal
 //   client latency   --kernel-us U --scale S --rate HZ [--seed N]     Poisson requests of one kernel each
 //   client burst     --kernel-us U --scale S --rate HZ [--batch K]    a batch each 1/HZ seconds, not waiting for the
 //   last client launch    [--count N]                                      empty kernels: ns per launch, queue kept
@@ -42,6 +46,12 @@ Options parse(int argc, char** argv) {
             o.kernel_us = std::atof(value);
         else if (key == "--seconds")
             o.seconds = std::atof(value);
+        else if (key == "--memory-mib")
+            o.memory_mib = std::strtoull(value, nullptr, 10);
+        else if (key == "--cpu")
+            o.cpu = std::atof(value);
+        else if (key == "--phase")
+            o.phase = std::atof(value);
         else if (key == "--rate")
             o.rate = std::atof(value);
         else if (key == "--threshold-us")
@@ -86,6 +96,18 @@ double measure_us(Program& p, double us, int count) {
     float ms = 0;
     CHECK(cuEventElapsedTime(&ms, begin, end));
     return ms * 1000 / count;
+}
+
+int uuid() {
+    CUdevice device;
+    CUuuid id;
+    CHECK(cuInit(0));
+    CHECK(cuDeviceGet(&device, 0));
+    CHECK(cuDeviceGetUuid(&id, device));
+    std::printf("{\"uuid\": \"");
+    for (char byte : id.bytes) std::printf("%02x", static_cast<unsigned char>(byte));
+    std::printf("\"}\n");
+    return 0;
 }
 
 int calibrate(const Options& o) {
@@ -139,6 +161,7 @@ int allocations(const Options& o) {
 
 int main(int argc, char** argv) {
     const Options o = parse(argc, argv);
+    if (o.mode == "uuid") return uuid();
     if (o.mode == "calibrate") return calibrate(o);
     if (o.mode == "work") return work(o);
     if (o.mode == "latency") return latency(o);

@@ -3,10 +3,12 @@
 #include <cstdio>
 #include <deque>
 
+#include "held.hpp"
 #include "program.hpp"
 
 int work(const Options& o) {
     Program p(o);
+    const Held held(o.memory_mib);
     if (o.graph) p.make_graph();
     const int marks = o.graph ? 1 : o.marks;
     if (marks < 1 || o.batch % marks != 0) {
@@ -29,6 +31,7 @@ int work(const Options& o) {
         idle.push_back(pending.front());
         pending.pop_front();
     };
+    double in_phase = 0;
     while (now_ns() < end) {
         // Room for a whole batch first, so that its parts follow each other as closely as in one without marks.
         while (idle.size() < size_t(marks)) take();
@@ -38,11 +41,18 @@ int work(const Options& o) {
             pending.push_back(idle.back());
             idle.pop_back();
         }
+        // Phases are counted in work, not in time: one that had to wait for the device is not shorter for it.
+        in_phase += o.kernel_us * o.batch * 1e-6;
+        if (o.cpu > 0 && in_phase >= o.phase) {
+            in_phase = 0;
+            while (!pending.empty()) take();
+            sleep_until(now_ns() + uint64_t(o.phase * 1e9 * o.cpu / (1 - o.cpu)));
+        }
     }
     while (!pending.empty()) take();
     write_log(o.file, log);
     const auto in_time = std::count_if(log.begin(), log.end(), [&](auto& c) { return c.at <= end - begin; });
-    std::printf("{\"work_s\": %.6f, \"seconds\": %.6f, \"marks\": %td}\n", mark_ns * double(in_time) / 1e9, o.seconds,
-                in_time);
+    std::printf("{\"work_s\": %.6f, \"seconds\": %.6f, \"marks\": %td, \"wrong\": %zu}\n",
+                mark_ns * double(in_time) / 1e9, o.seconds, in_time, held.wrong());
     return 0;
 }

@@ -576,6 +576,19 @@ void Arbiter::want(ClientId id, Nanoseconds now) {
     s.settle(now);
 }
 
+bool Arbiter::withdraw(ClientId id, Nanoseconds now) {
+    State& s = *state_;
+    now = s.begin(now);
+    Client* client = s.find(id);
+    const bool waited = client && client->waiting;
+    if (waited) {
+        client->waiting = false;
+        s.recount(*client->group);
+    }
+    s.settle(now);
+    return waited;
+}
+
 void Arbiter::took(ClientId id, Nanoseconds now) {
     State& s = *state_;
     now = s.begin(now);

@@ -30,6 +30,7 @@ Device& Server::device_for(const Uuid& uuid, int index) {
     device->index = index;
     device->policy = options_.policy;
     device->arbiter = std::make_unique<Arbiter>(options_.policy, options_.arbiter);
+    device->residency = Residency(options_.residency);
     devices_.push_back(std::move(device));
     return *devices_.back();
 }
@@ -64,6 +65,7 @@ void Server::set_group(const GroupSettings& settings) {
         }
         if (auto ledger = device->ledgers.find(settings.spec.name); ledger != device->ledgers.end())
             ledger->second->set_limit(settings.memory.value_or(wire::kNoLimit));
+        set_resident(*device, settings, now);
     }
     wake();
 }
@@ -87,12 +89,26 @@ void Server::forget_group(const std::string& name) {
     for (auto& device : devices_) {
         if (auto known = device->groups.find(name); known != device->groups.end()) {
             device->arbiter->remove_group(known->second, now);
+            device->residency.remove_group(known->second);
             device->groups.erase(known);
         }
         device->ledgers.erase(name);
     }
     groups_.erase(name);
 }
+
+namespace {
+
+constexpr uint64_t kAnyMoved = UINT64_MAX;
+
+bool at_rest(const Movable& movable, uint64_t moved_before) {
+    const wire::ResidencyPage& page = *movable.page;
+    const uint64_t moved = page.moved_out.load() + page.moved_in.load() + page.dropped.load();
+    return page.away.load() == 0 && page.mapped.load() == page.movable.load() &&
+           (moved_before == kAnyMoved || moved_before == moved);
+}
+
+}  // namespace
 
 void Server::set_process_memory(const Uuid& uuid, pid_t pid, uint64_t bytes, std::optional<Seen> seen) {
     std::lock_guard lock(mutex_);
@@ -103,6 +119,8 @@ void Server::set_process_memory(const Uuid& uuid, pid_t pid, uint64_t bytes, std
             Ledger& ledger = *device->ledgers.at(attachment->client->group);
             uint64_t ledgered = ledger.used(attachment->slot);
             if (seen && (seen->memory != ledgered || seen->contexts != attachment->contexts)) continue;
+            // The driver has less of it while some is on the host.
+            if (attachment->movable && !at_rest(*attachment->movable, seen ? seen->moved : kAnyMoved)) continue;
             uint64_t rest = bytes > ledgered ? bytes - ledgered : 0;
             ledger.set_unledgered(attachment->slot, rest);
             bool bare = attachment->contexts == 1 && rest > 0;
@@ -112,6 +130,10 @@ void Server::set_process_memory(const Uuid& uuid, pid_t pid, uint64_t bytes, std
             }
             if (rest > 0 && attachment->page->contexts.load() != attachment->contexts) publish_contexts(*attachment);
         }
+        Nanoseconds now = clock();
+        settle_residency(*device, now);
+        apply(*device, now);
+        wake();
     }
 }
 

@@ -50,7 +50,7 @@ bool Server::answer(Client& client, Message message, Status status, const std::s
     std::memset(message.text, 0, sizeof message.text);
     text.copy(message.text, sizeof message.text - 1);
     iovec part{&message, sizeof message};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 4)] = {};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 6)] = {};
     msghdr header{};
     header.msg_iov = &part;
     header.msg_iovlen = 1;
@@ -79,13 +79,14 @@ bool Server::handle(Client& client, const Message& message) {
     switch (message.header.type) {
         case MessageType::kWant:
             note(*attachment, "want", epoch);
-            device->arbiter->want(attachment->id, now);
+            if (!withheld(*device, *attachment, now)) device->arbiter->want(attachment->id, now);
             if (std::strcmp(attachment->state, "idle") == 0) attachment->state = "waits";
             break;
         case MessageType::kTook:
             note(*attachment, "took", epoch);
             if (epoch == attachment->epoch) {
                 device->arbiter->took(attachment->id, now);
+                device->residency.want(attachment->id, now);
                 attachment->state = "runs";
             }
             break;
@@ -105,11 +106,20 @@ bool Server::handle(Client& client, const Message& message) {
         case MessageType::kRefused:
             emit("refused", client, std::to_string(message.value), device);
             break;
+        case MessageType::kAdmit:
+            admit(*device, *attachment, message, now);
+            break;
+        case MessageType::kRoom:
+            make_room(*device, *attachment, message, now);
+            break;
+        case MessageType::kMoved:
+            break;
         default:
             ++denied_;
             emit("denied", client, "sent a message of an unknown type");
             return false;
     }
+    settle_residency(*device, now);
     apply(*device, now);
     return true;
 }
@@ -123,7 +133,8 @@ void Server::stopped(Device& device, Attachment& a, const Message& message, Nano
     a.state = wants ? "waits" : "idle";
     read_progress(device);
     device.arbiter->stopped(a.id, reason, tail, now);
-    if (wants) device.arbiter->want(a.id, now);
+    if (!wants) device.residency.idle(a.id, now);
+    if (wants && !withheld(device, a, now)) device.arbiter->want(a.id, now);
     futex_wake_all(a.page->token);
 }
 
@@ -232,6 +243,7 @@ bool Server::attach(Client& client, const Message& message) {
     a.page->deadline_ns = wire::kNever;
     a.page->window_ns = uint64_t(options_.arbiter.window_alone);
     a.page->lead_ns = uint64_t(options_.lead);
+    join_residency(device, a, group, now);
     device.attachments[a.id] = std::move(attachment);
     device.arbiter->add_client(a.id, group_on(device, group, now), now, a.mps);
     reply.header.device = uint32_t(client.devices.size());
@@ -239,10 +251,19 @@ bool Server::attach(Client& client, const Message& message) {
     client.devices.emplace_back(&device, &a);
     apply(device, now);
     const bool latency = group.settings.spec.priority == arbiter::Priority::kLatency;
-    bool sent = answer(client, reply, Status::kOk, "",
-                       {a.page.fd(), ledger.limits_fd(), ledger.ledger_fd(),
-                        latency ? device.page.fd() : device.page_to_read.get()});
+    std::vector<int> descriptors = {a.page.fd(), ledger.limits_fd(), ledger.ledger_fd(),
+                                    latency ? device.page.fd() : device.page_to_read.get()};
+    if (a.movable) {
+        reply.flags |= wire::kMovable;
+        descriptors.insert(descriptors.end(), {a.movable->page.fd(), a.movable->arena.get()});
+    }
+    settle_residency(device, now);
+    bool sent = answer(client, reply, Status::kOk, "", descriptors);
     a.page.close_fd();
+    if (a.movable) {
+        a.movable->page.close_fd();
+        a.movable->arena = Descriptor();  // it goes with the client
+    }
     return sent;
 }
 

@@ -14,6 +14,7 @@
 
 #include "arbiter/arbiter.hpp"
 #include "arbiter/ledger.hpp"
+#include "arbiter/residency.hpp"
 #include "arbiter/shared_memory.hpp"
 #include "wire.h"
 
@@ -30,6 +31,9 @@ using arbiter::GroupUsage;
 using arbiter::kNever;
 using arbiter::Nanoseconds;
 using arbiter::Parameters;
+using arbiter::Refusal;
+using arbiter::Residency;
+using arbiter::ResidencyUsage;
 using arbiter::StopReason;
 
 using Uuid = std::array<uint8_t, 16>;
@@ -54,6 +58,7 @@ class Descriptor {
 struct GroupSettings {
     GroupSpec spec;
     std::optional<uint64_t> memory;           // bytes per device
+    std::optional<uint64_t> resident;         // of these on the device at a time; the others are on the host
     std::optional<std::vector<uid_t>> users;  // who may join; nullopt: anybody who reaches the socket
 };
 
@@ -65,6 +70,16 @@ struct Group {
 
 struct Client;
 
+// The memory of one client on one device, if it can move (residency_server.cpp).
+struct Movable {
+    explicit Movable(uint64_t arena_bytes);  // throws std::system_error
+    Shared<wire::ResidencyPage> page{"gemlet-residency", Access::kReadWrite};
+    Descriptor arena;       // until the client has it
+    bool withheld = false;  // its wants are kept from the arbiter: not all its memory is there
+    bool wants = false;     // ... and there is one
+    uint32_t room_for = 0;  // number of its kRoom that waits; 0: none
+};
+
 // One client on one device.
 struct Attachment {
     ClientId id;  // as the device's arbiter knows it
@@ -75,6 +90,7 @@ struct Attachment {
     uint32_t contexts = 0;
     bool mps = false;
     const char* state = "idle";  // for people
+    std::unique_ptr<Movable> movable;
 };
 
 struct Device {
@@ -87,6 +103,8 @@ struct Device {
     Shared<wire::DevicePage> page{"gemlet-device", Access::kReadWrite};
     Descriptor page_to_read{reopen_read_only(page.fd())};
     std::unique_ptr<Arbiter> arbiter;
+    Residency residency;
+    std::optional<uint64_t> capacity;       // bytes of it that clients may use; the others' memory moves away
     std::map<std::string, GroupId> groups;  // those with clients here, now or before
     std::map<std::string, std::unique_ptr<Ledger>> ledgers;
     std::unordered_map<ClientId, std::unique_ptr<Attachment>> attachments;
@@ -103,6 +121,7 @@ struct Client {
     std::vector<std::pair<Device*, Attachment*>> devices;  // by the index that messages carry
     // Once its socket is closed: slots that are still booked, and until when at most.
     std::vector<std::pair<Ledger*, uint32_t>> slots;
+    std::vector<std::pair<Device*, ClientId>> residencies;
     Nanoseconds booked_until = kNever;
     bool gone() const { return booked_until != kNever; }
 };

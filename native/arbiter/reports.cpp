@@ -44,13 +44,30 @@ ServerView Server::view() {
     for (auto& [name, group] : groups_) v.groups.push_back(group.settings);
     for (auto& device : devices_) {
         DeviceView d{device->uuid, device->index, device->policy, device->arbiter->ignored(), {}, {}};
+        d.capacity = device->capacity;
+        d.held = device->residency.held();
+        d.host_promised = device->residency.host_promised();
         // Once over the clients: with thousands of groups, a search for each group's would keep clients waiting.
         std::unordered_map<std::string_view, std::vector<ClientView>> clients;
+        auto residency = residencies(*device, v.now);
         for (auto& [id, a] : device->attachments) {
             const Ledger& ledger = *device->ledgers.at(a->client->group);
-            clients[a->client->group].push_back({a->client->id, a->client->pid, a->client->uid, a->client->command,
-                                                 a->state, ledger.used(a->slot), ledger.unledgered(a->slot),
-                                                 a->page->launches.load(), a->contexts, a->mps, a->client->since});
+            clients[a->client->group].push_back({a->client->id,
+                                                 a->client->pid,
+                                                 a->client->uid,
+                                                 a->client->command,
+                                                 a->state,
+                                                 ledger.used(a->slot),
+                                                 ledger.unledgered(a->slot),
+                                                 a->page->launches.load(),
+                                                 a->contexts,
+                                                 a->mps,
+                                                 a->client->since,
+                                                 {}});
+            if (!a->movable) continue;
+            const wire::ResidencyPage& page = *a->movable->page;
+            clients[a->client->group].back().movable = {residency[id], page.moved_out.load(), page.moved_in.load(),
+                                                        page.dropped.load()};
         }
         const auto usages = device->arbiter->usage(v.now);
         const auto name_of = [&](GroupId id) {
@@ -60,10 +77,11 @@ ServerView Server::view() {
         for (const arbiter::PairUsage& p : device->arbiter->pairs())
             d.pairs.push_back({name_of(p.a), name_of(p.b), p.state, p.speed_a, p.speed_b});
         for (const GroupUsage& usage : usages) {
-            GroupView g{usage, {}, 0, 0, false, {}};
+            GroupView g{usage, {}, {}, 0, 0, false, {}};
             const std::string& name = g.usage.spec.name;
             if (auto group = groups_.find(name); group != groups_.end()) {
                 g.memory_limit = group->second.settings.memory;
+                g.resident_limit = group->second.settings.resident;
                 g.made_by_client = group->second.made_by_client;
             }
             auto ledger = device->ledgers.find(name);

@@ -70,7 +70,8 @@ Server::Server(ServerOptions options)
       timer_(checked(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC), "timerfd_create")),
       wake_(checked(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd")),
       events_ready_(checked(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd")),
-      spare_(open("/dev/null", O_RDONLY | O_CLOEXEC)) {
+      spare_(open("/dev/null", O_RDONLY | O_CLOEXEC)),
+      host_memory_(options_.host_memory) {
     Arbiter probe(options_.policy, options_.arbiter);  // an unknown policy is the caller's mistake, now and not later
     rlimit files;
     if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
@@ -109,8 +110,20 @@ void Server::listen(const std::string& path, std::optional<std::string> group, m
         throw std::system_error(bound != 0 ? error : errno, std::generic_category(), "cannot listen on " + path);
     std::lock_guard lock(mutex_);
     auto listener = std::make_unique<Listener>(Listener{std::move(fd), path, std::move(group)});
-    watch(listener->socket.get(), kListener | listeners_.size());
-    listeners_.push_back(std::move(listener));
+    auto place = std::find(listeners_.begin(), listeners_.end(), nullptr);
+    if (place == listeners_.end()) place = listeners_.emplace(place);
+    watch(listener->socket.get(), kListener | uint64_t(place - listeners_.begin()));
+    *place = std::move(listener);
+}
+
+bool Server::unlisten(const std::string& path) {
+    std::lock_guard lock(mutex_);
+    auto found = std::find_if(listeners_.begin(), listeners_.end(),
+                              [&](const auto& listener) { return listener && listener->path == path; });
+    if (found == listeners_.end()) return false;
+    unlink(path.c_str());
+    found->reset();  // its place stays: the others are known to epoll by theirs
+    return true;
 }
 
 void Server::start() {
@@ -140,7 +153,8 @@ void Server::stop() {
     for (auto& device : devices_) device->attachments.clear();
     clients_.clear();
     gone_ = 0;
-    for (auto& listener : listeners_) unlink(listener->path.c_str());
+    for (auto& listener : listeners_)
+        if (listener) unlink(listener->path.c_str());
     listeners_.clear();
 }
 
@@ -152,7 +166,8 @@ void Server::wake() {
 
 void Server::arm_timer() {
     Nanoseconds next = kNever;
-    for (auto& device : devices_) next = std::min(next, device->arbiter->next_event());
+    for (auto& device : devices_)
+        next = std::min({next, device->arbiter->next_event(), device->residency.next_event()});
     if (gone_ > 0)
         for (auto& [id, client] : clients_) next = std::min(next, client->booked_until);
     itimerspec when{};
@@ -166,9 +181,11 @@ void Server::arm_timer() {
 void Server::tick() {
     Nanoseconds now = clock();
     for (auto& device : devices_) {
-        if (device->arbiter->next_event() > now) continue;
+        if (std::min(device->arbiter->next_event(), device->residency.next_event()) > now) continue;
         read_progress(*device);
         device->arbiter->tick(now);
+        device->residency.tick(now);
+        settle_residency(*device, now);
         apply(*device, now);
     }
     release_if([](const Client& client, int64_t at) { return client.booked_until <= at; }, now);
@@ -235,9 +252,12 @@ void Server::drop(Client& client, const char* why) {
     Nanoseconds now = clock();
     for (auto [device, attachment] : client.devices) {
         device->arbiter->remove_client(attachment->id, now);
+        device->residency.leave(attachment->id, now);
+        client.residencies.emplace_back(device, attachment->id);
         client.slots.emplace_back(device->ledgers.at(client.group).get(), attachment->slot);
         attachment->page->attached = 0;
         device->attachments.erase(attachment->id);
+        settle_residency(*device, now);
         apply(*device, now);
     }
     client.devices.clear();
@@ -254,6 +274,7 @@ void Server::drop(Client& client, const char* why) {
 void Server::release(Client& client) {
     if (client.gone()) --gone_;
     for (auto [ledger, slot] : client.slots) ledger->give_slot(slot);
+    leave_residency(client, clock());
     if (!client.group.empty()) leave_group(client.group);
     clients_.erase(client.id);
 }
@@ -282,7 +303,7 @@ void Server::run() {
                 ssize_t ignored = read(kind == kTimer ? timer_.get() : wake_.get(), &count, sizeof count);
                 (void)ignored;
             } else if (kind == kListener) {
-                if (index < listeners_.size()) accept_client(*listeners_[index]);
+                if (index < listeners_.size() && listeners_[index]) accept_client(*listeners_[index]);
             } else if (auto found = clients_.find(index); found != clients_.end()) {
                 Client& client = *found->second;
                 if (client.gone())

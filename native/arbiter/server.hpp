@@ -21,6 +21,14 @@ struct ServerOptions {
     // device runs dry: about what two wake-ups of sleeping CPUs take.
     Nanoseconds lead = 400'000;
     size_t trace = 0;  // steps to remember; 0: none
+    // Bytes of the host that clients' memory may move to, of all devices together.
+    uint64_t host_memory = arbiter::kUnlimited;
+    arbiter::ResidencyParameters residency;
+};
+
+struct MovableView {
+    ResidencyUsage usage;
+    uint64_t moved_out, moved_in, dropped;
 };
 
 struct ClientView {
@@ -33,11 +41,12 @@ struct ClientView {
     uint32_t contexts;
     bool mps;
     Nanoseconds since;
+    std::optional<MovableView> movable;
 };
 
 struct GroupView {
     GroupUsage usage;
-    std::optional<uint64_t> memory_limit;
+    std::optional<uint64_t> memory_limit, resident_limit;
     uint64_t memory_used, unledgered;
     bool made_by_client;
     std::vector<ClientView> clients;
@@ -57,6 +66,8 @@ struct DeviceView {
     uint64_t ignored;
     std::vector<GroupView> groups;
     std::vector<PairView> pairs;
+    std::optional<uint64_t> capacity = {};
+    uint64_t held = 0, host_promised = 0;  // bytes clients have on the device, and may have to have on the host
 };
 
 struct ServerView {
@@ -73,7 +84,11 @@ class Server {
 
     // A socket for clients; `group` fixes the group of whoever comes through it.
     void listen(const std::string& path, std::optional<std::string> group, mode_t mode);
+    bool unlisten(const std::string& path);  // clients that came through it stay; false if there is no such socket
     void add_device(const Uuid& uuid, int index, const std::string& policy, uint64_t context_estimate);
+    // `bytes` of the device for all its clients; none: as much as it has. For clients that come from now on.
+    void set_host_memory(uint64_t bytes);
+    void set_capacity(const Uuid& uuid, std::optional<uint64_t> bytes);
     void set_group(const GroupSettings& settings);  // creates, or changes a live one; throws std::invalid_argument
     bool remove_group(const std::string& name);     // false while it has clients
     // What the driver holds for a process in all (NVML); what its ledger does not explain is booked as unledgered.
@@ -82,6 +97,7 @@ class Server {
     struct Seen {
         uint64_t memory;
         uint32_t contexts;
+        uint64_t moved;  // bytes of its memory that left the device or came back
     };
     void set_process_memory(const Uuid& uuid, pid_t pid, uint64_t bytes, std::optional<Seen> seen = {});
 
@@ -128,6 +144,18 @@ class Server {
     bool answer(Client& client, wire::Message message, wire::Status status, const std::string& text,
                 const std::vector<int>& descriptors = {});
 
+    // residency_server.cpp
+    uint64_t host_left(const Device& device) const;
+    static bool limits_residency(const Device& device);
+    void join_residency(Device& device, Attachment& attachment, const Group& group, Nanoseconds now);
+    void set_resident(Device& device, const GroupSettings& settings, Nanoseconds now);
+    void admit(Device& device, Attachment& attachment, const wire::Message& message, Nanoseconds now);
+    void make_room(Device& device, Attachment& attachment, const wire::Message& message, Nanoseconds now);
+    bool withheld(Device& device, Attachment& attachment, Nanoseconds now);  // a want that is to wait
+    void settle_residency(Device& device, Nanoseconds now);
+    void leave_residency(Client& client, Nanoseconds now);
+    static std::unordered_map<ClientId, ResidencyUsage> residencies(const Device& device, Nanoseconds now);
+
     // grants.cpp
     void apply(Device& device, Nanoseconds now);
     void grant(Attachment& attachment, const Action& action);
@@ -156,6 +184,7 @@ class Server {
     std::vector<std::pair<Step, std::string>> trace_;
     uint32_t next_client_ = 1;
     ClientId next_attachment_ = 1;
+    uint64_t host_memory_;
     uint64_t denied_ = 0;
     size_t gone_ = 0;  // clients whose slots are still booked
 };

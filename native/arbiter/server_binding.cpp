@@ -3,6 +3,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <stdexcept>
@@ -39,6 +40,22 @@ ServerOptions options_from(const std::string& policy, nb::kwargs given) {
         options.trace = nb::cast<size_t>(given["trace"]);
         nb::del(given["trace"]);
     }
+    if (given.contains("host_memory")) {
+        options.host_memory = nb::cast<std::optional<uint64_t>>(given["host_memory"]).value_or(kUnlimited);
+        nb::del(given["host_memory"]);
+    }
+    const auto take = [&](const char* name, auto& value) {
+        if (!given.contains(name)) return;
+        value = nb::cast<std::remove_reference_t<decltype(value)>>(given[name]);
+        nb::del(given[name]);
+    };
+    take("epoch_overhead", options.residency.overhead);
+    take("epoch_min", options.residency.epoch_min);
+    take("epoch_max", options.residency.epoch_max);
+    if (!(options.residency.overhead > 0 && options.residency.overhead < 1))
+        throw std::invalid_argument("epoch_overhead must be in (0, 1)");
+    if (options.residency.epoch_min <= 0 || options.residency.epoch_max < options.residency.epoch_min)
+        throw std::invalid_argument("epoch_min must be in (0, epoch_max]");
     options.arbiter = parameters_from(given);
     return options;
 }
@@ -49,9 +66,11 @@ nb::object maybe(const std::optional<uint64_t>& value) {
 
 void set_group(Server& self, const std::string& name, double min, double max, double weight, double sm,
                const std::string& priority, const std::string& workload, std::optional<uint64_t> memory,
-               std::optional<std::vector<uid_t>> users) {
-    GroupSettings settings{
-        {name, min, max, weight, sm, priority_from(priority), workload_from(workload)}, memory, std::move(users)};
+               std::optional<uint64_t> resident, std::optional<std::vector<uid_t>> users) {
+    GroupSettings settings{{name, min, max, weight, sm, priority_from(priority), workload_from(workload)},
+                           memory,
+                           resident,
+                           std::move(users)};
     nb::gil_scoped_release release;
     self.set_group(settings);
 }
@@ -73,6 +92,24 @@ nb::dict client_dict(const ClientView& c) {
     d["contexts"] = c.contexts;
     d["mps"] = c.mps;
     d["since_ns"] = c.since;
+    if (!c.movable) {
+        d["movable"] = nb::none();
+        return d;
+    }
+    const MovableView& m = *c.movable;
+    nb::dict movable;
+    movable["bytes"] = m.usage.movable;
+    movable["resident"] = m.usage.mapped;
+    movable["allowed"] = m.usage.allowed;
+    movable["here"] = m.usage.resident;
+    movable["queued"] = m.usage.queued;
+    movable["host"] = m.usage.host;
+    movable["handover_ns"] = m.usage.last_handover;
+    movable["reason"] = text(m.usage.reason);
+    movable["moved_out"] = m.moved_out;
+    movable["moved_in"] = m.moved_in;
+    movable["dropped"] = m.dropped;
+    d["movable"] = movable;
     return d;
 }
 
@@ -92,6 +129,7 @@ nb::dict group_dict(const GroupView& g) {
     d["holding"] = g.usage.holding;
     d["reason"] = text(g.usage.reason);
     d["memory_limit"] = maybe(g.memory_limit);
+    d["resident_limit"] = maybe(g.resident_limit);
     d["memory_used"] = g.memory_used;
     d["unledgered"] = g.unledgered;
     d["made_by_client"] = g.made_by_client;
@@ -117,6 +155,9 @@ nb::dict snapshot(Server& self) {
         device["index"] = v.index;
         device["policy"] = v.policy;
         device["ignored"] = v.ignored;
+        device["capacity"] = maybe(v.capacity);
+        device["held"] = v.held;
+        device["host_promised"] = v.host_promised;
         nb::list groups;
         for (const GroupView& g : v.groups) groups.append(group_dict(g));
         device["groups"] = groups;
@@ -178,6 +219,7 @@ void bind_server(nb::module_& m) {
             "policy"_a = "fair", "parameters"_a)
         .def("listen", &Server::listen, "path"_a, "group"_a = nb::none(), "mode"_a = 0600,
              nb::call_guard<nb::gil_scoped_release>())
+        .def("unlisten", &Server::unlisten, "path"_a, nb::call_guard<nb::gil_scoped_release>())
         .def(
             "add_device",
             [](Server& self, const nb::bytes& uuid, int index, const std::string& policy, uint64_t context_estimate) {
@@ -186,17 +228,26 @@ void bind_server(nb::module_& m) {
                 self.add_device(id, index, policy, context_estimate);
             },
             "uuid"_a, "index"_a, nb::kw_only(), "policy"_a = "", "context_estimate"_a = 0)
+        .def(
+            "set_capacity",
+            [](Server& self, const nb::bytes& uuid, std::optional<uint64_t> bytes) {
+                Uuid id = uuid_from(uuid);
+                nb::gil_scoped_release release;
+                self.set_capacity(id, bytes);
+            },
+            "uuid"_a, "bytes"_a.none())
+        .def("set_host_memory", &Server::set_host_memory, "bytes"_a, nb::call_guard<nb::gil_scoped_release>())
         .def("set_group", set_group, "name"_a, nb::kw_only(), "min"_a = 0.0, "max"_a = 1.0, "weight"_a = 1.0,
              "sm"_a = 1.0, "priority"_a = "normal", "workload"_a = "unknown", "memory"_a = nb::none(),
-             "users"_a = nb::none())
+             "resident"_a = nb::none(), "users"_a = nb::none())
         .def("remove_group", &Server::remove_group, "name"_a, nb::call_guard<nb::gil_scoped_release>())
         .def(
             "set_process_memory",
             [](Server& self, const nb::bytes& uuid, pid_t pid, uint64_t bytes,
-               std::optional<std::pair<uint64_t, uint32_t>> seen) {
+               std::optional<std::tuple<uint64_t, uint32_t, uint64_t>> seen) {
                 Uuid id = uuid_from(uuid);
                 std::optional<Server::Seen> before;
-                if (seen) before = {seen->first, seen->second};
+                if (seen) before = {std::get<0>(*seen), std::get<1>(*seen), std::get<2>(*seen)};
                 nb::gil_scoped_release release;
                 self.set_process_memory(id, pid, bytes, before);
             },

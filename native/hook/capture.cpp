@@ -1,6 +1,7 @@
 // Stream capture: nothing of ours may happen inside one, so its begin and end are watched.
 #include "driver.h"
 #include "streams.h"
+#include "swap.h"
 
 using namespace gemlet::hook;
 
@@ -8,7 +9,9 @@ namespace {
 
 template <class Call>
 CUresult begin(CUstream stream, Call&& call) {
+    swap_capture_begins();
     capture_begins();
+    swap_capture_counted();
     CUresult result = call();
     capture_began(stream, result == CUDA_SUCCESS);
     return result;

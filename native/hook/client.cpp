@@ -12,6 +12,7 @@
 #include "own_calls.h"
 #include "say.h"
 #include "streams.h"
+#include "swap.h"
 #include "token.h"
 
 namespace gemlet::hook {
@@ -37,6 +38,7 @@ void set_unmanaged(Device& device) {
     device.limits = nullptr;
     device.shared = nullptr;
     device.use_page(&device.unmanaged);
+    swap_lost(device);
 }
 
 void attach_device(Device& device) {
@@ -59,6 +61,7 @@ void attach_device(Device& device) {
     device.urgent_seen = attachment->device->urgent.load();
     device.shared = attachment->device;
     device.use_page(attachment->page);
+    swap_attached(device, *attachment);
     futex_wake_all(before->token);
     if (device.contexts > 0) context_count_changed(device.ordinal, device.contexts);
     start_watcher(device);
@@ -68,6 +71,7 @@ void attach_device(Device& device) {
 void in_child() {
     forget_connection();
     forget_streams();
+    swap_in_child();
     started = false;
     new (&state_mutex) std::mutex;
     for (auto& slot : devices) slot.store(nullptr);  // leaked with their locks, which may be held by nobody

@@ -15,6 +15,10 @@ struct Attachment {
     bool latency;
     uint32_t wire_index;
     uint32_t slot;
+    // Null unless this process's memory on the device can move.
+    wire::ResidencyPage* residency = nullptr;
+    void* arena = nullptr;
+    uint64_t arena_bytes = 0;
 };
 
 // Where to go and as whom; read from the environment once, at the first use.

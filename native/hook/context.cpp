@@ -16,6 +16,7 @@
 #include "memory_books.h"
 #include "own_calls.h"
 #include "reentry.h"
+#include "swap.h"
 #include "wire.h"
 
 namespace gemlet::hook {
@@ -68,7 +69,15 @@ class ContextRoom {
         reserved_ = bytes_ == 0 || reserve(device_, bytes_);
     }
     ~ContextRoom() {
-        if (reserved_ && bytes_ != 0) memory_release(device_, bytes_);
+        if (!reserved_ || bytes_ == 0) return;
+        memory_release(device_, bytes_);
+        if (handed_over_) swap_hide(device_, -int64_t(bytes_));
+    }
+    // The daemon books the context from now on, so that this is not counted beside it as memory that cannot move.
+    void hand_over() {
+        if (!swap_active() || !reserved_ || bytes_ == 0) return;
+        handed_over_ = true;
+        swap_hide(device_, int64_t(bytes_));
     }
     ContextRoom(const ContextRoom&) = delete;
     ContextRoom& operator=(const ContextRoom&) = delete;
@@ -78,6 +87,7 @@ class ContextRoom {
     CUdevice device_;
     uint64_t bytes_;
     bool reserved_;
+    bool handed_over_ = false;
 };
 
 template <class Call>
@@ -91,6 +101,7 @@ CUresult create(CUcontext* context, CUdevice device, Call&& call) {
     if (result == CUDA_SUCCESS && context) {
         std::lock_guard lock(known->mutex);
         known->created.push_back({*context});
+        room.hand_over();
         context_count_changed(device, known->count());
         await_contexts_booked(device, known->count());  // before the room is given back
     }
@@ -100,6 +111,7 @@ CUresult create(CUcontext* context, CUdevice device, Call&& call) {
 void context_is_gone(CUcontext context) {
     generation.fetch_add(1, std::memory_order_release);
     forget_context(context);
+    swap_context_gone(context);
 }
 
 template <class Call>
@@ -147,6 +159,7 @@ CUresult retain_primary(CUcontext* context, CUdevice device) {
         known->primary = *context;
         known->primary_active = true;
         known->primary_retained = 1;
+        room.hand_over();
         context_count_changed(device, known->count());
         await_contexts_booked(device, known->count());
     }
@@ -316,6 +329,8 @@ CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
     if (device < 0) return result;
     refresh_elastic(device);
     MemoryView view = memory_view(device);
+    // What is free now says nothing where others' memory can move away.
+    if (swap_active() && free) *free = swap_free_bytes(device, *free, view.limit - std::min(view.limit, view.used));
     if (view.limit == gemlet::wire::kNoLimit) return result;
     const uint64_t left = view.used < view.limit ? view.limit - view.used : 0;
     if (free) *free = std::min<uint64_t>(*free, left);

@@ -9,6 +9,7 @@
 
 #include "device.h"
 #include "streams.h"
+#include "swap_gate.h"
 #include "token.h"
 
 namespace gemlet::hook {
@@ -76,11 +77,56 @@ template <class Call>
     return result;
 }
 
+// The token is held: to the driver, and into the books.
+template <class Call>
+inline CUresult submit_holding(Stream& stream, wire::ClientPage& page, Work work, bool quiet, Call& call) {
+    constexpr auto relaxed = std::memory_order_relaxed;
+    if (page.window_ns.load(relaxed) == wire::kNever) return call();  // no daemon governs this device
+
+    uint64_t ns = work.nanoseconds;
+    if (work.key) {
+        const uint32_t left = stream.memo_left.load(relaxed);
+        if (left == 0 || stream.memo_key.load(relaxed) != work.key)
+            return submit_looked_up(stream, page, work.key, quiet, call);
+        stream.memo_left.store(left - 1, relaxed);
+        ns = stream.memo_ns.load(relaxed);
+    }
+    CUresult result = call();
+    book(stream, page, ns, quiet);
+    return result;
+}
+
+// Where this process's memory can move: the token is looked at and the work submitted with the gate held open.
+template <class Call>
+[[gnu::noinline]] CUresult submit_past(SwapGate& gate, Stream& stream, CUstream handle, Work work, Call& call) {
+    struct Leave {
+        SwapGate& gate;
+        ~Leave() { gate.leave(); }
+    };
+    const bool quiet = launch_state.captures.load(std::memory_order_relaxed) != 0;
+    if (quiet && is_capturing(handle)) return call();
+    for (;;) {
+        if (!gate.enter()) {
+            swap_await_open(gate);
+            continue;
+        }
+        {
+            Leave leave{gate};
+            wire::ClientPage* page = stream.page.load(std::memory_order_acquire);
+            if (wire::token_state(page->token.load(std::memory_order_acquire)) == wire::TokenState::kRun)
+                return submit_holding(stream, *page, work, quiet, call);
+        }
+        if (!wait_for_token(*stream.device)) return CUDA_ERROR_SYSTEM_NOT_READY;
+    }
+}
+
 template <class Call>
 CUresult submit(CUstream handle, bool per_thread, Work work, Call&& call) {
     constexpr auto relaxed = std::memory_order_relaxed;
     Stream* stream = stream_for(handle, per_thread);
     if (!stream) return call();
+    if (SwapGate* gate = stream->gate.load(std::memory_order_acquire)) [[unlikely]]
+        return submit_past(*gate, *stream, handle, work, call);
     const bool quiet = launch_state.captures.load(relaxed) != 0;
     if (quiet) [[unlikely]] {
         if (is_capturing(handle)) return call();
@@ -91,19 +137,7 @@ CUresult submit(CUstream handle, bool per_thread, Work work, Call&& call) {
         if (!wait_for_token(*stream->device)) return CUDA_ERROR_SYSTEM_NOT_READY;
         page = stream->page.load(std::memory_order_acquire);
     }
-    if (page->window_ns.load(relaxed) == wire::kNever) return call();  // no daemon governs this device
-
-    uint64_t ns = work.nanoseconds;
-    if (work.key) {
-        const uint32_t left = stream->memo_left.load(relaxed);
-        if (left == 0 || stream->memo_key.load(relaxed) != work.key)
-            return submit_looked_up(*stream, *page, work.key, quiet, call);
-        stream->memo_left.store(left - 1, relaxed);
-        ns = stream->memo_ns.load(relaxed);
-    }
-    CUresult result = call();
-    book(*stream, *page, ns, quiet);
-    return result;
+    return submit_holding(*stream, *page, work, quiet, call);
 }
 
 }  // namespace gemlet::hook

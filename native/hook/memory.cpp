@@ -10,6 +10,7 @@
 #include "memory_size.h"
 #include "memory_slab.h"
 #include "reentry.h"
+#include "swap.h"
 
 using namespace gemlet::hook;
 
@@ -81,10 +82,16 @@ CUresult allocate(CUdeviceptr* pointer, uint64_t expected, Call&& call, Actual&&
 extern "C" {
 
 CUresult cuMemAlloc_v2(CUdeviceptr* pointer, size_t bytes) {
+    if (swap_active()) [[unlikely]] {
+        if (auto result = swap_allocate(pointer, bytes)) return *result;
+    }
     return allocate(pointer, bytes, [=] { return real::cuMemAlloc_v2(pointer, bytes); }, [=] { return bytes; });
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr* pointer, size_t* pitch, size_t width, size_t height, unsigned int element) {
+    if (swap_active()) [[unlikely]] {
+        if (auto result = swap_allocate_pitch(pointer, pitch, width, height, element)) return *result;
+    }
     const uint64_t rows = std::max<uint64_t>(1, height);
     const uint64_t row = width < kAbsurd ? round_up(width, kPitchUnit) : kAbsurd;
     const uint64_t expected = row < kAbsurd / rows ? row * rows : kAbsurd;
@@ -100,6 +107,9 @@ CUresult cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsigned int flag
 }
 
 CUresult cuMemFree_v2(CUdeviceptr pointer) {
+    if (swap_active()) [[unlikely]] {
+        if (auto result = swap_free(pointer)) return *result;
+    }
     Reentry reentry;
     auto allocation = reentry.nested() ? std::nullopt : allocations().take(pointer);
     CUresult result = real::cuMemFree_v2(pointer);

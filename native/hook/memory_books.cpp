@@ -7,6 +7,7 @@
 
 #include "client.h"
 #include "memory_slab.h"
+#include "swap.h"
 #include "wire.h"
 
 namespace gemlet::hook {
@@ -53,13 +54,33 @@ void in_child() {
 
 }  // namespace
 
-bool reserve(CUdevice device, uint64_t bytes) {
+namespace {
+
+bool reserve_within_limit(CUdevice device, uint64_t bytes) {
     if (device >= 0 && device < kDevices &&
         books().elastic[static_cast<size_t>(device)].load(std::memory_order_relaxed)) {
         MemoryView view = memory_view(device);
         if (view.used > view.limit || bytes > view.limit - view.used) refresh_elastic(device);
     }
     return memory_reserve(device, bytes);
+}
+
+}  // namespace
+
+bool reserve(CUdevice device, uint64_t bytes) {
+    if (!reserve_within_limit(device, bytes)) return false;
+    if (swap_active() && !swap_make_room(device, bytes)) [[unlikely]] {
+        memory_release(device, bytes);
+        return false;
+    }
+    return true;
+}
+
+bool charge_movable(CUdevice device, uint64_t bytes) {
+    auto* held = held_on(device);
+    if (!held || !reserve_within_limit(device, bytes)) return false;
+    held->fetch_add(bytes, std::memory_order_relaxed);
+    return true;
 }
 
 bool charge(CUdevice device, uint64_t bytes) {

@@ -21,6 +21,8 @@ bool reserve(CUdevice device, uint64_t bytes);
 
 // The same, counted as held by this process. False: over the limit.
 bool charge(CUdevice device, uint64_t bytes);
+// The same for memory that can move, which asks for its place on the device by itself.
+bool charge_movable(CUdevice device, uint64_t bytes);
 void give_back(CUdevice device, uint64_t bytes);
 
 // Books what the driver already took by itself (a pool or a graph that grew), past the limit if it must be.

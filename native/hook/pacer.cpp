@@ -235,12 +235,27 @@ void Pacer::settled(Stream& stream) {
 void Pacer::add_stream(Stream* stream, const std::atomic<wire::ClientPage*>& page) {
     std::lock_guard lock(mutex_);
     stream->page.store(page.load());  // set_page() runs after a change of `page`, under the same lock
+    stream->gate.store(gate_, std::memory_order_release);
     if (std::find(streams_.begin(), streams_.end(), stream) == streams_.end()) streams_.push_back(stream);
 }
 
 void Pacer::set_page(wire::ClientPage* page) {
     std::lock_guard lock(mutex_);
     for (Stream* s : streams_) s->page.store(page, std::memory_order_release);
+}
+
+void Pacer::set_gate(SwapGate* gate) {
+    std::lock_guard lock(mutex_);
+    gate_ = gate;
+    for (Stream* s : streams_) s->gate.store(gate, std::memory_order_release);
+}
+
+std::vector<CUcontext> Pacer::contexts() {
+    std::lock_guard lock(mutex_);
+    std::vector<CUcontext> all;
+    for (const Stream* s : streams_) all.push_back(s->context.load(std::memory_order_relaxed));
+    for (const Pool& p : pools_) all.push_back(p.context);  // also of streams that are gone and not yet done
+    return all;
 }
 
 uint64_t Pacer::completed() {

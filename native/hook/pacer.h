@@ -22,6 +22,7 @@
 namespace gemlet::hook {
 
 struct Device;
+class SwapGate;
 
 // One stream of one context as the pacer sees it. Slots live as long as the process; `handle` changes hands. What a
 // launch touches is in the first cache line: after the driver's own work little else is in L1.
@@ -35,6 +36,7 @@ struct alignas(64) Stream {
     std::atomic<uint64_t> memo_ns{0};
     std::atomic<uint64_t> launches{0};
     Device* device = nullptr;
+    std::atomic<SwapGate*> gate{nullptr};  // null unless this process's memory on the device can move
 
     alignas(64) std::atomic<CUstream> handle{nullptr};
     std::atomic<CUcontext> context{nullptr};
@@ -85,6 +87,8 @@ class Pacer {
 
     void add_stream(Stream* stream, const std::atomic<wire::ClientPage*>& page);
     void set_page(wire::ClientPage* page);  // of every stream
+    void set_gate(SwapGate* gate);          // of every stream, also of those to come
+    std::vector<CUcontext> contexts();      // that work was submitted to
     void forget(CUcontext context);
     void forget(Stream& stream);
 
@@ -112,6 +116,7 @@ class Pacer {
     std::deque<Mark> marks_;
     std::vector<Sample> samples_;
     std::vector<Stream*> streams_;
+    SwapGate* gate_ = nullptr;
     struct Pool {
         CUcontext context;
         std::vector<CUevent> timed, untimed;

@@ -9,6 +9,7 @@
 #include "client.h"
 #include "device.h"
 #include "own_calls.h"
+#include "swap.h"
 
 namespace gemlet::hook {
 
@@ -165,6 +166,7 @@ void stream_destroying(CUstream handle) {
 }
 
 void context_destroying(CUcontext context) {
+    swap_context_destroying(context);
     Table& t = table();
     std::unique_lock lock(t.mutex);
     Device* device = nullptr;

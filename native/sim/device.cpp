@@ -83,6 +83,7 @@ bool Device::reserve(uint64_t bytes) {
             for (uint32_t i = 0; i < s.owners_used; ++i) used += s.owners[i].memory;
             if (bytes > profile().capacity || used > profile().capacity - bytes) return false;
             s.owners[self].memory += bytes;
+            s.most_memory = std::max(s.most_memory, used + bytes);
             return true;
         });
         if (fits) return true;

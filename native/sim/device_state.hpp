@@ -76,6 +76,7 @@ struct DeviceState {
     Nanoseconds copy_free[2];
     uint64_t busy;  // time the multiprocessors worked
     uint64_t switches;
+    uint64_t most_memory;   // that processes ever had together
     uint64_t sample_index;  // time / kSamplePeriod of the newest sample
     uint64_t busy_samples[kSamples];
     uint32_t lost;  // 1: fell off the bus

@@ -13,6 +13,9 @@ int gemletSimDeviceTime(int device, unsigned long long pid, unsigned long long* 
 /* Bytes of device memory charged to a live process, contexts included. */
 int gemletSimMemory(int device, unsigned long long pid, unsigned long long* bytes);
 
+/* Most bytes of device memory that were ever in use at the same moment, contexts included. */
+int gemletSimMostMemory(int device, unsigned long long* bytes);
+
 /* Time the multiprocessors worked, and context switches, since the machine was made. */
 int gemletSimTotals(int device, unsigned long long* busy_nanoseconds, unsigned long long* switches);
 

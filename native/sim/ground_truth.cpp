@@ -46,6 +46,15 @@ int gemletSimTotals(int device, unsigned long long* busy_nanoseconds, unsigned l
     return 0;
 }
 
+int gemletSimMostMemory(int device, unsigned long long* bytes) {
+    gemlet::sim::Device* d = find(device);
+    if (d == nullptr || bytes == nullptr) return -1;
+    const auto state = std::make_unique<gemlet::sim::DeviceState>();
+    d->read(*state);
+    *bytes = state->most_memory;
+    return 0;
+}
+
 int gemletSimSetLost(int device, int lost) {
     gemlet::sim::Device* d = find(device);
     if (d == nullptr) return -1;

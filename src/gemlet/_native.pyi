@@ -62,6 +62,58 @@ class Arbiter:
     def ignored(self) -> int:
         """Events so far that made no sense."""
 
+class ResidencyUsage(TypedDict):
+    client: int
+    movable: int
+    mapped: int
+    allowed: int
+    resident: bool
+    queued: bool
+    host: int
+    """The most bytes of it that may have to be on the host."""
+    epoch_end: int
+    last_handover: int
+    reason: str
+
+class Residency:
+    """Decides whose memory is on one device; native/arbiter/residency.hpp describes events and orders.
+
+    ``capacity``, ``host`` and a group's ``resident`` are bytes, None for no limit.
+    """
+
+    def __init__(
+        self,
+        *,
+        capacity: int | None = None,
+        host: int | None = None,
+        overhead: float = 0.05,
+        epoch_min: int = ...,
+        epoch_max: int = ...,
+        idle: int = ...,
+    ) -> None: ...
+    def set_capacity(self, bytes: int | None, now: int) -> None: ...  # noqa: A002
+    def set_group(self, group: int, resident: int | None, share: float, now: int) -> None: ...
+    def add(self, client: int, group: int, now: int) -> None: ...
+    def remove(self, client: int, now: int) -> None: ...
+    def leave(self, client: int, now: int) -> None: ...
+    def admit(self, client: int, bytes: int, now: int) -> Literal["", "capacity", "resident", "host"]:  # noqa: A002
+        """Why the client may not have as many bytes; "" if it may."""
+    def adopt(self, client: int, bytes: int, mapped: int, now: int) -> None: ...  # noqa: A002
+    def set_fixed(self, client: int, bytes: int, now: int) -> None: ...  # noqa: A002
+    def report(self, client: int, mapped: int, seen: int, complete: bool, now: int) -> None: ...
+    def want(self, client: int, now: int) -> None: ...
+    def idle(self, client: int, now: int) -> None: ...
+    def resident(self, client: int) -> bool: ...
+    def fits_fixed(self, bytes: int) -> bool: ...  # noqa: A002
+    def within(self) -> bool: ...
+    def held(self) -> int: ...
+    def host_promised(self) -> int: ...
+    def next_event(self) -> int: ...
+    def tick(self, now: int) -> None: ...
+    def take_orders(self) -> list[tuple[int, int, int]]:
+        """(client, bytes it may have on the device, number of the order)"""
+    def usage(self, now: int) -> list[ResidencyUsage]: ...
+
 class GeminiPredictor:
     """The published burst predictor (Gemini), on a clock given by the caller."""
 

@@ -37,6 +37,7 @@ class GroupSpec:
     """What a group is promised and where it stops.
 
     min, max: share of device time, 0 <= min <= max <= 1. memory: bytes, None for no limit.
+    resident: bytes of it that may be on the device at a time, None for all; the rest is on the host (docs/memory.md).
     weight: how time above the minima is divided. sm: fraction of the multiprocessors.
     users: user names that may join; empty for whoever may reach the daemon (its own user, or the group's creator).
     """
@@ -45,6 +46,7 @@ class GroupSpec:
     min: float = 0.0
     max: float = 1.0
     memory: int | None = None
+    resident: int | None = None
     weight: float = 1.0
     sm: float = 1.0
     priority: Priority = Priority.NORMAL
@@ -56,7 +58,8 @@ class GroupSpec:
 class DeviceSpec:
     """What the configuration says of one device; ``uuid`` and ``index`` as in nvidia-smi, one of them is set.
 
-    policy: how its time is shared. capacity: bytes of its memory that groups may be promised, None for all of it.
+    policy: how its time is shared. capacity: bytes of its memory that programs may use at a time; what
+    does not fit waits on the host (docs/memory.md). None: nothing moves, and what does not fit is refused.
     """
 
     index: int | None = None
@@ -67,10 +70,14 @@ class DeviceSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """One whole configuration, whatever file format it came from."""
+    """One whole configuration, whatever file format it came from.
+
+    host_memory: bytes of the host that swapped device memory may take, None for the default (docs/memory.md).
+    """
 
     groups: tuple[GroupSpec, ...] = ()
     devices: tuple[DeviceSpec, ...] = ()
     policy: str = "fair"
+    host_memory: int | None = None
     source: str | None = None
     warnings: tuple[str, ...] = field(default=())

@@ -44,6 +44,32 @@ cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
 print(total.value, cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(int(sys.argv[1]))))
 """
 
+# Fills 150 MiB; when the file of its first argument appears looks whether they are right, and ends with the second.
+SWAP = """
+import ctypes, os, sys, time
+cuda = ctypes.CDLL("libcuda.so.1")
+def check(name, *arguments):
+    status = getattr(cuda, name)(*arguments)
+    if status:
+        raise SystemExit(f"{name}: {status}")
+check("cuInit", 0)
+context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
+check("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+check("cuCtxSetCurrent", context)
+size = ctypes.c_size_t(150 << 20)
+data = os.urandom(1 << 20) * 150
+check("cuMemAlloc_v2", ctypes.byref(pointer), size)
+check("cuMemcpyHtoD_v2", pointer, data, size)
+print("filled", flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.02)
+back = ctypes.create_string_buffer(size.value)
+check("cuMemcpyDtoH_v2", back, pointer, size)
+print("right" if back.raw == data else "wrong", flush=True)
+while not os.path.exists(sys.argv[2]):
+    time.sleep(0.02)
+"""
+
 MULTIPROCESSORS = """
 import ctypes
 cuda = ctypes.CDLL("libcuda.so.1")

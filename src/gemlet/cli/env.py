@@ -12,8 +12,7 @@ from gemlet.cli import environment, options
 from gemlet.daemon import address
 from gemlet.daemon.connection import Connection, no_daemon
 from gemlet.errors import DaemonUnreachable, UsageError
-
-CONTAINER_DIRECTORY = "/opt/gemlet"
+from gemlet.kube.edits import container_edits
 
 
 @click.command()
@@ -67,18 +66,16 @@ def _running(
 def _docker_options(membership: environment.Membership) -> list[str]:
     if membership.machine:
         raise UsageError("--docker with --simulate is not supported", hint="use `gemlet run --simulate` in the image")
-    hook = paths.hook_path()
-    inside = f"{CONTAINER_DIRECTORY}/{paths.HOOK_LIBRARY}"
-    socket_directory = os.path.dirname(membership.socket)  # noqa: PTH120
-    chosen = {
-        "LD_PRELOAD": inside,
-        "GEMLET_SOCKET": membership.socket,
-        "GEMLET_GROUP": membership.group,
-        **({"GEMLET_STRICT": "1"} if membership.strict else {}),
-        **membership.mps,
-    }
-    # The directory is mounted, not the socket: a restarted daemon makes a new socket of the same name.
-    mounts = [f"-v {shlex.quote(f'{hook}:{inside}:ro')}", f"-v {shlex.quote(f'{socket_directory}:{socket_directory}')}"]
+    edits = container_edits(
+        paths.hook_path(),
+        os.path.dirname(membership.socket),  # noqa: PTH120
+        group=membership.group,
+        strict=membership.strict,
+        own_path=True,
+    )
+    mounts = [f"{mount.host}:{mount.container}{':ro' if mount.read_only else ''}" for mount in edits.mounts]
+    options = [f"-v {shlex.quote(mount)}" for mount in mounts]
     if membership.mps:
-        mounts.append("--ipc=host")  # MPS's server and its clients share memory
-    return mounts + [f"-e {shlex.quote(f'{name}={value}')}" for name, value in chosen.items()]
+        options.append("--ipc=host")  # MPS's server and its clients share memory
+    variables = {**edits.env, **membership.mps}
+    return options + [f"-e {shlex.quote(f'{name}={value}')}" for name, value in variables.items()]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gemlet import paths
 from gemlet.errors import GemletError, UsageError
+from gemlet.membership import client_variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,13 +35,12 @@ class Membership:
 
 def variables(membership: Membership, base: Mapping[str, str]) -> dict[str, str]:
     """The variables to set on top of ``base``. Raises GemletError if the libraries are missing."""
-    changed = {
-        "LD_PRELOAD": _prepended(paths.hook_path(), base.get("LD_PRELOAD", "")),
-        "GEMLET_SOCKET": membership.socket,
-        "GEMLET_GROUP": membership.group,
-    }
-    if membership.strict:
-        changed["GEMLET_STRICT"] = "1"
+    changed = client_variables(
+        preload=_prepended(paths.hook_path(), base.get("LD_PRELOAD", "")),
+        socket=membership.socket,
+        group=membership.group,
+        strict=membership.strict,
+    )
     if membership.machine:
         changed["LD_LIBRARY_PATH"] = _prepended(paths.sim_dir(), base.get("LD_LIBRARY_PATH", ""))
         changed["GEMLET_SIM_DIR"] = membership.machine

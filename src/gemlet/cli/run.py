@@ -30,6 +30,7 @@ class NotExecutable(GemletError):
 @options.minimum("RUN")
 @options.maximum("RUN")
 @click.option("--memory", type=options.Size(), help="Limit of device memory: 8GiB, 500MB")
+@click.option("--resident", type=options.Size(), help="Of it on the device at a time; the rest on the host")
 @click.option("--priority", type=click.Choice(options.PRIORITIES), help="Class of the group; default: normal")
 @options.multiprocessors("RUN")
 @options.workload
@@ -47,6 +48,7 @@ def command(
     minimum: float | None,
     maximum: float | None,
     memory: int | None,
+    resident: int | None,
     priority: str | None,
     sm: float | None,
     workload: str | None,
@@ -75,7 +77,7 @@ def command(
     index = None
     if device is not None:
         shown, index = environment.choose_device(device, base)
-    limits = {"min": minimum, "max": maximum, "memory": memory, "priority": priority, "sm": sm}
+    limits = {"min": minimum, "max": maximum, "memory": memory, "resident": resident, "priority": priority, "sm": sm}
     limits["workload"] = workload
     asked = {name: value for name, value in limits.items() if value is not None}
     with autostart.find_or_start(address.candidates(socket, simulate=simulate)) as daemon:
@@ -109,6 +111,8 @@ def granted_line(joined: dict[str, Any], device: int | None) -> str:
         parts[-1] += " (so it waits until `gemlet set` raises that)"
     if granted["memory"] is not None:
         parts.append(f"{format_size(granted['memory'])} of memory")
+    if granted.get("resident") is not None:
+        parts.append(f"{format_size(granted['resident'])} of it on the device at a time")
     if granted["sm"] < 1:
         sm = f"{format_share(granted['sm'])} of the multiprocessors"
         parts.append(sm if joined.get("sm_in_force") else f"{sm} (not in force: not under MPS)")

@@ -19,6 +19,7 @@ from gemlet.errors import UsageError
 @options.minimum("SET")
 @options.maximum("SET")
 @click.option("--memory", type=options.SizeOrNone(), help="Limit of device memory; `none` lifts it")
+@click.option("--resident", type=options.SizeOrNone(), help="Of it on the device at a time; `none` lifts it")
 @click.option("--priority", type=click.Choice(options.PRIORITIES), help="Class of the group")
 @click.option(
     "--weight",
@@ -39,6 +40,7 @@ def command(
     minimum: float | None,
     maximum: float | None,
     memory: object,
+    resident: object,
     priority: str | None,
     weight: float | None,
     sm: float | None,
@@ -54,8 +56,8 @@ def command(
     gemlet set team --min 0.3 --memory 12GiB --save
     gemlet set team --users ana,luis
     """
-    named = {"min": minimum, "max": maximum, "memory": memory, "priority": priority, "weight": weight, "sm": sm}
-    named["workload"] = workload
+    named = {"min": minimum, "max": maximum, "memory": memory, "resident": resident, "priority": priority}
+    named |= {"weight": weight, "sm": sm, "workload": workload}
     limits: dict[str, object] = {name: value for name, value in named.items() if value is not None}
     if users is not None:
         limits["users"] = [user.strip() for user in users.split(",") if user.strip()]
@@ -66,6 +68,8 @@ def command(
         changed = daemon.call("set", group=group, limits=limits, save=save)
     granted = changed["granted"]
     memory_text = "no memory limit" if granted["memory"] is None else f"{format_size(granted['memory'])} of memory"
+    if granted.get("resident") is not None:
+        memory_text += f", {format_size(granted['resident'])} of it on the device at a time"
     click.echo(
         f"group {group}: {format_share(granted['min'])} guaranteed, up to {format_share(granted['max'])}, "
         f"{memory_text}, priority {granted['priority']}, weight {granted['weight']:g}"

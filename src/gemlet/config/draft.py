@@ -61,6 +61,7 @@ def finish(
     hint: str | None = None,
     devices: tuple[DeviceSpec, ...] = (),
     policy: str = "fair",
+    host_memory: int | None = None,
 ) -> Configuration:
     """The configuration of one file. Raises ConfigError if anything has been or is now reported as an error."""
     groups = tuple(draft.finish(hint) for draft in drafts)
@@ -68,4 +69,11 @@ def finish(
     places = {draft.name: draft.place for draft in drafts}
     for name, message in rules.warnings(groups):
         report.warning(message, places[name] if name is not None else None)
-    return Configuration(groups=groups, devices=devices, policy=policy, source=report.path, warnings=report.warnings)
+    return Configuration(
+        groups=groups,
+        devices=devices,
+        policy=policy,
+        host_memory=host_memory,
+        source=report.path,
+        warnings=report.warnings,
+    )

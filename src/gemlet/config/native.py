@@ -2,11 +2,13 @@
 
     [daemon]
     policy = "fair"                 # of every device that does not say otherwise
+    host_memory = "64GiB"           # that swapped device memory may take; docs/memory.md
 
     [groups.training]               # quotes around names with other characters: [groups."team-a/notebook"]
     min = "30%"                     # or 0.3
     max = 0.6
     memory = "8GiB"                 # or bytes
+    resident = "4GiB"               # of it on the device at a time; docs/memory.md
     weight = 2
     sm = 0.5
     priority = "normal"             # or "latency", "best-effort"
@@ -25,7 +27,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gemlet.config import draft, toml_places
 from gemlet.config import suggest as did_you_mean
@@ -82,10 +84,10 @@ class _Reader:
                 if hint is None or did_you_mean.closest(name, sections):
                     hint = did_you_mean.hint(name, sections)
                 self.report.error(f"unknown section {name!r}", self.key(name), hint=hint)
-        policy = self._daemon(self._table(document, "daemon"))
+        daemon = self._daemon(self._table(document, "daemon"))
         drafts = [self._group(name, value) for name, value in self._table(document, "groups").items()]
         devices = tuple(self._devices(document.get("devices", [])))
-        return draft.finish(drafts, self.report, devices=devices, policy=policy)
+        return draft.finish(drafts, self.report, devices=devices, **daemon)
 
     def key(self, *path: str | int) -> Place:
         found = self.offsets.get(path)
@@ -105,17 +107,18 @@ class _Reader:
     def _unknown(self, word: str, known: tuple[str, ...], *path: str | int) -> None:
         self.report.error(f"unknown key {word!r}", self.key(*path, word), hint=did_you_mean.hint(word, known))
 
-    def _daemon(self, table: Mapping[str, object]) -> str:
-        policy = "fair"
+    def _daemon(self, table: Mapping[str, object]) -> dict[str, Any]:
+        values: dict[str, Any] = {}
         for name, value in table.items():
-            if name != "policy":
-                self._unknown(name, ("policy",), "daemon")
+            parse = _DAEMON_FIELDS.get(name)
+            if parse is None:
+                self._unknown(name, tuple(_DAEMON_FIELDS), "daemon")
                 continue
             try:
-                policy = _policy(value)
+                values[name] = parse(value)
             except InvalidValue as error:
-                self.report.invalid("policy", error, self.value("daemon", name))
-        return policy
+                self.report.invalid(name, error, self.value("daemon", name))
+        return values
 
     def _group(self, name: str, table: object) -> GroupDraft:
         group = GroupDraft(name, self.key("groups", name), self.report)
@@ -250,10 +253,15 @@ def _uuid(value: object) -> str:
     raise InvalidValue('expected a text that starts with "GPU-"', hint="the one that nvidia-smi -L shows")
 
 
+_DAEMON_FIELDS: dict[str, Callable[[object], object]] = {
+    "policy": _policy,
+    "host_memory": _size,
+}
 _GROUP_FIELDS: dict[str, Callable[[object], object]] = {
     "min": _share,
     "max": _share,
     "memory": _size,
+    "resident": _size,
     "weight": _weight,
     "sm": _sm,
     "priority": _priority,

@@ -17,11 +17,18 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 def render(configuration: Configuration) -> str:
     """A text that loads as ``configuration``, save for its ``source`` and ``warnings``."""
     sections = ["# Written by gemlet; comments are not kept when it writes again."]
-    if configuration.policy != "fair":
-        sections.append(f"[daemon]\npolicy = {_text(configuration.policy)}")
+    if daemon := list(_daemon(configuration)):
+        sections.append("\n".join(["[daemon]", *daemon]))
     sections += ["\n".join(_group(group)) for group in configuration.groups]
     sections += ["\n".join(_device(device)) for device in configuration.devices]
     return "\n\n".join(sections) + "\n"
+
+
+def _daemon(configuration: Configuration) -> Iterator[str]:
+    if configuration.policy != "fair":
+        yield f"policy = {_text(configuration.policy)}"
+    if configuration.host_memory is not None:
+        yield f"host_memory = {_size(configuration.host_memory)}"
 
 
 def _group(group: GroupSpec) -> Iterator[str]:
@@ -33,6 +40,8 @@ def _group(group: GroupSpec) -> Iterator[str]:
         yield f"max = {group.max!r}"
     if group.memory is not None:
         yield f"memory = {_size(group.memory)}"
+    if group.resident is not None:
+        yield f"resident = {_size(group.resident)}"
     if group.weight != 1:
         yield f"weight = {group.weight!r}"
     if group.sm != 1:

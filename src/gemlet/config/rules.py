@@ -82,6 +82,7 @@ _CHECKS: dict[str, Callable[[Any], object]] = {
     "min": check_share,
     "max": check_share,
     "memory": _check_memory,
+    "resident": _check_memory,
     "weight": check_weight,
     "sm": check_sm,
 }
@@ -95,5 +96,8 @@ def warnings(groups: Sequence[GroupSpec]) -> Iterator[tuple[str | None, str]]:
     for group in groups:
         if group.max == 0:
             yield group.name, f"max of group {group.name!r} is 0: its programs will wait for ever"
+        if group.memory is not None and group.resident is not None and group.resident >= group.memory:
+            text = "is not less than its memory, so it never binds; its programs' memory can move all the same"
+            yield group.name, f"resident of group {group.name!r} {text}"
         if group.memory == 0:
             yield group.name, f"memory of group {group.name!r} is 0: its programs cannot allocate anything"

@@ -33,7 +33,7 @@ class Accounting:
         that NVML does not list has no context yet, or its pid means nothing here: it is left as it is.
         """
         seen = {
-            (device.uuid, client.pid): (client.memory, client.contexts)
+            (device.uuid, client.pid): (client.memory, client.contexts, client.movable.moved if client.movable else 0)
             for device in before.devices
             for group in device.groups
             for client in group.clients

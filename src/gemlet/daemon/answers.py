@@ -24,6 +24,7 @@ from gemlet.daemon.requests import (
     MpsLook,
     MpsStart,
     MpsStop,
+    OpenShare,
     Ping,
     Remove,
     Set,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 def api(service: Service) -> Api:
     """The API of one daemon."""
 
-    async def handle(request: AnyRequest, peer: Peer) -> Any:  # noqa: PLR0911  one return an operation
+    async def handle(request: AnyRequest, peer: Peer) -> Any:  # noqa: PLR0911, PLR0912  one return an operation
         match request:
             case Ping():
                 return {"pid": os.getpid(), "simulated": service.options.simulated}
@@ -59,8 +60,10 @@ def api(service: Service) -> Api:
                 return _environment(service, request, service.book.entries.get(group), peer)
             case Set():
                 return _set(service, request, peer)
+            case OpenShare():
+                return _share(service, request, peer)
             case Remove(group=group):
-                service.book.remove(group, uid=peer.uid)
+                service.remove_group(group, uid=peer.uid)
                 _changed(service, "removed", group, peer)
                 return {"group": group}
             case MpsLook() | MpsStart() | MpsStop():
@@ -124,6 +127,20 @@ def _set(service: Service, request: Set, peer: Peer) -> dict[str, Any]:
         entry.origin = "configuration"
     _changed(service, "changed", entry.spec.name, peer)
     return {"group": entry.spec.name, "granted": _limits(entry), "saved": saved, "mps": service.mps.look().state}
+
+
+def _share(service: Service, request: OpenShare, peer: Peer) -> dict[str, Any]:
+    check_administrator(peer, "open a socket for a group")
+    _check_device(service, request.device)
+    entry = service.open_share(request.group, request.limits, socket=request.socket, device=request.device)
+    _changed(service, "granted", entry.spec.name, peer)
+    return {
+        "group": entry.spec.name,
+        "socket": entry.socket,
+        "simulated": service.options.simulated,
+        "machine": str(service.options.endpoint.machine) if service.options.simulated else None,
+        "granted": _limits(entry),
+    }
 
 
 def _limits(entry: Entry) -> dict[str, Any]:

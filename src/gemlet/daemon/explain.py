@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gemlet.daemon.events import Event
     from gemlet.daemon.mps_state import MpsStatus
     from gemlet.daemon.native import PairUsage
-    from gemlet.daemon.status import DeviceStatus, GroupLimits, GroupStatus, Status
+    from gemlet.daemon.status import ClientStatus, DeviceStatus, GroupLimits, GroupStatus, Status
 
 NEARLY_FULL = 0.9
 NOTICEABLE = 0.03  # shares closer than this to each other are called the same
@@ -56,6 +56,8 @@ def explain(status: Status, name: str) -> Explanation:
 def _promise(limits: GroupLimits) -> str:
     memory = f"{format_size(limits.memory)} of memory" if limits.memory is not None else "any amount of memory"
     text = f"{limits.name}: promised {format_share(limits.min)} of device time, up to {format_share(limits.max)}"
+    if limits.resident is not None:
+        memory += f", {format_size(limits.resident)} of it on the device at a time"
     text += f", {memory}, priority {limits.priority}"
     text += f", on {format_share(limits.sm)} of the multiprocessors" if limits.sm < 1 else ""
     if limits.workload != "unknown":
@@ -89,7 +91,21 @@ def _on_device(device: DeviceStatus, group: GroupStatus, mps: MpsStatus) -> tupl
     lines += [f"  {_pair(pair, group.name)}" for pair in device.pairs if group.name in pair.groups]
     advice = _fraction(group, mps, lines) or advice
     advice = _memory(group, lines) or advice
+    for client in group.clients:
+        lines += _swap(client)
     return lines, advice
+
+
+def _swap(client: ClientStatus) -> list[str]:
+    swap = client.swap
+    if swap is None:
+        return []
+    who = f"  {client.command} ({client.pid})"
+    text = f"{who}: {format_size(swap.resident)} of what can move is on the device, {format_size(swap.swapped)} is not"
+    moved = f"; {format_size(swap.moved_out)} went to the host so far, {format_size(swap.moved_in)} came back"
+    if swap.handover_s is not None:
+        moved += f", the last time within {swap.handover_s:.2f} s"
+    return [text + moved] + ([f"{who}: {swap.reason}"] if swap.reason else [])
 
 
 def _pair(pair: PairUsage, name: str) -> str:

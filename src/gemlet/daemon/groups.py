@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gemlet.daemon.native import Server
     from gemlet.daemon.requests import Limits
 
-Origin = Literal["configuration", "run"]
+Origin = Literal["configuration", "run", "share"]
 
 LINGER_SECONDS = 5.0  # a group made by `gemlet run` outlives its last process by this: a shell loop keeps its group
 RESTORED_LINGER_SECONDS = 30.0  # ... and after a restart of the daemon, so that its clients can come back
@@ -49,12 +49,16 @@ class Launcher(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Entry:
-    """One group. ``owner``: uid that made it, None if the configuration did; ``device``: index it will use, if said."""
+    """One group. ``owner``: uid that made it, None if the configuration did; ``device``: index it will use, if said.
+
+    ``socket``: path of the socket that is its alone; only a share has one.
+    """
 
     spec: GroupSpec
     origin: Origin
     owner: int | None = None
     device: int | None = None
+    socket: str | None = None
     leaving: bool = False  # no longer configured; goes with its last client
     linger: float = LINGER_SECONDS
     launchers: list[Launcher] = field(default_factory=list)
@@ -153,6 +157,22 @@ class GroupBook:
         entry.vacant_since = None
         if launcher is not None and len(entry.launchers) < MAX_LAUNCHERS:
             entry.launchers.append(launcher)
+        return entry
+
+    def share(self, name: str, limits: Limits, *, socket: str, device: int | None = None) -> Entry:
+        """Makes the share ``name`` be exactly this, from nothing or from what it was. Raises `Refused`.
+
+        Its minimum is not checked against others: whoever opens shares has placed them.
+        """
+        known = self.entries.get(name)
+        if known is not None and (known.origin != "share" or known.socket != socket):
+            where = f"at {known.socket}" if known.socket else f"from the {known.origin}"
+            raise Refused(f"there is a group {name} {where} already", hint="remove it, or choose another name")
+        spec = _change(GroupSpec(name=name), limits)
+        self._tell(spec)
+        entry = known or Entry(spec=spec, origin="share", owner=self._owner, socket=socket)
+        entry.spec, entry.device = spec, device
+        self.entries[name] = entry
         return entry
 
     def change(self, name: str, limits: Limits, *, uid: int, busy: Mapping[str, int]) -> Entry:
@@ -287,6 +307,7 @@ class GroupBook:
                 priority=str(spec.priority),
                 workload=str(spec.workload),
                 memory=spec.memory,
+                resident=spec.resident,
                 users=users,
             )
         except ValueError as error:
@@ -320,6 +341,8 @@ def _change(spec: GroupSpec, limits: Limits) -> GroupSpec:
         spec = replace(spec, max=limits.max)
     if limits.memory is not None:
         spec = replace(spec, memory=None if limits.memory == "none" else limits.memory)
+    if limits.resident is not None:
+        spec = replace(spec, resident=None if limits.resident == "none" else limits.resident)
     if limits.weight is not None:
         spec = replace(spec, weight=limits.weight)
     if limits.sm is not None:

@@ -19,8 +19,17 @@ class Server(Protocol):
     def listen(self, path: str, group: str | None = None, mode: int = 0o600) -> None:
         """Accepts clients at ``path``; with ``group``, whoever connects there is in that group."""
 
+    def unlisten(self, path: str) -> bool:
+        """Removes a socket; clients that came through it stay. False if there is none at ``path``."""
+
     def add_device(self, uuid: bytes, index: int, *, policy: str) -> None:
         """Makes a device known; an empty ``policy`` is the server's own."""
+
+    def set_capacity(self, uuid: bytes, bytes: int | None) -> None:  # noqa: A002
+        """How much of a device its clients may use at a time; for clients that come from now on."""
+
+    def set_host_memory(self, bytes: int) -> None:  # noqa: A002
+        """How much of the host swapped memory may take, of all devices together."""
 
     def set_group(
         self,
@@ -33,6 +42,7 @@ class Server(Protocol):
         priority: str,
         workload: str,
         memory: int | None,
+        resident: int | None,
         users: Sequence[int] | None,
     ) -> None:
         """Creates a group or changes a live one. Raises ValueError."""
@@ -54,11 +64,12 @@ class Server(Protocol):
         uuid: bytes,
         pid: int,
         bytes: int,  # noqa: A002
-        seen: tuple[int, int] | None = None,
+        seen: tuple[int, int, int] | None = None,
     ) -> None:
         """What the driver holds for a process in all; what its ledger does not explain is booked to its group.
 
-        ``seen``: its memory and number of contexts before the driver was asked; nothing is booked if they changed.
+        ``seen``: its memory, number of contexts and bytes moved before the driver was asked; nothing is booked if they
+        changed, nor while some of its memory is on the host.
         """
 
     def eventfd(self) -> int:
@@ -66,6 +77,24 @@ class Server(Protocol):
 
     def take_events(self) -> list[dict[str, Any]]:
         """What happened since the last call; see `events.Event`."""
+
+
+class MovableUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """``bytes`` can move, ``resident`` of them are on the device; moved and dropped count since it began."""
+
+    bytes: int
+    resident: int
+    here: bool
+    reason: str
+    handover_ns: int = 0
+    moved_out: int = 0
+    moved_in: int = 0
+    dropped: int = 0
+
+    @property
+    def moved(self) -> int:
+        """Bytes that left the device or came back so far."""
+        return self.moved_out + self.moved_in + self.dropped
 
 
 class ClientUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +109,7 @@ class ClientUsage(msgspec.Struct, frozen=True, kw_only=True):
     contexts: int = 0
     mps: bool = False
     since_ns: int = 0
+    movable: MovableUsage | None = None
 
 
 class GroupUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +123,7 @@ class GroupUsage(msgspec.Struct, frozen=True, kw_only=True):
     target: float = 0.0
     used_ns: int = 0
     memory_limit: int | None = None
+    resident_limit: int | None = None
     memory_used: int = 0
     unledgered: int = 0
     waiting: int = 0
@@ -118,6 +149,9 @@ class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True):
     index: int = 0
     policy: str = ""
     ignored: int = 0
+    capacity: int | None = None
+    held: int = 0
+    host_promised: int = 0
     groups: tuple[GroupUsage, ...] = ()
     pairs: tuple[PairUsage, ...] = ()
 

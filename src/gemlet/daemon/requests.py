@@ -23,11 +23,12 @@ WorkloadName = Literal["unknown", "compute", "memory", "alone"]
 
 
 class Limits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The part of a group that can change while it lives. ``memory`` is "none" to lift the limit."""
+    """The part of a group that can change while it lives. ``memory``, ``resident``: "none" lifts the limit."""
 
     min: Share | None = None
     max: Share | None = None
     memory: Bytes | Literal["none"] | None = None
+    resident: Bytes | Literal["none"] | None = None
     weight: Weight | None = None
     sm: Share | None = None
     priority: PriorityName | None = None
@@ -101,8 +102,21 @@ class Set(Request, tag="set"):
     save: bool = False
 
 
+class OpenShare(Request, tag="share"):
+    """Makes a group with a socket of its own, or makes one so: whoever comes through ``socket`` is in that group.
+
+    For those who place programs themselves and have done the sums (Kubernetes): ``limits`` are taken as they are, what
+    they leave out is the default, and the group stays until it is removed.
+    """
+
+    group: GroupName
+    limits: Limits
+    socket: str
+    device: Annotated[int, Meta(ge=0, le=1023)] | None = None
+
+
 class Remove(Request, tag="remove"):
-    """Removes a group without clients."""
+    """Removes a group without clients, and its socket if it has one."""
 
     group: str
 
@@ -145,6 +159,7 @@ AnyRequest = (
     | Join
     | Environment
     | Set
+    | OpenShare
     | Remove
     | MpsStart
     | MpsStop

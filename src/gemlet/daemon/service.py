@@ -27,6 +27,7 @@ from gemlet.daemon.lock import DirectoryLock, remove_stale_socket
 from gemlet.daemon.mps import Mps
 from gemlet.daemon.native import Server, Snapshot, read_snapshot
 from gemlet.daemon.processes import name_of, uid_of
+from gemlet.devices import host_memory
 from gemlet.devices.device import DeviceInfo, uuid_bytes
 from gemlet.errors import ConfigError, DaemonError, DeviceError, Refused
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from gemlet.daemon.address import Endpoint
     from gemlet.daemon.api import Api
     from gemlet.daemon.inventory import Inventory
+    from gemlet.daemon.requests import Limits
     from gemlet.model import Configuration, DeviceSpec
 
 logger = logging.getLogger(__name__)
@@ -94,9 +96,10 @@ class Service:
         self.mps = Mps(options.endpoint.mps, simulated=options.simulated, shared=options.shared)
         self._mps_state = self.mps.look().state
         self._devices: dict[bytes, DeviceInfo] = {}
-        self._known_devices: dict[bytes, tuple[int, str]] = {}
+        self._known_devices: dict[bytes, tuple[int, str, int | None]] = {}
         self._device_specs: tuple[DeviceSpec, ...] = ()
         self._listening: set[str] = set()
+        self._shares: set[str] = set()
         self._started = time.monotonic()
         self._used_at = self._started
         self._snapshot = Snapshot()
@@ -226,6 +229,31 @@ class Service:
         except OSError as error:
             logger.warning("state file=%s cannot be written: %s", self.options.endpoint.state, error)
 
+    def open_share(self, name: str, limits: Limits, *, socket: str, device: int | None) -> Entry:
+        """A group with a socket of its own, opened or changed. Raises `Refused` and `DaemonError`."""
+        entry = self.book.share(name, limits, socket=socket, device=device)
+        if socket not in self._shares or not Path(socket).is_socket():
+            try:
+                self._listen_share(name, socket)
+            except DaemonError:
+                self.book.remove(name, uid=os.getuid())
+                raise
+        return entry
+
+    def remove_group(self, name: str, *, uid: int) -> None:
+        """Removes a group and the socket it may have. Raises `Refused` while it has clients."""
+        entry = self.book.entries.get(name)
+        self.book.remove(name, uid=uid)
+        if entry is not None and entry.socket is not None:
+            self.server.unlisten(entry.socket)
+            self._shares.discard(entry.socket)
+
+    def _listen_share(self, name: str, socket: str) -> None:
+        self.server.unlisten(socket)
+        # Who can reach the directory is in the group, whatever its uid: a container has the directory to itself.
+        self._listen(Path(socket), group=name, mode=0o666)
+        self._shares.add(socket)
+
     # --- tasks ---------------------------------------------------------------------------------------------------
 
     async def _sample(self) -> None:
@@ -310,6 +338,8 @@ class Service:
 
     def _configure(self, configuration: Configuration) -> None:
         self._device_specs = configuration.devices
+        host = host_memory.default_limit(host_memory.available(), host_memory.cgroup_limits())
+        self.server.set_host_memory(configuration.host_memory or host)
         warnings = [*configuration.warnings, *self.book.configure(configuration.groups)]
         for group in configuration.groups:
             if self.options.ipc_dir:
@@ -350,7 +380,9 @@ class Service:
     def _restore(self, entry: Entry) -> None:
         try:
             self.book.restore(entry)
-        except Refused as error:
+            if entry.socket is not None:
+                self._listen_share(entry.spec.name, entry.socket)
+        except (Refused, DaemonError) as error:
             logger.warning("state group=%s not restored: %s", entry.spec.name, error)
 
     async def _find_devices(self) -> None:
@@ -367,11 +399,13 @@ class Service:
     def _tell_device(self, device: DeviceInfo) -> None:
         spec = self._spec_of(device)
         policy = (spec.policy if spec else None) or self.options.policy or self.configuration.current.policy
-        told, uuid = (device.index, policy), uuid_bytes(device.uuid)
+        capacity = spec.capacity if spec else None
+        told, uuid = (device.index, policy, capacity), uuid_bytes(device.uuid)
         if self._known_devices.get(uuid) == told:
             return
         try:
             self.server.add_device(uuid, device.index, policy=policy)
+            self.server.set_capacity(uuid, capacity)
         except ValueError as error:
             logger.error("device index=%d: %s", device.index, error)
         self._known_devices[uuid] = told

@@ -1,4 +1,4 @@
-"""The groups made by `gemlet run`, kept on disk, so that limits survive a killed daemon.
+"""The groups made by `gemlet run` and the shares, kept on disk, so that limits survive a killed daemon.
 
 Without this a program that reconnects to the next daemon would find its group gone and run without its limits.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gemlet.daemon.groups import Entry
+from gemlet.daemon.groups import Entry, Origin
 from gemlet.model import GroupSpec
 
 if TYPE_CHECKING:
@@ -27,11 +27,17 @@ class Saved(msgspec.Struct, kw_only=True):
     spec: GroupSpec
     owner: int | None
     device: int | None
+    origin: Origin = "run"
+    socket: str | None = None
 
 
 def save(path: Path, entries: Iterable[Entry]) -> None:
     """Writes the groups made on the fly, atomically. Raises OSError."""
-    saved = [Saved(spec=e.spec, owner=e.owner, device=e.device) for e in entries if e.transient]
+    saved = [
+        Saved(spec=e.spec, owner=e.owner, device=e.device, origin=e.origin, socket=e.socket)
+        for e in entries
+        if e.origin != "configuration"
+    ]
     fresh = path.with_suffix(".new")
     fresh.write_bytes(msgspec.json.encode(saved))
     os.replace(fresh, path)  # noqa: PTH105
@@ -46,4 +52,4 @@ def load(path: Path) -> list[Entry]:
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         logger.warning("state file=%s cannot be used: %s", path, error)
         return []
-    return [Entry(spec=group.spec, origin="run", owner=group.owner, device=group.device) for group in saved]
+    return [Entry(spec=g.spec, origin=g.origin, owner=g.owner, device=g.device, socket=g.socket) for g in saved]

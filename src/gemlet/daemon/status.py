@@ -13,12 +13,36 @@ import msgspec
 from gemlet.daemon import protocol
 from gemlet.daemon.events import Event
 from gemlet.daemon.mps_state import MpsStatus, with_groups
-from gemlet.daemon.native import ClientUsage, DeviceUsage, GroupUsage, PairUsage, Snapshot, uuid_text
+from gemlet.daemon.native import (
+    ClientUsage,
+    DeviceUsage,
+    GroupUsage,
+    MovableUsage,
+    PairUsage,
+    Snapshot,
+    uuid_text,
+)
 
 if TYPE_CHECKING:
     from gemlet.daemon.groups import Entry
     from gemlet.daemon.history import History
     from gemlet.devices.device import DeviceInfo
+
+
+class SwapStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory of one client that can move: ``resident`` is on the device, ``swapped`` on the host.
+
+    moved_out, moved_in: bytes copied so far; dropped: bytes that left the device without a copy; handover_s: how long
+    it took to bring it in last time, None if it never had to. ``reason``: why it is not all there, for people.
+    """
+
+    resident: int
+    swapped: int
+    moved_out: int
+    moved_in: int
+    dropped: int
+    handover_s: float | None
+    reason: str
 
 
 class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,6 +57,7 @@ class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
     launches: int
     contexts: int
     seconds: float
+    swap: SwapStatus | None = None
     mps: bool = False
 
 
@@ -56,6 +81,7 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     unledgered: int
     reason: str
     clients: tuple[ClientStatus, ...]
+    resident_limit: int | None = None
     workload: str = "unknown"
     sm: float = 1.0
     sm_in_force: bool = True
@@ -73,6 +99,7 @@ class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
     utilization: float | None
     share: dict[str, float]
     groups: tuple[GroupStatus, ...]
+    capacity: int | None = None
     pairs: tuple[PairUsage, ...] = ()
 
 
@@ -91,6 +118,7 @@ class GroupLimits(msgspec.Struct, frozen=True, kw_only=True):
     owner: int | None
     device: int | None
     clients: int
+    resident: int | None = None
     workload: str = "unknown"
 
 
@@ -172,6 +200,7 @@ def _device(
         utilization=known.utilization if known else None,
         share=history.device_shares(usage.uuid),
         groups=groups,
+        capacity=usage.capacity,
         pairs=usage.pairs,
     )
 
@@ -201,8 +230,10 @@ def _group(
         memory_limit=usage.memory_limit,
         memory_used=usage.memory_used,
         unledgered=usage.unledgered,
-        reason=usage.reason,
+        # Where memory is away the arbiter knows of no want.
+        reason=next((c.movable.reason for c in usage.clients if c.movable and c.movable.reason), usage.reason),
         clients=clients,
+        resident_limit=usage.resident_limit,
         sm=usage.sm,
         sm_in_force=usage.sm >= 1 or all(client.mps for client in clients),
     )
@@ -220,6 +251,19 @@ def _client(usage: ClientUsage, now_ns: int, *, served: frozenset[int]) -> Clien
         contexts=usage.contexts,
         mps=usage.mps or usage.pid in served,  # its hook says so, or the control daemon
         seconds=max(0, now_ns - usage.since_ns) / 1e9,
+        swap=_swap(usage.movable) if usage.movable else None,
+    )
+
+
+def _swap(usage: MovableUsage) -> SwapStatus:
+    return SwapStatus(
+        resident=usage.resident,
+        swapped=max(0, usage.bytes - usage.resident),
+        moved_out=usage.moved_out,
+        moved_in=usage.moved_in,
+        dropped=usage.dropped,
+        handover_s=usage.handover_ns / 1e9 or None,
+        reason=usage.reason,
     )
 
 
@@ -239,4 +283,5 @@ def _limits(entry: Entry, clients: int) -> GroupLimits:
         owner=entry.owner,
         device=entry.device,
         clients=clients,
+        resident=spec.resident,
     )

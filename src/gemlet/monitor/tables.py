@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gemlet.daemon.mps_state import MpsStatus
-    from gemlet.daemon.status import DeviceStatus, GroupStatus, Status
+    from gemlet.daemon.status import DeviceStatus, GroupStatus, Status, SwapStatus
 
 BAR_WIDTH = 20
 WINDOW = "10s"
@@ -71,6 +71,7 @@ def _config_lines(status: Status) -> list[str]:
 def _devices(devices: Sequence[DeviceStatus]) -> list[str]:
     if not devices:
         return []
+    capacities = any(device.capacity for device in devices)
     rows = [
         [
             str(device.index),
@@ -79,10 +80,12 @@ def _devices(devices: Sequence[DeviceStatus]) -> list[str]:
             memory_text(device.memory_used, device.memory_total),
             share_text(device.share.get(WINDOW)),
             device.policy,
+            *([format_size(device.capacity) if device.capacity else UNKNOWN] if capacities else []),
         ]
         for device in devices
     ]
-    return table(["DEVICE", "NAME", "BUSY", "MEMORY", "GROUPS USE", "POLICY"], rows)
+    header = ["DEVICE", "NAME", "BUSY", "MEMORY", "GROUPS USE", "POLICY"]
+    return table([*header, "CAPACITY"] if capacities else header, rows)
 
 
 def _groups(status: Status) -> list[str]:
@@ -123,6 +126,8 @@ def _group_row(device: str, group: GroupStatus) -> list[str]:
 
 
 def _clients(devices: Sequence[DeviceStatus]) -> list[str]:
+    # What nobody uses takes no room on the screen.
+    swapping = any(client.swap for device in devices for group in device.groups for client in group.clients)
     rows = [
         [
             str(client.pid),
@@ -133,6 +138,7 @@ def _clients(devices: Sequence[DeviceStatus]) -> list[str]:
             format_size(client.memory),
             str(client.contexts),
             str(client.launches),
+            *(swap_cells(client.swap) if swapping else []),
         ]
         for device in devices
         for group in device.groups
@@ -141,7 +147,17 @@ def _clients(devices: Sequence[DeviceStatus]) -> list[str]:
     if not rows:
         return []
     header = ["PID", "COMMAND", "GROUP", "DEVICE", "STATE", "MEMORY", "CONTEXTS", "LAUNCHES"]
-    return table(header, rows, right=frozenset({"PID", "MEMORY", "CONTEXTS", "LAUNCHES"}))
+    moved = ["RESIDENT", "SWAPPED", "OUT", "IN", "HAND-OVER"]
+    right = frozenset({"PID", "MEMORY", "CONTEXTS", "LAUNCHES", *moved})
+    return table([*header, *moved] if swapping else header, rows, right=right)
+
+
+def swap_cells(swap: SwapStatus | None) -> list[str]:
+    """What is on the device and on the host, what moved, how long the last hand-over took; dashes if none can."""
+    if swap is None:
+        return [UNKNOWN] * 5
+    sizes = [format_size(size) for size in (swap.resident, swap.swapped, swap.moved_out, swap.moved_in)]
+    return [*sizes, UNKNOWN if swap.handover_s is None else f"{swap.handover_s:.2f} s"]
 
 
 def _mps_lines(status: Status) -> list[str]:

@@ -19,7 +19,7 @@ from textual.widgets import DataTable, Footer, Static
 from gemlet.config.share import format_share
 from gemlet.config.size import format_size
 from gemlet.errors import GemletError
-from gemlet.monitor.tables import UNKNOWN, bar, memory_text, share_text, sm_text
+from gemlet.monitor.tables import UNKNOWN, bar, memory_text, share_text, sm_text, swap_cells
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 REFRESH_SECONDS = 0.5
 HEAVY, MODERATE = 0.8, 0.4  # nvidia-smi users know these as red, yellow, green
 DEVICE_BAR, GROUP_BAR = 14, 12
+SWAP_COLUMNS = ("RESIDENT", "SWAPPED", "OUT", "IN", "HAND-OVER")
 GROUP_COLUMNS = ("GROUP", "DEV", "SHARE", "", "DUE", "SM", "MEMORY", "WHY")
 EVENTS_SHOWN = 4
 HAPPENED = {"join": "joined", "leave": "left", "context": ""}  # where the kind of an event does not read as a word
@@ -45,6 +46,8 @@ SHARE    device time used over 1 s;  | promised minimum, ] maximum
 DUE      what the policy aims at now, given who wants the device
 SM       fraction of the multiprocessors; (off): not under MPS, so it takes turns
 WHY      the policy's own reason
+RESIDENT of the memory that can move on the device, SWAPPED on the host
+OUT IN   copied to the host and back so far; the last hand-over
 
 space    pause and go on
 s        sort by share, memory, name
@@ -112,7 +115,7 @@ class Top(App[None]):
 
     async def on_mount(self) -> None:
         self._groups.add_columns(*GROUP_COLUMNS)
-        self._clients.add_columns("PID", "COMMAND", "GROUP", "STATE", "MEMORY", "LAUNCHES")
+        self._clients.add_columns("PID", "COMMAND", "GROUP", "STATE", "MEMORY", "LAUNCHES", *SWAP_COLUMNS)
         await self.refresh_status()
         self.set_interval(REFRESH_SECONDS, self.refresh_status)
 
@@ -198,6 +201,7 @@ class Top(App[None]):
                         client.state,
                         Text(format_size(client.memory + client.unledgered), justify="right"),
                         Text(str(client.launches), justify="right"),
+                        *(Text(cell, justify="right") for cell in swap_cells(client.swap)),
                     )
         if not table.row_count:
             table.add_row("(no clients)")

@@ -26,20 +26,34 @@ class FakeServer:
         self.listening: dict[str, tuple[str | None, int]] = {}
         self.process_memory: dict[tuple[bytes, int], int] = {}
         self.running = False
+        self.host_memory = 0
         self.events: list[dict[str, Any]] = []
         self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._sockets: list[socket.socket] = []
 
     def listen(self, path: str, group: str | None = None, mode: int = 0o600) -> None:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._sockets.append(listener)
         listener.bind(path)
         listener.listen()
         Path(path).chmod(mode)
-        self._sockets.append(listener)
         self.listening[path] = (group, mode)
+
+    def unlisten(self, path: str) -> bool:
+        if path not in self.listening:
+            return False
+        del self.listening[path]
+        Path(path).unlink()
+        return True
 
     def add_device(self, uuid: bytes, index: int, *, policy: str) -> None:
         self.devices[uuid] = {"index": index, "policy": policy}
+
+    def set_capacity(self, uuid: bytes, size: int | None) -> None:
+        self.devices[uuid]["capacity"] = size
+
+    def set_host_memory(self, size: int) -> None:
+        self.host_memory = size
 
     def set_group(self, name: str, **limits: Any) -> None:
         if limits["min"] > limits["max"]:
@@ -89,7 +103,7 @@ class FakeServer:
             "clients": clients,
         }
 
-    def set_process_memory(self, uuid: bytes, pid: int, size: int, seen: tuple[int, int] | None = None) -> None:
+    def set_process_memory(self, uuid: bytes, pid: int, size: int, seen: tuple[int, int, int] | None = None) -> None:
         self.process_memory[uuid, pid] = size
 
     def eventfd(self) -> int:

@@ -64,11 +64,15 @@ def test_names_are_unique_and_tell_the_command(book):
 
 
 def test_limits_reach_the_server(book, server):
-    join(book, "g", min=0.3, max=0.6, memory=8 << 30, priority="latency", weight=2.0, sm=0.5, workload="memory")
+    join(
+        book, "g", min=0.3, max=0.6, memory=8 << 30, resident=4 << 30, priority="latency", weight=2.0, sm=0.5,
+        workload="memory",
+    )  # fmt: skip
     assert server.groups["g"] == {
         "min": 0.3,
         "max": 0.6,
         "memory": 8 << 30,
+        "resident": 4 << 30,
         "priority": "latency",
         "weight": 2.0,
         "sm": 0.5,

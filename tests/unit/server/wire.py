@@ -12,12 +12,15 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-MAGIC, VERSION = 0x314D4547, 2
+MAGIC, VERSION = 0x314D4547, 3
 HELLO, WELCOME, ATTACH, ATTACHED, WANT, TOOK, STOPPED, DRAINED, CONTEXT, REFUSED = range(1, 11)
+ADMIT, ROOM, MOVED = range(16, 19)
 OK, MISMATCH, DENIED, UNKNOWN, FULL, MALFORMED = range(6)
 BLOCKED, RUN, PARKED, REVOKED, STOPPING = range(5)
 DEADLINE, IDLE, BY_REVOCATION, EXIT = range(4)
 CREATE_GROUP, STILL_WANTS, UNDER_MPS = 1, 1, 1
+MOVABLE, ADOPT = 1, 1
+GRANTED, CAPACITY, RESIDENT, HOST = range(4)
 NEVER = NO_LIMIT = 2**64 - 1
 
 # magic version type device epoch | status reason client slot pid flags | time tail value | uuid group text
@@ -29,6 +32,10 @@ OFFSETS = {
     "ClientPage.work_ns": 72, "ClientPage.beside": 40, "DevicePage.urgent": 0,
     "GroupLimits.memory_limit": 0, "GroupLimits.unledgered": 8, "GroupLimits.context_estimate": 16,
     "GroupLimits.slot_count": 24, "GroupLedger.lock": 0, "GroupLedger.slots": 64,
+    "ResidencyPage.allowed": 0, "ResidencyPage.ceiling": 8, "ResidencyPage.order": 16, "ResidencyPage.answered": 20,
+    "ResidencyPage.admission": 24, "ResidencyPage.movable": 64, "ResidencyPage.mapped": 72,
+    "ResidencyPage.moved_out": 80, "ResidencyPage.moved_in": 88, "ResidencyPage.seen": 96, "ResidencyPage.away": 100,
+    "ResidencyPage.dropped": 104,
 }  # fmt: skip
 
 
@@ -92,7 +99,7 @@ class RawClient:
         self.socket.send(pack(kind, device=self.device, **fields))
 
     def receive(self) -> Answer:
-        data, ancillary, _, _ = self.socket.recvmsg(MESSAGE.size, socket.CMSG_SPACE(16))
+        data, ancillary, _, _ = self.socket.recvmsg(MESSAGE.size, socket.CMSG_SPACE(24))
         if not data:
             raise ConnectionError("dropped")
         fields = MESSAGE.unpack(data)
@@ -111,11 +118,14 @@ class RawClient:
         answer = self.ask(ATTACH, uuid=uuid, flags=flags)
         assert answer.status == OK, answer
         self.device, self.slot = answer.device, answer.slot
-        page, limits, ledger, device = answer.descriptors
+        page, limits, ledger, device, *movable = answer.descriptors
         self.page = Page("ClientPage", page, 128)
         self.limits = Page("GroupLimits", limits, 64, writable=False)
         self.ledger = Page("GroupLedger", ledger, 64 + 8 * 1024)
         self.shared = Page("DevicePage", device, 64, writable=fcntl.fcntl(device, fcntl.F_GETFL) & os.O_RDWR != 0)
+        if movable:
+            self.residency = Page("ResidencyPage", movable[0], 128)
+            self.arena = movable[1]
         return self
 
     @property

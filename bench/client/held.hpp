@@ -1,0 +1,38 @@
+// Device memory that a client holds while it works, with a known content.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "program.hpp"
+
+class Held {
+  public:
+    explicit Held(uint64_t mib) {
+        for (; mib > 0; mib -= std::min<uint64_t>(mib, 256)) {
+            Piece piece{0, std::min<uint64_t>(mib, 256) << 20};
+            CHECK(cuMemAlloc(&piece.at, piece.bytes));
+            CHECK(cuMemsetD32(piece.at, unsigned(pieces_.size()) + 1, piece.bytes / 4));
+            pieces_.push_back(piece);
+        }
+        if (!pieces_.empty()) CHECK(cuCtxSynchronize());
+    }
+    // Words, of one every 256 KiB, that are not what was written.
+    size_t wrong() const {
+        size_t bad = 0;
+        for (size_t i = 0; i < pieces_.size(); ++i)
+            for (uint64_t at = 0; at < pieces_[i].bytes; at += 256 << 10) {
+                unsigned word = 0;
+                CHECK(cuMemcpyDtoH(&word, pieces_[i].at + at, 4));
+                bad += word != i + 1;
+            }
+        return bad;
+    }
+
+  private:
+    struct Piece {
+        CUdeviceptr at;
+        uint64_t bytes;
+    };
+    std::vector<Piece> pieces_;
+};

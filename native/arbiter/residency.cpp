@@ -1,0 +1,475 @@
+#include "arbiter/residency.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+namespace gemlet::arbiter {
+
+namespace {
+
+uint64_t minus(uint64_t a, uint64_t b) {
+    return a > b ? a - b : 0;
+}
+uint64_t plus(uint64_t a, uint64_t b) {
+    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
+}  // namespace
+
+// --- what happens ------------------------------------------------------------------------------------------------
+
+void Residency::set_capacity(uint64_t bytes, Nanoseconds now) {
+    capacity_ = bytes;
+    settle(now);
+}
+
+void Residency::set_group(GroupId group, uint64_t resident, double share, Nanoseconds now) {
+    groups_[group] = {resident, share};
+    settle(now);
+}
+
+void Residency::remove_group(GroupId group) {
+    groups_.erase(group);
+}
+
+void Residency::add(ClientId client, GroupId group, Nanoseconds now) {
+    Member m;
+    m.group = group;
+    m.in = m.complete = true;  // of nothing
+    m.turn = ++turn_;
+    m.entered = m.epoch = m.idle_since = now;
+    members_[client] = m;
+    settle(now);
+}
+
+void Residency::remove(ClientId client, Nanoseconds now) {
+    members_.erase(client);
+    settle(now);
+}
+
+void Residency::leave(ClientId client, Nanoseconds now) {
+    const auto found = members_.find(client);
+    if (found == members_.end()) return;
+    found->second.gone = true;
+    found->second.active = false;
+    found->second.queued = kNever;
+    settle(now);
+}
+
+Refusal Residency::admit(ClientId client, uint64_t bytes, Nanoseconds now) {
+    const auto found = members_.find(client);
+    if (found == members_.end()) return Refusal::kNone;
+    Member& m = found->second;
+    if (bytes > m.movable) {
+        for (const Scope& scope : scopes_of(m))
+            if (bytes > room(scope)) return scope.group ? Refusal::kResident : Refusal::kCapacity;
+        uint64_t promised = 0;
+        for (const auto& [id, other] : members_) promised = plus(promised, host_of(id, other, client, bytes));
+        if (promised > host_) return Refusal::kHost;
+        m.turn = ++turn_;
+        m.movable = bytes;
+        if (m.in && !fits(m, {})) put_out(m, now);  // it is the one that waits for its growth
+        if (!m.in && m.queued == kNever) m.queued = now;
+    }
+    m.movable = bytes;
+    settle(now);
+    return Refusal::kNone;
+}
+
+void Residency::adopt(ClientId client, uint64_t bytes, uint64_t mapped, Nanoseconds now) {
+    const auto found = members_.find(client);
+    if (found == members_.end()) return;
+    Member& m = found->second;
+    m.movable = bytes;
+    m.mapped = m.committed = std::min(mapped, bytes);
+    m.allowed = m.committed;
+    m.complete = m.mapped == m.movable;
+    orders_.push_back({client, m.allowed, ++m.number});  // also if it is never changed: it waits for a first one
+    settle(now);
+}
+
+void Residency::set_fixed(ClientId client, uint64_t bytes, Nanoseconds now) {
+    const auto found = members_.find(client);
+    if (found == members_.end() || found->second.fixed == bytes) return;
+    found->second.fixed = bytes;
+    settle(now);
+}
+
+void Residency::report(ClientId client, uint64_t mapped, uint32_t seen, bool complete, Nanoseconds now) {
+    const auto found = members_.find(client);
+    if (found == members_.end()) return;
+    Member& m = found->second;
+    if (m.mapped == mapped && m.seen == seen && m.complete == complete) return;
+    m.mapped = mapped;
+    m.seen = seen;
+    const bool arrived = complete && !m.complete;
+    m.complete = complete;
+    if (arrived && m.in) {
+        m.epoch = now;
+        if (m.entry_bytes > 0) {
+            m.last_handover = now - m.entered;
+            m.handover = m.handover == 0 ? m.last_handover : (m.handover * 3 + m.last_handover) / 4;
+            m.entry_bytes = 0;
+        }
+    }
+    settle(now);
+}
+
+void Residency::want(ClientId client, Nanoseconds now) {
+    const auto found = members_.find(client);
+    if (found == members_.end()) return;
+    Member& m = found->second;
+    if (m.active && (m.in || m.queued != kNever)) return;
+    m.active = true;
+    if (!m.in && m.queued == kNever) m.queued = now;
+    settle(now);
+}
+
+void Residency::idle(ClientId client, Nanoseconds now) {
+    const auto found = members_.find(client);
+    if (found == members_.end() || !found->second.active) return;
+    Member& m = found->second;
+    m.active = false;
+    m.idle_since = now;
+    if (!m.in) m.queued = kNever;
+    settle(now);
+}
+
+// --- the policy --------------------------------------------------------------------------------------------------
+
+void Residency::settle(Nanoseconds now) {
+    next_ = kNever;
+    // Most devices never have a limit: they shall not pay for it with each turn.
+    limited_ = limited_ || capacity_ != kUnlimited ||
+               std::any_of(groups_.begin(), groups_.end(), [](auto& g) { return g.second.resident != kUnlimited; });
+    if (!limited_) return;
+    for (auto& [id, m] : members_) commit(m);
+    drop_what_no_longer_fits(now);
+    let_in(now);
+    keep_what_fits();
+    publish();
+}
+
+std::vector<Residency::Scope> Residency::scopes_of(const Member& member) const {
+    std::vector<Scope> scopes;
+    if (const auto group = groups_.find(member.group); group != groups_.end() && group->second.resident != kUnlimited)
+        scopes.push_back({group->second.resident, member.group});
+    if (capacity_ != kUnlimited) scopes.push_back({capacity_, std::nullopt});
+    return scopes;
+}
+
+uint64_t Residency::room(const Scope& scope) const {
+    uint64_t fixed = 0;
+    for (const auto& [id, m] : members_)
+        if (scope.has(m)) fixed = plus(fixed, m.fixed);
+    return minus(scope.limit, fixed);
+}
+
+// With everybody in but those of `without`, and `extra` bytes more.
+bool Residency::fits(const Member& member, const std::vector<ClientId>& without, uint64_t extra) const {
+    for (const Scope& scope : scopes_of(member)) {
+        uint64_t sum = plus(member.movable, extra);
+        for (const auto& [id, m] : members_) {
+            if (&m == &member || !m.in || !scope.has(m)) continue;
+            if (std::find(without.begin(), without.end(), id) == without.end()) sum = plus(sum, m.movable);
+        }
+        if (sum > room(scope)) return false;
+    }
+    return true;
+}
+
+bool Residency::everything_fits() const {
+    for (const auto& [id, m] : members_) {
+        for (const Scope& scope : scopes_of(m)) {
+            uint64_t sum = 0;
+            for (const auto& [other_id, other] : members_)
+                if (scope.has(other)) sum = plus(sum, other.movable);
+            if (sum > room(scope)) return false;
+        }
+    }
+    return true;
+}
+
+void Residency::put_out(Member& member, Nanoseconds now) {
+    member.in = member.complete = false;
+    if (member.active && member.queued == kNever) member.queued = now;
+}
+
+void Residency::enter(Member& member, Nanoseconds now) {
+    member.in = true;
+    member.queued = kNever;
+    member.turn = ++turn_;
+    member.entered = member.epoch = member.idle_since = now;
+    member.complete = member.mapped >= member.movable && member.committed >= member.movable;
+    member.entry_bytes = minus(member.movable, member.mapped);
+}
+
+// Growth, or a limit that fell: who came last gives way.
+void Residency::drop_what_no_longer_fits(Nanoseconds now) {
+    std::vector<Member*> in;
+    for (auto& [id, m] : members_)
+        if (m.in) in.push_back(&m);
+    std::sort(in.begin(), in.end(), [](const Member* a, const Member* b) { return a->turn > b->turn; });
+    for (Member* m : in)
+        if (m->movable > 0 && !fits(*m, {})) put_out(*m, now);
+}
+
+Nanoseconds Residency::epoch_length(const Member& member) const {
+    Nanoseconds handover = member.handover;
+    if (handover == 0) handover = Nanoseconds(double(member.movable) / p_.bytes_per_ns);
+    double sum = 0, count = 0;
+    for (const auto& [id, m] : members_) {
+        if (!m.active && m.queued == kNever) continue;
+        const auto group = groups_.find(m.group);
+        sum += group == groups_.end() ? 1.0 : group->second.share;
+        ++count;
+    }
+    const auto group = groups_.find(member.group);
+    const double share = group == groups_.end() ? 1.0 : group->second.share;
+    const double weight = sum > 0 && share > 0 ? share * count / sum : 1.0;
+    const double length = double(handover) * (1.0 / p_.overhead - 1.0);
+    const double bounded = std::clamp(length, double(p_.epoch_min), double(p_.epoch_max)) * weight;
+    return Nanoseconds(std::max(bounded, double(p_.epoch_min)));
+}
+
+// When this resident's place may be given to another; it has work of its own or not.
+Nanoseconds Residency::may_go_at(const Member& member, Nanoseconds now) const {
+    if (member.gone || member.movable == 0) return now;
+    if (!member.active) return member.idle_since + std::max(p_.idle, 2 * member.handover);
+    if (!member.complete) return member.entered + p_.stuck;
+    return member.epoch + epoch_length(member);
+}
+
+void Residency::sort_queue(std::vector<ClientId>& queue) const {
+    std::sort(queue.begin(), queue.end(), [&](ClientId a, ClientId b) {
+        const Member &x = members_.at(a), &y = members_.at(b);
+        return x.queued != y.queued ? x.queued < y.queued : a < b;
+    });
+}
+
+void Residency::let_in(Nanoseconds now) {
+    std::vector<ClientId> queue, everybody;
+    for (auto& [id, m] : members_) {
+        everybody.push_back(id);
+        if (!m.in && !m.gone && m.movable == 0) enter(m, now);  // it needs no room
+    }
+    for (auto& [id, m] : members_)
+        if (!m.in && !m.gone && (m.queued != kNever || everything_fits())) queue.push_back(id);
+    sort_queue(queue);
+    const Member* head = nullptr;  // the first that has to wait
+    for (ClientId id : queue) {
+        Member& m = members_.at(id);
+        if (head) {
+            // Past one who waits only what will not be in its way: with it, and with whoever came in since it waits.
+            uint64_t since = m.movable;
+            for (const auto& [other_id, other] : members_)
+                if (other.in && other.entered > head->queued) since = plus(since, other.movable);
+            if (fits(m, {}) && fits(*head, everybody, since)) enter(m, now);
+            continue;
+        }
+        // Who could make room, the longest idle first, then whose epoch ended first.
+        struct Candidate {
+            bool active;
+            Nanoseconds at;
+            uint64_t turn;
+            ClientId id;
+            auto operator<=>(const Candidate&) const = default;
+        };
+        std::vector<Candidate> candidates;
+        Nanoseconds soonest = kNever;
+        for (const auto& [other_id, other] : members_) {
+            if (!other.in || other.movable == 0) continue;
+            const Nanoseconds at = may_go_at(other, now);
+            if (at <= now)
+                candidates.push_back({other.active, at, other.turn, other_id});
+            else
+                soonest = std::min(soonest, at);
+        }
+        std::sort(candidates.begin(), candidates.end());
+        std::vector<ClientId> out;
+        for (size_t i = 0; i < candidates.size() && !fits(m, out); ++i) out.push_back(candidates[i].id);
+        if (!fits(m, out)) {
+            head = &m;
+            next_ = std::min(next_, soonest);
+            continue;
+        }
+        // Not more than need be: the first chosen stay, if the later ones were enough.
+        for (size_t i = out.size(); i-- > 0;) {
+            std::vector<ClientId> less = out;
+            less.erase(less.begin() + std::ptrdiff_t(i));
+            if (fits(m, less)) out = less;
+        }
+        for (ClientId other : out) put_out(members_.at(other), now);
+        enter(m, now);
+    }
+}
+
+// What residents leave free stays with those who have it, the next in turn first: it would have to come back.
+void Residency::keep_what_fits() {
+    std::vector<ClientId> others;
+    for (auto& [id, m] : members_) {
+        m.target = m.in ? m.movable : 0;
+        if (!m.in) others.push_back(id);
+    }
+    sort_queue(others);
+    for (ClientId id : others) {
+        Member& m = members_.at(id);
+        uint64_t keep = std::min(std::min(m.committed, m.movable), m.gone ? m.committed : m.allowed);
+        for (const Scope& scope : scopes_of(m)) {
+            uint64_t taken = 0;
+            for (const auto& [other_id, other] : members_)
+                if (scope.has(other)) taken = plus(taken, other.target);
+            keep = std::min(keep, minus(room(scope), taken));
+        }
+        m.target = keep;
+    }
+}
+
+void Residency::commit(Member& m) {
+    const uint64_t least = std::max(m.allowed, m.mapped);
+    m.committed = m.seen == m.number ? least : std::max(m.committed, least);
+}
+
+void Residency::publish() {
+    const auto order = [&](ClientId id, Member& m, uint64_t allowed) {
+        m.allowed = allowed;
+        ++m.number;
+        commit(m);
+        orders_.push_back({id, allowed, m.number});
+    };
+    for (auto& [id, m] : members_)
+        if (m.target < m.allowed) order(id, m, m.target);
+    std::vector<ClientId> rising;
+    for (auto& [id, m] : members_)
+        if (m.target > m.allowed) rising.push_back(id);
+    std::sort(rising.begin(), rising.end(),
+              [&](ClientId a, ClientId b) { return members_.at(a).turn < members_.at(b).turn; });
+    for (ClientId id : rising) {
+        Member& m = members_.at(id);
+        uint64_t allowed = m.target;
+        for (const Scope& scope : scopes_of(m)) {
+            uint64_t others = 0;
+            for (const auto& [other_id, other] : members_)
+                if (other_id != id && scope.has(other)) others = plus(others, other.committed);
+            allowed = std::min(allowed, minus(room(scope), others));
+        }
+        if (allowed > m.allowed) order(id, m, allowed);
+    }
+    // A place becomes free when somebody's epoch ends, also if the queue was looked at before that could be known.
+    bool waits = false;
+    for (const auto& [id, m] : members_) waits = waits || (m.queued != kNever && !m.in && !m.gone);
+    if (!waits) next_ = kNever;
+}
+
+std::vector<Order> Residency::take_orders() {
+    return std::exchange(orders_, {});
+}
+
+// --- what is asked -----------------------------------------------------------------------------------------------
+
+// The most of `member` that could ever have to be on the host: what its scopes lack if all want to be in.
+uint64_t Residency::host_of(ClientId id, const Member& member, ClientId changed, uint64_t movable) const {
+    const uint64_t mine = id == changed ? movable : member.movable;
+    uint64_t lack = 0;
+    for (const Scope& scope : scopes_of(member)) {
+        uint64_t sum = 0;
+        for (const auto& [other_id, other] : members_)
+            if (scope.has(other)) sum = plus(sum, other_id == changed ? movable : other.movable);
+        lack = std::max(lack, minus(sum, room(scope)));
+    }
+    return std::min(mine, lack);
+}
+
+uint64_t Residency::host_promised() const {
+    uint64_t sum = 0;
+    for (const auto& [id, m] : members_) sum = plus(sum, host_of(id, m, id, m.movable));
+    return sum;
+}
+
+uint64_t Residency::held() const {
+    uint64_t sum = 0;
+    for (const auto& [id, m] : members_) sum = plus(sum, plus(m.committed, m.fixed));
+    return sum;
+}
+
+bool Residency::within() const {
+    for (const auto& [id, member] : members_) {
+        for (const Scope& scope : scopes_of(member)) {
+            uint64_t sum = 0;
+            for (const auto& [other_id, m] : members_)
+                if (scope.has(m)) sum = plus(sum, plus(m.committed, m.fixed));
+            if (sum > scope.limit) return false;
+        }
+    }
+    return true;
+}
+
+bool Residency::fits_fixed(uint64_t bytes) const {
+    for (const auto& [id, member] : members_) {
+        for (const Scope& scope : scopes_of(member)) {
+            uint64_t largest = 0;
+            for (const auto& [other_id, m] : members_)
+                if (scope.has(m)) largest = std::max(largest, m.movable);
+            if (plus(largest, bytes) > room(scope)) return false;
+        }
+    }
+    return true;
+}
+
+uint64_t Residency::ceiling(ClientId client) const {
+    const auto found = members_.find(client);
+    uint64_t ceiling = kUnlimited;
+    if (found == members_.end()) return ceiling;
+    for (const Scope& scope : scopes_of(found->second)) ceiling = std::min(ceiling, room(scope));
+    return ceiling;
+}
+
+bool Residency::resident(ClientId client) const {
+    const auto found = members_.find(client);
+    return found == members_.end() || (found->second.in && found->second.complete);
+}
+
+bool Residency::may_stay(ClientId client) const {
+    const auto found = members_.find(client);
+    return found == members_.end() || found->second.in;
+}
+
+std::vector<ResidencyUsage> Residency::usage(Nanoseconds now) const {
+    std::vector<ResidencyUsage> all;
+    bool somebody_waits = false;
+    for (const auto& [id, m] : members_) somebody_waits = somebody_waits || m.queued != kNever;
+    for (const auto& [id, m] : members_) {
+        ResidencyUsage u{id,
+                         m.movable,
+                         m.mapped,
+                         m.allowed,
+                         m.in && m.complete,
+                         m.queued != kNever,
+                         host_of(id, m, id, m.movable),
+                         kNever,
+                         m.last_handover,
+                         ""};
+        if (m.in && somebody_waits) u.epoch_end = may_go_at(m, now);
+        char text[160] = "";
+        constexpr double mib = 1 << 20;
+        if (m.movable > ceiling(id))
+            std::snprintf(text, sizeof text,
+                          "has %.0f MiB, and no more than %.0f MiB fit on the device since the limit changed",
+                          double(m.movable) / mib, double(ceiling(id)) / mib);
+        else if (m.in && !m.complete)
+            std::snprintf(text, sizeof text, "its memory is being brought back (%.0f of %.0f MiB are on the device)",
+                          double(m.mapped) / mib, double(m.movable) / mib);
+        else if (!m.in && m.queued != kNever)
+            std::snprintf(text, sizeof text, "waits for room on the device: %.0f of its %.0f MiB are on the host",
+                          double(minus(m.movable, m.mapped)) / mib, double(m.movable) / mib);
+        else if (!m.in)
+            std::snprintf(text, sizeof text, "idle, %.0f of its %.0f MiB are on the host",
+                          double(minus(m.movable, m.mapped)) / mib, double(m.movable) / mib);
+        u.reason = text;
+        all.push_back(std::move(u));
+    }
+    return all;
+}
+
+}  // namespace gemlet::arbiter

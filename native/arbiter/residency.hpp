@@ -1,0 +1,164 @@
+// Decides whose memory is on one device when not everybody's fits. Pure: events and `now` go in, orders come out.
+//
+// Two levels: the arbiter shares the token (milliseconds) among *residents*, clients with all their movable memory on
+// the device; this shares residency (seconds), and does nothing at all while everything fits. Otherwise a client that
+// needs to run waits in a queue; its turn comes when a resident is idle or has had its epoch, and then as many bytes
+// move as are missing, no more.
+//
+// An order is a client's allowance: how many bytes it may have on the device. A client is taken to hold the larger of
+// its allowance and what it says it holds, and of every older allowance until it says that it has seen the new one.
+// So the sum of what clients hold stays within the capacity at every instant, also while bytes move.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "arbiter/arbiter.hpp"
+
+namespace gemlet::arbiter {
+
+inline constexpr uint64_t kUnlimited = UINT64_MAX;
+
+struct ResidencyParameters {
+    double overhead = 0.05;  // share of the time that hand-overs of memory may cost: sets the length of an epoch
+    Nanoseconds epoch_min = 500'000'000;
+    Nanoseconds epoch_max = 60'000'000'000;
+    Nanoseconds idle = 50'000'000;       // a resident idle for this long, or for two hand-overs, may have to go
+    Nanoseconds stuck = 30'000'000'000;  // one that does not arrive within this is not waited for
+    double bytes_per_ns = 25.0;          // before anything was measured
+};
+
+// Why a client may not have as many bytes as it asked for.
+enum class Refusal : uint32_t {
+    kNone = 0,
+    kCapacity = 1,  // it alone would not fit on the device
+    kResident = 2,  // ... or within its group's resident limit
+    kHost = 3,      // the host has no room for what would have to move there
+};
+
+struct Order {
+    ClientId client;
+    uint64_t allowed;
+    uint32_t number;
+};
+
+struct ResidencyUsage {
+    ClientId client;
+    uint64_t movable, mapped, allowed;
+    bool resident, queued;
+    uint64_t host;              // most bytes of it that may have to be on the host
+    Nanoseconds epoch_end;      // kNever while nobody needs its place
+    Nanoseconds last_handover;  // how long it took to bring it in last time; 0: never
+    std::string reason;         // for people
+};
+
+class Residency {
+  public:
+    explicit Residency(ResidencyParameters parameters = {}) : p_(parameters) {}
+
+    // Bytes of the device that clients may use in all; kUnlimited: no capacity was set.
+    void set_capacity(uint64_t bytes, Nanoseconds now);
+    // Bytes of the host that evicted memory may take.
+    void set_host(uint64_t bytes) { host_ = bytes; }
+    // `resident`: bytes that the group's clients may have on the device in all. `share` weighs its epochs.
+    void set_group(GroupId group, uint64_t resident, double share, Nanoseconds now);
+    void remove_group(GroupId group);
+
+    void add(ClientId client, GroupId group, Nanoseconds now);
+    void remove(ClientId client, Nanoseconds now);  // its memory is gone from the device
+    void leave(ClientId client, Nanoseconds now);   // it wants nothing more; its memory is still there
+
+    // The client asks to have `bytes` of movable memory in all. Less than before is always granted.
+    Refusal admit(ClientId client, uint64_t bytes, Nanoseconds now);
+    // What a client that comes with memory (from a daemon that is gone) holds already.
+    void adopt(ClientId client, uint64_t bytes, uint64_t mapped, Nanoseconds now);
+    // Bytes on the device of a client that cannot move.
+    void set_fixed(ClientId client, uint64_t bytes, Nanoseconds now);
+    // What a client says: bytes on the device, the order it keeps to, and whether all it has is there.
+    void report(ClientId client, uint64_t mapped, uint32_t seen, bool complete, Nanoseconds now);
+
+    void want(ClientId client, Nanoseconds now);  // it has work
+    void idle(ClientId client, Nanoseconds now);  // it has none
+
+    bool resident(ClientId client) const;  // all its memory is on the device and may stay
+    bool may_stay(ClientId client) const;  // no order to go: resident, or on its way to it
+    // Room for memory that cannot move, `bytes` more than the books say. False: it never fits.
+    bool fits_fixed(uint64_t bytes) const;
+    bool within() const;  // what clients hold, fixed memory included, is within the capacity
+
+    Nanoseconds next_event() const { return next_; }
+    void tick(Nanoseconds now) { settle(now); }
+    std::vector<Order> take_orders();
+
+    uint64_t held() const;  // bytes that clients hold or may hold, fixed ones included
+    uint64_t capacity() const { return capacity_; }
+    uint64_t host_promised() const;
+    uint64_t ceiling(ClientId client) const;  // the most it may ever have
+    std::vector<ResidencyUsage> usage(Nanoseconds now) const;
+
+  private:
+    struct Group {
+        uint64_t resident = kUnlimited;
+        double share = 1.0;
+    };
+    struct Member {
+        GroupId group = 0;
+        uint64_t movable = 0, fixed = 0;
+        uint64_t target = 0;     // what the policy wants it to have
+        uint64_t allowed = 0;    // as last ordered
+        uint64_t committed = 0;  // the most it may hold now
+        uint64_t mapped = 0;     // as it says
+        uint32_t number = 0, seen = 0;
+        bool in = false;        // resident, or on its way
+        bool complete = false;  // arrived, as it says
+        bool active = false;    // has work
+        bool gone = false;
+        uint64_t turn = 0;            // order of entry
+        Nanoseconds entered = 0;      // when it was let in
+        Nanoseconds epoch = 0;        // when it had arrived
+        Nanoseconds queued = kNever;  // since when it waits
+        Nanoseconds idle_since = 0;
+        uint64_t entry_bytes = 0;  // that had to move for its entry
+        Nanoseconds handover = 0;  // how long its entries take: a moving average
+        Nanoseconds last_handover = 0;
+    };
+    using Members = std::map<ClientId, Member>;
+    // Whose memory counts against one limit.
+    struct Scope {
+        uint64_t limit;
+        std::optional<GroupId> group;  // none: the whole device
+        bool has(const Member& m) const { return !group || m.group == *group; }
+    };
+
+    void settle(Nanoseconds now);
+    void drop_what_no_longer_fits(Nanoseconds now);
+    void let_in(Nanoseconds now);
+    void keep_what_fits();
+    void publish();
+
+    std::vector<Scope> scopes_of(const Member& member) const;
+    uint64_t room(const Scope& scope) const;  // for movable memory
+    bool fits(const Member& member, const std::vector<ClientId>& without, uint64_t extra = 0) const;
+    bool everything_fits() const;
+    Nanoseconds may_go_at(const Member& member, Nanoseconds now) const;
+    Nanoseconds epoch_length(const Member& member) const;
+    uint64_t host_of(ClientId id, const Member& member, ClientId other, uint64_t movable) const;
+    void put_out(Member& member, Nanoseconds now);
+    void enter(Member& member, Nanoseconds now);
+    void commit(Member& member);
+    void sort_queue(std::vector<ClientId>& queue) const;
+
+    ResidencyParameters p_;
+    uint64_t capacity_ = kUnlimited, host_ = kUnlimited;
+    std::map<GroupId, Group> groups_;
+    Members members_;
+    std::vector<Order> orders_;
+    uint64_t turn_ = 0;
+    bool limited_ = false;  // some limit was ever set
+    Nanoseconds next_ = kNever;
+};
+
+}  // namespace gemlet::arbiter

@@ -1,0 +1,88 @@
+// Keeps submissions and moving memory apart. Threads pass it around each check of the token and the submission behind
+// it; whoever moves memory closes it and waits until nobody is inside. Without it a thread that was preempted between
+// the two would submit work on memory that has just gone.
+//
+// Passing costs two uncontended atomic additions on a cache line of the thread's own.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "clock.h"
+#include "futex.h"
+
+namespace gemlet::hook {
+
+struct SwapSpace;
+
+class SwapGate {
+  public:
+    explicit SwapGate(SwapSpace* space) : space_(space) {}
+    SwapSpace& space() const { return *space_; }
+
+    // False if it is closed: then the thread is not inside. A thread inside may enter again: the driver may call its
+    // own exported functions, which are ours.
+    bool enter() {
+        if (held_.gate == this) {
+            ++held_.depth;
+            return true;
+        }
+        mine().fetch_add(1, std::memory_order_seq_cst);
+        if (closed_.load(std::memory_order_seq_cst) == 0) [[likely]] {
+            if (!held_.gate) held_ = {this, 1};
+            return true;
+        }
+        mine().fetch_sub(1, std::memory_order_release);
+        return false;
+    }
+    void leave() {
+        if (held_.gate == this) {
+            if (--held_.depth > 0) return;
+            held_.gate = nullptr;
+        }
+        mine().fetch_sub(1, std::memory_order_release);
+    }
+
+    void close() { closed_.store(1, std::memory_order_seq_cst); }
+    bool closed() const { return closed_.load(std::memory_order_seq_cst) != 0; }
+    void open() {
+        closed_.store(0, std::memory_order_seq_cst);
+        futex_wake_all(closed_);
+    }
+    // After close(): true as soon as nobody is inside.
+    bool await_empty(uint64_t at_most_ns) const {
+        const uint64_t end = now_ns() + at_most_ns;
+        for (const Slot& slot : slots_)
+            while (slot.inside.load(std::memory_order_acquire) != 0) {
+                if (now_ns() > end) return false;
+                sleep_ns(20'000);
+            }
+        return true;
+    }
+    void wait_for_change(uint64_t at_most_ns) { futex_wait(closed_, 1, at_most_ns); }
+
+  private:
+    struct alignas(64) Slot {
+        std::atomic<uint32_t> inside{0};
+    };
+    std::atomic<uint32_t>& mine() {
+        static std::atomic<uint32_t> threads{0};
+        static thread_local const uint32_t number = threads.fetch_add(1, std::memory_order_relaxed);
+        return slots_[number % slots_.size()].inside;
+    }
+    struct Held {
+        const SwapGate* gate;
+        uint32_t depth;
+    };
+    static inline thread_local constinit Held held_{nullptr, 0};
+
+    SwapSpace* const space_;
+    std::array<Slot, 64> slots_;
+    alignas(64) std::atomic<uint32_t> closed_{0};
+};
+
+// Returns when the gate is open, having said that this thread waits.
+void swap_await_open(SwapGate& gate);
+
+}  // namespace gemlet::hook

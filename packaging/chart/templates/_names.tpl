@@ -1,0 +1,18 @@
+{{- define "gemlet.labels" -}}
+app.kubernetes.io/name: gemlet
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end -}}
+
+{{- define "gemlet.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end -}}
+
+{{- /* How GPUs are offered: dra, slots or units. */ -}}
+{{- define "gemlet.face" -}}
+{{- $dra := eq .Values.mode "dra" -}}
+{{- if eq .Values.mode "auto" -}}{{- $dra = .Capabilities.APIVersions.Has "resource.k8s.io/v1" -}}{{- end -}}
+{{- if $dra -}}dra{{- else -}}{{ .Values.devicePlugin.resources }}{{- end -}}
+{{- end -}}

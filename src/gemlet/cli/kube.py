@@ -1,0 +1,228 @@
+"""`gemlet kube`: what runs on the nodes of a Kubernetes cluster. The chart in packaging/chart starts the first two."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from gemlet.cli import options
+from gemlet.errors import GemletError, UsageError
+
+if TYPE_CHECKING:
+    from gemlet.kube.admission import Face
+    from gemlet.kube.api_server import Access
+    from gemlet.kube.edits import Access as GpuAccess
+    from gemlet.kube.slots import Packing
+
+FACES = ("slots", "units", "dra")
+SHARES_SCHEMA = 1  # of `gemlet kube shares -o json`
+DIRECTORY = click.Path(path_type=Path)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def command() -> None:
+    """Run the parts of gemlet that belong to a Kubernetes cluster.
+
+    \b
+    gemlet kube agent --node $(hostname) --kubeconfig admin.json
+    gemlet kube webhook --certificates /etc/gemlet/tls
+    gemlet kube shares
+
+    The chart in packaging/chart starts both.
+    """
+
+
+@command.command()
+@click.option("--node", envvar="NODE_NAME", required=True, help="Name of this node  [env: NODE_NAME]")
+@click.option("--face", type=click.Choice(FACES), default="slots", show_default=True, help="How GPUs are offered")
+@click.option("--slots", type=click.IntRange(1, 100), default=4, show_default=True, help="Slots of each GPU")
+@click.option("--packing", type=click.Choice(("pack", "spread")), default="pack", show_default=True)
+@click.option(
+    "--gpu-access",
+    type=click.Choice(("runtime", "cdi", "nodes")),
+    default="runtime",
+    show_default=True,
+    help="How containers come by the driver: NVIDIA's runtime, NVIDIA's CDI files, or device nodes alone",
+)
+@click.option("--preload-file", is_flag=True, help="Also mount /etc/ld.so.preload, for programs that clear LD_PRELOAD")
+@click.option(
+    "--directory", type=DIRECTORY, default="/var/lib/gemlet", show_default=True, help="Shares, hook, checkpoint"
+)
+@click.option("--kubelet-directory", type=DIRECTORY, default="/var/lib/kubelet", show_default=True)
+@click.option("--cdi-directory", type=DIRECTORY, default="/var/run/cdi", show_default=True)
+@click.option("--port", type=click.IntRange(1, 65535), help="Serve /metrics and /healthz there")
+@click.option("--kubeconfig", type=DIRECTORY, help="A kubeconfig as JSON; without it the pod's service account")
+@options.simulate
+@click.option("-v", "--verbose", is_flag=True, help="Log more")
+@click.pass_obj
+def agent(
+    socket: str | None,
+    *,
+    node: str,
+    face: str,
+    slots: int,
+    packing: str,
+    gpu_access: str,
+    preload_file: bool,
+    directory: Path,
+    kubelet_directory: Path,
+    cdi_directory: Path,
+    port: int | None,
+    kubeconfig: Path | None,
+    simulate: bool,
+    verbose: bool,
+) -> None:
+    """Offer this node's GPUs in shares, and hold pods to them.
+
+    \b
+    gemlet daemon --system &
+    gemlet kube agent --node $(hostname) --kubeconfig admin.json --face dra
+
+    Needs root, a running daemon (it does the enforcing), and the kubelet's directories.
+    """
+    import asyncio
+
+    _require()
+    from gemlet.daemon import address, logs
+    from gemlet.kube import agent as kube_agent
+
+    logs.configure(logging.DEBUG if verbose else logging.INFO)
+    endpoint = address.explicit(socket) if socket else address.simulated() if simulate else address.system()
+    if simulate:
+        os.environ["GEMLET_SIM_DIR"] = str(endpoint.machine)
+    chosen = kube_agent.Options(
+        node=node,
+        endpoint=endpoint,
+        api=_access(kubeconfig),
+        face=cast("Face", face),
+        slots_per_gpu=slots,
+        packing=cast("Packing", packing),
+        directory=directory.absolute(),
+        kubelet=kubelet_directory.absolute(),
+        cdi=cdi_directory.absolute(),
+        access=cast("GpuAccess", "simulated" if simulate else gpu_access),
+        preload_file=preload_file,
+        port=port,
+    )
+    try:
+        asyncio.run(kube_agent.run(chosen))
+    except OSError as error:
+        raise GemletError(
+            f"the agent cannot run: {error}", hint="it needs root and the kubelet's directories"
+        ) from None
+
+
+@command.command()
+@click.option("--certificates", type=DIRECTORY, required=True, help="Directory with tls.crt and tls.key, watched")
+@click.option("--face", type=click.Choice(FACES), default="slots", show_default=True, help="What annotations become")
+@click.option("--slots", type=click.IntRange(1, 100), default=4, show_default=True, help="Slots of each GPU")
+@click.option("--gpu-memory", type=options.Size(), help="Memory of the largest GPU, to refuse what can never fit")
+@click.option("--address", default="0.0.0.0", show_default=True)
+@click.option("--port", type=click.IntRange(1, 65535), default=8443, show_default=True)
+@click.option("--kubeconfig", type=DIRECTORY, help="A kubeconfig as JSON; without it the pod's service account")
+@click.option("-v", "--verbose", is_flag=True, help="Log more")
+def webhook(
+    *,
+    certificates: Path,
+    face: str,
+    slots: int,
+    gpu_memory: int | None,
+    address: str,
+    port: int,
+    kubeconfig: Path | None,
+    verbose: bool,
+) -> None:
+    """Answer the apiserver about pods that ask for a share.
+
+    \b
+    gemlet kube webhook --certificates /etc/gemlet/tls --face dra
+
+    With --face dra it also makes the ResourceClaimTemplates that pods come to name.
+    """
+    import asyncio
+
+    _require()
+    from gemlet.daemon import logs
+    from gemlet.kube import webhook as kube_webhook
+    from gemlet.kube.admission import Cluster
+    from gemlet.kube.certificates import Certificate
+
+    logs.configure(logging.DEBUG if verbose else logging.INFO)
+    chosen = kube_webhook.Options(
+        certificates=certificates,
+        cluster=Cluster(face=cast("Face", face), gpu_memory=gpu_memory, slots_per_gpu=slots),
+        address=address,
+        port=port,
+        api=_access(kubeconfig) if face == "dra" else None,
+    )
+    try:
+        asyncio.run(kube_webhook.run(chosen, Certificate(certificates)))
+    except OSError as error:
+        raise GemletError(f"port {port} cannot be used: {error.strerror}", hint="choose another --port") from None
+
+
+@command.command()
+@click.option("--directory", type=DIRECTORY, default="/var/lib/gemlet", show_default=True, help="The agent's directory")
+@options.output("table", "json")
+def shares(*, directory: Path, output: str) -> None:
+    """List the shares of this node by pod, as the agent has them on disk.
+
+    \b
+    kubectl exec -n gemlet-system ds/gemlet-agent -c agent -- gemlet kube shares
+    gemlet kube shares -o json
+    """
+    import json
+
+    import msgspec
+
+    from gemlet.kube import checkpoint
+    from gemlet.kube.quantity import format_bytes
+
+    file = directory / "checkpoint.json"
+    if not file.exists():
+        raise GemletError(f"{file} does not exist", hint="no agent has run here; --directory names another place")
+    held = sorted(checkpoint.load(file), key=lambda share: share.group)
+    if output == "json":
+        click.echo(json.dumps({"schema": SHARES_SCHEMA, "shares": msgspec.to_builtins(held)}))
+        return
+    rows = [("SHARE", "MEMORY", "COMPUTE", "LIMIT", "PRIORITY", "GPUS")]
+    for share in held:
+        amounts = share.amounts
+        rows.append(
+            (
+                share.group,
+                format_bytes(amounts.memory),
+                str(amounts.compute),
+                str(amounts.limit),
+                str(amounts.priority),
+                ",".join(share.gpus),
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _access(kubeconfig: Path | None) -> Access:
+    from gemlet.kube import api_server
+
+    if kubeconfig is not None:
+        return api_server.from_kubeconfig(kubeconfig)
+    try:
+        host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
+    except KeyError:
+        raise UsageError("this is not a pod of a cluster", hint="name a kubeconfig with --kubeconfig") from None
+    return api_server.in_cluster(host, port)
+
+
+def _require() -> None:
+    try:
+        for package in ("aiohttp", "grpc", "google.protobuf", "prometheus_client"):
+            importlib.import_module(package)
+    except ImportError as error:
+        raise GemletError(f"{error.name} is not installed", hint="pip install 'gemlet[kube]'") from None

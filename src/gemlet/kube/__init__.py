@@ -1,0 +1,15 @@
+"""gpu-lets in Kubernetes: the node agent, its two faces to the kubelet, and the admission webhook.
+
+request      what a pod may ask for, and what is wrong with it           pure
+share        one share as the node knows it                              pure
+edits        what a container needs to be in a share                     pure
+cdi          the same for a container runtime: a file for each claim
+checkpoint   the shares of this node, on disk
+book         opens and closes shares: directory, daemon, CDI, checkpoint
+inventory    GPUs as NVML and sysfs show them
+slots, units, device_plugin, kubelet_socket     the device plugin
+claims, slices, dra, plugin_socket              the DRA driver
+admission, templates, webhook, certificates     the webhook
+api_server   what is asked of the apiserver
+agent        `gemlet kube agent`: the tasks of a node
+"""

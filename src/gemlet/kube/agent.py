@@ -1,0 +1,223 @@
+"""`gemlet kube agent`: the tasks of one node, put together here and nowhere else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from gemlet import paths
+from gemlet.daemon.inventory import NvmlInventory
+from gemlet.errors import DaemonUnreachable, DeviceError, GemletError
+from gemlet.kube import api_server, host, inventory, slices
+from gemlet.kube.book import ShareBook
+from gemlet.kube.daemon_link import DaemonLink
+from gemlet.kube.device_plugin import Allocations, DevicePlugin, Gpus, SlotResource, UnitResources
+from gemlet.kube.dra import DraDriver
+from gemlet.kube.edits import Access, Host
+from gemlet.kube.kubelet_socket import keep_registered
+from gemlet.kube.plugin_socket import keep_served
+from gemlet.kube.pod_resources import PodResources
+from gemlet.kube.pods import PodFollower
+from gemlet.kube.reaper import Reaper
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from gemlet.daemon.address import Endpoint
+    from gemlet.kube.admission import Face
+    from gemlet.kube.api_server import ApiServer
+    from gemlet.kube.device_plugin import Resource
+    from gemlet.kube.slots import Packing
+
+logger = logging.getLogger(__name__)
+
+INVENTORY_SECONDS = 10.0
+RESTORE_SECONDS = 2.0
+REAP_SECONDS = 15.0
+PUBLISH_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How an agent runs.
+
+    ``faces``: any of slots, units, dra. ``host_directory``: ``directory`` as the host names it.
+    """
+
+    node: str
+    endpoint: Endpoint
+    api: api_server.Access
+    face: Face = "slots"
+    slots_per_gpu: int = 4
+    packing: Packing = "pack"
+    directory: Path = Path("/var/lib/gemlet")
+    kubelet: Path = Path("/var/lib/kubelet")
+    cdi: Path = Path("/var/run/cdi")
+    access: Access = "runtime"
+    preload_file: bool = False
+    port: int | None = None
+
+
+async def run(options: Options) -> None:
+    """Runs until SIGTERM or SIGINT. Raises GemletError and OSError for what is wrong from the start."""
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    async with AsyncExitStack() as stack:
+        api = await stack.enter_async_context(api_server.connected(options.api))
+        agent = Agent(options, api)
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(task) for task in agent.tasks()]
+            await stopping.wait()
+            for task in running:
+                task.cancel()
+    logger.info("stopped")
+
+
+class Agent:
+    """One node's shares and everything that acts on them."""
+
+    def __init__(self, options: Options, api: ApiServer) -> None:
+        """Raises GemletError if the native parts are missing, OSError if the node's directories cannot be written."""
+        self._options = options
+        self._api = api
+        self._simulated = options.access == "simulated"
+        self._driver = NvmlInventory(simulated=self._simulated)
+        self._gpus = Gpus()
+        self._daemon = DaemonLink(options.endpoint)
+        self._restored = False
+        self._looked = asyncio.Event()  # for the GPUs, with whatever result
+        self._book = ShareBook(
+            _host(options), daemon=self._daemon, file=options.directory / "checkpoint.json", cdi_directory=options.cdi
+        )
+        self._kubelet = PodResources(options.kubelet / "pod-resources" / "kubelet.sock")
+        self._follower = PodFollower(api, self._book, options.node)
+        allocations = Allocations(self._book, self._gpus, kubelet=self._kubelet, annotations=self._follower.annotations)
+        self._resources: list[Resource] = []
+        if options.face == "slots":
+            self._resources.append(SlotResource(allocations, per_gpu=options.slots_per_gpu, packing=options.packing))
+        elif options.face == "units":
+            self._resources += UnitResources(allocations, packing=options.packing).both()
+        self._dra = options.face == "dra"
+
+    def tasks(self) -> list[Coroutine[Any, Any, None]]:
+        """What runs for as long as the agent does."""
+        options = self._options
+        made = [self._watch_gpus(), self._serve(), self._restore(), self._reap(), self._follower.run()]
+        if options.port is not None:
+            made.append(self._answer_http(options.port))
+        return made
+
+    async def _watch_gpus(self) -> None:
+        while True:
+            try:
+                found = await asyncio.to_thread(self._read_gpus)
+                self._book.gpus = {gpu.uuid: gpu for gpu in found}
+                nodes = {gpu.uuid: gpu.node for gpu in found if gpu.node is not None}
+                self._book.host = replace(self._book.host, nodes=nodes)
+                await self._gpus.set(found)
+            except DeviceError as error:
+                logger.error("devices: %s", error)
+                await self._gpus.set([])
+            self._looked.set()
+            await asyncio.sleep(INVENTORY_SECONDS)
+
+    def _read_gpus(self) -> list[inventory.Gpu]:
+        self._driver.devices()  # keeps NVML open, and makes device nodes appear before anything names them
+        return inventory.read()
+
+    async def _serve(self) -> None:
+        # Nothing is given out before it is known what is out already, and that the daemon holds to it.
+        while not (self._restored and self._gpus.all):
+            await self._gpus.change()
+        kubelet = self._options.kubelet
+        async with asyncio.TaskGroup() as tasks:
+            for resource in self._resources:
+                plugin = DevicePlugin(resource, self._gpus)
+                tasks.create_task(keep_registered(plugin, kubelet / "device-plugins"))
+            if self._dra:
+                driver = DraDriver(self._book, self._gpus, self._api, pool=self._options.node)
+                tasks.create_task(keep_served(driver, kubelet))
+                tasks.create_task(self._publish())
+
+    async def _publish(self) -> None:
+        while True:
+            try:
+                healthy = [gpu for gpu in self._gpus.all if gpu.uuid in self._gpus.healthy]
+                if await slices.publish(self._api, self._options.node, healthy):
+                    logger.info("slices published devices=%d", len(healthy))
+            except api_server.ApiError as error:
+                logger.warning("slices not published: %s", error)
+            await asyncio.sleep(PUBLISH_SECONDS)
+
+    async def _restore(self) -> None:
+        told = ""
+        await self._looked.wait()
+        while True:
+            try:
+                if not self._restored or self._book.incomplete(await self._daemon.shares()):
+                    await self._book.restore()
+                self._restored, told = True, ""
+                await self._gpus.serve(True)
+            except (GemletError, OSError) as error:
+                if isinstance(error, DaemonUnreachable):
+                    await self._gpus.serve(False)  # a pod had better wait than be refused for good
+                if str(error) != told:
+                    logger.error("shares: %s", error)
+                    told = str(error)
+            await asyncio.sleep(RESTORE_SECONDS)
+
+    async def _reap(self) -> None:
+        reaper = Reaper(self._book, self._kubelet, self._api if self._dra else None)
+        while True:
+            await asyncio.sleep(REAP_SECONDS)
+            try:
+                await reaper.look()
+            except GemletError as error:
+                logger.warning("reaper: %s", error)
+
+    async def _answer_http(self, port: int) -> None:
+        app = web.Application()
+        app.add_routes([web.get("/metrics", self._metrics), web.get("/healthz", self._healthy)])
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, port=port).start()
+            await asyncio.Event().wait()
+        finally:
+            await runner.cleanup()
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        from gemlet.kube import metrics  # noqa: PLC0415  4 MB that an agent nobody scrapes does without
+
+        try:
+            text = metrics.render(self._book.shares.values(), await self._daemon.status())
+        except GemletError as error:
+            raise web.HTTPServiceUnavailable(text=f"{error}\n") from None
+        return web.Response(text=text, content_type="text/plain")
+
+    async def _healthy(self, request: web.Request) -> web.Response:
+        if not self._restored:
+            raise web.HTTPServiceUnavailable(text="the shares of this node are not restored yet\n")
+        return web.Response(text="ok\n")
+
+
+def _host(options: Options) -> Host:
+    shares = host.prepare(options.directory)
+    hook = host.install_hook(Path(paths.hook_path()), options.directory)
+    simulated = options.access == "simulated"
+    profiles = str(Path(paths.__file__).with_name("profiles"))
+    return Host(
+        hook=str(hook),
+        shares=str(shares),
+        access=options.access,
+        simulated=(paths.sim_dir(), profiles, str(options.endpoint.machine)) if simulated else None,
+        preload_file=str(hook.with_name("ld.so.preload")) if options.preload_file else None,
+    )

@@ -1,0 +1,232 @@
+"""The shares of this node: opened, changed, closed, and brought back after anything restarted.
+
+A share is four things that must come and go together: a line in the checkpoint, a directory, a group with a socket in
+the daemon, and for a claim a CDI file. The checkpoint comes first and goes last, so what the others have too much is
+seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from gemlet.errors import DaemonError, GemletError, Refused
+from gemlet.kube import cdi, checkpoint, names
+from gemlet.kube.edits import Edits, Host, share_directory, share_edits
+from gemlet.kube.quantity import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gemlet.kube.inventory import Gpu
+    from gemlet.kube.share import Share
+
+logger = logging.getLogger(__name__)
+
+CLOSE_SECONDS = 2.0  # for the processes of a pod that has just ended to be gone from the daemon's books
+CLOSE_STEP_SECONDS = 0.05
+
+
+class NoRoom(GemletError):
+    """The GPUs have less left than a share is to have: another share of them has not been closed yet."""
+
+
+class Daemon(Protocol):
+    """What the book asks of `DaemonLink`."""
+
+    async def open(self, share: Share, socket: str, *, device: int | None) -> None: ...
+    async def remove(self, group: str) -> None: ...
+    async def shares(self) -> set[str]: ...
+
+
+class ShareBook:
+    """All shares of one node. ``cdi_directory``: where the container runtime looks; ``file``: the checkpoint."""
+
+    def __init__(self, host: Host, *, daemon: Daemon, file: Path, cdi_directory: Path) -> None:
+        self.host = host
+        self.gpus: dict[str, Gpu] = {}
+        self._daemon = daemon
+        self._file = file
+        self._cdi = cdi_directory
+        self.shares: dict[str, Share] = {share.id: share for share in checkpoint.load(file)}
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._saving = asyncio.Lock()
+
+    def edits(self, share: Share) -> Edits:
+        """What its containers get."""
+        amounts = share.amounts
+        return share_edits(share.gpus, amounts.memory, amounts.compute, amounts.limit, share.id, host=self.host)
+
+    def socket(self, share_id: str) -> str:
+        """Its socket, on the host."""
+        return f"{share_directory(self.host.shares, share_id)}/{names.SOCKET_NAME}"
+
+    async def open(self, share: Share) -> Share:
+        """Opens a share; one that is open already stays as it is. Returns what is open.
+
+        Raises `NoRoom`, `DaemonError` and OSError, and then nothing of the share is left.
+        """
+        async with self._locks[share.id]:
+            known = self.shares.get(share.id)
+            if known is not None and known.claim_uid:
+                await self._apply(known)  # the files may be gone, or the daemon another one
+                return known
+            for other in self._in_the_way_of(share):
+                await self._close(other.id)
+            self._check_room(share)
+            self.shares[share.id] = share
+            try:
+                await self._save()
+                await self._apply(share)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    await self._undo(share)
+                raise
+            return share
+
+    async def change(self, share: Share) -> None:
+        """Puts ``share`` in the place of the one with its id: other amounts, another group, a pod. Raises as `open`."""
+        async with self._locks[share.id]:
+            known = self.shares[share.id]
+            if known == share:
+                return
+            if known.group != share.group:
+                for other in self._in_the_way_of(share):
+                    await self._close(other.id)
+                await self._daemon.remove(known.group)
+            await self._apply(share)
+            self.shares[share.id] = share
+            await self._save()
+
+    async def close(self, share_id: str) -> None:
+        """Closes a share; nothing happens if there is none. Raises `Refused` while programs use it, and as `open`."""
+        async with self._locks[share_id]:
+            await self._close(share_id)
+        self._locks.pop(share_id, None)
+
+    async def restore(self) -> None:
+        """Makes everything be as the book says, and removes what it knows nothing of. Raises `DaemonError`, OSError."""
+        failed: list[GemletError | OSError] = []
+        for share_id in list(self.shares):
+            async with self._locks[share_id]:
+                share = self.shares.get(share_id)
+                if share is None:
+                    continue
+                try:
+                    await self._apply(share)
+                except (GemletError, OSError) as error:  # the others must not wait for this one
+                    logger.error("share=%s not restored: %s", share_id, error)
+                    failed.append(error)
+        await self._remove_strangers()
+        if failed:
+            raise failed[0]
+
+    def incomplete(self, groups: set[str]) -> bool:
+        """Whether `restore` has something to do, the daemon having ``groups``."""
+        with_file = {share.id for share in self.shares.values() if share.claim is not None}
+        return (
+            groups != {share.group for share in self.shares.values()}
+            or not with_file <= cdi.share_ids(self._cdi)
+            or not all(Path(self.socket(share_id)).is_socket() for share_id in self.shares)
+        )
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    async def _apply(self, share: Share) -> None:
+        Path(share_directory(self.host.shares, share.id)).mkdir(mode=0o755, parents=True, exist_ok=True)  # noqa: ASYNC240
+        single = self.gpus.get(share.gpus[0]) if len(share.gpus) == 1 else None
+        await self._daemon.open(share, self.socket(share.id), device=single.index if single else None)
+        if share.claim is not None:
+            cdi.write(self._cdi, share.id, cdi.specification(share.id, share.requests, self.edits(share)))
+
+    async def _close(self, share_id: str) -> None:
+        share = self.shares.get(share_id)
+        if share is None:
+            return
+        cdi.remove(self._cdi, share_id)  # first: nothing new may start in it
+        await self._remove_group(share.group)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(share_directory(self.host.shares, share_id))
+        del self.shares[share_id]
+        await self._save()
+
+    async def _undo(self, share: Share) -> None:
+        # Whatever the daemon may have of it, `restore` finds: nobody can reach it without the directory.
+        cdi.remove(self._cdi, share.id)
+        shutil.rmtree(share_directory(self.host.shares, share.id), ignore_errors=True)
+        with contextlib.suppress(DaemonError):
+            await self._daemon.remove(share.group)
+        self.shares.pop(share.id, None)
+        await self._save()
+
+    async def _remove_group(self, group: str) -> None:
+        give_up = asyncio.get_running_loop().time() + CLOSE_SECONDS
+        while True:
+            try:
+                return await self._daemon.remove(group)
+            except Refused:
+                if asyncio.get_running_loop().time() >= give_up:
+                    raise
+            await asyncio.sleep(CLOSE_STEP_SECONDS)
+
+    async def _remove_strangers(self) -> None:
+        known = set(self.shares)
+        _remove_others(Path(self.host.shares), known)
+        for share_id in cdi.share_ids(self._cdi) - known:
+            cdi.remove(self._cdi, share_id)
+        for group in await self._daemon.shares() - {share.group for share in self.shares.values()}:
+            with contextlib.suppress(Refused):  # it goes when its programs have
+                await self._daemon.remove(group)
+
+    def _in_the_way_of(self, share: Share) -> list[Share]:
+        # A device is given to one container at a time, and a name to one object: who had either before is gone.
+        return [
+            other
+            for other in self.shares.values()
+            if other.id != share.id and (other.group == share.group or _overlap(other.devices, share.devices))
+        ]
+
+    def _check_room(self, share: Share) -> None:
+        for uuid in share.gpus:
+            gpu = self.gpus.get(uuid)
+            if gpu is None:
+                raise NoRoom(f"this node has no GPU {uuid}", hint="has it been taken out? `nvidia-smi -L` lists them")
+            others = [other.granted for other in self.shares.values() if uuid in other.gpus and other.id != share.id]
+            compute, memory = sum(other.compute for other in others), sum(other.memory for other in others)
+            if compute + share.granted.compute > 100:
+                asked, taken = f"compute: {share.granted.compute}", f"{compute} of 100"
+            elif memory + share.granted.memory > gpu.memory:
+                asked = f"memory: {format_bytes(share.granted.memory)}"
+                taken = f"{format_bytes(memory)} of {format_bytes(gpu.memory)}"
+            else:
+                continue
+            raise NoRoom(
+                f"{asked} does not fit on {uuid}, of which {taken} is taken",
+                hint="a share there has not been closed yet; it will be tried again",
+            )
+
+    async def _save(self) -> None:
+        async with self._saving:
+            await asyncio.to_thread(checkpoint.save, self._file, list(self.shares.values()))
+
+
+def with_group(share: Share, group: str) -> Share:
+    """``share`` under the name that people see in `gemlet status`."""
+    return msgspec.structs.replace(share, group=group)
+
+
+def _overlap(first: Mapping[str, tuple[str, ...]], second: Mapping[str, tuple[str, ...]]) -> bool:
+    return any(set(ids) & set(second.get(resource, ())) for resource, ids in first.items())
+
+
+def _remove_others(directory: Path, known: set[str]) -> None:
+    for path in directory.iterdir():
+        if path.name not in known:
+            shutil.rmtree(path, ignore_errors=True)

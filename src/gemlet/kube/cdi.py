@@ -1,0 +1,86 @@
+"""CDI files: what a container runtime does when a container asks for ``k8s.gemlet.dev/share=NAME``.
+
+One file a claim, so that preparing and unpreparing touch nothing of another claim. The name of a device holds the
+claim's uid and the device's name: names are unique over all files of a node, or the runtime refuses them.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from gemlet.kube import names
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from gemlet.kube.edits import Edits
+
+# The oldest that has all we use: old runtimes refuse newer ones.
+CDI_VERSION = "0.5.0"
+_PREFIX = "gemlet.dev-"
+
+
+def device_id(share_id: str, device: str) -> str:
+    """The full name by which a container asks for ``device`` as part of a share."""
+    return f"{names.CDI_KIND}={share_id}-{device}"
+
+
+def specification(share_id: str, devices: Iterable[str], edits: Edits) -> dict[str, Any]:
+    """The file's content. What the share has in common stands once for all its devices."""
+    return {
+        "cdiVersion": CDI_VERSION,
+        "kind": names.CDI_KIND,
+        "devices": [
+            # An entry needs an edit of its own to be valid.
+            {"name": f"{share_id}-{device}", "containerEdits": {"env": [f"GEMLET_SHARE_ID={share_id}"]}}
+            for device in devices
+        ],
+        "containerEdits": {
+            "env": [f"{name}={value}" for name, value in edits.env.items()],
+            "deviceNodes": [{"path": node} for node in edits.device_nodes],
+            "mounts": [
+                {
+                    "hostPath": mount.host,
+                    "containerPath": mount.container,
+                    "options": ["rbind" if not mount.read_only else "bind", "ro" if mount.read_only else "rw"],
+                }
+                for mount in edits.mounts
+            ],
+        },
+    }
+
+
+def path_of(directory: Path, share_id: str) -> Path:
+    """Where the file of a share is."""
+    return directory / f"{_PREFIX}{share_id}.json"
+
+
+def write(directory: Path, share_id: str, content: dict[str, Any]) -> bool:
+    """Writes a share's file, atomically; False if it was there just so. Raises OSError.
+
+    The directory is made when it is gone: /var/run is emptied by a reboot, and by people.
+    """
+    path = path_of(directory, share_id)
+    text = json.dumps(content, indent=1)
+    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+    try:
+        if path.read_text() == text:
+            return False
+    except (OSError, UnicodeDecodeError):
+        pass
+    fresh = directory / f".{path.name}.new"  # runtimes read *.json and *.yaml only
+    fresh.write_text(text)
+    fresh.replace(path)
+    return True
+
+
+def remove(directory: Path, share_id: str) -> None:
+    """Removes a share's file; nothing happens if there is none. Raises OSError."""
+    path_of(directory, share_id).unlink(missing_ok=True)
+
+
+def share_ids(directory: Path) -> set[str]:
+    """The shares that have a file."""
+    return {path.name.removeprefix(_PREFIX).removesuffix(".json") for path in directory.glob(f"{_PREFIX}*.json")}

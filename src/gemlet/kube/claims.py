@@ -1,0 +1,140 @@
+"""What the scheduler has allocated to a claim, read as a share. Pure.
+
+Only `status.allocation` counts: the spec is a wish, and what the scheduler consumed for it is what is enforced.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from gemlet.kube import names
+from gemlet.kube.request import Amounts, BadRequest, checked_memory, checked_percent, from_parameters
+from gemlet.kube.share import Pod, Share, share_id_of_claim
+from gemlet.model import Priority
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gemlet.kube.inventory import Gpu
+
+_RESULTS = "status.allocation.devices.results"
+_CONFIG = "status.allocation.devices.config"
+
+
+def read_claim(claim: Mapping[str, Any], *, uid: str, pool: str, gpus: Mapping[str, Gpu]) -> Share:
+    """The share of a ResourceClaim. ``gpus``: by device name, of this node, which is ``pool``.
+
+    Raises BadRequest if it is not the claim with ``uid`` any more, or allocated in a way that cannot be enforced.
+    """
+    meta = claim["metadata"]
+    if meta.get("uid") != uid:
+        raise BadRequest("metadata.uid", f"is {meta.get('uid')}, not {uid}", cure="the claim is another one: try again")
+    allocation = (claim.get("status") or {}).get("allocation")
+    if not allocation:
+        raise BadRequest("status.allocation", "is missing", cure="the claim is not in use any more")
+    devices = allocation.get("devices") or {}
+    results = [result for result in devices.get("results") or [] if result.get("driver") == names.DRIVER]
+    if not results:
+        raise BadRequest(_RESULTS, f"has no device of {names.DRIVER}", cure="ask for one in spec.devices.requests")
+    amounts, gpu_uuids, requests = _consumed(results, pool, gpus)
+    limit, priority, sm = _configured(devices.get("config") or [], results, amounts.compute)
+    granted = Amounts(memory=amounts.memory, compute=amounts.compute, limit=limit, priority=priority, sm=sm)
+    return Share(
+        id=share_id_of_claim(uid),
+        group=f"{meta['namespace']}/{meta['name']}",
+        gpus=gpu_uuids,
+        granted=granted,
+        amounts=granted,
+        claim=(meta["namespace"], meta["name"]),
+        claim_uid=uid,
+        requests=requests,
+        pod=Pod(namespace=meta["namespace"], name=(pods_of(claim) or [""])[0]),
+        opened=time.time(),
+    )
+
+
+def pods_of(claim: Mapping[str, Any]) -> list[str]:
+    """Names of the pods for which a claim is reserved; all are in its namespace."""
+    reserved = (claim.get("status") or {}).get("reservedFor") or []
+    return [entry["name"] for entry in reserved if entry.get("resource") == "pods"]
+
+
+def check_one_share_a_container(pod: Mapping[str, Any], ours: set[str]) -> None:
+    """Raises BadRequest if a container of ``pod`` uses two of the claims ``ours``: it can be in one share only."""
+    spec = pod["spec"]
+    statuses = (pod.get("status") or {}).get("resourceClaimStatuses") or []
+    made = {entry["name"]: entry.get("resourceClaimName") for entry in statuses}
+    claims = {e["name"]: e.get("resourceClaimName") or made.get(e["name"]) for e in spec.get("resourceClaims") or []}
+    for kind in ("initContainers", "containers"):
+        for container in spec.get(kind) or []:
+            used = {entry["name"] for entry in (container.get("resources") or {}).get("claims") or []}
+            shares = sorted(name for name in used if claims.get(name) in ours)
+            if len(shares) > 1:
+                raise BadRequest(
+                    f"spec.{kind}[{container['name']}].resources.claims",
+                    f"{' and '.join(shares)} are both shares of GPUs",
+                    cure="ask for several GPUs in one claim, with count or with several requests",
+                )
+
+
+def _consumed(
+    results: list[Mapping[str, Any]], pool: str, gpus: Mapping[str, Gpu]
+) -> tuple[Amounts, tuple[str, ...], dict[str, tuple[str, ...]]]:
+    amounts: set[tuple[int, int]] = set()
+    requests: dict[str, tuple[str, ...]] = {}
+    uuids = []
+    for number, result in enumerate(results):
+        field, device = f"{_RESULTS}[{number}]", result["device"]
+        if result.get("adminAccess"):
+            raise BadRequest(f"{field}.adminAccess", "gives no share", cure="leave adminAccess out")
+        if result.get("pool") != pool or device not in gpus:
+            raise BadRequest(f"{field}.device", f"{result.get('pool')}/{device} is not here", cure="delete the pod")
+        if device in requests:
+            raise BadRequest(
+                f"{field}.device",
+                f"{device} was given twice to one claim",
+                cure=f"add the constraint distinctAttribute: {names.DRIVER}/uuid, or ask for more in one request",
+            )
+        consumed = result.get("consumedCapacity") or {}
+        for name in ("memory", "compute"):
+            if name not in consumed:
+                raise BadRequest(
+                    f"{field}.consumedCapacity.{name}",
+                    "is missing",
+                    cure="the cluster must have the feature DRAConsumableCapacity (on since 1.36)",
+                )
+        memory = checked_memory(f"{field}.consumedCapacity.memory", consumed["memory"], most=gpus[device].memory)
+        amounts.add((memory, checked_percent(f"{field}.consumedCapacity.compute", consumed["compute"])))
+        requests[device] = (result["request"],)
+        uuids.append(gpus[device].uuid)
+    if len(amounts) != 1:
+        raise BadRequest(
+            "spec.devices.requests",
+            "ask for different amounts of different GPUs",
+            cure="ask for the same memory and compute in each request, or make a claim for each container",
+        )
+    memory, compute = amounts.pop()
+    return Amounts(memory=memory, compute=compute, limit=compute), tuple(uuids), requests
+
+
+def _configured(
+    config: list[Mapping[str, Any]], results: list[Mapping[str, Any]], compute: int
+) -> tuple[int, Priority, int]:
+    # The apiserver puts those of the class before those of the claim: the last that speaks of a request counts.
+    chosen: dict[str, tuple[int, Priority, int]] = {}
+    for number, entry in enumerate(config):
+        opaque = entry.get("opaque") or {}
+        if opaque.get("driver") != names.DRIVER:
+            continue
+        parameters = from_parameters(opaque.get("parameters"), compute, field=f"{_CONFIG}[{number}].opaque.parameters")
+        asked = entry.get("requests") or []
+        for result in results:
+            request = result["request"]
+            if not asked or request in asked or request.partition("/")[0] in asked:
+                chosen[request] = parameters
+    plain = (compute, Priority.NORMAL, 100)
+    found = {chosen.get(result["request"], plain) for result in results}
+    if len(found) != 1:
+        raise BadRequest(_CONFIG, "differs between requests of one claim", cure="configure all requests alike")
+    return found.pop()

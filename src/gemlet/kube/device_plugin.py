@@ -1,0 +1,353 @@
+"""The device plugin's answers to the kubelet, for clusters of any version.
+
+Allocate is told device ids and nothing else, so a share is opened with what its ids are worth; PreStartContainer,
+called when the kubelet knows the pod, puts it under the pod's name and brings in its annotations. A pod whose request
+turns out to be impossible there does not start, and its event says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Protocol
+
+import grpc
+import msgspec
+
+from gemlet.errors import GemletError
+from gemlet.kube import names, slots, units
+from gemlet.kube.protocol import deviceplugin_pb2 as messages
+from gemlet.kube.request import Amounts, BadRequest, in_force
+from gemlet.kube.share import Pod, Share
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from gemlet.kube.book import ShareBook
+    from gemlet.kube.edits import Edits
+    from gemlet.kube.inventory import Gpu
+    from gemlet.kube.pod_resources import Assignments
+    from gemlet.kube.slots import Packing
+
+logger = logging.getLogger(__name__)
+
+
+class Gpus:
+    """The GPUs there are now, and a way to wait for a change."""
+
+    def __init__(self) -> None:
+        self.all: list[Gpu] = []
+        self.healthy: set[str] = set()
+        self.serving = False  # whether the daemon can enforce anything
+        self._changed = asyncio.Condition()
+
+    async def set(self, found: list[Gpu]) -> None:
+        """Takes what NVML shows. A GPU that has been there and is not any more is unhealthy, not gone."""
+        healthy = {gpu.uuid for gpu in found}
+        known = {gpu.uuid: gpu for gpu in self.all} | {gpu.uuid: gpu for gpu in found}
+        async with self._changed:
+            if healthy != self.healthy or list(known.values()) != self.all:
+                self.all, self.healthy = list(known.values()), healthy
+                self._changed.notify_all()
+
+    async def serve(self, serving: bool) -> None:
+        """Says whether shares can be given out."""
+        async with self._changed:
+            if serving != self.serving:
+                self.serving = serving
+                self._changed.notify_all()
+
+    async def change(self) -> None:
+        """Returns at the next change."""
+        async with self._changed:
+            await self._changed.wait()
+
+
+class Kubelet(Protocol):
+    """What is asked of `PodResources`."""
+
+    async def assignments(self) -> Assignments: ...
+
+
+class Annotations(Protocol):
+    """The annotations of a pod, now. Raises GemletError if they cannot be had."""
+
+    async def __call__(self, pod: Pod, /) -> dict[str, str]: ...
+
+
+class Resource(Protocol):
+    """One resource of the device plugin."""
+
+    resource: str
+
+    def device_ids(self, gpu: Gpu) -> list[str]: ...
+    def preferred(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]: ...
+    async def allocate(self, ids: Sequence[str]) -> Edits | None: ...
+    async def pre_start(self, ids: Sequence[str]) -> None: ...
+
+
+class Allocations:
+    """What the resources have in common: opening a share for ids, and finding out whose it is."""
+
+    def __init__(self, book: ShareBook, gpus: Gpus, *, kubelet: Kubelet, annotations: Annotations) -> None:
+        self.book = book
+        self.gpus = gpus
+        self._kubelet = kubelet
+        self._annotations = annotations
+
+    async def open(self, kind: str, resource: str, ids: Sequence[str], amounts: Amounts) -> Edits:
+        """Opens a share that nobody had before: what is left of an earlier one on these ids is closed."""
+        share_id = f"{kind}-{secrets.token_hex(8)}"
+        share = Share(
+            id=share_id,
+            group=share_id,
+            gpus=(slots.gpu_of(ids[0]),),
+            granted=amounts,
+            amounts=amounts,
+            devices={resource: tuple(ids)},
+            opened=time.time(),
+        )
+        return self.book.edits(await self.book.open(share))
+
+    async def identify(self, resource: str, ids: Sequence[str], grant: Callable[[Assignments, Pod], Amounts]) -> None:
+        """Puts the share of ``ids`` under its pod's name with what its annotations say.
+
+        ``grant`` says what the container is worth by what it has. Raises GemletError, and then it must not start.
+        """
+        assignments = await self._kubelet.assignments()
+        pod = assignments.holder(resource, ids)
+        if pod is None:
+            raise GemletError(f"the kubelet knows no container that has {', '.join(ids)} of {resource}")
+        granted = grant(assignments, pod)
+        share = self.of(resource, ids)
+        if share is None:
+            if resource == names.MEMORY_RESOURCE:
+                return
+            raise GemletError(
+                f"no share is open for {', '.join(ids)} of {resource}",
+                hint="delete the pod: its share was lost with the agent's checkpoint",
+            )
+        amounts = in_force(granted, for_container(await self._annotations(pod), pod))
+        group = f"{pod.namespace}/{pod.name}/{pod.container}"
+        await self.book.change(msgspec.structs.replace(share, group=group, pod=pod, granted=granted, amounts=amounts))
+
+    def of(self, resource: str, ids: Sequence[str]) -> Share | None:
+        """The open share that has these ids."""
+        wanted = set(ids)
+        return next((s for s in self.book.shares.values() if set(s.devices.get(resource, ())) == wanted), None)
+
+    def gpu(self, uuid: str) -> Gpu:
+        """Raises GemletError if there is no such GPU."""
+        for gpu in self.gpus.all:
+            if gpu.uuid == uuid:
+                return gpu
+        raise GemletError(f"this node has no GPU {uuid}", hint="has it been taken out? `nvidia-smi -L` lists them")
+
+
+def for_container(annotations: dict[str, str], pod: Pod) -> dict[str, str]:
+    """What of a pod's annotations is meant for this container of it."""
+    meant = annotations.get(names.ANNOTATION_CONTAINER)
+    return annotations if meant in (None, pod.container) else {}
+
+
+class SlotResource:
+    """gemlet.dev/share: ``per_gpu`` equal parts of each GPU."""
+
+    resource = names.SLOT_RESOURCE
+
+    def __init__(self, allocations: Allocations, *, per_gpu: int, packing: Packing) -> None:
+        self._allocations = allocations
+        self._per_gpu = per_gpu
+        self._packing = packing
+
+    def device_ids(self, gpu: Gpu) -> list[str]:
+        return slots.slot_ids(gpu, self._per_gpu)
+
+    def preferred(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
+        return slots.preferred(available, must, size, self._packing)
+
+    async def allocate(self, ids: Sequence[str]) -> Edits | None:
+        slot = slots.only_slot(ids)
+        return await self._allocations.open("slot", self.resource, [slot], self._amounts(slot))
+
+    async def pre_start(self, ids: Sequence[str]) -> None:
+        await self._allocations.identify(self.resource, ids, lambda _, __: self._amounts(slots.only_slot(ids)))
+
+    def _amounts(self, slot: str) -> Amounts:
+        return slots.slot_amounts(self._allocations.gpu(slots.gpu_of(slot)), self._per_gpu)
+
+
+class UnitResources:
+    """GaiaGPU's two resources. Time carries the share; memory is paired with it once the kubelet knows the pod.
+
+    The kubelet asks for a container's resources one after the other, in any order. The second is hinted to the GPU of
+    the first. Only hinted: what a container really has is asked of the kubelet.
+    """
+
+    def __init__(self, allocations: Allocations, *, packing: Packing) -> None:
+        self.allocations = allocations
+        self.packing = packing
+        self._first: tuple[str, str] | None = None  # resource and GPU that wait for the other resource
+
+    def both(self) -> tuple[Resource, Resource]:
+        return _ComputeUnits(self), _MemoryUnits(self)
+
+    def near(self, resource: str) -> str | None:
+        """The GPU where the container's other resource is, if this is the second."""
+        return self._first[1] if self._first is not None and self._first[0] != resource else None
+
+    def gave(self, resource: str, gpu: str) -> None:
+        """Takes note of an allocation."""
+        second = self._first is not None and self._first[0] != resource
+        self._first = None if second else (resource, gpu)
+
+    def freest(self, available: Sequence[str], size: int) -> str | None:
+        """Of the GPUs that have ``size`` of ``available``, the one with the most time left."""
+        count = Counter(slots.gpu_of(device) for device in available)
+        enough = [uuid for uuid in sorted(count) if count[uuid] >= size]
+        taken = Counter[str]()
+        for share in self.allocations.book.shares.values():
+            for uuid in share.gpus:
+                taken[uuid] += share.granted.compute
+        return min(enough, key=lambda uuid: taken[uuid], default=None)
+
+
+class _ComputeUnits:
+    resource = names.COMPUTE_RESOURCE
+
+    def __init__(self, both: UnitResources) -> None:
+        self._both = both
+
+    def device_ids(self, gpu: Gpu) -> list[str]:
+        return units.compute_ids(gpu)
+
+    def preferred(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
+        return slots.preferred(available, must, size, self._both.packing, self._both.near(self.resource))
+
+    async def allocate(self, ids: Sequence[str]) -> Edits | None:
+        gpu = units.only_gpu(self.resource, ids)
+        # No memory yet: how much it has is known when the kubelet says what else the container was given.
+        unpaired = Amounts(memory=0, compute=len(ids), limit=len(ids))
+        edits = await self._both.allocations.open("units", self.resource, ids, unpaired)
+        self._both.gave(self.resource, gpu)
+        return edits
+
+    async def pre_start(self, ids: Sequence[str]) -> None:
+        await self._both.allocations.identify(self.resource, ids, _paired)
+
+
+class _MemoryUnits:
+    resource = names.MEMORY_RESOURCE
+
+    def __init__(self, both: UnitResources) -> None:
+        self._both = both
+
+    def device_ids(self, gpu: Gpu) -> list[str]:
+        return units.memory_ids(gpu)
+
+    def preferred(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
+        # Time is what runs out first, so memory that is asked for first goes where most of it is left.
+        near = self._both.near(self.resource) or self._both.freest(available, size)
+        return slots.preferred(available, must, size, self._both.packing, near)
+
+    async def allocate(self, ids: Sequence[str]) -> Edits | None:
+        self._both.gave(self.resource, units.only_gpu(self.resource, ids))
+        return None
+
+    async def pre_start(self, ids: Sequence[str]) -> None:
+        await self._both.allocations.identify(self.resource, ids, _paired)
+
+
+def _paired(assignments: Assignments, pod: Pod) -> Amounts:
+    return units.paired(assignments.ids(names.COMPUTE_RESOURCE, pod), assignments.ids(names.MEMORY_RESOURCE, pod))
+
+
+class DevicePlugin:
+    """v1beta1.DevicePlugin for one resource."""
+
+    def __init__(self, served: Resource, gpus: Gpus) -> None:
+        self.served = served
+        self._gpus = gpus
+
+    @staticmethod
+    def options() -> messages.DevicePluginOptions:
+        """What the kubelet may call beside Allocate."""
+        return messages.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
+
+    async def GetDevicePluginOptions(self, request: Any, context: Any) -> messages.DevicePluginOptions:  # noqa: N802
+        return self.options()
+
+    async def ListAndWatch(self, request: Any, context: Any) -> AsyncIterator[messages.ListAndWatchResponse]:  # noqa: N802
+        while True:
+            change = asyncio.ensure_future(self._gpus.change())
+            await asyncio.sleep(0)  # so that it waits before the list is made
+            yield self._list()
+            await change
+
+    async def GetPreferredAllocation(  # noqa: N802
+        self, request: messages.PreferredAllocationRequest, context: Any
+    ) -> messages.PreferredAllocationResponse:
+        answer = messages.PreferredAllocationResponse()
+        for asked in request.container_requests:
+            must, size = list(asked.must_include_deviceIDs), asked.allocation_size
+            chosen = self.served.preferred(list(asked.available_deviceIDs), must, size)
+            answer.container_responses.add(deviceIDs=chosen)
+        return answer
+
+    async def Allocate(  # noqa: N802
+        self, request: messages.AllocateRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> messages.AllocateResponse:
+        answer = messages.AllocateResponse()
+        try:
+            for asked in request.container_requests:
+                edits = await self.served.allocate(list(asked.devices_ids))
+                answer.container_responses.append(allocate_response(edits))
+        except (GemletError, OSError) as error:
+            logger.warning("allocate resource=%s refused: %s", self.served.resource, error)
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, words(error))
+        return answer
+
+    async def PreStartContainer(  # noqa: N802
+        self, request: messages.PreStartContainerRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> messages.PreStartContainerResponse:
+        try:
+            await self.served.pre_start(sorted(request.devices_ids))
+        except (GemletError, OSError) as error:
+            logger.warning("start resource=%s refused: %s", self.served.resource, error)
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, words(error))
+        return messages.PreStartContainerResponse()
+
+    def _list(self) -> messages.ListAndWatchResponse:
+        answer = messages.ListAndWatchResponse()
+        for gpu in self._gpus.all:
+            well = self._gpus.serving and gpu.uuid in self._gpus.healthy
+            health = "Healthy" if well else "Unhealthy"
+            numa = None if gpu.numa is None else messages.TopologyInfo(nodes=[messages.NUMANode(ID=gpu.numa)])
+            for device in self.served.device_ids(gpu):
+                answer.devices.append(messages.Device(ID=device, health=health, topology=numa))
+        return answer
+
+
+def allocate_response(edits: Edits | None) -> messages.ContainerAllocateResponse:
+    """Edits in the kubelet's notation."""
+    answer = messages.ContainerAllocateResponse()
+    if edits is None:
+        return answer
+    answer.envs.update(edits.env)
+    for mount in edits.mounts:
+        answer.mounts.add(container_path=mount.container, host_path=mount.host, read_only=mount.read_only)
+    for node in edits.device_nodes:
+        answer.devices.add(container_path=node, host_path=node, permissions="rw")
+    for name in edits.cdi:
+        answer.cdi_devices.add(name=name)
+    return answer
+
+
+def words(error: GemletError | OSError) -> str:
+    """An error as one line for an event: what, and what to do."""
+    if isinstance(error, BadRequest) or not isinstance(error, GemletError):
+        return f"gemlet: {error}"
+    return f"gemlet: {error.message}" + (f"; {error.hint}" if error.hint else "")

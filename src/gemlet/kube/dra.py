@@ -1,0 +1,149 @@
+"""The DRA driver's answers to the kubelet: claims prepared and unprepared, health of the GPUs.
+
+Both are idempotent, per claim, and answered for every claim that is asked for: one that fails does not fail the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gemlet.errors import GemletError
+from gemlet.kube import cdi, claims, names, services
+from gemlet.kube.device_plugin import words
+from gemlet.kube.protocol import dra_pb2 as messages
+from gemlet.kube.protocol import drahealth_pb2 as health
+from gemlet.kube.protocol import registration_pb2 as registration
+from gemlet.kube.share import share_id_of_claim
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from gemlet.kube.book import ShareBook
+    from gemlet.kube.device_plugin import Gpus
+    from gemlet.kube.share import Share
+
+logger = logging.getLogger(__name__)
+
+HEALTH_SECONDS = 10.0  # the kubelet forgets what it is not told again within 30
+
+
+class Objects(Protocol):
+    """What is asked of `ApiServer`."""
+
+    async def get(self, path: str, **query: str) -> Any: ...
+
+
+def claim_path(namespace: str, name: str) -> str:
+    """Where the apiserver has a claim."""
+    return f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}"
+
+
+class DraDriver:
+    """DRAPlugin and DRAResourceHealth for the node ``pool``."""
+
+    def __init__(self, book: ShareBook, gpus: Gpus, api: Objects, *, pool: str) -> None:
+        self._book = book
+        self._gpus = gpus
+        self._api = api
+        self._pool = pool
+
+    async def NodePrepareResources(  # noqa: N802
+        self, request: messages.NodePrepareResourcesRequest, context: Any
+    ) -> messages.NodePrepareResourcesResponse:
+        answer = messages.NodePrepareResourcesResponse()
+        for claim in request.claims:
+            answer.claims[claim.uid].CopyFrom(await self._prepared(claim))
+        return answer
+
+    async def NodeUnprepareResources(  # noqa: N802
+        self, request: messages.NodeUnprepareResourcesRequest, context: Any
+    ) -> messages.NodeUnprepareResourcesResponse:
+        answer = messages.NodeUnprepareResourcesResponse()
+        for claim in request.claims:
+            answer.claims[claim.uid].CopyFrom(messages.NodeUnprepareResourceResponse())
+            try:
+                await self._book.close(share_id_of_claim(claim.uid))
+            except (GemletError, OSError) as error:
+                logger.warning("claim=%s/%s not unprepared: %s", claim.namespace, claim.name, error)
+                answer.claims[claim.uid].error = words(error)
+        return answer
+
+    async def NodeWatchResources(  # noqa: N802
+        self, request: health.NodeWatchResourcesRequest, context: Any
+    ) -> AsyncIterator[health.NodeWatchResourcesResponse]:
+        while True:
+            yield self._health()
+            try:
+                async with asyncio.timeout(HEALTH_SECONDS):
+                    await self._gpus.change()
+            except TimeoutError:
+                continue
+
+    async def _prepared(self, claim: messages.Claim) -> messages.NodePrepareResourceResponse:
+        try:
+            return self._response(await self._open(claim))
+        except (GemletError, OSError) as error:
+            logger.warning("claim=%s/%s not prepared: %s", claim.namespace, claim.name, error)
+            return messages.NodePrepareResourceResponse(error=words(error))
+
+    async def _open(self, claim: messages.Claim) -> Share:
+        seen = await self._api.get(claim_path(claim.namespace, claim.name))
+        gpus = {gpu.device: gpu for gpu in self._gpus.all if gpu.uuid in self._gpus.healthy}
+        share = claims.read_claim(seen, uid=claim.uid, pool=self._pool, gpus=gpus)
+        ours = {
+            other.claim[1] for other in self._book.shares.values() if other.claim and other.claim[0] == claim.namespace
+        }
+        for name in claims.pods_of(seen):
+            pod = await self._api.get(f"/api/v1/namespaces/{claim.namespace}/pods/{name}")
+            claims.check_one_share_a_container(pod, ours | {claim.name})
+        return await self._book.open(share)
+
+    def _response(self, share: Share) -> messages.NodePrepareResourceResponse:
+        answer = messages.NodePrepareResourceResponse()
+        edits = self._book.edits(share)
+        for device, requests in share.requests.items():
+            ids = [cdi.device_id(share.id, device), *edits.cdi]
+            answer.devices.add(request_names=requests, pool_name=self._pool, device_name=device, cdi_device_ids=ids)
+        return answer
+
+    def _health(self) -> health.NodeWatchResourcesResponse:
+        now = int(time.time())
+        answer = health.NodeWatchResourcesResponse()
+        for gpu in self._gpus.all:
+            well = gpu.uuid in self._gpus.healthy
+            answer.devices.add(
+                device=health.DeviceIdentifier(pool_name=self._pool, device_name=gpu.device),
+                health=health.HealthStatus.HEALTHY if well else health.HealthStatus.UNHEALTHY,
+                last_updated_time=now,
+                message="" if well else f"{gpu.uuid} does not answer NVML any more",
+            )
+        return answer
+
+
+class Registrar:
+    """pluginregistration.Registration: what the kubelet asks whoever has a socket in its plugins_registry."""
+
+    def __init__(self, endpoint: Path) -> None:
+        self._endpoint = endpoint
+        self.registered = False
+
+    async def GetInfo(self, request: Any, context: Any) -> registration.PluginInfo:  # noqa: N802
+        versions = [f"{version}.DRAPlugin" for version in services.DRA_VERSIONS]
+        versions += [f"{version}.DRAResourceHealth" for version in services.HEALTH_VERSIONS]
+        return registration.PluginInfo(
+            type="DRAPlugin", name=names.DRIVER, endpoint=str(self._endpoint), supported_versions=versions
+        )
+
+    async def NotifyRegistrationStatus(  # noqa: N802
+        self, request: registration.RegistrationStatus, context: Any
+    ) -> registration.RegistrationStatusResponse:
+        self.registered = request.plugin_registered
+        if request.plugin_registered:
+            logger.info("kubelet driver=%s registered", names.DRIVER)
+        else:
+            logger.error("kubelet driver=%s not registered: %s", names.DRIVER, request.error)
+        return registration.RegistrationStatusResponse()

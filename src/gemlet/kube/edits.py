@@ -1,0 +1,122 @@
+"""What a container must be given to be in a share: variables, mounts, device nodes. Pure; standard library only.
+
+The device plugin's Allocate, the CDI files of the DRA driver and `gemlet env --docker` all say the same, in three
+notations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from gemlet.kube import names
+from gemlet.membership import client_variables
+from gemlet.paths import HOOK_LIBRARY
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+# How the container comes by the driver: NVIDIA's container runtime does it, NVIDIA's own CDI files do, gemlet passes
+# the device nodes alone (the libraries are in the image), or it is the simulated driver.
+Access = Literal["runtime", "cdi", "nodes", "simulated"]
+COMMON_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A bind mount, read-only unless said otherwise. Connecting to a socket in a read-only mount is allowed."""
+
+    host: str
+    container: str
+    read_only: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edits:
+    """``cdi``: names of other CDI devices that the container needs beside these edits."""
+
+    env: Mapping[str, str]
+    mounts: tuple[Mount, ...] = ()
+    device_nodes: tuple[str, ...] = ()
+    cdi: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """Where this node keeps what shares need; all paths are the host's.
+
+    hook: the library. shares: directory of their directories. nodes: device node by GPU UUID. simulated: the simulated
+    driver's directory, its profiles' and the machine's. preload_file: a file that names the hook, to be mounted at
+    /etc/ld.so.preload for programs that clear LD_PRELOAD; None for none.
+    """
+
+    hook: str
+    shares: str
+    access: Access = "runtime"
+    nodes: Mapping[str, str] = field(default_factory=dict)
+    simulated: tuple[str, str, str] | None = None
+    preload_file: str | None = None
+
+
+def share_directory(shares: str, share_id: str) -> str:
+    """The directory of one share, on the host."""
+    return f"{shares}/{share_id}"
+
+
+def container_edits(
+    hook: str, directory: str, *, group: str | None = None, strict: bool = False, own_path: bool = False
+) -> Edits:
+    """The hook and a daemon's socket in ``directory`` for a container.
+
+    The directory is mounted, not the socket: a new daemon makes a new socket. With ``own_path`` it is at its own path
+    and can be written to, for what else a daemon has there.
+    """
+    inside = f"{names.HOOK_DIRECTORY}/{HOOK_LIBRARY}"
+    place = directory if own_path else names.SOCKET_DIRECTORY
+    socket = f"{place}/{names.SOCKET_NAME}"
+    return Edits(
+        env=client_variables(preload=inside, socket=socket, group=group, strict=strict),
+        mounts=(Mount(hook, inside), Mount(directory, place, read_only=not own_path)),
+    )
+
+
+def share_edits(gpu_uuids: Sequence[str], memory: int, compute: int, limit: int, share_id: str, *, host: Host) -> Edits:
+    """What puts a container into the share ``share_id`` of ``gpu_uuids``.
+
+    ``memory``: bytes of each GPU; ``compute`` and ``limit``: percent of each GPU's time, guaranteed and at most. The
+    daemon enforces them by the socket; in the environment they stand for programs to read, as they were at the start.
+    """
+    base = container_edits(host.hook, share_directory(host.shares, share_id), strict=True)
+    env = {
+        **base.env,
+        "GEMLET_SHARE_ID": share_id,
+        "GEMLET_SHARE_MEMORY": str(memory),
+        "GEMLET_SHARE_COMPUTE": str(compute),
+        "GEMLET_SHARE_LIMIT": str(limit),
+    }
+    mounts = list(base.mounts)
+    nodes: tuple[str, ...] = ()
+    cdi: tuple[str, ...] = ()
+    if host.preload_file is not None:
+        mounts.append(Mount(host.preload_file, names.PRELOAD_FILE))
+    # By UUID throughout: an index means something else inside the container.
+    if host.access == "runtime":
+        env |= {"NVIDIA_VISIBLE_DEVICES": ",".join(gpu_uuids), "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+    elif host.access == "cdi":
+        env["NVIDIA_VISIBLE_DEVICES"] = "void"  # NVIDIA's runtime, where it is the default, adds nothing of its own
+        cdi = tuple(f"nvidia.com/gpu={uuid}" for uuid in gpu_uuids)
+    elif host.access == "nodes":
+        nodes = (*(host.nodes[uuid] for uuid in gpu_uuids), *COMMON_NODES)
+    elif host.simulated is not None:
+        driver, profiles, machine = host.simulated
+        env |= {
+            "LD_LIBRARY_PATH": f"{names.HOOK_DIRECTORY}/lib/sim",
+            "GEMLET_SIM_DIR": names.MACHINE_DIRECTORY,
+            "CUDA_VISIBLE_DEVICES": ",".join(gpu_uuids),
+        }
+        mounts += [
+            Mount(driver, f"{names.HOOK_DIRECTORY}/lib/sim"),
+            Mount(profiles, f"{names.HOOK_DIRECTORY}/profiles"),  # where the simulated driver looks, from its own place
+            Mount(machine, names.MACHINE_DIRECTORY, read_only=False),
+        ]
+    return Edits(env=env, mounts=tuple(mounts), device_nodes=nodes, cdi=cdi)

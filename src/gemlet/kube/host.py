@@ -1,0 +1,48 @@
+"""What the agent puts on its node before the first share: the hook, for containers of any image, and directories.
+
+DIRECTORY/checkpoint.json
+DIRECTORY/hook/DIGEST/libgemhook.so.1   one a version: what running programs have mapped is never written to again
+DIRECTORY/hook/DIGEST/ld.so.preload     its path inside containers
+DIRECTORY/shares/ID/gemlet.sock
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from typing import TYPE_CHECKING
+
+from gemlet.kube import names
+from gemlet.paths import HOOK_LIBRARY
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def install_hook(library: Path, directory: Path) -> Path:
+    """Copies the hook below ``directory``; returns the copy's path. Raises OSError."""
+    content = library.read_bytes()
+    home = directory / "hook" / hashlib.sha256(content).hexdigest()[:16]
+    copy = home / HOOK_LIBRARY
+    if copy.is_file() and copy.stat().st_size == len(content) and (home / "ld.so.preload").is_file():
+        return copy
+    fresh = home.with_name(f".{home.name}.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(parents=True)
+    (fresh / HOOK_LIBRARY).write_bytes(content)
+    (fresh / HOOK_LIBRARY).chmod(0o755)
+    (fresh / "ld.so.preload").write_text(f"{names.HOOK_DIRECTORY}/{HOOK_LIBRARY}\n")
+    shutil.rmtree(home, ignore_errors=True)  # incomplete, or it would have been found above
+    fresh.rename(home)
+    return copy
+
+
+def prepare(directory: Path) -> Path:
+    """Makes ``directory`` and the directory of shares in it; returns the latter. Raises OSError.
+
+    Only root may look into them: a share's socket lets in whoever reaches it.
+    """
+    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+    shares = directory / "shares"
+    shares.mkdir(mode=0o700, exist_ok=True)
+    return shares

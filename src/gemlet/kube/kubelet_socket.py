@@ -1,0 +1,80 @@
+"""Keeps one device plugin known to the kubelet: served, registered, and both again after a restart of either.
+
+The kubelet empties its directory when it starts and tells nobody, so the directory is looked at once a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING
+
+import grpc
+
+from gemlet.kube import services
+from gemlet.kube.protocol import deviceplugin_pb2 as messages
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gemlet.kube.device_plugin import DevicePlugin
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+REGISTER_SECONDS = 5.0
+STOP_SECONDS = 1.0
+KUBELET_SOCKET = "kubelet.sock"
+
+
+async def keep_registered(plugin: DevicePlugin, directory: Path, *, look: float = LOOK_SECONDS) -> None:
+    """Runs until cancelled. ``directory`` is the kubelet's device-plugins directory, ``look`` in seconds."""
+    socket = directory / f"{plugin.served.resource.replace('/', '-')}.sock"
+    while True:
+        kubelet = _identity(directory / KUBELET_SOCKET)
+        if kubelet is None:
+            await asyncio.sleep(look)
+            continue
+        socket.unlink(missing_ok=True)
+        server = grpc.aio.server()
+        services.serve(server, "v1beta1.DevicePlugin", plugin)
+        server.add_insecure_port(f"unix:{socket}")
+        await server.start()  # before it registers: the kubelet calls back at once
+        try:
+            if await _register(plugin, directory, socket.name):
+                own = _identity(socket)
+                while own == _identity(socket) and kubelet == _identity(directory / KUBELET_SOCKET):  # noqa: ASYNC110
+                    await asyncio.sleep(look)
+                logger.info("kubelet socket=%s is another one", directory / KUBELET_SOCKET)
+            else:
+                await asyncio.sleep(look)
+        finally:
+            await server.stop(STOP_SECONDS)
+            with contextlib.suppress(FileNotFoundError):
+                socket.unlink()
+
+
+async def _register(plugin: DevicePlugin, directory: Path, endpoint: str) -> bool:
+    request = messages.RegisterRequest(
+        version=services.DEVICE_PLUGIN_VERSION,
+        endpoint=endpoint,
+        resource_name=plugin.served.resource,
+        options=plugin.options(),
+    )
+    try:
+        async with grpc.aio.insecure_channel(f"unix:{directory / KUBELET_SOCKET}") as channel:
+            await services.method(channel, "v1beta1.Registration", "Register")(request, timeout=REGISTER_SECONDS)
+    except grpc.aio.AioRpcError as error:
+        logger.warning("kubelet resource=%s not registered: %s", plugin.served.resource, error.details())
+        return False
+    logger.info("kubelet resource=%s registered", plugin.served.resource)
+    return True
+
+
+def _identity(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_ctime_ns  # an inode number alone is soon used again

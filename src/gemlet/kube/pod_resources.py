@@ -1,0 +1,74 @@
+"""Which container has which device: the kubelet's own word, the only one that is right. Allocate is told of no pod."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import grpc
+
+from gemlet.errors import GemletError
+from gemlet.kube import services
+from gemlet.kube.protocol import podresources_pb2 as messages
+from gemlet.kube.share import Pod
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+SECONDS = 5.0
+MAX_REPLY_BYTES = 16 * 1024 * 1024
+
+
+class KubeletUnreachable(GemletError):
+    """The kubelet does not answer on its pod-resources socket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignments:
+    """What containers have: (resource, device id) -> container."""
+
+    holders: dict[tuple[str, str], Pod] = field(default_factory=dict)
+
+    def holder(self, resource: str, ids: Iterable[str]) -> Pod | None:
+        """The one container that has all of ``ids``, None if there is none."""
+        found = {self.holders.get((resource, device)) for device in ids}
+        return found.pop() if len(found) == 1 else None
+
+    def ids(self, resource: str, pod: Pod) -> list[str]:
+        """What a container has of a resource."""
+        return sorted(device for (name, device), holder in self.holders.items() if name == resource and holder == pod)
+
+
+class PodResources:
+    """The pod-resources API at a socket."""
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+
+    async def assignments(self) -> Assignments:
+        """All of this node, now. Raises `KubeletUnreachable`."""
+        options = [("grpc.max_receive_message_length", MAX_REPLY_BYTES)]
+        try:
+            async with grpc.aio.insecure_channel(f"unix:{self._socket}", options=options) as channel:
+                ask = services.method(channel, "v1.PodResourcesLister", "List")
+                reply = await ask(messages.ListPodResourcesRequest(), timeout=SECONDS)
+        except grpc.aio.AioRpcError as error:
+            raise KubeletUnreachable(
+                f"the kubelet does not say which container has which device: {error.details()}",
+                hint=f"is it running, and is {self._socket} mounted into the agent?",
+            ) from None
+        return read(reply)
+
+
+def read(reply: messages.ListPodResourcesResponse) -> Assignments:
+    """The kubelet's answer as a table."""
+    return Assignments(
+        {
+            (devices.resource_name, device): Pod(namespace=pod.namespace, name=pod.name, container=container.name)
+            for pod in reply.pod_resources
+            for container in pod.containers
+            for devices in container.devices
+            for device in devices.device_ids
+        }
+    )

@@ -1,0 +1,133 @@
+"""Follows the pods of this node: an annotation that is changed changes the share of a running pod.
+
+GaiaGPU's dynamic allocation. An annotation that makes no sense changes nothing, and the pod gets an event that says
+why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gemlet.errors import GemletError
+from gemlet.kube.api_server import ApiError
+from gemlet.kube.device_plugin import for_container, words
+from gemlet.kube.request import in_force
+
+if TYPE_CHECKING:
+    from gemlet.kube.api_server import ApiServer
+    from gemlet.kube.book import ShareBook
+    from gemlet.kube.share import Pod, Share
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = 2.0
+COMPONENT = "gemlet-agent"
+
+
+def pod_path(pod: Pod) -> str:
+    """Where the apiserver has a pod."""
+    return f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
+
+
+class PodFollower:
+    """Applies the annotations of the pods on ``node`` to their shares."""
+
+    def __init__(self, api: ApiServer, book: ShareBook, node: str) -> None:
+        self._api = api
+        self._book = book
+        self._node = node
+        self._complained: dict[str, str] = {}
+
+    async def annotations(self, pod: Pod) -> dict[str, str]:
+        """Those of a pod, now. Raises ApiError."""
+        seen = await self._api.get(pod_path(pod))
+        return seen["metadata"].get("annotations") or {}
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        while True:
+            try:
+                await self._follow()
+            except ApiError as error:
+                logger.warning("pods: %s", error)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _follow(self) -> None:
+        selector = f"spec.nodeName={self._node}"
+        pods = await self._api.get("/api/v1/pods", fieldSelector=selector)
+        for pod in pods["items"]:
+            await self._apply(pod)
+        version = pods["metadata"]["resourceVersion"]
+        async for kind, pod in self._api.watch("/api/v1/pods", fieldSelector=selector, resourceVersion=version):
+            if kind in ("ADDED", "MODIFIED"):
+                await self._apply(pod)
+            elif kind == "DELETED":
+                await self._end(pod)
+
+    async def _apply(self, seen: dict[str, Any]) -> None:
+        meta = seen["metadata"]
+        for share in list(self._book.shares.values()):
+            if (share.pod.namespace, share.pod.name) == (meta["namespace"], meta["name"]):
+                await self._change(share, meta)
+
+    async def _end(self, seen: dict[str, Any]) -> None:
+        # Sooner than the reaper: the next pod of that name must not be taken for this one. Claims are unprepared.
+        meta = seen["metadata"]
+        for share in list(self._book.shares.values()):
+            if share.claim is None and (share.pod.namespace, share.pod.name) == (meta["namespace"], meta["name"]):
+                try:
+                    await self._book.close(share.id)
+                except (GemletError, OSError) as error:
+                    logger.info("share=%s not closed yet: %s", share.id, error)
+
+    async def _change(self, share: Share, meta: dict[str, Any]) -> None:
+        try:
+            asked = for_container(meta.get("annotations") or {}, share.pod)
+            amounts = in_force(share.granted, asked)
+            if amounts != share.amounts:
+                await self._book.change(msgspec.structs.replace(share, amounts=amounts))
+                logger.info("share=%s changed to %s", share.id, amounts)
+            self._complained.pop(share.id, None)
+        except KeyError:
+            pass  # closed in the meantime
+        except (GemletError, OSError) as error:
+            await self._complain(share, meta, words(error))
+
+    async def _complain(self, share: Share, meta: dict[str, Any], text: str) -> None:
+        if self._complained.get(share.id) == text:
+            return
+        self._complained[share.id] = text
+        logger.warning("pod=%s/%s annotations not applied: %s", meta["namespace"], meta["name"], text)
+        try:
+            await self._api.create(f"/api/v1/namespaces/{meta['namespace']}/events", event(meta, text))
+        except ApiError as error:
+            logger.warning("event: %s", error)
+
+
+def event(meta: dict[str, Any], text: str) -> dict[str, Any]:
+    """A warning about a pod, as `kubectl describe` shows it."""
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": f"{meta['name']}.", "namespace": meta["namespace"]},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": meta["namespace"],
+            "name": meta["name"],
+            "uid": meta["uid"],
+        },
+        "type": "Warning",
+        "reason": "ShareNotChanged",
+        "message": text[:1024],
+        "source": {"component": COMPONENT},
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+    }

@@ -1,0 +1,85 @@
+"""Closes shares whose containers are gone.
+
+Nobody tells a device plugin that a container has ended, so the kubelet is asked. A claim is unprepared by the
+kubelet, but a message can be missed while the agent is down, so the apiserver is asked for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from gemlet.errors import GemletError, Refused
+from gemlet.kube.api_server import ApiError
+from gemlet.kube.dra import Objects, claim_path
+
+if TYPE_CHECKING:
+    from gemlet.kube.book import ShareBook
+    from gemlet.kube.device_plugin import Kubelet
+    from gemlet.kube.pod_resources import Assignments
+    from gemlet.kube.share import Share
+
+logger = logging.getLogger(__name__)
+
+YOUNG_SECONDS = 30.0  # the kubelet shows a device with its pod a moment after it has asked for it
+MISSED = 2  # a share must be missing from this many answers in a row
+
+
+class Reaper:
+    """``api`` is None where there is no DRA driver, and so no claims."""
+
+    def __init__(self, book: ShareBook, kubelet: Kubelet, api: Objects | None, *, young: float = YOUNG_SECONDS) -> None:
+        self._book = book
+        self._kubelet = kubelet
+        self._api = api
+        self._young = young
+        self._missed: dict[str, int] = {}
+
+    async def look(self) -> list[str]:
+        """Looks once; returns the ids of the shares that were closed. Raises `KubeletUnreachable`."""
+        closed = []
+        assignments = None
+        for share in list(self._book.shares.values()):
+            if time.time() - share.opened < self._young:
+                continue
+            if share.claim is None:
+                assignments = assignments or await self._kubelet.assignments()
+                held = _held(share, assignments)
+            else:
+                held = await self._wanted(share)
+            if held:
+                self._missed.pop(share.id, None)
+                continue
+            self._missed[share.id] = self._missed.get(share.id, 0) + 1
+            if self._missed[share.id] >= MISSED and await self._close(share):
+                closed.append(share.id)
+        self._missed = {name: count for name, count in self._missed.items() if name in self._book.shares}
+        return closed
+
+    async def _wanted(self, share: Share) -> bool:
+        if self._api is None or share.claim is None:
+            return True
+        try:
+            claim = await self._api.get(claim_path(*share.claim))
+        except ApiError as error:
+            return error.status != 404
+        allocated = bool((claim.get("status") or {}).get("allocation"))
+        return bool(claim["metadata"]["uid"] == share.claim_uid and allocated)
+
+    async def _close(self, share: Share) -> bool:
+        try:
+            await self._book.close(share.id)
+        except Refused:
+            return False  # its programs are still ending
+        except (GemletError, OSError) as error:
+            logger.warning("share=%s not closed: %s", share.id, error)
+            return False
+        logger.info("share=%s group=%s closed: its container is gone", share.id, share.group)
+        return True
+
+
+def _held(share: Share, assignments: Assignments) -> bool:
+    return any(
+        (resource, device) in assignments.holders for resource, devices in share.devices.items() for device in devices
+    )

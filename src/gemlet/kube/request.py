@@ -1,0 +1,193 @@
+"""What a pod may ask for, and what is said to one that asks for something else. Pure.
+
+Amounts come from annotations, from claims and from the configuration of a claim; the rules are the same and are here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gemlet.config import suggest
+from gemlet.errors import GemletError, InvalidValue
+from gemlet.kube import names
+from gemlet.kube.quantity import format_bytes, parse_bytes, parse_percent
+from gemlet.model import Priority
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MIN_MEMORY = 256 * 1024**2  # less is not enough for a CUDA context
+_PREFIX = "gemlet.dev/"
+
+
+class BadRequest(GemletError):
+    """A pod or a claim asks for what cannot be given. ``field`` names the place, the hint is the cure."""
+
+    def __init__(self, field: str, message: str, *, cure: str) -> None:
+        super().__init__(f"{field}: {message}", hint=cure)
+        self.field = field
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.hint}"  # events and admission messages are one line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amounts:
+    """A share: bytes of memory, percent of time guaranteed and at most, class, percent of the multiprocessors."""
+
+    memory: int
+    compute: int
+    limit: int
+    priority: Priority = Priority.NORMAL
+    sm: int = 100
+
+
+class ShareConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """The opaque parameters of a claim. ``compute_limit``: None for the guaranteed share, so that it is exact."""
+
+    api_version: str
+    kind: str
+    compute_limit: int | None = None
+    priority: Priority = Priority.NORMAL
+    sm: int = 100
+
+
+def checked_memory(field: str, text: str, *, most: int | None = None) -> int:
+    """Bytes. ``most``: of the largest GPU, None if that is not known. Raises BadRequest."""
+    try:
+        size = parse_bytes(text)
+    except InvalidValue as error:
+        raise BadRequest(field, error.message, cure=error.hint or "") from None
+    if size < MIN_MEMORY:
+        raise BadRequest(
+            field, f"{text} is less than a CUDA context takes", cure=f"ask for {format_bytes(MIN_MEMORY)} or more"
+        )
+    if most is not None and size > most:
+        raise BadRequest(field, f"{text} is more than a GPU has", cure=f"ask for {format_bytes(most)} or less")
+    return size
+
+
+def checked_percent(field: str, text: str) -> int:
+    """1 to 100. Raises BadRequest."""
+    try:
+        percent = parse_percent(text)
+    except InvalidValue as error:
+        raise BadRequest(field, error.message, cure=error.hint or "") from None
+    if not 1 <= percent <= 100:
+        raise BadRequest(field, f"{text} is not from 1 to 100", cure="write percent of one GPU's time, such as 25")
+    return percent
+
+
+def checked_limit(field: str, limit: int, compute: int) -> int:
+    """The most a share may use. Raises BadRequest below what it is guaranteed."""
+    if not compute <= limit <= 100:
+        raise BadRequest(
+            field,
+            f"{limit} is not from {compute}, which is guaranteed, to 100",
+            cure=f"leave it out for exactly {compute}, or write 100 for whatever is free",
+        )
+    return limit
+
+
+def from_annotations(annotations: Mapping[str, str], *, most: int | None = None) -> Amounts | None:
+    """The share that a pod asks for by annotations, None if by none. Raises BadRequest."""
+    asked = {name: value for name, value in annotations.items() if name.startswith(_PREFIX)}
+    for name in asked:
+        if name not in names.ANNOTATIONS:
+            cure = suggest.hint(name, names.ANNOTATIONS)
+            raise BadRequest(_at(name), "gemlet knows no such annotation", cure=cure)
+    if names.ANNOTATION_MEMORY not in asked and names.ANNOTATION_COMPUTE not in asked:
+        return None
+    for needed, example in ((names.ANNOTATION_MEMORY, "16Gi"), (names.ANNOTATION_COMPUTE, '"25"')):
+        if needed not in asked:
+            raise BadRequest(
+                f"metadata.annotations[{needed}]", "is missing", cure=f"a share has both; add {needed}: {example}"
+            )
+    compute = checked_percent(_at(names.ANNOTATION_COMPUTE), asked[names.ANNOTATION_COMPUTE])
+    return Amounts(
+        memory=checked_memory(_at(names.ANNOTATION_MEMORY), asked[names.ANNOTATION_MEMORY], most=most),
+        compute=compute,
+        limit=limit_annotation(asked, compute) or compute,
+        priority=priority_annotation(asked) or Priority.NORMAL,
+    )
+
+
+def limit_annotation(annotations: Mapping[str, str], compute: int) -> int | None:
+    """gemlet.dev/compute-limit, None where it is not given. Raises BadRequest."""
+    text = annotations.get(names.ANNOTATION_LIMIT)
+    if text is None:
+        return None
+    field = _at(names.ANNOTATION_LIMIT)
+    return checked_limit(field, checked_percent(field, text), compute)
+
+
+def priority_annotation(annotations: Mapping[str, str]) -> Priority | None:
+    """gemlet.dev/priority, None where it is not given. Raises BadRequest."""
+    text = annotations.get(names.ANNOTATION_PRIORITY)
+    if text is None:
+        return None
+    if text not in tuple(Priority):
+        raise BadRequest(
+            _at(names.ANNOTATION_PRIORITY), f"{text!r} is no class", cure=f"write one of {', '.join(Priority)}"
+        )
+    return Priority(text)
+
+
+def in_force(granted: Amounts, annotations: Mapping[str, str]) -> Amounts:
+    """What is in force for a share of which ``granted`` is counted, with the annotations its pod has now.
+
+    Memory and guaranteed time can be less than granted, never more: the scheduler has given the rest to others. The
+    limit of time is free above the guarantee. Raises BadRequest.
+    """
+    memory, compute, limit = granted.memory, granted.compute, granted.limit
+    if names.ANNOTATION_MEMORY in annotations:
+        memory = checked_memory(_at(names.ANNOTATION_MEMORY), annotations[names.ANNOTATION_MEMORY])
+        if memory > granted.memory:
+            raise BadRequest(
+                _at(names.ANNOTATION_MEMORY),
+                f"{annotations[names.ANNOTATION_MEMORY]} is more than its {format_bytes(granted.memory)}",
+                cure="a running share can be made smaller, not larger: ask for more when the pod is made",
+            )
+    if names.ANNOTATION_COMPUTE in annotations:
+        compute = limit = checked_percent(_at(names.ANNOTATION_COMPUTE), annotations[names.ANNOTATION_COMPUTE])
+        if compute > granted.compute:
+            raise BadRequest(
+                _at(names.ANNOTATION_COMPUTE),
+                f"{compute} is more than its {granted.compute}",
+                cure=f"raise {names.ANNOTATION_LIMIT} instead: it lets the pod use what others leave",
+            )
+    return Amounts(
+        memory=memory,
+        compute=compute,
+        limit=limit_annotation(annotations, compute) or max(limit, compute),
+        priority=priority_annotation(annotations) or granted.priority,
+        sm=granted.sm,
+    )
+
+
+def from_parameters(parameters: Any, compute: int, *, field: str) -> tuple[int, Priority, int]:
+    """Limit, class and percent of multiprocessors of a claim's opaque parameters. Raises BadRequest."""
+    try:
+        config = msgspec.convert(parameters, ShareConfig)
+    except msgspec.ValidationError as error:
+        known = "apiVersion, kind, computeLimit, priority, sm"
+        raise BadRequest(field, str(error), cure=f"a {names.CONFIG_KIND} has {known}") from None
+    if (config.api_version, config.kind) != (names.CONFIG_API_VERSION, names.CONFIG_KIND):
+        raise BadRequest(
+            field,
+            f"{config.api_version} {config.kind} is not known",
+            cure=f"write apiVersion: {names.CONFIG_API_VERSION}, kind: {names.CONFIG_KIND}",
+        )
+    limit = compute
+    if config.compute_limit is not None:
+        limit = checked_limit(f"{field}.computeLimit", config.compute_limit, compute)
+    if not 1 <= config.sm <= 100:
+        raise BadRequest(f"{field}.sm", f"{config.sm} is not from 1 to 100", cure="leave it out for all of the GPU")
+    return limit, config.priority, config.sm
+
+
+def _at(annotation: str) -> str:
+    return f"metadata.annotations[{annotation}]"

@@ -1,0 +1,41 @@
+"""One share as its node knows it: plain data, kept in the checkpoint."""
+
+from __future__ import annotations
+
+import msgspec
+
+from gemlet.kube.request import Amounts
+
+
+class Pod(msgspec.Struct, frozen=True, kw_only=True):
+    """Who uses a share, as far as is known: a claim may have no pod yet, and Allocate is told of none."""
+
+    namespace: str = ""
+    name: str = ""
+    container: str = ""
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """A share of one or more GPUs, the same of each.
+
+    gpus: UUIDs, each once. granted: what the scheduler counts for it; amounts: what is in force, never more. claim:
+    (namespace, name) of the DRA claim; devices: what the device plugin gave out for it, by resource; exactly one of
+    the two is set. opened: seconds since the epoch.
+    """
+
+    id: str
+    group: str
+    gpus: tuple[str, ...]
+    granted: Amounts
+    amounts: Amounts
+    claim: tuple[str, str] | None = None
+    claim_uid: str = ""
+    requests: dict[str, tuple[str, ...]] = {}  # names of the claim's requests by device name
+    devices: dict[str, tuple[str, ...]] = {}
+    pod: Pod = Pod()
+    opened: float = 0.0
+
+
+def share_id_of_claim(uid: str) -> str:
+    """The share of a claim; the same for each call, so that preparing twice is preparing once."""
+    return f"claim-{uid}"

@@ -1,0 +1,81 @@
+"""Slots: each GPU in N equal parts, a container takes exactly one. Pure.
+
+The one shape in which the stock scheduler places shares of a GPU right by counting alone: a slot is never on two GPUs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Literal
+
+from gemlet.kube import names
+from gemlet.kube.request import Amounts, BadRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gemlet.kube.inventory import Gpu
+
+Packing = Literal["pack", "spread"]
+MIB = 1024**2
+_SEPARATOR = "::"
+
+
+def slot_ids(gpu: Gpu, per_gpu: int) -> list[str]:
+    """The names the kubelet knows the slots by; at most 63 characters."""
+    return [f"{gpu.uuid}{_SEPARATOR}{number}" for number in range(per_gpu)]
+
+
+def gpu_of(device_id: str) -> str:
+    """The UUID of the GPU that a slot or a unit is of."""
+    return device_id.partition(_SEPARATOR)[0]
+
+
+def slot_amounts(gpu: Gpu, per_gpu: int) -> Amounts:
+    """What a slot has: an equal part of memory and time, and no more time than that until an annotation says so."""
+    compute = 100 // per_gpu
+    return Amounts(memory=gpu.memory // per_gpu // MIB * MIB, compute=compute, limit=compute)
+
+
+def only_slot(ids: Sequence[str]) -> str:
+    """The slot a container is to have. Raises BadRequest for several: they could be on different GPUs."""
+    if len(ids) != 1:
+        raise BadRequest(
+            f"resources.limits[{names.SLOT_RESOURCE}]",
+            f"a container takes exactly one slot, not {len(ids)}",
+            cure="ask for 1; for another size, ask by annotations or by a ResourceClaim",
+        )
+    return ids[0]
+
+
+def preferred(
+    available: Iterable[str], must: Sequence[str], size: int, packing: Packing, near: str | None = None
+) -> list[str]:
+    """Which ``size`` of ``available`` to give: all of one GPU where that can be.
+
+    ``pack`` takes the GPU with the fewest that has enough, ``spread`` the one with the most. ``must`` comes first and
+    is part of ``available``; ``near`` is the GPU to try first. The kubelet treats the answer as a hint.
+    """
+    chosen = list(must)
+    free = sorted(set(available) - set(chosen), key=_by_number)
+    per_gpu = Counter(gpu_of(device) for device in free)
+    wanted = size - len(chosen)
+    if wanted <= 0:
+        return chosen[:size]
+    tied = Counter(gpu_of(device) for device in chosen)
+
+    def rank(uuid: str) -> tuple[bool, bool, bool, int, str]:
+        count = per_gpu[uuid]
+        return (uuid not in tied, count < wanted, uuid != near, count if packing == "pack" else -count, uuid)
+
+    for uuid in sorted(per_gpu, key=rank):
+        chosen += [device for device in free if gpu_of(device) == uuid][: size - len(chosen)]
+        if len(chosen) == size:
+            break
+    return chosen
+
+
+def _by_number(device_id: str) -> tuple[str, int, str]:
+    uuid, _, number = device_id.partition(_SEPARATOR)
+    digits = "".join(character for character in number if character.isdigit())
+    return uuid, int(digits or 0), number

@@ -1,0 +1,127 @@
+"""`gemlet kube webhook`: the HTTPS server the apiserver asks about each new pod that wants a share.
+
+Answering keeps no state and makes no objects, so that a dry run is one, any number of it can run, and each answer is
+its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import signal
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from aiohttp import web
+
+from gemlet.kube import admission, api_server
+from gemlet.kube.request import BadRequest
+from gemlet.kube.templates import TemplateMaker
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gemlet.kube.admission import Cluster
+    from gemlet.kube.api_server import Access
+    from gemlet.kube.certificates import Certificate
+
+logger = logging.getLogger(__name__)
+
+MAX_REVIEW_BYTES = 8 * 1024 * 1024  # the apiserver stops at 3 MiB an object
+PATH = "/mutate-v1-pod"
+API_VERSION = "admission.k8s.io/v1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a webhook runs. ``certificates``: a directory with tls.crt and tls.key."""
+
+    certificates: Path
+    cluster: Cluster
+    address: str = "0.0.0.0"
+    port: int = 8443
+    api: Access | None = None  # to make templates with; None where annotations do not become claims
+
+
+class Review(msgspec.Struct):
+    """What is read of an AdmissionReview."""
+
+    request: dict[str, Any]
+
+
+def answer(review: Review, cluster: Cluster) -> dict[str, Any]:
+    """The review that goes back: allowed with a patch, or refused with words. Raises LookupError, TypeError."""
+    request = review.request
+    response: dict[str, Any] = {"uid": request["uid"], "allowed": True}
+    pod = request.get("object")
+    if pod and request.get("kind", {}).get("kind") == "Pod":
+        try:
+            operations = admission.patch(pod, cluster)
+        except BadRequest as error:
+            response |= {
+                "allowed": False,
+                "status": {"code": 403, "reason": "Forbidden", "message": f"gemlet: {error}"},
+            }
+        else:
+            if operations:
+                patch = base64.b64encode(msgspec.json.encode(operations)).decode()
+                response |= {"patchType": "JSONPatch", "patch": patch}
+    return {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}
+
+
+def application(cluster: Cluster) -> web.Application:
+    """The server's routes."""
+
+    async def mutate(request: web.Request) -> web.Response:
+        body = await request.read()
+        try:
+            review = msgspec.json.decode(body, type=Review)
+            reply = answer(review, cluster)
+        except (msgspec.MsgspecError, LookupError, TypeError, AttributeError, UnicodeDecodeError) as error:
+            # failurePolicy decides; for a pod that asks for a share that is Fail.
+            logger.warning("review not understood: %r", error)
+            raise web.HTTPBadRequest(text=f"not an AdmissionReview of a pod: {error}\n") from None
+        response = reply["response"]
+        if not response["allowed"]:
+            name = f"{review.request.get('namespace')}/{_name(review.request)}"
+            logger.info("pod=%s refused: %s", name, response["status"]["message"])
+        return web.json_response(reply)
+
+    async def ready(request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    app = web.Application(client_max_size=MAX_REVIEW_BYTES)
+    app.add_routes([web.post(PATH, mutate), web.get("/healthz", ready)])
+    return app
+
+
+async def run(options: Options, certificate: Certificate) -> None:
+    """Runs until SIGTERM or SIGINT. Raises OSError if the port is taken."""
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    runner = web.AppRunner(application(options.cluster), access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, options.address, options.port, ssl_context=certificate.context).start()
+        logger.info("webhook port=%d face=%s", options.port, options.cluster.face)
+        async with AsyncExitStack() as stack:
+            work = [certificate.keep_fresh()]
+            if options.api is not None:
+                api = await stack.enter_async_context(api_server.connected(options.api))
+                work.append(TemplateMaker(api).run())
+            async with asyncio.TaskGroup() as tasks:
+                running = [tasks.create_task(task) for task in work]
+                await stopping.wait()
+                for task in running:
+                    task.cancel()
+    finally:
+        await runner.cleanup()  # requests that are being answered are answered
+
+
+def _name(request: dict[str, Any]) -> str:
+    meta = request.get("object", {}).get("metadata") or {}
+    return str(meta.get("name") or meta.get("generateName") or "?")

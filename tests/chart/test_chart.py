@@ -1,0 +1,150 @@
+"""The chart by Helm itself: linted, its values checked, rendered, and every object checked against Kubernetes' schemas.
+
+What the schemas do not have (CEL, quantities, whether a webhook is reached) they do not check.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+helm = pytest.importorskip("helm_python", reason="`make chart-test` installs Helm")
+kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="`make chart-test` installs the schemas")
+yaml = pytest.importorskip("yaml", reason="`make chart-test` installs PyYAML")
+
+from gemlet.cli.kube import agent, webhook  # noqa: E402
+
+CHART = Path(__file__).resolve().parents[2] / "packaging" / "chart"
+DRA_VERSIONS = ("1.36", "1.37")
+OLD_VERSIONS = ("1.30", "1.33", "1.37")
+MODES = [
+    ({"mode": "device-plugin"}, OLD_VERSIONS),
+    ({"mode": "device-plugin", "devicePlugin": {"resources": "units"}, "admission": {"mode": "none"}}, OLD_VERSIONS),
+    ({"mode": "dra", "gpuAccess": "cdi", "preloadFile": True, "gpuMemory": "141GiB"}, DRA_VERSIONS),
+    ({"mode": "dra", "admission": {"mode": "policy"}}, DRA_VERSIONS),
+    (
+        {"mode": "dra", "admission": {"certificates": "cert-manager"}, "agent": {"runtimeClassName": "nvidia"}},
+        DRA_VERSIONS,
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def chart():
+    with helm.Chart.load(CHART) as loaded:
+        yield loaded
+
+
+def render(chart, values):
+    merged = chart.merge_values(values)
+    files = chart.render(merged, name="gemlet", namespace="gemlet-system")
+    manifests = [text for name, text in files.items() if name.endswith(".yaml")]
+    return [entry for text in manifests for entry in yaml.safe_load_all(text) if entry]
+
+
+def by_kind(objects, kind, name=None):
+    found = [entry for entry in objects if entry["kind"] == kind and name in (None, entry["metadata"]["name"])]
+    assert found, f"no {kind} {name}"
+    return found[0]
+
+
+@pytest.mark.parametrize(("values", "_"), MODES)
+def test_helm_finds_nothing_wrong(values, _):
+    report = helm.lint(CHART, values, strict=True)
+    assert not report["errors"], report
+    assert not [message for message in report["messages"] if message["severity"] >= 2], report
+
+
+@pytest.mark.parametrize(("values", "versions"), MODES)
+def test_every_object_fits_the_schemas_of_its_releases(chart, values, versions):
+    objects = render(chart, values)
+    assert len(objects) > 3
+    for version in versions:
+        for entry in objects:
+            if entry["apiVersion"].startswith("cert-manager.io/"):
+                continue  # not Kubernetes' own
+            kubernetes_validate.validate(entry, version, strict=True)
+
+
+def test_the_check_of_schemas_finds_mistakes(chart):
+    broken = by_kind(render(chart, {"mode": "dra"}), "DaemonSet")
+    broken["spec"]["template"]["spec"]["hostPid"] = True
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(broken, "1.37", strict=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [
+        ({"mode": "drA"}, "mode"),
+        ({"devicePlugin": {"slotsPerGpu": 0}}, "slotsPerGpu"),
+        ({"devicePlugin": {"slots": 4}}, "slots"),
+        ({"admission": {"mode": "maybe"}}, "admission"),
+        ({"gpuMemory": "a lot"}, "gpuMemory"),
+        ({"kubeletDirectory": "var/lib/kubelet"}, "kubeletDirectory"),
+    ],
+)
+def test_wrong_values_are_refused_by_name(chart, values, word):
+    with pytest.raises(helm.HelmError, match=word):
+        chart.validate_schema(chart.merge_values(values))
+
+
+@pytest.mark.parametrize(("values", "_"), MODES)
+def test_nobody_is_an_administrator(chart, values, _):
+    for entry in render(chart, values):
+        if entry["kind"] in ("ClusterRole", "Role"):
+            for rule in entry["rules"]:
+                assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
+                assert "secrets" not in rule["resources"]
+        if entry["kind"] in ("ClusterRoleBinding", "RoleBinding"):
+            assert entry["roleRef"]["name"].startswith("gemlet-")
+        if entry["kind"] in ("DaemonSet", "Deployment"):
+            for container in entry["spec"]["template"]["spec"]["containers"]:
+                assert container["securityContext"]["allowPrivilegeEscalation"] is False
+                assert container["securityContext"]["readOnlyRootFilesystem"] is True
+                assert not container["securityContext"].get("privileged")
+
+
+@pytest.mark.parametrize(("values", "_"), MODES)
+def test_the_commands_know_the_options_the_chart_gives(chart, values, _):
+    for entry in render(chart, values):
+        for container in entry.get("spec", {}).get("template", {}).get("spec", {}).get("containers", []):
+            command = {"agent": agent, "webhook": webhook}.get(container["name"])
+            if command is None:
+                continue
+            known = {option for parameter in command.params for option in parameter.opts}
+            given = {argument.partition("=")[0] for argument in container["args"]}
+            assert given <= known
+            context = command.make_context("x", list(container["args"]), obj=None, default_map={"node": "n1"})
+            assert context.params["face"] in ("slots", "units", "dra")
+
+
+def test_the_certificate_is_for_the_service_and_by_the_authority_in_the_configuration(chart):
+    from base64 import b64decode
+
+    from cryptography import x509
+
+    objects = render(chart, {"mode": "dra"})
+    certificate = x509.load_pem_x509_certificate(b64decode(by_kind(objects, "Secret")["data"]["tls.crt"]))
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["gemlet-webhook.gemlet-system.svc"]
+    bundle = by_kind(objects, "MutatingWebhookConfiguration")["webhooks"][0]["clientConfig"]["caBundle"]
+    certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(b64decode(bundle)))
+
+
+def test_a_webhook_that_is_down_stops_only_pods_that_ask(chart):
+    (hook,) = by_kind(render(chart, {"mode": "dra"}), "MutatingWebhookConfiguration")["webhooks"]
+    assert hook["failurePolicy"] == "Fail"
+    assert hook["sideEffects"] == "None"
+    assert "gemlet.dev/" in hook["matchConditions"][0]["expression"]
+    excluded = hook["namespaceSelector"]["matchExpressions"][0]["values"]
+    assert excluded == ["kube-system", "gemlet-system"]
+
+
+def test_the_chart_is_of_this_version():
+    import gemlet
+
+    text = (CHART / "Chart.yaml").read_text()
+    assert re.search(rf"^appVersion: {re.escape(gemlet.__version__)}$", text, re.MULTILINE)

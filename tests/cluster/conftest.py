@@ -1,0 +1,56 @@
+"""One cluster for all tests of this folder; `tests/cluster/run` makes the place for it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import cluster as parts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if parts.RUN.is_dir():
+        return
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.skip(reason="these run in namespaces of their own: `make cluster-test`"))
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[parts.Cluster]:
+    made = parts.Cluster()
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture(autouse=True)
+def clean(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No pod outlives its test; the time each takes is printed, because it is part of what is promised."""
+    cluster = request.getfixturevalue("cluster") if "cluster" in request.fixturenames else None
+    begun = time.monotonic()
+    yield
+    print(f"\n{request.node.name}: {time.monotonic() - begun:.1f} s", file=sys.stderr)
+    if cluster is None:
+        return
+    names = [item["metadata"]["name"] for item in cluster.get("pods")["items"]]
+    cluster.delete(*names)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    outcome = yield
+    report = outcome.get_result()
+    if report.failed:
+        for log in sorted((parts.RUN / "log").glob("*.log")):
+            report.sections.append((log.name, "\n".join(log.read_text(errors="replace").splitlines()[-20:])))

@@ -1,0 +1,191 @@
+"""Slots on a real node: webhook, stock scheduler, kubelet, agent, daemon, hook. The GPU is simulated."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from cluster import RUN, Refused, eventually, pod
+
+SHARE = {"gemlet.dev/memory": "16Gi", "gemlet.dev/compute": "25"}
+
+
+def lines(cluster, name, word):
+    return [line.split()[1] for line in cluster.log(name).splitlines() if line.startswith(word)]
+
+
+def shares(cluster, name):
+    return [float(value) for value in lines(cluster, name, "share")]
+
+
+def registered(cluster):
+    return cluster.parts["agent"].log.read_text().count("resource=gemlet.dev/share registered")
+
+
+def test_a_pod_gets_exactly_the_part_it_asks_for(cluster):
+    """E1: pod -> webhook -> scheduler -> kubelet -> agent -> hook."""
+    begun = time.monotonic()
+    cluster.create(pod("a", "probe", "8", annotations=SHARE))
+    eventually(lambda: lines(cluster, "a", "total"), "first CUDA call")
+    print(f"\npod created to first CUDA call under the hook: {time.monotonic() - begun:.2f} s", file=sys.stderr)
+    made = cluster.get("pod", "a")["spec"]["containers"][0]["resources"]
+    assert made["limits"] == {"gemlet.dev/share": "1"}
+    assert lines(cluster, "a", "total") == ["16384"]
+    eventually(lambda: cluster.phase("a") == "Succeeded", "its end", 30)
+    assert lines(cluster, "a", "refused") == ["16385"], "a byte more than the share is refused"
+    measured = sum(shares(cluster, "a")[1:]) / len(shares(cluster, "a")[1:])
+    print(f"measured share of a hard 25 %, alone: {measured:.1f} %", file=sys.stderr)
+    assert 12 <= measured <= 30, "alone on the GPU, and still held to its share"
+
+
+def test_a_full_node_makes_pods_wait(cluster):
+    """E2."""
+    names = [f"p{number}" for number in range(8)]
+    for name in names:
+        cluster.create(pod(name, "sleep", "1000", annotations=SHARE))
+    eventually(lambda: all(cluster.phase(name) == "Running" for name in names), "eight pods")
+    cluster.create(pod("late", "sleep", "1000", annotations=SHARE))
+    eventually(lambda: "Insufficient gemlet.dev/share" in cluster.events("late"), "the event that says why")
+    assert cluster.phase("late") == "Pending"
+    cluster.delete("p3")
+    eventually(lambda: cluster.phase("late") == "Running", "its turn")
+    held = {path.name for path in (RUN / "state" / "shares").iterdir()}
+    assert len(held) == 8, "the ended pod's share is gone as soon as its slot is taken"
+
+
+def test_a_restarted_kubelet_finds_the_plugin_again(cluster):
+    """E3."""
+    cluster.create(pod("a", "probe", "1000", annotations=SHARE))
+    eventually(lambda: len(shares(cluster, "a")) >= 2, "work")
+    before = cluster.get("pod", "a")["status"]["containerStatuses"][0]
+    registrations = registered(cluster)
+    kubelet = cluster.parts["kubelet"]
+    kubelet.stop()
+    kubelet.start()
+    begun = time.monotonic()
+    eventually(lambda: registered(cluster) > registrations, "registration")
+    print(f"\nregistered again {time.monotonic() - begun:.1f} s after the kubelet's start", file=sys.stderr)
+    eventually(lambda: cluster.allocatable() == 8 and cluster.ready(), "slots back")
+    count = len(shares(cluster, "a"))
+    eventually(lambda: len(shares(cluster, "a")) >= count + 2, "more work")
+    after = cluster.get("pod", "a")["status"]["containerStatuses"][0]
+    assert (after["containerID"], after["restartCount"]) == (before["containerID"], 0)
+    cluster.create(pod("b", "probe", annotations=SHARE))
+    eventually(lambda: lines(cluster, "b", "total") == ["16384"], "a new pod")
+
+
+@pytest.mark.parametrize("part", ["agent", "daemon"])
+def test_a_killed_part_leaves_running_pods_in_their_shares(cluster, part):
+    """E4."""
+    cluster.create(pod("a", "probe", "1000", annotations=SHARE))
+    eventually(lambda: len(shares(cluster, "a")) >= 2, "work")
+    cluster.parts[part].stop(kill=True)
+    cluster.parts[part].start()
+    eventually(lambda: cluster.allocatable() == 8, "slots")
+    count = len(shares(cluster, "a"))
+    eventually(lambda: len(shares(cluster, "a")) >= count + 4, "more work")
+    late = shares(cluster, "a")[-2:]
+    assert max(late) <= 30, f"held to its share after the {part} was killed: {late}"
+    assert cluster.get("pod", "a")["status"]["containerStatuses"][0]["restartCount"] == 0
+    cluster.create(pod("b", "probe", annotations=SHARE))
+    eventually(lambda: lines(cluster, "b", "total") == ["16384"], "a new pod")
+
+
+def test_without_the_webhook_plain_pods_start_and_shares_are_refused(cluster):
+    """E5."""
+    cluster.parts["webhook"].stop()
+    try:
+        cluster.create(pod("plain", "sleep", "1000"))
+        with pytest.raises(Refused, match=r"pods\.gemlet\.dev"):
+            cluster.create(pod("a", "probe", annotations=SHARE))
+        eventually(lambda: cluster.phase("plain") == "Running", "a plain pod")
+    finally:
+        cluster.parts["webhook"].start()
+    eventually(lambda: admitted(cluster, "a"), "the webhook again")
+
+
+def admitted(cluster, name):
+    try:
+        cluster.create(pod(name, "probe", annotations=SHARE))
+    except Refused:
+        return False
+    return True
+
+
+def test_a_new_certificate_fails_no_admission(cluster):
+    """E6."""
+    for number in range(40):
+        if number % 10 == 5:
+            cluster.certificate()
+        # A dry run passes admission and makes no pod.
+        entry = json.dumps(pod("p", "true", annotations=SHARE))
+        cluster.kubectl("create", "--dry-run=server", "-f", "-", text=entry)
+        time.sleep(0.2)
+    assert cluster.parts["webhook"].log.read_text().count("taken") >= 1
+
+
+def test_bad_input_is_refused_with_the_field_and_the_cure(cluster):
+    for asked, text in (
+        (SHARE | {"gemlet.dev/compute": "0"}, r"annotations\[gemlet.dev/compute\]: 0 is not from 1 to 100"),
+        (SHARE | {"gemlet.dev/compute": "101"}, "write percent of one GPU's time"),
+        (SHARE | {"gemlet.dev/memory": "200Gi"}, "more than a GPU has; ask for"),
+        (SHARE | {"gemlet.dev/computes": "1"}, "did you mean gemlet.dev/compute"),
+    ):
+        with pytest.raises(Refused, match=text):
+            cluster.create(pod("bad", "probe", annotations=asked))
+    with pytest.raises(Refused, match=r"env\[LD_PRELOAD\]"):
+        cluster.create(pod("bad", "probe", annotations=SHARE, env=[{"name": "LD_PRELOAD", "value": "x"}]))
+
+
+def test_two_slots_without_the_webhook_are_refused_by_the_node(cluster):
+    limits = {"limits": {"gemlet.dev/share": "2"}}
+    cluster.create(pod("two", "probe", resources=limits))
+    eventually(lambda: cluster.phase("two") == "Failed", "refusal")
+    assert "exactly one slot, not 2; ask for 1" in cluster.get("pod", "two")["status"]["message"]
+
+
+def test_an_annotation_changes_a_running_pod(cluster):
+    """GaiaGPU's dynamic allocation, and an event for one that makes no sense."""
+    cluster.create(pod("a", "probe", "1000", annotations=SHARE))
+    eventually(lambda: len(shares(cluster, "a")) >= 2, "work")
+    cluster.kubectl("annotate", "pod", "a", "gemlet.dev/compute-limit=100")
+    eventually(lambda: shares(cluster, "a")[-1] > 45, "the free time of the GPU")
+    cluster.kubectl("annotate", "--overwrite", "pod", "a", "gemlet.dev/compute-limit=7")
+    eventually(lambda: "compute-limit]: 7 is not from 25" in cluster.events("a"), "an event that says why")
+
+
+def test_metrics_are_by_pod(cluster):
+    cluster.create(pod("a", "probe", "1000", annotations=SHARE))
+    eventually(lambda: shares(cluster, "a"), "work")
+    text = urllib.request.urlopen("http://127.0.0.1:9533/metrics").read().decode()
+    assert "gemlet_pod_share_min{" in text, text
+    own = [line for line in text.splitlines() if 'pod="a"' in line]
+    (line,) = [line for line in own if line.startswith("gemlet_pod_memory_limit_bytes{")]
+    assert float(line.split()[-1]) == 16 * 2**30
+
+
+def test_the_agent_is_small(cluster):
+    """After all that it has done for the tests above; 60 MB is the target, and half as much again fails."""
+    resident = cluster.parts["agent"].resident() / 1e6
+    print(f"\nagent: {resident:.0f} MB resident", file=sys.stderr)
+    assert resident < 90
+
+
+def test_many_pods_leave_nothing_behind(cluster):
+    """As many as the time for a test allows; what is left is looked for in every place a share has."""
+    for batch in range(5):
+        names = [f"p{batch}-{number}" for number in range(8)]
+        for name in names:
+            cluster.create(pod(name, "true", annotations=SHARE))
+        eventually(lambda names=names: all(cluster.phase(n) == "Succeeded" for n in names), "a batch", 120)
+        cluster.delete(*names)
+    state = RUN / "state"
+    eventually(lambda: not list((state / "shares").iterdir()), "no directory", 90)
+    assert not list((RUN / "cdi").glob("*.json"))
+    assert '"shares":[]' in (state / "checkpoint.json").read_text()

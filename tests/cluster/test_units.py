@@ -1,0 +1,67 @@
+"""GaiaGPU's units on a real node: two resources that the kubelet gives out one after the other."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from cluster import Refused, eventually, pod
+
+SHARE = {"gemlet.dev/memory": "16Gi", "gemlet.dev/compute": "30"}
+COMPUTE, MEMORY = "gemlet.dev/compute-units", "gemlet.dev/memory-units"
+
+
+@pytest.fixture
+def units(cluster):
+    """The cluster with an agent and a webhook that offer units."""
+    for name in ("agent", "webhook"):
+        part = cluster.parts[name]
+        part.stop()
+        part.command += ["--face", "units"]
+        part.start()
+    eventually(lambda: cluster.allocatable(COMPUTE) == 200 and cluster.allocatable("gemlet.dev/share") == 0, "units")
+    eventually(lambda: "pods.gemlet.dev" in dry_run(cluster) or not dry_run(cluster), "webhook")
+    yield cluster
+    cluster.delete(*(item["metadata"]["name"] for item in cluster.get("pods")["items"]))
+    for name in ("agent", "webhook"):
+        part = cluster.parts[name]
+        part.stop()
+        del part.command[-2:]
+        part.start()
+
+
+def dry_run(cluster):
+    import json
+
+    try:
+        cluster.kubectl("create", "--dry-run=server", "-f", "-", text=json.dumps(pod("x", "true", annotations=SHARE)))
+    except Refused as error:
+        return str(error)
+    return ""
+
+
+def words(cluster, name, word):
+    return [line.split()[1] for line in cluster.log(name).splitlines() if line.startswith(word)]
+
+
+def test_time_and_memory_of_one_gpu_are_one_share(units):
+    units.create(pod("a", "probe", annotations=SHARE))
+    eventually(lambda: words(units, "a", "total"), "first CUDA call")
+    limits = units.get("pod", "a")["spec"]["containers"][0]["resources"]["limits"]
+    assert limits == {COMPUTE: "30", MEMORY: "64"}
+    assert words(units, "a", "total") == ["16384"]
+
+
+def test_time_that_is_left_on_two_gpus_is_refused_with_words(units):
+    for name in ("a", "b"):
+        units.create(pod(name, "sleep", "1000", annotations=SHARE | {"gemlet.dev/compute": "70"}))
+        eventually(lambda name=name: units.phase(name) == "Running", "its start")
+    units.create(pod("split", "sleep", "1000", annotations=SHARE | {"gemlet.dev/compute": "50"}))
+    # The kubelet asks for time and memory in any order: the one that cannot be on one GPU is refused.
+    eventually(lambda: units.phase("split") == "Failed", "refusal")
+    message = units.get("pod", "split")["status"]["message"]
+    assert re.search(r"compute-units\]: 50 units are left on this node only on 2 GPUs together; ask for less", message)

@@ -1,0 +1,149 @@
+"""Programs whose memory together does not fit, on a simulated machine; tests/sim/robustness has the machine itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gemlet import paths
+from gemlet.errors import GemletError
+
+HERE = Path(__file__).parent
+sys.path.append(str(HERE.parent / "robustness"))
+sys.path.append(str(HERE))
+from hurt_machine import CONTEXT, Machine, Running, Served, eventually  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """tests/sim/swap/program.c, compiled against the simulated driver."""
+    try:
+        driver = Path(paths.sim_dir()) / "libcuda.so.1"
+        paths.hook_path()
+    except GemletError as error:
+        pytest.skip(f"the native parts are not built: {error}")
+    wheel = Path(sysconfig.get_paths()["purelib"]) / "nvidia/cu13/include"
+    include = next((f for f in (wheel, Path("/usr/local/cuda/include")) if (f / "cuda.h").exists()), None)
+    if include is None:
+        pytest.skip("cuda.h is not installed")
+    made = tmp_path_factory.mktemp("program") / "program"
+    source = str(HERE / "program.c")
+    command = ["cc", "-O2", "-g", f"-isystem{include}", source, "-o", str(made), str(driver), "-ldl", "-pthread"]
+    subprocess.run(command, check=True)
+    return made
+
+
+class Program:
+    """A running program.c; each method is one of its verbs."""
+
+    def __init__(self, running: Running) -> None:
+        self.running = running
+        assert running.line() == "ready", running.communicate(timeout=5)
+
+    def tell(self, *words: object) -> None:
+        self.running.tell(" ".join(map(str, words)))
+
+    def answer(self) -> str:
+        line = self.running.line()
+        assert line, ("it ended", self.running.wait(timeout=5), self.running.stderr and self.running.stderr.read())
+        return line
+
+    def ask(self, *words: object) -> str:
+        self.tell(*words)
+        return self.answer()
+
+    def number(self, *words: object) -> int:
+        return int(self.ask(*words))
+
+    def done(self, *words: object) -> None:
+        assert self.number(*words) == 0, words
+
+
+class Swapping:
+    """A server on a simulated device with a capacity, and programs on it."""
+
+    def __init__(self, machine: Machine, served: Served) -> None:
+        self.machine, self.served, self.server = machine, served, served.server
+
+    def capacity(self, mib: int | None) -> None:
+        """``mib`` beside the contexts of two programs."""
+        self.server.set_capacity(self.served.uuid, None if mib is None else mib * MIB + 2 * CONTEXT)
+
+    def start(self, group: str, **changes: str) -> Program:
+        return Program(self.machine.start(group, **changes))
+
+    def device(self) -> dict[str, Any]:
+        return next(d for d in self.server.snapshot()["devices"] if d["uuid"] == self.served.uuid)
+
+    def memory(self, program: Program) -> dict[str, Any]:
+        """The daemon's view of a program's movable memory."""
+        return next(
+            c["movable"] or {} for g in self.device()["groups"] for c in g["clients"] if c["pid"] == program.running.pid
+        )
+
+    def most(self) -> int:
+        """The most MiB that were ever in use on the device at once, beside the contexts of two programs."""
+        bytes_ = int(_ask(self.machine, "c.gemletSimMostMemory(0, ctypes.byref(n)); print(n.value)"))
+        return (bytes_ - 2 * CONTEXT) // MIB
+
+    def resident(self, program: Program) -> int:
+        """MiB on the device."""
+        return int(self.memory(program)["resident"]) // MIB
+
+    def away(self, program: Program) -> int:
+        memory = self.memory(program)
+        return int(memory["bytes"] - memory["resident"]) // MIB
+
+
+@pytest.fixture
+def swapping(tmp_path_factory: pytest.TempPathFactory, program: Path) -> Iterator[Callable[..., Swapping]]:
+    from gemlet import _native
+
+    folder = tmp_path_factory.mktemp("m")
+    machine = Machine(folder, program)
+    servers: list[Any] = []
+
+    def make(capacity: int | None = None, *, host: int | None = None, **options: Any) -> Swapping:
+        uuid = bytes.fromhex(_uuid(machine))
+        server = _native.Server(host_memory=None if host is None else host * MIB, **options)
+        server.add_device(uuid, 0, context_estimate=CONTEXT)
+        server.listen(machine.socket)
+        server.start()
+        servers.append(server)
+        made = Swapping(machine, Served(server, machine, uuid))
+        made.capacity(capacity)
+        return made
+
+    yield make
+    for running in machine.started:
+        if running.poll() is None:
+            running.kill()
+        running.communicate()
+    for server in servers:
+        server.stop()
+
+
+def _uuid(machine: Machine) -> str:
+    return _ask(machine, "c.cuInit(0); b = (ctypes.c_ubyte * 16)(); c.cuDeviceGetUuid(b, 0); print(bytes(b).hex())")
+
+
+def _ask(machine: Machine, question: str) -> str:
+    """What the simulated driver answers, without the hook."""
+    code = f"import ctypes; c = ctypes.CDLL('libcuda.so.1'); n = ctypes.c_ulonglong(); {question}"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=machine.environment(None), capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+__all__ = ["MIB", "Program", "Swapping", "eventually"]

@@ -1,0 +1,235 @@
+// A program that does what it is told on its standard input, and knows nothing of gemlet. One answer a line.
+#include <cuda.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MUST(call)                                                          \
+    do {                                                                    \
+        CUresult r_ = (call);                                               \
+        if (r_ != CUDA_SUCCESS) {                                           \
+            fprintf(stderr, "line %d: %s: %d\n", __LINE__, #call, (int)r_); \
+            printf("failed %d\n", (int)r_);                                 \
+            fflush(stdout);                                                 \
+            _exit(3);                                                       \
+        }                                                                   \
+    } while (0)
+
+static const char* kImage =
+    ".version 8.0\n.target sm_90\n.address_size 64\n"
+    ".visible .entry spin(.param .u64 ns) { ret; }\n"
+    ".visible .entry add(.param .u64 base, .param .u64 count, .param .u64 value) { ret; }\n";
+
+enum { kMost = 4096 };
+typedef struct {
+    CUdeviceptr address;
+    uint64_t bytes, seed, added;
+} Piece;
+static Piece pieces[kMost];
+static CUdevice device;
+static CUcontext context;
+static CUfunction spin, add;
+static CUstream stream;
+
+static uint64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static uint64_t pattern(uint64_t seed, uint64_t i) {
+    uint64_t x = seed * 0x9e3779b97f4a7c15u + i * 0xbf58476d1ce4e5b9u;
+    return x ^ x >> 29;
+}
+
+static CUresult launch_spin(uint64_t ns) {
+    void* arguments[] = {&ns};
+    return cuLaunchKernel(spin, 1, 1, 1, 32, 1, 1, 0, stream, arguments, NULL);
+}
+
+// The whole words of a piece; what is behind them is set by copies only.
+static CUresult launch_add(Piece* p, uint64_t value) {
+    uint64_t base = p->address, count = p->bytes / 8;
+    void* arguments[] = {&base, &count, &value};
+    if (count == 0) return CUDA_SUCCESS;
+    CUresult r = cuLaunchKernel(add, 1, 1, 1, 32, 1, 1, 0, stream, arguments, NULL);
+    if (r == CUDA_SUCCESS) p->added += value;
+    return r;
+}
+
+static void fill(Piece* p, uint64_t seed) {
+    uint64_t words = (p->bytes + 7) / 8;
+    uint64_t* host = malloc(words * 8);
+    for (uint64_t i = 0; i < words; ++i) host[i] = pattern(seed, i);
+    MUST(cuMemcpyHtoD(p->address, host, p->bytes));
+    p->seed = seed;
+    p->added = 0;
+    free(host);
+}
+
+static int wrong_bytes(Piece* p) {
+    uint64_t words = (p->bytes + 7) / 8;
+    uint64_t* host = calloc(words, 8);
+    MUST(cuStreamSynchronize(stream));  // the copy is not ordered behind this one
+    MUST(cuMemcpyDtoH(host, p->address, p->bytes));
+    int bad = 0;
+    for (uint64_t i = 0; i < words; ++i) {
+        uint64_t expected = pattern(p->seed, i) + (i < p->bytes / 8 ? p->added : 0);
+        uint64_t bytes = i == p->bytes / 8 ? p->bytes % 8 : 8;
+        bad += memcmp(&host[i], &expected, bytes) != 0;
+    }
+    free(host);
+    return bad;
+}
+
+static int wrong_anywhere(void) {
+    int bad = 0;
+    for (int i = 0; i < kMost; ++i)
+        if (pieces[i].address) bad += wrong_bytes(&pieces[i]);
+    return bad;
+}
+
+// Kernels on every piece, again and again, from several threads; progress is a line each 50 ms.
+static volatile int going;
+static void* add_all(void* unused) {
+    MUST(cuCtxSetCurrent(context));
+    while (going) {
+        MUST(launch_spin(200000));
+        usleep(50);
+    }
+    return NULL;
+}
+
+static uint64_t work(double seconds, int threads) {
+    pthread_t more[16];
+    going = 1;
+    for (int i = 0; i < threads; ++i) pthread_create(&more[i], NULL, add_all, NULL);
+    uint64_t rounds = 0;
+    for (uint64_t end = now_ns() + (uint64_t)(seconds * 1e9); now_ns() < end; ++rounds) {
+        for (int i = 0; i < kMost; ++i)
+            if (pieces[i].address) MUST(launch_add(&pieces[i], 1));
+        MUST(launch_spin(1000000));
+        MUST(cuStreamSynchronize(stream));
+    }
+    going = 0;
+    for (int i = 0; i < threads; ++i) pthread_join(more[i], NULL);
+    return rounds;
+}
+
+static void attributes(Piece* p, uint64_t offset) {
+    CUcontext in = NULL;
+    unsigned type = 9;
+    CUdeviceptr start = 0, base = 0, pointer = 0;
+    size_t size = 0, range = 0;
+    int ordinal = 9, managed = 9;
+    CUpointer_attribute which[] = {CU_POINTER_ATTRIBUTE_CONTEXT,          CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                   CU_POINTER_ATTRIBUTE_DEVICE_POINTER,   CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                   CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+                                   CU_POINTER_ATTRIBUTE_IS_MANAGED};
+    void* out[] = {&in, &type, &pointer, &ordinal, &start, &size, &managed};
+    CUdeviceptr at = p->address + offset;
+    CUresult r = cuPointerGetAttributes(7, which, out, at);
+    unsigned single = 9;
+    CUresult r1 = cuPointerGetAttribute(&single, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at);
+    CUresult r2 = cuMemGetAddressRange(&base, &range, at);
+    printf("%d %d %d %d %u %u %d %lld %zu %lld %zu %d\n", r, r1, r2, in == context, type, single, ordinal,
+           (long long)(start - p->address), size, (long long)(base - p->address), range, pointer == at && !managed);
+}
+
+int main(void) {
+    MUST(cuInit(0));
+    MUST(cuDeviceGet(&device, 0));
+    MUST(cuDevicePrimaryCtxRetain(&context, device));
+    MUST(cuCtxSetCurrent(context));
+    CUmodule module;
+    MUST(cuModuleLoadData(&module, kImage));
+    MUST(cuModuleGetFunction(&spin, module, "spin"));
+    MUST(cuModuleGetFunction(&add, module, "add"));
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    printf("ready\n");
+    fflush(stdout);
+    char line[256], verb[32];
+    CUgraph graph;
+    CUgraphExec run = NULL;
+    while (fgets(line, sizeof line, stdin)) {
+        uint64_t a = 0, b = 0, c = 0;
+        double x = 0;
+        if (sscanf(line, "%31s %lu %lu %lu", verb, &a, &b, &c) < 1) continue;
+        Piece* p = &pieces[a % kMost];
+        if (!strcmp(verb, "alloc")) {
+            CUresult r = cuMemAlloc(&p->address, b);
+            if (r != CUDA_SUCCESS) p->address = 0;
+            p->bytes = b;
+            printf("%d\n", r);
+        } else if (!strcmp(verb, "pitch")) {
+            size_t pitch = 0;
+            CUresult r = cuMemAllocPitch(&p->address, &pitch, b, c, 4);
+            p->bytes = pitch * c;
+            printf("%d %zu\n", r, pitch);
+        } else if (!strcmp(verb, "array")) {
+            CUarray array;
+            CUDA_ARRAY_DESCRIPTOR d = {1024, b / 4096, CU_AD_FORMAT_FLOAT, 1};
+            printf("%d\n", cuArrayCreate(&array, &d));
+        } else if (!strcmp(verb, "free")) {
+            CUresult r = cuMemFree(p->address);
+            if (r == CUDA_SUCCESS) p->address = 0;
+            printf("%d\n", r);
+        } else if (!strcmp(verb, "fill")) {
+            fill(p, b);
+            printf("0\n");
+        } else if (!strcmp(verb, "add")) {
+            printf("%d\n", launch_add(p, b));
+        } else if (!strcmp(verb, "sync")) {
+            printf("%d\n", cuCtxSynchronize());
+        } else if (!strcmp(verb, "check")) {
+            printf("%d\n", wrong_bytes(p));
+        } else if (!strcmp(verb, "all")) {
+            printf("%d\n", wrong_anywhere());
+        } else if (!strcmp(verb, "address")) {
+            printf("%llu\n", (unsigned long long)p->address);
+        } else if (!strcmp(verb, "attributes")) {
+            attributes(p, b);
+        } else if (!strcmp(verb, "ipc")) {
+            CUipcMemHandle handle;
+            printf("%d\n", cuIpcGetMemHandle(&handle, p->address));
+        } else if (!strcmp(verb, "info")) {
+            size_t free_bytes = 0, total = 0;
+            MUST(cuMemGetInfo(&free_bytes, &total));
+            printf("%zu %zu\n", free_bytes, total);
+        } else if (!strcmp(verb, "spin")) {
+            CUresult r = launch_spin(a * 1000);
+            if (r == CUDA_SUCCESS) r = cuStreamSynchronize(stream);
+            printf("%d\n", r);
+        } else if (!strcmp(verb, "launch")) {
+            printf("%d\n", launch_spin(a * 1000));
+        } else if (!strcmp(verb, "work")) {
+            sscanf(line, "%*s %lf %lu", &x, &b);
+            printf("%lu\n", work(x, (int)b));
+        } else if (!strcmp(verb, "write")) {
+            printf("%d\n", cuStreamWriteValue32(stream, p->address, (cuuint32_t)b, 0));
+        } else if (!strcmp(verb, "capture")) {
+            MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+            printf("0\n");
+        } else if (!strcmp(verb, "endcapture")) {
+            CUresult r = cuStreamEndCapture(stream, &graph);
+            if (r == CUDA_SUCCESS) r = cuGraphInstantiate(&run, graph, 0);
+            printf("%d\n", r);
+        } else if (!strcmp(verb, "replay")) {
+            CUresult r = cuGraphLaunch(run, stream);
+            if (r == CUDA_SUCCESS) p->added += b;
+            if (r == CUDA_SUCCESS) r = cuStreamSynchronize(stream);
+            printf("%d\n", r);
+        } else if (!strcmp(verb, "destroy")) {
+            MUST(cuStreamDestroy(stream));
+            printf("%d\n", cuDevicePrimaryCtxReset(device));
+        } else {
+            printf("what?\n");
+        }
+        fflush(stdout);
+    }
+    return 0;
+}

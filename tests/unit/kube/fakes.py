@@ -1,0 +1,120 @@
+"""Stand-ins for what surrounds the shares of a node."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from gemlet.errors import DaemonUnreachable, Refused
+from gemlet.kube.api_server import ApiError
+from gemlet.kube.book import ShareBook
+from gemlet.kube.edits import Host
+from gemlet.kube.inventory import Gpu
+from gemlet.kube.pod_resources import Assignments
+from gemlet.kube.request import Amounts
+from gemlet.kube.share import Pod, Share, share_id_of_claim
+
+GIB = 1024**3
+FIRST = "GPU-00000000-0000-0000-0000-00000000000a"
+SECOND = "GPU-00000000-0000-0000-0000-00000000000b"
+GPUS = [
+    Gpu(index=0, uuid=FIRST, name="NVIDIA H200 (simulated)", memory=80 * GIB, minor=0, pcie_root="pci0000:00", numa=0),
+    Gpu(index=1, uuid=SECOND, name="NVIDIA H200 (simulated)", memory=80 * GIB, minor=1, compute_capability=(9, 0)),
+]
+
+
+class FakeDaemon:
+    """Remembers the shares; ``busy`` groups cannot be removed, and with ``down`` nothing can be asked."""
+
+    def __init__(self) -> None:
+        self.opened: dict[str, tuple[Amounts, str, int | None]] = {}
+        self.busy: set[str] = set()
+        self.down = False
+
+    async def open(self, share: Share, path: str, *, device: int | None) -> None:
+        self._ask()
+        self.opened[share.group] = (share.amounts, path, device)
+        if not Path(path).exists():  # a socket like the daemon's stays until its file goes
+            with closing(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) as listener:
+                listener.bind(path)
+
+    async def remove(self, group: str) -> None:
+        self._ask()
+        if group in self.busy:
+            raise Refused(f"group {group} has clients")
+        _, path, _ = self.opened.pop(group, (None, "", None))
+        if path:
+            Path(path).unlink(missing_ok=True)
+
+    async def shares(self) -> set[str]:
+        self._ask()
+        return set(self.opened)
+
+    def _ask(self) -> None:
+        if self.down:
+            raise DaemonUnreachable("no daemon at api.sock", hint="start one")
+
+
+class FakeApi:
+    """Objects by path; what is not there is 404."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Any] = {}
+
+    async def get(self, path: str, **query: str) -> Any:
+        if path not in self.objects:
+            raise ApiError(f"GET {path}: 404 not found", status=404)
+        return self.objects[path]
+
+
+class FakeKubelet:
+    """What the pod-resources API would say."""
+
+    def __init__(self) -> None:
+        self.holders: dict[tuple[str, str], Pod] = {}
+
+    async def assignments(self) -> Assignments:
+        return Assignments(dict(self.holders))
+
+
+class Node:
+    """One node: directories below ``path``, a book that can be made anew as after a restart."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.cdi = path / "cdi"
+        self.shares = path / "shares"
+        self.shares.mkdir()
+        self.daemon = FakeDaemon()
+        self.book = self.restart()
+
+    def restart(self) -> ShareBook:
+        host = Host(hook="/var/lib/gemlet/hook/1/libgemhook.so.1", shares=str(self.shares))
+        self.book = ShareBook(host, daemon=self.daemon, file=self.path / "checkpoint.json", cdi_directory=self.cdi)
+        self.book.gpus = {gpu.uuid: gpu for gpu in GPUS}
+        return self.book
+
+    def leftovers(self) -> list[str]:
+        files = [*self.shares.iterdir(), *(self.cdi.iterdir() if self.cdi.exists() else ())]
+        return sorted(path.name for path in files) + sorted(self.daemon.opened) + sorted(self.book.shares)
+
+
+def amounts(memory: int = 16, compute: int = 25, limit: int | None = None) -> Amounts:
+    return Amounts(memory=memory * GIB, compute=compute, limit=compute if limit is None else limit)
+
+
+def claim_share(uid: str = "u1", gpus: tuple[str, ...] = (FIRST,), **changes: Any) -> Share:
+    given = changes.pop("granted", amounts())
+    return Share(
+        id=share_id_of_claim(uid),
+        group=changes.pop("group", f"default/{uid}"),
+        gpus=gpus,
+        granted=given,
+        amounts=given,
+        claim=("default", uid),
+        claim_uid=uid,
+        requests={f"gpu-{number}": ("gpu",) for number, _ in enumerate(gpus)},
+        **changes,
+    )

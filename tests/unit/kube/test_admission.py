@@ -1,0 +1,169 @@
+"""Pods before and after admission."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from gemlet.kube.admission import Cluster, asks, patch, template, template_name
+from gemlet.kube.request import Amounts, BadRequest
+
+GIB = 1024**3
+SLOTS = Cluster(face="slots", gpu_memory=80 * GIB)
+UNITS = Cluster(face="units", gpu_memory=80 * GIB)
+DRA = Cluster(face="dra", gpu_memory=80 * GIB)
+SHARE = {"gemlet.dev/memory": "16Gi", "gemlet.dev/compute": "25"}
+
+
+def pod(annotations=None, *containers, **spec):
+    made = [{"name": f"c{number}", "image": "i"} | container for number, container in enumerate(containers or [{}])]
+    return {"metadata": {"name": "p", "annotations": annotations or {}}, "spec": {"containers": made} | spec}
+
+
+def apply(seen, operations):
+    changed = copy.deepcopy(seen)
+    for operation in operations:
+        assert operation["op"] == "add"
+        place = changed
+        *path, last = operation["path"].strip("/").split("/")
+        for step in path:
+            place = place[int(step)] if isinstance(place, list) else place[step]
+        place[last] = operation["value"]
+    return changed
+
+
+def limits(**resources):
+    return {"resources": {"limits": {name.replace("__", "."): value for name, value in resources.items()}}}
+
+
+def test_a_pod_that_asks_for_nothing_is_not_touched():
+    plain = pod({"example.com/x": "1"}, {"env": [{"name": "LD_PRELOAD", "value": "x"}]})
+    assert not asks(plain)
+    assert patch(plain, SLOTS) == []
+
+
+@pytest.mark.parametrize("cluster", [SLOTS, UNITS, DRA])
+def test_a_patch_made_twice_is_made_once(cluster):
+    seen = pod(SHARE, {"resources": {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}}})
+    once = apply(seen, patch(seen, cluster))
+    assert patch(once, cluster) == []
+    assert once["spec"]["containers"][0]["resources"]["limits"]["cpu"] == "1", "what was there stays"
+
+
+def test_annotations_become_a_slot():
+    seen = pod(SHARE)
+    assert apply(seen, patch(seen, SLOTS))["spec"]["containers"][0]["resources"] == {
+        "limits": {"gemlet.dev/share": "1"},
+        "requests": {"gemlet.dev/share": "1"},
+    }
+
+
+def test_annotations_become_units_with_memory_rounded_up():
+    seen = pod(SHARE | {"gemlet.dev/memory": "16385Mi"})
+    asked = apply(seen, patch(seen, UNITS))["spec"]["containers"][0]["resources"]["limits"]
+    assert asked == {"gemlet.dev/compute-units": "25", "gemlet.dev/memory-units": "65"}
+
+
+def test_annotations_become_a_claim_from_a_template_of_that_amount():
+    seen = pod(SHARE)
+    made = apply(seen, patch(seen, DRA))["spec"]
+    name = template_name(Amounts(memory=16 * GIB, compute=25, limit=25))
+    assert made["resourceClaims"] == [{"name": "gemlet", "resourceClaimTemplateName": name}]
+    assert made["containers"][0]["resources"]["claims"] == [{"name": "gemlet"}]
+    assert name != template_name(Amounts(memory=16 * GIB, compute=25, limit=26))
+
+
+def test_the_template_asks_for_exactly_that():
+    spec = template(Amounts(memory=16 * GIB, compute=25, limit=80), "default")["spec"]["spec"]["devices"]
+    assert spec["requests"][0]["exactly"]["capacity"]["requests"] == {"memory": "16Gi", "compute": "25"}
+    assert spec["config"][0]["opaque"]["parameters"]["computeLimit"] == 80
+
+
+def test_a_container_is_named_where_there_are_several():
+    seen = pod(SHARE | {"gemlet.dev/container": "c1"}, {}, {})
+    assert [operation["path"] for operation in patch(seen, SLOTS)] == ["/spec/containers/1/resources"]
+    for asked, text in ((SHARE, "is missing, with 2"), (SHARE | {"gemlet.dev/container": "x"}, "no container x")):
+        with pytest.raises(BadRequest, match=text):
+            patch(pod(asked, {}, {}), SLOTS)
+
+
+def mounted(path, **volume):
+    return {"volumeMounts": [{"name": "v", "mountPath": path}]}, {"volumes": [{"name": "v"} | volume]}
+
+
+@pytest.mark.parametrize(
+    ("container", "spec", "text"),
+    [
+        ({"env": [{"name": "LD_PRELOAD", "value": "x.so"}]}, {}, r"env\[LD_PRELOAD\].*remove it"),
+        ({"env": [{"name": "GEMLET_STRICT", "value": "0"}]}, {}, r"env\[GEMLET_STRICT\]"),
+        ({"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}, {}, r"env\[NVIDIA_VISIBLE_DEVICES\]"),
+        ({"securityContext": {"privileged": True}}, {}, "securityContext.privileged"),
+        (*mounted("/opt/gemlet", emptyDir={}), r"volumeMounts\[/opt/gemlet\].*elsewhere"),
+        (*mounted("/opt", emptyDir={}), "elsewhere"),
+        (*mounted("/run/gemlet/x", emptyDir={}), "elsewhere"),
+        (*mounted("/etc/ld.so.preload", emptyDir={}), "elsewhere"),
+        (*mounted("/d", hostPath={"path": "/dev"}), "host's /dev"),
+        (*mounted("/d", hostPath={"path": "/dev/nvidia1"}), "host's /dev/nvidia1"),
+        (*mounted("/d", hostPath={"path": "/"}), "host's /"),
+        (*mounted("/d", hostPath={"path": "/var/lib"}), "host's /var/lib"),
+    ],
+)
+@pytest.mark.parametrize("way", ["annotations", "slot"])
+def test_what_would_escape_the_hook_is_refused(container, spec, text, way):
+    seen = pod(SHARE, container, **spec) if way == "annotations" else pod({}, container | SLOT, **spec)
+    with pytest.raises(BadRequest, match=text):
+        patch(seen, SLOTS)
+
+
+SLOT = {"resources": {"limits": {"gemlet.dev/share": "1"}}}
+
+
+def test_ordinary_mounts_and_variables_are_welcome():
+    container, spec = mounted("/data", hostPath={"path": "/srv/data"})
+    patch(pod(SHARE, container | {"env": [{"name": "LD_LIBRARY_PATH", "value": "/x"}]}, **spec), SLOTS)
+
+
+def resources(**given):
+    return {"resources": {"limits": {f"gemlet.dev/{name.replace('_', '-')}": value for name, value in given.items()}}}
+
+
+@pytest.mark.parametrize(
+    ("container", "text"),
+    [
+        (resources(share="2"), "exactly one slot, not 2"),
+        (resources(share="0"), "0 is no share"),
+        (resources(compute_units="0", memory_units="1"), "0 is no share"),
+        (resources(compute_units="101", memory_units="1"), "more than one GPU"),
+        (resources(compute_units="10"), r"memory-units\]: is missing"),
+        (resources(memory_units="10"), r"compute-units\]: is missing"),
+        (resources(share="1", compute_units="1", memory_units="1"), "one of the two"),
+        ({"resources": {"limits": {"gemlet.dev/share": "1", "nvidia.com/gpu": "1"}}}, "NVIDIA"),
+    ],
+)
+def test_bad_resources_name_the_field_and_the_cure(container, text):
+    with pytest.raises(BadRequest, match=text) as caught:
+        patch(pod({}, container), SLOTS)
+    assert caught.value.field.startswith("spec.containers[0].resources.limits")
+
+
+@pytest.mark.parametrize(
+    ("annotations", "cluster", "text"),
+    [
+        (SHARE | {"gemlet.dev/compute": "26"}, SLOTS, "more than the 25 of a slot"),
+        (SHARE | {"gemlet.dev/memory": "21Gi"}, SLOTS, "20Gi or less"),
+        (SHARE | {"gemlet.dev/memory": "81Gi"}, DRA, "80Gi or less"),
+        ({"gemlet.dev/compute-limit": "50"}, SLOTS, "asks for no share"),
+        ({"gemlet.dev/colour": "red"}, SLOTS, "no such annotation"),
+    ],
+)
+def test_bad_amounts_name_the_field_and_the_cure(annotations, cluster, text):
+    with pytest.raises(BadRequest, match=text):
+        patch(pod(annotations), cluster)
+
+
+def test_an_init_container_has_no_share_of_its_own():
+    seen = pod({}, initContainers=[{"name": "i"} | SLOT])
+    assert asks(seen)
+    with pytest.raises(BadRequest, match=r"initContainers\[0\].*in a container"):
+        patch(seen, SLOTS)

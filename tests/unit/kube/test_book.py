@@ -1,0 +1,153 @@
+"""Opening and closing shares: all of a share or nothing of it, whatever restarts in between."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sys
+
+import msgspec
+import pytest
+
+from gemlet.errors import DaemonUnreachable, Refused
+from gemlet.kube import book as book_module
+from gemlet.kube import cdi, checkpoint
+from gemlet.kube.book import NoRoom
+
+fakes = sys.modules["kube_fakes"]
+FIRST, SECOND = fakes.FIRST, fakes.SECOND
+
+
+def test_a_share_is_a_directory_a_socket_a_group_and_a_file(node, run):
+    run(node.book.open(fakes.claim_share()))
+    amounts, socket, device = node.daemon.opened["default/u1"]
+    assert (amounts, device) == (fakes.amounts(), 0)
+    assert socket == str(node.shares / "claim-u1" / "gemlet.sock")
+    assert cdi.share_ids(node.cdi) == {"claim-u1"}
+    assert [share.id for share in checkpoint.load(node.path / "checkpoint.json")] == ["claim-u1"]
+    run(node.book.close("claim-u1"))
+    assert node.leftovers() == []
+    run(node.book.close("claim-u1"))
+
+
+def test_a_hundred_shares_opened_at_once_and_closed_leave_nothing(node, run):
+    async def all_of_them():
+        small = fakes.amounts(memory=1, compute=1)
+        shares = [fakes.claim_share(f"u{n}", gpus=(FIRST if n % 2 else SECOND,), granted=small) for n in range(100)]
+        await asyncio.gather(*(node.book.open(share) for share in shares))
+        assert len(node.daemon.opened) == 100
+        await asyncio.gather(*(node.book.close(share.id) for share in shares))
+
+    run(all_of_them())
+    assert node.leftovers() == []
+    assert not node.book._locks
+
+
+def test_opening_a_claim_twice_is_opening_it_once(node, run):
+    first = run(node.book.open(fakes.claim_share(opened=1.0)))
+    again = run(node.book.open(fakes.claim_share(opened=2.0)))
+    assert again == first
+    shutil.rmtree(node.cdi)
+    run(node.book.open(fakes.claim_share()))
+    assert cdi.share_ids(node.cdi) == {"claim-u1"}
+
+
+def test_an_unreachable_daemon_leaves_nothing(node, run):
+    node.daemon.down = True
+    with pytest.raises(DaemonUnreachable):
+        run(node.book.open(fakes.claim_share()))
+    assert node.leftovers() == []
+    assert node.restart().shares == {}
+
+
+def test_a_gpu_is_never_given_out_beyond_what_it_has(node, run):
+    run(node.book.open(fakes.claim_share("u1", granted=fakes.amounts(memory=10, compute=60))))
+    with pytest.raises(NoRoom, match=r"compute: 41 .* 60 of 100"):
+        run(node.book.open(fakes.claim_share("u2", granted=fakes.amounts(memory=10, compute=41))))
+    with pytest.raises(NoRoom, match=r"memory: 71Gi .* 10Gi of 80Gi"):
+        run(node.book.open(fakes.claim_share("u3", granted=fakes.amounts(memory=71, compute=10))))
+    run(node.book.open(fakes.claim_share("u4", gpus=(SECOND,), granted=fakes.amounts(memory=71, compute=100))))
+
+
+def test_a_share_of_two_gpus_counts_on_both(node, run):
+    run(node.book.open(fakes.claim_share("u1", gpus=(FIRST, SECOND), granted=fakes.amounts(compute=60))))
+    for gpu in (FIRST, SECOND):
+        with pytest.raises(NoRoom):
+            run(node.book.open(fakes.claim_share("u2", gpus=(gpu,), granted=fakes.amounts(compute=50))))
+
+
+def test_everything_is_back_after_a_reboot(node, run):
+    run(node.book.open(fakes.claim_share("u1")))
+    run(node.book.open(fakes.claim_share("u2")))
+    shutil.rmtree(node.cdi)
+    shutil.rmtree(node.shares)
+    node.shares.mkdir()
+    node.daemon.opened.clear()
+    after = node.restart()
+    assert after.incomplete(set())
+    run(after.restore())
+    assert set(node.daemon.opened) == {"default/u1", "default/u2"}
+    assert cdi.share_ids(node.cdi) == {"claim-u1", "claim-u2"}
+    assert not after.incomplete(set(node.daemon.opened))
+
+
+def test_what_the_book_knows_nothing_of_is_removed(node, run):
+    run(node.book.open(fakes.claim_share("u1")))
+    run(node.book.open(fakes.claim_share("u2")))
+    node.book.shares.pop("claim-u2")
+    run(node.book.restore())
+    assert node.leftovers() == ["claim-u1", "gemlet.dev-claim-u1.json", "default/u1", "claim-u1"]
+
+
+def test_a_damaged_entry_costs_that_entry(node, run, caplog):
+    run(node.book.open(fakes.claim_share("u1")))
+    path = node.path / "checkpoint.json"
+    document = json.loads(path.read_text())
+    document["shares"].insert(0, {"id": "claim-u0", "gpus": 5})
+    path.write_text(json.dumps(document))
+    assert set(node.restart().shares) == {"claim-u1"}
+    assert "left out" in caplog.text
+    path.write_text("{")
+    assert node.restart().shares == {}
+
+
+def test_a_share_of_a_gpu_that_is_gone_does_not_stop_the_others(node, run):
+    run(node.book.open(fakes.claim_share("u1")))
+    node.book.shares["claim-u2"] = fakes.claim_share("u2", gpus=("GPU-gone",))
+    run(node.book.restore())
+    assert set(node.daemon.opened) == {"default/u1", "default/u2"}
+
+
+def test_what_had_the_device_or_the_name_before_is_closed(node, run):
+    slot = {"gemlet.dev/share": (f"{FIRST}::0",)}
+
+    def slot_share(name, group):
+        made = fakes.claim_share(name, group=group)
+        return msgspec.structs.replace(made, claim=None, claim_uid="", requests={}, devices=slot)
+
+    run(node.book.open(slot_share("old", "slot-old")))
+    run(node.book.open(slot_share("new", "slot-new")))
+    assert set(node.book.shares) == {"claim-new"}
+    assert set(node.daemon.opened) == {"slot-new"}
+
+
+def test_a_changed_share_keeps_its_place(node, run):
+    share = run(node.book.open(fakes.claim_share("u1")))
+    run(node.book.change(msgspec.structs.replace(share, group="default/pod/main", amounts=fakes.amounts(limit=80))))
+    assert set(node.daemon.opened) == {"default/pod/main"}
+    assert node.daemon.opened["default/pod/main"][0].limit == 80
+    assert node.restart().shares["claim-u1"].group == "default/pod/main"
+
+
+def test_a_share_in_use_is_not_closed(node, run, monkeypatch):
+    monkeypatch.setattr(book_module, "CLOSE_SECONDS", 0.1)
+    run(node.book.open(fakes.claim_share("u1")))
+    node.daemon.busy.add("default/u1")
+    with pytest.raises(Refused):
+        run(node.book.close("claim-u1"))
+    assert "claim-u1" in node.book.shares
+    assert not cdi.share_ids(node.cdi), "nothing new starts in it"
+    node.daemon.busy.clear()
+    run(node.book.close("claim-u1"))
+    assert node.leftovers() == []

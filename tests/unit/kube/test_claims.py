@@ -1,0 +1,131 @@
+"""Claims as the scheduler leaves them."""
+
+from __future__ import annotations
+
+import copy
+import sys
+
+import pytest
+
+from gemlet.kube.claims import check_one_share_a_container, read_claim
+from gemlet.kube.request import BadRequest
+from gemlet.model import Priority
+
+fakes = sys.modules["kube_fakes"]
+BY_NAME = {gpu.device: gpu for gpu in fakes.GPUS}
+
+
+def result(device="gpu-0", memory="16Gi", compute="25", request="gpu", **more):
+    made = {"request": request, "driver": "gemlet.dev", "pool": "n1", "device": device, "shareID": "s"}
+    return made | {"consumedCapacity": {"memory": memory, "compute": compute}} | more
+
+
+def config(requests=(), **parameters):
+    parameters = {"apiVersion": "gemlet.dev/v1alpha1", "kind": "ShareConfig"} | parameters
+    return {"requests": list(requests), "opaque": {"driver": "gemlet.dev", "parameters": parameters}}
+
+
+def claim(*results, configs=(), pods=("a",)):
+    return {
+        "metadata": {"namespace": "default", "name": "c", "uid": "u1"},
+        "status": {
+            "allocation": {"devices": {"results": list(results), "config": list(configs)}},
+            "reservedFor": [{"resource": "pods", "name": name, "uid": name} for name in pods],
+        },
+    }
+
+
+def read(seen, uid="u1"):
+    return read_claim(seen, uid=uid, pool="n1", gpus=BY_NAME)
+
+
+def test_what_was_consumed_is_the_share():
+    share = read(claim(result()))
+    assert (share.id, share.group, share.gpus) == ("claim-u1", "default/c", (fakes.FIRST,))
+    assert share.granted == fakes.amounts(16, 25)
+    assert (share.pod.name, share.requests) == ("a", {"gpu-0": ("gpu",)})
+
+
+def test_other_drivers_devices_and_parameters_are_not_ours():
+    other = result(driver="example.com", device="x")
+    foreign = {"opaque": {"driver": "example.com", "parameters": {"anything": 1}}}
+    assert read(claim(other, result(), configs=[foreign])).gpus == (fakes.FIRST,)
+
+
+def test_the_claims_configuration_comes_after_the_classes():
+    share = read(
+        claim(result(), configs=[config(computeLimit=50), config(["gpu"], computeLimit=80, priority="latency")])
+    )
+    assert (share.granted.limit, share.granted.priority) == (80, Priority.LATENCY)
+    assert read(claim(result(), configs=[config(["other"], computeLimit=50)])).granted.limit == 25
+
+
+def test_several_gpus_of_the_same_amount_are_one_share():
+    share = read(claim(result("gpu-0", request="a"), result("gpu-1", request="b")))
+    assert share.gpus == (fakes.FIRST, fakes.SECOND)
+    assert share.requests == {"gpu-0": ("a",), "gpu-1": ("b",)}
+
+
+def without(seen, *path):
+    changed = copy.deepcopy(seen)
+    place = changed
+    for step in path[:-1]:
+        place = place[step]
+    del place[path[-1]]
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("seen", "text"),
+    [
+        (without(claim(result()), "status", "allocation"), "status.allocation: is missing"),
+        (without(claim(result()), "status"), "status.allocation: is missing"),
+        (claim(), "results: has no device"),
+        (claim(without(result(), "consumedCapacity")), "consumedCapacity.memory.*DRAConsumable"),
+        (claim(result(memory="81Gi")), "memory: 81Gi is more than a GPU has"),
+        (claim(result(compute="0")), "compute: 0 is not from 1 to 100"),
+        (claim(result("gpu-7")), "gpu-7 is not here"),
+        (claim(result(pool="n2")), "n2/gpu-0 is not here"),
+        (claim(result(), result(shareID="t")), "twice.*distinctAttribute: gemlet.dev/uuid"),
+        (claim(result("gpu-0"), result("gpu-1", compute="30")), "different amounts.*same memory and compute"),
+        (claim(result(adminAccess=True)), "adminAccess"),
+        (claim(result(), configs=[config(computeLimit=10)]), r"config\[0\].*computeLimit: 10 is not from 25"),
+        (claim(result(), configs=[config(colour="red")]), r"config\[0\].*colour"),
+        (
+            claim(result("gpu-0", request="a"), result("gpu-1", request="b"), configs=[config(["a"], computeLimit=80)]),
+            "differs between requests",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_enforced_is_refused(seen, text):
+    with pytest.raises(BadRequest, match=text):
+        read(seen)
+
+
+def test_another_claim_of_the_same_name_is_not_this_one():
+    with pytest.raises(BadRequest, match="is u1, not u0"):
+        read(claim(result()), uid="u0")
+
+
+def pod(*claims_of_containers):
+    return {
+        "spec": {
+            "resourceClaims": [
+                {"name": "x", "resourceClaimName": "c"},
+                {"name": "y", "resourceClaimTemplateName": "t"},
+            ],
+            "containers": [
+                {"name": f"c{number}", "resources": {"claims": [{"name": name} for name in names]}}
+                for number, names in enumerate(claims_of_containers)
+            ],
+        },
+        "status": {"resourceClaimStatuses": [{"name": "y", "resourceClaimName": "pod-y-1"}]},
+    }
+
+
+def test_a_container_is_in_one_share():
+    ours = {"c", "pod-y-1"}
+    check_one_share_a_container(pod(["x"], ["y"]), ours)
+    check_one_share_a_container(pod(["x", "y"]), {"c"})
+    with pytest.raises(BadRequest, match=r"containers\[c0\].*x and y"):
+        check_one_share_a_container(pod(["x", "y"]), ours)

@@ -1,0 +1,200 @@
+"""What happens to shares while nobody calls: pods end, annotations change, templates fall out of use."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from gemlet.kube import metrics, reaper, templates
+from gemlet.kube.admission import patch, template_name
+from gemlet.kube.api_server import ApiError
+from gemlet.kube.dra import claim_path
+from gemlet.kube.pods import PodFollower
+from gemlet.kube.reaper import Reaper
+from gemlet.kube.request import from_annotations
+from gemlet.kube.share import Pod
+
+fakes = sys.modules["kube_fakes"]
+SLOT = "gemlet.dev/share"
+
+
+def slot_share(number=0):
+    made = fakes.claim_share(f"s{number}", pod=Pod(namespace="default", name="p", container="c"))
+    devices = {SLOT: (f"{fakes.FIRST}::{number}",)}
+    return msgspec.structs.replace(made, claim=None, claim_uid="", requests={}, devices=devices)
+
+
+class TestReaper:
+    def test_a_share_goes_when_the_kubelet_knows_no_holder_twice(self, node, run):
+        kubelet = fakes.FakeKubelet()
+        looker = Reaper(node.book, kubelet, None, young=0)
+        run(node.book.open(slot_share()))
+        kubelet.holders[SLOT, f"{fakes.FIRST}::0"] = Pod(namespace="default", name="p", container="c")
+        for _ in range(3):
+            assert run(looker.look()) == []
+        kubelet.holders.clear()
+        assert run(looker.look()) == [], "an answer may be a moment too early"
+        assert run(looker.look()) == ["claim-s0"]
+        assert node.leftovers() == []
+
+    def test_a_young_share_is_left_alone(self, node, run):
+        looker = Reaper(node.book, fakes.FakeKubelet(), None)
+        share = msgspec.structs.replace(slot_share(), opened=reaper.time.time())
+        run(node.book.open(share))
+        for _ in range(3):
+            assert run(looker.look()) == []
+
+    def test_a_claim_goes_when_it_is_gone_or_another_one(self, node, run):
+        api = fakes.FakeApi()
+        looker = Reaper(node.book, fakes.FakeKubelet(), api, young=0)
+        run(node.book.open(fakes.claim_share("u1")))
+        run(node.book.open(fakes.claim_share("u2")))
+        allocated = {"allocation": {"devices": {}}}
+        api.objects[claim_path("default", "u1")] = {"metadata": {"uid": "u1"}, "status": allocated}
+        api.objects[claim_path("default", "u2")] = {"metadata": {"uid": "other"}, "status": allocated}
+        run(looker.look())
+        assert run(looker.look()) == ["claim-u2"]
+        api.objects.clear()
+        run(looker.look())
+        assert run(looker.look()) == ["claim-u1"]
+        assert node.leftovers() == []
+
+    def test_an_apiserver_that_does_not_answer_costs_nobody_a_share(self, node, run):
+        class Down:
+            async def get(self, path, **query):
+                raise ApiError("no answer", status=0)
+
+        looker = Reaper(node.book, fakes.FakeKubelet(), Down(), young=0)
+        run(node.book.open(fakes.claim_share("u1")))
+        for _ in range(3):
+            assert run(looker.look()) == []
+
+    def test_a_share_in_use_is_tried_again(self, node, run, monkeypatch):
+        monkeypatch.setattr("gemlet.kube.book.CLOSE_SECONDS", 0.05)
+        looker = Reaper(node.book, fakes.FakeKubelet(), None, young=0)
+        run(node.book.open(slot_share()))
+        node.daemon.busy.add("default/s0")
+        for _ in range(3):
+            assert run(looker.look()) == []
+        node.daemon.busy.clear()
+        assert run(looker.look()) == ["claim-s0"]
+
+
+class FollowedApi(fakes.FakeApi):
+    """Gives a list of pods and then one event each."""
+
+    def __init__(self):
+        super().__init__()
+        self.created = []
+
+    async def create(self, path, body):
+        self.created.append((path, body))
+
+
+def seen_pod(**given):
+    notes = {f"gemlet.dev/{name.replace('_', '-')}": value for name, value in given.items()}
+    return {"metadata": {"namespace": "default", "name": "p", "uid": "u", "annotations": notes}, "spec": {}}
+
+
+class TestFollower:
+    def test_a_changed_annotation_changes_the_share(self, node, run):
+        follower = PodFollower(FollowedApi(), node.book, "n1")
+        run(node.book.open(slot_share()))
+        run(follower._apply(seen_pod(compute_limit="80", priority="latency")))
+        changed = node.daemon.opened["default/s0"][0]
+        assert (changed.limit, changed.compute, str(changed.priority)) == (80, 25, "latency")
+        run(follower._apply(seen_pod()))
+        assert node.daemon.opened["default/s0"][0].limit == 25, "without the annotation it is as it was granted"
+
+    def test_nonsense_changes_nothing_and_is_told_once(self, node, run):
+        api = FollowedApi()
+        follower = PodFollower(api, node.book, "n1")
+        run(node.book.open(slot_share()))
+        for _ in range(2):
+            run(follower._apply(seen_pod(compute_limit="7")))
+        ((path, event),) = api.created
+        assert path == "/api/v1/namespaces/default/events"
+        assert event["involvedObject"]["name"] == "p"
+        assert "compute-limit]: 7 is not from 25" in event["message"]
+        assert node.daemon.opened["default/s0"][0].limit == 25
+
+    def test_a_deleted_pod_ends_its_share_at_once(self, node, run):
+        follower = PodFollower(FollowedApi(), node.book, "n1")
+        run(node.book.open(slot_share()))
+        run(node.book.open(fakes.claim_share("u1", pod=Pod(namespace="default", name="p"))))
+        run(follower._end(seen_pod()))
+        assert set(node.book.shares) == {"claim-u1"}, "a claim ends when the kubelet says so"
+
+    def test_other_pods_and_other_containers_are_not_meant(self, node, run):
+        follower = PodFollower(FollowedApi(), node.book, "n1")
+        run(node.book.open(slot_share()))
+        run(follower._apply(seen_pod(compute_limit="80", container="sidecar")))
+        other = seen_pod(compute_limit="80")
+        other["metadata"]["name"] = "q"
+        run(follower._apply(other))
+        assert node.daemon.opened["default/s0"][0].limit == 25
+
+
+def admitted_pod(memory="16Gi", namespace="default"):
+    from gemlet.kube.admission import Cluster
+
+    notes = {"gemlet.dev/memory": memory, "gemlet.dev/compute": "25"}
+    meta = {"name": "p", "namespace": namespace, "annotations": notes}
+    pod = {"metadata": meta, "spec": {"containers": [{"name": "c"}]}}
+    for operation in patch(pod, Cluster(face="dra")):
+        if operation["path"] == "/spec/resourceClaims":
+            pod["spec"]["resourceClaims"] = operation["value"]
+    return pod
+
+
+class TestTemplates:
+    def test_the_template_a_pod_names_is_made_once(self, run):
+        api = FollowedApi()
+        maker = templates.TemplateMaker(api)
+        assert run(maker.make(admitted_pod()))
+        assert not run(maker.make(admitted_pod()))
+        assert run(maker.make(admitted_pod(namespace="other")))
+        (path, made), _ = api.created
+        assert path == "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates"
+        assert made["metadata"]["name"] == template_name(from_annotations(admitted_pod()["metadata"]["annotations"]))
+
+    def test_a_template_that_is_there_is_made(self, run):
+        class Present(FollowedApi):
+            async def create(self, path, body):
+                raise ApiError("already exists", status=409)
+
+        assert run(templates.TemplateMaker(Present()).make(admitted_pod()))
+
+    def test_what_does_not_match_the_annotations_is_not_made(self, run):
+        pod = admitted_pod()
+        pod["metadata"]["annotations"]["gemlet.dev/memory"] = "8Gi"
+        api = FollowedApi()
+        assert not run(templates.TemplateMaker(api).make(pod))
+        pod["metadata"]["annotations"]["gemlet.dev/memory"] = "nonsense"
+        assert not run(templates.TemplateMaker(api).make(pod))
+        assert api.created == []
+
+    def test_old_templates_that_no_pod_names_are_unused(self):
+        now = datetime(2026, 1, 2, tzinfo=UTC)
+        name = templates.named_template(admitted_pod())
+
+        def made(name, age):
+            stamp = (now - timedelta(seconds=age)).strftime("%Y-%m-%dT%H:%M:%SZ")
+            return {"metadata": {"namespace": "default", "name": name, "creationTimestamp": stamp}}
+
+        all_of_them = [made(name, 99999), made("gemlet-old", 99999), made("gemlet-young", 60)]
+        assert templates.unused(all_of_them, [admitted_pod()], now) == [("default", "gemlet-old")]
+
+
+def test_metrics_carry_the_names_of_kubernetes():
+    share = slot_share()
+    group = {"name": share.group, "min": 0.25, "max": 0.25, "memory_used": 5, "memory_limit": 10, "used_s": 1.5}
+    status = {"devices": [{"uuid": fakes.FIRST, "groups": [group, group | {"name": "another"}]}]}
+    text = metrics.render([share], status)
+    labels = f'{{claim="",container="c",namespace="default",pod="p",uuid="{fakes.FIRST}"}}'
+    assert f"gemlet_pod_memory_limit_bytes{labels} 10.0" in text
+    assert f"gemlet_pod_device_seconds_total{labels} 1.5" in text
+    assert "gemlet_node_shares 1.0" in text
+    assert text.count("gemlet_pod_share_min{") == 1

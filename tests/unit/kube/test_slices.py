@@ -1,0 +1,71 @@
+"""What a node offers to the scheduler, and that it stays offered."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from dataclasses import replace
+
+from gemlet.kube import slices
+
+fakes = sys.modules["kube_fakes"]
+
+
+class Api:
+    """The apiserver as far as slices go; it writes quantities in its own words."""
+
+    def __init__(self):
+        self.slices = {}
+        self.made = 0
+
+    async def get(self, path, **query):
+        if path == "/api/v1/nodes/n1":
+            return {"metadata": {"uid": "node-uid"}}
+        assert query == {"fieldSelector": "spec.nodeName=n1,spec.driver=gemlet.dev"}
+        return {"items": copy.deepcopy(list(self.slices.values()))}
+
+    async def create(self, path, body):
+        self.made += 1
+        name = f"{body['metadata']['generateName']}{self.made}"
+        stored = copy.deepcopy(body)
+        stored["metadata"]["name"] = name
+        stored["spec"]["devices"][0]["capacity"]["compute"]["value"] = "1e2"
+        self.slices[name] = stored
+
+    async def delete(self, path):
+        self.slices.pop(path.rsplit("/", 1)[1], None)
+
+
+def test_a_gpu_says_what_can_be_asked_of_it():
+    first, second = (slices.device(gpu) for gpu in fakes.GPUS)
+    assert first["allowMultipleAllocations"] is True
+    assert first["capacity"]["memory"]["value"] == "80Gi"
+    assert first["capacity"]["memory"]["requestPolicy"]["validRange"] == {"min": "256Mi", "step": "1Mi", "max": "80Gi"}
+    assert first["capacity"]["compute"]["requestPolicy"]["validRange"]["max"] == "100"
+    assert first["attributes"]["resource.kubernetes.io/pcieRoot"] == {"string": "pci0000:00"}
+    assert first["attributes"]["numaNode"] == {"int": 0}
+    assert second["attributes"]["cudaComputeCapability"] == {"version": "9.0.0"}
+    assert "nvlink" not in second["attributes"], "what is not known is left out"
+
+
+def test_memory_is_a_whole_number_of_steps():
+    odd = replace(fakes.GPUS[0], memory=fakes.GPUS[0].memory + 12345)
+    assert slices.device(odd)["capacity"]["memory"]["value"] == "80Gi"
+
+
+def test_slices_are_published_once_and_again_when_they_are_gone_or_wrong(run):
+    api = Api()
+
+    async def scenario():
+        assert await slices.publish(api, "n1", fakes.GPUS)
+        assert not await slices.publish(api, "n1", fakes.GPUS)
+        (only,) = api.slices.values()
+        assert only["spec"]["pool"] == {"name": "n1", "generation": 1, "resourceSliceCount": 1}
+        assert only["metadata"]["ownerReferences"][0]["uid"] == "node-uid"
+        assert await slices.publish(api, "n1", fakes.GPUS[:1])
+        (only,) = api.slices.values()
+        assert (only["spec"]["pool"]["generation"], len(only["spec"]["devices"])) == (2, 1)
+        api.slices.clear()  # the kubelet does that when it starts
+        assert await slices.publish(api, "n1", fakes.GPUS)
+
+    run(scenario())

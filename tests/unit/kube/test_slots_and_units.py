@@ -1,0 +1,81 @@
+"""The device plugin's arithmetic."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gemlet.kube import slots, units
+from gemlet.kube.request import BadRequest
+
+fakes = sys.modules["kube_fakes"]
+A, B = fakes.FIRST, fakes.SECOND
+
+
+def test_slots_are_equal_parts_with_names_the_kubelet_takes():
+    gpu = fakes.GPUS[0]
+    ids = slots.slot_ids(gpu, 4)
+    assert len(set(ids)) == 4
+    assert all(len(device) <= 63 and slots.gpu_of(device) == gpu.uuid for device in ids)
+    part = slots.slot_amounts(gpu, 3)
+    assert part.compute == part.limit == 33
+    assert part.memory * 3 <= gpu.memory
+    assert part.memory % slots.MIB == 0
+
+
+@pytest.mark.parametrize("count", [0, 2, 4])
+def test_a_container_takes_exactly_one_slot(count):
+    with pytest.raises(BadRequest, match="exactly one slot"):
+        slots.only_slot([f"{A}::{number}" for number in range(count)])
+
+
+def free(a, b):
+    return [f"{A}::{n}" for n in range(a)] + [f"{B}::{n}" for n in range(b)]
+
+
+def test_packing_takes_the_fullest_gpu_that_has_enough_and_spreading_the_emptiest():
+    assert {slots.gpu_of(d) for d in slots.preferred(free(2, 5), [], 2, "pack")} == {A}
+    assert {slots.gpu_of(d) for d in slots.preferred(free(2, 5), [], 2, "spread")} == {B}
+    assert {slots.gpu_of(d) for d in slots.preferred(free(2, 5), [], 3, "pack")} == {B}
+    assert {slots.gpu_of(d) for d in slots.preferred(free(5, 5), [], 2, "pack", near=B)} == {B}
+
+
+@given(st.integers(0, 12), st.integers(0, 12), st.integers(1, 24), st.sampled_from(["pack", "spread"]), st.data())
+def test_a_preference_is_complete_distinct_and_on_one_gpu_where_that_can_be(a, b, size, packing, data):
+    available = free(a, b)
+    size = min(size, len(available))
+    must = data.draw(st.lists(st.sampled_from(available), unique=True, max_size=size)) if available else []
+    chosen = slots.preferred(available, must, size, packing)
+    assert len(chosen) == len(set(chosen)) == size
+    assert set(must) <= set(chosen) <= set(available)
+    if not must and size and size <= max(a, b):
+        assert len({slots.gpu_of(device) for device in chosen}) == 1
+
+
+def test_units_of_one_gpu_make_a_share():
+    made = units.paired([f"{A}::c{n}" for n in range(25)], [f"{A}::m{n}" for n in range(64)])
+    assert (made.compute, made.limit, made.memory) == (25, 25, 16 * fakes.GIB)
+
+
+@pytest.mark.parametrize(
+    ("compute", "memory", "text"),
+    [
+        ([f"{A}::c0"], [], "memory-units.*is missing"),
+        ([], [f"{A}::m0"], "compute-units.*is missing"),
+        ([f"{A}::c0", f"{B}::c0"], [f"{A}::m0"], "compute-units.*2 GPUs together"),
+        ([f"{A}::c0"], [f"{A}::m0", f"{B}::m0"], "memory-units.*2 GPUs together"),
+        ([f"{A}::c0"], [f"{B}::m0"], "memory is left on .*b only, and time was given on .*a"),
+    ],
+)
+def test_units_of_two_gpus_are_refused(compute, memory, text):
+    with pytest.raises(BadRequest, match=text):
+        units.paired(compute, memory)
+
+
+def test_all_unit_names_are_short_and_distinct():
+    names = units.compute_ids(fakes.GPUS[0]) + units.memory_ids(fakes.GPUS[0])
+    assert len(names) == len(set(names)) == 100 + 80 * 4
+    assert max(map(len, names)) <= 63

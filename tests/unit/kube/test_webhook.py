@@ -1,0 +1,174 @@
+"""The webhook over HTTPS, and its certificate changed under load."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import ssl
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from gemlet.errors import GemletError
+from gemlet.kube.admission import Cluster
+from gemlet.kube.certificates import Certificate
+from gemlet.kube.webhook import application
+
+trustme = pytest.importorskip("trustme")
+SHARE = {"gemlet.dev/memory": "16Gi", "gemlet.dev/compute": "25"}
+
+
+def write(authority, directory):
+    directory.mkdir(exist_ok=True)
+    pair = authority.issue_cert("localhost")
+    pair.private_key_pem.write_to_path(directory / "tls.key")
+    (directory / "tls.crt").write_bytes(b"".join(blob.bytes() for blob in pair.cert_chain_pems))
+    return pair
+
+
+def review(annotations, kind="Pod"):
+    pod = {"metadata": {"name": "p", "annotations": annotations}, "spec": {"containers": [{"name": "c"}]}}
+    return {"request": {"uid": "r1", "kind": {"kind": kind}, "namespace": "default", "object": pod}}
+
+
+class Client:
+    def __init__(self, authority, port, session):
+        self.context = ssl.create_default_context()
+        authority.configure_trust(self.context)
+        self.url = f"https://localhost:{port}/mutate-v1-pod"
+        self.session = session
+
+    async def post(self, body):
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        # A connection a request, as after the apiserver's idle time-out.
+        headers = {"Connection": "close"}
+        async with self.session.post(self.url, data=data, ssl=self.context, headers=headers) as reply:
+            return reply.status, await reply.text()
+
+    async def review(self, annotations, **more):
+        status, text = await self.post(review(annotations, **more))
+        assert status == 200
+        return json.loads(text)["response"]
+
+
+def serve(scenario, authority, directory):
+    async def whole():
+        certificate = Certificate(directory)
+        runner = web.AppRunner(application(Cluster(face="slots")))
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=certificate.context)
+        await site.start()
+        port = site._server.sockets[0].getsockname()[1]
+        connector = aiohttp.TCPConnector(force_close=True)
+        try:
+            async with aiohttp.ClientSession(connector=connector) as session, asyncio.timeout(30):
+                await scenario(Client(authority, port, session), certificate)
+        finally:
+            await runner.cleanup()
+
+    asyncio.run(whole())
+
+
+@pytest.fixture
+def authority():
+    return trustme.CA()
+
+
+def test_pods_are_patched_or_refused_with_words(authority, tmp_path):
+    write(authority, tmp_path)
+
+    async def scenario(client, _):
+        patched = await client.review(SHARE)
+        assert (patched["uid"], patched["allowed"], patched["patchType"]) == ("r1", True, "JSONPatch")
+        (operation,) = json.loads(base64.b64decode(patched["patch"]))
+        assert operation["value"]["limits"] == {"gemlet.dev/share": "1"}
+        refused = await client.review(SHARE | {"gemlet.dev/compute": "0"})
+        assert not refused["allowed"]
+        assert refused["status"]["code"] == 403
+        assert "metadata.annotations[gemlet.dev/compute]: 0 is not from 1 to 100; write" in refused["status"]["message"]
+        assert await client.review({}) == {"uid": "r1", "allowed": True}
+        assert await client.review(SHARE, kind="Deployment") == {"uid": "r1", "allowed": True}
+
+    serve(scenario, authority, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff",
+        b'{"request": 5}',
+        b'{"request": {}}',
+        b'{"request": {"uid": "1", "kind": {"kind": "Pod"}, "object": 5}}',
+    ],
+)
+def test_what_is_no_review_is_not_answered_as_one(authority, tmp_path, body):
+    write(authority, tmp_path)
+
+    async def scenario(client, _):
+        status, _ = await client.post(body)
+        assert status == 400
+
+    serve(scenario, authority, tmp_path)
+
+
+def test_a_certificate_is_changed_without_a_failed_admission(authority, tmp_path):
+    write(authority, tmp_path)
+
+    async def scenario(client, certificate):
+        served = set()
+        stop = asyncio.Event()
+
+        async def load():
+            while not stop.is_set():
+                assert (await client.review(SHARE))["allowed"]
+                served.add(await serial(client))
+
+        loads = [asyncio.create_task(load()) for _ in range(4)]
+        refreshing = asyncio.create_task(certificate.keep_fresh(look=0.01))
+        try:
+            for number in range(4):
+                if number:
+                    write(authority, tmp_path)
+                while len(served) <= number and not any(task.done() for task in loads):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        finally:
+            stop.set()
+            refreshing.cancel()
+            await asyncio.gather(*loads)
+
+    serve(scenario, authority, tmp_path)
+
+
+async def serial(client):
+    port = int(client.url.rsplit(":", 1)[1].split("/")[0])
+    _, writer = await asyncio.open_connection("localhost", port, ssl=client.context)
+    found = writer.get_extra_info("peercert")["serialNumber"]
+    writer.transport.abort()  # closing politely waits for the server, which waits for a request
+    return found
+
+
+def test_half_a_certificate_changes_nothing(authority, tmp_path, caplog):
+    write(authority, tmp_path)
+    certificate = Certificate(tmp_path)
+    assert not certificate.refresh()
+    other = write(authority, tmp_path / "other")
+    (tmp_path / "tls.crt").write_bytes(other.cert_chain_pems[0].bytes())
+    with caplog.at_level(logging.WARNING):
+        assert not certificate.refresh()
+    assert "not taken" in caplog.text
+    other.private_key_pem.write_to_path(tmp_path / "tls.key")
+    assert certificate.refresh()
+    (tmp_path / "tls.key").unlink()
+    assert not certificate.refresh()
+
+
+def test_no_certificate_is_an_error_with_a_cure(tmp_path):
+    with pytest.raises(GemletError) as caught:
+        Certificate(tmp_path)
+    assert "kubernetes.io/tls" in caught.value.hint

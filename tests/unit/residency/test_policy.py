@@ -1,0 +1,223 @@
+"""Who is on the device, and how little moves for it."""
+
+from __future__ import annotations
+
+import pytest
+
+GIB = 1 << 30
+MS = 1_000_000
+
+Make = "Callable[..., Any]"
+
+
+def test_nothing_moves_while_everything_fits(scene: Make) -> None:
+    s = scene(capacity=100 * GIB)
+    for number, size in enumerate((30, 30, 40)):
+        assert s.client(number, bytes_=size * GIB) == ""
+    s.settle()
+    moved = s.moved
+    for number in (0, 1, 2, 1, 0):
+        s.want(number)
+        s.to(s.now / MS + 100)
+        s.idle(number)
+        s.to(s.now / MS + 100_000)
+    assert s.resident() == {0, 1, 2}
+    assert s.moved == moved
+    assert s.residency.host_promised() == 0
+
+
+def test_two_large_ones_take_turns_and_only_the_deficit_moves(scene: Make) -> None:
+    s = scene(capacity=100 * GIB)
+    for number in (0, 1):
+        assert s.client(number, bytes_=60 * GIB) == ""
+        s.want(number)
+        s.settle()
+    assert s.resident() == {0}
+    turns = []
+    for _ in range(6):
+        moved = s.moved
+        s.to(s.residency.next_event() / MS)
+        turns.append(s.resident())
+        assert s.moved - moved == (40 if turns[1:] else 80) * GIB  # 20 out, 20 in; the first time all comes in
+    assert turns == [{1}, {0}] * 3
+    assert s.usage(0)["host"] == 20 * GIB
+
+
+def test_an_idle_one_stays_until_somebody_needs_its_room(scene: Make) -> None:
+    s = scene(capacity=100 * GIB)
+    s.client(0, bytes_=80 * GIB)
+    s.want(0)
+    s.to(1000)
+    s.idle(0)
+    s.to(1_000_000)
+    assert s.resident() == {0}
+    assert s.residency.next_event() > s.now
+    s.client(1, bytes_=50 * GIB)
+    s.settle()
+    assert s.resident() == {1}  # at once: the other has been idle for long
+    assert s.mapped[0] == 50 * GIB
+
+
+def test_one_that_is_idle_for_a_moment_only_is_not_put_out(scene: Make) -> None:
+    s = scene(capacity=100 * GIB, idle=50 * MS)
+    s.client(0, bytes_=80 * GIB)
+    s.want(0)
+    s.to(1000)
+    s.idle(0)
+    s.client(1, bytes_=50 * GIB)
+    s.to(1040)
+    assert s.resident() == {0}
+    s.to(1051)
+    assert s.resident() == {1}
+
+
+def test_the_epoch_grows_with_what_a_hand_over_costs(scene: Make) -> None:
+    lengths = []
+    for handover in (50, 200):
+        s = scene(capacity=100 * GIB, overhead=0.05, epoch_min=MS)
+        for number in (0, 1):
+            s.client(number, bytes_=90 * GIB)
+            s.want(number)
+            s.settle()
+        ends = []
+        for _ in range(8):
+            s.to(s.residency.next_event() / MS, obey=False)
+            s.now += handover * MS
+            s.settle()
+            ends.append(s.now)
+        lengths.append((ends[-1] - ends[-2]) / MS)
+    assert lengths[0] == pytest.approx(50 + 19 * 50, rel=0.1)
+    assert lengths[1] == pytest.approx(200 + 19 * 200, rel=0.1)
+
+
+def test_epochs_follow_shares(scene: Make) -> None:
+    s = scene(capacity=100 * GIB)
+    s.residency.set_group(1, None, 3.0, 0)
+    s.residency.set_group(2, None, 1.0, 0)
+    for number, group in ((0, 1), (1, 2)):
+        s.client(number, group, 90 * GIB)
+        s.want(number)
+        s.settle()
+    time: dict[int, float] = {0: 0, 1: 0}
+    for _ in range(20):
+        begin, (who,) = s.now, s.resident()
+        s.to(s.residency.next_event() / MS)
+        time[who] += s.now - begin
+    assert time[0] / time[1] == pytest.approx(3.0, rel=0.15)
+
+
+def test_a_group_with_a_resident_limit_takes_turns_within_it(scene: Make) -> None:
+    s = scene()
+    s.residency.set_group(1, 10 * GIB, 1.0, 0)
+    s.client(0, 0, 90 * GIB)  # another group, without a limit
+    assert s.client(1, 1, 8 * GIB) == ""
+    assert s.client(2, 1, 8 * GIB) == ""
+    assert s.admit(2, 11 * GIB) == "resident"
+    for number in (0, 1, 2):
+        s.want(number)
+    s.settle()
+    assert s.resident() == {0, 1}
+    s.to(s.residency.next_event() / MS)
+    assert s.resident() == {0, 2}
+    assert s.mapped[1] == 2 * GIB
+
+
+def test_admission_says_what_is_missing(scene: Make) -> None:
+    s = scene(capacity=100 * GIB, host=50 * GIB)
+    assert s.client(0, bytes_=101 * GIB) == "capacity"
+    assert s.admit(0, 90 * GIB) == ""
+    assert s.client(1, bytes_=35 * GIB) == ""  # 25 of each may have to go
+    assert s.admit(1, 36 * GIB) == "host"
+    assert s.admit(0, 80 * GIB) == ""
+    assert s.admit(1, 36 * GIB) == ""
+
+
+def test_memory_that_cannot_move_counts(scene: Make) -> None:
+    s = scene(capacity=100 * GIB)
+    s.client(0, bytes_=60 * GIB)
+    s.client(1, bytes_=40 * GIB)
+    for number in (0, 1):
+        s.want(number)
+    s.settle()
+    assert s.resident() == {0, 1}
+    s.residency.set_fixed(0, 10 * GIB, s.now)
+    s.collect()
+    assert not s.residency.within()
+    s.settle()
+    assert s.residency.within()
+    assert s.mapped[0] + s.mapped[1] == 90 * GIB
+    assert s.residency.fits_fixed(30 * GIB)
+    assert not s.residency.fits_fixed(31 * GIB)
+
+
+def test_the_place_of_one_that_died_is_not_given_away_before_its_memory_is_gone(scene: Make) -> None:
+    s = scene(capacity=100 * GIB)
+    for number in (0, 1):
+        s.client(number, bytes_=80 * GIB)
+        s.want(number)
+        s.settle()
+    s.residency.leave(0, s.now)
+    s.collect()
+    s.obey(1)
+    assert s.mapped[1] == 20 * GIB
+    s.leave(0)
+    s.settle()
+    assert s.resident() == {1}
+
+
+def test_one_that_does_not_obey_keeps_its_place(scene: Make) -> None:
+    s = scene(capacity=100 * GIB)
+    for number in (0, 1):
+        s.client(number, bytes_=80 * GIB)
+        s.want(number)
+        s.settle()
+    s.to(s.residency.next_event() / MS, obey=False)
+    s.to(s.now / MS + 100, obey=False)
+    s.obey(1)
+    assert s.mapped == {0: 80 * GIB, 1: 20 * GIB}
+    s.settle()
+    assert s.resident() == {1}
+
+
+def test_three_of_half_the_capacity_are_served_alike(scene: Make) -> None:
+    s = scene(capacity=100 * GIB)
+    for number in range(3):
+        s.client(number, bytes_=50 * GIB)
+        s.want(number)
+        s.settle()
+    time: dict[int, float] = dict.fromkeys(range(3), 0.0)
+    for _ in range(60):
+        begin, who = s.now, s.resident()
+        assert len(who) == 2
+        s.to(s.residency.next_event() / MS)
+        for number in who:
+            time[number] += s.now - begin
+    assert max(time.values()) / min(time.values()) < 1.1
+
+
+def test_a_client_that_comes_with_memory_is_counted_before_anything_is_given_away(scene: Make) -> None:
+    s = scene(capacity=100 * GIB)
+    s.client(0)
+    s.movable[0], s.mapped[0] = 80 * GIB, 70 * GIB
+    s.residency.adopt(0, 80 * GIB, 70 * GIB, 0)
+    s.collect()
+    assert s.orders[0][1] > 0  # it is told even if nothing changes
+    s.client(1, bytes_=50 * GIB)
+    s.obey(1)
+    assert s.mapped[1] <= 30 * GIB
+
+
+def test_a_client_without_memory_never_waits(scene: Make) -> None:
+    s = scene(capacity=100 * GIB)
+    s.client(0, bytes_=90 * GIB)
+    s.want(0)
+    s.settle()
+    s.client(1)
+    s.residency.set_fixed(1, 20 * GIB, s.now)
+    s.collect()
+    s.want(1)
+    assert 1 in s.resident()
+    s.admit(1, 1 * GIB)
+    s.settle()
+    s.admit(1, 0)
+    assert 1 in s.resident()
