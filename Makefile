@@ -24,7 +24,7 @@ help:  ## this list
 setup: $(STAMP) native  ## .venv with gemlet and all tools in it, native parts built
 
 .PHONY: demo
-demo: setup  ## two programs share a simulated GPU, in the terminal
+demo: setup  ## three programs share one device: the first GPU, or a simulated one
 	@$(BIN)/gemlet demo
 
 .PHONY: test

@@ -193,6 +193,12 @@ def test_a_daemon_that_does_not_start_says_why(gemlet, tmp_path):
     assert f"{config}:2:" in done.stderr
 
 
+def test_the_daemon_sees_the_machine_that_the_program_asked_for(gemlet):
+    run = ("run", "-q", "--simulate", "--device", "1", "--", "true")
+    assert gemlet(*run, GEMLET_SIM_DEVICES="2").returncode == 0
+    assert [device["index"] for device in status(gemlet)["devices"]] == [0, 1]
+
+
 def test_a_named_daemon_is_not_started(gemlet, tmp_path):
     done = gemlet("--socket", str(tmp_path), "run", "--", "true")
     assert done.returncode == 125

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gemlet.cli import options
-from gemlet.errors import DaemonError, GemletError
+from gemlet.errors import DaemonError, GemletError, UsageError
 from gemlet.model import POLICIES
 
 if TYPE_CHECKING:
@@ -27,7 +27,12 @@ if TYPE_CHECKING:
 @click.option("--ipc-dir", type=click.Path(path_type=Path), help="Also listen at DIR/GROUP for each configured group")
 @click.option("--system", is_flag=True, help="Serve all users of this machine at /run/gemlet (as root)")
 @options.simulate
-@click.option("--metrics-port", type=click.IntRange(1, 65535), help="Serve Prometheus metrics on this loopback port")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(1, 65535),
+    metavar="PORT",
+    help="Serve Prometheus metrics on this loopback port",
+)
 @click.option("--runtime-dir", type=click.Path(path_type=Path), help="Where the sockets go; one daemon per directory")
 @click.option("--idle-exit", type=click.FloatRange(min=0.1), metavar="SECONDS", help="End after this long without use")
 @click.option("--ready-fd", type=int, hidden=True, help="Descriptor to write to when ready")
@@ -63,7 +68,10 @@ def command(
     from gemlet.daemon.service import Options, Service, run_until_signalled
 
     logs.configure(logging.DEBUG if verbose else logging.INFO)
+    if system and simulate:
+        raise UsageError("--system serves real devices, --simulate simulated ones", hint="give one of them")
     endpoint = _endpoint(system, simulate, runtime_dir)
+    path = _configuration(config, system=system, simulate=simulate)
     _make(endpoint.directory, system)
     if endpoint.kind == "simulated":
         endpoint.machine.mkdir(mode=0o700, exist_ok=True)
@@ -71,7 +79,8 @@ def command(
     service = Service(
         Options(
             endpoint=endpoint,
-            config=_configuration(config, system=system, simulate=simulate),
+            config=path,
+            config_optional=path is not None and not Path(path).exists(),
             policy=policy,
             ipc_dir=ipc_dir.absolute() if ipc_dir else None,
             simulated=simulate,
@@ -113,10 +122,11 @@ def _make(directory: Path, system: bool) -> None:
 def _configuration(config: str | None, *, system: bool, simulate: bool) -> str | None:
     from gemlet import paths
 
+    # Where there is no file yet, the one that comes later is read then.
     if config or not (system or simulate):
-        return paths.config_path(config)
+        return paths.config_path(config) or paths.user_config_path()
     # A simulated machine is a playground and a system's daemon is not its administrator's own: neither reads ~/.config.
-    return paths.SYSTEM_CONFIG if system and Path(paths.SYSTEM_CONFIG).exists() else None
+    return paths.SYSTEM_CONFIG if system else None
 
 
 def native_server(policy: str | None) -> Server:

@@ -40,7 +40,14 @@ NEXT = "gemlet run --min 30% -- python train.py"
 
 
 @click.command()
-@click.option("--seconds", type=click.FloatRange(min=3), default=DEFAULT_SECONDS, show_default=True, help="To measure")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=3),
+    metavar="SECONDS",
+    default=DEFAULT_SECONDS,
+    show_default=True,
+    help="How long to measure",
+)
 @click.option(
     "--json", "as_json", is_flag=True, envvar="GEMLET_DEMO_JSON", help="Print the result as JSON, nothing live"
 )

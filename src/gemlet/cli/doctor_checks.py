@@ -226,7 +226,7 @@ def daemons(socket: str | None) -> Iterator[Check]:
             continue
         running += 1
         daemon = status["daemon"]
-        text = f"pid {daemon['pid']}, {len(status['devices'])} devices, {len(status['groups'])} groups"
+        text = f"pid {daemon['pid']}, {_count(status['devices'], 'device')}, {_count(status['groups'], 'group')}"
         if daemon["version"] == gemlet.__version__:
             yield Check(name, "ok", text)
         else:
@@ -237,3 +237,7 @@ def daemons(socket: str | None) -> Iterator[Check]:
             yield Check(name, "fail", f"{endpoint.clients} is missing", "restart it: `gemlet stop`")
     if not running:
         yield Check("daemon", "ok", "none runs", no_daemon(address.user()).hint)
+
+
+def _count(things: list[Any], name: str) -> str:
+    return f"{len(things)} {name}{'' if len(things) == 1 else 's'}"

@@ -12,7 +12,7 @@ from gemlet.daemon.connection import connect
 
 
 @click.command()
-@click.argument("group")
+@click.argument("group", type=options.GroupName(), metavar="GROUP")
 @options.output("text", "json")
 @options.simulate
 @click.pass_obj

@@ -99,7 +99,9 @@ def run(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911  one re
         result: Any = command.main(arguments, prog_name="gemlet", standalone_mode=False)
         sys.stdout.flush()
     except GemletError as error:
-        print_error(str(error), error.hint)
+        others: tuple[GemletError, ...] = getattr(error, "others", ())  # of a configuration file: all at once
+        for number, each in enumerate((error, *others)):
+            print_error(str(each), each.hint, apart=number > 0)
         return error.exit_code
     except click.exceptions.Exit as ending:
         return ending.exit_code
@@ -107,8 +109,7 @@ def run(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911  one re
         click.echo(overview.format_message(), err=True)
         return 2
     except click.UsageError as error:
-        where = f"`{error.ctx.command_path} -h` shows the options" if error.ctx else None
-        print_error(_first_lower(error.format_message()), where)
+        print_error(_first_lower(error.format_message()), _hint(error))
         return 2
     except click.ClickException as error:
         print_error(_first_lower(error.format_message()), None)
@@ -116,13 +117,32 @@ def run(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911  one re
     except (KeyboardInterrupt, click.Abort):
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the reader is gone; keep the interpreter's exit quiet
+        _drop_output()  # the reader is gone
         return 0
+    except OSError as error:  # a full disk behind stdout, a directory that cannot be written
+        _drop_output()
+        where = f"{error.filename}: " if error.filename else ""
+        print_error(f"{where}{error.strerror or error}", None)
+        return GemletError.exit_code
     return result if isinstance(result, int) else 0
 
 
-def print_error(message: str, hint: str | None) -> None:
-    """`error:` and `hint:` on stderr, the two words in colour on a terminal."""
+def _drop_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # keeps the interpreter's exit quiet
+
+
+def _hint(error: click.UsageError) -> str | None:
+    own: str | None = getattr(error, "hint", None)  # of options.BadValue
+    if own or error.ctx is None:
+        return own
+    what = "commands" if isinstance(error, click.NoSuchCommand) else "options"
+    return f"`{error.ctx.command_path} -h` shows the {what}"
+
+
+def print_error(message: str, hint: str | None, *, apart: bool = False) -> None:
+    """`error:` and `hint:` on stderr, the two words in colour on a terminal. ``apart``: after an empty line."""
+    if apart:
+        click.echo(err=True)
     click.echo(f"{_word('error:', 'red')} {message}", err=True)
     if hint:
         click.echo(f"\n{_word('hint:', 'cyan')} {hint}", err=True)

@@ -31,7 +31,7 @@ def command() -> None:
     """
 
 
-@command.command()
+@command.command(short_help="Start MPS.")
 @click.option("--force", is_flag=True, help="Also beside another MPS control daemon")
 @options.simulate
 @click.pass_obj
@@ -49,7 +49,7 @@ def start(socket: str | None, *, force: bool, simulate: bool) -> None:
     click.echo(f"{what} {state}: control daemon {answer['mps']['pid']}, pipes in {_pipes(answer)}", err=True)
 
 
-@command.command()
+@command.command(short_help="Stop it, unless programs use it.")
 @click.option(
     "-t", "--timeout", type=click.IntRange(1, 86400), metavar="SECONDS", help="Wait for programs, then end them"
 )
@@ -66,7 +66,7 @@ def stop(socket: str | None, *, timeout: int | None, force: bool, simulate: bool
     click.echo("MPS is off" if answer["changed"] else "MPS is off already", err=True)
 
 
-@command.command()
+@command.command(short_help="Show whether it runs, and which programs use it.")
 @options.output("text", "json")
 @options.simulate
 @click.pass_obj

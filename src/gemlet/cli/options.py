@@ -7,14 +7,26 @@ from typing import Any, TypeVar
 
 import click
 
+from gemlet.config.rules import check_name, check_sm
 from gemlet.config.share import parse_share
 from gemlet.config.size import parse_size
 from gemlet.errors import GemletError, InvalidValue
 
+Given = TypeVar("Given")
 Parsed = TypeVar("Parsed")
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 PRIORITIES = ("latency", "normal", "best-effort")
 WORKLOADS = ("unknown", "compute", "memory", "alone")
+
+
+class BadValue(click.BadParameter):
+    """A value that is none. ``hint`` says what to write instead."""
+
+    def __init__(
+        self, message: str, hint: str | None, param: click.Parameter | None, ctx: click.Context | None
+    ) -> None:
+        super().__init__(message, ctx=ctx, param=param)
+        self.hint = hint
 
 
 class Share(click.ParamType[float]):
@@ -23,7 +35,23 @@ class Share(click.ParamType[float]):
     name = "share"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        return value if isinstance(value, float) else _parsed(self, parse_share, value, param, ctx)
+        return value if isinstance(value, float) else _parsed(parse_share, str(value), param, ctx)
+
+
+class Fraction(Share):
+    """As Share, but not 0: no kernel runs on no multiprocessor."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        return _parsed(check_sm, super().convert(value, param, ctx), param, ctx)
+
+
+class GroupName(click.ParamType[str]):
+    """A name that a group may have, and that is no option somebody forgot to put a name before."""
+
+    name = "name"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return _parsed(_parse_name, str(value), param, ctx)
 
 
 class Size(click.ParamType[int]):
@@ -32,7 +60,7 @@ class Size(click.ParamType[int]):
     name = "size"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        return value if isinstance(value, int) else _parsed(self, _parse_limit, value, param, ctx)
+        return value if isinstance(value, int) else _parsed(_parse_limit, str(value), param, ctx)
 
 
 class SizeOrNone(click.ParamType[Any]):
@@ -41,7 +69,13 @@ class SizeOrNone(click.ParamType[Any]):
     name = "size|none"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return "none" if value == "none" else _parsed(self, _parse_limit, value, param, ctx)
+        return "none" if value == "none" else _parsed(_parse_limit, str(value), param, ctx)
+
+
+def _parse_name(text: str) -> str:
+    if text.startswith("--"):
+        raise InvalidValue(f"{text!r} looks like an option", hint="give the group a name")
+    return check_name(text)
 
 
 def _parse_limit(text: str) -> int:
@@ -52,16 +86,12 @@ def _parse_limit(text: str) -> int:
 
 
 def _parsed(
-    kind: click.ParamType[Parsed],
-    parse: Callable[[str], Parsed],
-    value: Any,
-    param: click.Parameter | None,
-    ctx: click.Context | None,
+    parse: Callable[[Given], Parsed], value: Given, param: click.Parameter | None, ctx: click.Context | None
 ) -> Parsed:
     try:
-        return parse(str(value))
+        return parse(value)
     except GemletError as error:
-        kind.fail(f"{error.message}; {error.hint}" if error.hint else error.message, param, ctx)
+        raise BadValue(error.message, error.hint, param, ctx) from None
 
 
 # click names variables after parameters, and these two parameters cannot be called min and max in Python.
@@ -80,7 +110,7 @@ def maximum(verb: str) -> Decorator:
 def multiprocessors(verb: str) -> Decorator:
     """--sm of a verb."""
     help_ = "Fraction of the multiprocessors, under MPS: 0.3 or 30%"
-    return click.option("--sm", type=Share(), envvar=f"GEMLET_{verb}_SM", help=help_)
+    return click.option("--sm", type=Fraction(), envvar=f"GEMLET_{verb}_SM", help=help_)
 
 
 workload = click.option(

@@ -26,7 +26,7 @@ class NotExecutable(GemletError):
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--group", metavar="NAME", help="Group to join or make; default: one of its own")
+@click.option("--group", type=options.GroupName(), help="Group to join or make; default: one of its own")
 @options.minimum("RUN")
 @options.maximum("RUN")
 @click.option("--memory", type=options.Size(), help="Limit of device memory: 8GiB, 500MB")
@@ -107,6 +107,8 @@ def granted_line(joined: dict[str, Any], device: int | None) -> str:
     granted = joined["granted"]
     who = "gemlet (simulated)" if joined["simulated"] else "gemlet"
     parts = [f"{format_share(granted['min'])} guaranteed", f"up to {format_share(granted['max'])}"]
+    if granted["max"] == 0:
+        parts[-1] += " (so it waits until `gemlet set` raises that)"
     if granted["memory"] is not None:
         parts.append(f"{format_size(granted['memory'])} of memory")
     if granted.get("resident") is not None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gemlet.cli import options
+
 if TYPE_CHECKING:
     from gemlet.simulate.report import Report
 
@@ -73,8 +75,8 @@ def _table(report: Report) -> str:
 @click.option(
     "--policy", metavar="NAME", help="Instead of the file's policy: fair, gemini, fifo; one of `gemlet plan`."
 )
-@click.option("--duration", metavar="TIME", help="Instead of the workload's duration, for example 30s.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option("--duration", metavar="TIME", help="Instead of the workload's duration: 30s, 500ms.")
+@options.output("table", "json")
 def command(
     workload: Path | None,
     *,
@@ -86,6 +88,11 @@ def command(
     output: str,
 ) -> None:
     """Show what the groups of WORKLOAD (a TOML file) would get of one device.
+
+    \b
+    gemlet simulate workload.toml
+    gemlet simulate workload.toml --policy gemini --duration 5s
+    gemlet simulate --serve demands.toml --peak
 
     The arbiter is the real one; device and programs are modelled, and no GPU is used. With --serve it plans for the
     models of a demand file (docs/serving.md) and shows how they would be served.

@@ -8,7 +8,7 @@ import click
 
 from gemlet.cli import options
 from gemlet.daemon import address
-from gemlet.daemon.connection import Connection, connect
+from gemlet.daemon.connection import Connection, connect, no_daemon
 from gemlet.errors import DaemonError, DaemonUnreachable
 
 STOP_SECONDS = 5.0
@@ -29,8 +29,10 @@ def command(socket: str | None, simulate: bool) -> None:
         endpoints.reverse()  # one's own daemon before the system's
     try:
         daemon = connect(endpoints)
-    except DaemonUnreachable as error:
-        raise DaemonUnreachable(f"nothing to stop: {error.message}") from None
+    except DaemonUnreachable:
+        own = no_daemon(endpoints[0])
+        hint = own.hint if own.hint and "add --simulate" in own.hint else None  # and none that says how to start one
+        raise DaemonUnreachable(f"nothing to stop: {own.message}", hint=hint) from None
     with daemon:
         endpoint = daemon.endpoint
         pid = daemon.call("shutdown")["pid"]

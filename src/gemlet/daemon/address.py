@@ -79,7 +79,7 @@ def simulated() -> Endpoint:
 def explicit(path: str | os.PathLike[str]) -> Endpoint:
     """The daemon at ``path``: its runtime directory or any socket in it."""
     given = Path(path).absolute()
-    directory = given if given.is_dir() else given.parent
+    directory = given.parent if given.suffix == ".sock" or given.is_socket() else given
     kind: Kind = "simulated" if (directory / "machine").is_dir() else "explicit"
     return Endpoint(directory, kind)
 

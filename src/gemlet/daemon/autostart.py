@@ -27,7 +27,14 @@ START_SECONDS = 20.0
 IDLE_EXIT_SECONDS = 600.0
 READY = b"ready\n"
 LOG_TAIL_LINES = 5
-KEPT = ("GEMLET_LIB_DIR", "GEMLET_CONFIG", "GEMLET_STATE_DIR", "GEMLET_MPS_CONTROL")
+KEPT = (
+    "GEMLET_LIB_DIR",
+    "GEMLET_CONFIG",
+    "GEMLET_STATE_DIR",
+    "GEMLET_MPS_CONTROL",
+    "GEMLET_SIM_PROFILE",  # daemon and programs share one machine, and whoever comes first makes it
+    "GEMLET_SIM_DEVICES",
+)
 DROPPED = ("LD_PRELOAD", "NOTIFY_SOCKET")
 
 

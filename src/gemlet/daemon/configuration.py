@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemlet.config import files, watch
@@ -14,17 +15,26 @@ if TYPE_CHECKING:
 
 
 class ConfigurationFile:
-    """One file, or none: then the configuration is empty and groups come from `gemlet run` alone."""
+    """One file, or none: then the configuration is empty and groups come from `gemlet run` alone.
 
-    def __init__(self, path: str | None) -> None:
+    ``optional``: the file need not exist; one that comes later is read then.
+    """
+
+    def __init__(self, path: str | None, *, optional: bool = False) -> None:
         """Watching begins here, so that no change falls between loading and watching. Raises `ConfigError`."""
         self.path = path
         self.current = Configuration()
+        self._absent = optional and path is not None and not Path(path).exists()
         self._changes = watch.changes(path) if path is not None else None
+
+    @property
+    def source(self) -> str | None:
+        """Path of the file, None as long as there is none."""
+        return None if self._absent else self.path
 
     def load(self) -> Configuration:
         """Reads the file. Raises `ConfigError`; what is in force stays in force."""
-        if self.path is not None:
+        if self.path is not None and not self._absent:
             self.current = files.load(self.path)
         return self.current
 
@@ -33,33 +43,53 @@ class ConfigurationFile:
         if self._changes is None or self.path is None:
             return
         async for change in self._changes:
+            if change is watch.Change.GONE and self._absent:
+                continue
             if change is watch.Change.GONE:
                 hint = "the configuration stays in force; a new file of that name will be read"
                 yield ConfigError("has been removed", path=self.path, hint=hint)
                 continue
+            self._absent = False
             try:
                 yield self.load()
             except ConfigError as error:
                 yield error
 
     def check_can_save(self) -> str:
-        """The path `save_group` will write to. Raises `Refused` if there is none."""
+        """The path `save_group` will write to.
+
+        Raises `Refused` if there is none, `ConfigError` if the file is wrong now: saving would lose an edit.
+        """
         if self.path is None:
             raise Refused(
                 "the daemon runs without a configuration file, so there is nowhere to save",
                 hint="start it with `gemlet daemon --config FILE`",
             )
+        if Path(self.path).exists():
+            files.load(self.path)
         return self.path
 
     def save_group(self, spec: GroupSpec) -> str:
         """Writes ``spec`` into the file, atomically; returns its path.
 
-        Raises `Refused` if there is no file, `ConfigError` if it cannot be written.
+        Raises as `check_can_save`, and `ConfigError` if the file cannot be written.
         """
         path = self.check_can_save()
         groups = {group.name: group for group in self.current.groups}
         groups[spec.name] = spec
         changed = replace(self.current, groups=tuple(groups.values()))
+        if self._absent:
+            _make_directory(path)
+            self._absent = not Path(path).exists()
+            self.load()  # it has come this moment
         files.save(changed, path)
+        self._absent = False
         self.current = changed
         return path
+
+
+def _make_directory(path: str) -> None:
+    try:
+        Path(path).parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"its directory cannot be made: {error.strerror}", path=path) from None

@@ -6,7 +6,7 @@ import contextlib
 import socket
 from typing import TYPE_CHECKING, Any
 
-from gemlet.daemon import protocol
+from gemlet.daemon import address, protocol
 from gemlet.errors import DaemonError, DaemonUnreachable
 
 if TYPE_CHECKING:
@@ -17,11 +17,22 @@ if TYPE_CHECKING:
 
 def no_daemon(endpoint: Endpoint, reason: str = "") -> DaemonUnreachable:
     """The error for an endpoint where nobody listens."""
+    message = f"no daemon at {endpoint.api}" + (f": {reason}" if reason else "")
     simulate = " --simulate" if endpoint.kind == "simulated" else ""
-    return DaemonUnreachable(
-        f"no daemon at {endpoint.api}" + (f": {reason}" if reason else ""),
-        hint=f"start one with `gemlet run{simulate} -- COMMAND` or `gemlet daemon{simulate}`",
-    )
+    if endpoint.kind == "explicit":  # `gemlet run` starts none there
+        hint = f"start one with `gemlet daemon --runtime-dir {endpoint.directory}`, or leave out --socket"
+    elif endpoint.kind == "user" and _accepts(address.simulated()):
+        hint = "the daemon of the simulated machine runs: add --simulate"
+    else:
+        hint = f"start one with `gemlet run{simulate} -- COMMAND` or `gemlet daemon{simulate}`"
+    return DaemonUnreachable(message, hint=hint)
+
+
+def _accepts(endpoint: Endpoint) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
+        probe.settimeout(0.2)
+        return probe.connect_ex(str(endpoint.api)) == 0
+    return False
 
 
 class Connection:

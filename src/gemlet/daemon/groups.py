@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from gemlet.config.rules import violations
 from gemlet.config.share import format_share
-from gemlet.errors import Refused
+from gemlet.errors import Refused, UsageError
 from gemlet.model import GroupSpec, Priority, Workload
 
 if TYPE_CHECKING:
@@ -29,6 +29,12 @@ RESTORED_LINGER_SECONDS = 30.0  # ... and after a restart of the daemon, so that
 MAX_LAUNCHERS = 256  # per group; each holds a descriptor, and a group with more is kept by its clients
 MAX_GROUPS = 256  # per user, against a loop of `gemlet run` that fills a shared daemon
 SLACK = 1e-9  # 0.1 + 0.2 + 0.7 is 1
+
+
+class Senseless(Refused):
+    """Limits that nobody could keep, such as a minimum above the maximum."""
+
+    exit_code = UsageError.exit_code
 
 
 class Launcher(Protocol):
@@ -289,7 +295,7 @@ class GroupBook:
     def _tell(self, spec: GroupSpec) -> None:
         broken = next(violations(spec), None)
         if broken is not None:
-            raise Refused(f"group {spec.name}: {broken.message}", hint=broken.hint)
+            raise Senseless(f"group {spec.name}: {broken.message}", hint=broken.hint)
         users = [self._uid_of(user) for user in spec.users] or None
         try:
             self._server.set_group(

@@ -19,10 +19,11 @@ class AlreadyRunning(DaemonError):
     """Another daemon owns the directory; ``pid`` is None if it could not be read."""
 
     def __init__(self, endpoint: Endpoint, pid: int | None) -> None:
+        simulate = " --simulate" if endpoint.kind == "simulated" else ""
         who = f"pid {pid}" if pid else "pid unknown"
         super().__init__(
             f"a daemon is already running in {endpoint.directory} ({who})",
-            hint="use it, stop it with `gemlet stop`, or give this one its own --runtime-dir",
+            hint=f"use it, stop it with `gemlet stop{simulate}`, or give this one its own --runtime-dir",
         )
         self.pid = pid
 

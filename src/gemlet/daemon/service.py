@@ -63,6 +63,7 @@ class Options:
 
     endpoint: Endpoint
     config: str | None = None
+    config_optional: bool = False
     policy: str | None = None
     ipc_dir: Path | None = None
     simulated: bool = False
@@ -88,7 +89,8 @@ class Service:
         self.book = GroupBook(server, owner=os.getuid(), shared=options.shared, uid_of=uid_of, name_of=name_of)
         self.history = History()
         self.events = EventRing()
-        self.configuration = ConfigurationFile(options.config)
+        self.configuration = ConfigurationFile(options.config, optional=options.config_optional)
+        self._config_error: str | None = None
         self._inventory = inventory
         self._accounting = Accounting(server, inventory)
         self.mps = Mps(options.endpoint.mps, simulated=options.simulated, shared=options.shared)
@@ -177,7 +179,8 @@ class Service:
                 version=gemlet.__version__,
                 kind=options.endpoint.kind,
                 directory=str(options.endpoint.directory),
-                config=self.configuration.path,
+                config=self.configuration.source,
+                config_error=self._config_error,
                 policy=options.policy or self.configuration.current.policy,
                 uptime_s=time.monotonic() - self._started,
                 denied=self._snapshot.denied,
@@ -316,8 +319,10 @@ class Service:
             if isinstance(change, ConfigError):
                 for error in (change, *change.others):
                     logger.error("configuration %s%s", error, f" (hint: {error.hint})" if error.hint else "")
+                self._config_error = str(change)
                 self.events.add("configuration", time=time.time(), text=f"not applied: {change}")
             else:
+                self._config_error = None
                 self._configure(change)
                 self.events.add("configuration", time=time.time(), text=f"applied {change.source}")
 

@@ -123,7 +123,10 @@ class GroupLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The daemon itself. Since it started: ``denied`` connections and ``ignored`` messages that made no sense."""
+    """The daemon itself. Since it started: ``denied`` connections and ``ignored`` messages that made no sense.
+
+    ``config_error``: why the file as it is now is not in force, None if it is.
+    """
 
     pid: int
     version: str
@@ -134,6 +137,7 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True):
     uptime_s: float
     denied: int
     ignored: int
+    config_error: str | None = None
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):

@@ -46,7 +46,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozen
 
 def text(status: Status) -> str:
     """The whole document: devices, groups, clients; what is empty says so."""
-    lines = [_headline(status), *_mps_lines(status), ""]
+    lines = [_headline(status), *_config_lines(status), *_mps_lines(status), ""]
     lines += _devices(status.devices) or ["(no devices: no driver answers, and no program has attached to one)"]
     lines += ["", *(_groups(status) or ["(no groups: `gemlet run -- COMMAND` makes one)"])]
     lines += ["", *(_clients(status.devices) or ["(no clients)"])]
@@ -61,6 +61,11 @@ def _headline(status: Status) -> str:
     if daemon.config:
         words.append(daemon.config)
     return "  ".join(words)
+
+
+def _config_lines(status: Status) -> list[str]:
+    error = status.daemon.config_error
+    return [f"configuration not applied, the last good one holds: {error}"] if error else []
 
 
 def _devices(devices: Sequence[DeviceStatus]) -> list[str]:

@@ -70,6 +70,56 @@ def test_usage_errors(capsys, arguments):
     assert "hint: " in err
 
 
+def test_a_wrong_value_says_what_to_write_instead(capsys):
+    assert main.run(["run", "--min", "30%%", "--", "true"]) == 2
+    error, hint = capsys.readouterr().err.split("\n\n")
+    assert error == "error: invalid value for '--min': '30%%' is not a share"
+    assert hint.startswith("hint: write ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"), [(["statsu"], "commands"), (["mps", "begin"], "commands"), (["--x"], "options")]
+)
+def test_the_hint_names_what_help_shows(capsys, arguments, shown):
+    assert main.run(arguments) == 2
+    assert f"shows the {shown}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "--sm", "0", "--", "true"], "sm is 0"),
+        (["run", "--group", "", "--", "true"], "the name is empty"),
+        (["run", "--group", "x" * 256, "--", "true"], "256 bytes"),
+        (["run", "--group", "a\nb", "--", "true"], "unprintable"),
+        (["run", "--group", "--", "true"], "looks like an option"),
+        (["explain", ""], "the name is empty"),
+        (["set", "team"], "nothing to change"),
+        (["set", "team", "--weight", "1e9"], "--weight"),
+        (["daemon", "--system", "--simulate"], "--system"),
+    ],
+)
+def test_what_makes_no_sense_is_said_before_any_daemon_is_asked(capsys, arguments, said):
+    assert main.run(arguments) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_all_errors_of_a_file_are_printed(capsys, tmp_path):
+    path = tmp_path / "gemlet.toml"
+    path.write_text("[groups.a]\nmin = 30\nmemroy = 1\n")
+    assert main.run(["daemon", "--config", str(path)]) == 125
+    err = capsys.readouterr().err
+    assert f"error: {path}:2:7: " in err
+    assert f"\n\nerror: {path}:3:1: " in err
+
+
+def test_a_place_that_cannot_be_written_is_an_error_not_a_traceback(failing, capsys, monkeypatch):
+    monkeypatch.setattr(main, "_drop_output", lambda: None)
+    failing(FileNotFoundError(2, "No such file or directory", "/not/here.svg"))
+    assert main.run(["fail"]) == 125
+    assert capsys.readouterr().err == "error: /not/here.svg: No such file or directory\n"
+
+
 def test_colour_only_on_a_terminal_and_without_no_color(monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -91,10 +141,7 @@ def test_overview_lists_every_verb_without_importing_one(capsys):
         assert line in shown
 
 
-OURS = [verb for verb in main.VERBS if verb != "simulate"]
-
-
-@pytest.mark.parametrize("verb", OURS)
+@pytest.mark.parametrize("verb", list(main.VERBS))
 def test_every_verb_has_help_with_an_example(capsys, verb):
     assert main.run([verb, "-h"]) == 0
     assert f"gemlet {verb}" in capsys.readouterr().out.split("\n\n", 1)[1]

@@ -23,6 +23,10 @@ def test_what_is_not_limited_is_not_mentioned():
     assert "latency" in granted_line(joined(granted={"priority": "latency"}), None)
 
 
+def test_a_maximum_of_0_is_not_silent():
+    assert "waits" in granted_line(joined(granted={"max": 0.0}), None)
+
+
 def test_a_fraction_that_is_not_in_force_is_said():
     third = joined(granted={"sm": 0.3}, sm_in_force=True)
     assert ", 30% of the multiprocessors; see" in granted_line(third, None)

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from gemlet.daemon import address, protocol
+from gemlet.daemon.connection import no_daemon
 from gemlet.errors import DaemonError, Refused
 
 
@@ -53,3 +56,23 @@ def test_request_and_reply():
 def test_a_reply_that_makes_no_sense(line):
     with pytest.raises(DaemonError, match="makes no sense"):
         protocol.decode_reply(line)
+
+
+def test_a_directory_that_is_not_there_is_named_as_it_was_given(tmp_path):
+    (endpoint,) = address.candidates(str(tmp_path / "none"))
+    assert endpoint.directory == tmp_path / "none"
+
+
+def test_who_forgot_simulate_is_told(runtime):
+    simulated = address.simulated()
+    simulated.directory.mkdir(parents=True)
+    assert "add --simulate" not in str(no_daemon(address.user()).hint)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(simulated.api))
+        listener.listen()
+        assert "add --simulate" in str(no_daemon(address.user()).hint)
+
+
+def test_a_named_daemon_is_not_one_that_run_starts(tmp_path):
+    (endpoint,) = address.candidates(str(tmp_path))
+    assert "gemlet run" not in str(no_daemon(endpoint).hint)

@@ -200,6 +200,46 @@ def test_save_without_a_file_is_refused_before_anything_changes(start_daemon):
     assert daemon.server.groups["team"]["min"] == 0.0
 
 
+def test_status_says_that_the_file_is_not_in_force(start_daemon, tmp_path):
+    path = tmp_path / "gemlet.toml"
+    path.write_text(NATIVE.format(0.2))
+    daemon = start_daemon(config=str(path))
+    assert daemon.call("status")["daemon"]["config_error"] is None
+    path.write_text(NATIVE.format(30))
+    assert f"{path}:" in eventually(lambda: daemon.call("status")["daemon"]["config_error"])
+    path.write_text(NATIVE.format(0.3))
+    eventually(lambda: daemon.call("status")["daemon"]["config_error"] is None)
+
+
+def test_a_file_that_is_wrong_is_not_saved_over(start_daemon, tmp_path):
+    path = tmp_path / "gemlet.toml"
+    path.write_text(NATIVE.format(0.2))
+    daemon = start_daemon(config=str(path))
+    path.write_text(wrong := NATIVE.format(30))
+    with pytest.raises(Refused, match="share 30 is more than 1"):
+        daemon.call("set", group="team", limits={"max": 0.5}, save=True)
+    assert path.read_text() == wrong
+    assert groups(daemon)["team"]["max"] == 0.9
+
+
+def test_a_file_that_comes_later_is_read_then(start_daemon, tmp_path):
+    path = tmp_path / "not" / "yet" / "gemlet.toml"
+    daemon = start_daemon(config=str(path), config_optional=True)
+    assert daemon.call("status")["daemon"]["config"] is None
+    path.parent.mkdir(parents=True)
+    path.write_text(NATIVE.format(0.2))
+    eventually(lambda: "team" in groups(daemon))
+    assert daemon.call("status")["daemon"]["config"] == str(path)
+
+
+def test_saving_makes_the_file_that_was_not_there(start_daemon, tmp_path):
+    path = tmp_path / "not" / "yet" / "gemlet.toml"
+    daemon = start_daemon(config=str(path), config_optional=True)
+    group = daemon.call("join", command="train")["group"]
+    assert daemon.call("set", group=group, limits={"max": 0.5}, save=True)["saved"] == str(path)
+    assert f"[groups.{group}]" in path.read_text()
+
+
 def test_ipc_dir_has_a_socket_per_configured_group(start_daemon, tmp_path):
     config, ipc = tmp_path / "resource.conf", tmp_path / "ipc"
     config.write_text(KEYFILE.format(0.2) + "[a/b]\nMinUtil = 0.1\n")
