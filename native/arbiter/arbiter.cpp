@@ -37,7 +37,7 @@ void check(const GroupSpec& spec) {
 
 // Who is in a hurry is not slowed down by a neighbour.
 bool may_pair(const Group& g) {
-    return g.spec.priority != Priority::kLatency && g.spec.workload != Workload::kAlone;
+    return g.spec.priority != Priority::kLatency && g.spec.workload != Workload::kAlone && g.spec.max >= 1.0;
 }
 
 void check(const Parameters& p) {

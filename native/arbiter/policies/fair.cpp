@@ -368,7 +368,8 @@ Terms Fair::terms(const Turn& turn, const Groups& contenders, Nanoseconds now) {
         }
         if (!at(*g).cap.ready(now)) continue;
         result.contended = true;
-        if (preempts(*g, own)) {
+        // One whose own turn was just cut will say so if it wants more: nobody is in a hurry for it yet.
+        if (preempts(*g, own) && (g->waiting > 0 || g->running)) {
             // A guaranteed minimum is worth a moment even to those in a hurry.
             const bool claims = best_effort(own) && competes(own, now);
             result.deadline = std::min(result.deadline, claims ? std::max(earliest, now) : now);
@@ -389,6 +390,9 @@ Terms Fair::terms(const Turn& turn, const Groups& contenders, Nanoseconds now) {
         // Not before it has caught up with the furthest behind of the others: it would be picked again at once.
         if (a.turn_end > slowest + 1.25 * cycle) a.turn_end = slowest + cycle;  // more than jitter on the grid
         a.turn_end = std::max(a.turn_end, slowest);
+        // Who is in a hurry would come back at once: it goes on for as long as it would go before the others.
+        if (own.spec.priority == Priority::kLatency)
+            a.turn_end = std::max(a.turn_end, system_[0] + static_cast<double>(p_.cycle_max));
         const double left = std::max(0.0, a.turn_end - a.vtime) * std::max(a.target, kLeastTarget);
         result.deadline = std::min(result.deadline, std::max(earliest, now + static_cast<Nanoseconds>(left)));
     } else {

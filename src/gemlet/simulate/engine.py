@@ -43,6 +43,7 @@ class Client:
     state: Literal["away", "idle", "waiting", "running", "parked"] = "away"
     plan: int = 0  # raised to make the events planned so far void
     begin: int = 0  # its work starts on the device: after the switch and the drain of the one before
+    behind: Client | None = None  # still holds the device as this one's turn begins
     granted: int = 0
     deadline: int = NEVER
     window: int = 0
@@ -205,8 +206,10 @@ class Engine:
         if self._last is not client:
             switch = self._device.switch
             self._handovers += 1
-        late = [other.until for other in self._clients if other is not client and other.state == "running"]
-        client.begin = max(self._free_at, self.now + self._device.reaction, *late) + switch
+        late = [other for other in self._clients if other is not client and other.state == "running"]
+        client.behind = max(late, key=lambda other: other.until, default=None)
+        until = client.behind.until if client.behind else 0
+        client.begin = max(self._free_at, self.now + self._device.reaction, until) + switch
         self._last = client
 
     def _plan(self, client: Client) -> None:
@@ -270,6 +273,11 @@ class Engine:
         done_by = begin + client.program.work_left
         self._work(client, begin + length)
         client.state = "idle"
+        for other in self._clients:
+            if other.behind is client and other.state == "running" and other.begin > end:
+                # It stopped sooner than was to be expected when the other took its token.
+                other.begin = max(end, self.now) + self._device.switch
+                self._plan(other)
         self.arbiter.stopped(client.number, reason, max(0, min(client.window, end - self.now)), self.now)
         self.at(end, lambda: self.arbiter.drained(client.number, end, end))
         if client.program.work_left:

@@ -116,6 +116,13 @@ def test_not_beside_who_wants_to_be_alone(scene):
     assert p.beside == 0
 
 
+def test_not_with_a_maximum(scene):
+    """Charged half of the time, it would run for all of it."""
+    p = Pair(scene, (0.9, 0.9), a={"max": 0.5})
+    p.run(1000)
+    assert p.beside == 0
+
+
 def test_a_third_gets_its_share(scene):
     p = Pair(scene, (0.9, 0.9))
     p.run(1000)

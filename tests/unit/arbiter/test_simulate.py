@@ -28,6 +28,17 @@ def test_the_examples_run(file, policy):
     assert 0.5 < report["busy"] < 1.001
 
 
+def test_a_service_beside_trainings():
+    """The example of README: nothing idles, the minima hold, and a request of 5 ms takes little more."""
+    result = CliRunner().invoke(command, [str(EXAMPLES[1]), "-o", "json"], catch_exceptions=False)
+    report = json.loads(result.output)
+    groups = {group["name"]: group for group in report["groups"]}
+    assert report["busy"] > 0.98
+    assert groups["train-a"]["used"] > 0.5
+    assert groups["train-b"]["used"] > 0.3
+    assert groups["service"]["latency_p50"] < 6  # ms
+
+
 def test_there_are_examples():
     assert len(EXAMPLES) == 2
 
