@@ -58,7 +58,7 @@ def _table(report: Report) -> str:
     return "\n".join([title, *lines])
 
 
-@click.command("simulate")
+@click.command("simulate", context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("workload", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "--serve",
