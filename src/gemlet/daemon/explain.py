@@ -21,11 +21,13 @@ NOTICEABLE = 0.03  # shares closer than this to each other are called the same
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """``lines`` for people, ``hint`` what could be done, or None."""
+    """``lines`` for people, ``hint`` what could be done, or None. ``schema`` numbers the shape."""
 
     group: str
     lines: tuple[str, ...]
     hint: str | None
+    simulated: bool = False
+    schema: int = 1
 
 
 def explain(status: Status, name: str) -> Explanation:
@@ -50,7 +52,7 @@ def explain(status: Status, name: str) -> Explanation:
     ]
     if hint and status.simulated:
         hint = _simulated(hint)
-    return Explanation(group=name, lines=tuple(lines), hint=hint)
+    return Explanation(group=name, lines=tuple(lines), hint=hint, simulated=status.simulated)
 
 
 def _promise(limits: GroupLimits) -> str:

@@ -50,7 +50,7 @@ class Report:
     groups: tuple[GroupReport, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {"schema": 1} | asdict(self)
 
 
 def percentile(values: Sequence[float], q: float) -> float | None:

@@ -23,6 +23,7 @@ def test_the_examples_run(file, policy):
     assert "simulated, virtual time" in result.output
     result = CliRunner().invoke(command, [str(file), "--policy", policy, "--duration", "3s", "-o", "json"])
     report = json.loads(result.output)
+    assert report["schema"] == 1
     assert report["simulated"] is True
     assert report["policy"] == policy
     assert 0.5 < report["busy"] < 1.001
