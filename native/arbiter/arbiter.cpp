@@ -21,9 +21,9 @@ constexpr Nanoseconds kNoticeable = 50'000;
 // How late the news may be that a client was faster than the order to take its parked token away.
 constexpr Nanoseconds kTakeRace = 1'000'000;
 constexpr double kFull = 1.0 + 1e-9;
-// A holder that nobody waited for says every few milliseconds what it has done, one with a partner ten times in this.
 // In its first turns a program loads modules, and its kernels are not yet known.
 constexpr unsigned kWarmUp = 2;
+// A holder that nobody waited for says every few milliseconds what it has done, one with a partner ten times in this.
 constexpr Nanoseconds kFreshNews = 1'000'000;
 
 void check(const GroupSpec& spec) {

@@ -4,15 +4,13 @@
 // Copies go through a bounded window: while some are under way, the memory of those that are done is given back (or
 // that of the next is made), so that the link is kept busy, and on the other side the next program's memory can come
 // in meanwhile.
-#include <pthread.h>
-#include <sys/prctl.h>
 #include <algorithm>
-#include <csignal>
 #include <deque>
 
 #include "client.h"
 #include "connection.h"
 #include "own_calls.h"
+#include "own_thread.h"
 #include "streams.h"
 #include "swap_space.h"
 #include "token.h"
@@ -381,11 +379,7 @@ uint64_t move(Mover& m) {
 
 void* work(void* argument) {
     Mover& m = *static_cast<Mover*>(argument);
-    pthread_setname_np(pthread_self(), "gemlet-mover");
-    prctl(PR_SET_TIMERSLACK, 1);
-    // For good: nothing this thread asks the driver may disturb a capture of the program's.
-    CUstreamCaptureMode relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
-    own().cuThreadExchangeStreamCaptureMode(&relaxed);
+    begin_own_thread("gemlet-mover");
     for (;;) {
         wire::ResidencyPage& page = *m.space.page.load(std::memory_order_acquire);
         const uint32_t order = page.order.load(std::memory_order_acquire);
@@ -407,16 +401,7 @@ void start_mover(SwapSpace& space) {
         delete mover;
         return;
     }
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's signals are the program's
-    pthread_attr_t attributes;
-    pthread_attr_init(&attributes);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_t thread;
-    if (pthread_create(&thread, &attributes, work, mover) != 0) slot.store(nullptr);  // tried again
-    pthread_attr_destroy(&attributes);
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (!start_own_thread(work, mover)) slot.store(nullptr);  // tried again
 }
 
 void forget_movers() {

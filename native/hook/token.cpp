@@ -1,9 +1,6 @@
 #include "token.h"
 
-#include <pthread.h>
-#include <sys/prctl.h>
 #include <algorithm>
-#include <csignal>
 #include <utility>
 
 #include "client.h"
@@ -11,6 +8,7 @@
 #include "connection.h"
 #include "futex.h"
 #include "own_calls.h"
+#include "own_thread.h"
 
 namespace gemlet::hook {
 
@@ -169,11 +167,7 @@ uint64_t watch_once(Device& device, Watch& watch) {
 
 void* watch(void* argument) {
     auto& device = *static_cast<Device*>(argument);
-    pthread_setname_np(pthread_self(), "gemlet");
-    prctl(PR_SET_TIMERSLACK, 1);
-    // For good: nothing this thread asks the driver may disturb a capture of the program's.
-    CUstreamCaptureMode relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
-    own().cuThreadExchangeStreamCaptureMode(&relaxed);
+    begin_own_thread("gemlet");
     Watch state;
     for (;;)
         if (uint64_t ns = watch_once(device, state)) sleep_ns(ns);
@@ -263,16 +257,7 @@ void check_deadline(Device& device, uint64_t inflight_ns, uint64_t ahead_ns) {
 
 void start_watcher(Device& device) {
     if (device.watched.exchange(true)) return;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's signals are the program's
-    pthread_attr_t attributes;
-    pthread_attr_init(&attributes);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_t thread;
-    if (pthread_create(&thread, &attributes, watch, &device) != 0) device.watched = false;
-    pthread_attr_destroy(&attributes);
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    if (!start_own_thread(watch, &device)) device.watched = false;
 }
 
 }  // namespace gemlet::hook
