@@ -7,10 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "arbiter/client.hpp"
-#include "arbiter/holds.hpp"
-#include "arbiter/pairs.hpp"
-#include "arbiter/policies/policy.hpp"
+#include "arbiter/arbiter_state.hpp"
 
 namespace gemlet::arbiter {
 namespace {
@@ -20,11 +17,6 @@ namespace {
 constexpr Nanoseconds kNoticeable = 50'000;
 // How late the news may be that a client was faster than the order to take its parked token away.
 constexpr Nanoseconds kTakeRace = 1'000'000;
-constexpr double kFull = 1.0 + 1e-9;
-// In its first turns a program loads modules, and its kernels are not yet known.
-constexpr unsigned kWarmUp = 2;
-// A holder that nobody waited for says every few milliseconds what it has done, one with a partner ten times in this.
-constexpr Nanoseconds kFreshNews = 1'000'000;
 
 void check(const GroupSpec& spec) {
     const auto refuse = [&](const char* why) { throw std::invalid_argument("group '" + spec.name + "': " + why); };
@@ -33,11 +25,6 @@ void check(const GroupSpec& spec) {
     if (spec.min > spec.max) refuse("min is above max");
     if (!(spec.weight > 0.0 && std::isfinite(spec.weight))) refuse("weight must be above 0");
     if (!(spec.sm > 0.0 && spec.sm <= 1.0)) refuse("sm must be above 0 and at most 1");
-}
-
-// Who is in a hurry is not slowed down by a neighbour.
-bool may_pair(const Group& g) {
-    return g.spec.priority != Priority::kLatency && g.spec.workload != Workload::kAlone && g.spec.max >= 1.0;
 }
 
 void check(const Parameters& p) {
@@ -59,74 +46,6 @@ void check(const Parameters& p) {
 }
 
 }  // namespace
-
-struct Arbiter::State {
-    State(const std::string& name, Parameters parameters)
-        : p(parameters),
-          policy(make_policy(name, parameters)),
-          holds(*policy),
-          pairs(parameters),
-          grace(policy->grace(parameters)) {}
-
-    Parameters p;
-    std::unique_ptr<Policy> policy;
-    Holds holds;
-    Pairs pairs;
-    Nanoseconds grace;
-    Nanoseconds clock = 0;
-    std::vector<std::unique_ptr<Members>> groups;  // by slot; null where one was removed
-    std::unordered_map<ClientId, std::unique_ptr<Client>> clients;
-    std::vector<Client*> parked;
-    GroupId last_group = 0;
-    std::vector<Action> actions;
-    bool demand_changed = false;
-    Client* idle = nullptr;  // just stopped for want of work: its token is parked unless somebody waits
-    uint64_t ignored = 0;
-    Groups everyone;                      // the groups there are, without gaps
-    Groups waiting, fitting, contenders;  // scratch, kept for their memory
-
-    // Every event runs begin(), its own change, settle().
-    Nanoseconds begin(Nanoseconds now);
-    void settle(Nanoseconds now);
-
-    void expire(Nanoseconds now);
-    void update_demand(Nanoseconds now);
-    void grant_while_possible(Nanoseconds now);
-    void grant(Members& group, Nanoseconds latest, Nanoseconds now);
-    Hold* partner_for(const Group& group);
-    bool grant_beside(Members& group, Nanoseconds now);
-    void measure(const Hold& hold, StopReason reason, Nanoseconds now);
-    Pairs::Member member(const Group& group, const Group& other) const;
-    void update_terms(Nanoseconds now);
-    void update_terms(Hold& hold, Nanoseconds now);
-    void park_or_not(Nanoseconds now);
-    void make_room(const Hold& hold, Nanoseconds now);
-    void take_parked(Client& client, uint64_t unparked_for, Nanoseconds now);
-    void take_back(Hold& hold, Nanoseconds now);
-    bool unpark(Client& client);  // whether it was parked
-    bool by_right(const Group& group, Nanoseconds now) const;
-    void keep_rights(const Group& group, Nanoseconds now);
-    void keep_partner(const Group& group, Nanoseconds now);
-    double parked_sm() const;
-
-    Hold& hold_for(Client& client, Nanoseconds now);
-    Nanoseconds believed(const Hold& hold, Nanoseconds drained) const;
-    Nanoseconds window_for(const Members& group, Nanoseconds deadline) const;
-    // A service that has had no request for long does not make its neighbours spin all night.
-    bool expects_requests(const Group& g) const {
-        return g.clients > 0 && (g.running || g.waiting > 0 || clock < g.busy_at + p.latency_quiet);
-    }
-    // No honest client has more in flight; what it claims beyond that would be time that others get for nothing.
-    Nanoseconds longest_tail() const { return std::max(p.grace, p.window_alone); }
-    void find_waiting();
-    void recount(Members& group);
-    void client_count_changed();
-    Client* next_of(Members& group) const;
-    double sm_of_next(const Group& group) const { return next_of(*groups[group.slot])->sm; }
-    Client* find(ClientId id);
-    Members* find_group(GroupId id);
-    std::string reason(const Members& group, Nanoseconds now) const;
-};
 
 // --- the course of an event --------------------------------------------------------------------------------------
 
@@ -215,142 +134,12 @@ void Arbiter::State::grant(Members& group, Nanoseconds latest, Nanoseconds now) 
     make_room(hold, now);
 }
 
-// --- side by side ------------------------------------------------------------------------------------------------
-
-Pairs::Member Arbiter::State::member(const Group& group, const Group& other) const {
-    const double mine = policy->target(group), both = mine + policy->target(other);
-    return {group.id, group.spec.workload, both > 0.0 ? mine / both : 0.5};
-}
-
-// The only holder, if both are clients of MPS.
-Hold* Arbiter::State::partner_for(const Group& group) {
-    Hold* only = nullptr;
-    for (Hold& hold : holds.all()) {
-        if (!hold.occupies()) continue;
-        if (only) return nullptr;
-        only = &hold;
-    }
-    const bool possible = only && only->client->mps && next_of(*groups[group.slot])->mps && !only->partner &&
-                          (only->told == Hold::Told::kTerms || only->told == Hold::Told::kTook) &&
-                          may_pair(*only->group) && may_pair(group);
-    return possible ? only : nullptr;
-}
-
-bool Arbiter::State::grant_beside(Members& group, Nanoseconds now) {
-    const Hold* partner = partner_for(group);
-    if (!partner) return false;
-    const Nanoseconds length =
-        pairs.together_for(member(*partner->group, group), member(group, *partner->group), now);
-    if (length <= 0) return false;
-    const uint64_t serial = partner->serial;
-    grant(group, now + length, now);
-    Hold& one = *holds.running(serial);
-    Hold& other = holds.all().back();
-    one.latest = std::min(one.latest, now + length);
-    one.partner = other.serial;
-    other.partner = one.serial;
-    for (Hold* hold : {&one, &other}) {
-        hold->partners.push_back(hold->partner);
-        hold->measuring = false;
-        hold->together_since = now + kFreshNews;
-    }
-    return true;
-}
-
-// A turn ends, so there is something to learn from it; but not from one that ended for want of work.
-void Arbiter::State::measure(const Hold& hold, StopReason reason, Nanoseconds now) {
-    const bool busy = reason == StopReason::kDeadline || reason == StopReason::kRevoked;
-    const auto rate = [&](const Hold& h, Nanoseconds since, Nanoseconds work) {
-        return static_cast<double>(h.client->work - work) /
-               static_cast<double>(std::max<Nanoseconds>(1, now - since));
-    };
-    if (!busy) return;
-    if (const Hold* other = holds.running(hold.partner)) {
-        if (!hold.measuring || !other->measuring || now - hold.together_since < p.pair_trial / 2) return;
-        pairs.ran_together(member(*hold.group, *other->group), rate(hold, hold.together_since, hold.together_work),
-                           member(*other->group, *hold.group),
-                           rate(*other, other->together_since, other->together_work), now);
-    } else if (++hold.client->turns > kWarmUp && hold.partners.empty() && hold.client->mps &&
-               now - hold.from >= p.quantum_min) {
-        pairs.ran_alone(hold.group->id, rate(hold, hold.from, hold.work));
-    }
-}
-
 Hold& Arbiter::State::hold_for(Client& client, Nanoseconds now) {
     Hold& hold = holds.start(&client, client.group, now);
     client.unparked_for = 0;
     recount(*client.group);
     policy->granted(hold.turn(), now);
     return hold;
-}
-
-// Takes parked tokens away until what runs and what is parked fit together. Who may interrupt this hold keeps its
-// own.
-void Arbiter::State::make_room(const Hold& hold, Nanoseconds now) {
-    for (Client* client : parked) client->by_right = policy->may_interrupt(*client->group, *hold.group, now);
-    const double occupied = holds.occupied();
-    for (size_t i = 0; i < parked.size() && occupied + parked_sm() > kFull;) {
-        Client& client = *parked[i];
-        if (client.by_right) {
-            ++i;
-            continue;
-        }
-        take_parked(client, hold.serial, now);
-    }
-}
-
-// Its spec is new: it may not be one for a neighbour any more.
-void Arbiter::State::keep_partner(const Group& group, Nanoseconds now) {
-    for (const Hold& hold : holds.all()) {
-        Hold* other = hold.group == &group && !may_pair(group) ? holds.running(hold.partner) : nullptr;
-        if (other) other->latest = now;
-    }
-}
-
-// Its spec is new: whose token is parked beside those who run may not be in the right any more.
-void Arbiter::State::keep_rights(const Group& group, Nanoseconds now) {
-    const auto all = parked;
-    for (Client* client : all) {
-        if (client->group == &group && client->by_right && !by_right(group, now))
-            take_parked(*client, holds.next_serial(), now);
-    }
-}
-
-void Arbiter::State::take_parked(Client& client, uint64_t unparked_for, Nanoseconds now) {
-    unpark(client);
-    client.unparked_for = unparked_for;
-    client.unparked_at = now;
-    actions.push_back({.kind = Action::Kind::kUnpark, .client = client.id});
-}
-
-// A grant that was given for a token which was taken at the same moment.
-void Arbiter::State::take_back(Hold& hold, Nanoseconds now) {
-    Client& client = *hold.client;
-    actions.push_back({Action::Kind::kRevoke, client.id, now, hold.window, true});
-    policy->stopped(hold.turn(), StopReason::kRevoked, now);
-    holds.stop(hold, 0, now);
-    holds.finish(*holds.newest(&client), now, now);
-    client.waiting = true;
-    recount(*client.group);
-}
-
-// Whether a parked client of `group` may interrupt all who run.
-bool Arbiter::State::by_right(const Group& group, Nanoseconds now) const {
-    const auto& all = holds.all();
-    return std::all_of(all.begin(), all.end(), [&](const Hold& hold) {
-        return !hold.occupies() || policy->may_interrupt(group, *hold.group, now);
-    });
-}
-
-bool Arbiter::State::unpark(Client& client) {
-    return std::erase(parked, &client) > 0;
-}
-
-// Of those that hold theirs by right nothing is reserved: they will overlap with a holder, who stops.
-double Arbiter::State::parked_sm() const {
-    double sum = 0.0;
-    for (const Client* client : parked) sum += client->by_right ? 0.0 : client->sm;
-    return sum;
 }
 
 void Arbiter::State::update_terms(Nanoseconds now) {
@@ -393,18 +182,6 @@ void Arbiter::State::update_terms(Hold& hold, Nanoseconds now) {
     hold.told_beside = beside;
     hold.told = kind == Action::Kind::kRevoke ? Hold::Told::kRevoked : Hold::Told::kTerms;
     actions.push_back({kind, hold.client->id, hold.deadline, hold.window, hold.contended, beside});
-}
-
-void Arbiter::State::park_or_not(Nanoseconds now) {
-    Client* client = std::exchange(idle, nullptr);
-    if (!client || client->waiting || holds.running(client) || !policy->may_park(*client->group, now)) return;
-    client->by_right = false;
-    if (holds.occupied() + parked_sm() + client->sm > kFull) {
-        client->by_right = by_right(*client->group, now);
-        if (!client->by_right || holds.occupied() == 0.0) return;
-    }
-    parked.push_back(client);
-    actions.push_back({.kind = Action::Kind::kPark, .client = client->id});
 }
 
 // The next holder's first work may arrive while this one's tail still runs, just as the hardware's slice ends: then
