@@ -22,12 +22,14 @@ SPLITS = ((75, 25), (50, 50), (90, 10))
 BURST = ["burst", "--kernel-us", "100", "--batch", "10", "--rate", "500"]  # 1 ms, 500 times a second
 DEMAND = 0.5  # of the device: what BURST asks for
 LATENCY = ["latency", "--kernel-us", "200", "--rate", "100"]
+WINDOWS_US = (8000, 2000, 400, 40)
+CYCLES_MS = (20, 40, 100)
 CHANGES = 5  # each at another moment of a cycle
 
 
 class SharesBench(Bench):
     name: ClassVar[str] = "shares"
-    scenarios: ClassVar[list[str]] = ["mps", "bursts", "limit", "swap", "charges"]
+    scenarios: ClassVar[list[str]] = ["mps", "costs", "bursts", "limit", "swap", "charges"]
 
     def mps(self) -> None:
         """Two clients take turns under MPS: of kernels that take every thread slot, and half of them.
@@ -56,6 +58,31 @@ class SharesBench(Bench):
                 note = " / ".join(f"{s:.3f}" for s in got)
                 self.report.add(f"{label}: total", sum(got), ">= 0.995", note=note)
                 self.report.add(f"{label}: worst 1 s window", max(errors), "-" if side_by_side else "<= 0.01")
+
+    def costs(self) -> None:
+        """What a total below 1 is made of: MPS itself, the bound on work in flight, hand-overs by their number."""
+        config = "100us, full"
+        rate = self.rate(config)
+        with self.machine.under_mps():
+            (native,) = self.machine.run([Client(self.work(config))], None, self.length)
+            note = "one program, without gemlet / without MPS"
+            self.report.add("MPS itself", native.work_between(0, self.length) / (self.length * rate), "-", note=note)
+            for window in WINDOWS_US:
+                with Sharing(self.machine, window_alone=window * 1000) as sharing:
+                    (a,) = self.machine.run([Client(self.work(config), "a")], sharing, self.length)
+                alone = a.work_between(0, self.length) / (self.length * rate)
+                self.report.add(f"MPS, one program, {window} us in flight: total", alone, "-")
+            for cycle in CYCLES_MS:
+                with Sharing(self.machine, cycle_min=cycle * 1_000_000) as sharing:
+                    clients = []
+                    for name in "ab":
+                        sharing.group(name, min=0.5, workload="alone")
+                        clients.append(Client(self.work(config), name))
+                    self.machine.run(clients, sharing, self.length)
+                total = sum(c.work_between(0, self.length) for c in clients) / (self.length * rate)
+                lost = (1 - total) * cycle * 1000 / 2
+                note = f"{lost:.0f} us a hand-over if that were all"
+                self.report.add(f"MPS, 50/50 with a cycle of {cycle} ms: total", total, "-", note=note)
 
     def bursts(self) -> None:
         """1 ms bursts 500 times a second, so half of the device, beside batches of 10 ms.
