@@ -7,6 +7,7 @@ On the simulated machine it checks the mechanism, and says so; it measures no GP
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import sys
 from pathlib import Path
@@ -29,7 +30,7 @@ CHANGES = 5  # each at another moment of a cycle
 
 class SharesBench(Bench):
     name: ClassVar[str] = "shares"
-    scenarios: ClassVar[list[str]] = ["mps", "costs", "bursts", "limit", "swap", "charges"]
+    scenarios: ClassVar[list[str]] = ["mps", "costs", "launches", "bursts", "limit", "swap", "charges"]
 
     def mps(self) -> None:
         """Two clients take turns under MPS: of kernels that take every thread slot, and half of them.
@@ -83,6 +84,27 @@ class SharesBench(Bench):
                 lost = (1 - total) * cycle * 1000 / 2
                 note = f"{lost:.0f} us a hand-over if that were all"
                 self.report.add(f"MPS, 50/50 with a cycle of {cycle} ms: total", total, "-", note=note)
+
+    def launches(self) -> None:
+        """Programs bound by their launches leave gaps, which another one fills; so most of eager PyTorch is."""
+        for config in ("20us, gaps of 40us", "100us, gaps of 50us"):
+            rate = self.rate(config)
+            totals = {}
+            for way in ("time slicing", "gemlet"):
+                with contextlib.ExitStack() as stack:
+                    sharing = None
+                    if way == "gemlet":
+                        sharing = stack.enter_context(Sharing(self.machine))
+                        for name in "ab":
+                            sharing.group(name)
+                    clients = [Client(self.work(config), name) for name in "ab"]
+                    self.machine.run(clients, sharing, self.length)
+                got = [c.work_between(1, self.length) / ((self.length - 1) * rate) for c in clients]
+                totals[way] = sum(got)
+                note = " / ".join(f"{share:.3f}" for share in got)
+                self.report.add(f"two programs of {config}, {way}: total", totals[way], "-", note=note)
+            better = totals["gemlet"] / totals["time slicing"]
+            self.report.add(f"two programs of {config}: gemlet / time slicing", better, ">= 0.97")
 
     def bursts(self) -> None:
         """1 ms bursts 500 times a second, so half of the device, beside batches of 10 ms.

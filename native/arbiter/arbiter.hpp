@@ -82,6 +82,7 @@ struct Action {
     Nanoseconds window = 0;         // kGrant, kUpdate, kRevoke
     bool contended = false;  // kGrant, kUpdate, kRevoke: somebody waits, so an idle holder gives the token back
     bool beside = false;     // ... and another runs beside it, whose fraction does not fit with its own
+    bool patient = false;    // ... and a pause of its host does not end its turn
 };
 
 struct GroupUsage {
@@ -98,6 +99,12 @@ struct PairUsage {
     GroupId a, b;
     PairState state;
     double speed_a, speed_b;
+};
+
+// A client's looks at its queue while it launches: those that found all earlier work done, so that the device had
+// waited for the launch, and all.
+struct Looks {
+    uint64_t all = 0, dry = 0;
 };
 
 // Events that make no sense (unknown ids, a stop without a grant, a second want) are ignored and counted: they come
@@ -122,8 +129,9 @@ class Arbiter {
     void stopped(ClientId client, StopReason reason, Nanoseconds tail, Nanoseconds now);
     void drained(ClientId client, Nanoseconds at, Nanoseconds now);
 
-    // The work `client` has completed so far, ns as on an idle device. Before stopped() and tick(), of all who run.
-    void progress(ClientId client, Nanoseconds work);
+    // The work `client` has completed so far, ns as on an idle device, and its looks so far. Before stopped() and
+    // tick(), of all who run.
+    void progress(ClientId client, Nanoseconds work, Looks looks = {});
 
     Nanoseconds next_event() const;  // when tick() is due, kNever if not
     void tick(Nanoseconds now);

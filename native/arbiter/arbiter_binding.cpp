@@ -140,7 +140,12 @@ void bind_arbiter(nb::module_& m) {
             },
             "client"_a, "reason"_a, "tail"_a, "now"_a)
         .def("drained", &Arbiter::drained, "client"_a, "at"_a, "now"_a)
-        .def("progress", &Arbiter::progress, "client"_a, "work"_a)
+        .def(
+            "progress",
+            [](Arbiter& self, ClientId client, Nanoseconds work, uint64_t looks, uint64_t dry) {
+                self.progress(client, work, {looks, dry});
+            },
+            "client"_a, "work"_a, "looks"_a = 0, "dry"_a = 0)
         .def("pairs", pairs)
         .def("next_event", &Arbiter::next_event)
         .def("tick", &Arbiter::tick, "now"_a)

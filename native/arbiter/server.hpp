@@ -159,7 +159,8 @@ class Server {
     // grants.cpp
     void apply(Device& device, Nanoseconds now);
     void grant(Attachment& attachment, const Action& action);
-    static void read_progress(Device& device);
+    static void read_progress(Device& device, const Attachment& attachment);
+    static void read_progress(Device& device);  // of all who hold the token
 
     // groups.cpp
     Device& device_for(const Uuid& uuid, int index);

@@ -77,7 +77,7 @@ void Pacer::reap() {
         bool behind = std::find(running, running + n_running, mark->stream) != running + n_running;
         if (!behind && own().cuEventQuery(mark->event) != CUDA_ERROR_NOT_READY) {
             give_event(mark->context, false, mark->event);
-            completed_ns_ += mark->nanoseconds;
+            progress_.work_ns += mark->nanoseconds;
             mark = marks_.erase(mark);
             running_since_ = now;
             continue;
@@ -116,6 +116,8 @@ void Pacer::learn() {
 
 uint64_t Pacer::mark(Stream& stream, uint64_t window_ns) {
     std::unique_lock lock(mutex_);
+    ++progress_.looks;
+    if (marks_.empty() || own().cuEventQuery(marks_.back().event) != CUDA_ERROR_NOT_READY) ++progress_.dry;
     record(stream);
     reap();
     learn();
@@ -258,9 +260,9 @@ std::vector<CUcontext> Pacer::contexts() {
     return all;
 }
 
-uint64_t Pacer::completed() {
+Pacer::Progress Pacer::progress() {
     std::lock_guard lock(mutex_);
-    return completed_ns_;
+    return progress_;
 }
 
 uint64_t Pacer::launches() {

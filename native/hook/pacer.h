@@ -66,8 +66,14 @@ class Pacer {
     // Without waiting: records what is unmarked (unless somebody captures), drops what is complete. For the watcher.
     uint64_t poll();
 
-    uint64_t launches();   // so far, on all streams
-    uint64_t completed();  // work so far, ns: what the launches were estimated to take, which is exclusive time
+    uint64_t launches();  // so far, on all streams
+
+    // So far. Work is what the launches were estimated to take, which is exclusive time. Looks are those at the queue
+    // while launching; dry ones found that the device had nothing left of before.
+    struct Progress {
+        uint64_t work_ns = 0, looks = 0, dry = 0;
+    };
+    Progress progress();
 
     // Nothing was completed for much longer than the running unit should take: it waits for the host, maybe for a
     // thread that waits for the token.
@@ -123,7 +129,7 @@ class Pacer {
     };
     std::vector<Pool> pools_;
     uint64_t past_launches_ = 0;  // on streams that are gone
-    uint64_t completed_ns_ = 0;
+    Progress progress_;
     uint64_t running_since_ = 0;  // when the oldest mark began to run, as far as was seen
     std::atomic<uint64_t> inflight_{0};
 };
