@@ -297,6 +297,10 @@ class Sharing:
         """Seconds charged so far, by group."""
         return {g["name"]: g["used_ns"] / 1e9 for d in self.server.snapshot()["devices"] for g in d["groups"]}
 
+    def pairs(self) -> list[dict[str, Any]]:
+        """What was found out about groups side by side."""
+        return [pair for d in self.server.snapshot()["devices"] for pair in d["pairs"]]
+
     def close(self) -> None:
         self.server.stop()
 

@@ -136,8 +136,8 @@ struct alignas(64) ClientPage {
     // Second cache line: written by the client.
     alignas(64) std::atomic<uint64_t> launches;  // submissions so far
     std::atomic<uint64_t> work_ns;               // completed work, as long as it would take on an idle device
-    std::atomic<uint64_t> marks;                 // looks at the queue while launching ...
-    std::atomic<uint64_t> dry;  // ... that found all earlier work done: the device waited for launches
+    std::atomic<uint64_t> looks;                 // at its queues, now and then while it holds the token ...
+    std::atomic<uint64_t> dry;                   // ... that found them empty: the device waited for a launch
     uint64_t reserved1[4];
 };
 

@@ -101,8 +101,8 @@ struct PairUsage {
     double speed_a, speed_b;
 };
 
-// A client's looks at its queue while it launches: those that found all earlier work done, so that the device had
-// waited for the launch, and all.
+// A client's looks at its queues while it holds the token, and those that found them empty: the part of its time in
+// which the device waits for its next launch.
 struct Looks {
     uint64_t all = 0, dry = 0;
 };

@@ -33,7 +33,7 @@ bool change(Attachment& a, TokenState from, TokenState to) {
 void Server::read_progress(Device& device, const Attachment& a) {
     constexpr auto relaxed = std::memory_order_relaxed;
     device.arbiter->progress(a.id, Nanoseconds(a.page->work_ns.load(relaxed)),
-                             {a.page->marks.load(relaxed), a.page->dry.load(relaxed)});
+                             {a.page->looks.load(relaxed), a.page->dry.load(relaxed)});
 }
 
 void Server::read_progress(Device& device) {

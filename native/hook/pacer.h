@@ -68,8 +68,8 @@ class Pacer {
 
     uint64_t launches();  // so far, on all streams
 
-    // So far. Work is what the launches were estimated to take, which is exclusive time. Looks are those at the queue
-    // while launching; dry ones found that the device had nothing left of before.
+    // So far. Work is what the launches were estimated to take, which is exclusive time. Looks are those of poll() at
+    // moments that have nothing to do with the launches; dry ones found nothing left to run.
     struct Progress {
         uint64_t work_ns = 0, looks = 0, dry = 0;
     };
@@ -109,6 +109,7 @@ class Pacer {
     CUevent take_event(CUcontext context, bool timing);
     void give_event(CUcontext context, bool timing, CUevent event);
     void record(Stream& stream);
+    static bool dry(const Stream& stream);  // nothing left to run, marked or not
     // Of work that nobody can mark now: its thread waits for the token itself or is gone, or somebody captures. It is
     // taken to run as estimated. If it counted for ever, a stop would never be told and its thread would never go on.
     static uint64_t left_unmarked(Stream& stream, uint64_t now);

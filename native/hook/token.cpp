@@ -73,7 +73,7 @@ struct Watch {
 void tell_progress(Device& device, wire::ClientPage& page) {
     const Pacer::Progress progress = device.pacer.progress();
     page.work_ns.store(progress.work_ns, std::memory_order_relaxed);
-    page.marks.store(progress.looks, std::memory_order_relaxed);
+    page.looks.store(progress.looks, std::memory_order_relaxed);
     page.dry.store(progress.dry, std::memory_order_relaxed);
 }
 
