@@ -198,14 +198,14 @@ Nanoseconds Arbiter::State::believed(const Hold& hold, Nanoseconds drained) cons
 // --- look-ups ----------------------------------------------------------------------------------------------------
 
 Nanoseconds Arbiter::State::window_for(const Members& group, Nanoseconds deadline) const {
-    size_t others = clients.size() - group.clients;
-    if (group.clients > 1) ++others;
-    if (others == 0 && deadline == kNever) return p.window_alone;
+    bool quiet = deadline == kNever && group.clients < 2;
     for (const Group* g : everyone) {
+        if (g == &group || g->clients == 0 || pairs.together(g->id, group.id)) continue;
         const bool comes = g->spec.priority == Priority::kLatency && g->spec.max > 0.0 && expects_requests(*g);
-        if (g != &group && comes && !pairs.together(g->id, group.id)) return p.window_latency;
+        if (comes) return p.window_latency;
+        quiet = quiet && !g->running && g->waiting == 0 && clock >= g->busy_at + p.quiet;
     }
-    return p.window_shared;
+    return quiet ? p.window_alone : p.window_shared;
 }
 
 void Arbiter::State::find_waiting() {
@@ -495,6 +495,7 @@ Nanoseconds Arbiter::next_event() const {
     for (const Group* g : s.everyone) {
         if (g->running || g->waiting > 0) continue;
         consider(g->lingers_until);
+        if (g->clients > 0) consider(g->busy_at + s.p.quiet);
         if (g->spec.priority == Priority::kLatency && g->clients > 0) consider(g->busy_at + s.p.latency_quiet);
     }
     s.find_waiting();

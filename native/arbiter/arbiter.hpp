@@ -53,7 +53,8 @@ struct Parameters {
     Nanoseconds window_latency = 40'000;    // in-flight bounds, by situation
     Nanoseconds latency_quiet = 10'000'000'000;  // ... and after so long without a request the shared one holds again
     Nanoseconds window_shared = 400'000;
-    Nanoseconds window_alone = 8'000'000;
+    Nanoseconds window_alone = 8'000'000;  // ... also beside those who had nothing to do for `quiet`
+    Nanoseconds quiet = 1'000'000'000;
     // Two groups under MPS whose fractions do not fit together (pairs.hpp): how long a trial side by side and, if it
     // went well, a turn side by side is; what both together must gain; when to try again (up to 30 times later), and
     // to measure anew.

@@ -104,9 +104,9 @@ Parameters parameters_from(const nb::kwargs& given) {
             read(key, value, "hardware_turn", p.hardware_turn) || read(key, value, "debt_max", p.debt_max) ||
             read(key, value, "window_latency", p.window_latency) ||
             read(key, value, "window_shared", p.window_shared) || read(key, value, "window_alone", p.window_alone) ||
-            read(key, value, "pair_trial", p.pair_trial) || read(key, value, "pair_turn", p.pair_turn) ||
-            read(key, value, "pair_gain", p.pair_gain) || read(key, value, "pair_again", p.pair_again) ||
-            read(key, value, "pair_refresh", p.pair_refresh) ||
+            read(key, value, "quiet", p.quiet) || read(key, value, "pair_trial", p.pair_trial) ||
+            read(key, value, "pair_turn", p.pair_turn) || read(key, value, "pair_gain", p.pair_gain) ||
+            read(key, value, "pair_again", p.pair_again) || read(key, value, "pair_refresh", p.pair_refresh) ||
             read(key, value, "gemini_base_quota", p.gemini_base_quota) ||
             read(key, value, "gemini_min_quota", p.gemini_min_quota) ||
             read(key, value, "gemini_window", p.gemini_window);

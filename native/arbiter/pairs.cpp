@@ -6,16 +6,20 @@ namespace gemlet::arbiter {
 namespace {
 
 constexpr unsigned kTurnsAlone = 3;  // of each, before their speed alone is believed
-constexpr unsigned kTrials = 10;     // that may end before enough was seen, because one had nothing more to do
+constexpr unsigned kTrials = 100;    // that may end before enough was seen, because one had nothing more to do
 constexpr double kSlack = 0.97;      // of the share in turns: what measuring is off by
 constexpr double kUnhurt = 0.95;     // who is hurried keeps at least so much of its speed
+constexpr double kHurt = 0.8;        // ... and less than this is believed at once
+constexpr int64_t kRequests = 4;     // its trial is so many times as long
 
 }  // namespace
 
 double Pairs::Alone::rate() const {
+    if (turns < kTurnsAlone) return 0.0;
     auto sorted = rates;
-    std::sort(sorted.begin(), sorted.end());
-    return turns >= sorted.size() ? sorted[1] : 0.0;
+    const auto end = sorted.begin() + std::min<std::ptrdiff_t>(turns, std::ssize(sorted));
+    std::sort(sorted.begin(), end);
+    return sorted[static_cast<size_t>(end - sorted.begin()) / 2];
 }
 
 Pairs::Pair& Pairs::pair_of(const Member& a, const Member& b, Nanoseconds now) {
@@ -76,7 +80,8 @@ void Pairs::ran_together(const Member& a, Done done_a, const Member& b, Done don
     const auto add = [](Done& sum, Done more) { sum = {sum.work + more.work, sum.time + more.time}; };
     add(pair.done_a, done_a);
     add(pair.done_b, done_b);
-    if (std::min(pair.done_a.time, pair.done_b.time) < p_.pair_trial / 2) return;
+    const Nanoseconds seen = std::min(pair.done_a.time, pair.done_b.time);
+    if (seen < p_.pair_trial / 2) return;
     const auto speed = [&](GroupId group, Done done) {
         const double alone = alone_[group].rate();
         const double rate = static_cast<double>(done.work) / static_cast<double>(done.time);
@@ -84,6 +89,9 @@ void Pairs::ran_together(const Member& a, Done done_a, const Member& b, Done don
     };
     pair.speed_a = speed(a.group, pair.done_a);
     pair.speed_b = speed(b.group, pair.done_b);
+    // Requests differ, so it takes more of them to tell; unless it is clear that they suffer.
+    const bool clear = (a.hurried && pair.speed_a < kHurt) || (b.hurried && pair.speed_b < kHurt);
+    if ((a.hurried || b.hurried) && !clear && seen < kRequests * p_.pair_trial) return;
     pair.done_a = pair.done_b = {0, 0};
     // Side by side must be better for both than taking turns, or somebody's minimum would pay for the other's gain.
     const bool good = pair.speed_a + pair.speed_b >= p_.pair_gain && pair.speed_a >= kSlack * a.share &&

@@ -47,7 +47,7 @@ class Pairs {
 
   private:
     struct Alone {
-        std::array<double, 3> rates{};  // of the last turns
+        std::array<double, 8> rates{};  // of the last turns
         unsigned turns = 0;
         double rate() const;  // their median; 0 before the third
     };

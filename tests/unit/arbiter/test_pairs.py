@@ -125,7 +125,7 @@ def test_without_mps_not_beside_one_that_keeps_the_device_busy(scene):
 def test_not_beside_who_is_in_a_hurry_and_would_be_slowed_down(scene):
     p = Pair(scene, (0.9, 1.0), a={"priority": "latency"})
     p.run(1000)
-    assert p.beside < 100  # a trial
+    assert p.beside < 200  # a trial
 
 
 class Requests:
@@ -192,9 +192,17 @@ def test_requests_beside_one_that_leaves_gaps(scene):
     assert (r.work[B] - before[0]) / (r.s.ms - before[1]) > 0.9
 
 
+def test_requests_that_clearly_suffer_are_left_alone_at_once(scene):
+    r = Requests(scene, (0.5, 0.9), dry=0.7)
+    r.run(12)
+    before = r.beside
+    r.run(20)
+    assert r.beside == before
+
+
 def test_requests_that_a_neighbour_would_slow_down_have_the_device_alone(scene):
     r = Requests(scene, (0.9, 0.9), dry=0.7)
-    r.run(20)
+    r.run(45)  # a trial, as requests differ, takes some time
     before = r.beside
     r.run(20)
     assert r.beside == before
@@ -204,7 +212,7 @@ def test_a_neighbour_with_whom_requests_go_well_need_not_submit_at_the_last_mome
     r = Requests(scene, (1.0, 0.9), dry=0.7)
     r.run(3)
     assert r.s.holders[B]["window"] == 40_000
-    r.run(20)
+    r.run(40)
     assert r.s.holders[B]["window"] == 400_000
 
 
