@@ -44,7 +44,7 @@ nb::list take_actions(Arbiter& self) {
     nb::list result;
     for (const Action& a : self.take_actions()) {
         result.append(nb::make_tuple(kKinds[static_cast<size_t>(a.kind)], a.client, a.deadline, a.window, a.contended,
-                                     a.beside));
+                                     a.beside, a.patient));
     }
     return result;
 }

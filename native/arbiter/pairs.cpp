@@ -6,6 +6,7 @@ namespace gemlet::arbiter {
 namespace {
 
 constexpr unsigned kTurnsAlone = 3;  // of each, before their speed alone is believed
+constexpr unsigned kTooShort = 5;    // turns in a row, and a group is left alone: waiting for it costs
 constexpr unsigned kTrials = 100;    // that may end before enough was seen, because one had nothing more to do
 constexpr double kSlack = 0.97;      // of the share in turns: what measuring is off by
 constexpr double kUnhurt = 0.95;     // who is hurried keeps at least so much of its speed
@@ -68,8 +69,18 @@ void Pairs::wait(Pair& pair, const Key& key, Nanoseconds now) {
     become(pair, PairState::kApart, key, now);
 }
 
+void Pairs::ran_short(GroupId group, Nanoseconds now) {
+    Alone& alone = alone_[group];
+    if (++alone.too_short < kTooShort) return;
+    alone.too_short = 0;
+    for (auto& [key, pair] : pairs_) {
+        if (pair.state == PairState::kUnknown && (key.first == group || key.second == group)) wait(pair, key, now);
+    }
+}
+
 void Pairs::ran_alone(GroupId group, double rate) {
     Alone& alone = alone_[group];
+    alone.too_short = 0;
     alone.rates[alone.turns++ % alone.rates.size()] = rate;
 }
 

@@ -37,6 +37,8 @@ class Pairs {
     Nanoseconds together_for(const Member& a, const Member& b, Nanoseconds now);
 
     void ran_alone(GroupId group, double rate);
+    // A turn alone too short to tell; who only has such ones is not asked for ever.
+    void ran_short(GroupId group, Nanoseconds now);
     // Judges as soon as it has seen enough of them.
     void ran_together(const Member& a, Done done_a, const Member& b, Done done_b, Nanoseconds now);
     bool curious(GroupId group) const;          // its next turns alone will be compared with others
@@ -47,9 +49,9 @@ class Pairs {
 
   private:
     struct Alone {
-        std::array<double, 8> rates{};  // of the last turns
-        unsigned turns = 0;
-        double rate() const;  // their median; 0 before the third
+        std::array<double, 8> rates{};      // of the last turns
+        unsigned turns = 0, too_short = 0;  // ... and in a row since the last of these
+        double rate() const;                // their median; 0 before the third
     };
     struct Pair {
         PairState state = PairState::kUnknown;

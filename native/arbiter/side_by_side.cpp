@@ -105,7 +105,9 @@ void Arbiter::State::measure(const Hold& hold, StopReason reason, Nanoseconds no
     const bool request = reason == StopReason::kIdle && hurried(*hold.group);
     const bool busy = reason == StopReason::kDeadline || reason == StopReason::kRevoked;
     if (!busy && !request) {
-        if (reason == StopReason::kIdle) look(*hold.client, hold.partners.empty());
+        if (reason != StopReason::kIdle) return;
+        look(*hold.client, hold.partners.empty());
+        if (hold.patient && hold.partners.empty()) pairs.ran_short(hold.group->id, now);
         return;
     }
     const Nanoseconds end = request ? now - (hold.patient ? kPatientFor : kIdleFor) : now;
@@ -121,7 +123,10 @@ void Arbiter::State::measure(const Hold& hold, StopReason reason, Nanoseconds no
     }
     ++hold.client->turns;
     look(*hold.client, hold.partners.empty());
-    if (hold.client->turns > kWarmUp && hold.partners.empty() && end - hold.from >= p.quantum_min)
+    if (hold.client->turns <= kWarmUp || !hold.partners.empty()) return;
+    if (end - hold.from < p.quantum_min)
+        pairs.ran_short(hold.group->id, now);
+    else
         pairs.ran_alone(hold.group->id, static_cast<double>(hold.client->work - hold.work) /
                                             static_cast<double>(std::max<Nanoseconds>(1, end - hold.from)));
 }

@@ -131,8 +131,10 @@ def test_not_beside_who_is_in_a_hurry_and_would_be_slowed_down(scene):
 class Requests:
     """A latency client with requests of 6 ms every 20 ms, beside one that is always busy."""
 
-    def __init__(self, scene, speeds, *, dry, mps=False, busy="best-effort"):
+    def __init__(self, scene, speeds, *, dry, mps=False, busy="best-effort", length=6.0):
         self.s = scene()
+        self.length = length
+        self.patience = 0.0  # ms for which it had nothing to do before it said so
         self.speeds = dict(zip((A, B), speeds, strict=True))
         self.dry = dry
         self.work = {A: 0.0, B: 0.0}
@@ -155,9 +157,12 @@ class Requests:
         else:
             s.want(A)
         begun = self.work[A]
-        while self.work[A] < begun + 6:
+        while self.work[A] < begun + self.length:
             self.pass_time(s.ms + 0.1)
-        s.to(s.ms + 0.1)  # so long it has nothing to do before it says so
+        self.patience = 2.0 if s.holders[A].get("patient") else 0.1
+        done = self.work[A]
+        self.pass_time(s.ms + self.patience)
+        self.work[A] = done
         s.stop(A, "idle")
 
     def pass_time(self, until, step=0.1):
@@ -198,6 +203,18 @@ def test_requests_that_clearly_suffer_are_left_alone_at_once(scene):
     before = r.beside
     r.run(20)
     assert r.beside == before
+
+
+def test_nobody_waits_for_more_of_short_requests(scene):
+    """They are too short to tell whether a neighbour slows them down, and the device idles while they might go on."""
+    r = Requests(scene, (1.0, 0.9), dry=0.7, mps=True, length=0.2)
+    r.run(12)
+    idle = 0.0
+    for _ in range(20):
+        r.request()
+        idle += r.patience
+        r.pass_time(r.s.ms + 10)
+    assert idle == pytest.approx(20 * 0.1)
 
 
 def test_requests_that_a_neighbour_would_slow_down_have_the_device_alone(scene):
