@@ -55,6 +55,7 @@ def _running(
                 answer = daemon.call("environment", group=group, mps=mps, pipe_directory=own)
         except DaemonUnreachable:
             continue
+        environment.check_version(answer, simulated=endpoint.kind == "simulated")
         if group not in known:
             click.echo(f"note: the daemon has no group {group}; its programs will run without limits", err=True)
         if not answer["sm_in_force"]:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
-from gemlet.cli import environment, options
+from gemlet.cli import environment, options, words
 from gemlet.config.share import format_share
 from gemlet.config.size import format_size
 from gemlet.daemon import address, autostart
@@ -90,12 +90,15 @@ def command(
             mps=not no_mps,
             pipe_directory=environment.own_pipe_directory(base),
         )
+    environment.check_version(joined, simulated=joined["simulated"])
+    for remark in joined["warnings"]:
+        words.warning(remark["message"], remark["hint"])
     membership = environment.Membership(
         group=joined["group"],
         socket=joined["socket"],
         strict=strict,
         machine=joined["machine"],
-        mps=joined.get("environment", {}),  # a daemon of an older version has none
+        mps=joined["environment"],
     )
     if not quiet:
         click.echo(granted_line(joined, device), err=True)

@@ -8,6 +8,7 @@ import msgspec
 
 from gemlet.config.share import format_share
 from gemlet.config.size import format_size
+from gemlet.daemon.protocol import EXPLAIN_SCHEMA
 from gemlet.errors import Refused
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[str, ...]
     hint: str | None
     simulated: bool = False
-    schema: int = 1
+    schema: int = EXPLAIN_SCHEMA
 
 
 def explain(status: Status, name: str) -> Explanation:
