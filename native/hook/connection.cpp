@@ -160,6 +160,8 @@ bool receive(int fd, wire::Message& m, int* descriptors, size_t wanted, size_t& 
 
 template <class T>
 T* map(int fd, int protection) {
+    struct stat s;
+    if (fstat(fd, &s) != 0 || s.st_size < off_t(sizeof(T))) return nullptr;  // or touching it would be SIGBUS
     void* p = mmap(nullptr, sizeof(T), protection, MAP_SHARED, fd, 0);
     return p == MAP_FAILED ? nullptr : static_cast<T*>(p);
 }
@@ -242,7 +244,7 @@ bool connect_daemon() {
     size_t none;
     if (::send(fd.get(), &hello, sizeof hello, MSG_NOSIGNAL) != ssize_t(sizeof hello) ||
         !receive(fd.get(), answer, nullptr, 0, none) || answer.header.type != wire::MessageType::kWelcome) {
-        say_once(Topic::kDaemon,
+        say_once(Topic::kVersion,
                  "the daemon at %s is of another version of gemlet than this program's hook (%u): %s\n"
                  "  hint: end it with `gemlet stop%s`, then start the program again with `gemlet run%s -- ...`",
                  d.socket, unsigned(wire::kWireVersion),

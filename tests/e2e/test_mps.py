@@ -242,12 +242,20 @@ def test_env_and_nested_runs(started):
     ],
 )
 def test_a_control_program_that_does_not_work(gemlet, variables, words, hint):
+    assert gemlet("run", "-q", "--simulate", "--", "true", **variables).returncode == 0
     done = gemlet("mps", "start", "--simulate", **variables)
     assert done.returncode == 125
     assert words in done.stderr
     assert hint in done.stderr
     assert mps(gemlet)["state"] == "off"
     assert gemlet("run", "--simulate", "--", "true").returncode == 0
+
+
+def test_a_start_that_fails_leaves_no_daemon(gemlet):
+    done = gemlet("mps", "start", "--simulate", GEMLET_MPS_CONTROL="/nonexistent/control")
+    assert done.returncode == 125
+    assert "no daemon at" in gemlet("status", "--simulate").stderr
+    assert not (gemlet.directory / "sim" / "api.sock").exists()
 
 
 def test_without_a_daemon(gemlet):
