@@ -201,12 +201,12 @@ def test_stop_lets_programs_run_on(gemlet):
     assert "done" in out
 
 
-def test_strict_fails_without_a_daemon(gemlet):
-    program = gemlet.start("run", "--simulate", "--strict", "--", sys.executable, "-c", SPIN, "15")
+def test_strict_does_not_run_on_without_a_daemon(gemlet):
+    program = gemlet.start("run", "-q", "--simulate", "--strict", "--", sys.executable, "-c", SPIN, "15")
     assert program.stdout.readline() == "ready\n", program.stderr.read()
     assert gemlet("stop", "--simulate").returncode == 0
-    time.sleep(1.0)
-    assert program.poll() != 0
+    assert "work waits for it" in program.stderr.readline()
+    assert program.wait(30) != 0
 
 
 def test_limits_can_change_while_it_runs(gemlet):

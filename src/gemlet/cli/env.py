@@ -17,7 +17,7 @@ from gemlet.kube.edits import container_edits
 
 @click.command()
 @click.option("--group", type=options.GroupName(), default="default", show_default=True, help="Group the program joins")
-@click.option("--strict", is_flag=True, help="Fail rather than run unmanaged when the daemon is lost")
+@click.option("--strict", is_flag=True, help="When the daemon is lost wait 10 s, then fail, not run on unmanaged")
 @click.option("--no-mps", is_flag=True, help="Stay outside of MPS also where it runs")
 @click.option("--docker", is_flag=True, help="Print options for `docker run` in place of exports")
 @options.simulate

@@ -37,7 +37,7 @@ class NotExecutable(GemletError):
 @click.option("--no-mps", is_flag=True, help="Stay outside of MPS also where it runs")
 @click.option("--device", type=click.IntRange(min=0), metavar="N", help="Show the program this device only")
 @options.simulate
-@click.option("--strict", is_flag=True, help="Fail rather than run unmanaged when the daemon is lost")
+@click.option("--strict", is_flag=True, help="When the daemon is lost wait 10 s, then fail, not run on unmanaged")
 @click.option("-q", "--quiet", is_flag=True, help="Do not say what was granted")
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @click.pass_obj
