@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from programs import SPIN
+from waiting import eventually
 
 from gemlet.daemon.address import Endpoint
 from gemlet.daemon.connection import Connection
@@ -173,13 +174,18 @@ def test_metrics_over_http(gemlet):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    foreground(gemlet, "--metrics-port", str(port))
+    served = foreground(gemlet, "--metrics-port", str(port))
     with connection(gemlet) as daemon:
         assert "gemlet_daemon_info" in daemon.call("metrics")
-    time.sleep(1.5)
-    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
-    assert 'simulated="true"' in text
-    assert "gemlet_device_memory_total_bytes{" in text
+
+    def text():
+        return urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+
+    eventually(lambda: "gemlet_device_memory_total_bytes{" in text())  # it shows the last status, made once a second
+    assert 'simulated="true"' in text()
+    served.terminate()
+    _, log = served.communicate(timeout=20)
+    assert log.splitlines()[-1].endswith("stopped"), log
 
 
 def test_screenshot(gemlet, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from pathlib import Path
@@ -14,7 +15,7 @@ from gemlet.errors import DaemonError, GemletError, UsageError
 from gemlet.model import POLICIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from gemlet.daemon.address import Endpoint
     from gemlet.daemon.native import Server
@@ -96,12 +97,11 @@ def command(
         inventory=NvmlInventory(simulated=simulate),
         metrics=metrics_text(),
     )
-    if metrics_port is not None:
-        serve_metrics(lambda: service.latest, metrics_port)
-    try:
-        asyncio.run(run_until_signalled(service, api))
-    except OSError as error:
-        raise DaemonError(f"the daemon cannot run in {endpoint.directory}: {error}") from None
+    with serving_metrics(lambda: service.latest, metrics_port):
+        try:
+            asyncio.run(run_until_signalled(service, api))
+        except OSError as error:
+            raise DaemonError(f"the daemon cannot run in {endpoint.directory}: {error}") from None
 
 
 def _endpoint(system: bool, simulate: bool, runtime_dir: Path | None) -> Endpoint:
@@ -153,15 +153,25 @@ def metrics_text() -> Callable[[Status], str] | None:
     return metrics.render
 
 
-def serve_metrics(latest: Callable[[], Status | None], port: int) -> None:
-    """Serves the metrics on the loopback interface. Raises GemletError if that cannot be."""
+@contextlib.contextmanager
+def serving_metrics(latest: Callable[[], Status | None], port: int | None) -> Iterator[None]:
+    """Serves the metrics on the loopback interface, unless ``port`` is None. Raises GemletError if that cannot be."""
+    if port is None:
+        yield
+        return
     try:
         from gemlet.monitor import metrics
 
-        metrics.serve(latest, port=port)
+        server, thread = metrics.serve(latest, port=port)
     except ImportError:
         raise GemletError("prometheus-client is not installed", hint="pip install 'gemlet[metrics]'") from None
     except OSError as error:
         raise GemletError(
             f"port {port} cannot be used: {error.strerror}", hint="choose another --metrics-port"
         ) from None
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -134,7 +134,7 @@ def _check_device(service: Service, device: int | None) -> None:
     known = sorted(info.index for info in service.devices())
     if device is not None and known and device not in known:
         listed = ", ".join(str(index) for index in known)
-        raise Refused(f"no device {device}", hint=f"devices: {listed}")
+        raise Refused(f"no device {device}", hint=f"the devices here have these numbers: {listed}")
 
 
 def _set(service: Service, request: Set, peer: Peer) -> dict[str, Any]:

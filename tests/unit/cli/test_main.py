@@ -104,6 +104,11 @@ def test_what_makes_no_sense_is_said_before_any_daemon_is_asked(capsys, argument
     assert said in capsys.readouterr().err
 
 
+def test_an_option_of_all_verbs_stands_before_the_verb(capsys):
+    assert main.run(["mps", "status", "--socket", "x"]) == 2
+    assert "hint: it stands before the verb: gemlet --socket PATH mps status\n" in capsys.readouterr().err
+
+
 def test_all_errors_of_a_file_are_printed(capsys, tmp_path):
     path = tmp_path / "gemlet.toml"
     path.write_text("[groups.a]\nmin = 30\nmemroy = 1\n")
