@@ -31,7 +31,7 @@ from gemlet.daemon.requests import (
     Shutdown,
     Status,
 )
-from gemlet.errors import Refused
+from gemlet.errors import ConfigError, Refused
 from gemlet.membership import WIRE_VERSION
 from gemlet.model import GroupSpec
 
@@ -144,7 +144,10 @@ def _set(service: Service, request: Set, peer: Peer) -> dict[str, Any]:
     entry = service.book.change(request.group, request.limits, uid=peer.uid, busy=service.busy())
     saved = None
     if request.save:
-        saved = service.configuration.save_group(entry.spec)
+        try:
+            saved = service.configuration.save_group(entry.spec)
+        except ConfigError as error:  # a full disk
+            raise Refused(f"group {request.group} is changed, but not saved: {error}", hint=error.hint) from None
         entry.origin = "configuration"
     _changed(service, "changed", entry.spec.name, peer)
     return {
