@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 import subprocess
@@ -70,7 +69,7 @@ def test_malformed_reload_keeps_what_runs(gemlet, tmp_path):
     process = foreground(gemlet, "--config", str(path))
     with connection(gemlet) as daemon:
         path.write_text(NATIVE.format('"lots"'))
-        time.sleep(0.3)
+        eventually(lambda: daemon.call("status")["daemon"]["config_error"])
         assert daemon.call("status")["groups"][0]["min"] == 0.2
     process.terminate()
     _, log = process.communicate(timeout=20)
@@ -112,10 +111,9 @@ def test_it_starts_over_the_sockets_of_a_killed_one(gemlet):
     first.kill()
     first.wait()
     assert (gemlet.directory / "sim" / "api.sock").is_socket()
-    foreground(gemlet)
-    time.sleep(0.1)
-    with contextlib.suppress(DaemonUnreachable), connection(gemlet) as daemon:
-        assert daemon.call("ping")["pid"] != first.pid
+    second = foreground(gemlet)
+    with connection(gemlet) as daemon:
+        assert daemon.call("ping")["pid"] == second.pid
 
 
 def test_gemini_layout(gemlet, tmp_path):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TypedDict
 
 from gemlet.config.size import format_size
 
 MIB = 1 << 20
-SMALLEST_CONTEXT = 64 * MIB  # before any was measured; contexts take from about this (under MPS) to some 600 MiB
+SMALLEST_CONTEXT = 64 * MIB  # before any was measured; low on purpose, for a warning must not be wrong
 
 
 class Remark(TypedDict):
@@ -29,10 +30,13 @@ def memory_for_nothing(limit: int | None, measured: int, *, group: str, simulate
     """A limit that contexts alone pass, if this is one. ``measured``: bytes a context takes here, 0 if unknown."""
     if limit is None or limit >= (measured or SMALLEST_CONTEXT):
         return None
-    takes = f"{format_size(measured)} on this machine" if measured else f"at least {format_size(SMALLEST_CONTEXT)}"
+    if measured:
+        takes, what = f"{format_size(measured)} here", "its contexts will be refused"
+    else:  # only the first one shows how much it takes
+        takes = f"at least {format_size(SMALLEST_CONTEXT)}"
+        what = "its first context is made all the same, and every allocation after it is refused"
     where = " --simulate" if simulated else ""
     return Remark(
-        message=f"{format_size(limit)} of memory are less than one CUDA context takes ({takes}): "
-        "a program will be able to start CUDA, at most, and every allocation will be refused",
-        hint=f"`gemlet set {group} --memory 2GiB{where}` raises it",
+        message=f"{format_size(limit)} of memory are less than one CUDA context takes ({takes}): {what}",
+        hint=f"`gemlet set {shlex.quote(group)} --memory 2GiB{where}` raises it",
     )

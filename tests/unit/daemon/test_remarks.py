@@ -27,6 +27,13 @@ def test_the_hint_is_for_the_machine_that_is_meant():
     assert "--simulate" not in memory_for_nothing(1, 0, group="a", simulated=False)["hint"]
 
 
+def test_what_would_happen_depends_on_what_is_known():
+    assert "first context is made all the same" in memory_for_nothing(MIB, 0, group="a", simulated=False)["message"]
+    said = memory_for_nothing(MIB, 500 * MIB, group="a b", simulated=False)
+    assert "(500 MiB here): its contexts will be refused" in said["message"]
+    assert "gemlet set 'a b' --memory" in said["hint"]
+
+
 def test_a_program_is_told_that_there_is_no_gpu(start_daemon, monkeypatch):
     daemon = start_daemon()
     assert daemon.call("join", group="a")["warnings"] == []
