@@ -68,6 +68,7 @@ struct DeviceView {
     std::vector<PairView> pairs;
     std::optional<uint64_t> capacity = {};
     uint64_t held = 0, host_promised = 0;  // bytes clients have on the device, and may have to have on the host
+    uint64_t context_estimate = 0;         // bytes one more context will take; 0 before one was measured
 };
 
 struct ServerView {

@@ -166,7 +166,7 @@ def webhook(
         raise GemletError(f"port {port} cannot be used: {error.strerror}", hint="choose another --port") from None
 
 
-@command.command()
+@command.command(short_help="List the shares of this node by pod")
 @click.option("--directory", type=DIRECTORY, default="/var/lib/gemlet", show_default=True, help="The agent's directory")
 @options.output("table", "json")
 def shares(*, directory: Path, output: str) -> None:
