@@ -160,12 +160,10 @@ class Requests:
         while self.work[A] < begun + self.length:
             self.pass_time(s.ms + 0.1)
         self.patience = 2.0 if s.holders[A].get("patient") else 0.1
-        done = self.work[A]
-        self.pass_time(s.ms + self.patience)
-        self.work[A] = done
+        self.pass_time(s.ms + self.patience, at_work={B})
         s.stop(A, "idle")
 
-    def pass_time(self, until, step=0.1):
+    def pass_time(self, until, step=0.1, at_work=frozenset({A, B})):
         s = self.s
         while s.ms < until - 1e-9:
             deadline = s.deadline(B) if B in s.holders else None
@@ -175,7 +173,7 @@ class Requests:
                 s.want(B)
             both = {A, B} <= set(s.holders)
             length = min(step, until - s.ms)
-            for number in set(s.holders) & {A, B}:
+            for number in set(s.holders) & at_work:
                 self.work[number] += length * (self.speeds[number] if both else 1.0)
             self.beside += length * both
             self.tell()
