@@ -11,7 +11,6 @@ constexpr unsigned kTrials = 100;    // that may end before enough was seen, bec
 constexpr double kSlack = 0.97;      // of the share in turns: what measuring is off by
 constexpr double kUnhurt = 0.95;     // who is hurried keeps at least so much of its speed
 constexpr double kHurt = 0.8;        // ... and less than this is believed at once
-constexpr int64_t kRequests = 4;     // its trial is so many times as long
 
 }  // namespace
 
@@ -58,7 +57,7 @@ Nanoseconds Pairs::together_for(const Member& a, const Member& b, Nanoseconds no
     const bool known =
         alone_[k.first].turns >= pair.turns_a + kTurnsAlone && alone_[k.second].turns >= pair.turns_b + kTurnsAlone;
     if (pair.state != PairState::kUnknown || !known) return 0;
-    if (++pair.trials <= kTrials) return p_.pair_trial;
+    if (++pair.trials <= kTrials) return a.hurried || b.hurried ? kRequests * p_.pair_trial : p_.pair_trial;
     wait(pair, k, now);
     return 0;
 }
@@ -100,9 +99,9 @@ void Pairs::ran_together(const Member& a, Done done_a, const Member& b, Done don
     };
     pair.speed_a = speed(a.group, pair.done_a);
     pair.speed_b = speed(b.group, pair.done_b);
-    // Requests differ, so it takes more of them to tell; unless it is clear that they suffer.
+    // Unless it is clear that the requests suffer.
     const bool clear = (a.hurried && pair.speed_a < kHurt) || (b.hurried && pair.speed_b < kHurt);
-    if ((a.hurried || b.hurried) && !clear && seen < kRequests * p_.pair_trial) return;
+    if ((a.hurried || b.hurried) && !clear && seen < kRequests * p_.pair_trial / 2) return;
     pair.done_a = pair.done_b = {0, 0};
     // Side by side must be better for both than taking turns, or somebody's minimum would pay for the other's gain.
     const bool good = pair.speed_a + pair.speed_b >= p_.pair_gain && pair.speed_a >= kSlack * a.share &&

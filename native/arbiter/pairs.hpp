@@ -20,6 +20,8 @@ class Pairs {
   public:
     explicit Pairs(const Parameters& parameters) : p_(parameters) {}
 
+    static constexpr int64_t kRequests = 4;  // a trial beside requests is so many times as long: they differ
+
     // One group as this sees it. `share`: of the time of both, if they take turns. `hurried`: nothing may slow it
     // down.
     struct Member {

@@ -113,6 +113,9 @@ void Arbiter::State::measure(const Hold& hold, StopReason reason, Nanoseconds no
     const Nanoseconds end = request ? now - (hold.patient ? kPatientFor : kIdleFor) : now;
     if (const Hold* other = holds.running(hold.partner)) {
         if (!hold.measuring || !other->measuring) return;
+        // A request that has just ended is still there for a while; of a long one that matters little.
+        const bool maybe_ended = hurried(*other->group) && !hurried(*hold.group);
+        if (maybe_ended && now - other->together_since < Pairs::kRequests * p.pair_trial / 2) return;
         const auto done = [&](const Hold& h) {
             const Nanoseconds until = &h == &hold ? end : now;
             return Pairs::Done{h.client->work - h.together_work, std::max<Nanoseconds>(1, until - h.together_since)};
