@@ -116,7 +116,7 @@ def _pair(pair: PairUsage, name: str) -> str:
     tried = max(pair.speeds) > 0
     speeds = f"{format_share(pair.speeds[mine])} and {format_share(pair.speeds[1 - mine])} of their speed alone"
     if pair.state == "together":
-        return f"runs beside {other} under MPS" + (f": {speeds}, more than in turns" if tried else ", until measured")
+        return f"runs beside {other}" + (f": {speeds}, more than in turns" if tried else ", until measured")
     if pair.state == "apart":
         return f"takes turns with {other}: " + (f"side by side they had {speeds}" if tried else "they are of one kind")
     return f"side by side with {other} is yet to be tried"
