@@ -94,7 +94,7 @@ $(STAMP): pyproject.toml .ci/prerequisites
 	@echo "installing into $(VENV)"
 	@$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	@$(BIN)/python -m pip install --quiet --group dev
-	@$(BIN)/python -m pip install --quiet --no-build-isolation --config-settings=wheel.cmake=false --editable '.[metrics,kube]'
+	@$(BIN)/python -m pip install --quiet --no-build-isolation --config-settings=wheel.cmake=false --editable '.[metrics,kube,serve]'
 	@touch $@
 
 $(BUILD)/build.ninja: $(STAMP)
