@@ -32,6 +32,8 @@ DATATYPES = (
 )  # fmt: skip
 MAX_BATCH = 65_536
 DEFAULT_SLO_MS = 1000.0
+DEFAULT_PRIORITY = 2
+MAX_PRIORITY = 1000
 
 
 class Tensor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -103,7 +105,7 @@ def specification(config: Config, directory: Path, versions: tuple[int, ...]) ->
         slo_ms=_slo(config),
         sm=_sm(config),
         klass=config.klass or "latency",
-        priority=config.priority or 0,
+        priority=_priority(config),
         parameters={key: _text(value) for key, value in (config.parameters or {}).items()},
         version=version,
         versions=versions,
@@ -190,6 +192,15 @@ def _sm(config: Config) -> float | None:
         return check_sm(parse_share(str(config.sm)))
     except InvalidValue as error:
         raise FieldError(("sm",), error.message, error.hint) from None
+
+
+def _priority(config: Config) -> int:
+    if config.priority is None:
+        return DEFAULT_PRIORITY
+    if not 1 <= config.priority <= MAX_PRIORITY:
+        hint = f"1 is the first served, {DEFAULT_PRIORITY} is usual"
+        raise FieldError(("priority",), f"{config.priority} is not in 1..{MAX_PRIORITY}", hint)
+    return config.priority
 
 
 def _text(value: str | float | bool) -> str:

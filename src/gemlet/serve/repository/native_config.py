@@ -35,7 +35,6 @@ def parse(text: str, path: Path) -> Config:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (None, None)
-        words = f"not YAML: {error.problem}"
         raise ConfigError(
             f"not YAML: {error.problem}",
             path=str(path),

@@ -61,7 +61,7 @@ def _config(message: model_config_pb2.ModelConfig) -> Config:
         except ValueError:
             raise FieldError(("parameters", key), f"{ours[key]!r} is not a number") from None
     if message.dynamic_batching.default_priority_level and "priority" not in ours:
-        ours["priority"] = message.dynamic_batching.default_priority_level - 1  # Triton counts from 1
+        ours["priority"] = message.dynamic_batching.default_priority_level
     config: Config = msgspec.convert(ours, Config)
     specific = message.version_policy.specific.versions
     return msgspec.structs.replace(
