@@ -25,8 +25,8 @@ class Span:
 class Statistics:
     """One model since the server started.
 
-    queue: from arrival to the start of its batch; compute: of the batch, once for each of its requests; both of answered
-    requests only. refused: by reason. buckets: answered requests by latency, the last bucket is open.
+    queue: from arrival to the start of its batch; compute: of the batch, once for each of its requests; both of
+    answered requests only. refused: by reason. buckets: answered requests by latency, the last bucket is open.
     """
 
     arrived: int = 0

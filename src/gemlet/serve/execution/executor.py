@@ -155,7 +155,7 @@ class Executor:
         """Runs a batch. The future raises ModelError, LetGone, ExecutorDied."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         if self._transport is None or self._inputs is None:
-            future.set_exception(ExecutorDied(f"{self.name} is not running"))
+            future.set_exception(LetGone(f"{self.name} is not running"))  # it did not die of this batch
             return future
         self._ticket += 1
         held: list[int] = []
