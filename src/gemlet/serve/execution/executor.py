@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 START_SECONDS = 120.0  # importing torch and making a CUDA context, on a busy machine
 STOP_SECONDS = 5.0
+STDERR = 2  # what models print is words, not data
 ARENA_BYTES = 256 * 1024**2
 
 
@@ -115,7 +116,7 @@ class Executor:
                 sys.executable, "-m", "gemlet.serve.execution.worker", "--fd", str(theirs.fileno()),
                 "--inputs", str(shared[0]), "--outputs", str(shared[1]), "--backend", self.backend,
                 "--options", msgspec.json.encode(self._options).decode(),
-                pass_fds=(theirs.fileno(), *shared), stdin=asyncio.subprocess.DEVNULL, stdout=sys.stderr.fileno(),
+                pass_fds=(theirs.fileno(), *shared), stdin=asyncio.subprocess.DEVNULL, stdout=STDERR,
                 env=os.environ | self._environment,
             )  # fmt: skip
             self.pid = self._process.pid

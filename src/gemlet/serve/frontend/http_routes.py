@@ -1,4 +1,4 @@
-"""Everything over HTTP but inference: health, metadata, statistics, repository control, shared memory, metrics, logs."""
+"""All but inference over HTTP: health, metadata, statistics, repository control, shared memory, metrics, logs."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import logging
 import zlib
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import unquote
 
 import httptools
@@ -39,6 +39,7 @@ MAX_HEADER_BYTES = 64 * 1024
 MAX_BODY_BYTES = 512 * 1024**2
 MAX_PIPELINED = 64
 MAX_TARGETS = 4096  # URLs of inference whose parts are remembered
+MAX_TARGET_BYTES = 256
 SLOW_S = 60.0  # for the rest of a request that has begun
 JSON, BINARY = b"application/json", b"application/octet-stream"
 
@@ -123,11 +124,11 @@ class Connection(asyncio.Protocol):
         self._closing = False
         self._paused = False
         self._full = False
+        self._json_length: int | None = None
         self._reset()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass of it
         self.server.connections.add(self)
 
     def connection_lost(self, _exc: Exception | None) -> None:
@@ -202,7 +203,7 @@ class Connection(asyncio.Protocol):
         elif name == b"inference-header-content-length":
             if not value.isdigit() or len(value) > 12:
                 raise Bad(400, "Inference-Header-Content-Length is not a number")
-            self._json_bytes = int(value)
+            self._json_length = int(value)
         elif name == b"content-encoding":
             self._encoding = value.strip().lower()
         elif name == b"expect":
@@ -223,7 +224,7 @@ class Connection(asyncio.Protocol):
         exchange.keep_alive = self._parser.should_keep_alive()
         self._exchanges.append(exchange)
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        url, header, encoding = self._url, self._json_bytes, self._encoding
+        url, header, encoding = self._url, self._json_length, self._encoding
         method = self._parser.get_method()
         self._reset()
         self.began = None
@@ -275,7 +276,7 @@ class Connection(asyncio.Protocol):
     def _reset(self) -> None:
         self._url = b""
         self._header_bytes = 0
-        self._json_bytes: int | None = None
+        self._json_length = None
         self._encoding = b""
         self._expects = False
         self._body: list[bytes] = []
@@ -320,7 +321,7 @@ class HttpServer:
         self.connections: set[Connection] = set()
         self.draining = False
         self._servers: list[asyncio.Server] = []
-        self._targets: dict[bytes, tuple[str, str] | None] = {}
+        self._targets: dict[bytes, tuple[str, str]] = {}
 
     async def listen(self, host: str, port: int) -> int:
         """The port. Raises OSError if it is not to be had."""
@@ -331,15 +332,16 @@ class HttpServer:
 
     def target(self, url: bytes) -> tuple[str, str] | None:
         """(model, version) of an inference URL; None for any other."""
-        if url in self._targets:
-            return self._targets[url]
+        known = self._targets.get(url)
+        if known is not None:
+            return known
         parts = url.partition(b"?")[0].decode("latin-1").split("/")
         target = None
         if parts[:3] == ["", "v2", "models"] and parts[-1] == "infer" and len(parts) == 5:
             target = (unquote(parts[3]), "")
         elif parts[:3] == ["", "v2", "models"] and parts[-1] == "infer" and len(parts) == 7 and parts[4] == "versions":
             target = (unquote(parts[3]), unquote(parts[5]))
-        if len(self._targets) < MAX_TARGETS:
+        if target is not None and len(self._targets) < MAX_TARGETS and len(url) <= MAX_TARGET_BYTES:
             self._targets[url] = target
         return target
 
