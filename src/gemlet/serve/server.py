@@ -18,7 +18,7 @@ from gemlet.serve.catalog import Catalog, Known
 from gemlet.serve.engine import Engine
 from gemlet.serve.execution.backend import BackendOptions, ModelSpec
 from gemlet.serve.execution.device import Device
-from gemlet.serve.execution.executor import ARENA_BYTES
+from gemlet.serve.execution.executor import ARENA_BYTES, STOP_SECONDS
 from gemlet.serve.fleet import Fleet
 from gemlet.serve.frontend.grpc_server import GrpcServer
 from gemlet.serve.frontend.http_server import HttpServer
@@ -199,7 +199,7 @@ class Server:
         except TimeoutError:
             logger.warning("%d requests are refused, their time is over", self.engine.in_flight)
             self.engine.abandon("the server is ending")
-        await self._fleet.close()  # what still runs is refused with this
+        await self._fleet.close(0.0 if self.engine.in_flight else STOP_SECONDS)  # what still runs is refused with this
         await asyncio.sleep(0)
         try:
             async with asyncio.timeout(FLUSH_S):

@@ -166,14 +166,14 @@ class Executor:
         self._transport.write(protocol.frame(protocol.Run(self._ticket, let, model, rows, tensors)))
         return future
 
-    async def close(self) -> None:
-        """Ends the process: politely, then not."""
+    async def close(self, patience_s: float = STOP_SECONDS) -> None:
+        """Ends the process: politely, and after so many seconds not."""
         self._closing = True
         if self._transport is not None:
             self._transport.write(protocol.frame(protocol.Stop()))
         if self._process is not None:
             try:
-                await asyncio.wait_for(self._process.wait(), STOP_SECONDS)
+                await asyncio.wait_for(self._process.wait(), patience_s)
             except TimeoutError:
                 self._process.kill()
                 await self._process.wait()

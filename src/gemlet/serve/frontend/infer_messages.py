@@ -93,9 +93,7 @@ def _data(each: Any, raw: Iterator[bytes], regions: Regions) -> tensors.Buffer:
         return data
     field = CONTENTS.get(each.datatype)
     if field is None:
-        raise Refusal(
-            "invalid", f"input {each.name!r}: {each.datatype!r} goes as raw contents only, or is none"
-        )
+        raise Refusal("invalid", f"input {each.name!r}: {each.datatype!r} goes as raw contents only, or is none")
     elements = getattr(each.contents, field)
     if len(elements) != prod(each.shape):
         words = f"input {each.name!r} has {len(elements)} elements; shape {list(each.shape)} has {prod(each.shape)}"
