@@ -215,7 +215,8 @@ class Server:
             async with asyncio.timeout(FLUSH_S):
                 if grpc is not None:
                     await grpc.close()
-                while http is not None and http.connections:  # noqa: ASYNC110
+                while http is not None and http.connections:
+                    http.close_idle()
                     await asyncio.sleep(EXPIRE_S)
         except TimeoutError:
             logger.warning("some clients do not read their answers")

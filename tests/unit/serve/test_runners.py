@@ -117,6 +117,7 @@ def linear(folder, platform):
 GIVEN = {"X": np.arange(12, dtype=np.float32).reshape(3, 4)}
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 def test_a_torchscript_model(folder):
     torch, module = torch_model()
     torch.jit.trace(module, torch.zeros(1, 4)).save(str(folder / "1" / "model.pt"))
