@@ -30,7 +30,7 @@ slo: {slo}
 inputs: [{{name: X, datatype: FP32, shape: [{elements}]}}]
 outputs: [{{name: Y, datatype: FP32, shape: [{elements}]}}]
 """
-WINDOW = 500
+WINDOW = 100
 WORKING = """\
 def infer(inputs):
     return {"Y": inputs["X"]}
@@ -75,7 +75,8 @@ class Outcome:
     def document(self) -> dict[str, float]:
         return {
             "sent": self.sent, "answered": self.answered, "refused": self.refused, "other": self.other,
-            "lost": self.lost, "rate": round(self.answered / self.seconds, 1), "p50_ms": round(self.percentile(0.5), 4), "p50_quiet_ms": round(self.quiet(), 4),
+            "lost": self.lost, "rate": round(self.answered / self.seconds, 1), "p50_ms": round(self.percentile(0.5), 4),
+            "p50_quiet_ms": round(self.quiet(), 4),
             "p90_ms": round(self.percentile(0.9), 4), "p99_ms": round(self.percentile(0.99), 4),
             "generator_behind_ms": round(1000 * self.behind, 3),
         }  # fmt: skip
