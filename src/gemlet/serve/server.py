@@ -392,7 +392,10 @@ class Server:
 async def _every(seconds: float, act: Callable[[], None]) -> None:
     while True:
         await asyncio.sleep(seconds)
-        act()
+        try:
+            act()
+        except Exception:  # one look that failed is no reason to end all requests
+            logger.exception("a periodic look failed")
 
 
 def _allow_connections() -> None:

@@ -162,6 +162,16 @@ def test_a_scan_keeps_the_good_beside_the_bad(model, tmp_path):
     assert found["m"].spec is not None
 
 
+def test_a_directory_that_goes_while_it_is_read_is_an_error_of_that_model(model, monkeypatch):
+    def gone(_folder, _pattern):
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(type(model), "rglob", gone)
+    error = tree.look(model).error
+    assert error is not None
+    assert "cannot be read: No such file" in str(error)
+
+
 def test_the_stamp_follows_the_files(model):
     (model / "config.yaml").write_text(GOOD)
     before = tree.look(model).stamp

@@ -171,7 +171,7 @@ class Device:
                 try:
                     again = await self._restored(key)
                     break
-                except GemletError as error:
+                except (GemletError, OSError) as error:
                     logger.error("%s cannot be started again: %s; next try in %.3g s", executor.name, error, delay)
             if again is None:
                 return

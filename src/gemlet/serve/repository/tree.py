@@ -45,12 +45,15 @@ def scan(repository: Path) -> dict[str, Entry]:
 
 def look(folder: Path) -> Entry:
     """One model directory."""
-    stamp = _stamp(folder)
+    stamp: Stamp = ()
     try:
+        stamp = _stamp(folder)
         spec = msgspec.structs.replace(read_model(folder), revision=f"{crc32(repr(stamp).encode()):08x}")
         return Entry(folder.name, spec, None, stamp)
     except ConfigError as error:
         return Entry(folder.name, None, error, stamp)
+    except OSError as error:  # of a directory that goes or changes in this moment, or is not ours to read
+        return Entry(folder.name, None, ConfigError(f"cannot be read: {error.strerror}", path=str(folder)), stamp)
 
 
 def read_model(folder: Path) -> ModelSpec:
