@@ -1,0 +1,66 @@
+"""The plan for what the controller asks: pure, and made of plain data, so that another process can answer.
+
+Planning takes tens of milliseconds of Python, which a server that answers within one does not have.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gemlet.serve.control import scarce, slots
+from gemlet.serve.planner.model import Demand, Infeasible, Inventory, Options, Plan
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gemlet.serve.control.settings import Cause, Settings
+    from gemlet.serve.profiles import Profiles
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Which plan for ``demands`` on the living ``devices``, where ``in_force`` is?"""
+
+    cause: Cause
+    demands: tuple[Demand, ...]
+    devices: tuple[int, ...]
+    in_force: Plan | None
+    settings: Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """``plan`` None: nothing can be served with these devices. ``devices``: how many would be right.
+
+    ``part`` of every rate of the question is planned for: less than 1 where devices are scarce.
+    """
+
+    question: Question
+    plan: Plan | None
+    devices: int
+    part: float = 1.0
+    notes: tuple[str, ...] = ()
+
+
+def answer(profiles: Profiles, question: Question, plan: scarce.Planner) -> Proposal:
+    settings = question.settings
+    devices = question.devices[: settings.most]
+    most = max(settings.least, settings.most or len(devices))
+    if not devices:
+        return Proposal(question, None, settings.least, 0.0, ("no device lives",))
+    if not question.demands:
+        return Proposal(question, None, settings.least, 0.0, ("no model is demanded",))
+    previous = slots.to_slots(question.in_force, devices) if question.in_force is not None else None
+
+    def attempt(demands: Sequence[Demand], options: Options) -> Plan | Infeasible:
+        return plan(profiles, demands, Inventory(gpus=len(devices)), previous, options, policy=settings.policy)
+
+    made = attempt(question.demands, settings.planner)
+    if isinstance(made, Plan):
+        wanted = min(most, max(settings.least, len(made.gpus)))
+        return Proposal(question, slots.to_devices(made, devices), wanted, notes=made.notes)
+    less = scarce.best_effort(attempt, question.demands, settings.planner)
+    wanted = min(most, max(settings.least, made.needed or len(devices)))
+    chosen = None if less.plan is None else slots.to_devices(less.plan, devices)
+    return Proposal(question, chosen, wanted, less.part, (*less.notes, *made.why))
