@@ -18,7 +18,7 @@ SLOW_S = 10.0
 UNEVEN_S = 60.0
 SURE = 3.0  # standard errors that make a difference
 CUT = 4.0  # standard deviations beyond which a difference of counts tells of the rate, not of unevenness
-LEAST_VARIATION = 0.25
+LEAST_VARIATION = 1.0  # never count on less than Poisson's: even arrivals last until they do not
 
 
 @dataclass(slots=True)

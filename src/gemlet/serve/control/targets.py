@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from gemlet.serve.control.rates import SLOW_S, Meter
+from gemlet.serve.control.rates import LEAST_VARIATION, SLOW_S, Meter
 from gemlet.serve.planner.keep import FALL, RISE
 from gemlet.serve.planner.model import Demand
 
 STEADY = (0.7, 1.4)  # of the variation: nobody plans anew within these
-LEAST_VARIATION, MOST_VARIATION = 1.0, 8.0  # never count on less than Poisson's; beyond, the estimate is a guess
+MOST_VARIATION = 8.0  # beyond, the estimate is a guess
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Target:
         self.meter.add(count, seconds)
         while self._seen and self._seen[0][0] < now - self.down_after_s:
             self._seen.popleft()
-        level = self.meter.slow
+        level = max(self.meter.slow, self.meter.fast)  # either may still be on its way to a new rate
         while self._seen and self._seen[-1][1] <= level:  # the largest first: a maximum over a window
             self._seen.pop()
         self._seen.append((now, level))
@@ -62,7 +62,7 @@ class Target:
             rate = expected
         elif highest + doubt < FALL * rate:
             rate = highest
-        seen = min(MOST_VARIATION, max(LEAST_VARIATION, self.meter.variation))
+        seen = min(MOST_VARIATION, self.meter.variation)
         if not STEADY[0] * variation <= seen <= STEADY[1] * variation:
             variation = seen
         self.demand = Demand(model=old.model, rate=rate, slo_ms=old.slo_ms, variation=variation)
