@@ -10,6 +10,7 @@ from math import sqrt
 from typing import TYPE_CHECKING
 
 from gemlet.serve.control.propose import Proposal, Question
+from gemlet.serve.control.rates import FAST_S
 from gemlet.serve.control.settings import Cause, Settings
 from gemlet.serve.control.targets import Target
 from gemlet.serve.planner.keep import RISE
@@ -133,16 +134,18 @@ class Decider:
         return Cause("devices", ", ".join(words), emergency=True)
 
     def _overload(self, seconds: float) -> Cause | None:
-        """Rates that the plan in force cannot serve: seen in the last interval, and beyond chance."""
+        """Rates that the plan in force cannot serve, beyond chance: in the last interval, or in the last seconds."""
         if seconds <= 0 or self.in_force is None:
             return None
         hot = []
         for model, target in self._targets.items():
             can = capacity(self.in_force, model) / target.slower
-            margin = SURE * target.meter.variation * sqrt(max(can, 1.0) / seconds)
-            if target.meter.last > can + margin:
-                hot.append(f"{model}: {target.meter.last:.4g} requests/s, the plan serves {can:.4g}")
-                target.leap(max(target.meter.last, target.meter.ahead(self.settings.period_s)))
+            meter = target.meter
+            sudden = meter.last > can + SURE * meter.variation * sqrt(max(can, 1.0) / seconds)
+            if sudden or meter.fast > can + SURE * meter.error(FAST_S):
+                seen = meter.last if sudden else meter.fast
+                hot.append(f"{model}: {seen:.4g} requests/s, the plan serves {can:.4g}")
+                target.leap(max(seen, meter.ahead(self.settings.period_s)))
         return Cause("overload", "; ".join(hot), emergency=True) if hot and self._could_be_better() else None
 
     def _could_be_better(self) -> bool:

@@ -20,7 +20,7 @@ class Settings:
     """
 
     period_s: float = 5.0
-    tick_s: float = 0.5
+    tick_s: float = 0.25
     floor_rate: float = 1.0
     down_after_s: float = 30.0
     emergency_gap_s: float = 1.0

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tests.unit.serve.cases import demand, scaling, world
 
 from gemlet.errors import GemletError
-from gemlet.serve.control.controller import Change, Controller
+from gemlet.serve.control.change import Change
+from gemlet.serve.control.controller import Controller
 from gemlet.serve.control.decide import capacity
 from gemlet.serve.control.fleet import DeviceInfo
 from gemlet.serve.control.planning import PlanningProcess
