@@ -39,7 +39,9 @@ class Expectation:
 
     def __call__(self, place: Place, rows: int) -> float:
         key = (place.model, place.let.sm)
-        row = self._rows.get(key) or self._row(key)
+        row = self._rows.get(key)
+        if row is None:
+            row = self._row(key)
         if not row:
             return self._learned(key, rows)
         last = len(row) - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
@@ -25,8 +26,8 @@ class Span:
 class Statistics:
     """One model since the server started.
 
-    queue: from arrival to the start of its batch; compute: of the batch, once for each of its requests; both of answered
-    requests only. refused: by reason. buckets: answered requests by latency, the last bucket is open.
+    queue: from arrival to the start of its batch; compute: of the batch, once for each of its requests; both of
+    answered requests only. refused: by reason. buckets: answered requests by latency, the last bucket is open.
     """
 
     arrived: int = 0
@@ -48,6 +49,7 @@ class Statistics:
         if span is None:
             span = self.batches[rows] = Span()
         span.add(ms)
+        self.last_unix_ms = int(1000 * time.time())
 
     def answered(self, rows: int, queued_ms: float, compute_ms: float, latency_ms: float, slo_ms: float) -> None:
         self.rows += rows

@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 START_SECONDS = 120.0  # importing torch and making a CUDA context, on a busy machine
 STOP_SECONDS = 5.0
+STDERR = 2  # what models print is words, not data
 ARENA_BYTES = 256 * 1024**2
 
 
@@ -115,7 +116,7 @@ class Executor:
                 sys.executable, "-m", "gemlet.serve.execution.worker", "--fd", str(theirs.fileno()),
                 "--inputs", str(shared[0]), "--outputs", str(shared[1]), "--backend", self.backend,
                 "--options", msgspec.json.encode(self._options).decode(),
-                pass_fds=(theirs.fileno(), *shared), stdin=asyncio.subprocess.DEVNULL, stdout=sys.stderr.fileno(),
+                pass_fds=(theirs.fileno(), *shared), stdin=asyncio.subprocess.DEVNULL, stdout=STDERR,
                 env=os.environ | self._environment,
             )  # fmt: skip
             self.pid = self._process.pid
@@ -155,7 +156,7 @@ class Executor:
         """Runs a batch. The future raises ModelError, LetGone, ExecutorDied."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         if self._transport is None or self._inputs is None:
-            future.set_exception(ExecutorDied(f"{self.name} is not running"))
+            future.set_exception(LetGone(f"{self.name} is not running"))  # it did not die of this batch
             return future
         self._ticket += 1
         held: list[int] = []
