@@ -63,6 +63,8 @@ class Controller:
         self._woken = asyncio.Event()
 
     async def run(self) -> None:
+        if self.decider.in_force is None:
+            self._take_over()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch(), name="controller: rates")
             tasks.create_task(self._replan(), name="controller: plans")
@@ -84,8 +86,6 @@ class Controller:
             self._woken.set()
 
     async def _replan(self) -> None:
-        if self.decider.in_force is None:
-            self._take_over()
         while True:
             await self._woken.wait()
             self._woken.clear()

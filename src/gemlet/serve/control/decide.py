@@ -68,13 +68,14 @@ class Decider:
         self, now: float, counts: Mapping[str, int], devices: Sequence[int], waiting: Mapping[str, int] | None = None
     ) -> Cause | None:
         """What happened since the last call (``now`` in seconds); a reason to plan anew, or None."""
-        seconds = 0.0 if self._now is None else now - self._now
-        self._now = now
+        before, self._now = self._now, now
+        seconds = 0.0 if before is None else now - before
         if seconds > 0:
             for model, target in self._targets.items():
                 target.add(now, counts.get(model, 0), seconds)
         known, self._devices = self._devices, tuple(sorted(devices))
-        if self.in_force is not None and known != self._devices:
+        used = {gpu.index for gpu in self.in_force.gpus} if self.in_force is not None else set()
+        if used and known != self._devices and (before is not None or not used <= set(self._devices)):
             return self._devices_cause(known)
         if self._asked or not self._targets:
             return None
@@ -109,6 +110,7 @@ class Decider:
         self._planned_at = now
         self._planned_for = {demand.model: demand.rate for demand in plan.demands}
         self._changed = self._planned_for.keys() != self._targets.keys()
+        self._devices = self._devices or tuple(gpu.index for gpu in plan.gpus)
 
     def adopted(self, proposal: Proposal, now: float) -> None:
         """The proposed plan is in force; without a plan the old one stays until something else changes."""

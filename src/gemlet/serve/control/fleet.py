@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -11,12 +10,13 @@ if TYPE_CHECKING:
     from gemlet.serve.planner.model import Plan
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceInfo:
-    """A device with an executor that lives. ``index`` is that of ``Gpu.index`` in plans, and stays its own."""
+class Living(Protocol):
+    """A device with an executor that lives."""
 
-    index: int
-    name: str = ""
+    @property
+    def index(self) -> int:
+        """That of ``Gpu.index`` in plans; it stays the device's own."""
+        ...
 
 
 class Fleet(Protocol):
@@ -33,7 +33,7 @@ class Fleet(Protocol):
         """
         ...
 
-    def devices(self) -> Sequence[DeviceInfo]:
+    def devices(self) -> Sequence[Living]:
         """Those alive: fewer when an executor dies, more when it is back."""
         ...
 

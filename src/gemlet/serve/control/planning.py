@@ -35,7 +35,7 @@ class PlanningProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.shutdown(cancel_futures=True)  # waits for one plan at most; without that the interpreter's end fails
 
     async def __call__(self, question: Question) -> Proposal:
         """Raises GemletError: the planner's, or that the process was killed; the next question gets another one."""

@@ -7,6 +7,7 @@ due all the same. One request at a time on a connection, as users' clients do it
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 import time
 from collections import deque
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 Done = Callable[[float, float, "str | None"], None]
 READY = 8  # connections opened before the first request is due
 REASON_BYTES = 4096
-REASON_LETTERS = 120
+REASON_LETTERS = 200
 
 
 class _Connection(asyncio.Protocol):
@@ -171,8 +172,5 @@ def reason(status: int, body: bytes) -> str:
 
 def shortened(words: str) -> str:
     """One line whose numbers are #: 'waited 12.3 ms' and 'waited 14.1 ms' are one reason, not two."""
-    line = " ".join(words.split())[:REASON_LETTERS]
-    plain = "".join("#" if letter.isdigit() else letter for letter in line)
-    while "##" in plain or "#.#" in plain:
-        plain = plain.replace("##", "#").replace("#.#", "#")
-    return plain
+    plain = re.sub(r"\d+(\.\d+)?", "#", " ".join(words.split()))
+    return plain if len(plain) <= REASON_LETTERS else f"{plain[: REASON_LETTERS - 3]}..."

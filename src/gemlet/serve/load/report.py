@@ -86,14 +86,17 @@ class Report:
 
     @property
     def bottleneck(self) -> str | None:
-        """Why the generator, not the server, may be what these numbers show; None if there is no sign of it."""
+        """Why many requests went out late, so that the generator may be what these numbers show; None if few did."""
         requests = sum(model.requests for model in self.models)
         late = sum(model.sent_late for model in self.models)
         if not requests or late <= TOLERATED * requests:
             return None
         share = f"{late / requests:.1%} of the requests went out more than {LATE_MS:g} ms late"
         if self.waited > TOLERATED * requests:
-            return f"{share}: no connection was free for {self.waited}; --connections allows more"
+            return (
+                f"{share}: {self.waited} found all connections busy, so the server is slower than this load,"
+                " or --connections is too low"
+            )
         if self.busy > BUSY:
             return f"{share}: the generator used {self.busy:.0%} of a core; --processes spreads it"
         return f"{share}: the generator did not get its core in time; something else runs on this machine"

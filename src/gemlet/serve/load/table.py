@@ -71,5 +71,5 @@ def notes(report: Report) -> list[str]:
     if late and report.bottleneck is None:
         lines.append(f"{late} requests went out late, by {worst:.1f} ms at most; {counted}")
     if report.bottleneck is not None:
-        lines.append(f"the generator itself was a bottleneck: {report.bottleneck}")
+        lines.append(f"the load was not as planned: {report.bottleneck}")
     return lines

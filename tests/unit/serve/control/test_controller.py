@@ -16,10 +16,10 @@ from gemlet.errors import GemletError
 from gemlet.serve.control.change import Change
 from gemlet.serve.control.controller import Controller
 from gemlet.serve.control.decide import capacity
-from gemlet.serve.control.fleet import DeviceInfo
 from gemlet.serve.control.planning import PlanningProcess
 from gemlet.serve.control.propose import Question
 from gemlet.serve.control.settings import Cause, Settings
+from gemlet.serve.fleet import DeviceInfo
 from gemlet.serve.planner import Demand, Inventory, Options, Plan, plan
 
 PLANNER = Options(quantile=0.9, grid=10)
