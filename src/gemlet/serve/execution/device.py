@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from gemlet.errors import GemletError
 from gemlet.serve.execution.executor import ARENA_BYTES, Executor, ExecutorDied
+from gemlet.serve.execution.remote import RemoteExecutor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gemlet.serve.execution.backend import BackendOptions, LetSpec, ModelSpec
+    from gemlet.serve.execution.remote import Placement
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +38,7 @@ class Device:
         on_died: Callable[[Executor], None],
         on_back: Callable[[Executor, Executor], None],
         arena_bytes: int = ARENA_BYTES,
+        placement: Placement | None = None,
     ) -> None:
         self.index = index
         self.backend = backend
@@ -49,6 +52,7 @@ class Device:
         self._on_died = on_died
         self._on_back = on_back
         self._arena_bytes = arena_bytes
+        self._placement = placement  # of the one executor, where that is not beside the server
         self._executors: dict[str, Executor] = {}
         self._lock = asyncio.Lock()
         self._closing = False
@@ -145,7 +149,11 @@ class Device:
     async def _started(self, key: str, let: LetSpec | None = None) -> Executor:
         name = f"executor of device {self.index}" if let is None else f"executor of {let.name}"
         environment = {} if let is None else {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": f"{100 * let.sm:.6g}"}
-        executor = Executor(name, self.backend, self._options, environment=environment, arena_bytes=self._arena_bytes)
+        executor = (
+            Executor(name, self.backend, self._options, environment=environment, arena_bytes=self._arena_bytes)
+            if self._placement is None
+            else RemoteExecutor(name, self.backend, self._options, self._placement, environment=environment)
+        )
         await executor.start()
         self.note = executor.note
         logger.debug("%s is process %d%s", name, executor.pid, f" for {key}" if key else "")
