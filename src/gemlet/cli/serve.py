@@ -65,6 +65,7 @@ def _write_example(context: click.Context, _parameter: click.Parameter, folder: 
     "--executor", type=click.Choice(EXECUTORS), default="auto", show_default=True,
     help="What runs models: green contexts, a process a gpu-let under MPS, streams, the CPU, or modelled time.",
 )  # fmt: skip
+@click.option("--ray", metavar="ADDRESS", help="Place executors in this Ray cluster; auto: the one of this machine.")
 @click.option("--devices", type=Devices(), help="GPUs to serve on, such as 0,2; default: all.")
 @click.option("--profiles", type=_FILE, help="Profile file of these models on this kind of device.")
 @click.option("--plan", type=_FILE, help="Start with this plan: JSON of `gemlet plan`, or glet's ModelList.txt.")

@@ -16,9 +16,10 @@ from gemlet.serve import choice, files, initial_plan
 from gemlet.serve.call import Refusal
 from gemlet.serve.catalog import Catalog, Known
 from gemlet.serve.engine import Engine
+from gemlet.serve.execution import ray_placement
 from gemlet.serve.execution.backend import BackendOptions, ModelSpec
 from gemlet.serve.execution.device import Device
-from gemlet.serve.execution.executor import ARENA_BYTES
+from gemlet.serve.execution.executor import ARENA_BYTES, STOP_SECONDS
 from gemlet.serve.fleet import Fleet
 from gemlet.serve.frontend.grpc_server import GrpcServer
 from gemlet.serve.frontend.http_server import HttpServer
@@ -45,7 +46,10 @@ FLUSH_S = 2.0  # for the last answers on their way out
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How to serve. Ports: 0 = any, None = not at all. ``drain_s``: seconds that requests have to end at SIGTERM."""
+    """How to serve. Ports: 0 = any, None = not at all. ``drain_s``: seconds that requests have to end at SIGTERM.
+
+    ``ray``: address of the Ray cluster that executors are placed in; None: they run beside the server.
+    """
 
     repository: Path
     host: str = "127.0.0.1"
@@ -62,6 +66,7 @@ class Options:
     shared_memory: bool = True
     drain_s: float = 10.0
     arena_bytes: int = ARENA_BYTES
+    ray: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,12 @@ class Server:
         self.logs = logs
         self._options = options
         self._catalog = Catalog(options.repository, self.engine, self._rearrange)
-        self._choice = choice.choose(options.executor, options.devices)
+        self._cluster = ray_placement.Cluster(options.ray) if options.ray is not None else None
+        self._choice = (
+            choice.choose(options.executor, options.devices)
+            if self._cluster is None
+            else choice.placed(options.executor, options.devices, self._cluster)
+        )
         self._known = self._read_profiles()
         self._demanded = files.load_service(options.demand) if options.demand else None
         self._fleet = Fleet(self.engine, ())
@@ -104,6 +114,8 @@ class Server:
                     for task in background:
                         task.cancel()
                     await self._fleet.close()
+                    if self._cluster is not None:
+                        self._cluster.close()
         except* GemletError as group:
             raise _first(group) from None
 
@@ -199,7 +211,7 @@ class Server:
         except TimeoutError:
             logger.warning("%d requests are refused, their time is over", self.engine.in_flight)
             self.engine.abandon("the server is ending")
-        await self._fleet.close()  # what still runs is refused with this
+        await self._fleet.close(0.0 if self.engine.in_flight else STOP_SECONDS)  # what still runs is refused with this
         await asyncio.sleep(0)
         try:
             async with asyncio.timeout(FLUSH_S):
@@ -217,11 +229,12 @@ class Server:
         return Device(
             index,
             self._choice.backend,
-            BackendOptions(device=index, profiles=known),
+            BackendOptions(device=index if self._cluster is None else 0, profiles=known),  # Ray shows it one only
             tasks,
             on_died=self._died,
             on_back=self.engine.resume,
             arena_bytes=self._options.arena_bytes,
+            placement=self._cluster.placement(self._choice.backend) if self._cluster is not None else None,
         )
 
     def _died(self, executor: Executor) -> None:

@@ -48,7 +48,7 @@ class Result:
     ms: float
 
 
-class _Link(asyncio.Protocol):
+class Link(asyncio.Protocol):
     """Cuts the stream of the socket pair into messages."""
 
     def __init__(self, executor: Executor) -> None:
@@ -110,7 +110,7 @@ class Executor:
         self._waiting[0] = hello
         try:
             self._inputs, self._outputs = arena.Arena(shared[0]), arena.Mapping(shared[1])
-            transport, _ = await loop.create_connection(lambda: _Link(self), sock=ours)
+            transport, _ = await loop.create_connection(lambda: Link(self), sock=ours)
             self._transport = transport
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "gemlet.serve.execution.worker", "--fd", str(theirs.fileno()),
@@ -166,14 +166,14 @@ class Executor:
         self._transport.write(protocol.frame(protocol.Run(self._ticket, let, model, rows, tensors)))
         return future
 
-    async def close(self) -> None:
-        """Ends the process: politely, then not."""
+    async def close(self, patience_s: float = STOP_SECONDS) -> None:
+        """Ends the process: politely, and after so many seconds not."""
         self._closing = True
         if self._transport is not None:
             self._transport.write(protocol.frame(protocol.Stop()))
         if self._process is not None:
             try:
-                await asyncio.wait_for(self._process.wait(), STOP_SECONDS)
+                await asyncio.wait_for(self._process.wait(), patience_s)
             except TimeoutError:
                 self._process.kill()
                 await self._process.wait()

@@ -48,7 +48,8 @@ class Host:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "gemlet.serve.execution.worker", "--listen", here, "--announce", str(writing),
                  "--backend", backend, "--options", options],
-                stdin=subprocess.PIPE, stdout=STDERR, pass_fds=(writing,), env=os.environ | environment | {TOKEN: token},
+                stdin=subprocess.PIPE, stdout=STDERR, pass_fds=(writing,),
+                env=os.environ | environment | {TOKEN: token},
             )  # fmt: skip
         finally:
             os.close(writing)

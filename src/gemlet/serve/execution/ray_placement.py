@@ -37,11 +37,13 @@ class Cluster:
     def places(self, backend: str) -> int:
         """Devices that executors of this backend can have: GPUs, or one for each node. Raises UsageError for none."""
         if backend in ON_GPU:
-            count = int(self._ray.cluster_resources().get("GPU", 0))
-            if not count:
+            if not self.gpus():
                 raise UsageError("the Ray cluster has no GPU", hint="--executor cpu or modelled needs none")
-            return count
+            return self.gpus()
         return sum(bool(node["Alive"]) for node in self._ray.nodes())
+
+    def gpus(self) -> int:
+        return int(self._ray.cluster_resources().get("GPU", 0))
 
     def placement(self, backend: str) -> RayPlacement:
         return RayPlacement(self._ray, gpu=backend in ON_GPU)

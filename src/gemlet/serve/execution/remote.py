@@ -6,6 +6,7 @@ Only starting and ending differ: a Placement does that. Batches and replies go b
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -13,7 +14,7 @@ import msgspec
 
 from gemlet.serve.execution import protocol
 from gemlet.serve.execution.arena import Nowhere
-from gemlet.serve.execution.executor import START_SECONDS, Executor, ExecutorFailed, _Link
+from gemlet.serve.execution.executor import START_SECONDS, STOP_SECONDS, Executor, ExecutorFailed, Link
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,7 +63,7 @@ class RemoteExecutor(Executor):
         try:
             async with asyncio.timeout(START_SECONDS):
                 endpoint = await self._placement.start(self.backend, options, self._environment)
-                transport, _ = await loop.create_connection(lambda: _Link(self), endpoint.host, endpoint.port)
+                transport, _ = await loop.create_connection(lambda: Link(self), endpoint.host, endpoint.port)
                 self._transport = transport
                 self.pid = endpoint.pid
                 self._inputs = cast("Arena", Nowhere())
@@ -80,10 +81,12 @@ class RemoteExecutor(Executor):
             raise
         self.backend, self.note = greeting.backend, greeting.note
 
-    async def close(self) -> None:
+    async def close(self, patience_s: float = STOP_SECONDS) -> None:
         self._closing = True
         if self._transport is not None:
             self._transport.write(protocol.frame(protocol.Stop()))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.died.wait(), patience_s)
         await self._placement.stop()
         self._drop()
 

@@ -50,7 +50,7 @@ async def respond(service: Service, exchange: Exchange, method: str, url: bytes,
                 continue
             if verb == method or (verb == "GET" and method == "HEAD"):
                 names = tuple(unquote(name or "") for name in match.groups())
-                await route(service, exchange, Asked(names, parse_qs(query), body))
+                await route(service, exchange, Asked(names, parse_qs(query, keep_blank_values=True), body))
                 return
             allowed.append(verb)
         if allowed:
