@@ -196,16 +196,22 @@ class Device:
 
     async def _restored(self, key: str) -> Executor | None:
         """A new executor with the models and gpu-lets of now; None if nobody wants it any more."""
-        async with self._lock:
-            let = next((let for let in self.lets if let.name == key), None)
-            if key != WHOLE and let is None:
-                return None
-            executor = await self._started(key, let)
-            try:
+        let = self._let(key)
+        if key != WHOLE and let is None:
+            return None
+        executor = await self._started(key, let)  # takes its time; plans for the other devices do not wait for it
+        try:
+            async with self._lock:
+                if key != WHOLE and self._let(key) is None:
+                    await executor.close()
+                    return None
                 models = self.models if let is None else {name: self.models[name] for name in let.models}
                 await self._load(executor, dict(models), again=True)
                 await executor.partition(self.lets if let is None else [let])
-            except BaseException:
-                await executor.close()
-                raise
-            return executor
+        except BaseException:
+            await executor.close()
+            raise
+        return executor
+
+    def _let(self, name: str) -> LetSpec | None:
+        return next((let for let in self.lets if let.name == name), None)

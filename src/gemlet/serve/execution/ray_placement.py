@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import signal
 from typing import TYPE_CHECKING, Any
 
 from gemlet.errors import GemletError, UsageError
@@ -26,6 +27,7 @@ class Cluster:
 
     def __init__(self, address: str) -> None:
         self._ray = _ray()
+        handler = signal.getsignal(signal.SIGTERM)
         try:
             self._ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, configure_logging=False)
         except (ConnectionError, ValueError, RuntimeError) as error:
@@ -33,6 +35,8 @@ class Cluster:
             raise GemletError(
                 f"no Ray cluster at {address}: {words}", hint="`ray start --head` starts one; auto finds one here"
             ) from None
+        finally:
+            signal.signal(signal.SIGTERM, handler)  # Ray's would end this process at once
 
     def places(self, backend: str) -> int:
         """Devices that executors of this backend can have: GPUs, or one for each node. Raises UsageError for none."""
@@ -64,7 +68,7 @@ class RayPlacement:
         """Raises ExecutorFailed; waits while Ray looks for a machine."""
         if self._actor is None:
             actor = self._ray.remote(Host).options(
-                num_cpus=0,
+                num_cpus=1,
                 num_gpus=1 if self._gpu else 0,
                 max_restarts=-1,
                 max_task_retries=-1,  # a call to an actor that is being restarted waits for it
