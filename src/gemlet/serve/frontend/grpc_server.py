@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import re
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -31,6 +32,12 @@ logger = logging.getLogger(__name__)
 SERVICE = "inference.GRPCInferenceService"
 MAX_MESSAGE_BYTES = 512 * 1024**2
 GRACE_S = 1.0  # for answers on their way out
+PROCEDURES = (
+    "ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelConfig", "ModelStatistics",
+    "ModelInfer", "ModelStreamInfer", "RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload",
+    "SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister", "CudaSharedMemoryStatus",
+    "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister",
+)  # fmt: skip
 STREAM_BEHIND = 256  # requests of one stream that wait for their answers
 Context = Any  # grpc.aio.ServicerContext, generic over messages
 
@@ -64,30 +71,14 @@ class GrpcServer:
         await self._server.stop(GRACE_S)
 
     def _handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
-        plain: dict[str, tuple[Any, Callable[[Any], Awaitable[Any]]]] = {
-            "ServerLive": (messages.ServerLiveRequest, self._server_live),
-            "ServerReady": (messages.ServerReadyRequest, self._server_ready),
-            "ModelReady": (messages.ModelReadyRequest, self._model_ready),
-            "ServerMetadata": (messages.ServerMetadataRequest, self._server_metadata),
-            "ModelMetadata": (messages.ModelMetadataRequest, self._model_metadata),
-            "ModelConfig": (messages.ModelConfigRequest, self._model_config),
-            "ModelStatistics": (messages.ModelStatisticsRequest, self._model_statistics),
-            "RepositoryIndex": (messages.RepositoryIndexRequest, self._index),
-            "RepositoryModelLoad": (messages.RepositoryModelLoadRequest, self._load),
-            "RepositoryModelUnload": (messages.RepositoryModelUnloadRequest, self._unload),
-            "SystemSharedMemoryStatus": (messages.SystemSharedMemoryStatusRequest, self._regions),
-            "SystemSharedMemoryRegister": (messages.SystemSharedMemoryRegisterRequest, self._register),
-            "SystemSharedMemoryUnregister": (messages.SystemSharedMemoryUnregisterRequest, self._unregister),
-            "CudaSharedMemoryStatus": (messages.CudaSharedMemoryStatusRequest, self._no_cuda_regions),
-            "CudaSharedMemoryRegister": (messages.CudaSharedMemoryRegisterRequest, self._no_cuda),
-            "CudaSharedMemoryUnregister": (messages.CudaSharedMemoryUnregisterRequest, self._no_cuda),
-        }
-        handlers = {
-            name: grpc.unary_unary_rpc_method_handler(
-                _refusing(answer), request_deserializer=request.FromString, response_serializer=_serialized
-            )
-            for name, (request, answer) in plain.items()
-        }
+        handlers = {}
+        for name in PROCEDURES:
+            if name not in {"ModelInfer", "ModelStreamInfer"}:
+                handlers[name] = grpc.unary_unary_rpc_method_handler(
+                    _refusing(getattr(self, re.sub("([A-Z])", r"_\1", name).lower())),
+                    request_deserializer=getattr(messages, f"{name}Request").FromString,
+                    response_serializer=_serialized,
+                )
         read = messages.ModelInferRequest.FromString
         handlers["ModelInfer"] = grpc.unary_unary_rpc_method_handler(
             self._infer, request_deserializer=read, response_serializer=_serialized
@@ -174,6 +165,9 @@ class GrpcServer:
                 answered(infer_messages.render(form, spec, infer_json.chosen(form, result), regions))
             except Refusal as refusal:
                 answered(refusal)
+            except Exception as error:  # an output that is gone since a model was reloaded
+                logger.exception("an answer of %s cannot be written", form.model)
+                answered(Refusal("failed", f"{type(error).__name__}: {error}"))
 
         try:
             given, form, parameters = infer_messages.parse(request, regions)
@@ -228,26 +222,30 @@ class GrpcServer:
 
     # Repository
 
-    async def _index(self, request: messages.RepositoryIndexRequest) -> messages.RepositoryIndexResponse:
+    async def _repository_index(self, request: messages.RepositoryIndexRequest) -> messages.RepositoryIndexResponse:
         answer = messages.RepositoryIndexResponse()
         for entry in self._service.index():
             if entry.state == "READY" or not request.ready:
                 answer.models.add(name=entry.name, version=entry.version, state=entry.state, reason=entry.reason)
         return answer
 
-    async def _load(self, request: messages.RepositoryModelLoadRequest) -> messages.RepositoryModelLoadResponse:
+    async def _repository_model_load(
+        self, request: messages.RepositoryModelLoadRequest
+    ) -> messages.RepositoryModelLoadResponse:
         if request.parameters:
             raise Refusal("unsupported", "a model is loaded as its files in the repository say; write those")
         await self._service.load(request.model_name)
         return messages.RepositoryModelLoadResponse()
 
-    async def _unload(self, request: messages.RepositoryModelUnloadRequest) -> messages.RepositoryModelUnloadResponse:
+    async def _repository_model_unload(
+        self, request: messages.RepositoryModelUnloadRequest
+    ) -> messages.RepositoryModelUnloadResponse:
         await self._service.unload(request.model_name)
         return messages.RepositoryModelUnloadResponse()
 
     # Shared memory
 
-    async def _regions(
+    async def _system_shared_memory_status(
         self, request: messages.SystemSharedMemoryStatusRequest
     ) -> messages.SystemSharedMemoryStatusResponse:
         answer = messages.SystemSharedMemoryStatusResponse()
@@ -256,23 +254,25 @@ class GrpcServer:
             one.name, one.key, one.offset, one.byte_size = region.name, region.key, region.offset, region.nbytes
         return answer
 
-    async def _register(
+    async def _system_shared_memory_register(
         self, request: messages.SystemSharedMemoryRegisterRequest
     ) -> messages.SystemSharedMemoryRegisterResponse:
         self._service.regions.register(request.name, request.key, request.offset, request.byte_size)
         return messages.SystemSharedMemoryRegisterResponse()
 
-    async def _unregister(
+    async def _system_shared_memory_unregister(
         self, request: messages.SystemSharedMemoryUnregisterRequest
     ) -> messages.SystemSharedMemoryUnregisterResponse:
         self._service.regions.unregister(request.name)
         return messages.SystemSharedMemoryUnregisterResponse()
 
-    async def _no_cuda_regions(self, _request: Any) -> messages.CudaSharedMemoryStatusResponse:
+    async def _cuda_shared_memory_status(self, _request: Any) -> messages.CudaSharedMemoryStatusResponse:
         return messages.CudaSharedMemoryStatusResponse()
 
-    async def _no_cuda(self, _request: Any) -> Any:
+    async def _cuda_shared_memory_register(self, _request: Any) -> Any:
         raise Refusal("unsupported", CUDA)
+
+    _cuda_shared_memory_unregister = _cuda_shared_memory_register
 
 
 def _refusing(answer: Callable[[Any], Awaitable[Any]]) -> Callable[[Any, Context], Awaitable[Any]]:
