@@ -88,6 +88,14 @@ class Fleet:
             for device in self.all_devices:
                 await device.retire(frozenset(wanted[device.index]))
 
+    async def park(self, device: Device) -> bool:
+        """Ends a device's executors, unless the plan in force uses it; whether it did."""
+        async with self._applying:
+            if any(gpu.index == device.index for gpu in self._plan.gpus):
+                return False
+            await device.park()
+            return True
+
     async def close(self, patience_s: float = STOP_SECONDS) -> None:
         """Ends all executors; what still runs has so many seconds."""
         await asyncio.gather(*(device.close(patience_s) for device in self.all_devices))

@@ -16,6 +16,7 @@ from gemlet.errors import GemletError, UsageError
 from gemlet.serve import choice, files, initial_plan
 from gemlet.serve.call import Refusal
 from gemlet.serve.catalog import Catalog, Known
+from gemlet.serve.control.settings import Settings
 from gemlet.serve.engine import Engine
 from gemlet.serve.execution import ray_placement
 from gemlet.serve.execution.backend import BackendOptions, ModelSpec
@@ -26,6 +27,7 @@ from gemlet.serve.frontend.grpc_server import GrpcServer
 from gemlet.serve.frontend.http_server import HttpServer
 from gemlet.serve.frontend.regions import Regions
 from gemlet.serve.profiles import render as render_profiles
+from gemlet.serve.scaling import DeviceScaler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -50,6 +52,7 @@ class Options:
     """How to serve. Ports: 0 = any, None = not at all. ``drain_s``: seconds that requests have to end at SIGTERM.
 
     ``ray``: address of the Ray cluster that executors are placed in; None: they run beside the server.
+    ``scale``: least and most devices in use; executors of the others are ended. None: all stay.
     """
 
     repository: Path
@@ -68,6 +71,7 @@ class Options:
     drain_s: float = 10.0
     arena_bytes: int = ARENA_BYTES
     ray: str | None = None
+    scale: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +197,7 @@ class Server:
             keep(_every(SLOW_CHECK_S, http.close_slow), "slow connections")
         if self._options.watch:
             keep(self._watch(), "repository")
-        self._control(keep, ends)
+        self._control(keep, ends, tasks)
         gc.collect()
         gc.freeze()  # what is there by now stays: collections look at what comes with requests only
         started(self._started(http_port, grpc_port))
@@ -338,7 +342,9 @@ class Server:
                     decider.demand(demand)
             decider.started_with(plan, asyncio.get_running_loop().time())
 
-    def _control(self, keep: Callable[[Coroutine[Any, Any, None], str], None], ends: AsyncExitStack) -> None:
+    def _control(
+        self, keep: Callable[[Coroutine[Any, Any, None], str], None], ends: AsyncExitStack, tasks: asyncio.TaskGroup
+    ) -> None:
         """Starts the controller, if it is part of this version, wanted, and has profiles to plan with."""
         known = self._of_models()
         if (
@@ -356,11 +362,19 @@ class Server:
             self._fleet,
             known,
             demands,
+            self._settings(),
             ask=ends.enter_context(planning.PlanningProcess(known)),
             waiting=self._waiting,
+            scaler=DeviceScaler(self._fleet, tasks) if self._options.scale is not None else None,
             say=lambda change: logger.info("plan: %s", change),
         )
         keep(self._controller.run(), "controller")
+
+    def _settings(self) -> Settings:
+        least, most = self._options.scale or (1, None)
+        if self._demanded is None:
+            return Settings(least=least, most=most)
+        return Settings(least=least, most=most, policy=self._demanded.policy, planner=self._demanded.options)
 
     def _waiting(self) -> Mapping[str, int]:
         return {name: self.engine.waiting(name) for name in self.engine.models}

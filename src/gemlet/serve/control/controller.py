@@ -120,10 +120,11 @@ class Controller:
         self._tell(proposal, began, failure)
 
     async def _scale(self, devices: int, *, grow: bool) -> None:
-        """More devices are asked for before a plan is applied, fewer when nothing of it needs them any more."""
+        """More devices are asked for before a plan is applied, fewer when nothing needs them any more."""
         if self._scaler is None or devices == self._wanted:
             return
-        if self._wanted is None or (devices > self._wanted) == grow:
+        # At first all devices are there, however many that is.
+        if grow == (self._wanted is not None and devices > self._wanted):
             await self._scaler.scale(devices)
             self._wanted = devices
 

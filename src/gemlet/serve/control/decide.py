@@ -44,6 +44,7 @@ class Decider:
         self._slowed_at: dict[str, float] = {}
         self._changed = True  # models or devices since the last plan
         self._asked = False  # a plan is being made or applied
+        self._scarce = False  # more devices would do something for the plan in force
 
     @property
     def demands(self) -> tuple[Demand, ...]:
@@ -75,8 +76,10 @@ class Decider:
                 target.add(now, counts.get(model, 0), seconds)
         known, self._devices = self._devices, tuple(sorted(devices))
         used = {gpu.index for gpu in self.in_force.gpus} if self.in_force is not None else set()
-        if used and known != self._devices and (before is not None or not used <= set(self._devices)):
-            return self._devices_cause(known)
+        lost = sorted(used - set(self._devices)) if set(known) - set(self._devices) or before is None else []
+        back = sorted(set(self._devices) - set(known)) if self._scarce else []
+        if lost or back:
+            return self._devices_cause(lost, back)
         if self._asked or not self._targets:
             return None
         if self.in_force is None:
@@ -119,7 +122,10 @@ class Decider:
             self.in_force = proposal.plan
         self._planned_at = now
         self._planned_for = {demand.model: demand.rate for demand in proposal.question.demands}
-        self._changed = self._devices != proposal.question.devices or self._planned_for.keys() != self._targets.keys()
+        self._changed = self._planned_for.keys() != self._targets.keys()
+        self._scarce = proposal.scarce
+        if self.in_force is not None:  # a device of this plan died while it was applied
+            self._changed |= not {gpu.index for gpu in self.in_force.gpus} <= set(self._devices)
         self._long_queues.clear()
 
     def failed(self, now: float) -> None:
@@ -128,9 +134,7 @@ class Decider:
         self._planned_at = now
         self._changed = True
 
-    def _devices_cause(self, known: tuple[int, ...]) -> Cause:
-        lost = sorted(set(known) - set(self._devices))
-        back = sorted(set(self._devices) - set(known))
+    def _devices_cause(self, lost: list[int], back: list[int]) -> Cause:
         self._changed = True
         words = [f"device {number} is lost" for number in lost] + [f"device {number} is there" for number in back]
         return Cause("devices", ", ".join(words), emergency=True)

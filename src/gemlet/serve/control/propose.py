@@ -33,7 +33,7 @@ class Question:
 class Proposal:
     """``plan`` None: nothing can be served with these devices. ``devices``: how many would be right.
 
-    ``part`` of every rate of the question is planned for: less than 1 where devices are scarce.
+    scarce: there is no plan for all that was asked. ``part`` of every rate is planned for then.
     """
 
     question: Question
@@ -41,6 +41,7 @@ class Proposal:
     devices: int
     part: float = 1.0
     notes: tuple[str, ...] = ()
+    scarce: bool = False
 
 
 def answer(profiles: Profiles, question: Question, plan: scarce.Planner) -> Proposal:
@@ -48,7 +49,7 @@ def answer(profiles: Profiles, question: Question, plan: scarce.Planner) -> Prop
     devices = question.devices[: settings.most]
     most = max(settings.least, settings.most or len(devices))
     if not devices:
-        return Proposal(question, None, settings.least, 0.0, ("no device lives",))
+        return Proposal(question, None, settings.least, 0.0, ("no device lives",), scarce=True)
     if not question.demands:
         return Proposal(question, None, settings.least, 0.0, ("no model is demanded",))
     previous = slots.to_slots(question.in_force, devices) if question.in_force is not None else None
@@ -63,4 +64,4 @@ def answer(profiles: Profiles, question: Question, plan: scarce.Planner) -> Prop
     less = scarce.best_effort(attempt, question.demands, settings.planner)
     wanted = min(most, max(settings.least, made.needed or len(devices)))
     chosen = None if less.plan is None else slots.to_devices(less.plan, devices)
-    return Proposal(question, chosen, wanted, less.part, (*less.notes, *made.why))
+    return Proposal(question, chosen, wanted, less.part, (*less.notes, *made.why), scarce=True)

@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from gemlet.errors import GemletError
-from gemlet.serve.execution.executor import ARENA_BYTES, STOP_SECONDS, Executor, ExecutorDied
+from gemlet.serve.execution.executor import ARENA_BYTES, STOP_SECONDS, Executor, ExecutorDied, ExecutorFailed
 from gemlet.serve.execution.remote import RemoteExecutor
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class Device:
         self.backend = backend
         self.note = ""
         self.restarts = 0
+        self.parked = False
         self.models: dict[str, ModelSpec] = {}
         self.memory: dict[str, int] = {}
         self.lets: tuple[LetSpec, ...] = ()
@@ -60,8 +61,8 @@ class Device:
 
     @property
     def alive(self) -> bool:
-        """Whether all its executors are."""
-        return not any(executor.died.is_set() for executor in self._executors.values())
+        """Whether all its executors are; not while it is parked."""
+        return not self.parked and not any(executor.died.is_set() for executor in self._executors.values())
 
     @property
     def pids(self) -> list[int]:
@@ -77,12 +78,32 @@ class Device:
         if self.backend not in PER_LET:
             self._keep(WHOLE, await self._started(WHOLE))
 
+    async def park(self) -> None:
+        """Ends its executors; no plan may use it until wake()."""
+        async with self._lock:
+            self.parked = True
+            ended, self._executors = self._executors, {}  # so that nobody starts them again
+            self.models.clear()
+            self.memory.clear()
+            self.lets = ()
+            await asyncio.gather(*(executor.close() for executor in ended.values()))
+
+    async def wake(self) -> None:
+        """Starts it again, empty. Raises ExecutorFailed."""
+        async with self._lock:
+            await self.start()
+            self.parked = False
+
     async def prepare(self, models: Mapping[str, ModelSpec], lets: Sequence[LetSpec]) -> None:
         """Loads what is not there yet and makes the gpu-lets, beside those that run. Raises GemletError.
 
         A device whose executor is being started again gets this when it is back.
         """
         async with self._lock:
+            if self.parked:
+                if lets:
+                    raise ExecutorFailed(f"device {self.index} rests")
+                return
             self._forget_changed(models)
             if self.backend in PER_LET:
                 await self._processes(models, lets)

@@ -172,18 +172,32 @@ def test_a_ramp_is_met_ahead_of_time() -> None:
     assert short < 3.0, "seconds of 45 in which the plan could not serve the rate"
 
 
-def test_a_lost_device_is_planned_around_at_once_and_used_again_when_it_is_back() -> None:
+def test_a_lost_device_is_planned_around_at_once() -> None:
     fleet = FakeFleet(constant(a=700, b=300), [0, 1, 2])
     controller = controlled(fleet, {"a": 700, "b": 300})
     in_virtual_time(controller, 60.0, (20.0, lambda: fleet.alive.remove(1)), (40.0, lambda: fleet.alive.append(1)))
-    after = [made for at, made in fleet.applied if at > 20]
-    assert after
-    assert all(gpu.index != 1 for gpu in next(made for at, made in fleet.applied if 20 < at < 40).gpus)
-    lost, back = (next(c for c in controller.history if c.at >= at) for at in (20, 40))
+    assert any(gpu.index == 1 for gpu in fleet.applied[0][1].gpus)
+    (lost,) = (change for change in controller.history if change.at >= 20)  # and that it is back changes nothing
     assert (lost.cause.reason, lost.cause.text) == ("devices", "device 1 is lost")
     assert lost.at < 20.6
     assert lost.took_s < 0.2
-    assert back.cause.text == "device 1 is there"
+    assert {gpu.index for gpu in fleet.current.gpus} == {0, 2}
+
+
+def test_a_device_that_comes_is_used_at_once_where_devices_were_scarce() -> None:
+    fleet = FakeFleet(constant(a=1500), [0, 1])
+    controller = controlled(fleet, {"a": 1500})
+    in_virtual_time(controller, 40.0, (20.0, lambda: fleet.alive.remove(0)), (30.0, lambda: fleet.alive.append(0)))
+    parts = [(change.cause.text, change.part < 1) for change in controller.history if change.at >= 20]
+    assert parts == [("device 0 is lost", True), ("device 0 is there", False)]
+    assert serves(fleet.current, "a", 1500)
+
+
+def test_a_device_that_no_plan_uses_may_come_and_go() -> None:
+    fleet = FakeFleet(constant(a=100), [0, 1, 2])
+    controller = controlled(fleet, {"a": 100})
+    in_virtual_time(controller, 40.0, (20.0, lambda: fleet.alive.remove(2)), (30.0, lambda: fleet.alive.append(2)))
+    assert len(controller.history) == 1
 
 
 def test_with_too_few_devices_everybody_still_has_a_place() -> None:
