@@ -59,7 +59,7 @@ class Target:
         highest = max(expected, self.floor, self.slower * self._seen[0][1] if self._seen else 0.0)
         doubt = self.slower * 2 * self.meter.error(SLOW_S)
         if expected - doubt > RISE * rate:
-            rate = expected
+            rate = RISE * expected  # what still counts as near enough must not eat the headroom for bursts
         elif highest + doubt < FALL * rate:
             rate = highest
         seen = min(MOST_VARIATION, self.meter.variation)
