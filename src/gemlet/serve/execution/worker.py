@@ -212,6 +212,7 @@ def main() -> int:
     arguments = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group; the server says when this ends
         signal.signal(number, signal.SIG_IGN)
+    sys.dont_write_bytecode = True  # a model.py that is edited twice in a second must not be taken for the first
     inputs: Mapping
     outputs: Arena
     if arguments.listen:
