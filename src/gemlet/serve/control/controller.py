@@ -111,7 +111,8 @@ class Controller:
             if proposal.plan is None:
                 failure = "; ".join(proposal.notes)
             elif old is None or proposal.plan.gpus != old.gpus:
-                await self._fleet.apply(proposal.plan)
+                for plan in proposal.stages:
+                    await self._fleet.apply(plan)
             self.decider.adopted(proposal, self._now())
             await self._scale(proposal.devices, grow=False)
         except (GemletError, OSError) as error:

@@ -83,6 +83,16 @@ def steps(old: Plan | None, new: Plan, *, fits: Callable[[int, frozenset[str]], 
     ]
 
 
+def stages(
+    old: Plan | None, new: Plan, *, fits: Callable[[int, frozenset[str]], bool] | None = None
+) -> tuple[Plan, ...]:
+    """The plans to bring into force one after the other: ``new``, or one in between and then ``new``.
+
+    For a fleet that does the steps of each plan by itself, in the order above.
+    """
+    return tuple(step.plan for step in steps(old, new, fits=fits) if isinstance(step, Adopt))
+
+
 def moved(old: Plan | None, new: Plan) -> tuple[int, int]:
     """How many gpu-lets of ``new`` were there before, with share, models and batches on that device; how many not."""
     left = [] if old is None else [(gpu.index, _kind(let)) for gpu in old.gpus for let in gpu.lets]

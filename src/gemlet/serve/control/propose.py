@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gemlet.serve.control import scarce, slots
+from gemlet.serve.control import difference, scarce, slots
 from gemlet.serve.planner.model import Demand, Infeasible, Inventory, Options, Plan
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ class Question:
 class Proposal:
     """``plan`` None: nothing can be served with these devices. ``devices``: how many would be right.
 
-    scarce: there is no plan for all that was asked. ``part`` of every rate is planned for then.
+    scarce: there is no plan for all that was asked; ``part`` of every rate is planned for then. stages: the plans to
+    bring into force one after the other, ``plan`` last; more than one where old and new weights do not fit into a
+    device's memory together.
     """
 
     question: Question
@@ -42,6 +44,7 @@ class Proposal:
     part: float = 1.0
     notes: tuple[str, ...] = ()
     scarce: bool = False
+    stages: tuple[Plan, ...] = ()
 
 
 def answer(profiles: Profiles, question: Question, plan: scarce.Planner) -> Proposal:
@@ -60,8 +63,25 @@ def answer(profiles: Profiles, question: Question, plan: scarce.Planner) -> Prop
     made = attempt(question.demands, settings.planner)
     if isinstance(made, Plan):
         wanted = min(most, max(settings.least, len(made.gpus)))
-        return Proposal(question, slots.to_devices(made, devices), wanted, notes=made.notes)
+        chosen = slots.to_devices(made, devices)
+        return Proposal(question, chosen, wanted, notes=made.notes, stages=_stages(profiles, question.in_force, chosen))
     less = scarce.best_effort(attempt, question.demands, settings.planner)
     wanted = min(most, max(settings.least, made.needed or len(devices)))
-    chosen = None if less.plan is None else slots.to_devices(less.plan, devices)
-    return Proposal(question, chosen, wanted, less.part, (*less.notes, *made.why), scarce=True)
+    if less.plan is None:
+        return Proposal(question, None, wanted, less.part, (*less.notes, *made.why), scarce=True)
+    chosen = slots.to_devices(less.plan, devices)
+    stages = _stages(profiles, question.in_force, chosen)
+    return Proposal(question, chosen, wanted, less.part, (*less.notes, *made.why), scarce=True, stages=stages)
+
+
+def _stages(profiles: Profiles, old: Plan | None, new: Plan) -> tuple[Plan, ...]:
+    planned = {gpu.index: gpu for gpu in new.gpus}
+
+    def fits(device: int, models: frozenset[str]) -> bool:
+        """What the new plan needs there, and the weights of what is still there beside it."""
+        gpu = planned[device]
+        staying = {task.model for let in gpu.lets for task in let.tasks}
+        leaving = [profiles.models[model].weights_mib for model in models - staying if model in profiles.models]
+        return gpu.memory_mib + sum(leaving) <= profiles.device.memory_mib
+
+    return difference.stages(old, new, fits=fits)

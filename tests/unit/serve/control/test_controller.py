@@ -290,6 +290,20 @@ def test_what_it_starts_with_stays_if_it_is_good() -> None:
     assert fleet.applied == []
 
 
+def test_weights_that_do_not_fit_beside_each_other_come_one_after_the_other() -> None:
+    big = {name: scaling(1.0, weights_mib=6000.0) for name in "ab"}  # of 10000 MiB
+    profiles = world(**big)
+    fleet = FakeFleet(constant(a=100), [0])
+    controller = Controller(fleet, profiles, [demand("a", 100, 10)], Settings(planner=PLANNER))
+
+    def other_model() -> None:
+        controller.decider.forget("a")
+        controller.decider.demand(demand("b", 100, 10))
+
+    in_virtual_time(controller, 10.0, (5.0, other_model))
+    assert [sorted(task.model for task in made.tasks()) for _, made in fleet.applied] == [["a"], [], ["b"]]
+
+
 def test_changes_are_told_in_words() -> None:
     change = Change(1.0, Cause("overload", "a: 9 requests/s"), 2, 3, 1, 0.5, 0.042)
     assert str(change) == (
