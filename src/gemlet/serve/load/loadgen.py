@@ -39,7 +39,12 @@ class Verdict:
 
     @property
     def verdict(self) -> str:
-        return "VALID" if self.valid else "INVALID"
+        """loadgen's word, and which of its conditions were not met."""
+        if self.valid:
+            return "VALID"
+        conditions = (line.split(":") for line in self.summary.splitlines() if ":" in line)
+        missed = [words[0].strip(" *") for words in conditions if words[1].strip() == "NO"]
+        return f"INVALID, not met: {', '.join(missed) or 'see its summary'}"
 
 
 def require() -> Any:

@@ -63,7 +63,6 @@ def test_a_stall_is_felt_by_everybody_who_came_while_it_lasted() -> None:
     # A closed loop would have one slow request of 149. Here some 60 came during the stall and waited for its end.
     assert model.answered == 149
     assert model.percentiles[90] > 300
-    assert model.percentiles[95] > model.percentiles[50] + 300
     assert model.most_ms is not None
     assert model.most_ms >= 590
 
@@ -235,8 +234,10 @@ def test_mlcommons_loadgen_gives_its_verdict() -> None:
 
     good = found(lambda _: (0.0, 200, ""))
     assert good.valid
+    assert good.verdict == "VALID"
     assert good.report.models[0].requests >= 90
     assert "Scenario : Server" in " ".join(good.summary.split())
     refusing = found(lambda number: (0.0, 503 if number % 3 == 0 else 200, ""))
     assert not refusing.valid
+    assert refusing.verdict.startswith("INVALID, not met: Performance constraints satisfied")
     assert refusing.report.models[0].attainment == pytest.approx(2 / 3, abs=0.05)
