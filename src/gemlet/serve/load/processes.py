@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from gemlet.serve.load.job import Job
 
-EACH = 4000.0  # requests/s that one process is given when nobody says how many processes; HTTP, small tensors
-EACH_GRPC = 1500.0
+EACH = 8000.0  # requests/s that one process is given when nobody says how many processes; HTTP, small tensors
+EACH_GRPC = 2000.0
 AHEAD_S = 0.1  # between the last process being ready and the first second
 START_S = 60.0
 
