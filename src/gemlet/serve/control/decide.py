@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gemlet.serve.planner.model import Demand, Plan
 
 SURE = 4.0  # standard deviations of a count that no plan's headroom explains
+RISE_OF_SCARCE = 1.25  # with too few devices a new plan only shares them out anew
 QUEUE_PART = 0.75  # of what could be served within an SLO: more than this waits only where service falls behind
 QUEUE_LEAST = 8
 QUEUE_TICKS = 2  # so many looks in a row
@@ -39,6 +40,7 @@ class Decider:
         self._devices: tuple[int, ...] = ()
         self._now: float | None = None
         self._planned_at = float("-inf")
+        self._reviewed_at = float("-inf")
         self._planned_for: dict[str, float] = {}
         self._long_queues: dict[str, int] = {}
         self._slowed_at: dict[str, float] = {}
@@ -95,9 +97,9 @@ class Decider:
         return long or self._overload(seconds)
 
     def _periodic(self, now: float) -> Cause | None:
-        if now - self._planned_at < self.settings.period_s:
+        if now - max(self._planned_at, self._reviewed_at) < self.settings.period_s:
             return None
-        self._planned_at = now
+        self._reviewed_at = now
         self._recover(now)
         moved = [t.demand.model for t in self._targets.values() if t.review(self.settings.period_s)]
         return Cause("rates", f"other rates: {', '.join(moved)}") if moved else None
@@ -149,14 +151,16 @@ class Decider:
             meter = target.meter
             sudden = meter.last > can + SURE * meter.variation * sqrt(max(can, 1.0) / seconds)
             if sudden or meter.fast > can + SURE * meter.error(FAST_S):
-                seen = meter.last if sudden else meter.fast
+                # A count of so short a time errs; what it lacks would cost a second emergency.
+                seen = meter.last + meter.error(seconds / 2) if sudden else meter.fast
                 hot.append(f"{model}: {seen:.4g} requests/s, the plan serves {can:.4g}")
                 target.leap(max(seen, meter.ahead(self.settings.period_s)))
         return Cause("overload", "; ".join(hot), emergency=True) if hot and self._could_be_better() else None
 
     def _could_be_better(self) -> bool:
         """False where the plan in force was made for nearly these demands: planning again brings nothing."""
-        return any(demand.rate > RISE * self._planned_for.get(demand.model, 0.0) for demand in self.demands)
+        rise = RISE_OF_SCARCE if self._scarce else RISE
+        return any(demand.rate > rise * self._planned_for.get(demand.model, 0.0) for demand in self.demands)
 
     def _queue(self, now: float, waiting: Mapping[str, int], seconds: float) -> Cause | None:
         """Queues that grow though the rates are as planned: the device is slower than its profile."""

@@ -6,10 +6,13 @@ Planning takes tens of milliseconds of Python, which a server that answers withi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil, isfinite
 from typing import TYPE_CHECKING
 
 from gemlet.serve.control import difference, scarce, slots
+from gemlet.serve.planner import grid_of
 from gemlet.serve.planner.model import Demand, Infeasible, Inventory, Options, Plan
+from gemlet.serve.planner.timing import Timing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,18 +63,30 @@ def answer(profiles: Profiles, question: Question, plan: scarce.Planner) -> Prop
     def attempt(demands: Sequence[Demand], options: Options) -> Plan | Infeasible:
         return plan(profiles, demands, Inventory(gpus=len(devices)), previous, options, policy=settings.policy)
 
-    made = attempt(question.demands, settings.planner)
+    least = _least_devices(profiles, question.demands, settings.planner)
+    made: Plan | Infeasible
+    if least > len(devices):  # the planner would find that out, too, and take long where the rates are absurd
+        made = Infeasible(policy=settings.policy, needed=ceil(least), why=(f"{least:.4g} devices are needed at least",))
+    else:
+        made = attempt(question.demands, settings.planner)
     if isinstance(made, Plan):
         wanted = min(most, max(settings.least, len(made.gpus)))
         chosen = slots.to_devices(made, devices)
         return Proposal(question, chosen, wanted, notes=made.notes, stages=_stages(profiles, question.in_force, chosen))
-    less = scarce.best_effort(attempt, question.demands, settings.planner)
+    less = scarce.best_effort(attempt, question.demands, settings.planner, most=len(devices) / max(least, 1e-9))
     wanted = min(most, max(settings.least, made.needed or len(devices)))
     if less.plan is None:
         return Proposal(question, None, wanted, less.part, (*less.notes, *made.why), scarce=True)
     chosen = slots.to_devices(less.plan, devices)
     stages = _stages(profiles, question.in_force, chosen)
     return Proposal(question, chosen, wanted, less.part, (*less.notes, *made.why), scarce=True, stages=stages)
+
+
+def _least_devices(profiles: Profiles, demands: Sequence[Demand], options: Options) -> float:
+    """What the rates cost if gpu-lets could be cut to measure; models that nothing can serve in time cost nothing."""
+    timing = Timing(profiles, {demand.model: demand.slo_ms for demand in demands}, grid_of(profiles, options))
+    costs = (timing.fluid_ticks(demand.model, demand.rate) / timing.grid for demand in demands)
+    return sum(cost for cost in costs if isfinite(cost))
 
 
 def _stages(profiles: Profiles, old: Plan | None, new: Plan) -> tuple[Plan, ...]:

@@ -54,18 +54,18 @@ class Attempt(Protocol):
     def __call__(self, demands: Sequence[Demand], options: Options) -> Plan | Infeasible: ...
 
 
-def best_effort(attempt: Attempt, demands: Sequence[Demand], options: Options) -> Scarce:
-    """The best plan found for ``demands``, for which ``attempt`` has none."""
+def best_effort(attempt: Attempt, demands: Sequence[Demand], options: Options, most: float = 1.0) -> Scarce:
+    """The best plan found for ``demands``, which have none; for more than the part ``most`` of them there is none."""
     exact = msgspec.structs.replace(options, quantile=MEAN)
-    made = attempt(demands, exact)
+    made = attempt(demands, exact) if most >= 1 else None
     if isinstance(made, Plan):
         return Scarce(made, 1.0, (), ("no headroom: there are too few devices",))
     within = partial(attempt, options=exact)
-    part, found = _largest_part(within, demands)
+    part, found = _largest_part(within, demands, min(1.0, most))
     if found is not None:
         return Scarce(found, part, (), (f"planned for {part:.0%} of the rates: there are too few devices",))
-    served = _placeable(within, demands)
-    part, found = _largest_part(within, served)
+    served = _placeable(within, demands, min(1.0, most))
+    part, found = _largest_part(within, served, min(1.0, most))
     left_out = tuple(demand.model for demand in demands if demand not in served)
     notes = [f"not served: {', '.join(left_out)}: no place even at its lowest rate"]
     if part < 1:
@@ -77,10 +77,10 @@ class Within(Protocol):
     def __call__(self, demands: Sequence[Demand]) -> Plan | Infeasible: ...
 
 
-def _largest_part(within: Within, demands: Sequence[Demand]) -> tuple[float, Plan | None]:
+def _largest_part(within: Within, demands: Sequence[Demand], most: float) -> tuple[float, Plan | None]:
     if not demands:
         return 0.0, None
-    low, high, best = 0.0, 1.0, None
+    low, high, best = 0.0, most, None
     for _ in range(STEPS):
         part = (low + high) / 2
         made = within(_scaled(demands, part))
@@ -89,16 +89,16 @@ def _largest_part(within: Within, demands: Sequence[Demand]) -> tuple[float, Pla
         else:
             high = part
     if best is None:
-        made = within(_scaled(demands, LEAST))
-        low, best = (LEAST, made) if isinstance(made, Plan) else (0.0, None)
+        made = within(_scaled(demands, LEAST * most))
+        low, best = (LEAST * most, made) if isinstance(made, Plan) else (0.0, None)
     return low, best
 
 
-def _placeable(within: Within, demands: Sequence[Demand]) -> list[Demand]:
+def _placeable(within: Within, demands: Sequence[Demand], most: float) -> list[Demand]:
     """Models that have a place together at their lowest rates, those with the most requests first."""
     served: list[Demand] = []
     for demand in sorted(demands, key=lambda d: (-d.rate, d.model)):
-        if isinstance(within(_scaled([*served, demand], LEAST)), Plan):
+        if isinstance(within(_scaled([*served, demand], LEAST * most)), Plan):
             served.append(demand)
     return [demand for demand in demands if demand in served]
 

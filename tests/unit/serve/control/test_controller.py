@@ -211,6 +211,15 @@ def test_with_too_few_devices_everybody_still_has_a_place() -> None:
     assert len(controller.history) <= 3  # and it does not try again and again what cannot be
 
 
+def test_an_absurd_rate_is_planned_for_as_far_as_devices_go() -> None:
+    fleet = FakeFleet(lambda t: {"a": 100 if t < 5 else 1e9, "b": 100}, [0, 1])
+    controller = controlled(fleet, {"a": 100, "b": 100})
+    in_virtual_time(controller, 8.0)
+    assert {task.model for task in fleet.current.tasks()} == {"a", "b"}
+    assert capacity(fleet.current, "a") > 500
+    assert controller.history[-1].part < 1e-5
+
+
 def test_a_model_that_nothing_can_serve_does_not_cost_the_others_their_places() -> None:
     fleet = FakeFleet(constant(a=100, c=10), [0])
     demands = [demand("a", 100, 10), demand("c", 10, 1.0)]  # 4 ms of work within 1 ms
