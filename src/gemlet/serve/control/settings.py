@@ -23,7 +23,7 @@ class Settings:
     tick_s: float = 0.25
     floor_rate: float = 1.0
     down_after_s: float = 30.0
-    emergency_gap_s: float = 1.0
+    emergency_gap_s: float = 0.5
     least: int = 1
     most: int | None = None
     policy: str = "nway+type"
