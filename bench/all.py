@@ -57,6 +57,7 @@ STEPS = [
     Step("frameworks", "frameworks.py", 300, 300, simulates=False),
     Step("memory", "memory_truth.py", 60, 60, simulates=False),
     Step("arbiter", "arbiter_latency.py", 60, 60, quick="--decisions 2000", simulates=False),
+    Step("frontend", "frontend.py", 120, 60, quick="--seconds 2", simulates=False),
 ]  # fmt: skip
 NEEDS_NO_GPU = {"arbiter"}
 

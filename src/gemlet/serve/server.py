@@ -13,8 +13,10 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from gemlet.errors import GemletError, UsageError
-from gemlet.serve import choice, files, initial_plan
+from gemlet.serve import choice, files, initial_plan, planner
 from gemlet.serve.call import Refusal
 from gemlet.serve.catalog import Catalog, Known
 from gemlet.serve.control.settings import Settings
@@ -334,7 +336,10 @@ class Server:
             self._of_models(),
             alive,
             demands=[demand for demand in demanded.demands if demand.model in models] if demanded is not None else (),
-            options=demanded.options if demanded is not None else None,
+            options=msgspec.structs.replace(
+                demanded.options if demanded is not None else planner.Options(),
+                executor="mps" if self._choice.backend == "mps" else "green",
+            ),
             policy=demanded.policy if demanded is not None else "nway+type",
             apart=self._choice.backend not in choice.ON_GPU,
         )

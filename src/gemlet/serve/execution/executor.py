@@ -30,6 +30,7 @@ START_SECONDS = 120.0  # importing torch and making a CUDA context, on a busy ma
 STOP_SECONDS = 5.0
 STDERR = 2  # what models print is words, not data
 ARENA_BYTES = 256 * 1024**2
+ENVIRONMENT = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # so that CUDA counts devices as NVML does
 
 
 class ExecutorDied(GemletError):
@@ -117,7 +118,7 @@ class Executor:
                 "--inputs", str(shared[0]), "--outputs", str(shared[1]), "--backend", self.backend,
                 "--options", msgspec.json.encode(self._options).decode(),
                 pass_fds=(theirs.fileno(), *shared), stdin=asyncio.subprocess.DEVNULL, stdout=STDERR,
-                env=os.environ | self._environment,
+                env=ENVIRONMENT | os.environ | self._environment,
             )  # fmt: skip
             self.pid = self._process.pid
         except OSError as error:
