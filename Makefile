@@ -72,6 +72,11 @@ chart-test: setup  ## the Helm chart, rendered by Helm and checked against the s
 	@$(BIN)/python -m pip install --quiet --group chart
 	@$(BIN)/python -m pytest tests/chart $(PYTEST_ARGS)
 
+.PHONY: ray-test
+ray-test: setup  ## executors placed by a real Ray cluster of several nodes on this machine; installs Ray
+	@$(BIN)/python -m pip install --quiet 'ray>=2.40'
+	@$(BIN)/python -m pytest tests/ray --timeout=300 $(PYTEST_ARGS)
+
 .PHONY: protocol
 protocol: $(STAMP)  ## the messages of the kubelet and of inference clients anew from src/gemlet/{kube,serve}/protocol/*.proto
 	@cd src && $(abspath $(BIN))/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. gemlet/kube/protocol/*.proto \

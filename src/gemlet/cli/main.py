@@ -35,6 +35,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "plan": ("gemlet.cli.plan:command", "Place models with latency goals on gpu-lets"),
     "serve": ("gemlet.cli.serve:command", "Serve models with latency goals on gpu-lets"),
     "kube": ("gemlet.cli.kube:command", "Run gemlet's parts of a Kubernetes cluster"),
+    "load": ("gemlet.cli.load:command", "Send requests to a model server, when they are due"),
     "simulate": ("gemlet.cli.simulate:command", "Show what groups would get, in virtual time"),
     "completion": ("gemlet.cli.completion:command", "Print a completion script for a shell"),
 }

@@ -45,6 +45,20 @@ class Devices(click.ParamType[Any]):
         return tuple(int(part) for part in parts)
 
 
+class Range(click.ParamType[Any]):
+    """Two numbers: 1:4."""
+
+    name = "least:most"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, tuple):
+            return value
+        least, _, most = str(value).partition(":")
+        if not least.isdigit() or not most.isdigit() or not 1 <= int(least) <= int(most):
+            raise options.BadValue(f"{value!r} are not least and most", "such as 1:4", param, ctx)
+        return int(least), int(most)
+
+
 def _write_example(context: click.Context, _parameter: click.Parameter, folder: Path | None) -> None:
     if folder is None:
         return
@@ -65,6 +79,8 @@ def _write_example(context: click.Context, _parameter: click.Parameter, folder: 
     "--executor", type=click.Choice(EXECUTORS), default="auto", show_default=True,
     help="What runs models: green contexts, a process a gpu-let under MPS, streams, the CPU, or modelled time.",
 )  # fmt: skip
+@click.option("--ray", metavar="ADDRESS", help="Place executors in this Ray cluster; auto: the one of this machine.")
+@click.option("--scale", type=Range(), help="Least and most devices in use, such as 1:4; the others' executors rest.")
 @click.option("--devices", type=Devices(), help="GPUs to serve on, such as 0,2; default: all.")
 @click.option("--profiles", type=_FILE, help="Profile file of these models on this kind of device.")
 @click.option("--plan", type=_FILE, help="Start with this plan: JSON of `gemlet plan`, or glet's ModelList.txt.")

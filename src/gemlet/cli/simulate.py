@@ -67,6 +67,9 @@ def _table(report: Report) -> str:
 )
 @click.option("--peak", is_flag=True, help="With --serve: also find the highest rates with 99% of the replies in time.")
 @click.option(
+    "--replan", is_flag=True, help="With --serve: the plan follows the rates, starting from those of the first second."
+)
+@click.option(
     "--plan",
     "given",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -83,6 +86,7 @@ def command(
     serve: Path | None,
     given: Path | None,
     peak: bool,
+    replan: bool,
     policy: str | None,
     duration: str | None,
     output: str,
@@ -93,6 +97,7 @@ def command(
     gemlet simulate workload.toml
     gemlet simulate workload.toml --policy gemini --duration 5s
     gemlet simulate --serve demands.toml --peak
+    gemlet simulate --serve demands.toml --replan
 
     The arbiter is the real one; device and programs are modelled, and no GPU is used. With --serve it plans for the
     models of a demand file (docs/serving.md) and shows how they would be served.
@@ -115,11 +120,18 @@ def command(
         from gemlet.cli import simulate_serving
 
         seconds = length / SECOND if length is not None else None
+        if replan:
+            from gemlet.cli import simulate_replanning
+
+            if peak or given is not None:
+                raise UsageError("--replan makes its own plans: --peak and --plan do not go with it")
+            simulate_replanning.run(serve, policy=policy, seconds=seconds, output=output)
+            return
         simulate_serving.run(serve, given=given, policy=policy, seconds=seconds, find_peak=peak, output=output)
         return
     assert workload is not None
-    if peak or given is not None:
-        raise UsageError("--peak and --plan go with --serve")
+    if peak or replan or given is not None:
+        raise UsageError("--peak, --plan and --replan go with --serve")
     spec = load(workload)
     if policy is not None:
         if policy not in ("fair", "gemini", "fifo"):

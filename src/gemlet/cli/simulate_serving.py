@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gemlet.errors import ConfigError, GemletError
 from gemlet.monitor.tables import table
-from gemlet.serve import arrivals, files, peak, picture, simulator
+from gemlet.serve import files, peak, picture, simulator
 from gemlet.serve.planner import Infeasible, Inventory, plan
 
 if TYPE_CHECKING:
@@ -66,12 +65,8 @@ def planned(service: Service, known: Profiles, policy: str | None) -> Plan:
 
 def simulate(service: Service, made: Plan, known: Profiles, seconds: float, times: float = 1.0) -> Outcome:
     """One run with all rates multiplied by ``times``."""
-    streams = {}
-    for number, model in enumerate(service.models):
-        draw = arrivals.gaps(model.spread, model.demand.variation, random.Random(f"{service.seed}/{number}"))
-        streams[model.demand.model] = arrivals.times(arrivals.Scaled(model.rate, times), draw, seconds)
     slos = {demand.model: demand.slo_ms for demand in service.demands}
-    return simulator.simulate(made, known, streams, slos, seconds, seed=service.seed)
+    return simulator.simulate(made, known, service.arrivals(seconds, times), slos, seconds, seed=service.seed)
 
 
 def document(made: Plan, outcome: Outcome, highest: float | None) -> dict[str, Any]:
@@ -87,23 +82,45 @@ def document(made: Plan, outcome: Outcome, highest: float | None) -> dict[str, A
         "attainment": outcome.attainment,
         "goodput": outcome.goodput,
         "highest_rate": highest,
-        "models": {
-            name: {
-                "sent": tally.sent,
-                "in_time": tally.in_time,
-                "dropped": tally.dropped,
-                "attainment": tally.attainment,
-                "goodput": tally.in_time / outcome.seconds,
-                "slo_ms": tally.slo_ms,
-                **{f"p{100 * q:g}_ms": tally.percentile(q) for q in (0.5, 0.9, 0.95, 0.99)},
-            }
-            for name, tally in outcome.models.items()
-        },
+        "models": models(outcome),
+    }
+
+
+def models(outcome: Outcome) -> dict[str, Any]:
+    """What became of each model's requests, for -o json."""
+    return {
+        name: {
+            "sent": tally.sent,
+            "in_time": tally.in_time,
+            "dropped": tally.dropped,
+            "attainment": tally.attainment,
+            "goodput": tally.in_time / outcome.seconds,
+            "slo_ms": tally.slo_ms,
+            **{f"p{100 * q:g}_ms": tally.percentile(q) for q in (0.5, 0.9, 0.95, 0.99)},
+        }
+        for name, tally in outcome.models.items()
     }
 
 
 def text(made: Plan, outcome: Outcome, highest: float | None) -> list[str]:
     """What people read."""
+    lines = [
+        f"simulated, virtual time: {outcome.seconds:g} s; {picture.title(made)}",
+        "",
+        *picture.lines(made),
+        "",
+        *model_table(outcome),
+        "",
+        f"in time: {outcome.attainment:.2%} of all requests; goodput {outcome.goodput:.1f} requests/s",
+    ]
+    if highest is not None:
+        lines.append(
+            f"this plan has {peak.GOAL:.0%} of each model's requests in time up to {highest:.3g} x these rates"
+        )
+    return lines
+
+
+def model_table(outcome: Outcome) -> list[str]:
     header = ("model", "sent", "goodput/s", "in time", "dropped", "late", "p50", "p90", "p95", "p99", "SLO")
     rows = []
     for name, tally in outcome.models.items():
@@ -121,17 +138,4 @@ def text(made: Plan, outcome: Outcome, highest: float | None) -> list[str]:
                 f"{tally.slo_ms:g} ms",
             )
         )
-    lines = [
-        f"simulated, virtual time: {outcome.seconds:g} s; {picture.title(made)}",
-        "",
-        *picture.lines(made),
-        "",
-        *table(header, rows, right=frozenset(header) - {"model"}),
-        "",
-        f"in time: {outcome.attainment:.2%} of all requests; goodput {outcome.goodput:.1f} requests/s",
-    ]
-    if highest is not None:
-        lines.append(
-            f"this plan has {peak.GOAL:.0%} of each model's requests in time up to {highest:.3g} x these rates"
-        )
-    return lines
+    return table(header, rows, right=frozenset(header) - {"model"})

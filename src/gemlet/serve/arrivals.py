@@ -7,6 +7,7 @@ every distribution goes with every rate, and a rate that changes is followed exa
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from math import cos, inf, isfinite, pi
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -46,13 +47,15 @@ class Steps:
         _check(self.rates)
 
     def at(self, second: float) -> float:
-        return next(rate for start, rate in zip(self.starts[::-1], self.rates[::-1], strict=True) if start <= second)
+        return self.rates[self._place(second)]
+
+    def _place(self, second: float) -> int:
+        return max(0, bisect_right(self.starts, second) - 1)
 
     def after(self, second: float, amount: float) -> float:
-        ends = (*self.starts[1:], inf)
-        for end, rate in zip(ends, self.rates, strict=True):
-            if end <= second:
-                continue
+        for place in range(self._place(second), len(self.starts)):
+            end = self.starts[place + 1] if place + 1 < len(self.starts) else inf
+            rate = self.rates[place]
             if rate * (end - second) >= amount and rate > 0:
                 return second + amount / rate
             if end == inf:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gemlet.serve.execution.backend import ModelSpec
+    from gemlet.serve.execution.ray_placement import Cluster
     from gemlet.serve.profiles import Profiles
 
 Wanted = Literal["auto", "green", "mps", "streams", "cpu", "modelled", "noop"]
@@ -53,6 +54,21 @@ def choose(wanted: Wanted, devices: Sequence[int] | None) -> Choice:
         hint = "--executor cpu or modelled runs without one"
         raise UsageError(f"--executor {wanted} needs a GPU, and there is none here", hint=hint)
     return Choice(wanted, _of(there, devices))
+
+
+def placed(wanted: Wanted, devices: Sequence[int] | None, cluster: Cluster) -> Choice:
+    """As choose(), for executors on the machines of a Ray cluster. Raises UsageError."""
+    if wanted == "mps":
+        hint = "--executor green splits a device without MPS"
+        raise UsageError("--ray places one process for each device, MPS wants one for each gpu-let", hint=hint)
+    backend = wanted
+    if wanted == "auto":
+        backend = "green" if cluster.gpus() else "cpu"
+    count = cluster.places(backend)
+    missing = [index for index in devices or () if index >= count]
+    if missing:
+        raise UsageError(f"there is no device {missing[0]} in the Ray cluster", hint=f"it has {count}, from 0")
+    return Choice(backend, tuple(devices or range(count)), "Ray places the executors")
 
 
 def gpus() -> tuple[int, ...]:

@@ -24,6 +24,7 @@ plan_rate = 2500               # what to plan for; default: the highest rate wit
 
 from __future__ import annotations
 
+import random
 import re
 import tomllib
 from dataclasses import dataclass, field
@@ -37,7 +38,7 @@ from gemlet.serve import arrivals
 from gemlet.serve.planner.model import Demand, Options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 HINT = "docs/serving.md describes the format"
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -98,6 +99,18 @@ class Service:
     @property
     def demands(self) -> tuple[Demand, ...]:
         return tuple(model.demand for model in self.models)
+
+    def demands_at(self, second: float) -> tuple[Demand, ...]:
+        """The demands at the rates of that second, not at those that a fixed plan is made for."""
+        return tuple(msgspec.structs.replace(model.demand, rate=model.rate.at(second)) for model in self.models)
+
+    def arrivals(self, seconds: float, times: float = 1.0) -> dict[str, Iterator[float]]:
+        """When requests come, by model, with all rates multiplied by ``times``; the same seed, the same arrivals."""
+        streams = {}
+        for number, model in enumerate(self.models):
+            draw = arrivals.gaps(model.spread, model.demand.variation, random.Random(f"{self.seed}/{number}"))
+            streams[model.demand.model] = arrivals.times(arrivals.Scaled(model.rate, times), draw, seconds)
+        return streams
 
 
 def of_demands(demands: tuple[Demand, ...]) -> Service:

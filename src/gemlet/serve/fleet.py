@@ -88,6 +88,14 @@ class Fleet:
             for device in self.all_devices:
                 await device.retire(frozenset(wanted[device.index]))
 
+    async def park(self, device: Device) -> bool:
+        """Ends a device's executors, unless the plan in force uses it; whether it did."""
+        async with self._applying:
+            if any(gpu.index == device.index for gpu in self._plan.gpus):
+                return False
+            await device.park()
+            return True
+
     async def _prepare(
         self, wanted: Mapping[int, Mapping[str, ModelSpec]], specs: Mapping[int, Sequence[LetSpec]]
     ) -> None:

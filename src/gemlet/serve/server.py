@@ -19,7 +19,9 @@ from gemlet.errors import GemletError, UsageError
 from gemlet.serve import choice, files, initial_plan, planner
 from gemlet.serve.call import Refusal
 from gemlet.serve.catalog import Catalog, Known
+from gemlet.serve.control.settings import Settings
 from gemlet.serve.engine import Engine
+from gemlet.serve.execution import ray_placement
 from gemlet.serve.execution.backend import BackendOptions, ModelSpec
 from gemlet.serve.execution.device import Device
 from gemlet.serve.execution.executor import ARENA_BYTES, STOP_SECONDS
@@ -28,6 +30,7 @@ from gemlet.serve.frontend.grpc_server import GrpcServer
 from gemlet.serve.frontend.http_server import HttpServer
 from gemlet.serve.frontend.regions import Regions
 from gemlet.serve.profiles import render as render_profiles
+from gemlet.serve.scaling import DeviceScaler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -52,6 +55,8 @@ FLUSH_S = 2.0  # for the last answers on their way out
 class Options:
     """How to serve. Ports: 0 = any, None = not at all. ``drain_s``: seconds that requests have to end at SIGTERM.
 
+    ``ray``: address of the Ray cluster that executors are placed in; None: they run beside the server.
+    ``scale``: least and most devices in use; executors of the others are ended. None: all stay.
     hang_s: an executor that is at one batch for so long is killed and started again.
     """
 
@@ -71,6 +76,8 @@ class Options:
     drain_s: float = 10.0
     hang_s: float = 120.0
     arena_bytes: int = ARENA_BYTES
+    ray: str | None = None
+    scale: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +103,12 @@ class Server:
         self.logs = logs
         self._options = options
         self._catalog = Catalog(options.repository, self.engine, self._rearrange)
-        self._choice = choice.choose(options.executor, options.devices)
+        self._cluster = ray_placement.Cluster(options.ray) if options.ray is not None else None
+        self._choice = (
+            choice.choose(options.executor, options.devices)
+            if self._cluster is None
+            else choice.placed(options.executor, options.devices, self._cluster)
+        )
         self._known = self._read_profiles()
         self._demanded = files.load_service(options.demand) if options.demand else None
         self._fleet = Fleet(self.engine, ())
@@ -113,6 +125,8 @@ class Server:
                     for task in background:
                         task.cancel()
                     await self._fleet.close()
+                    if self._cluster is not None:
+                        self._cluster.close()
         except* GemletError as group:
             raise _first(group) from None
 
@@ -191,7 +205,7 @@ class Server:
         keep(_every(HANG_CHECK_S, self._kill_stuck), "executors that hang")
         if self._options.watch:
             keep(self._watch(), "repository")
-        self._control(keep, ends)
+        self._control(keep, ends, tasks)
         gc.collect()
         gc.freeze()  # what is there by now stays: collections look at what comes with requests only
         started(self._started(http_port, grpc_port))
@@ -232,11 +246,12 @@ class Server:
         return Device(
             index,
             self._choice.backend,
-            BackendOptions(device=index, profiles=known),
+            BackendOptions(device=index if self._cluster is None else 0, profiles=known),  # Ray shows it one only
             tasks,
             on_died=self._died,
             on_back=self.engine.resume,
             arena_bytes=self._options.arena_bytes,
+            placement=self._cluster.placement(self._choice.backend) if self._cluster is not None else None,
         )
 
     def _died(self, executor: Executor) -> None:
@@ -344,7 +359,9 @@ class Server:
                     decider.demand(demand)
             decider.started_with(plan, asyncio.get_running_loop().time())
 
-    def _control(self, keep: Callable[[Coroutine[Any, Any, None], str], None], ends: AsyncExitStack) -> None:
+    def _control(
+        self, keep: Callable[[Coroutine[Any, Any, None], str], None], ends: AsyncExitStack, tasks: asyncio.TaskGroup
+    ) -> None:
         """Starts the controller, if it is part of this version, wanted, and has profiles to plan with."""
         known = self._of_models()
         if (
@@ -362,11 +379,19 @@ class Server:
             self._fleet,
             known,
             demands,
+            self._settings(),
             ask=ends.enter_context(planning.PlanningProcess(known)),
             waiting=self._waiting,
+            scaler=DeviceScaler(self._fleet, tasks) if self._options.scale is not None else None,
             say=lambda change: logger.info("plan: %s", change),
         )
         keep(self._controller.run(), "controller")
+
+    def _settings(self) -> Settings:
+        least, most = self._options.scale or (1, None)
+        if self._demanded is None:
+            return Settings(least=least, most=most)
+        return Settings(least=least, most=most, policy=self._demanded.policy, planner=self._demanded.options)
 
     def _waiting(self) -> Mapping[str, int]:
         return {name: self.engine.waiting(name) for name in self.engine.models}

@@ -3,6 +3,9 @@
 A batch takes L(model, share, batch) x the slow-down by the neighbours that are at work when it starts x a lognormal
 factor with the profile's variation. The slow-down has the same form as the planner's prediction, but counts who really
 runs. What comes out is simulated: it says how plans and queues behave if the profile is right, not what a GPU does.
+
+With a `Control` the plan follows the load: it is asked as often as the live controller looks, and a new plan is in
+force after as long as the control says that it takes.
 """
 
 from __future__ import annotations
@@ -13,15 +16,16 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from math import ceil, exp, log, sqrt
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from gemlet.serve.planner import interference
-from gemlet.serve.queue import Batch, Dispatcher, Place, Request
+from gemlet.serve.queue import Batch, Dispatcher, LetState, Place, Request
 
 if TYPE_CHECKING:
     from gemlet.serve.planner.model import Plan
     from gemlet.serve.profiles import Profiles
 
+ROUNDING_MS = 1e-6
 Arrivals = Mapping[str, Iterator[float]]  # seconds, ascending, by model
 
 
@@ -34,10 +38,11 @@ class Tally:
     dropped: int = 0
     latencies: list[float] = field(default_factory=list)
     batches: int = 0
+    missed: list[float] = field(default_factory=list)  # when those came that were dropped or late: seconds
 
     @property
     def in_time(self) -> int:
-        return sum(latency <= self.slo_ms + 1e-6 for latency in self.latencies)
+        return sum(latency <= self.slo_ms + ROUNDING_MS for latency in self.latencies)
 
     @property
     def attainment(self) -> float:
@@ -59,6 +64,7 @@ class Outcome:
     seconds: float
     models: dict[str, Tally]
     busy: dict[tuple[int, int], float]  # seconds at work by (GPU, gpu-let)
+    plans: list[tuple[float, Plan]]  # from which second on which plan was in force
 
     @property
     def attainment(self) -> float:
@@ -75,6 +81,19 @@ class Outcome:
         return sum(tally.in_time for tally in self.models.values()) / self.seconds
 
 
+class Control(Protocol):
+    """The controller, as a simulation sees it. ``tick_s``: seconds between two looks."""
+
+    @property
+    def tick_s(self) -> float: ...
+
+    def look(self, second: float, counts: Mapping[str, int], waiting: Mapping[str, int]) -> tuple[float, Plan] | None:
+        """What came since the last look, and what waits; a new plan, and in how many seconds it is in force."""
+        ...
+
+    def adopted(self, second: float, plan: Plan) -> None: ...
+
+
 def simulate(
     plan: Plan,
     profiles: Profiles,
@@ -85,9 +104,11 @@ def simulate(
     seed: int = 1,
     drop: bool = True,
     interfere: bool = True,
+    control: Control | None = None,
 ) -> Outcome:
     """Runs until every request that comes within ``seconds`` is answered or dropped. ``slos`` in ms, by model."""
-    return _Run(plan, profiles, slos, random.Random(seed), drop=drop, interfere=interfere).run(arrivals, seconds)
+    run = _Run(plan, profiles, slos, random.Random(seed), drop=drop, interfere=interfere)
+    return run.run(arrivals, seconds, control)
 
 
 class _Run:
@@ -115,17 +136,22 @@ class _Run:
         self._now = 0.0
         self._tallies = {model: Tally(slo) for model, slo in slos.items()}
         self._busy = {(let.gpu, let.number): 0.0 for let in self._dispatcher.lets}
+        self._working: dict[int, list[LetState]] = {}  # by GPU; those of an old plan that end their batch are in it
+        self._plans = [(0.0, plan)]
+        self._counts = dict.fromkeys(slos, 0)
 
-    def run(self, arrivals: Arrivals, seconds: float) -> Outcome:
+    def run(self, arrivals: Arrivals, seconds: float, control: Control | None) -> Outcome:
         for model, stream in arrivals.items():
             self._arrive_next(model, stream)
+        if control is not None:
+            self._look(control, seconds)
         while self._events:
             self._now, _, act = heapq.heappop(self._events)
             act()
             self._count_drops()
         for drop in self._dispatcher.abandon("the simulation ended"):
-            self._tallies[drop.request.model].dropped += 1
-        return Outcome(seconds, self._tallies, {let: ms / 1000 for let, ms in self._busy.items()})
+            self._drop(drop.request)
+        return Outcome(seconds, self._tallies, {let: ms / 1000 for let, ms in self._busy.items()}, self._plans)
 
     def _arrive_next(self, model: str, stream: Iterator[float]) -> None:
         second = next(stream, None)
@@ -134,25 +160,56 @@ class _Run:
 
         def arrive() -> None:
             self._tallies[model].sent += 1
+            self._counts[model] += 1
             self._dispatcher.submit(Request(model, self._now, self._now + self._slos[model]))
-            for batch in self._dispatcher.start(self._now):
-                self._execute(batch)
+            self._start()
             self._arrive_next(model, stream)
 
-        heapq.heappush(self._events, (second * 1000, next(self._order), arrive))
+        self._at(second * 1000, arrive)
+
+    def _at(self, ms: float, act: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (ms, next(self._order), act))
+
+    def _start(self) -> None:
+        for batch in self._dispatcher.start(self._now):
+            self._execute(batch)
+
+    def _look(self, control: Control, seconds: float) -> None:
+        counts, self._counts = self._counts, dict.fromkeys(self._counts, 0)
+        waiting = {model: len(queue) for model, queue in self._dispatcher.queues.items()}
+        found = control.look(self._now / 1000, counts, waiting)
+        if found is not None:
+            delay, plan = found
+
+            def adopt() -> None:
+                self._dispatcher.adopt(plan)
+                self._plans.append((self._now / 1000, plan))
+                control.adopted(self._now / 1000, plan)
+                self._start()
+
+            self._at(self._now + 1000 * delay, adopt)
+        if self._now / 1000 + control.tick_s < seconds:
+            self._at(self._now + 1000 * control.tick_s, lambda: self._look(control, seconds))
 
     def _execute(self, batch: Batch) -> None:
+        let = batch.let
         took = self._service_time(batch)
-        self._busy[batch.let.gpu, batch.let.number] += took
+        self._busy[let.gpu, let.number] = self._busy.get((let.gpu, let.number), 0.0) + took
+        self._working.setdefault(let.gpu, []).append(let)
 
         def done() -> None:
+            self._working[let.gpu].remove(let)
             tally = self._tallies[batch.place.model]
             tally.batches += 1
-            tally.latencies += [self._now - request.arrived for request in batch.requests]
+            for request in batch.requests:
+                latency = self._now - request.arrived
+                tally.latencies.append(latency)
+                if latency > tally.slo_ms + ROUNDING_MS:
+                    tally.missed.append(request.arrived / 1000)
             for following in self._dispatcher.finish(batch, self._now):
                 self._execute(following)
 
-        heapq.heappush(self._events, (batch.started + took, next(self._order), done))
+        self._at(batch.started + took, done)
 
     def _expect(self, place: Place, batch: int) -> float:
         return self._row(place.model, place.let.sm)[batch] * place.alpha
@@ -167,11 +224,7 @@ class _Run:
         profile = self._profiles.models[place.model]
         took = self._row(place.model, place.let.sm)[len(batch.requests)]
         if self._interfere:
-            running = [
-                let
-                for let in self._dispatcher.lets
-                if let.gpu == place.let.gpu and let is not place.let and let.running
-            ]
+            running = [let for let in self._working.get(place.let.gpu, ()) if let is not place.let]
             over = sum(let.sm for let in running) + place.let.sm - 1
             took *= interference.slow_down(profile.sensitivity, [self._press(let.running) for let in running], over)
         if profile.variation > 0:
@@ -188,4 +241,9 @@ class _Run:
 
     def _count_drops(self) -> None:
         for drop in self._dispatcher.drops():
-            self._tallies[drop.request.model].dropped += 1
+            self._drop(drop.request)
+
+    def _drop(self, request: Request) -> None:
+        tally = self._tallies[request.model]
+        tally.dropped += 1
+        tally.missed.append(request.arrived / 1000)

@@ -73,3 +73,18 @@ class Arena(Mapping):
     def used(self) -> int:
         """Bytes allocated now."""
         return sum(self._taken.values())
+
+
+class Nowhere:
+    """In place of an arena between two machines: it has no room, so every tensor travels inside its message."""
+
+    view = memoryview(b"")
+
+    def allocate(self, _nbytes: int) -> int | None:
+        return None
+
+    def release(self, _offset: int) -> None:
+        raise KeyError
+
+    def close(self) -> None:
+        pass

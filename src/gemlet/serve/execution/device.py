@@ -7,12 +7,14 @@ import logging
 from typing import TYPE_CHECKING
 
 from gemlet.errors import GemletError
-from gemlet.serve.execution.executor import ARENA_BYTES, STOP_SECONDS, Executor, ExecutorDied
+from gemlet.serve.execution.executor import ARENA_BYTES, STOP_SECONDS, Executor, ExecutorDied, ExecutorFailed
+from gemlet.serve.execution.remote import RemoteExecutor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gemlet.serve.execution.backend import BackendOptions, LetSpec, ModelSpec
+    from gemlet.serve.execution.remote import Placement
 
 logger = logging.getLogger(__name__)
 
@@ -36,11 +38,13 @@ class Device:
         on_died: Callable[[Executor], None],
         on_back: Callable[[Executor, Executor], None],
         arena_bytes: int = ARENA_BYTES,
+        placement: Placement | None = None,
     ) -> None:
         self.index = index
         self.backend = backend
         self.note = ""
         self.restarts = 0
+        self.parked = False
         self.models: dict[str, ModelSpec] = {}
         self.memory: dict[str, int] = {}
         self.lets: tuple[LetSpec, ...] = ()
@@ -49,6 +53,7 @@ class Device:
         self._on_died = on_died
         self._on_back = on_back
         self._arena_bytes = arena_bytes
+        self._placement = placement  # of the one executor, where that is not beside the server
         self._executors: dict[str, Executor] = {}
         self._lock = asyncio.Lock()
         self._closing = False
@@ -56,8 +61,8 @@ class Device:
 
     @property
     def alive(self) -> bool:
-        """Whether all its executors are."""
-        return not any(executor.died.is_set() for executor in self._executors.values())
+        """Whether all its executors are; not while it is parked."""
+        return not self.parked and not any(executor.died.is_set() for executor in self._executors.values())
 
     @property
     def pids(self) -> list[int]:
@@ -73,12 +78,32 @@ class Device:
         if self.backend not in PER_LET:
             self._keep(WHOLE, await self._started(WHOLE))
 
+    async def park(self) -> None:
+        """Ends its executors; no plan may use it until wake()."""
+        async with self._lock:
+            self.parked = True
+            ended, self._executors = self._executors, {}  # so that nobody starts them again
+            self.models.clear()
+            self.memory.clear()
+            self.lets = ()
+            await asyncio.gather(*(executor.close() for executor in ended.values()))
+
+    async def wake(self) -> None:
+        """Starts it again, empty. Raises ExecutorFailed."""
+        async with self._lock:
+            await self.start()
+            self.parked = False
+
     async def prepare(self, models: Mapping[str, ModelSpec], lets: Sequence[LetSpec]) -> None:
         """Loads what is not there yet and makes the gpu-lets, beside those that run. Raises GemletError.
 
         A device whose executor is being started again gets this when it is back.
         """
         async with self._lock:
+            if self.parked:
+                if lets:
+                    raise ExecutorFailed(f"device {self.index} rests")
+                return
             if self.backend in PER_LET:
                 await self._processes(models, lets)
                 return
@@ -139,7 +164,11 @@ class Device:
     async def _started(self, key: str, let: LetSpec | None = None) -> Executor:
         name = f"executor of device {self.index}" if let is None else f"executor of {let.name}"
         environment = {} if let is None else {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": f"{100 * let.sm:.6g}"}
-        executor = Executor(name, self.backend, self._options, environment=environment, arena_bytes=self._arena_bytes)
+        executor = (
+            Executor(name, self.backend, self._options, environment=environment, arena_bytes=self._arena_bytes)
+            if self._placement is None
+            else RemoteExecutor(name, self.backend, self._options, self._placement, environment=environment)
+        )
         await executor.start()
         self.note = executor.note
         logger.debug("%s is process %d%s", name, executor.pid, f" for {key}" if key else "")
@@ -182,16 +211,22 @@ class Device:
 
     async def _restored(self, key: str) -> Executor | None:
         """A new executor with the models and gpu-lets of now; None if nobody wants it any more."""
-        async with self._lock:
-            let = next((let for let in self.lets if let.name == key), None)
-            if key != WHOLE and let is None:
-                return None
-            executor = await self._started(key, let)
-            try:
+        let = self._let(key)
+        if key != WHOLE and let is None:
+            return None
+        executor = await self._started(key, let)  # takes its time; plans for the other devices do not wait for it
+        try:
+            async with self._lock:
+                if key != WHOLE and self._let(key) is None:
+                    await executor.close()
+                    return None
                 models = self.models if let is None else {name: self.models[name] for name in let.models}
                 await self._load(executor, dict(models), again=True)
                 await executor.partition(self.lets if let is None else [let])
-            except BaseException:
-                await executor.close()
-                raise
-            return executor
+        except BaseException:
+            await executor.close()
+            raise
+        return executor
+
+    def _let(self, name: str) -> LetSpec | None:
+        return next((let for let in self.lets if let.name == name), None)

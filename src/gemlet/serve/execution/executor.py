@@ -49,7 +49,7 @@ class Result:
     ms: float
 
 
-class _Link(asyncio.Protocol):
+class Link(asyncio.Protocol):
     """Cuts the stream of the socket pair into messages."""
 
     def __init__(self, executor: Executor) -> None:
@@ -111,7 +111,7 @@ class Executor:
         self._waiting[0] = hello
         try:
             self._inputs, self._outputs = arena.Arena(shared[0]), arena.Mapping(shared[1])
-            transport, _ = await loop.create_connection(lambda: _Link(self), sock=ours)
+            transport, _ = await loop.create_connection(lambda: Link(self), sock=ours)
             self._transport = transport
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "gemlet.serve.execution.worker", "--fd", str(theirs.fileno()),

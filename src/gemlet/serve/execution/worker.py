@@ -1,4 +1,5 @@
 """The executor's process: `python -m gemlet.serve.execution.worker --fd N --inputs N --outputs N --backend NAME`.
+On another machine than the server's it is `--listen ADDRESS` in place of the descriptors, see hosting.py.
 
 The main thread reads messages, one thread loads and partitions, one thread for each gpu-let runs batches. It ends when
 told to, or when the server's end of the socket is gone; a run that is still at work then dies with it.
@@ -15,14 +16,14 @@ import socket
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
 from gemlet.errors import GemletError
 from gemlet.serve import tensors
-from gemlet.serve.execution import backends, protocol
-from gemlet.serve.execution.arena import Arena, Mapping
+from gemlet.serve.execution import backends, hosting, protocol
+from gemlet.serve.execution.arena import Arena, Mapping, Nowhere
 from gemlet.serve.execution.backend import BackendOptions, LetGone, ModelError
 
 if TYPE_CHECKING:
@@ -195,20 +196,34 @@ def _failure(ticket: int, error: Exception) -> protocol.Failed:
     return protocol.Failed(ticket, "crash", f"{type(error).__name__}: {error}")
 
 
+def _end_with_host() -> None:
+    """Whoever started this process for another machine holds its standard input open."""
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="gemlet.serve.execution.worker")
-    for descriptor in ("fd", "inputs", "outputs"):
-        parser.add_argument(f"--{descriptor}", type=int, required=True)
+    for descriptor in ("fd", "inputs", "outputs", "announce"):
+        parser.add_argument(f"--{descriptor}", type=int)
+    parser.add_argument("--listen", metavar="ADDRESS", help="for a server on another machine, in place of descriptors")
     parser.add_argument("--backend", required=True)
     parser.add_argument("--options", default="{}", help="BackendOptions as JSON")
     arguments = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group; the server says when this ends
         signal.signal(number, signal.SIG_IGN)
     sys.dont_write_bytecode = True  # a model.py that is edited twice in a second must not be taken for the first
-    channel = Channel(socket.socket(fileno=arguments.fd))
+    inputs: Mapping
+    outputs: Arena
+    if arguments.listen:
+        threading.Thread(target=_end_with_host, daemon=True).start()
+        channel = Channel(hosting.listen(arguments.listen, arguments.announce))
+        inputs = outputs = cast("Arena", Nowhere())
+    else:
+        channel = Channel(socket.socket(fileno=arguments.fd))
+        inputs, outputs = Mapping(arguments.inputs), Arena(arguments.outputs)
     logging.getLogger("gemlet").addHandler(LogSender(channel))
     logging.getLogger("gemlet").setLevel(logging.INFO)
-    inputs, outputs = Mapping(arguments.inputs), Arena(arguments.outputs)
     try:
         options = msgspec.json.decode(arguments.options, type=BackendOptions)
         backend = backends.create(arguments.backend, options)

@@ -1,0 +1,266 @@
+"""What `gemlet load` does: options to jobs, jobs to reports, reports to stdout."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import click
+import numpy as np
+
+from gemlet.errors import UsageError
+from gemlet.monitor.tables import table
+from gemlet.serve import arrivals, files, peak
+from gemlet.serve.demand_file import ServedModel, Service, seconds_of
+from gemlet.serve.load import inputs, inquiry, loadgen, measure, messages, processes, report
+from gemlet.serve.load import table as rows
+from gemlet.serve.load.job import Address, Job, Stream
+from gemlet.serve.planner.model import Demand
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gemlet.serve.load.report import Report
+
+DURATION_S = 10.0
+VARIANTS = 4  # different tensors that take turns, so that a cache of replies helps nobody
+LARGEST = 4 << 20  # bytes of a message above which there is one variant only
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """The options as they were given."""
+
+    model: str | None
+    rate: str | None
+    steps: str | None
+    swing: float | None
+    period: str
+    trace: Path | None
+    step: str
+    slo: str | None
+    arrivals: arrivals.Spread | None
+    variation: float | None
+    times: float
+    duration: str | None
+    warmup: str
+    batch: int
+    shapes: tuple[str, ...]
+    seed: int | None
+    peak: bool
+    goal: float | None
+    processes: int | None
+    connections: int
+    loadgen: bool
+    output: str
+
+
+def run(url: str, demands: Path | None, given: Given) -> int:
+    """Prints the reports; 1 if the goal was missed."""
+    address = Address.parse(url)
+    services = _services(demands, given)
+    if given.loadgen:
+        return _loadgen(address, services, given)
+    reports = []
+    for service in services:
+        job = _job(address, service, given)
+        if given.peak:
+            found, highest = _highest(job, given)
+            click.echo(
+                f"gemlet: {peak.GOAL if given.goal is None else given.goal:.0%} in time up to {found:.4g} x", err=True
+            )
+            if highest is None:
+                return 1
+            reports.append(highest)
+            continue
+        reports.append(_measure(job, given))
+    _print(reports, given.output)
+    worst = [each.worst_attainment for each in reports if each.worst_attainment is not None]
+    return int(given.goal is not None and not given.peak and min(worst, default=1.0) < given.goal)
+
+
+def _measure(job: Job, given: Given) -> Report:
+    count = given.processes or processes.fitting(job)
+    rate = sum(_mean(stream.rate, job.seconds) for stream in job.streams)
+    by = "1 process" if count == 1 else f"{count} processes"
+    click.echo(f"gemlet: {rate:.4g} requests/s for {job.seconds:g} s to {job.address}, by {by}", err=True)
+    return measure.measure(job, count=count, warmup_s=_seconds(given.warmup, "--warmup"))
+
+
+def _highest(job: Job, given: Given) -> tuple[float, Report | None]:
+    """How much all rates can be multiplied by, and the run at that."""
+    if any(stream.slo_ms is None for stream in job.streams):
+        raise UsageError("--peak looks for replies in time, and there is no SLO", hint="--slo 50ms")
+    goal = peak.GOAL if given.goal is None else given.goal
+    runs: dict[float, Report] = {}
+
+    def holds(times: float) -> bool:
+        runs[times] = _measure(_scaled(job, times), given)
+        if runs[times].bottleneck is not None:
+            click.echo(f"gemlet: {runs[times].bottleneck}", err=True)
+        return (runs[times].worst_attainment or 0.0) >= goal
+
+    found = peak.highest(holds, steps=5)
+    return found, runs.get(found)
+
+
+def _scaled(job: Job, times: float) -> Job:
+    scaled = (replace(stream, rate=arrivals.Scaled(stream.rate, times)) for stream in job.streams)
+    return replace(job, streams=tuple(scaled))
+
+
+def _job(address: Address, service: Service, given: Given) -> Job:
+    """Asks the server for each model's inputs and makes the messages. Raises LoadError, UsageError."""
+    shapes = dict(_shape(text) for text in given.shapes)
+    streams = []
+    for number, served in enumerate(service.models):
+        info = inquiry.model(address, served.demand.model)
+        chance = np.random.default_rng((service.seed, number))
+        made: list[bytes] = []
+        while len(made) < VARIANTS and sum(map(len, made)) < LARGEST:
+            tensors = inputs.make(info.inputs, given.batch, shapes, chance)
+            name = served.demand.model
+            made.append(
+                messages.grpc(name, tensors)
+                if address.grpc
+                else messages.http(address, name, tensors, binary=info.binary)
+            )
+        streams.append(
+            Stream(
+                model=served.demand.model,
+                rate=arrivals.Scaled(served.rate, given.times) if given.times != 1 else served.rate,
+                messages=tuple(made),
+                spread=served.spread,
+                variation=served.demand.variation,
+                slo_ms=served.demand.slo_ms or info.slo_ms,
+                rows=given.batch,
+            )
+        )
+    return Job(
+        address=address,
+        streams=tuple(streams),
+        seconds=service.seconds,
+        seed=service.seed,
+        connections=given.connections,
+    )
+
+
+def _services(path: Path | None, given: Given) -> list[Service]:
+    """What to send: of the file, or of the options, one for each rate of a range."""
+    alone = (given.model, given.rate, given.steps, given.swing, given.trace, given.slo, given.arrivals, given.variation)
+    length = _seconds(given.duration, "--duration") if given.duration is not None else None
+    if path is not None:
+        if any(option is not None for option in alone):
+            raise UsageError(
+                "a file of demands says models, rates, arrivals and SLOs itself", hint="--times multiplies its rates"
+            )
+        service = files.load_service(path)
+        return [replace(service, seconds=length or service.seconds, seed=given.seed or service.seed)]
+    if given.model is None:
+        raise UsageError("which model?", hint="--model NAME --rate 100, or a file of demands")
+    spread = given.arrivals or "poisson"
+    variation = {"uniform": 0.0, "poisson": 1.0}.get(spread, given.variation or 0.0)
+    if (spread == "gamma") != (given.variation is not None):
+        raise UsageError("--variation goes with --arrivals gamma, and gamma needs it", hint="--variation 4")
+    # An SLO of 0 is none: Demand has a number, and the server may know a better one.
+    slo_ms = 1000 * _seconds(given.slo, "--slo") if given.slo is not None else 0.0
+    return [
+        Service(
+            models=(
+                ServedModel(
+                    demand=Demand(model=given.model, rate=rate.at(0.0), slo_ms=slo_ms, variation=variation),
+                    rate=rate,
+                    spread=spread,
+                ),
+            ),
+            seconds=length or DURATION_S,
+            seed=given.seed or 1,
+        )
+        for rate in _rates(given)
+    ]
+
+
+def _rates(given: Given) -> list[arrivals.Rate]:
+    if sum(option is not None for option in (given.rate, given.steps, given.trace)) != 1:
+        raise UsageError("how fast?", hint="one of --rate 100, --steps 0s=100,10s=300, --trace FILE")
+    try:
+        if given.trace is not None:
+            text = files.read_text(given.trace)
+            if "," not in text:
+                return [arrivals.parse_flux(text, _seconds(given.step, "--step"))]
+            columns = arrivals.parse_csv(text)
+            if given.model not in columns:
+                raise UsageError(f"{given.trace} has no column {given.model!r}", hint=f"it has {', '.join(columns)}")
+            return [columns[given.model]]
+        if given.steps is not None:
+            pairs = [part.split("=") for part in given.steps.split(",")]
+            return [arrivals.Steps(tuple(seconds_of(at) for at, _ in pairs), tuple(float(rate) for _, rate in pairs))]
+        assert given.rate is not None
+        numbers = [float(part) for part in given.rate.split(":")]
+        if len(numbers) not in {1, 3} or (len(numbers) == 3 and numbers[2] <= 0):
+            raise ValueError("a rate is one number, or from:to:step")
+        values = numbers if len(numbers) == 1 else _range(*numbers)
+        if given.swing is None:
+            return [arrivals.constant(value) for value in values]
+        return [arrivals.Sinusoid(value, given.swing, _seconds(given.period, "--period")) for value in values]
+    except ValueError as error:
+        raise UsageError(f"no rate: {error}", hint="--rate 100, --rate 100:500:100, --steps 0s=100,10s=300") from None
+
+
+def _range(first: float, last: float, step: float) -> list[float]:
+    return [first + step * number for number in range(int((last - first) / step + 1e-9) + 1)]
+
+
+def _seconds(text: str, option: str) -> float:
+    try:
+        return seconds_of(text)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from None
+
+
+def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+    name, _, sizes = text.rpartition(":")
+    try:
+        shape = tuple(int(size) for size in sizes.split(","))
+    except ValueError:
+        shape = ()
+    if not name or not shape or min(shape) < 0:
+        raise UsageError(f"--shape: {text!r} is not INPUT:SIZES", hint="--shape tokens:128 or --shape image:3,224,224")
+    return name, shape
+
+
+def _mean(rate: arrivals.Rate, seconds: float) -> float:
+    return sum(rate.at(seconds * (step + 0.5) / 100) for step in range(100)) / 100
+
+
+def _print(reports: list[Report], output: str) -> None:
+    if output == "json":
+        click.echo(json.dumps(report.document(reports), indent=2))
+        return
+    if output == "csv":
+        click.echo(rows.as_csv(reports), nl=False)
+    else:
+        lines = table(
+            rows.HEADER,
+            [rows.cells(model) for each in reports for model in each.models],
+            right=frozenset(rows.HEADER) - {"model"},
+        )
+        click.echo("\n".join(lines))
+    for each in reports:
+        for note in rows.notes(each):
+            click.echo(f"gemlet: {note}", err=output == "csv")
+
+
+def _loadgen(address: Address, services: list[Service], given: Given) -> int:
+    if len(services) != 1 or len(services[0].models) != 1:
+        raise UsageError("--loadgen loads one model at one rate", hint="--model NAME --rate 100 --slo 15ms")
+    loadgen.require()
+    job = _job(address, services[0], given)
+    stream = job.streams[0]
+    if stream.slo_ms is None or not isinstance(stream.rate, arrivals.Steps) or stream.spread != "poisson":
+        raise UsageError("--loadgen needs a constant --rate, Poisson arrivals and an --slo", hint="--slo 15ms")
+    found = loadgen.server(job, goal=given.goal if given.goal is not None else peak.GOAL)
+    _print([found.report], given.output)
+    click.echo(f"gemlet: loadgen says {found.verdict}; this is not an MLPerf result", err=True)
+    return int(given.goal is not None and not found.valid)

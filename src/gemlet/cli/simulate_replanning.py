@@ -1,0 +1,119 @@
+"""``gemlet simulate --serve --replan``: how a service would do whose plan follows the rates, in virtual time."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gemlet.cli import simulate_serving
+from gemlet.serve import files, simulator
+from gemlet.serve.control import simulated
+from gemlet.serve.control.settings import Settings
+from gemlet.serve.planner import Infeasible, Inventory, plan
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gemlet.serve.control.change import Change
+    from gemlet.serve.control.simulated import Shortage
+    from gemlet.serve.demand_file import Service
+    from gemlet.serve.profiles import Profiles
+    from gemlet.serve.simulator import Outcome
+
+SCHEMA = 1
+
+
+def run(path: Path, *, policy: str | None, seconds: float | None, output: str) -> None:
+    """Plans for the first second, follows the rates from then on, and prints what became of the requests."""
+    service = files.load_service(path)
+    known = files.load_profiles(path.parent / service.profiles if service.profiles else None)
+    length = seconds or service.seconds
+    outcome, history = replay(service, known, policy or service.policy, length)
+    rates = {model.demand.model: model.rate.at for model in service.models}
+    short = simulated.shortages(rates, outcome.plans, length)
+    if output == "json":
+        click.echo(json.dumps(document(outcome, history, short), indent=2))
+    else:
+        click.echo("\n".join(text(outcome, history, short)))
+
+
+def replay(service: Service, known: Profiles, policy: str, seconds: float) -> tuple[Outcome, list[Change]]:
+    """One run with the controller in the loop. Raises NoPlan if there is none for the first second."""
+    demands = service.demands_at(0.0)
+    first = plan(known, demands, Inventory(gpus=service.gpus), None, service.options, policy=policy)
+    if isinstance(first, Infeasible):
+        raise simulate_serving.NoPlan(
+            f"no plan for the first second: {'; '.join(first.why)}", hint="`gemlet plan` shows what would do"
+        )
+    settings = Settings(policy=policy, planner=service.options, most=service.gpus)
+    controller = simulated.SimulatedController(known, demands, settings, first, devices=service.gpus)
+    slos = {demand.model: demand.slo_ms for demand in demands}
+    outcome = simulator.simulate(
+        first, known, service.arrivals(seconds), slos, seconds, seed=service.seed, control=controller
+    )
+    return outcome, controller.history
+
+
+def document(outcome: Outcome, history: list[Change], short: list[Shortage]) -> dict[str, Any]:
+    """What -o json prints."""
+    made = outcome.plans[0][1]
+    return {
+        "schema": SCHEMA,
+        "simulated": True,
+        "profiles": made.origin,
+        "device": made.device,
+        "policy": made.policy,
+        "seconds": outcome.seconds,
+        "attainment": outcome.attainment,
+        "goodput": outcome.goodput,
+        "mean_gpus": simulated.gpu_seconds(outcome.plans, outcome.seconds) / outcome.seconds,
+        "models": simulate_serving.models(outcome),
+        "changes": [
+            {
+                "at": change.at,
+                "reason": change.cause.reason,
+                "text": change.cause.text,
+                "emergency": change.cause.emergency,
+                "gpus": change.gpus,
+                "lets_moved": change.moved,
+                "lets_stayed": change.stayed,
+                "part": change.part,
+                "took_s": change.took_s,
+            }
+            for change in history
+        ],
+        "shortages": [{"begin": s.begin, "end": s.end, "models": list(s.models)} for s in short],
+    }
+
+
+def text(outcome: Outcome, history: list[Change], short: list[Shortage]) -> list[str]:
+    """What people read."""
+    made = outcome.plans[0][1]
+    gpus = simulated.gpu_seconds(outcome.plans, outcome.seconds) / outcome.seconds
+    lines = [
+        f"simulated, virtual time: {outcome.seconds:g} s; {made.policy}, planned anew as the rates change,"
+        f" on {gpus:.2f} GPUs on average: {made.device}",
+        "",
+        *simulate_serving.model_table(outcome),
+        "",
+        *(f"{change.at:7.1f} s  {change}" for change in history),
+        *([""] if history else []),
+        f"in time: {outcome.attainment:.2%} of all requests; goodput {outcome.goodput:.1f} requests/s",
+    ]
+    if short:
+        longest = max(s.end - s.begin for s in short)
+        total = sum(s.end - s.begin for s in short)
+        lines.append(
+            f"{len(short)} times a rate was above what the plan could serve, for {longest:.1f} s at most"
+            f" and {total:.1f} s in all"
+        )
+    else:
+        lines.append("no rate was ever above what the plan could serve")
+    assumed = simulated.Costs()
+    lines.append(
+        f"assumed: {1000 * assumed.plan_s:g} ms to plan, {1000 * assumed.split_s:g} ms to split devices anew,"
+        f" weights loaded at {assumed.load_mib_per_s:g} MiB/s"
+    )
+    return lines

@@ -1,0 +1,37 @@
+"""What the controller did, for people and programs to read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gemlet.serve.control.settings import Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One plan that was made: when (seconds of the controller's clock), why, and what came of it.
+
+    gpus: devices of the plan; stayed, moved: gpu-lets that were there before and that were not; took_s: from the
+    reason to the plan in force; failure: why it is not in force.
+    """
+
+    at: float
+    cause: Cause
+    gpus: int
+    stayed: int
+    moved: int
+    part: float
+    took_s: float
+    notes: tuple[str, ...] = ()
+    failure: str | None = None
+
+    def __str__(self) -> str:
+        if self.failure is not None:
+            return f"planned anew ({self.cause.text}), and it failed: {self.failure}"
+        less = f", for {self.part:.0%} of the rates" if self.part < 1 else ""
+        return (
+            f"planned anew ({self.cause.text}): {self.gpus} device{'s' * (self.gpus != 1)}{less}, {self.moved} gpu-lets"
+            f" changed and {self.stayed} as before, in force after {1000 * self.took_s:.0f} ms"
+        )

@@ -1,0 +1,155 @@
+"""The controller beside a server: looks at the fleet several times a second, plans when there is a reason, applies.
+
+Counting goes on while a plan is made and applied, so nothing is missed. A plan that cannot be applied, because an
+executor died under it, say, is not the end: the next look sees the devices that are left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gemlet.errors import GemletError
+from gemlet.serve import planner
+from gemlet.serve.control import difference, propose
+from gemlet.serve.control.change import Change
+from gemlet.serve.control.decide import Decider
+from gemlet.serve.control.propose import Proposal
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from gemlet.serve.control.fleet import Backlog, Fleet, Scaler
+    from gemlet.serve.control.propose import Question
+    from gemlet.serve.control.settings import Cause, Settings
+    from gemlet.serve.planner.model import Demand
+    from gemlet.serve.profiles import Profiles
+
+HISTORY = 1000
+
+
+class Controller:
+    """Runs until it is cancelled.
+
+    ``clock`` gives seconds, by default the event loop's. ``ask`` makes plans: PlanningProcess in a server; by default
+    they are made here, which blocks the loop for tens of milliseconds. ``say`` is told of each change.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        profiles: Profiles,
+        demands: Sequence[Demand],
+        options: Settings | None = None,
+        clock: Callable[[], float] | None = None,
+        *,
+        ask: Callable[[Question], Awaitable[Proposal]] | None = None,
+        waiting: Backlog | None = None,
+        scaler: Scaler | None = None,
+        say: Callable[[Change], None] | None = None,
+    ) -> None:
+        self.decider = Decider(demands, options)
+        self.history: deque[Change] = deque(maxlen=HISTORY)
+        self._fleet = fleet
+        self._clock = clock
+        self._ask = ask or partial(_plan_here, profiles)
+        self._waiting = waiting
+        self._scaler = scaler
+        self._say = say
+        self._wanted: int | None = None
+        self._cause: Cause | None = None
+        self._woken = asyncio.Event()
+
+    async def run(self) -> None:
+        if self.decider.in_force is None:
+            self._take_over()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch(), name="controller: rates")
+            tasks.create_task(self._replan(), name="controller: plans")
+
+    async def _watch(self) -> None:
+        while True:
+            self.look()
+            await asyncio.sleep(self.decider.settings.tick_s)
+
+    def look(self) -> None:
+        """One look at the fleet; the server calls it, too, when a device dies, in order not to wait for the next."""
+        devices = [device.index for device in self._fleet.devices()]
+        waiting = self._waiting() if self._waiting is not None else None
+        cause = self.decider.observe(self._now(), self._fleet.counts(), devices, waiting)
+        if cause is not None:
+            # Of several reasons the most urgent is told; the question that is asked knows them all.
+            if self._cause is None or (cause.emergency and not self._cause.emergency):
+                self._cause = cause
+            self._woken.set()
+
+    async def _replan(self) -> None:
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            cause, self._cause = self._cause, None
+            if cause is not None:
+                await self._follow(cause)
+
+    def _take_over(self) -> None:
+        """The plan that the server started with is in force."""
+        plan = self._fleet.plan()
+        if plan.gpus:
+            self.decider.started_with(plan, self._now())
+
+    async def _follow(self, cause: Cause) -> None:
+        began = self._now()
+        question = self.decider.question(cause)
+        proposal = Proposal(question, None, 0)
+        failure = None
+        old = self.decider.in_force
+        try:
+            proposal = await self._ask(question)
+            await self._scale(proposal.devices, grow=True)
+            if proposal.plan is None:
+                failure = "; ".join(proposal.notes)
+            elif old is None or proposal.plan.gpus != old.gpus:
+                for plan in proposal.stages:
+                    await self._fleet.apply(plan)
+            self.decider.adopted(proposal, self._now())
+            await self._scale(proposal.devices, grow=False)
+        except (GemletError, OSError) as error:
+            failure = str(error) or type(error).__name__
+            self.decider.failed(self._now())
+        self._tell(proposal, began, failure)
+
+    async def _scale(self, devices: int, *, grow: bool) -> None:
+        """More devices are asked for before a plan is applied, fewer when nothing needs them any more."""
+        if self._scaler is None or devices == self._wanted:
+            return
+        # At first all devices are there, however many that is.
+        if grow == (self._wanted is not None and devices > self._wanted):
+            await self._scaler.scale(devices)
+            self._wanted = devices
+
+    def _tell(self, proposal: Proposal, began: float, failure: str | None) -> None:
+        plan = proposal.plan
+        stayed, moved = (0, 0) if plan is None else difference.moved(proposal.question.in_force, plan)
+        change = Change(
+            at=began,
+            cause=proposal.question.cause,
+            gpus=len(plan.gpus) if plan is not None else 0,
+            stayed=stayed,
+            moved=moved,
+            part=proposal.part,
+            took_s=self._now() - began,
+            notes=proposal.notes,
+            failure=failure,
+        )
+        self.history.append(change)
+        if self._say is not None:
+            self._say(change)
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time() if self._clock is None else self._clock()
+
+
+async def _plan_here(profiles: Profiles, question: Question) -> Proposal:
+    return propose.answer(profiles, question, planner.plan)

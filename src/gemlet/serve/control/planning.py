@@ -1,0 +1,62 @@
+"""Planning in a process of its own, so that the server's event loop keeps its core and its interpreter."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import signal
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import TYPE_CHECKING
+
+from gemlet.errors import GemletError
+from gemlet.serve import planner
+from gemlet.serve.control import propose
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from gemlet.serve.control.propose import Proposal, Question
+    from gemlet.serve.profiles import Profiles
+
+_profiles: Profiles | None = None  # of the process that plans
+
+
+class PlanningProcess:
+    """Answers questions, one after the other; a context manager. The process starts with the first question."""
+
+    def __init__(self, profiles: Profiles) -> None:
+        self._profiles = profiles
+        self._pool = self._start()
+
+    def __enter__(self) -> PlanningProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(cancel_futures=True)  # waits for one plan at most; without that the interpreter's end fails
+
+    async def __call__(self, question: Question) -> Proposal:
+        """Raises GemletError: the planner's, or that the process was killed; the next question gets another one."""
+        try:
+            return await asyncio.wrap_future(self._pool.submit(_answer, question))
+        except BrokenProcessPool:
+            self._pool = self._start()
+            raise GemletError("the process that plans was killed", hint="was there too little memory?") from None
+
+    def _start(self) -> ProcessPoolExecutor:
+        # spawn: a fork would take the server's sockets and threads along.
+        context = multiprocessing.get_context("spawn")
+        return ProcessPoolExecutor(1, mp_context=context, initializer=_prepare, initargs=(self._profiles,))
+
+
+def _prepare(profiles: Profiles) -> None:
+    global _profiles  # noqa: PLW0603  the pool's initializer has no other place
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server ends this process, not the terminal
+    _profiles = profiles
+
+
+def _answer(question: Question) -> Proposal:
+    assert _profiles is not None
+    return propose.answer(_profiles, question, planner.plan)

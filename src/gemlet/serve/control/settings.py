@@ -1,0 +1,39 @@
+"""How the controller behaves, and what it says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gemlet.serve.planner.model import Options
+
+Reason = Literal["start", "rates", "overload", "queue", "devices"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Seconds, requests/s, numbers of devices.
+
+    period_s: plan anew at most so often, emergencies apart; tick_s: look at the counts so often. floor_rate: what every
+    model is planned for at least. down_after_s: a rate must have been lower for so long. emergency_gap_s: between two
+    emergency plans for overload. least, most: devices in use; most None: all that live.
+    """
+
+    period_s: float = 5.0
+    tick_s: float = 0.25
+    floor_rate: float = 1.0
+    down_after_s: float = 30.0
+    emergency_gap_s: float = 0.5
+    least: int = 1
+    most: int | None = None
+    policy: str = "nway+type"
+    planner: Options = field(default_factory=Options)
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why to plan anew, in a sentence; an emergency does not wait for the period to end."""
+
+    reason: Reason
+    text: str
+    emergency: bool = False

@@ -1,0 +1,103 @@
+"""Starts an executor's process on the machine this runs on, for a server on another one: what Ray's actors do.
+
+The process listens on TCP and takes one connection, from whoever knows its token. It lives as long as its host does: it
+sees the end of its standard input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+
+TOKEN = "GEMLET_EXECUTOR_TOKEN"  # in the environment, which other users of the machine cannot read
+TOKEN_BYTES = 32  # of hexadecimal digits, the first thing that the server sends
+STDERR = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a process listens, and what it wants to hear first."""
+
+    host: str
+    port: int
+    token: str
+    pid: int
+
+
+class Host:
+    """One process at a time; a new one ends the one before."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, backend: str, options: str, environment: dict[str, str], address: str | None = None) -> Endpoint:
+        """``options``: BackendOptions as JSON; ``address``: of this machine, as the server reaches it.
+
+        Raises OSError if there is no such process.
+        """
+        self.stop()
+        here = address or _address()
+        token = secrets.token_hex(TOKEN_BYTES // 2)
+        reading, writing = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "gemlet.serve.execution.worker", "--listen", here, "--announce", str(writing),
+                 "--backend", backend, "--options", options],
+                stdin=subprocess.PIPE, stdout=STDERR, pass_fds=(writing,),
+                env=os.environ | environment | {TOKEN: token},
+            )  # fmt: skip
+        finally:
+            os.close(writing)
+        with os.fdopen(reading) as announced:
+            line = announced.readline()
+        if not line:
+            self.stop()
+            raise OSError("the executor's process ended before it listened")
+        return Endpoint(here, int(line), token, self._process.pid)
+
+    def stop(self) -> None:
+        """Ends the process, if there is one."""
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        process.kill()
+        process.wait()
+        if process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+
+
+def listen(address: str, announce: int) -> socket.socket:
+    """In the process: waits for the one connection that knows the token. Raises OSError."""
+    token = os.environ.pop(TOKEN).encode()
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, 0), family=family) as server:
+        os.write(announce, b"%d\n" % server.getsockname()[1])
+        os.close(announce)
+        while True:
+            connection, _ = server.accept()
+            connection.settimeout(5.0)
+            if secrets.compare_digest(_read(connection, len(token)), token):
+                connection.settimeout(None)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return connection
+            connection.close()
+
+
+def _read(connection: socket.socket, count: int) -> bytes:
+    read = b""
+    with contextlib.suppress(OSError):  # silence is not the token either
+        while len(read) < count and (more := connection.recv(count - len(read))):
+            read += more
+    return read
+
+
+def _address() -> str:
+    """That of this node, as Ray knows it."""
+    ray = sys.modules.get("ray")
+    return str(ray.util.get_node_ip_address()) if ray is not None else "127.0.0.1"

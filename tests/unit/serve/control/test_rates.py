@@ -1,0 +1,90 @@
+"""Rates from counts against the processes the counts come from."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gemlet.serve import arrivals
+from gemlet.serve.control.rates import Meter
+from gemlet.serve.control.targets import Target
+from gemlet.serve.planner import Demand
+
+TICK_S = 0.5
+
+
+def counts(
+    rate: arrivals.Rate, seconds: float, spread: arrivals.Spread = "poisson", variation: float = 1.0, seed: int = 1
+):
+    times = arrivals.times(rate, arrivals.gaps(spread, variation, random.Random(seed)), seconds)
+    bins = [0] * round(seconds / TICK_S)
+    for time in times:
+        bins[int(time / TICK_S)] += 1
+    return bins
+
+
+def metered(start: float, bins: list[int]) -> Meter:
+    meter = Meter.of(start)
+    for count in bins:
+        meter.add(count, TICK_S)
+    return meter
+
+
+def test_a_constant_rate_is_found_from_a_wrong_start() -> None:
+    meter = metered(10, counts(arrivals.constant(1000), 60))
+    assert meter.slow == pytest.approx(1000, rel=0.03)
+    assert meter.ahead(5) == pytest.approx(1000, rel=0.1)
+
+
+def test_a_ramp_is_seen_ahead() -> None:
+    steps = arrivals.trace([1000 + 50 * second for second in range(60)], 1.0)
+    meter = metered(1000, counts(steps, 60, "uniform"))
+    assert meter.trend == pytest.approx(50, rel=0.1)
+    assert meter.ahead(5) == pytest.approx(1000 + 50 * 65, rel=0.02)  # the averages alone would say 3500
+
+
+def test_without_a_ramp_there_is_no_trend() -> None:
+    meters = [metered(500, counts(arrivals.constant(500), 30, seed=seed)) for seed in range(20)]
+    assert sum(meter.trend != 0 for meter in meters) <= 1
+
+
+@pytest.mark.parametrize(("spread", "variation"), [("uniform", 0.0), ("poisson", 1.0), ("gamma", 2.0), ("gamma", 4.0)])
+def test_unevenness_is_that_of_the_gaps(spread: arrivals.Spread, variation: float) -> None:
+    meter = metered(400, counts(arrivals.constant(400), 300, spread, variation))
+    assert meter.variation == pytest.approx(max(1.0, variation), rel=0.2)
+
+
+def test_a_step_of_the_rate_is_not_unevenness() -> None:
+    meter = metered(1000, counts(arrivals.Steps((0.0, 60.0), (1000.0, 3000.0)), 61))
+    assert meter.variation < 1.4
+
+
+@given(rate=st.floats(1, 5000), wrong=st.floats(0.9, 1.03))
+def test_even_arrivals_near_the_target_never_move_it(rate: float, wrong: float) -> None:
+    target = Target.of(Demand(model="m", rate=rate, slo_ms=10), floor=1, down_after_s=30)
+    sent = 0
+    for tick in range(1, 240):
+        total = int(rate * wrong * tick * TICK_S)
+        target.add(tick * TICK_S, total - sent, TICK_S)
+        sent = total
+        if tick % 10 == 0:
+            target.review(5)
+    assert target.demand.rate == pytest.approx(max(1, rate))
+
+
+def test_down_only_after_a_while_up_at_once() -> None:
+    target = Target.of(Demand(model="m", rate=1000, slo_ms=10), floor=1, down_after_s=30)
+    for tick in range(40):
+        target.add(tick * TICK_S, 100, TICK_S)
+    assert not target.review(5)
+    for tick in range(40, 140):
+        target.add(tick * TICK_S, 100, TICK_S)
+    assert target.review(5)
+    assert target.demand.rate == pytest.approx(200, rel=0.25)
+    for tick in range(140, 150):
+        target.add(tick * TICK_S, 500, TICK_S)
+    assert target.review(5)
+    assert target.demand.rate > 800
