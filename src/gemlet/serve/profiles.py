@@ -61,6 +61,20 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     versions: dict[str, str] = msgspec.field(default_factory=dict)
 
 
+class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A model beside a stressor, both on SMs of their own and both without a pause: what the vectors are made from.
+
+    share, batch: of the model; the stressor has the rest of the device. slower: the model's time beside the stressor
+    over its time alone; pressed: the same of the stressor.
+    """
+
+    resource: str
+    share: float
+    batch: int
+    slower: float
+    pressed: float
+
+
 class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """One model on that device; units as in the module's docstring."""
 
@@ -70,6 +84,7 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     variation: float = 0.0
     sensitivity: Vector = Vector()
     pressure: Vector = Vector()
+    probes: tuple[Probe, ...] = ()
 
     @cached_property
     def surface(self) -> Surface:
@@ -77,13 +92,17 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Profiles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All models of one device."""
+    """All models of one device.
+
+    stressors: how much slower a stressor gets beside another of its kind, each on half of the device, as a factor.
+    """
 
     origin: Origin
     device: Device
     models: dict[str, ModelProfile]
     schema: int = SCHEMA
     note: str = ""
+    stressors: dict[str, float] = msgspec.field(default_factory=dict)
 
     @property
     def measured(self) -> bool:
