@@ -82,7 +82,9 @@ def measure(known: Profiles, models: list[str], budget: float, quick: bool) -> l
     rows: list[dict[str, Any]] = []
     for (one, other), split, batches in cases:
         if time.monotonic() > end:
-            print(f"{len(cases) - len(rows)} of {len(cases)} cases are left out: the budget is used up", file=sys.stderr)
+            print(
+                f"{len(cases) - len(rows)} of {len(cases)} cases are left out: the budget is used up", file=sys.stderr
+            )
             break
         loads = []
         for model, begin, groups, batch in zip((one, other), (0, rig.groups - split[1]), split, batches, strict=True):

@@ -66,14 +66,16 @@ class Graphed:
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, tuple[torch.Tensor, ...]]] = {}
         self._staging: dict[str, torch.Tensor] = {}  # pinned, so that the copy to the device needs no host
         self._inputs: dict[str, torch.Tensor] = {}
-        self._host: list[torch.Tensor] = []  # pinned; one for each output
+        self._host = (
+            threading.local()
+        )  # pinned, one for each output, by thread: an old gpu-let's reply may be on its way
         self.why_eager = self._obstacle()
         if self.why_eager is None:
             self._reserve()
             self._capture(pool)
 
     def run(self, inputs: Mapping[str, np.ndarray], batch: int) -> Mapping[str, np.ndarray]:
-        """One batch from host to host. The arrays that come back are valid until the next call. Raises ModelError."""
+        """One batch from host to host. What comes back is valid until this thread's next call. Raises ModelError."""
         with torch.inference_mode(), torch.cuda.stream(self.stream):
             try:
                 if self._loaded.infer is not None:
@@ -140,7 +142,9 @@ class Graphed:
                     pool = pool or graph.pool()
                     self._graphs[size] = (graph, outputs)
             except torch.cuda.OutOfMemoryError as error:
-                raise ModelError(f"{self.spec.name}: too little device memory for {self.batches[-1]} at a time") from error
+                raise ModelError(
+                    f"{self.spec.name}: too little device memory for {self.batches[-1]} at a time"
+                ) from error
             except RuntimeError as error:
                 self._graphs.clear()
                 self.why_eager = str(error).splitlines()[0]
@@ -168,11 +172,12 @@ class Graphed:
         return several
 
     def _to_host(self, results: tuple[torch.Tensor, ...]) -> dict[str, np.ndarray]:
+        buffers: list[torch.Tensor] = self._host.__dict__.setdefault("buffers", [])
         host = []
         for place, result in enumerate(results):
-            if place == len(self._host) or self._host[place].nbytes < result.nbytes:
-                self._host[place : place + 1] = [torch.empty(result.nbytes, dtype=torch.uint8, pin_memory=True)]
-            target = self._host[place][: result.nbytes].view(result.dtype).view(result.shape)
+            if place == len(buffers) or buffers[place].nbytes < result.nbytes:
+                buffers[place : place + 1] = [torch.empty(result.nbytes, dtype=torch.uint8, pin_memory=True)]
+            target = buffers[place][: result.nbytes].view(result.dtype).view(result.shape)
             host.append(target.copy_(result, non_blocking=True))
         self.stream.synchronize()
         return {tensor.name: _array(each) for tensor, each in zip(self.spec.outputs, host, strict=True)}

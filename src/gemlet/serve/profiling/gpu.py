@@ -35,6 +35,7 @@ class GpuRig:
         if not torch.cuda.is_available():
             raise DeviceError("torch sees no GPU", hint="gemlet profile --modelled needs none")
         torch.cuda.set_device(index)
+        torch.set_num_threads(1)  # as the executor does
         self.parts = Parts(index)
         self.groups = self.parts.groups.count
         self._spec_of = spec_of or (lambda subject: catalogue.spec(subject.name))
@@ -48,7 +49,11 @@ class GpuRig:
             memory_mib=float(total // MIB),
             context_mib=500.0,
             driver=driver,
-            versions={"torch": torch.__version__, "cuda": torch.version.cuda or "", "cudnn": str(torch.backends.cudnn.version())},
+            versions={
+                "torch": torch.__version__,
+                "cuda": torch.version.cuda or "",
+                "cudnn": str(torch.backends.cudnn.version()),
+            },
         )
         self.taken_mib = (total - free - torch.cuda.memory_reserved()) / MIB  # by this process and whoever else is here
 
@@ -135,7 +140,10 @@ class GpuBench:
         if self._loaded.module is None:
             return
         with torch.inference_mode():
-            arguments = [torch.from_numpy(each[:batch] if self._spec.max_batch else each).cuda() for each in self._inputs.values()]
+            arguments = [
+                torch.from_numpy(each[:batch] if self._spec.max_batch else each).cuda()
+                for each in self._inputs.values()
+            ]
             torch.cuda.synchronize()
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated()
