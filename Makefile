@@ -73,8 +73,9 @@ chart-test: setup  ## the Helm chart, rendered by Helm and checked against the s
 	@$(BIN)/python -m pytest tests/chart $(PYTEST_ARGS)
 
 .PHONY: protocol
-protocol: $(STAMP)  ## the kubelet's messages anew from src/gemlet/kube/protocol/*.proto
-	@cd src && $(abspath $(BIN))/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. gemlet/kube/protocol/*.proto
+protocol: $(STAMP)  ## the messages of the kubelet and of inference clients anew from src/gemlet/{kube,serve}/protocol/*.proto
+	@cd src && $(abspath $(BIN))/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. gemlet/kube/protocol/*.proto \
+	    gemlet/serve/protocol/*.proto
 
 .PHONY: bench
 bench: setup  ## the benchmarks, into build/bench; ARGS='--quick --simulate' goes to bench/all.py

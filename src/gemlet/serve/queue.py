@@ -4,19 +4,21 @@ One queue a model, for all gpu-lets that serve it: a gpu-let that is free takes 
 request is bound as late as possible. Among free gpu-lets the one that is furthest behind its planned rate goes first.
 On a gpu-let with several models the most urgent one has its turn: the one whose oldest request must start soonest.
 
-A batch is as large as planned, or larger if the gpu-let has one model only and the oldest request can bear it. A
-request that could not be answered in time even if it started now, in the batch that would be formed, is dropped at once
-and its sender told so: serving it would make those behind it late as well.
+A batch is as large as planned, or larger if the gpu-let has one model only and the oldest request can bear it. Sizes
+are in rows; a request of several rows is never divided. A request that could not be answered in time even if it started
+now, in the batch that would be formed, is dropped at once and its sender told so: serving it would make those behind it
+late as well. In a queue the lower priority number goes first, and of equal ones the earlier deadline.
 
 The same code runs live and in the simulator; who calls it moves the time and does the work.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from gemlet.serve.waiting import Waiting
 
 if TYPE_CHECKING:
     from gemlet.serve.planner.model import Plan
@@ -34,6 +36,8 @@ class Request:
     arrived: float
     deadline: float
     payload: Any = None
+    rows: int = 1
+    priority: int = 0
 
 
 @dataclass(slots=True)
@@ -50,7 +54,7 @@ class Place:
 
 @dataclass(slots=True, eq=False)
 class LetState:
-    """A gpu-let at work. ``running``: the batch it executes, or None."""
+    """A gpu-let at work. ``running``: the batch it executes, or None. ``suspended``: its executor is not there now."""
 
     gpu: int
     number: int
@@ -58,6 +62,7 @@ class LetState:
     places: dict[str, Place] = field(default_factory=dict)
     running: Batch | None = None
     retired: bool = False
+    suspended: bool = False
 
 
 @dataclass(slots=True)
@@ -72,13 +77,22 @@ class Batch:
     def let(self) -> LetState:
         return self.place.let
 
+    @property
+    def rows(self) -> int:
+        return sum(request.rows for request in self.requests)
+
 
 @dataclass(slots=True, frozen=True)
 class Drop:
-    """A request that will not be served, and the reason to tell its sender."""
+    """A request that will not be served, and the reason to tell its sender.
+
+    late: because of its deadline; ``expected``: milliseconds that the batch would have taken, where that was the point.
+    """
 
     request: Request
     reason: str
+    late: bool = False
+    expected: float | None = None
 
 
 class Dispatcher:
@@ -92,7 +106,7 @@ class Dispatcher:
         self._expect = expect
         self._max_batch = max_batch
         self._drop = drop
-        self.queues: dict[str, deque[Request]] = {}
+        self.queues: dict[str, Waiting] = {}
         self.lets: list[LetState] = []
         self._places: dict[str, list[Place]] = {}
         self._drops: list[Drop] = []
@@ -113,22 +127,43 @@ class Dispatcher:
                     self._places.setdefault(task.model, []).append(place)
                 self.lets.append(let)
         for model in self._places:
-            self.queues.setdefault(model, deque())
+            self.queues.setdefault(model, Waiting())
         for model, queue in self.queues.items():
             if model not in self._places:
-                self._drops += [Drop(request, f"the new plan does not serve {model}") for request in queue]
-                queue.clear()
+                self._give_up(queue, f"the new plan does not serve {model}")
 
     def submit(self, request: Request) -> None:
         """Puts a request in its queue; one that no gpu-let serves is dropped."""
         if request.model in self._places:
-            self.queues[request.model].append(request)
+            self.queues[request.model].add(request)
         else:
             self._drops.append(Drop(request, f"no gpu-let serves {request.model}"))
 
-    def start(self, now: float) -> Iterator[Batch]:
-        """Batches to execute now, each on a gpu-let that was free and is not any more."""
-        for model in [model for model in self._places if self.queues[model]]:
+    def serves(self, model: str) -> bool:
+        """Whether the plan has a gpu-let for it."""
+        return model in self._places
+
+    def suspend(self, gpu: int) -> None:
+        """Starts nothing on this GPU's gpu-lets until resume(); what waits goes on waiting."""
+        for let in self.lets:
+            let.suspended = let.suspended or let.gpu == gpu
+
+    def resume(self, gpu: int) -> None:
+        for let in self.lets:
+            let.suspended = let.suspended and let.gpu != gpu
+
+    def expire(self, now: float) -> None:
+        """Drops what waited past its deadline: for whoever serves in real time, where a gpu-let may never get free."""
+        if self._drop:
+            for queue in self.queues.values():
+                self._drops += [
+                    Drop(request, "its deadline passed while it waited", late=True) for request in queue.late(now)
+                ]
+
+    def start(self, now: float, model: str | None = None) -> Iterator[Batch]:
+        """Batches to execute now, each on a gpu-let that was free and is not any more; of one model, or of all."""
+        waiting = [model] if model is not None else [model for model in self._places if self.queues[model]]
+        for model in waiting:  # noqa: PLR1704  the one that was asked for, or each
             for place in self._free(model):
                 if not self.queues[model]:
                     break
@@ -140,7 +175,7 @@ class Dispatcher:
     def finish(self, batch: Batch, now: float) -> Iterator[Batch]:
         """The batch is done; what its gpu-let executes next, if anything."""
         batch.let.running = None
-        if not batch.let.retired:
+        if not batch.let.retired and not batch.let.suspended:
             following = self._next(batch.let, now)
             if following is not None:
                 yield following
@@ -153,12 +188,15 @@ class Dispatcher:
     def abandon(self, reason: str) -> list[Drop]:
         """Gives up whatever still waits, for the end of a server."""
         for queue in self.queues.values():
-            self._drops += [Drop(request, reason) for request in queue]
-            queue.clear()
+            self._give_up(queue, reason)
         return self.drops()
 
+    def _give_up(self, queue: Waiting, reason: str) -> None:
+        while queue:
+            self._drops.append(Drop(queue.pop(), reason))
+
     def _free(self, model: str) -> list[Place]:
-        free = [place for place in self._places[model] if place.let.running is None]
+        free = [place for place in self._places[model] if place.let.running is None and not place.let.suspended]
         return sorted(free, key=lambda place: place.credit) if len(free) > 1 else free
 
     def _next(self, let: LetState, now: float) -> Batch | None:
@@ -175,35 +213,39 @@ class Dispatcher:
         waiting = [place for place in let.places.values() if self.queues[place.model]]
         if len(waiting) < 2:
             return waiting[0] if waiting else None
-        return min(waiting, key=self._latest_start)
+        return min(waiting, key=self._urgency)
 
-    def _latest_start(self, place: Place) -> float:
+    def _urgency(self, place: Place) -> tuple[int, float]:
+        """By priority, then by when the head must start at the latest."""
         queue = self.queues[place.model]
-        return queue[0].deadline - self._expect(place, min(len(queue), place.batch))
+        return queue.head.priority, queue.head.deadline - self._expect(place, queue.fitting(place.batch))
 
     def _form(self, place: Place, now: float) -> Batch | None:
         """The next batch of this model here, or None if all that waits is too late."""
         queue = self.queues[place.model]
-        size = min(len(queue), place.batch)
-        while self._drop and queue and queue[0].deadline + SLACK_MS < now + self._expect(place, size):
-            self._drops.append(Drop(queue.popleft(), "its deadline could not be met"))
-            size = min(len(queue), place.batch)
+        rows = queue.fitting(place.batch)
+        while self._drop and queue:
+            expected = self._expect(place, rows)
+            if queue.head.deadline + SLACK_MS >= now + expected:
+                break
+            self._drops.append(Drop(queue.pop(), "its deadline could not be met", late=True, expected=expected))
+            rows = queue.fitting(place.batch)
         if not queue:
             return None
-        if len(place.let.places) == 1 and len(queue) > size:
-            size = self._stretch(place, size, now)
-        requests = [queue.popleft() for _ in range(size)]
-        place.credit += size / place.rate if place.rate > 0 else 0.0
+        if len(place.let.places) == 1 and queue.rows > rows:
+            rows = self._stretch(place, rows, now)
+        requests = queue.take(rows)
+        place.credit += rows / place.rate if place.rate > 0 else 0.0
         return Batch(place, requests, now)
 
-    def _stretch(self, place: Place, size: int, now: float) -> int:
-        """A larger batch than planned, as far as the oldest request can bear it: how a burst is caught up with."""
+    def _stretch(self, place: Place, rows: int, now: float) -> int:
+        """A larger batch than planned, as far as the head can bear it: how a burst is caught up with."""
         queue = self.queues[place.model]
-        low, high = size, min(len(queue), self._max_batch(place.model))
+        low, high = rows, max(rows, min(queue.rows, self._max_batch(place.model)))
         while low < high:
             middle = (low + high + 1) // 2
-            if now + self._expect(place, middle) <= queue[0].deadline:
+            if now + self._expect(place, middle) <= queue.head.deadline:
                 low = middle
             else:
                 high = middle - 1
-        return low
+        return queue.fitting(low)

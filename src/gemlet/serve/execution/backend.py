@@ -48,7 +48,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     directory: of the model, absolute; the version's files are in ``directory/version``. max_batch: rows of a batch; 0 =
     shapes have no batch dimension, and requests are run one by one. sm: the share of a device's SMs that the operator
-    asks for, in (0, 1]; None leaves it to the planner. priority: 0 is the first served.
+    asks for, in (0, 1]; None leaves it to the planner. priority: 1 is the first served.
     """
 
     name: str
@@ -60,7 +60,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     slo_ms: float = 1000.0
     sm: float | None = None
     klass: Class = "latency"
-    priority: int = 0
+    priority: int = 2
     parameters: dict[str, str] = msgspec.field(default_factory=dict)
     version: int = 1
     versions: tuple[int, ...] = (1,)

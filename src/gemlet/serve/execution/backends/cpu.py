@@ -1,0 +1,73 @@
+"""Runs models on the CPU: Python files with numpy always, torch and ONNX Runtime models where those are installed.
+
+gpu-lets are threads here: a share of the SMs means nothing on a CPU, and is not pretended.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from gemlet.errors import GemletError
+from gemlet.serve.execution import runners
+from gemlet.serve.execution.backend import LetGone, ModelError
+from gemlet.serve.execution.backends import modelled
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+
+    from gemlet.serve.execution.backend import BackendOptions, LetSpec, ModelSpec
+    from gemlet.serve.execution.runners import Runner
+
+
+class CpuBackend:
+    """This machine's processor as a device. Models of platform `modelled` take their time here, too."""
+
+    name = "cpu"
+
+    def __init__(self, options: BackendOptions) -> None:
+        self.note = f"{os.cpu_count()} CPUs; shares of SMs have no effect"
+        self._runners: dict[str, Runner] = {}
+        self._lets: frozenset[str] = frozenset()
+        self._modelled = modelled.create(options)
+
+    def load(self, model: ModelSpec) -> int:
+        if model.platform == "modelled":
+            return self._modelled.load(model)
+        try:
+            self._runners[model.name] = runners.load(model)
+        except GemletError:
+            raise
+        except Exception as error:
+            raise ModelError(f"{model.name} cannot be loaded: {type(error).__name__}: {error}") from error
+        return 0
+
+    def unload(self, model: str) -> None:
+        self._runners.pop(model, None)
+        self._modelled.unload(model)
+
+    def partition(self, lets: Sequence[LetSpec]) -> None:
+        self._lets = frozenset(let.name for let in lets)
+        self._modelled.partition(lets)
+
+    def run(self, let: str, model: str, inputs: Mapping[str, np.ndarray], batch: int) -> Mapping[str, np.ndarray]:
+        runner = self._runners.get(model)
+        if runner is None:
+            return self._modelled.run(let, model, inputs, batch)
+        if let not in self._lets:
+            raise LetGone(f"{let} is not there")
+        try:
+            return runner(inputs)
+        except GemletError:
+            raise
+        except Exception as error:
+            raise ModelError(f"{model} failed: {type(error).__name__}: {error}") from error
+
+    def close(self) -> None:
+        pass
+
+
+def create(options: BackendOptions) -> CpuBackend:
+    return CpuBackend(options)

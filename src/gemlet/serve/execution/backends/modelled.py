@@ -1,0 +1,81 @@
+"""Takes the time that a profile gives for (model, share, batch) and answers with zeros: serving without a GPU.
+
+The replies are of the declared shapes; what they are worth is how long they took. A model's profile is the one of its
+own name, or of the name in its parameter ``profile``. Neighbours do not slow each other down here.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from gemlet.serve import modelled, profiles
+from gemlet.serve.execution.backend import LetGone, ModelError
+from gemlet.serve.execution.backends import noop
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+
+    from gemlet.serve.execution.backend import BackendOptions, LetSpec, ModelSpec
+    from gemlet.serve.profiles import ModelProfile, Profiles
+
+
+def profile_name(model: ModelSpec) -> str:
+    """The profile that stands for a model."""
+    return model.parameters.get("profile", model.name)
+
+
+class ModelledBackend:
+    """One device that there is not."""
+
+    name = "modelled"
+
+    def __init__(self, known: Profiles) -> None:
+        self.note = f"{known.device.name}; profiles {known.origin}"
+        self._known = known
+        self._models: dict[str, ModelSpec] = {}
+        self._shares: dict[str, float] = {}
+        self._rows: dict[tuple[str, float], list[float]] = {}
+
+    def load(self, model: ModelSpec) -> int:
+        profile = self._profile(model)
+        self._rows = {key: row for key, row in self._rows.items() if key[0] != model.name}
+        self._models[model.name] = model
+        return int((profile.weights_mib + profile.activation_mib * max(1, model.max_batch)) * 1024**2)
+
+    def unload(self, model: str) -> None:
+        self._models.pop(model, None)
+
+    def partition(self, lets: Sequence[LetSpec]) -> None:
+        self._shares = {let.name: let.sm for let in lets}
+
+    def run(self, let: str, model: str, inputs: Mapping[str, np.ndarray], batch: int) -> Mapping[str, np.ndarray]:
+        began = time.perf_counter()
+        share, spec = self._shares.get(let), self._models.get(model)
+        if share is None or spec is None:
+            raise LetGone(f"{let} with {model} is not there")
+        row = self._rows.get((model, share))
+        if row is None:
+            row = self._rows[model, share] = self._profile(spec).surface.row(share)
+        last = len(row) - 1
+        ms = row[batch] if batch <= last else row[last] * batch / last  # beyond the profile: no faster per row
+        outputs = {output.name: noop.zeros(spec, output, batch) for output in spec.outputs}
+        time.sleep(max(0.0, began + ms / 1000 - time.perf_counter()))
+        return outputs
+
+    def close(self) -> None:
+        pass
+
+    def _profile(self, model: ModelSpec) -> ModelProfile:
+        name = profile_name(model)
+        if name not in self._known.models:
+            hint = f"its parameter `profile` names one of {', '.join(self._known.models)}; or give --profiles"
+            raise ModelError(f"there is no profile of {name!r}, so its time cannot be modelled", hint=hint)
+        return self._known.models[name]
+
+
+def create(options: BackendOptions) -> ModelledBackend:
+    known = profiles.parse(options.profiles, "profiles.json") if options.profiles else modelled.h200()
+    return ModelledBackend(known)

@@ -1,0 +1,72 @@
+"""Runs nothing: an output is the input of the same place. What an executor costs beside its models."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gemlet.serve.execution.backend import LetGone, ModelError
+from gemlet.serve.tensors import ELEMENTS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gemlet.serve.execution.backend import BackendOptions, LetSpec, ModelSpec, TensorSpec
+
+
+class NoopBackend:
+    """Any number of gpu-lets, no device."""
+
+    name = "noop"
+    note = "nothing is computed"
+
+    def __init__(self) -> None:
+        self._models: dict[str, ModelSpec] = {}
+        self._lets: frozenset[str] = frozenset()
+
+    def load(self, model: ModelSpec) -> int:
+        self._models[model.name] = model
+        return 0
+
+    def unload(self, model: str) -> None:
+        self._models.pop(model, None)
+
+    def partition(self, lets: Sequence[LetSpec]) -> None:
+        self._lets = frozenset(let.name for let in lets)
+
+    def run(self, let: str, model: str, inputs: Mapping[str, np.ndarray], batch: int) -> Mapping[str, np.ndarray]:
+        if let not in self._lets or model not in self._models:
+            raise LetGone(f"{let} with {model} is not there")
+        return echo(self._models[model], inputs, batch)
+
+    def close(self) -> None:
+        pass
+
+
+def echo(spec: ModelSpec, inputs: Mapping[str, np.ndarray], batch: int) -> dict[str, np.ndarray]:
+    """The inputs in place of the outputs: each the input of the same place if that has its datatype, else zeros."""
+    given = {tensor.name: tensor for tensor in spec.inputs}
+    outputs = {}
+    for number, output in enumerate(spec.outputs):
+        twin = spec.inputs[number] if number < len(spec.inputs) else None
+        same = twin is not None and given[twin.name].datatype == output.datatype and twin.shape == output.shape
+        outputs[output.name] = inputs[twin.name] if twin is not None and same else zeros(spec, output, batch)
+    return outputs
+
+
+def zeros(spec: ModelSpec, output: TensorSpec, batch: int) -> np.ndarray:
+    """Zeros of the declared shape; a size that may be any is 1."""
+    shape = [1 if size == -1 else size for size in output.shape]
+    whole = [batch, *shape] if spec.max_batch else shape
+    if output.datatype == "BYTES":
+        empty = np.empty(whole, dtype=object)
+        empty.fill(b"")
+        return empty
+    if output.datatype not in ELEMENTS:
+        raise ModelError(f"output {output.name!r} of {spec.name}: no datatype {output.datatype!r}")
+    return np.zeros(whole, dtype=ELEMENTS[output.datatype][1])
+
+
+def create(_options: BackendOptions) -> NoopBackend:
+    return NoopBackend()

@@ -1,0 +1,203 @@
+"""A device and its executors: one process for all of it, or one for each gpu-let (MPS); started again if it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from gemlet.errors import GemletError
+from gemlet.serve.execution.executor import ARENA_BYTES, Executor, ExecutorDied
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from gemlet.serve.execution.backend import BackendOptions, LetSpec, ModelSpec
+
+logger = logging.getLogger(__name__)
+
+PER_LET = frozenset({"mps"})  # backends whose share of the SMs is fixed when the process starts
+WHOLE = ""  # the key of the one executor of a device
+FIRST_DELAY_S = 0.1
+MAX_DELAY_S = 30.0
+STEADY_S = 30.0  # an executor that lived so long did not die of what it was started with
+
+
+class Device:
+    """``on_died`` is told at once; ``on_back`` gets the executor that took the place of the other."""
+
+    def __init__(
+        self,
+        index: int,
+        backend: str,
+        options: BackendOptions,
+        tasks: asyncio.TaskGroup,
+        *,
+        on_died: Callable[[Executor], None],
+        on_back: Callable[[Executor, Executor], None],
+        arena_bytes: int = ARENA_BYTES,
+    ) -> None:
+        self.index = index
+        self.backend = backend
+        self.note = ""
+        self.restarts = 0
+        self.models: dict[str, ModelSpec] = {}
+        self.memory: dict[str, int] = {}
+        self.lets: tuple[LetSpec, ...] = ()
+        self._options = options
+        self._tasks = tasks
+        self._on_died = on_died
+        self._on_back = on_back
+        self._arena_bytes = arena_bytes
+        self._executors: dict[str, Executor] = {}
+        self._lock = asyncio.Lock()
+        self._closing = False
+        self._watchers: set[asyncio.Task[None]] = set()
+
+    @property
+    def alive(self) -> bool:
+        """Whether all its executors are."""
+        return not any(executor.died.is_set() for executor in self._executors.values())
+
+    @property
+    def pids(self) -> list[int]:
+        """Processes of its executors that live."""
+        return [executor.pid for executor in self._executors.values() if not executor.died.is_set()]
+
+    def executor(self, let: str) -> Executor:
+        """The one that runs this gpu-let. Raises KeyError."""
+        return self._executors[let if self.backend in PER_LET else WHOLE]
+
+    async def start(self) -> None:
+        """Raises ExecutorFailed. Executors of gpu-lets start with those."""
+        if self.backend not in PER_LET:
+            self._keep(WHOLE, await self._started(WHOLE))
+
+    async def prepare(self, models: Mapping[str, ModelSpec], lets: Sequence[LetSpec]) -> None:
+        """Loads what is not there yet and makes the gpu-lets, beside those that run. Raises GemletError.
+
+        A device whose executor is being started again gets this when it is back.
+        """
+        async with self._lock:
+            self._forget_changed(models)
+            if self.backend in PER_LET:
+                await self._processes(models, lets)
+                return
+            executor = self._executors[WHOLE]
+            try:
+                if not executor.died.is_set():
+                    await self._load(executor, models)
+                    await executor.partition(lets)
+            except ExecutorDied:
+                logger.info("device %d is being started again; its gpu-lets come with it", self.index)
+            self.models |= models
+            self.lets = tuple(lets)
+
+    async def retire(self, models: frozenset[str]) -> None:
+        """Unloads all models but these, and ends the executors of gpu-lets that are no more."""
+        async with self._lock:
+            wanted = {let.name for let in self.lets}
+            if self.backend in PER_LET:
+                for name in self._executors.keys() - wanted:
+                    await self._executors.pop(name).close()
+            for model in self.models.keys() - models:
+                del self.models[model]
+                self.memory.pop(model, None)
+                for executor in self._executors.values():
+                    if not executor.died.is_set() and self.backend not in PER_LET:
+                        await executor.unload(model)
+
+    async def close(self) -> None:
+        """Ends its processes."""
+        self._closing = True
+        for watcher in self._watchers:
+            watcher.cancel()
+        await asyncio.gather(*(executor.close() for executor in self._executors.values()))
+
+    def _forget_changed(self, models: Mapping[str, ModelSpec]) -> None:
+        for name, spec in models.items():
+            if name in self.models and self.models[name] != spec:
+                del self.models[name]
+
+    async def _load(self, executor: Executor, models: Mapping[str, ModelSpec], *, again: bool = False) -> None:
+        for name, spec in models.items():
+            if again or name not in self.models:
+                self.memory[name] = await executor.load(spec)
+                self.models[name] = spec
+
+    async def _processes(self, models: Mapping[str, ModelSpec], lets: Sequence[LetSpec]) -> None:
+        fresh = {}
+        try:
+            for let in lets:
+                if let.name not in self._executors:
+                    fresh[let.name] = executor = await self._started(let.name, let)
+                    await self._load(executor, {name: models[name] for name in let.models}, again=True)
+                    await executor.partition([let])
+        except BaseException:
+            for executor in fresh.values():
+                await executor.close()
+            raise
+        self.models |= models
+        self.lets = tuple(lets)
+        for name, executor in fresh.items():
+            self._keep(name, executor)
+
+    async def _started(self, key: str, let: LetSpec | None = None) -> Executor:
+        name = f"executor of device {self.index}" if let is None else f"executor of {let.name}"
+        environment = {} if let is None else {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": f"{100 * let.sm:.6g}"}
+        executor = Executor(name, self.backend, self._options, environment=environment, arena_bytes=self._arena_bytes)
+        await executor.start()
+        self.note = executor.note
+        logger.debug("%s is process %d%s", name, executor.pid, f" for {key}" if key else "")
+        return executor
+
+    def _keep(self, key: str, executor: Executor) -> None:
+        self._executors[key] = executor
+        watcher = self._tasks.create_task(self._watch(key, executor), name=f"device {self.index}: {executor.name}")
+        self._watchers.add(watcher)
+        watcher.add_done_callback(self._watchers.discard)
+
+    async def _watch(self, key: str, executor: Executor) -> None:
+        """Starts an executor again whenever it died, later and later if it keeps dying."""
+        delay = FIRST_DELAY_S
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            await executor.died.wait()
+            if self._closing or self._executors.get(key) is not executor:
+                return
+            self._on_died(executor)
+            status = await executor.reap()
+            logger.warning("%s ended with status %s; it is started again", executor.name, status)
+            if loop.time() - began > STEADY_S:
+                delay = FIRST_DELAY_S
+            while True:
+                await asyncio.sleep(delay)
+                delay = min(MAX_DELAY_S, 2 * delay)
+                try:
+                    again = await self._restored(key)
+                    break
+                except GemletError as error:
+                    logger.error("%s cannot be started again: %s; next try in %.3g s", executor.name, error, delay)
+            if again is None:
+                return
+            self.restarts += 1
+            self._executors[key] = again
+            self._on_back(again, executor)
+            executor = again
+
+    async def _restored(self, key: str) -> Executor | None:
+        """A new executor with the models and gpu-lets of now; None if nobody wants it any more."""
+        async with self._lock:
+            let = next((let for let in self.lets if let.name == key), None)
+            if key != WHOLE and let is None:
+                return None
+            executor = await self._started(key, let)
+            try:
+                models = self.models if let is None else {name: self.models[name] for name in let.models}
+                await self._load(executor, dict(models), again=True)
+                await executor.partition(self.lets if let is None else [let])
+            except BaseException:
+                await executor.close()
+                raise
+            return executor

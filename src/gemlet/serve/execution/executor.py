@@ -1,0 +1,281 @@
+"""The server's side of an executor: starts the process, sends it work, notices its death at once.
+
+Runs end in futures of the server's event loop. Each is resolved exactly once: by Done, by Failed, or, when the process
+ends, by ExecutorDied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gemlet.errors import GemletError
+from gemlet.serve.execution import arena, protocol
+from gemlet.serve.execution.backend import BackendOptions, LetGone, LetSpec, ModelError, ModelSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+logger = logging.getLogger(__name__)
+
+START_SECONDS = 120.0  # importing torch and making a CUDA context, on a busy machine
+STOP_SECONDS = 5.0
+ARENA_BYTES = 256 * 1024**2
+
+
+class ExecutorDied(GemletError):
+    """The process ended while it had this work."""
+
+
+class ExecutorFailed(GemletError):
+    """It could not be started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a batch came to. ``outputs`` by name with their bytes, which are valid until the next turn of the loop."""
+
+    outputs: tuple[tuple[protocol.Tensor, memoryview], ...]
+    ms: float
+
+
+class _Link(asyncio.Protocol):
+    """Cuts the stream of the socket pair into messages."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._buffer = bytearray()
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        at = 0
+        while len(self._buffer) - at >= protocol.LENGTH_BYTES:
+            start = at + protocol.LENGTH_BYTES
+            end = start + int.from_bytes(self._buffer[at:start], "little")
+            if end > len(self._buffer):
+                break
+            self._executor.received(protocol.to_server.decode(bytes(self._buffer[start:end])))
+            at = end
+        del self._buffer[:at]
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        self._executor.lost()
+
+
+class Executor:
+    """One process. ``name`` is for people; ``environment`` is added to its own."""
+
+    def __init__(
+        self,
+        name: str,
+        backend: str,
+        options: BackendOptions,
+        *,
+        environment: Mapping[str, str] | None = None,
+        arena_bytes: int = ARENA_BYTES,
+    ) -> None:
+        self.name = name
+        self.backend = backend
+        self.note = ""
+        self.pid = 0
+        self.died = asyncio.Event()
+        self._options = options
+        self._environment = dict(environment or {})
+        self._arena_bytes = arena_bytes
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._held: dict[int, list[int]] = {}  # ticket -> offsets of its inputs
+        self._ticket = 0
+        self._transport: asyncio.Transport | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._inputs: arena.Arena | None = None
+        self._outputs: arena.Mapping | None = None
+        self._closing = False
+
+    async def start(self) -> None:
+        """Starts the process and waits until its backend is there. Raises ExecutorFailed."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        shared = [arena.create(self._arena_bytes), arena.create(self._arena_bytes)]
+        loop = asyncio.get_running_loop()
+        hello: asyncio.Future[Any] = loop.create_future()
+        self._waiting[0] = hello
+        try:
+            self._inputs, self._outputs = arena.Arena(shared[0]), arena.Mapping(shared[1])
+            transport, _ = await loop.create_connection(lambda: _Link(self), sock=ours)
+            self._transport = transport
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "gemlet.serve.execution.worker", "--fd", str(theirs.fileno()),
+                "--inputs", str(shared[0]), "--outputs", str(shared[1]), "--backend", self.backend,
+                "--options", msgspec.json.encode(self._options).decode(),
+                pass_fds=(theirs.fileno(), *shared), stdin=asyncio.subprocess.DEVNULL, stdout=sys.stderr.fileno(),
+                env=os.environ | self._environment,
+            )  # fmt: skip
+            self.pid = self._process.pid
+        except OSError as error:
+            self._drop()
+            raise ExecutorFailed(f"{self.name} could not be started: {error.strerror}") from error
+        finally:
+            theirs.close()
+            for descriptor in shared:
+                os.close(descriptor)
+        try:
+            greeting = await asyncio.wait_for(hello, START_SECONDS)
+        except TimeoutError:
+            await self.close()
+            raise ExecutorFailed(f"{self.name} was not there after {START_SECONDS:g} s") from None
+        except GemletError as error:
+            await self.close()
+            raise ExecutorFailed(f"{self.name}: {error.message}", hint=error.hint) from None
+        self.backend, self.note = greeting.backend, greeting.note
+
+    async def load(self, model: ModelSpec) -> int:
+        """Bytes of device memory that the model takes. Raises ModelError, ExecutorDied."""
+        loaded = await self._ask(lambda ticket: protocol.Load(ticket, model))
+        memory: int = loaded.memory
+        return memory
+
+    async def unload(self, model: str) -> None:
+        await self._ask(lambda ticket: protocol.Unload(ticket, model))
+
+    async def partition(self, lets: Sequence[LetSpec]) -> float:
+        """Makes these the gpu-lets; milliseconds that it took. Raises ModelError, ExecutorDied."""
+        finished = await self._ask(lambda ticket: protocol.Partition(ticket, tuple(lets)))
+        ms: float = finished.ms
+        return ms
+
+    def run(self, let: str, model: str, inputs: Sequence[Input], rows: int) -> asyncio.Future[Result]:
+        """Runs a batch. The future raises ModelError, LetGone, ExecutorDied."""
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        if self._transport is None or self._inputs is None:
+            future.set_exception(LetGone(f"{self.name} is not running"))  # it did not die of this batch
+            return future
+        self._ticket += 1
+        held: list[int] = []
+        tensors = tuple([self._place(each, held) for each in inputs])
+        self._held[self._ticket] = held
+        self._waiting[self._ticket] = future
+        self._transport.write(protocol.frame(protocol.Run(self._ticket, let, model, rows, tensors)))
+        return future
+
+    async def close(self) -> None:
+        """Ends the process: politely, then not."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.write(protocol.frame(protocol.Stop()))
+        if self._process is not None:
+            try:
+                await asyncio.wait_for(self._process.wait(), STOP_SECONDS)
+            except TimeoutError:
+                self._process.kill()
+                await self._process.wait()
+        self._drop()
+
+    def kill(self) -> None:
+        """Ends the process at once: for an executor that hangs, and for tests."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.send_signal(signal.SIGKILL)
+
+    async def reap(self) -> int | None:
+        """Waits for the end of the process; its exit status, negative for a signal."""
+        return await self._process.wait() if self._process is not None else None
+
+    def received(self, message: protocol.ToServer) -> None:
+        if isinstance(message, protocol.Log):
+            logging.getLogger(message.logger).log(message.level, "%s: %s", self.name, message.line)
+            return
+        ticket = 0 if isinstance(message, protocol.Hello) else message.ticket
+        future = self._waiting.pop(ticket, None)
+        self._give_back(ticket)
+        outputs = message.outputs if isinstance(message, protocol.Done) else ()
+        if future is not None and not future.done():
+            if isinstance(message, protocol.Failed):
+                future.set_exception(_error(message))
+            elif isinstance(message, protocol.Done):
+                future.set_result(Result(tuple((tensor, self._bytes(tensor)) for tensor in outputs), message.ms))
+            else:
+                future.set_result(message)
+        offsets = tuple(tensor.offset for tensor in outputs if tensor.offset >= 0)
+        if offsets:
+            # The future's callbacks are scheduled already; this comes after them.
+            asyncio.get_running_loop().call_soon(self._release, offsets)
+
+    def lost(self) -> None:
+        """The process is gone, or closed its end, which comes to the same."""
+        if not self._closing:
+            logger.warning("%s (process %d) died with %d batches", self.name, self.pid, len(self._held))
+        self._drop()
+
+    async def _ask(self, message: Any) -> Any:
+        if self._transport is None:
+            raise ExecutorDied(f"{self.name} is not running")
+        self._ticket += 1
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting[self._ticket] = future
+        self._transport.write(protocol.frame(message(self._ticket)))
+        return await future
+
+    def _place(self, given: Input, held: list[int]) -> protocol.Tensor:
+        assert self._inputs is not None
+        offset = self._inputs.allocate(given.nbytes)
+        if offset is None:
+            return protocol.Tensor(given.name, given.datatype, given.shape, -1, given.nbytes, b"".join(given.parts))
+        held.append(offset)
+        view, at = self._inputs.view, offset
+        for part in given.parts:
+            view[at : at + len(part)] = part
+            at += len(part)
+        return protocol.Tensor(given.name, given.datatype, given.shape, offset, given.nbytes)
+
+    def _bytes(self, tensor: protocol.Tensor) -> memoryview:
+        if tensor.offset < 0 or self._outputs is None:
+            return memoryview(tensor.inline)
+        return self._outputs.view[tensor.offset : tensor.offset + tensor.nbytes]
+
+    def _give_back(self, ticket: int) -> None:
+        for offset in self._held.pop(ticket, ()):
+            if self._inputs is not None:
+                self._inputs.release(offset)
+
+    def _release(self, offsets: tuple[int, ...]) -> None:
+        if self._transport is not None:
+            self._transport.write(protocol.frame(protocol.Release(offsets)))
+
+    def _drop(self) -> None:
+        self.died.set()
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
+        waiting, self._waiting = self._waiting, {}
+        self._held.clear()
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(ExecutorDied(f"{self.name} died"))
+                future.exception()  # it may be that nobody waits for this one
+        for shared in (self._inputs, self._outputs):
+            if shared is not None:
+                asyncio.get_running_loop().call_soon(shared.close)
+        self._inputs = self._outputs = None
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One input of a batch: ``parts`` are the bytes of its requests, one after the other along axis 0."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    parts: Sequence[bytes | bytearray | memoryview]
+    nbytes: int
+
+
+def _error(failed: protocol.Failed) -> GemletError:
+    kind = LetGone if failed.kind == "gone" else ExecutorFailed if failed.kind == "refused" else ModelError
+    return kind(failed.words, hint=failed.hint)

@@ -1,0 +1,119 @@
+"""What server and executor say to each other: msgpack over a socket pair, each message after its length in four bytes.
+
+Tensors lie in two arenas of shared memory, one that only the server allocates from (inputs) and one that only the
+executor does (outputs). Who reads says when it is done: the server by Release, the executor by Done or Failed. What
+finds no room in an arena travels inside the message.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from gemlet.serve.execution.backend import LetSpec, ModelSpec
+
+LENGTH_BYTES = 4
+MAX_MESSAGE = 1 << 31
+
+
+class Tensor(msgspec.Struct, frozen=True, array_like=True):
+    """A tensor in an arena at ``offset``, or, where that is -1, ``inline``."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+    inline: bytes = b""
+
+
+class Load(msgspec.Struct, frozen=True, tag="load", array_like=True):
+    ticket: int
+    model: ModelSpec
+
+
+class Unload(msgspec.Struct, frozen=True, tag="unload", array_like=True):
+    ticket: int
+    model: str
+
+
+class Partition(msgspec.Struct, frozen=True, tag="partition", array_like=True):
+    ticket: int
+    lets: tuple[LetSpec, ...]
+
+
+class Run(msgspec.Struct, frozen=True, tag="run", array_like=True):
+    ticket: int
+    let: str
+    model: str
+    rows: int
+    inputs: tuple[Tensor, ...]
+
+
+class Release(msgspec.Struct, frozen=True, tag="release", array_like=True):
+    """The server has read these outputs."""
+
+    offsets: tuple[int, ...]
+
+
+class Stop(msgspec.Struct, frozen=True, tag="stop", array_like=True):
+    pass
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello", array_like=True):
+    """The backend is there; ``note`` is a few words on what it runs on."""
+
+    backend: str
+    note: str
+
+
+class Loaded(msgspec.Struct, frozen=True, tag="loaded", array_like=True):
+    ticket: int
+    memory: int
+
+
+class Finished(msgspec.Struct, frozen=True, tag="finished", array_like=True):
+    """Unload or Partition was carried out, in so many milliseconds."""
+
+    ticket: int
+    ms: float
+
+
+class Done(msgspec.Struct, frozen=True, tag="done", array_like=True):
+    """``ms``: the backend's run() alone."""
+
+    ticket: int
+    outputs: tuple[Tensor, ...]
+    ms: float
+
+
+Kind = Literal["model", "gone", "refused", "crash"]
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed", array_like=True):
+    """model: ModelError; gone: the gpu-let is not there any more; refused: no such backend; crash: anything else."""
+
+    ticket: int
+    kind: Kind
+    words: str
+    hint: str | None = None
+
+
+class Log(msgspec.Struct, frozen=True, tag="log", array_like=True):
+    level: int
+    logger: str
+    line: str
+
+
+ToExecutor = Load | Unload | Partition | Run | Release | Stop
+ToServer = Hello | Loaded | Finished | Done | Failed | Log
+_encoder = msgspec.msgpack.Encoder()
+to_executor = msgspec.msgpack.Decoder(ToExecutor)
+to_server = msgspec.msgpack.Decoder(ToServer)
+
+
+def frame(message: ToExecutor | ToServer) -> bytes:
+    """The message with its length before it."""
+    body = _encoder.encode(message)
+    return len(body).to_bytes(LENGTH_BYTES, "little") + body

@@ -1,0 +1,228 @@
+"""The executor's process: `python -m gemlet.serve.execution.worker --fd N --inputs N --outputs N --backend NAME`.
+
+The main thread reads messages, one thread loads and partitions, one thread for each gpu-let runs batches. It ends when
+told to, or when the server's end of the socket is gone; a run that is still at work then dies with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gemlet.errors import GemletError
+from gemlet.serve import tensors
+from gemlet.serve.execution import backends, protocol
+from gemlet.serve.execution.arena import Arena, Mapping
+from gemlet.serve.execution.backend import BackendOptions, LetGone, ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping as Dictionary
+
+    import numpy as np
+
+    from gemlet.serve.execution.backend import Backend, LetSpec, ModelSpec
+
+logger = logging.getLogger("gemlet.serve.executor")
+
+
+class Channel:
+    """The socket to the server. ``send`` may be called from any thread."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._stream = connection.makefile("rb")
+        self._lock = threading.Lock()
+
+    def send(self, message: protocol.ToServer) -> None:
+        with self._lock:
+            self._connection.sendall(protocol.frame(message))
+
+    def receive(self) -> protocol.ToExecutor | None:
+        """The next message; None at the end."""
+        head = self._stream.read(protocol.LENGTH_BYTES)
+        if len(head) < protocol.LENGTH_BYTES:
+            return None
+        body = self._stream.read(int.from_bytes(head, "little"))
+        message: protocol.ToExecutor = protocol.to_executor.decode(body)
+        return message
+
+
+class LogSender(logging.Handler):
+    """Sends log lines to the server, which writes them with its own."""
+
+    def __init__(self, channel: Channel) -> None:
+        super().__init__()
+        self._channel = channel
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._channel.send(protocol.Log(record.levelno, record.name, self.format(record)))
+
+
+class Worker:
+    """One backend, its models and gpu-lets."""
+
+    def __init__(self, backend: Backend, channel: Channel, inputs: Mapping, outputs: Arena) -> None:
+        self._backend = backend
+        self._channel = channel
+        self._inputs = inputs
+        self._outputs = outputs
+        self._arena_lock = threading.Lock()
+        self._models: dict[str, ModelSpec] = {}
+        self._lets: dict[str, queue.SimpleQueue[protocol.Run | None]] = {}
+        self._orders: queue.SimpleQueue[protocol.Load | protocol.Unload | protocol.Partition | None]
+        self._orders = queue.SimpleQueue()
+
+    def serve(self) -> None:
+        """Works until told to stop or until the server is gone."""
+        controller = threading.Thread(target=self._obey, name="orders")
+        controller.start()
+        stopped = False
+        while (message := self._channel.receive()) is not None:
+            if isinstance(message, protocol.Run):
+                self._enqueue(message)
+            elif isinstance(message, protocol.Release):
+                with self._arena_lock:
+                    for offset in message.offsets:
+                        self._outputs.release(offset)
+            elif isinstance(message, protocol.Stop):
+                stopped = True
+                break
+            else:
+                self._orders.put(message)
+        if not stopped:
+            os._exit(0)  # nobody wants what still runs
+        self._orders.put(None)
+        controller.join()
+        for waiting in self._lets.values():
+            waiting.put(None)
+
+    def _obey(self) -> None:
+        while (order := self._orders.get()) is not None:
+            began = time.perf_counter()
+            try:
+                if isinstance(order, protocol.Load):
+                    memory = self._backend.load(order.model)
+                    self._models[order.model.name] = order.model
+                    self._channel.send(protocol.Loaded(order.ticket, memory))
+                    continue
+                if isinstance(order, protocol.Unload):
+                    self._backend.unload(order.model)
+                    self._models.pop(order.model, None)
+                else:
+                    self._partition(order.lets)
+                self._channel.send(protocol.Finished(order.ticket, 1000 * (time.perf_counter() - began)))
+            except Exception as error:  # noqa: BLE001  a backend's libraries raise anything
+                self._channel.send(_failure(order.ticket, error))
+
+    def _partition(self, lets: tuple[LetSpec, ...]) -> None:
+        self._backend.partition(lets)
+        wanted = {let.name for let in lets}
+        for name in self._lets.keys() - wanted:
+            self._lets.pop(name).put(None)  # ends what it has
+        for name in wanted - self._lets.keys():
+            waiting: queue.SimpleQueue[protocol.Run | None] = queue.SimpleQueue()
+            self._lets[name] = waiting
+            threading.Thread(target=self._run_all, args=(waiting,), name=name).start()
+
+    def _enqueue(self, run: protocol.Run) -> None:
+        waiting = self._lets.get(run.let)
+        if waiting is None:
+            self._channel.send(protocol.Failed(run.ticket, "gone", f"there is no gpu-let {run.let} any more"))
+        else:
+            waiting.put(run)
+
+    def _run_all(self, waiting: queue.SimpleQueue[protocol.Run | None]) -> None:
+        while (run := waiting.get()) is not None:
+            try:
+                self._channel.send(self._run(run))
+            except Exception as error:  # noqa: BLE001  whatever a model raises is its requests' answer
+                self._channel.send(_failure(run.ticket, error))
+
+    def _run(self, run: protocol.Run) -> protocol.Done:
+        model = self._models.get(run.model)
+        if model is None:
+            raise LetGone(f"{run.model} is not loaded here any more")
+        inputs = {tensor.name: self._array(tensor) for tensor in run.inputs}
+        began = time.perf_counter()
+        outputs = self._backend.run(run.let, run.model, inputs, run.rows)
+        took = 1000 * (time.perf_counter() - began)
+        return protocol.Done(run.ticket, self._placed(model, outputs), took)
+
+    def _array(self, tensor: protocol.Tensor) -> np.ndarray:
+        data: tensors.Buffer = tensor.inline
+        if tensor.offset >= 0:
+            data = self._inputs.view[tensor.offset : tensor.offset + tensor.nbytes]
+        array = tensors.to_array(data, tensor.datatype, tensor.shape)
+        array.flags.writeable = False
+        return array
+
+    def _placed(self, model: ModelSpec, outputs: Dictionary[str, np.ndarray]) -> tuple[protocol.Tensor, ...]:
+        placed = []
+        for spec in model.outputs:
+            if spec.name not in outputs:
+                raise ModelError(f"{model.name} gave no output {spec.name!r}", hint=f"it gave {', '.join(outputs)}")
+            array = outputs[spec.name]
+            try:
+                data = tensors.to_buffer(array, spec.datatype)
+            except tensors.BadTensor as error:
+                raise ModelError(f"output {spec.name!r} of {model.name}: {error}") from None
+            with self._arena_lock:
+                offset = self._outputs.allocate(len(data))
+            if offset is not None:
+                self._outputs.view[offset : offset + len(data)] = data
+            inline = b"" if offset is not None else bytes(data)
+            place = -1 if offset is None else offset
+            placed.append(protocol.Tensor(spec.name, spec.datatype, tuple(array.shape), place, len(data), inline))
+        return tuple(placed)
+
+
+def _failure(ticket: int, error: Exception) -> protocol.Failed:
+    if isinstance(error, LetGone):
+        return protocol.Failed(ticket, "gone", error.message)
+    if isinstance(error, GemletError):
+        return protocol.Failed(ticket, "model", error.message, error.hint)
+    logger.error("%s: %s", type(error).__name__, error, exc_info=error)
+    return protocol.Failed(ticket, "crash", f"{type(error).__name__}: {error}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="gemlet.serve.execution.worker")
+    for descriptor in ("fd", "inputs", "outputs"):
+        parser.add_argument(f"--{descriptor}", type=int, required=True)
+    parser.add_argument("--backend", required=True)
+    parser.add_argument("--options", default="{}", help="BackendOptions as JSON")
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the server says when this ends
+    channel = Channel(socket.socket(fileno=arguments.fd))
+    logging.getLogger("gemlet").addHandler(LogSender(channel))
+    logging.getLogger("gemlet").setLevel(logging.INFO)
+    inputs, outputs = Mapping(arguments.inputs), Arena(arguments.outputs)
+    try:
+        options = msgspec.json.decode(arguments.options, type=BackendOptions)
+        backend = backends.create(arguments.backend, options)
+    except Exception as error:  # noqa: BLE001  a driver that is not there, a library that does not fit
+        hint = error.hint if isinstance(error, GemletError) else None
+        words = error.message if isinstance(error, GemletError) else f"{type(error).__name__}: {error}"
+        channel.send(protocol.Failed(0, "refused", words, hint))
+        return 1
+    channel.send(protocol.Hello(backend.name, getattr(backend, "note", "")))
+    try:
+        Worker(backend, channel, inputs, outputs).serve()
+    except (BrokenPipeError, ConnectionResetError):
+        return 0
+    backend.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

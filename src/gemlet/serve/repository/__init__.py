@@ -1,0 +1,7 @@
+"""A model repository: DIR/MODEL/{config.yaml, config.pbtxt}, DIR/MODEL/VERSION/model.*, as Triton lays it out.
+
+config.py          what both files say, in one shape, and the specification that comes of it
+native_config.py   config.yaml
+triton_config.py   the useful part of config.pbtxt
+tree.py            the directory: which models there are, which version is served
+"""
