@@ -4,8 +4,8 @@ python bench/interference.py --profiles FILE [--models A,B] [--budget SECONDS] [
 
 Each pair runs on SMs of its own (green contexts), both without a pause, at several splits and batches. measured: the
 time of a batch beside the other over its time alone; predicted: planner/interference.py from the vectors in FILE, which
-come from stressors, not from pairs. The error is |predicted - measured| / measured. gpulet's paper reports 10.26 % at p90 and
-13.98 % at p95 for its own model, fitted to 1750 of its 2500 pairs; here no pair is fitted to.
+come from stressors, not from pairs. The error is |predicted - measured| / measured. gpulet's paper reports 10.26 % at
+p90 and 13.98 % at p95 for its own model, fitted to 1750 of its 2500 pairs; here no pair is fitted to.
 
 --check FILE needs no GPU: it predicts again what RESULT.json measured, with the profiles of now.
 """
@@ -19,14 +19,15 @@ import sys
 import time
 from itertools import combinations_with_replacement
 from pathlib import Path
-from typing import Any
-
-from quantiles import quantile
+from typing import TYPE_CHECKING, Any
 
 from gemlet.monitor.tables import table
 from gemlet.serve import files
 from gemlet.serve.planner.interference import press, slow_down
-from gemlet.serve.profiles import Profiles
+from quantiles import quantile
+
+if TYPE_CHECKING:
+    from gemlet.serve.profiles import Profiles
 
 SPLITS = ((8, 8), (4, 12), (12, 4), (4, 4))  # groups of SMs of one and of the other, of 16
 BATCHES = ((32, 32), (8, 32), (32, 8), (4, 4))

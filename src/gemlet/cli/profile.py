@@ -42,8 +42,8 @@ def command(
 ) -> int:
     """Measure MODELS on a GPU: latency by share of the SMs and batch, memory, and who disturbs whom.
 
-    MODELS are built-in models or directories that are model repositories; default: every built-in architecture. Nobody else
-    should use the GPU meanwhile. Exits with 1 if something could not be measured.
+    MODELS are built-in models or directories that are model repositories; default: every built-in architecture.
+    Nobody else should use the GPU meanwhile. Exits with 1 if something could not be measured.
     """
     from gemlet.serve import files, profiles
 

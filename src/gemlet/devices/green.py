@@ -1,10 +1,10 @@
 """Green contexts: streams whose kernels run on some of a device's SMs only. The driver's API by ctypes.
 
-The SMs are split once, into the smallest groups that the driver makes (8 SMs on Hopper). A context then takes a range of
+The SMs are split once, into the smallest groups that the driver makes (8 SMs on Hopper). A context takes a range of
 these groups, so ranges that do not overlap share no SM; contexts of separate splits may. A CUDA graph keeps the context
 of the stream that it was captured on, whatever stream launches it.
 
-CUDA 12.4 and later. torch has green contexts too, but each by a split of its own, and only with the package cuda-bindings.
+CUDA 12.5 and later. torch has green contexts too, but each by a split of its own, so that two of them may overlap.
 """
 
 from __future__ import annotations

@@ -184,4 +184,5 @@ class Graphed:
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray:
-    return tensor.view(torch.uint16).numpy() if tensor.dtype == torch.bfloat16 else tensor.numpy()
+    array: np.ndarray = (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    return array

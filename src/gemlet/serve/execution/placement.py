@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 
 
 class Range(NamedTuple):
-    """The groups first .. first + count - 1."""
+    """The groups first .. first + size - 1."""
 
     first: int
-    count: int
+    size: int
 
     def overlap(self, other: Range) -> int:
         """How many groups both have."""
-        return max(0, min(self.first + self.count, other.first + other.count) - max(self.first, other.first))
+        return max(0, min(self.first + self.size, other.first + other.size) - max(self.first, other.first))
 
 
 def groups_for(share: float, sms: int, group_sms: int, groups: int) -> int:
@@ -54,7 +54,7 @@ def place(
 def _place(
     wanted: Mapping[str, int], groups: int, before: Mapping[str, Range], ready: Collection[Range]
 ) -> dict[str, Range] | None:
-    placed = {name: before[name] for name, count in wanted.items() if name in before and before[name].count == count}
+    placed = {name: before[name] for name, count in wanted.items() if name in before and before[name].size == count}
     if any(a.overlap(b) for x, a in placed.items() for y, b in placed.items() if x < y):
         return None
     for name, count in sorted(wanted.items(), key=lambda item: (-item[1], item[0])):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gemlet.serve.execution.backend import ModelError
+from gemlet.serve.models import build
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,11 +34,9 @@ class Loaded:
 
 
 def load(spec: ModelSpec, device: str = "cuda") -> Loaded:
-    """A model.py has ``module()``, which returns a torch module; or ``infer(inputs)`` or ``load(spec)`` as on the CPU, which
-    then runs without CUDA graphs. Raises ModelError."""
+    """A model.py has ``module()``, which returns a torch module; or ``infer(inputs)`` or ``load(spec)`` as on the CPU,
+    which then runs without CUDA graphs. Raises ModelError."""
     if spec.platform == "builtin":
-        from gemlet.serve.models import build
-
         return Loaded(build(spec.parameters.get("model", spec.name), device))
     if spec.platform not in FILES:
         hint = "serve it from another repository with --executor cpu"
@@ -53,7 +52,7 @@ def load(spec: ModelSpec, device: str = "cuda") -> Loaded:
         return _python(spec, file, device)
     except ModelError:
         raise
-    except Exception as error:  # noqa: BLE001  a user's file may raise anything
+    except Exception as error:
         words = str(error).strip().splitlines() or [""]
         raise ModelError(f"{spec.name}: {file} cannot be loaded: {type(error).__name__}: {words[0]}") from error
 

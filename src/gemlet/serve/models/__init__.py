@@ -21,6 +21,6 @@ if TYPE_CHECKING:
 
 def build(name: str, device: str = "cpu") -> torch.nn.Module:
     """A built-in model, ready to run; half precision on a GPU. Raises ModelError if there is none of this name."""
-    from gemlet.serve.models import construct  # imports torch
+    from gemlet.serve.models import construct  # noqa: PLC0415  imports torch
 
     return construct.build(name, device)

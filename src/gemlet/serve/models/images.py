@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Scaled(nn.Module):
-    """A network of floats in [-1, 1] around one that takes bytes. The layout is channels last: what tensor cores want."""
+    """A network of floats in [-1, 1] around one that takes bytes. Channels come last: tensor cores want it."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -49,7 +49,13 @@ class Add(nn.Module):
 
 
 def conv(
-    wide: int, out: int, size: int = 1, stride: int = 1, groups: int = 1, activation: type[nn.Module] | None = nn.ReLU
+    wide: int,
+    out: int,
+    size: int = 1,
+    stride: int = 1,
+    *,
+    groups: int = 1,
+    activation: type[nn.Module] | None = nn.ReLU,
 ) -> nn.Sequential:
     """Convolution without bias, batch norm, activation; padded so that stride 1 keeps the size."""
     layers: list[nn.Module] = [

@@ -20,11 +20,11 @@ def _separable(wide: int, out: int, stride: int, activation: type[nn.Module] = n
 
 
 def _inverted(
-    wide: int, out: int, size: int, stride: int, expand: int, activation: type[nn.Module] = nn.ReLU6
+    wide: int, out: int, size: int, stride: int, *, expand: int, activation: type[nn.Module] = nn.ReLU6
 ) -> nn.Module:
     inner = wide * expand
     layers = [conv(wide, inner, activation=activation)] if expand > 1 else []
-    layers += [conv(inner, inner, size, stride, inner, activation), conv(inner, out, activation=None)]
+    layers += [conv(inner, inner, size, stride, groups=inner, activation=activation), conv(inner, out, activation=None)]
     path = nn.Sequential(*layers)
     return Add(path) if stride == 1 and wide == out else path
 
@@ -36,7 +36,7 @@ def mobilenet_v2() -> nn.Module:
         (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1),
     ):  # fmt: skip
         for number in range(times):
-            layers.append(_inverted(wide, out, 3, 1 if number else first, expand))
+            layers.append(_inverted(wide, out, 3, 1 if number else first, expand=expand))
             wide = out
     return Scaled(nn.Sequential(*layers, conv(wide, 1280, activation=nn.ReLU6), head(1280)))
 
@@ -50,7 +50,7 @@ def mnasnet() -> nn.Module:
         (3, 3, 24, 3, 2), (3, 5, 40, 3, 2), (6, 5, 80, 3, 2), (6, 3, 96, 2, 1), (6, 5, 192, 4, 2), (6, 3, 320, 1, 1),
     ):  # fmt: skip
         for number in range(times):
-            layers.append(_inverted(wide, out, size, 1 if number else first, expand, nn.ReLU))
+            layers.append(_inverted(wide, out, size, 1 if number else first, expand=expand, activation=nn.ReLU))
             wide = out
     return Scaled(nn.Sequential(*layers, conv(wide, 1280), head(1280)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,7 +19,7 @@ WIDTH = 32
 
 def _mlp(*wides: int) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for wide, out in zip(wides, wides[1:], strict=False):
+    for wide, out in pairwise(wides):
         layers += [nn.Linear(wide, out), nn.ReLU()]
     return nn.Sequential(*layers)
 

@@ -54,13 +54,13 @@ def with_latencies(
     """``model`` with these anchors at one share; batch -> samples."""
     new = tuple((at, batch, round(samples.median, 5)) for batch, samples in sorted(found.items()))
     variation = round(median(samples.variation for samples in found.values()), 4)
-    memory = {"weights_mib": round(weights_mib, 2), "activation_mib": round(activation_mib, 3)}
+    weights_mib, activation_mib = round(weights_mib, 2), round(activation_mib, 3)
     if model is None:
-        return ModelProfile(latency=new, variation=variation, **memory)
+        return ModelProfile(latency=new, variation=variation, weights_mib=weights_mib, activation_mib=activation_mib)
     again = {(s, b) for s, b, _ in new}
     kept = tuple(anchor for anchor in model.latency if anchor[:2] not in again)
     anchors = tuple(sorted((*kept, *new)))
-    return replace(model, latency=anchors, variation=max(model.variation, variation), **memory)
+    return replace(model, latency=anchors, variation=max(model.variation, variation), weights_mib=weights_mib)
 
 
 def with_probes(model: ModelProfile, probes: Sequence[Probe], stressors: Mapping[str, float]) -> ModelProfile:

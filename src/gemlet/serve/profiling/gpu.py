@@ -50,8 +50,8 @@ class GpuRig:
             context_mib=500.0,
             driver=driver,
             versions={
-                "torch": torch.__version__,
-                "cuda": torch.version.cuda or "",
+                "torch": str(torch.__version__),
+                "cuda": str(torch.version.cuda or ""),
                 "cudnn": str(torch.backends.cudnn.version()),
             },
         )

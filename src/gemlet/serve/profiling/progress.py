@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 
 class Bar:
     """A Reporter of session.py on stderr."""
 
     def __init__(self) -> None:
-        console = Console(stderr=True)
+        self._console = console = Console(stderr=True)
         self._lines = not console.is_terminal
         self._progress = Progress(
             TextColumn("{task.fields[model]:<16}"), BarColumn(30), MofNCompleteColumn(),
@@ -40,7 +41,7 @@ class Bar:
 
     def step(self, model: str, what: str) -> None:
         if self._lines and model != self._model:
-            print(f"gemlet: {time.monotonic() - self._begin:5.1f} s  {model}", file=sys.stderr, flush=True)
+            self._console.print(f"gemlet: {time.monotonic() - self._begin:5.1f} s  {model}", highlight=False)
         self._model = model
         self._progress.update(self._task, model=model, what=what)
 

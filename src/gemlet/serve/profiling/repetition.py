@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import sqrt
 from statistics import fmean, median, pstdev
 
 WARM_UP = 2  # the first ones find cold caches and clocks
@@ -39,7 +40,7 @@ class Samples:
             return True
         ordered = sorted(self.values)
         middle = ordered[(3 * count) // 4] - ordered[count // 4]
-        return middle <= self.precision * self.median * count**0.5
+        return middle <= self.precision * self.median * sqrt(count)
 
     @property
     def median(self) -> float:

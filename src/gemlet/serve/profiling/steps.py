@@ -1,4 +1,4 @@
-"""What is measured of a model, most telling first, so that a budget that ends early leaves a profile that can be used."""
+"""What is measured of a model, most telling first: a budget that ends early leaves a profile that can be used."""
 
 from __future__ import annotations
 

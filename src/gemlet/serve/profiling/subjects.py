@@ -40,7 +40,7 @@ def subjects(names: Sequence[str]) -> tuple[list[Subject], Callable[[Subject], M
 
 
 def _repository(path: Path) -> list[ModelSpec]:
-    from gemlet.serve.repository import tree
+    from gemlet.serve.repository import tree  # noqa: PLC0415  its YAML is another extra
 
     models = []
     for entry in tree.scan(path).values():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -48,10 +49,11 @@ class Load:
 
 
 def milliseconds(loads: Sequence[Load], seconds: float = 0.06, longest: float = 1.0) -> list[float]:
-    """The median time of one launch of each, while all of them run; 0 if one never ran often enough."""
+    """The median time of one launch of each, while all of them run. After ``longest`` it makes do with what there is."""
     for load in loads:
         load.events.clear()
         load.waiting.clear()
+    longest = max(longest, 0.006 * max(load.about_ms for load in loads))  # six launches of the slowest
     begin = time.monotonic()
     while True:
         for load in loads:
@@ -69,5 +71,6 @@ def milliseconds(loads: Sequence[Load], seconds: float = 0.06, longest: float = 
 def _median(load: Load, upto: int) -> float:
     first = min(load.depth, max(0, upto - 3))  # earlier ones may have begun before the others did
     counted = load.events[first:upto]
-    gaps = [a.elapsed_time(b) for a, b in zip(counted, counted[1:], strict=False)]
-    return median(gaps) if gaps else 0.0
+    if len(counted) < 2:
+        counted = load.events  # at least two: those that were ahead
+    return median(a.elapsed_time(b) for a, b in pairwise(counted))

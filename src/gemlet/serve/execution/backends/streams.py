@@ -1,4 +1,4 @@
-"""One process for a device, a stream for each gpu-let, all SMs for everybody: the baseline that partitions compete with."""
+"""One process for a device, a stream for each gpu-let, all SMs for everybody: what partitions compete with."""
 
 from __future__ import annotations
 

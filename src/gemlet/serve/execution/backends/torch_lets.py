@@ -1,8 +1,8 @@
 """What the GPU backends share: gpu-lets as streams with CUDA graphs of their models.
 
-A *seat* is a stream and what is captured on it. A partition gives each gpu-let a seat; a seat that was used before still has
-its graphs, so going back to it costs nothing. partition() prepares what is missing while the old gpu-lets go on, then
-replaces one dictionary: that is the switch. Weights are there once, whatever the number of gpu-lets.
+A *seat* is a stream and what is captured on it. A partition gives each gpu-let a seat; a seat that was used before
+still has its graphs, so going back to it costs nothing. partition() prepares what is missing while the old gpu-lets
+go on, then replaces one dictionary: that is the switch. Weights are there once, whatever the number of gpu-lets.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CONNECTIONS = "32"
 
 
 class Seat:
-    """A stream, and the models that are captured on it. ``lock``: two gpu-lets may have it for a moment, old and new."""
+    """A stream, and the models that are captured on it. ``lock``: an old and a new gpu-let may both have it."""
 
     def __init__(self, key: Hashable, stream: torch.cuda.Stream) -> None:
         self.key, self.stream = key, stream
@@ -81,7 +81,7 @@ class TorchLets:
             raise ModelError(f"{model.name}: its weights do not fit into the device's memory") from error
         torch.cuda.current_stream().synchronize()
         self._models[model.name] = (model, loaded)
-        return torch.cuda.memory_allocated() - before
+        return int(torch.cuda.memory_allocated() - before)
 
     def unload(self, model: str) -> None:
         self._models.pop(model, None)
