@@ -10,11 +10,13 @@ CUDA 12.5 and later. torch has green contexts too, but each by a split of its ow
 from __future__ import annotations
 
 import ctypes
+import logging
 from dataclasses import dataclass
 from typing import Any
 
 from gemlet.errors import DeviceError
 
+logger = logging.getLogger(__name__)
 _SM = 1  # CU_DEV_RESOURCE_TYPE_SM
 _DEFAULT_STREAM = 1  # CU_GREEN_CTX_DEFAULT_STREAM, which the driver demands
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: waits for no work of the legacy stream
@@ -88,7 +90,14 @@ class SmGroups:
             raise DeviceError(f"there are no groups of SMs {first}..{first + count - 1}, only {self.count}")
         chosen = self._groups[first : first + count]
         if first + count == self.count and self._rest is not None:
-            chosen = [*chosen, self._rest]
+            try:
+                return self._stream([*chosen, self._rest], priority)
+            except DeviceError as error:  # a driver that does not join groups and the rest: a few SMs stay idle
+                logger.info("%d SMs stay idle: %s", self._rest.of.sm.count, error)
+                self._rest = None
+        return self._stream(chosen, priority)
+
+    def _stream(self, chosen: list[_Resource], priority: int) -> GreenStream:
         resources = (_Resource * len(chosen))(*chosen)
         description, context, handle = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
         self._ask("cuDevResourceGenerateDesc", ctypes.byref(description), resources, ctypes.c_uint(len(chosen)))
