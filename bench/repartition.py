@@ -3,9 +3,11 @@
 python bench/repartition.py [--quick] [-o RESULT.json]
 
 Three gpu-lets answer batches without a pause, each in a thread, while the device is divided A, B, A, B, ... The first
-time each division needs graphs that are not captured yet (cold), later ones do not (warm). call: how long partition()
-takes; switch: the part of it that replaces the gpu-lets; gap: the longest time between two answers of a gpu-let around the
-call, less the usual time of an answer there. The aim is a warm call below 50 ms. gpulet's repartitions take 10-15 s.
+time each division needs graphs that are not captured yet (cold), later ones do not (warm).
+
+call    how long partition() takes; the aim is below 50 ms when warm. gpulet's repartitions take 10-15 s
+switch  the part of it that replaces the gpu-lets
+gap     the longest time between two answers of a gpu-let around the call, less the usual time of an answer there
 """
 
 from __future__ import annotations

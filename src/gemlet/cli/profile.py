@@ -84,10 +84,6 @@ def command(
 
 
 def _rig(device: int, spec_of: Callable[[Subject], ModelSpec]) -> Rig:
-    from gemlet.devices import nvml
-
-    with nvml.session() as session:
-        driver = session.driver_version() or ""
     try:
         from gemlet.serve.profiling.gpu import GpuRig
     except ModuleNotFoundError as error:
@@ -95,6 +91,10 @@ def _rig(device: int, spec_of: Callable[[Subject], ModelSpec]) -> Rig:
             raise
         hint = "pip install 'gemlet[torch]'; gemlet profile --modelled needs neither torch nor a GPU"
         raise UsageError("measuring needs torch, which is not installed", hint=hint) from None
+    from gemlet.devices import nvml
+
+    with nvml.session() as session:
+        driver = session.driver_version() or ""
     return GpuRig(device, driver, spec_of)
 
 

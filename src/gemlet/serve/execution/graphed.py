@@ -31,20 +31,6 @@ Pool = tuple[int, int]
 _CAPTURING = threading.Lock()  # of two captures at a time each would see the other's allocations
 
 
-def ladder(largest: int) -> list[int]:
-    """The batches that are captured, ascending: 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, ... and the largest.
-
-    At most a third of a replayed batch is padding, for about two graphs a doubling.
-    """
-    steps = {largest}
-    power = 1
-    while power < largest:
-        steps.add(power)
-        steps.add(min(largest, power + power // 2))
-        power *= 2
-    return sorted(steps)
-
-
 class Graphed:
     """One model on one stream. The methods block, and are for one thread at a time.
 

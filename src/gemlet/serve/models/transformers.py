@@ -50,11 +50,12 @@ class _Bert(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.words, self.places = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(512, WIDTH)
+        self.kinds = nn.Embedding(2, WIDTH)  # of a token's sentence; all are of the first
         self.norm, self.pool = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)
         self.blocks = nn.ModuleList(_Block(before=False) for _ in range(LAYERS))
 
     def forward(self, ids: Tensor) -> Tensor:
-        x = self.norm(self.words(ids) + self.places.weight[: ids.shape[1]])
+        x = self.norm(self.words(ids) + self.places.weight[: ids.shape[1]] + self.kinds.weight[0])
         for block in self.blocks:
             x = block(x)
         return self.pool(x[:, 0]).tanh().float()

@@ -40,7 +40,11 @@ def subjects(names: Sequence[str]) -> tuple[list[Subject], Callable[[Subject], M
 
 
 def _repository(path: Path) -> list[ModelSpec]:
-    from gemlet.serve.repository import tree  # noqa: PLC0415  its YAML is another extra
+    try:
+        from gemlet.serve.repository import tree  # noqa: PLC0415  its YAML is another extra
+    except ModuleNotFoundError as error:
+        hint = "pip install 'gemlet[serve]'"
+        raise UsageError(f"a model repository cannot be read without {error.name}", hint=hint) from None
 
     models = []
     for entry in tree.scan(path).values():

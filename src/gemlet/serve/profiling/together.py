@@ -73,4 +73,5 @@ def _median(load: Load, upto: int) -> float:
     counted = load.events[first:upto]
     if len(counted) < 2:
         counted = load.events  # at least two: those that were ahead
-    return median(a.elapsed_time(b) for a, b in pairwise(counted))
+    gaps: list[float] = [a.elapsed_time(b) for a, b in pairwise(counted)]
+    return median(gaps)

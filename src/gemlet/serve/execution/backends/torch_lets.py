@@ -18,7 +18,8 @@ import torch
 from gemlet.errors import DeviceError
 from gemlet.serve.execution import torch_models
 from gemlet.serve.execution.backend import LetGone, ModelError
-from gemlet.serve.execution.graphed import Graphed, ladder
+from gemlet.serve.execution.graphed import Graphed
+from gemlet.serve.execution.ladder import ladder
 from gemlet.serve.models.catalogue import completed
 
 if TYPE_CHECKING:
