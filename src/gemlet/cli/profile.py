@@ -44,6 +44,12 @@ def command(
 
     MODELS are built-in models or directories that are model repositories; default: every built-in architecture.
     Nobody else should use the GPU meanwhile. Exits with 1 if something could not be measured.
+
+    \b
+    gemlet profile -o h200.json
+    gemlet profile resnet50 bert --budget 60 -o two.json
+    gemlet profile models/ -o mine.json
+    gemlet profile --modelled -o modelled.json
     """
     from gemlet.serve import files, profiles
 
