@@ -72,6 +72,11 @@ class TorchLets:
     def seat(self, key: Hashable, stream: torch.cuda.Stream) -> Seat:
         return self._seats.setdefault(key, Seat(key, stream))
 
+    @property
+    def loaded(self) -> frozenset[str]:
+        """The models that are."""
+        return frozenset(self._models)
+
     def load(self, model: ModelSpec) -> int:
         model = completed(model)
         torch.cuda.set_device(self.device)
