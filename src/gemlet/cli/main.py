@@ -33,6 +33,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "stop": ("gemlet.cli.stop:command", "Stop the daemon; programs run on, unmanaged"),
     "profile": ("gemlet.cli.profile:command", "Measure models on a GPU, for planning"),
     "plan": ("gemlet.cli.plan:command", "Place models with latency goals on gpu-lets"),
+    "serve": ("gemlet.cli.serve:command", "Serve models with latency goals on gpu-lets"),
     "kube": ("gemlet.cli.kube:command", "Run gemlet's parts of a Kubernetes cluster"),
     "simulate": ("gemlet.cli.simulate:command", "Show what groups would get, in virtual time"),
     "completion": ("gemlet.cli.completion:command", "Print a completion script for a shell"),

@@ -260,6 +260,8 @@ class Engine:
                 self._execute(following)
             if batch.let.retired:
                 self._ended.set()
+        if error is not None:
+            self.pump()  # what is to be run again may find another gpu-let free
         self._tell_dropped()
 
     def _answer_all(self, served: Served, batch: Batch, requests: list[Request], result: Result) -> None:

@@ -11,6 +11,7 @@ import msgspec
 
 from gemlet.serve.engine import EMPTY, HERE, Route
 from gemlet.serve.execution.backend import LetSpec, ModelSpec
+from gemlet.serve.execution.executor import STOP_SECONDS
 from gemlet.serve.planner.model import Gpu, Let, Task
 
 if TYPE_CHECKING:
@@ -87,9 +88,9 @@ class Fleet:
             for device in self.all_devices:
                 await device.retire(frozenset(wanted[device.index]))
 
-    async def close(self) -> None:
-        """Ends all executors."""
-        await asyncio.gather(*(device.close() for device in self.all_devices))
+    async def close(self, patience_s: float = STOP_SECONDS) -> None:
+        """Ends all executors; what still runs has so many seconds."""
+        await asyncio.gather(*(device.close(patience_s) for device in self.all_devices))
 
     def _route(self, let: LetState) -> Route:
         if let.gpu == HERE:

@@ -52,11 +52,15 @@ def make(
     demands: Sequence[Demand] = (),
     options: Options | None = None,
     policy: str = "nway+type",
+    apart: bool = False,
 ) -> Plan:
-    """A plan for these models on devices of these indices. Raises UsageError where shares do not fit."""
+    """A plan for these models on devices of these indices. Raises UsageError where shares do not fit.
+
+    apart: where the configuration decides, models without ``sm`` share what is left equally, and do not take turns.
+    """
     served = [spec for spec in specs if spec.platform != "noop"]
     if known is None or not planned_by_profiles(specs, known):
-        return by_configuration(served, devices)
+        return by_configuration(served, devices, apart=apart)
     inventory = Inventory(gpus=len(devices))
     wanted = [list(demands)] if demands else [demands_of(specs, known, factor, len(devices)) for factor in FACTORS]
     why: tuple[str, ...] = ()
@@ -65,14 +69,14 @@ def make(
         if not isinstance(made, Infeasible):
             return _complete(made, served, devices)
         why = made.why
-    plan = by_configuration(served, devices)
+    plan = by_configuration(served, devices, apart=apart)
     note = f"no plan holds: {'; '.join(why)}; every model takes turns on whole devices"
     return Plan(
         policy="whole", device=known.device.name, origin=known.origin, gpus=plan.gpus, demands=(), notes=(note,)
     )
 
 
-def by_configuration(served: Sequence[ModelSpec], devices: Sequence[int]) -> Plan:
+def by_configuration(served: Sequence[ModelSpec], devices: Sequence[int], *, apart: bool = False) -> Plan:
     """Shares as configured, on each device if they fit into one, else spread over them. Raises UsageError."""
     own = sorted((spec for spec in served if spec.sm is not None), key=lambda spec: -(spec.sm or 0))
     rest = [spec for spec in served if spec.sm is None]
@@ -96,7 +100,8 @@ def by_configuration(served: Sequence[ModelSpec], devices: Sequence[int]) -> Pla
             hint = "lower some `sm`, or serve on more devices"
             raise UsageError(f"the shares of the other models leave nothing for {names}", hint=hint)
         for index in room:
-            lets[index].append(_let(free[index], rest))
+            groups = [[spec] for spec in rest] if apart else [rest]
+            lets[index] += [_let(free[index] / len(groups), group) for group in groups]
     gpus = tuple(Gpu(index=index, memory_mib=0.0, lets=tuple(lets[index])) for index in devices if lets[index])
     return Plan(policy="configuration", device="", origin="", gpus=gpus, demands=())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
@@ -48,6 +49,7 @@ class Statistics:
         if span is None:
             span = self.batches[rows] = Span()
         span.add(ms)
+        self.last_unix_ms = int(1000 * time.time())
 
     def answered(self, rows: int, queued_ms: float, compute_ms: float, latency_ms: float, slo_ms: float) -> None:
         self.rows += rows

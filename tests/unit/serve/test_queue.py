@@ -208,3 +208,86 @@ def test_every_request_comes_out_once(sent: list[tuple[float, str, float]], seed
         finish(running.pop())
     dropped += [refused.request.payload for refused in queues.abandon("the end")]
     assert sorted([*served, *dropped], key=str) == sorted(range(len(sent)), key=str)
+
+
+def test_a_request_of_several_rows_stays_whole() -> None:
+    queues = Dispatcher(plan_of((1.0, (task("a", batch=4),))), ten_ms, lambda _: 4)
+    (first,) = send(queues, "a", 0)
+    for rows in (3, 2, 1):
+        queues.submit(Request("a", 1, 101, rows, rows))
+    (second,) = queues.finish(first, 10)
+    assert (payloads(second), second.rows) == ([3], 3)
+    (third,) = queues.finish(second, 20)
+    assert (payloads(third), third.rows) == ([2, 1], 3)
+
+
+def test_a_request_larger_than_the_planned_batch_goes_alone() -> None:
+    queues = Dispatcher(plan_of((1.0, (task("a", batch=2),))), ten_ms, lambda _: 8)
+    queues.submit(Request("a", 0, 100, "large", 6))
+    (batch,) = queues.start(0)
+    assert batch.rows == 6
+
+
+def test_priority_goes_before_deadline_and_deadline_before_arrival() -> None:
+    queues = Dispatcher(plan_of((1.0, (task("a", batch=1),))), ten_ms, lambda _: 1)
+    (batch,) = send(queues, "a", 0)
+    for name, deadline, priority in (("low", 300, 3), ("late", 900, 2), ("soon", 500, 2), ("first", 950, 1)):
+        queues.submit(Request("a", 1, deadline, name, 1, priority))
+    order = []
+    for now in (10, 20, 30, 40):
+        (batch,) = queues.finish(batch, now)
+        order += payloads(batch)
+    assert order == ["first", "soon", "late", "low"]
+
+
+def test_what_waits_past_its_deadline_is_dropped_wherever_it_stands() -> None:
+    queues = Dispatcher(plan_of((1.0, (task("a"),))), ten_ms, lambda _: 4)
+    send(queues, "a", 0)
+    for deadline, priority in ((500, 1), (50, 2), (20, 2)):
+        queues.submit(Request("a", 1, deadline, deadline, 1, priority))
+    queues.expire(30)
+    assert [drop.request.payload for drop in queues.drops()] == [20]
+    queues.expire(60)
+    (drop,) = queues.drops()
+    assert (drop.request.payload, drop.late) == (50, True)
+
+
+def test_a_suspended_gpu_starts_nothing_and_loses_nothing() -> None:
+    queues = Dispatcher(plan_of((0.5, (task("a"),)), (0.5, (task("b"),))), ten_ms, lambda _: 4)
+    queues.suspend(0)
+    assert send(queues, "a", 0) == []
+    queues.resume(0)
+    (batch,) = queues.start(1)
+    assert payloads(batch) == [0]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 4), st.integers(1, 3), st.floats(1, 60), st.sampled_from(["submit", "finish", "expire"])
+        )
+    )
+)
+def test_whatever_comes_every_request_leaves_once(steps: list[tuple[int, int, float, str]]) -> None:
+    queues = Dispatcher(plan_of((0.5, (task("a"),)), (0.5, (task("a"), task("b")))), linear, lambda _: 6)
+    running: list[Batch] = []
+    sent, seen, now = 0, [], 0.0
+    for rows, priority, slo, what in steps:
+        now += 3
+        if what == "submit":
+            queues.submit(Request("ab"[rows % 2], now, now + slo, sent, rows, priority))
+            sent += 1
+            running += queues.start(now)
+        elif what == "finish" and running:
+            batch = running.pop(0)
+            seen += payloads(batch)
+            running += queues.finish(batch, now)
+        else:
+            queues.expire(now)
+        seen += [drop.request.payload for drop in queues.drops()]
+    while running:
+        batch = running.pop(0)
+        seen += payloads(batch)
+        running += queues.finish(batch, now)
+    seen += [drop.request.payload for drop in queues.drops() + queues.abandon("end")]
+    assert sorted(seen) == list(range(sent))

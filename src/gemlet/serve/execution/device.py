@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from gemlet.errors import GemletError
-from gemlet.serve.execution.executor import ARENA_BYTES, Executor, ExecutorDied
+from gemlet.serve.execution.executor import ARENA_BYTES, STOP_SECONDS, Executor, ExecutorDied
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -107,12 +107,12 @@ class Device:
                     if not executor.died.is_set() and self.backend not in PER_LET:
                         await executor.unload(model)
 
-    async def close(self) -> None:
-        """Ends its processes."""
+    async def close(self, patience_s: float = STOP_SECONDS) -> None:
+        """Ends its processes; what still runs has so many seconds."""
         self._closing = True
         for watcher in self._watchers:
             watcher.cancel()
-        await asyncio.gather(*(executor.close() for executor in self._executors.values()))
+        await asyncio.gather(*(executor.close(patience_s) for executor in self._executors.values()))
 
     def _forget_changed(self, models: Mapping[str, ModelSpec]) -> None:
         for name, spec in models.items():

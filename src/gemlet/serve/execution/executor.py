@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 START_SECONDS = 120.0  # importing torch and making a CUDA context, on a busy machine
 STOP_SECONDS = 5.0
+STDERR = 2  # what models print is words, not data
 ARENA_BYTES = 256 * 1024**2
 
 
@@ -115,7 +116,7 @@ class Executor:
                 sys.executable, "-m", "gemlet.serve.execution.worker", "--fd", str(theirs.fileno()),
                 "--inputs", str(shared[0]), "--outputs", str(shared[1]), "--backend", self.backend,
                 "--options", msgspec.json.encode(self._options).decode(),
-                pass_fds=(theirs.fileno(), *shared), stdin=asyncio.subprocess.DEVNULL, stdout=sys.stderr.fileno(),
+                pass_fds=(theirs.fileno(), *shared), stdin=asyncio.subprocess.DEVNULL, stdout=STDERR,
                 env=os.environ | self._environment,
             )  # fmt: skip
             self.pid = self._process.pid
@@ -165,14 +166,14 @@ class Executor:
         self._transport.write(protocol.frame(protocol.Run(self._ticket, let, model, rows, tensors)))
         return future
 
-    async def close(self) -> None:
-        """Ends the process: politely, then not."""
+    async def close(self, patience_s: float = STOP_SECONDS) -> None:
+        """Ends the process: politely, and after so many seconds not."""
         self._closing = True
         if self._transport is not None:
             self._transport.write(protocol.frame(protocol.Stop()))
         if self._process is not None:
             try:
-                await asyncio.wait_for(self._process.wait(), STOP_SECONDS)
+                await asyncio.wait_for(self._process.wait(), patience_s)
             except TimeoutError:
                 self._process.kill()
                 await self._process.wait()

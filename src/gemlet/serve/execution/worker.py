@@ -202,7 +202,8 @@ def main() -> int:
     parser.add_argument("--backend", required=True)
     parser.add_argument("--options", default="{}", help="BackendOptions as JSON")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the server says when this ends
+    for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group; the server says when this ends
+        signal.signal(number, signal.SIG_IGN)
     channel = Channel(socket.socket(fileno=arguments.fd))
     logging.getLogger("gemlet").addHandler(LogSender(channel))
     logging.getLogger("gemlet").setLevel(logging.INFO)

@@ -208,7 +208,10 @@ def listed_bytes(name: str, datatype: str, shape: list[int], raw: msgspec.Raw) -
         raise Refusal("invalid", f"input {name!r}: {datatype!r} is no datatype")
     if datatype == "BF16":
         raise Refusal("invalid", f"input {name!r}: BF16 goes as binary data only")
-    flat = _flat(_anything.decode(raw))
+    try:
+        flat = _flat(_anything.decode(raw))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Refusal("invalid", f"input {name!r}: {error}") from None
     if len(flat) != prod(shape):
         raise Refusal("invalid", f"input {name!r} has {len(flat)} elements; shape {shape} has {prod(shape)}")
     if datatype == "BYTES":

@@ -6,6 +6,7 @@ loopback, or forbid it with --no-shared-memory.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 from dataclasses import dataclass
@@ -87,7 +88,5 @@ class Regions:
 
 
 def _close(region: Region) -> None:
-    try:
+    with contextlib.suppress(BufferError):  # a request holds a part of it; it goes with that
         region.memory.close()
-    except BufferError:  # a request holds a part of it; it goes with that
-        pass

@@ -1,0 +1,205 @@
+"""``gemlet serve``: models of a repository, on gpu-lets, over the Open Inference Protocol."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gemlet.cli import options
+from gemlet.errors import UsageError
+
+if TYPE_CHECKING:
+    from gemlet.serve.server import Options, Started
+
+SCHEMA = 1  # of `gemlet serve -o json`
+_FILE = click.Path(dir_okay=False, path_type=Path)
+EXECUTORS = ("auto", "green", "mps", "streams", "cpu", "modelled", "noop")
+
+
+class Port(click.ParamType[Any]):
+    """A port, 0 for any, `none` for no server."""
+
+    name = "port|none"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value is None or isinstance(value, int) or value == "none":
+            return value
+        if not str(value).isdigit() or int(value) > 65535:
+            raise options.BadValue(f"{value!r} is not a port", "0 takes any free port, `none` none", param, ctx)
+        return int(value)
+
+
+class Devices(click.ParamType[Any]):
+    """Indices: 0,2."""
+
+    name = "indices"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, tuple):
+            return value
+        parts = [part.strip() for part in str(value).split(",")]
+        if not all(part.isdigit() for part in parts) or len(set(parts)) != len(parts):
+            raise options.BadValue(f"{value!r} are not devices", "such as 0 or 0,2", param, ctx)
+        return tuple(int(part) for part in parts)
+
+
+def _write_example(context: click.Context, _parameter: click.Parameter, folder: Path | None) -> None:
+    if folder is None:
+        return
+    from gemlet.serve.example import write
+
+    for path in write(folder):
+        click.echo(str(path))
+    click.echo(f"gemlet: now try `gemlet serve {folder}`; docs/serving.md asks it something", err=True)
+    context.exit()
+
+
+@click.command("serve")
+@click.argument("repository", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="0.0.0.0: all of this machine.")
+@click.option("--http-port", type=Port(), default=8000, show_default=True, help="HTTP, with /metrics.")
+@click.option("--grpc-port", type=Port(), default=8001, show_default=True)
+@click.option(
+    "--executor", type=click.Choice(EXECUTORS), default="auto", show_default=True,
+    help="What runs models: green contexts, a process a gpu-let under MPS, streams, the CPU, or modelled time.",
+)  # fmt: skip
+@click.option("--devices", type=Devices(), help="GPUs to serve on, such as 0,2; default: all.")
+@click.option("--profiles", type=_FILE, help="Profile file of these models on this kind of device.")
+@click.option("--plan", type=_FILE, help="Start with this plan: JSON of `gemlet plan`, or glet's ModelList.txt.")
+@click.option("--demand", type=_FILE, help="Start with a plan for these rates: a demand file, or glet's rates.csv.")
+@click.option("--replan/--no-replan", default=True, show_default=True, help="Follow the load with new plans.")
+@click.option("--watch", is_flag=True, help="Load, reload and unload models as their files change.")
+@click.option("--drop/--no-drop", default=True, show_default=True, help="Refuse requests that would be answered late.")
+@click.option("--shared-memory/--no-shared-memory", default=True, help="Let clients register shared memory regions.")
+@click.option("--drain", type=float, default=10.0, show_default=True, metavar="S", help="Time for requests at the end.")
+@click.option(
+    "--example", type=click.Path(path_type=Path), is_eager=True, expose_value=False, callback=_write_example,
+    metavar="DIR", help="Write a repository of two models into DIR and stop.",
+)  # fmt: skip
+@click.option("-v", "--verbose", is_flag=True, help="Log more.")
+@options.output("table", "json")
+def command(
+    repository: Path,
+    *,
+    verbose: bool,
+    output: str,
+    http_port: int | str,
+    grpc_port: int | str,
+    drain: float,
+    **given: Any,
+) -> int:
+    """Serve the models of REPOSITORY over the Open Inference Protocol v2: HTTP and gRPC.
+
+    \b
+    gemlet serve --example models
+    gemlet serve models
+    curl localhost:8000/v2/models/language
+
+    The repository is laid out as Triton's: REPOSITORY/MODEL/config.yaml (or config.pbtxt) and REPOSITORY/MODEL/1/.
+    SIGTERM or Ctrl-C ends it when its requests are answered; a second Ctrl-C at once. -o json prints the addresses
+    when it is ready.
+    """
+    import asyncio
+
+    import gemlet.serve.needs
+
+    gemlet.serve.needs.check()
+    from gemlet.serve.server import Options
+
+    if http_port == "none" and grpc_port == "none":
+        raise UsageError("neither HTTP nor gRPC is left to serve", hint="leave out --http-port or --grpc-port")
+    wanted = Options(
+        repository=repository,
+        http_port=None if http_port == "none" else int(http_port),
+        grpc_port=None if grpc_port == "none" else int(grpc_port),
+        drain_s=drain,
+        **given,
+    )
+    import uvloop
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(wanted, verbose=verbose, json=output == "json"))
+    return 0
+
+
+async def _serve(wanted: Options, *, verbose: bool, json: bool) -> None:
+    import asyncio
+    import logging
+    import os
+    import signal
+
+    from gemlet.daemon import logs
+    from gemlet.serve.frontend.logs import LogTail
+    from gemlet.serve.server import Server
+
+    logs.configure(logging.DEBUG if verbose else logging.INFO)
+    tail = LogTail()
+    logging.getLogger("gemlet").addHandler(tail)
+    stop = asyncio.Event()
+
+    def end(number: int) -> None:
+        if stop.is_set() and number == signal.SIGINT:
+            os._exit(130)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, end, number)
+    await Server(wanted, tail).run(stop, lambda started: _tell(wanted, started, json=json))
+
+
+def _tell(wanted: Options, started: Started, *, json: bool) -> None:
+    """The first lines: what it runs on, which models, where."""
+    http = f"{wanted.host}:{started.http_port}" if started.http_port is not None else None
+    grpc = f"{wanted.host}:{started.grpc_port}" if started.grpc_port is not None else None
+    lines = _words(wanted, started)
+    if http:
+        lines.append(f"HTTP http://{http}  metrics http://{http}/metrics")
+    if grpc:
+        lines.append(f"gRPC {grpc}")
+    for line in lines:
+        click.echo(f"gemlet: {line}", err=True)
+    if json:
+        import os
+
+        import msgspec
+
+        document = {
+            "schema": SCHEMA,
+            "http": http,
+            "grpc": grpc,
+            "executor": started.choice.backend,
+            "devices": started.choice.devices,
+            "note": started.note,
+            "replanning": started.replanning,
+            "models": [spec.name for spec in started.models],
+            "pid": os.getpid(),
+        }
+        click.echo(msgspec.json.encode(document).decode())
+
+
+def _words(wanted: Options, started: Started) -> list[str]:
+    from gemlet.config.share import format_share
+
+    chosen = started.choice
+    several = "devices" if len(chosen.devices) > 1 else "device"
+    where = f"{several} {', '.join(map(str, chosen.devices))}"
+    lines = [chosen.why] if chosen.why else []
+    lines.append(f"{wanted.repository}: {len(started.models)} models, executor {chosen.backend} on {where}")
+    if started.note:
+        lines.append(f"executor: {started.note}")
+    lets: dict[str, list[str]] = {}
+    for gpu in started.plan.gpus:
+        for let in gpu.lets:
+            for task in let.tasks:
+                lets.setdefault(task.model, []).append(f"{format_share(let.sm)} of {gpu.index}")
+    for spec in started.models:
+        place = ", ".join(lets.get(spec.name, ["in the server itself"]))
+        lines.append(f"  {spec.name} {spec.version}: {spec.platform}, SLO {spec.slo_ms:g} ms, {place}")
+    lines += [f"note: {note}" for note in started.plan.notes]
+    if started.plan.demands:
+        lines.append(f"plan by {started.plan.policy}, profiles {started.plan.origin}")
+    if started.replanning:
+        lines.append("new plans follow the load; --no-replan keeps this one")
+    return lines

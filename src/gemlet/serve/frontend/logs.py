@@ -1,0 +1,61 @@
+"""The last lines of the log, and those to come, for whoever asks over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+KEPT = 1000
+BEHIND = 10_000  # lines a slow reader may be behind before it loses some
+
+
+class LogTail(logging.Handler):
+    """Keeps lines and hands them on. Log calls come from the loop's thread and from others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        self._lines: deque[str] = deque(maxlen=KEPT)
+        self._readers: set[asyncio.Queue[str | None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """From now on readers in this loop are told."""
+        self._loop = loop
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = self.format(record)
+        self._lines.append(line)
+        if self._readers and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._hand_on, line)
+
+    def last(self, count: int) -> list[str]:
+        """The last ``count`` lines."""
+        return list(self._lines)[-count:] if count > 0 else []
+
+    async def follow(self) -> AsyncIterator[str]:
+        """Lines as they come, until close()."""
+        queue: asyncio.Queue[str | None] = asyncio.Queue(BEHIND)
+        self._readers.add(queue)
+        try:
+            while (line := await queue.get()) is not None:
+                yield line
+        finally:
+            self._readers.discard(queue)
+
+    def end_followers(self) -> None:
+        """Lets every follow() end."""
+        for queue in self._readers:
+            if queue.full():
+                queue.get_nowait()
+            queue.put_nowait(None)
+
+    def _hand_on(self, line: str) -> None:
+        for queue in self._readers:
+            if not queue.full():
+                queue.put_nowait(line)

@@ -1,0 +1,386 @@
+"""`gemlet serve`: repository, engine, executors, frontends and controller put together, from start to drained end."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import importlib
+import importlib.util
+import logging
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gemlet.errors import GemletError, UsageError
+from gemlet.serve import choice, files, initial_plan
+from gemlet.serve.call import Refusal
+from gemlet.serve.catalog import Catalog, Known
+from gemlet.serve.engine import Engine
+from gemlet.serve.execution.backend import BackendOptions, ModelSpec
+from gemlet.serve.execution.device import Device
+from gemlet.serve.execution.executor import ARENA_BYTES, STOP_SECONDS
+from gemlet.serve.fleet import Fleet
+from gemlet.serve.frontend.grpc_server import GrpcServer
+from gemlet.serve.frontend.http_server import HttpServer
+from gemlet.serve.frontend.regions import Regions
+from gemlet.serve.profiles import render as render_profiles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from pathlib import Path
+
+    from gemlet.serve.demand_file import Service as DemandedService
+    from gemlet.serve.execution.executor import Executor
+    from gemlet.serve.frontend.logs import LogTail
+    from gemlet.serve.planner.model import Plan
+    from gemlet.serve.profiles import Profiles
+
+logger = logging.getLogger(__name__)
+
+EXPIRE_S = 0.005  # between looks for requests that waited past their deadline
+SLOW_CHECK_S = 5.0
+WATCH_S = 1.0
+FLUSH_S = 2.0  # for the last answers on their way out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How to serve. Ports: 0 = any, None = not at all. ``drain_s``: seconds that requests have to end at SIGTERM."""
+
+    repository: Path
+    host: str = "127.0.0.1"
+    http_port: int | None = 8000
+    grpc_port: int | None = 8001
+    executor: choice.Wanted = "auto"
+    devices: tuple[int, ...] | None = None
+    profiles: Path | None = None
+    plan: Path | None = None
+    demand: Path | None = None
+    replan: bool = True
+    watch: bool = False
+    drop: bool = True
+    shared_memory: bool = True
+    drain_s: float = 10.0
+    arena_bytes: int = ARENA_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What a server that is ready tells. ``replanning``: the controller follows the load."""
+
+    choice: choice.Choice
+    note: str
+    models: tuple[ModelSpec, ...]
+    plan: Plan
+    http_port: int | None
+    grpc_port: int | None
+    replanning: bool
+    profiles: str
+
+
+class Server:
+    """See service.py for what frontends ask of it."""
+
+    def __init__(self, options: Options, logs: LogTail) -> None:
+        self.engine = Engine(drop=options.drop)
+        self.regions = Regions(allowed=options.shared_memory)
+        self.logs = logs
+        self._options = options
+        self._catalog = Catalog(options.repository, self.engine, self._rearrange)
+        self._choice = choice.choose(options.executor, options.devices)
+        self._known = self._read_profiles()
+        self._demanded = files.load_service(options.demand) if options.demand else None
+        self._fleet = Fleet(self.engine, ())
+        self._controller: Any = None  # of gemlet.serve.control, where that is part of this version
+
+    async def run(self, stop: asyncio.Event, started: Callable[[Started], None]) -> None:
+        """Serves until ``stop`` is set; then refuses what is new and ends what is there. Raises GemletError."""
+        try:
+            async with AsyncExitStack() as ends, asyncio.TaskGroup() as tasks:
+                background: list[asyncio.Task[None]] = []
+                try:
+                    await self._serve(stop, started, tasks, background, ends)
+                finally:
+                    for task in background:
+                        task.cancel()
+                    await self._fleet.close()
+        except* GemletError as group:
+            raise _first(group) from None
+
+    # What frontends ask
+
+    @property
+    def ready(self) -> bool:
+        return not self.engine.closing and all(
+            known.state == "READY" or known.reason == "unloaded" for known in self._catalog.models.values()
+        )
+
+    def model(self, name: str, version: str = "") -> ModelSpec:
+        served = self.engine.models.get(name)
+        if served is None:
+            known = self._catalog.models.get(name)
+            raise Refusal("unknown", f"model {name!r} is {known.reason}" if known else f"there is no model {name!r}")
+        if version and version != str(served.spec.version):
+            raise Refusal("unknown", f"{name} is served in version {served.spec.version}, not {version}")
+        return served.spec
+
+    def model_ready(self, name: str, version: str = "") -> bool:
+        self.model(name, version)
+        return not self.engine.closing and self.engine.serves(name)
+
+    def index(self) -> Sequence[Known]:
+        return list(self._catalog.models.values())
+
+    async def load(self, name: str) -> None:
+        await self._catalog.load(name)
+
+    async def unload(self, name: str) -> None:
+        await self._catalog.unload(name)
+
+    def plan(self) -> Plan:
+        return self._fleet.plan()
+
+    def runs_on(self) -> Mapping[str, str]:
+        return {
+            "executor": self._choice.backend,
+            "devices": ",".join(map(str, self._choice.devices)),
+            "note": self._note(),
+            "profiles": self._known.origin if self._known is not None else "none",
+        }
+
+    def restarts(self) -> Mapping[int, int]:
+        return {device.index: device.restarts for device in self._fleet.all_devices}
+
+    # Start and end
+
+    async def _serve(
+        self,
+        stop: asyncio.Event,
+        started: Callable[[Started], None],
+        tasks: asyncio.TaskGroup,
+        background: list[asyncio.Task[None]],
+        ends: AsyncExitStack,
+    ) -> None:
+        def keep(work: Coroutine[Any, Any, None], name: str) -> None:
+            background.append(tasks.create_task(work, name=name))
+
+        self.logs.attach(asyncio.get_running_loop())
+        self._catalog.read()
+        self._fleet = Fleet(self.engine, [self._device(index, tasks) for index in self._choice.devices])
+        for device in self._fleet.all_devices:
+            await device.start()
+        self._tell_expectation()
+        await self._fleet.apply(self._first_plan())
+        self._catalog.all_ready()
+        http, http_port = await self._listen_http()
+        grpc, grpc_port = await self._listen_grpc()
+        keep(_every(EXPIRE_S, self.engine.expire), "deadlines")
+        if http is not None:
+            keep(_every(SLOW_CHECK_S, http.close_slow), "slow connections")
+        if self._options.watch:
+            keep(self._watch(), "repository")
+        self._control(keep, ends)
+        started(self._started(http_port, grpc_port))
+        await stop.wait()
+        for task in background[1:]:  # deadlines are kept to the end
+            task.cancel()
+        await self._drain(http, grpc)
+
+    async def _drain(self, http: HttpServer | None, grpc: GrpcServer | None) -> None:
+        logger.info("ending: %d requests have %g s", self.engine.in_flight, self._options.drain_s)
+        self.engine.closing = "the server is ending"
+        self.logs.end_followers()
+        if http is not None:
+            http.drain()
+        try:
+            async with asyncio.timeout(self._options.drain_s):
+                while self.engine.in_flight:  # noqa: ASYNC110  once in a life, and the count is kept anyway
+                    await asyncio.sleep(EXPIRE_S)
+        except TimeoutError:
+            logger.warning("%d requests are refused, their time is over", self.engine.in_flight)
+            self.engine.abandon("the server is ending")
+        await self._fleet.close(0.0 if self.engine.in_flight else STOP_SECONDS)  # what still runs is refused with this
+        await asyncio.sleep(0)
+        try:
+            async with asyncio.timeout(FLUSH_S):
+                if grpc is not None:
+                    await grpc.close()
+                while http is not None and http.connections:  # noqa: ASYNC110
+                    await asyncio.sleep(EXPIRE_S)
+        except TimeoutError:
+            logger.warning("some clients do not read their answers")
+        if http is not None:
+            await http.close()
+
+    def _device(self, index: int, tasks: asyncio.TaskGroup) -> Device:
+        known = render_profiles(self._known) if self._known is not None else ""
+        return Device(
+            index,
+            self._choice.backend,
+            BackendOptions(device=index, profiles=known),
+            tasks,
+            on_died=self._died,
+            on_back=self.engine.resume,
+            arena_bytes=self._options.arena_bytes,
+        )
+
+    def _died(self, executor: Executor) -> None:
+        self.engine.suspend(executor)
+        if self._controller is not None:
+            self._controller.look()
+
+    async def _listen_http(self) -> tuple[HttpServer | None, int | None]:
+        if self._options.http_port is None:
+            return None, None
+        server = HttpServer(self)
+        try:
+            return server, await server.listen(self._options.host, self._options.http_port)
+        except OSError as error:
+            raise _cannot_listen("HTTP", "--http-port", self._options.host, self._options.http_port, error) from None
+
+    async def _listen_grpc(self) -> tuple[GrpcServer | None, int | None]:
+        if self._options.grpc_port is None:
+            return None, None
+        server = GrpcServer(self)
+        try:
+            return server, await server.listen(self._options.host, self._options.grpc_port)
+        except OSError as error:
+            raise _cannot_listen("gRPC", "--grpc-port", self._options.host, self._options.grpc_port, error) from None
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_S)
+            await self._catalog.compare()
+
+    # Plans
+
+    def _specs(self) -> list[ModelSpec]:
+        return [served.spec for served in self.engine.models.values()]
+
+    def _read_profiles(self) -> Profiles | None:
+        """Those of the command line or the demand file; else the modelled ones, where time is modelled anyway."""
+        named = self._options.profiles
+        if named is None and self._options.demand is not None:
+            service = files.load_service(self._options.demand)
+            named = self._options.demand.parent / service.profiles if service.profiles else None
+        if named is None and self._choice.backend in choice.ON_GPU:
+            return None
+        return files.load_profiles(named)
+
+    def _of_models(self) -> Profiles | None:
+        return choice.profiles_of(self._specs(), self._known, self._choice.backend)
+
+    def _tell_expectation(self) -> None:
+        known = self._of_models()
+        for spec in self._specs():
+            self.engine.expectation.know(spec.name, known.models.get(spec.name) if known is not None else None)
+
+    def _first_plan(self) -> Plan:
+        if self._options.plan is None:
+            return self._make_plan()
+        known = self._of_models() or files.load_profiles(None)
+        demands = self._demanded.demands if self._demanded is not None else ()
+        plan = files.load_plan(self._options.plan, known, demands)
+        placed = {task.model for task in plan.tasks()}
+        missing = [spec.name for spec in self._specs() if spec.platform != "noop" and spec.name not in placed]
+        strange = sorted({gpu.index for gpu in plan.gpus} - set(self._choice.devices))
+        if missing:
+            hint = "plan again with them, or take them out of the repository"
+            raise UsageError(f"{self._options.plan} has no place for {', '.join(missing)}", hint=hint)
+        if strange:
+            hint = f"serve on more devices: --devices {','.join(str(gpu.index) for gpu in plan.gpus)}"
+            raise UsageError(f"{self._options.plan} is for GPU {strange[0]}, which does not serve here", hint=hint)
+        return plan
+
+    def _make_plan(self) -> Plan:
+        demanded: DemandedService | None = self._demanded
+        models = self.engine.models
+        alive = [device.index for device in self._fleet.devices()] or list(self._choice.devices)
+        return initial_plan.make(
+            self._specs(),
+            self._of_models(),
+            alive,
+            demands=[demand for demand in demanded.demands if demand.model in models] if demanded is not None else (),
+            options=demanded.options if demanded is not None else None,
+            policy=demanded.policy if demanded is not None else "nway+type",
+            apart=self._choice.backend not in choice.ON_GPU,
+        )
+
+    async def _rearrange(self, changed: str) -> None:
+        """A plan for the models of now, one of which was loaded, changed or unloaded."""
+        known = self._of_models()
+        profile = known.models.get(changed) if known is not None else None
+        self.engine.expectation.know(changed, profile)
+        plan = self._make_plan()
+        await self._fleet.apply(plan)
+        if self._controller is not None:
+            decider = self._controller.decider
+            decider.forget(changed)
+            for demand in plan.demands:
+                if demand.model == changed:
+                    decider.demand(demand)
+            decider.started_with(plan, asyncio.get_running_loop().time())
+
+    def _control(self, keep: Callable[[Coroutine[Any, Any, None], str], None], ends: AsyncExitStack) -> None:
+        """Starts the controller, if it is part of this version, wanted, and has profiles to plan with."""
+        known = self._of_models()
+        if (
+            not self._options.replan
+            or known is None
+            or not initial_plan.planned_by_profiles(self._specs(), known)
+            or importlib.util.find_spec("gemlet.serve.control") is None
+        ):
+            return
+        controller = importlib.import_module("gemlet.serve.control.controller")
+        planning = importlib.import_module("gemlet.serve.control.planning")
+        plan = self._fleet.plan()
+        demands = plan.demands or initial_plan.demands_of(self._specs(), known, initial_plan.FACTORS[-1])
+        self._controller = controller.Controller(
+            self._fleet,
+            known,
+            demands,
+            ask=ends.enter_context(planning.PlanningProcess(known)),
+            waiting=self._waiting,
+            say=lambda change: logger.info("plan: %s", change),
+        )
+        keep(self._controller.run(), "controller")
+
+    def _waiting(self) -> Mapping[str, int]:
+        return {name: self.engine.waiting(name) for name in self.engine.models}
+
+    # Words
+
+    def _note(self) -> str:
+        return next((device.note for device in self._fleet.all_devices if device.note), "")
+
+    def _started(self, http_port: int | None, grpc_port: int | None) -> Started:
+        return Started(
+            self._choice,
+            self._note(),
+            tuple(self._specs()),
+            self._fleet.plan(),
+            http_port,
+            grpc_port,
+            self._controller is not None,
+            f"{self._known.origin}: {self._known.note}" if self._known is not None else "none",
+        )
+
+
+async def _every(seconds: float, act: Callable[[], None]) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        act()
+
+
+def _cannot_listen(what: str, option: str, host: str, port: int, error: OSError) -> UsageError:
+    if error.errno == errno.EADDRINUSE:
+        hint = f"{option} 0 takes any free port; `ss -ltnp 'sport = :{port}'` says who has this one"
+        return UsageError(f"{what} port {port} is in use on {host}", hint=hint)
+    hint = f"{option} above 1023 needs no rights; --host 0.0.0.0 means every address of this machine"
+    return UsageError(f"{what} cannot listen on {host}:{port}: {error.strerror or error}", hint=hint)
+
+
+def _first(group: BaseExceptionGroup[GemletError]) -> GemletError:
+    for error in group.exceptions:
+        return _first(error) if isinstance(error, BaseExceptionGroup) else error
+    raise AssertionError("an exception group is never empty")

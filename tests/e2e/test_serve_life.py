@@ -1,0 +1,267 @@
+"""The life of `gemlet serve`: what happens to requests when it ends, when an executor dies, when there are too many."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+from serve_process import COMMAND, serving, write_model
+
+ONE = "inputs: [{name: X, datatype: FP32, shape: [1]}]\noutputs: [{name: Y, datatype: FP32, shape: [1]}]\n"
+SLEEPY = """
+import os, time
+from pathlib import Path
+
+def infer(inputs):
+    seconds = float(inputs["X"][0, 0])
+    if seconds < 0:
+        os._exit(9)
+    Path(__file__).with_name("began").touch()
+    time.sleep(seconds)
+    return {"Y": inputs["X"]}
+"""
+BUSY = "platform: modelled\nmax_batch: 4\nslo: 60ms\nparameters: {profile: vgg16}\n" + ONE
+
+
+def wait_for(what, seconds=20.0):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := what():
+            return found
+        time.sleep(0.02)
+    raise AssertionError("it did not happen in time")
+
+
+@pytest.fixture
+def repository(tmp_path):
+    folder = tmp_path / "models"
+    write_model(folder, "sleepy", f"max_batch: 1\nslo: 30s\n{ONE}", SLEEPY)
+    return folder
+
+
+def ask(server, model, value, parameters=None, timeout=30):
+    """Status, body and headers of one request on a connection of its own."""
+    host, _, port = server.http.rpartition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=timeout)
+    try:
+        body = {"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 1], "data": [value]}]}
+        if parameters:
+            body["parameters"] = parameters
+        connection.request("POST", f"/v2/models/{model}/infer", json.dumps(body))
+        response = connection.getresponse()
+        return response.status, json.loads(response.read()), response.headers
+    finally:
+        connection.close()
+
+
+def get(server, path):
+    host, _, port = server.http.rpartition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=10)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+def executors(server):
+    return psutil.Process(server.process.pid).children()
+
+
+def began(repository):
+    return (repository / "sleepy" / "1" / "began").exists()
+
+
+def test_a_request_that_runs_is_answered_before_the_end(repository, tmp_path):
+    with serving(repository, tmp_path / "log") as server, ThreadPoolExecutor(2) as pool:
+        running = pool.submit(ask, server, "sleepy", 1.0)
+        wait_for(lambda: began(repository))
+        server.process.send_signal(signal.SIGTERM)
+        assert running.result()[0] == 200
+        assert server.process.wait(20) == 0
+
+
+def test_what_takes_longer_than_the_drain_is_refused_with_words(repository, tmp_path):
+    with serving(repository, tmp_path / "log", "--drain", "0.3") as server, ThreadPoolExecutor(4) as pool:
+        requests = [pool.submit(ask, server, "sleepy", 20.0) for _ in range(3)]
+        wait_for(lambda: began(repository))
+        server.process.send_signal(signal.SIGTERM)
+        for request in requests:
+            status, body, headers = request.result()
+            assert status == 503
+            assert body == {"error": "the server is ending", "reason": "unavailable"}
+            assert headers["Retry-After"] == "1"
+        assert server.process.wait(20) == 0
+
+
+def test_a_second_interrupt_ends_at_once(repository, tmp_path):
+    with serving(repository, tmp_path / "log") as server, ThreadPoolExecutor(1) as pool:
+        request = pool.submit(ask, server, "sleepy", 25.0)
+        wait_for(lambda: began(repository))
+        children = executors(server)
+        server.process.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(5) == 130
+        with pytest.raises((http.client.HTTPException, OSError)):
+            request.result()
+        wait_for(lambda: not any(child.is_running() for child in children))
+
+
+def test_a_killed_executor_is_replaced_and_its_request_run_again(repository, tmp_path):
+    with serving(repository, tmp_path / "log") as server, ThreadPoolExecutor(1) as pool:
+        request = pool.submit(ask, server, "sleepy", 0.5)
+        wait_for(lambda: began(repository))
+        executors(server)[0].kill()
+        assert request.result()[0] == 200
+        assert b'gemlet_serve_executor_restarts_total{device="0"} 1.0' in get(server, "/metrics")[1]
+        assert b'gemlet_serve_retried_total{model="sleepy"} 1.0' in get(server, "/metrics")[1]
+        assert ask(server, "sleepy", 0.0)[0] == 200
+
+
+def test_a_request_that_kills_executors_is_refused_and_the_next_one_served(repository, tmp_path):
+    with serving(repository, tmp_path / "log") as server:
+        status, body, _ = ask(server, "sleepy", -1.0)
+        assert status == 500
+        assert "died 2 times" in body["error"]
+        assert ask(server, "sleepy", 0.0)[0] == 200
+
+
+def test_every_request_of_an_overload_has_an_answer(tmp_path):
+    write_model(tmp_path / "models", "busy", BUSY)
+    with serving(tmp_path / "models", tmp_path / "log") as server:
+        seen = Counter()
+        words = set()
+
+        def flood():
+            for _ in range(40):
+                status, body, _ = ask(server, "busy", 1.0, {"timeout": 15_000})
+                seen[status] += 1
+                if status != 200:
+                    words.add((body["reason"], "the deadline is" in body["error"]))
+
+        threads = [threading.Thread(target=flood) for _ in range(24)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sum(seen.values()) == 24 * 40
+        assert seen.keys() <= {200, 504}
+        assert words <= {("deadline", True)}
+        text = get(server, "/metrics")[1].decode()
+        answered = float(text.split('outcome="answered"} ')[1].split("\n")[0])
+        late = float(text.split('outcome="deadline"} ')[1].split("\n")[0]) if 'outcome="deadline"' in text else 0
+        assert (answered, late) == (seen[200], seen[504])
+        assert "gemlet_serve_in_flight 0.0" in text
+
+
+def test_a_deadline_that_passes_in_the_queue_is_told_at_once(repository, tmp_path):
+    with serving(repository, tmp_path / "log") as server, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(ask, server, "sleepy", 2.0)
+        wait_for(lambda: began(repository))
+        start = time.monotonic()
+        status, body, _ = ask(server, "sleepy", 0.0, {"timeout": 100_000})
+        assert status == 504
+        assert "100 ms after arrival" in body["error"]
+        assert time.monotonic() - start < 1.5
+        assert first.result()[0] == 200
+
+
+def test_higher_priority_goes_first(repository, tmp_path):
+    with serving(repository, tmp_path / "log") as server, ThreadPoolExecutor(4) as pool:
+        first = pool.submit(ask, server, "sleepy", 1.0)
+        wait_for(lambda: began(repository))
+        order = []
+
+        def note(name, priority):
+            assert ask(server, "sleepy", 0.05, {"priority": priority})[0] == 200
+            order.append(name)
+
+        low = pool.submit(note, "low", 3)
+        wait_for(lambda: b'gemlet_serve_queue{model="sleepy"} 1.0' in get(server, "/metrics")[1])
+        high = pool.submit(note, "high", 1)
+        for each in (first, low, high):
+            each.result()
+        assert order == ["high", "low"]
+
+
+def test_watched_files_are_followed(repository, tmp_path):
+    with serving(repository, tmp_path / "log", "--watch") as server:
+        write_model(repository, "late", "platform: noop\nslo: 5s\nmax_batch: 2\n" + ONE)
+        wait_for(lambda: get(server, "/v2/models/late/ready")[0] == 200)
+        assert ask(server, "late", 3.0)[1]["outputs"][0]["data"] == [3.0]
+        config = repository / "late" / "config.yaml"
+        config.write_text(config.read_text().replace("noop", "nonsense"))
+        wait_for(lambda: "nonsense" in server.log)
+        assert "config.yaml:1: platform" in server.log
+        assert ask(server, "late", 3.0)[0] == 200
+        for path in sorted(config.parent.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+        config.parent.rmdir()
+        wait_for(lambda: get(server, "/v2/models/late/ready")[0] == 404)
+
+
+def test_the_log_can_be_followed(repository, tmp_path):
+    with serving(repository, tmp_path / "log") as server:
+        host, _, port = server.http.rpartition(":")
+        connection = http.client.HTTPConnection(host, int(port), timeout=20)
+        connection.request("GET", "/v2/logs?follow&lines=0")
+        response = connection.getresponse()
+        poster = http.client.HTTPConnection(host, int(port), timeout=20)
+        poster.request("POST", "/v2/repository/models/sleepy/load")
+        assert poster.getresponse().status == 200
+        poster.close()
+        assert b"model sleepy, version 1: loaded" in response.readline()
+        server.process.terminate()
+        response.read()
+        connection.close()
+        assert server.process.wait(20) == 0
+
+
+def failing(*arguments):
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return done.returncode, done.stderr
+
+
+def test_a_port_in_use_is_an_error_with_a_hint(repository):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        for options in (["--http-port", port, "--grpc-port", "none"], ["--http-port", "none", "--grpc-port", port]):
+            code, words = failing(str(repository), *options)
+            assert code == 2, words
+            assert f"port {port} is in use" in words
+            assert "hint:" in words
+
+
+def test_bad_files_are_all_named(repository, tmp_path):
+    write_model(repository, "wrong", "platform: noop\nmax_batch: many\n" + ONE)
+    write_model(repository, "worse", "inputs: [\n")
+    code, words = failing(str(repository), "--http-port", "0", "--grpc-port", "none")
+    assert code == 125
+    assert "wrong/config.yaml:2: max_batch: expected" in words
+    assert "worse/config.yaml" in words
+
+
+def test_the_example_serves(tmp_path):
+    folder = tmp_path / "example"
+    code, _ = failing("--example", str(folder))
+    assert code == 0
+    with serving(folder, tmp_path / "log") as server:
+        assert server.document["models"] == ["language", "resnet50"]
+        if not os.path.exists("/dev/nvidiactl"):  # noqa: PTH110
+            assert "there is no GPU here" in server.log
+        assert get(server, "/v2/health/ready")[0] == 200
+    assert server.process.returncode == 0

@@ -1,0 +1,109 @@
+"""A server of no-op models without sockets and processes, for tests of what is before them."""
+
+from __future__ import annotations
+
+from gemlet.serve.call import Refusal
+from gemlet.serve.catalog import Known
+from gemlet.serve.engine import EMPTY, Engine, Served
+from gemlet.serve.execution.backend import ModelSpec, TensorSpec
+from gemlet.serve.fleet import Fleet
+from gemlet.serve.frontend.http_server import Connection, HttpServer
+from gemlet.serve.frontend.logs import LogTail
+from gemlet.serve.frontend.regions import Regions
+
+
+def model(name="echo", *, inputs=(("X", "FP32", (-1,)),), outputs=(("Y", "FP32", (-1,)),), **more):
+    return ModelSpec(
+        name=name,
+        directory="",
+        platform=more.pop("platform", "noop"),
+        inputs=tuple(TensorSpec(*each) for each in inputs),
+        outputs=tuple(TensorSpec(*each) for each in outputs),
+        max_batch=more.pop("max_batch", 8),
+        **more,
+    )
+
+
+class Service:
+    def __init__(self, *specs):
+        self.engine = Engine()
+        for spec in specs or (model(),):
+            self.engine.models[spec.name] = Served(spec)
+        self.fleet = Fleet(self.engine, ())
+        self.engine.adopt(self.fleet._with_own(EMPTY), self.fleet._route)
+        self.regions = Regions()
+        self.logs = LogTail()
+        self.ready = True
+
+    def model(self, name, version=""):
+        if name not in self.engine.models:
+            raise Refusal("unknown", f"there is no model {name!r}")
+        return self.engine.models[name].spec
+
+    def model_ready(self, name, version=""):
+        self.model(name)
+        return True
+
+    def index(self):
+        return [Known(name, "1", "READY", "", ()) for name in self.engine.models]
+
+    async def load(self, name):
+        raise Refusal("unknown", name)
+
+    unload = load
+
+    def plan(self):
+        return EMPTY
+
+    def runs_on(self):
+        return {"executor": "none"}
+
+    def restarts(self):
+        return {}
+
+
+class Transport:
+    """What a connection writes, and whether it was closed or paused."""
+
+    def __init__(self):
+        self.written = bytearray()
+        self.closed = False
+        self.reading = True
+
+    def write(self, data):
+        assert not self.closed
+        self.written += data
+
+    def close(self):
+        self.closed = True
+
+    def is_closing(self):
+        return self.closed
+
+    def pause_reading(self):
+        self.reading = False
+
+    def resume_reading(self):
+        self.reading = True
+
+
+def connect(service):
+    """A connection of a server that listens nowhere, and its transport. Within a running loop."""
+    connection = Connection(HttpServer(service))
+    transport = Transport()
+    connection.connection_made(transport)
+    return connection, transport
+
+
+def replies(written):
+    """(status, headers, body) of each reply in these bytes."""
+    found = []
+    rest = bytes(written)
+    while rest:
+        head, _, rest = rest.partition(b"\r\n\r\n")
+        first, *lines = head.decode().split("\r\n")
+        headers = dict(line.split(": ", 1) for line in lines)
+        length = int(headers["Content-Length"])
+        found.append((int(first.split(" ")[1]), headers, rest[:length]))
+        rest = rest[length:]
+    return found

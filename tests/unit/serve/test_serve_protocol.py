@@ -1,0 +1,64 @@
+"""The committed messages are those of the .proto files, and have the numbers that Triton's clients use."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gemlet.serve import protocol
+from gemlet.serve.frontend import grpc_server
+from gemlet.serve.protocol import inference_pb2, model_config_pb2
+
+FOLDER = Path(next(iter(protocol.__path__)))
+
+
+def test_the_messages_are_generated_from_the_files(tmp_path):
+    pytest.importorskip("grpc_tools", reason="grpcio-tools is a tool of development")
+    root = FOLDER.parents[2]
+    files = [str(path.relative_to(root)) for path in sorted(FOLDER.glob("*.proto"))]
+    command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", f"--python_out={tmp_path}", f"--pyi_out={tmp_path}"]
+    subprocess.run([*command, *files], cwd=root, check=True)
+    fresh = list(tmp_path.rglob("*_pb2.py*"))
+    assert len(fresh) == 4
+    for path in fresh:
+        assert body(path.read_text()) == body((FOLDER / path.name).read_text()), f"{path.name} is old: make protocol"
+
+
+def body(text):
+    telling = ("DESCRIPTOR = ", "class ", "    def ")
+    return [line for line in text.splitlines() if line.startswith(telling)]
+
+
+def described(messages):
+    """Message -> field -> (number, type, repeated), nested ones too."""
+    found = {}
+    for message in messages:
+        found[message.full_name.rpartition("inference.")[2].rpartition("model_config.")[2]] = {
+            field.name: (field.number, field.type, field.is_repeated) for field in message.fields
+        }
+        found |= described(message.nested_types)
+    return found
+
+
+def test_every_field_has_the_clients_number_and_type():
+    client = pytest.importorskip("tritonclient.grpc", reason="tritonclient is a tool of development")
+    pairs = (
+        (inference_pb2, client.service_pb2),
+        (model_config_pb2, client.model_config_pb2),
+    )
+    for ours, theirs in pairs:
+        known = described(theirs.DESCRIPTOR.message_types_by_name.values())
+        for message, fields in described(ours.DESCRIPTOR.message_types_by_name.values()).items():
+            for name, field in fields.items():
+                assert known[message][name] == field, f"{message}.{name}"
+
+
+def test_every_procedure_is_one_of_the_clients():
+    client = pytest.importorskip("tritonclient.grpc", reason="tritonclient is a tool of development")
+    service = client.service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+    assert service.full_name == grpc_server.SERVICE
+    asked = set(service.methods_by_name) - {"TraceSetting", "LogSettings"}  # gRPC says UNIMPLEMENTED to these
+    assert set(grpc_server.PROCEDURES) == asked
