@@ -68,7 +68,7 @@ class Graphed:
                     return self._loaded.infer(inputs)
                 results = self._eager(inputs) if self.why_eager else self._replay(inputs, batch)
                 return self._to_host(results)
-            except RuntimeError as error:  # torch's, whatever went wrong
+            except (RuntimeError, ValueError) as error:  # torch's, whatever went wrong; numpy's, of shapes
                 raise ModelError(f"{self.spec.name} failed: {str(error).splitlines()[0]}") from error
 
     def again(self, batch: int) -> None:
@@ -139,7 +139,7 @@ class Graphed:
         graph, outputs = self._graphs[self.size_for(batch)]
         for name, target in self._inputs.items():
             staged = self._rows(self._staging[name], batch)
-            staged.copy_(torch.from_numpy(inputs[name]))
+            np.copyto(_array(staged), inputs[name])  # torch would complain of arrays that may not be written
             self._rows(target, batch).copy_(staged, non_blocking=True)
         graph.replay()
         return tuple(self._rows(each, batch) for each in outputs)

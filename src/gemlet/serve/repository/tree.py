@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gemlet.errors import ConfigError
+from gemlet.serve.execution.backend import ModelError
 from gemlet.serve.files import read_text
+from gemlet.serve.models import catalogue
 from gemlet.serve.repository import config, native_config, triton_config
 
 if TYPE_CHECKING:
@@ -66,7 +68,9 @@ def read_model(folder: Path) -> ModelSpec:
         text = read_text(ours)
         said = config.merged(said, native_config.parse(text, ours))
     try:
-        return config.specification(said, folder, _versions(folder, said))
+        return catalogue.completed(config.specification(said, folder, _versions(folder, said)))
+    except ModelError as error:
+        raise ConfigError(error.message, path=str(ours if ours.exists() else theirs), hint=error.hint) from None
     except config.FieldError as error:
         raise (native_config.located(error, text, ours) if text else config.problem(error, theirs)) from None
 
