@@ -22,7 +22,7 @@ from gemlet.serve.execution.backend import ModelError
 from gemlet.serve.execution.datatypes import TORCH
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from gemlet.serve.execution.backend import ModelSpec
     from gemlet.serve.execution.torch_models import Loaded
@@ -80,6 +80,26 @@ class Graphed:
                 self._call([self._rows(each, batch) for each in self._inputs.values()])
             else:
                 raise ModelError(f"{self.spec.name} cannot be run without copies: {self.why_eager}")
+
+    def repeated(self, batch: int, times: int) -> Callable[[], None]:
+        """A function that submits so many batches as one graph: the host need not keep up with short ones."""
+        if times < 2 or self.why_eager is not None:
+            return lambda: self.again(batch)
+        arguments = [self._rows(each, self.size_for(batch)) for each in self._inputs.values()]
+        graph = torch.cuda.CUDAGraph()
+        with torch.inference_mode(), torch.cuda.stream(self.stream), _CAPTURING:
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                for _ in range(times):
+                    self._call(arguments)
+            finally:
+                graph.capture_end()
+
+        def launch() -> None:
+            with torch.cuda.stream(self.stream):
+                graph.replay()
+
+        return launch
 
     def size_for(self, batch: int) -> int:
         """The smallest captured batch that holds this one. Raises ModelError if none does."""
