@@ -117,7 +117,7 @@ class GpuBench:
         return 1000 * (time.perf_counter() - begin)
 
     def load(self, groups: int, batch: int, first: int = 0) -> Load:
-        """This model there, again and again, without copies; for together.milliseconds. It knows how long a launch takes alone."""
+        """This model there, again and again, without copies; for together.milliseconds."""
         graphed = self._on[first, groups]
         key = (first, groups, batch)
         if key not in self._alone:
