@@ -5,12 +5,17 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
 from gemlet.serve import modelled
 from gemlet.serve.execution.backend import ModelError, ModelSpec, TensorSpec
 from gemlet.serve.models import catalogue
+from gemlet.serve.repository import tree
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 has_torch = importlib.util.find_spec("torch") is not None
 needs_torch = pytest.mark.skipif(not has_torch, reason="torch is not installed: models are neither made nor run")
@@ -85,3 +90,17 @@ def test_weights_are_the_same_every_time_and_leave_the_generator_alone() -> None
     assert torch.equal(one, other)
     assert torch.equal(torch.rand(1), expected)
     assert not torch.equal(one, next(build("lenet2").network.parameters()))
+
+
+def test_a_repository_of_built_in_models_needs_one_line_each(tmp_path: Path) -> None:
+    for name, text in (("bert", "platform: builtin\n"), ("wrong", "platform: builtin\nparameters: {model: brt}\n")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text(text)
+    entries = tree.scan(tmp_path)
+    spec = entries["bert"].spec
+    assert spec is not None
+    assert spec.outputs == catalogue.CATALOGUE["bert"].outputs
+    error = entries["wrong"].error
+    assert error is not None
+    assert "no built-in model is called 'brt'" in str(error)
+    assert str(tmp_path / "wrong" / "config.yaml") in str(error)
