@@ -48,7 +48,7 @@ class Graphed:
     ) -> None:
         self.spec, self.stream = spec, stream
         self.batches = sorted(set(batches)) if spec.max_batch else [1]
-        self._loaded = loaded
+        self.loaded = loaded
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, tuple[torch.Tensor, ...]]] = {}
         self._staging: dict[str, torch.Tensor] = {}  # pinned, so that the copy to the device needs no host
         self._inputs: dict[str, torch.Tensor] = {}
@@ -64,8 +64,8 @@ class Graphed:
         """One batch from host to host. What comes back is valid until this thread's next call. Raises ModelError."""
         with torch.inference_mode(), torch.cuda.stream(self.stream):
             try:
-                if self._loaded.infer is not None:
-                    return self._loaded.infer(inputs)
+                if self.loaded.infer is not None:
+                    return self.loaded.infer(inputs)
                 results = self._eager(inputs) if self.why_eager else self._replay(inputs, batch)
                 return self._to_host(results)
             except (RuntimeError, ValueError) as error:  # torch's, whatever went wrong; numpy's, of shapes
@@ -111,7 +111,7 @@ class Graphed:
         raise ModelError(f"{self.spec.name}: a batch of {batch}, but at most {self.batches[-1]} are planned here")
 
     def _obstacle(self) -> str | None:
-        if self._loaded.module is None:
+        if self.loaded.module is None:
             return "it is a function of arrays, not a torch module"
         for tensor in (*self.spec.inputs, *self.spec.outputs):
             if tensor.datatype not in TORCH:
@@ -168,8 +168,8 @@ class Graphed:
         return self._call([torch.from_numpy(np.array(inputs[t.name])).to("cuda") for t in self.spec.inputs])
 
     def _call(self, arguments: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        assert self._loaded.module is not None
-        result = self._loaded.module(*arguments)
+        assert self.loaded.module is not None
+        result = self.loaded.module(*arguments)
         if isinstance(result, dict):
             result = [result[tensor.name] for tensor in self.spec.outputs]
         several = tuple(result) if isinstance(result, (tuple, list)) else (result,)

@@ -6,6 +6,7 @@ of several gpu-lets may sum to more than 100: MPS lets them overlap.
 
 from __future__ import annotations
 
+import ctypes
 import os
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from gemlet.serve.execution.backend import BackendOptions, LetSpec
 
+MPS_ENABLED = 133  # CU_DEVICE_ATTRIBUTE_MPS_ENABLED
 PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 
 
@@ -33,7 +35,11 @@ class MpsBackend(TorchLets):
             hint = "it is set for the executor before it starts; gemlet mps starts MPS"
             raise DeviceError(f"{PERCENTAGE} is not set", hint=hint)
         super().__init__(options)
-        self._stream = torch.cuda.Stream()
+        self._stream = torch.cuda.Stream()  # and a context, so that the driver can tell
+        if not _under_mps(options.device):
+            raise DeviceError(
+                "this process is no client of MPS, so a share would have no effect", hint="gemlet mps start"
+            )
         self.percentage = float(given)
         sms = torch.cuda.get_device_properties(options.device).multi_processor_count
         self.note = f"{self.percentage:g} % of the SMs by MPS; torch sees {sms}"
@@ -42,6 +48,12 @@ class MpsBackend(TorchLets):
         if len(lets) > 1:
             raise DeviceError(f"{len(lets)} gpu-lets for one process of MPS; it has one")
         return {let.name: self.seat("only", self._stream) for let in lets}
+
+
+def _under_mps(device: int) -> bool:
+    driver = ctypes.CDLL("libcuda.so.1")
+    enabled = ctypes.c_int()
+    return driver.cuDeviceGetAttribute(ctypes.byref(enabled), MPS_ENABLED, device) == 0 and enabled.value == 1
 
 
 def create(options: BackendOptions) -> MpsBackend:

@@ -133,8 +133,8 @@ class TorchLets:
         seat.used = time.monotonic()
         spec, loaded = self._models[model]
         there = seat.models.get(model)
-        if there is not None and there.batches[-1] >= batch:
-            return
+        if there is not None and there.loaded is loaded and there.batches[-1] >= batch:
+            return  # else it is another version of the model, or its batches are too small
         with seat.lock:  # nobody replays on this stream meanwhile
             made = Graphed(spec, loaded, seat.stream, ladder(max(1, batch)))
             seat.models[model] = made
