@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import importlib
 import importlib.util
 import logging
@@ -165,6 +166,7 @@ class Server:
             background.append(tasks.create_task(work, name=name))
 
         self.logs.attach(asyncio.get_running_loop())
+        asyncio.get_running_loop().set_exception_handler(_log_failure)
         self._catalog.read()
         self._fleet = Fleet(self.engine, [self._device(index, tasks) for index in self._choice.devices])
         for device in self._fleet.all_devices:
@@ -180,6 +182,8 @@ class Server:
         if self._options.watch:
             keep(self._watch(), "repository")
         self._control(keep, ends)
+        gc.collect()
+        gc.freeze()  # what is there by now stays: collections look at what comes with requests only
         started(self._started(http_port, grpc_port))
         await stop.wait()
         for task in background[1:]:  # deadlines are kept to the end
@@ -370,6 +374,11 @@ async def _every(seconds: float, act: Callable[[], None]) -> None:
     while True:
         await asyncio.sleep(seconds)
         act()
+
+
+def _log_failure(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Of a callback; the server goes on."""
+    logger.error("%s", context.get("message"), exc_info=context.get("exception"))
 
 
 def _cannot_listen(what: str, option: str, host: str, port: int, error: OSError) -> UsageError:

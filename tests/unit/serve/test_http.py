@@ -114,6 +114,32 @@ def test_a_client_that_does_not_read_is_not_read_from():
     asyncio.run(run())
 
 
+def test_head_has_the_length_and_no_body():
+    async def run():
+        connection, transport = connect(Service())
+        connection.data_received(b"HEAD /v2/health/live HTTP/1.1\r\nHost: test\r\n\r\n")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert bytes(transport.written).startswith(b"HTTP/1.1 200 OK\r\n")
+        assert b"Content-Length: 13\r\n" in transport.written
+        assert transport.written.endswith(b"\r\n\r\n")
+
+    asyncio.run(run())
+
+
+def test_an_answer_that_cannot_be_written_is_still_an_answer():
+    """A model was reloaded under a request, and has an output less."""
+
+    class Forgetful(Service):
+        def __init__(self):
+            super().__init__()
+            self.engine.infer = lambda call: call.answer([])
+
+    asked = infer([1.0], outputs=[{"name": "Y"}])
+    ((status, _, body),), _ = talk(asked, service=Forgetful())
+    assert (status, json.loads(body)["reason"]) == (500, "failed")
+
+
 def test_connection_close_is_honoured():
     found, transport = talk(
         post("/v2/models/echo/infer", b"{", "Connection: close"), infer([1.0])

@@ -107,7 +107,7 @@ def test_ours_beside_tritons_goes_first(model):
         (("FP32", "FLOAT"), 8, "inputs 1 datatype: 'FLOAT' is none", None),
         (("[3, -1]", "[3, -2]"), 8, "inputs 1 shape", "any size"),
         (("shape: [3, -1]", "shap: [3]"), 8, "inputs 1 shap: there is no such field", "did you mean shape?"),
-        (("platform: noop", "platform: pyton"), 1, "platform: 'pyton' is none", "did you mean python?"),
+        (("platform: noop", "platform: onx"), 1, "platform: 'onx' is none", "did you mean onnx?"),
         (("platform: noop", "platform: onnx"), 1, "onnx needs 1/model.onnx", None),
         (("platform: noop\n", ""), None, "platform: it does not say", "write platform:"),
         (("platform: noop", "platform: noop\nversion: 4"), 2, "version: there is no version 4", "there: 1"),

@@ -165,6 +165,9 @@ class GrpcServer:
                 answered(infer_messages.render(form, spec, infer_json.chosen(form, result), regions))
             except Refusal as refusal:
                 answered(refusal)
+            except Exception as error:  # an output that is gone since a model was reloaded
+                logger.exception("an answer of %s cannot be written", form.model)
+                answered(Refusal("failed", f"{type(error).__name__}: {error}"))
 
         try:
             given, form, parameters = infer_messages.parse(request, regions)

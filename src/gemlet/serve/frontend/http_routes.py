@@ -175,6 +175,9 @@ async def _logs(service: Service, exchange: Exchange, asked: Asked) -> None:
     if asked.query.get("follow", ["false"])[0] not in {"true", "1", ""} or "follow" not in asked.query:
         exchange.answer(200, TEXT, [text])
         return
+    if exchange.head_only:
+        exchange.answer(200, TEXT, [])
+        return
     exchange.begin(TEXT)
     if text:
         exchange.send(text)

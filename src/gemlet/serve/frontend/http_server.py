@@ -56,10 +56,11 @@ class Bad(Exception):
 class Exchange:
     """A request and its answer."""
 
-    __slots__ = ("_connection", "_ended", "_out", "keep_alive")
+    __slots__ = ("_connection", "_ended", "_out", "head_only", "keep_alive")
 
     def __init__(self, connection: Connection) -> None:
         self.keep_alive = True
+        self.head_only = False
         self._connection = connection
         self._out: list[Buffer] = []
         self._ended = False
@@ -77,7 +78,7 @@ class Exchange:
         head = b"HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %d\r\n%s%s\r\n" % (
             status, PHRASES[status].encode(), kind, length, more, b"" if self.keep_alive else b"Connection: close\r\n",
         )  # fmt: skip
-        self._out.append(b"".join((head, *body)))
+        self._out.append(head if self.head_only else b"".join((head, *body)))
         self._ended = True
         self._connection.flush()
 
@@ -226,6 +227,7 @@ class Connection(asyncio.Protocol):
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         url, header, encoding = self._url, self._json_length, self._encoding
         method = self._parser.get_method()
+        exchange.head_only = method == b"HEAD"
         self._reset()
         self.began = None
         try:
@@ -238,6 +240,9 @@ class Connection(asyncio.Protocol):
                 self._route(exchange, method, url, body)
         except Refusal as refusal:
             exchange.refuse(refusal)
+        except Exception as error:
+            logger.exception("a request failed")
+            exchange.refuse(Refusal("failed", f"{type(error).__name__}: {error}"))
         if len(self._exchanges) >= MAX_PIPELINED:
             self._regulate()
 
@@ -305,6 +310,10 @@ def _answer(service: Service, exchange: Exchange, form: Form, result: list[Tenso
         json, binary = infer_json.render(form, served.spec, infer_json.chosen(form, result), service.regions)
     except Refusal as refusal:
         exchange.refuse(refusal)
+        return
+    except Exception as error:  # an output that is gone since a model was reloaded
+        logger.exception("an answer of %s cannot be written", form.model)
+        exchange.refuse(Refusal("failed", f"{type(error).__name__}: {error}"))
         return
     if binary:
         exchange.answer(200, BINARY, [json, *binary], b"Inference-Header-Content-Length: %d\r\n" % len(json))
