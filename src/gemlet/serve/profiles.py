@@ -151,5 +151,15 @@ def _check_model(name: str, model: ModelProfile) -> str | None:
 
 
 def render(profiles: Profiles) -> str:
-    """JSON that parse() reads back."""
-    return msgspec.json.format(msgspec.json.encode(profiles), indent=1).decode() + "\n"
+    """JSON that parse() reads back; a line for each field of a model."""
+    table: dict[str, Any] = msgspec.to_builtins(profiles)
+    models = ",\n".join(
+        f"  {_json(name)}: {{\n" + ",\n".join(f'   "{key}": {_json(value)}' for key, value in fields.items()) + "\n  }"
+        for name, fields in table.pop("models").items()
+    )
+    head = "".join(f' "{key}": {_json(value)},\n' for key, value in table.items())
+    return f'{{\n{head} "models": {{\n{models}\n }}\n}}\n'
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.format(msgspec.json.encode(value), indent=-1).decode()
