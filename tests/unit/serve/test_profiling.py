@@ -115,7 +115,7 @@ def test_everything_is_measured_and_the_file_reads_back() -> None:
     assert model.surface.latency(0.5, 32) == pytest.approx(1 + 4 * 32 / 8)
     assert (model.weights_mib, model.activation_mib) == (12, 3)
     assert model.sensitivity.dram == 0.25
-    assert model.pressure.l2 == 0.5  # half of what a stressor does to another
+    assert model.pressure.l2 == 1.0  # half of what a stressor does to another, but from a half and a quarter of the SMs
     assert profiles.parse(profiles.render(found), "x.json") == found
 
 
@@ -203,6 +203,7 @@ def test_vectors_without_probes_or_a_stressor_that_disturbs_nobody_are_nothing()
     assert vectors.sensitivity([probe]).dram == 0, "faster beside a stressor is noise"
     assert vectors.pressure([probe], {"dram": 1.001}).dram == 0
     assert vectors.pressure([probe], {"dram": 1.2}).dram == 1
+    assert vectors.pressure([probe], {"dram": 3.0}).dram == pytest.approx(0.4), "0.2 on a half is 0.4 on the whole"
 
 
 def test_an_imported_file_is_not_continued_as_measured() -> None:

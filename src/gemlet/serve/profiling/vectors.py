@@ -18,12 +18,19 @@ def sensitivity(probes: Sequence[Probe]) -> Vector:
 
 
 def pressure(probes: Sequence[Probe], stressors: Mapping[str, float]) -> Vector:
-    """How much the model slows a stressor, in parts of what another stressor of its kind does; 0..1."""
+    """How much the model presses on the whole device: 1 is what a stressor does to another of its kind.
+
+    The planner takes share x pressure for what a model on a share does, so this is the slope of that line through
+    what the probes found, and at most 1.
+    """
     values = {}
     for resource in RESOURCES:
         worst = stressors.get(resource, 1.0) - 1
-        caused = _mean([p.pressed - 1 for p in _of(probes, resource)])
-        values[resource] = round(min(1.0, caused / worst), 4) if worst > 0.01 else 0.0
+        found = _of(probes, resource)
+        if worst <= 0.01 or not found:
+            continue  # where not even a stressor disturbs, nothing can be said
+        slope = sum((p.pressed - 1) / worst * p.share for p in found) / sum(p.share**2 for p in found)
+        values[resource] = round(min(1.0, max(0.0, slope)), 4)
     return Vector(**values)
 
 
