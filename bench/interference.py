@@ -48,7 +48,7 @@ def predicted(known: Profiles, row: dict[str, Any]) -> list[float]:
 
 def from_probes(known: Profiles, row: dict[str, Any]) -> list[float]:
     """Another prediction, from the raw probes: what a neighbour takes goes with its throughput at its share and
-    batch, and a model's sensitivity is that of the nearest probe. Printed beside the planner's to see which is nearer."""
+    batch, and a model's sensitivity is that of the nearest probe."""
     shares = [groups / row["of"] for groups in row["groups"]]
     values = []
     for me, other in ((0, 1), (1, 0)):
