@@ -138,6 +138,27 @@ def test_a_request_that_kills_executors_is_refused_and_the_next_one_served(repos
         assert ask(server, "sleepy", 0.0)[0] == 200
 
 
+def test_an_executor_that_hangs_is_replaced(repository, tmp_path):
+    with serving(repository, tmp_path / "log", "--hang", "0.7") as server:
+        status, body, _ = ask(server, "sleepy", 25.0)
+        assert status == 500
+        assert "died 2 times" in body["error"]
+        assert ask(server, "sleepy", 0.0)[0] == 200
+
+
+def test_a_changed_model_is_loaded_anew(repository, tmp_path):
+    write_model(repository, "plain", f"slo: 20s\n{ONE}", "def infer(inputs): return {'Y': inputs['X'] + 1}\n")
+    with serving(repository, tmp_path / "log") as server:
+        assert ask(server, "plain", 1.0)[1]["outputs"][0]["data"] == [2.0]
+        (repository / "plain" / "1" / "model.py").write_text("def infer(inputs): return {'Y': inputs['X'] + 2}\n")
+        host, _, port = server.http.rpartition(":")
+        connection = http.client.HTTPConnection(host, int(port), timeout=20)
+        connection.request("POST", "/v2/repository/models/plain/load")
+        assert connection.getresponse().status == 200
+        connection.close()
+        assert ask(server, "plain", 1.0)[1]["outputs"][0]["data"] == [3.0]
+
+
 def test_every_request_of_an_overload_has_an_answer(tmp_path):
     write_model(tmp_path / "models", "busy", BUSY)
     with serving(tmp_path / "models", tmp_path / "log") as server:

@@ -74,6 +74,7 @@ def _write_example(context: click.Context, _parameter: click.Parameter, folder: 
 @click.option("--drop/--no-drop", default=True, show_default=True, help="Refuse requests that would be answered late.")
 @click.option("--shared-memory/--no-shared-memory", default=True, help="Let clients register shared memory regions.")
 @click.option("--drain", type=float, default=10.0, show_default=True, metavar="S", help="Time for requests at the end.")
+@click.option("--hang", type=float, default=120.0, show_default=True, metavar="S", help="Limit of one batch.")
 @click.option(
     "--example", type=click.Path(path_type=Path), is_eager=True, expose_value=False, callback=_write_example,
     metavar="DIR", help="Write a repository of two models into DIR and stop.",
@@ -88,6 +89,7 @@ def command(
     http_port: int | str,
     grpc_port: int | str,
     drain: float,
+    hang: float,
     **given: Any,
 ) -> int:
     """Serve the models of REPOSITORY over the Open Inference Protocol v2: HTTP and gRPC.
@@ -115,6 +117,7 @@ def command(
         http_port=None if http_port == "none" else int(http_port),
         grpc_port=None if grpc_port == "none" else int(grpc_port),
         drain_s=drain,
+        hang_s=hang,
         **given,
     )
     import uvloop

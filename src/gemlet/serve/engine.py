@@ -150,6 +150,15 @@ class Engine:
         self._dispatcher.expire(self._clock())
         self._tell_dropped()
 
+    def stuck(self, limit_ms: float) -> set[Executor]:
+        """Executors that have been at one batch for longer than that."""
+        began = self._clock() - limit_ms
+        return {
+            route.executor
+            for let, route in self._routes.items()
+            if route.executor is not None and let.running is not None and let.running.started < began
+        }
+
     def abandon(self, words: str) -> None:
         """Refuses all that still waits."""
         for drop in self._dispatcher.abandon(words):

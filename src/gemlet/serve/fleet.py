@@ -67,16 +67,16 @@ class Fleet:
         async with self._applying:
             names: dict[int, list[str]] = {}
             wanted: dict[int, dict[str, ModelSpec]] = {}
-            jobs = []
+            specs: dict[int, list[LetSpec]] = {}
             old = {gpu.index: gpu for gpu in self._plan.gpus}
             for device in self.all_devices:
                 gpu = next((gpu for gpu in plan.gpus if gpu.index == device.index), None)
                 lets = gpu.lets if gpu is not None else ()
                 names[device.index] = self._named(device.index, old.get(device.index), lets)
                 wanted[device.index] = self._models(lets)
-                specs = [self._spec(name, let) for name, let in zip(names[device.index], lets, strict=True)]
-                jobs.append(device.prepare(wanted[device.index], specs))
-            await asyncio.gather(*jobs)
+                named = zip(names[device.index], lets, strict=True)
+                specs[device.index] = [self._spec(name, let) for name, let in named]
+            await self._prepare(wanted, specs)
             for device in self.all_devices:
                 for name, memory in device.memory.items():
                     if name in self._engine.models:
@@ -87,6 +87,23 @@ class Fleet:
             await self._engine.settled()
             for device in self.all_devices:
                 await device.retire(frozenset(wanted[device.index]))
+
+    async def _prepare(
+        self, wanted: Mapping[int, Mapping[str, ModelSpec]], specs: Mapping[int, Sequence[LetSpec]]
+    ) -> None:
+        """All devices at once. If one cannot, the others get back what they had. Raises GemletError."""
+        before = {device.index: (dict(device.models), device.lets) for device in self.all_devices}
+        outcomes = await asyncio.gather(
+            *(device.prepare(wanted[device.index], specs[device.index]) for device in self.all_devices),
+            return_exceptions=True,
+        )
+        failure = next((outcome for outcome in outcomes if outcome is not None), None)
+        if failure is None:
+            return
+        for device, outcome in zip(self.all_devices, outcomes, strict=True):
+            if outcome is None:
+                await device.prepare(*before[device.index])
+        raise failure
 
     async def close(self, patience_s: float = STOP_SECONDS) -> None:
         """Ends all executors; what still runs has so many seconds."""

@@ -40,13 +40,17 @@ logger = logging.getLogger(__name__)
 
 EXPIRE_S = 0.005  # between looks for requests that waited past their deadline
 SLOW_CHECK_S = 5.0
+HANG_CHECK_S = 0.5
 WATCH_S = 1.0
 FLUSH_S = 2.0  # for the last answers on their way out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How to serve. Ports: 0 = any, None = not at all. ``drain_s``: seconds that requests have to end at SIGTERM."""
+    """How to serve. Ports: 0 = any, None = not at all. ``drain_s``: seconds that requests have to end at SIGTERM.
+
+    hang_s: an executor that is at one batch for so long is killed and started again.
+    """
 
     repository: Path
     host: str = "127.0.0.1"
@@ -62,6 +66,7 @@ class Options:
     drop: bool = True
     shared_memory: bool = True
     drain_s: float = 10.0
+    hang_s: float = 120.0
     arena_bytes: int = ARENA_BYTES
 
 
@@ -179,6 +184,7 @@ class Server:
         keep(_every(EXPIRE_S, self.engine.expire), "deadlines")
         if http is not None:
             keep(_every(SLOW_CHECK_S, http.close_slow), "slow connections")
+        keep(_every(HANG_CHECK_S, self._kill_stuck), "executors that hang")
         if self._options.watch:
             keep(self._watch(), "repository")
         self._control(keep, ends)
@@ -209,7 +215,8 @@ class Server:
             async with asyncio.timeout(FLUSH_S):
                 if grpc is not None:
                     await grpc.close()
-                while http is not None and http.connections:  # noqa: ASYNC110
+                while http is not None and http.connections:
+                    http.close_idle()
                     await asyncio.sleep(EXPIRE_S)
         except TimeoutError:
             logger.warning("some clients do not read their answers")
@@ -232,6 +239,11 @@ class Server:
         self.engine.suspend(executor)
         if self._controller is not None:
             self._controller.look()
+
+    def _kill_stuck(self) -> None:
+        for executor in self.engine.stuck(1000 * self._options.hang_s):
+            logger.error("%s is killed: at one batch for more than %g s", executor.name, self._options.hang_s)
+            executor.kill()
 
     async def _listen_http(self) -> tuple[HttpServer | None, int | None]:
         if self._options.http_port is None:

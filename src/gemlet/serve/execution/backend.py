@@ -48,7 +48,8 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     directory: of the model, absolute; the version's files are in ``directory/version``. max_batch: rows of a batch; 0 =
     shapes have no batch dimension, and requests are run one by one. sm: the share of a device's SMs that the operator
-    asks for, in (0, 1]; None leaves it to the planner. priority: 1 is the first served.
+    asks for, in (0, 1]; None leaves it to the planner. priority: 1 is the first served. revision: changes whenever a
+    file of the model does.
     """
 
     name: str
@@ -64,6 +65,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     parameters: dict[str, str] = msgspec.field(default_factory=dict)
     version: int = 1
     versions: tuple[int, ...] = (1,)
+    revision: str = ""
 
 
 class LetSpec(msgspec.Struct, frozen=True, kw_only=True):

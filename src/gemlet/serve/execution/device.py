@@ -79,7 +79,6 @@ class Device:
         A device whose executor is being started again gets this when it is back.
         """
         async with self._lock:
-            self._forget_changed(models)
             if self.backend in PER_LET:
                 await self._processes(models, lets)
                 return
@@ -114,14 +113,9 @@ class Device:
             watcher.cancel()
         await asyncio.gather(*(executor.close(patience_s) for executor in self._executors.values()))
 
-    def _forget_changed(self, models: Mapping[str, ModelSpec]) -> None:
-        for name, spec in models.items():
-            if name in self.models and self.models[name] != spec:
-                del self.models[name]
-
     async def _load(self, executor: Executor, models: Mapping[str, ModelSpec], *, again: bool = False) -> None:
         for name, spec in models.items():
-            if again or name not in self.models:
+            if again or self.models.get(name) != spec:
                 self.memory[name] = await executor.load(spec)
                 self.models[name] = spec
 

@@ -66,7 +66,9 @@ def _torch(model: ModelSpec) -> ModuleType:
     try:
         return importlib.import_module("torch")
     except ModuleNotFoundError:
-        raise ModelError(f"{model.name} needs torch, which is not installed", hint="pip install torch") from None
+        raise ModelError(
+            f"{model.name} needs torch, which is not installed", hint="pip install 'gemlet[torch]'"
+        ) from None
 
 
 def _torchscript(model: ModelSpec) -> Runner:

@@ -204,6 +204,7 @@ def main() -> int:
     arguments = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group; the server says when this ends
         signal.signal(number, signal.SIG_IGN)
+    sys.dont_write_bytecode = True  # a model.py that is edited twice in a second must not be taken for the first
     channel = Channel(socket.socket(fileno=arguments.fd))
     logging.getLogger("gemlet").addHandler(LogSender(channel))
     logging.getLogger("gemlet").setLevel(logging.INFO)

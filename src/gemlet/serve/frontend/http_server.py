@@ -362,10 +362,13 @@ class HttpServer:
                 connection.close()
 
     def drain(self) -> None:
-        """No new connections; those that are idle end now, the others after their answers."""
+        """No new connections; the next answer of each is its last. Idle ones stay, lest a request meet a closed door."""
         self.draining = True
         for server in self._servers:
             server.close()
+
+    def close_idle(self) -> None:
+        """Ends the connections to which no answer is due."""
         for connection in list(self.connections):
             if connection.idle:
                 connection.close()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from zlib import crc32
+
+import msgspec
 
 from gemlet.errors import ConfigError
 from gemlet.serve.execution.backend import ModelError
@@ -46,7 +49,8 @@ def look(folder: Path) -> Entry:
     """One model directory."""
     stamp = _stamp(folder)
     try:
-        return Entry(folder.name, read_model(folder), None, stamp)
+        spec = msgspec.structs.replace(read_model(folder), revision=f"{crc32(repr(stamp).encode()):08x}")
+        return Entry(folder.name, spec, None, stamp)
     except ConfigError as error:
         return Entry(folder.name, None, error, stamp)
 

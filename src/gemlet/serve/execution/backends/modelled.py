@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 def profile_name(model: ModelSpec) -> str:
     """The profile that stands for a model."""
-    return model.parameters.get("profile", model.name)
+    built = model.parameters.get("model") if model.platform == "builtin" else None
+    return model.parameters.get("profile") or built or model.name
 
 
 class ModelledBackend:
