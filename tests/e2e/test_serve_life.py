@@ -92,6 +92,36 @@ def test_a_request_that_runs_is_answered_before_the_end(repository, tmp_path):
         assert server.process.wait(20) == 0
 
 
+def test_clients_that_go_on_asking_all_get_their_answers_at_the_end(repository, tmp_path):
+    write_model(repository, "echo", "platform: noop\nmax_batch: 4\nslo: 20s\n" + ONE)
+    body = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 1], "data": [1.0]}]})
+    last, started = [], threading.Barrier(5)
+
+    def go_on(server):
+        host, _, port = server.http.rpartition(":")
+        connection = http.client.HTTPConnection(host, int(port), timeout=20)
+        for number in range(1_000_000):
+            connection.request("POST", "/v2/models/echo/infer", body)
+            response = connection.getresponse()
+            response.read()
+            if number == 0:
+                started.wait(20)
+            if response.headers["Connection"] == "close":
+                last.append(response.status)
+                connection.close()
+                return
+
+    with serving(repository, tmp_path / "log") as server, ThreadPoolExecutor(4) as pool:
+        clients = [pool.submit(go_on, server) for _ in range(4)]
+        started.wait(20)
+        server.process.send_signal(signal.SIGTERM)
+        for client in clients:
+            client.result()
+        assert server.process.wait(20) == 0
+    assert len(last) == 4
+    assert set(last) <= {200, 503}
+
+
 def test_what_takes_longer_than_the_drain_is_refused_with_words(repository, tmp_path):
     with serving(repository, tmp_path / "log", "--drain", "0.3") as server, ThreadPoolExecutor(4) as pool:
         requests = [pool.submit(ask, server, "sleepy", 20.0) for _ in range(3)]
@@ -248,6 +278,31 @@ def test_the_log_can_be_followed(repository, tmp_path):
         response.read()
         connection.close()
         assert server.process.wait(20) == 0
+
+
+def test_a_plan_from_a_file_and_shares_from_the_configuration(tmp_path):
+    folder = tmp_path / "models"
+    write_model(folder, "resnet50", "platform: modelled\nmax_batch: 32\nslo: 25ms\n" + ONE)
+    demands = tmp_path / "demands.toml"
+    demands.write_text('[[model]]\nname = "resnet50"\nslo = "25ms"\nrate = 300\n')
+    plan = tmp_path / "plan.json"
+    command = [*COMMAND[:-1], "plan", str(demands), "-o", "json"]
+    plan.write_text(subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout)
+    for options in (["--plan", str(plan)], ["--demand", str(demands)]):
+        with serving(folder, tmp_path / "log", "--executor", "modelled", "--no-replan", *options) as server:
+            told = json.loads(get(server, "/v2/plan")[1])
+            assert told["policy"] == "nway+type"
+            assert told["demands"][0]["rate"] == 300
+            assert ask(server, "resnet50", 1.0, {"timeout": 0})[0] in {200, 504}
+    write_model(folder, "resnet50", "platform: modelled\nmax_batch: 32\nsm: 30%\n" + ONE)
+    with serving(folder, tmp_path / "log") as server:
+        (let,) = json.loads(get(server, "/v2/plan")[1])["gpus"][0]["lets"]
+        assert let["sm"] == 0.3
+    write_model(folder, "other", "platform: noop\n" + ONE)
+    write_model(folder, "bert", "platform: modelled\n" + ONE)
+    code, words = failing(str(folder), "--plan", str(plan), "--http-port", "0", "--grpc-port", "none")
+    assert code == 2
+    assert "has no place for bert" in words
 
 
 def failing(*arguments):

@@ -80,7 +80,7 @@ def _write_example(context: click.Context, _parameter: click.Parameter, folder: 
     metavar="DIR", help="Write a repository of two models into DIR and stop.",
 )  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, help="Log more.")
-@options.output("table", "json")
+@options.output("words", "json")
 def command(
     repository: Path,
     *,

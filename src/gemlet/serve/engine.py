@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 MAX_TRIES = 2  # of a call whose executor died under it
 MAX_WAITING = 20_000  # calls of one model in its queue
 MAX_WAITING_BYTES = 1 << 30  # of all inputs that wait
+BEHIND = 1_000_000  # added to the priority of models of class throughput: they go after all others of their gpu-let
 EMPTY = Plan(policy="none", device="", origin="", gpus=(), demands=())
 HERE = -1  # the index of the GPU that stands for this process
 
@@ -99,12 +100,14 @@ class Engine:
             call.answer(refusal)
             return
         self._arrived[spec.name] = self._arrived.get(spec.name, 0) + 1
-        slo = spec.slo_ms
+        slo, patient, priority = spec.slo_ms, False, call.priority or spec.priority
+        if spec.klass == "throughput":
+            patient, priority = not call.timeout_ms, priority + BEHIND
         if 0 < call.timeout_ms < slo:
             slo = call.timeout_ms
         self.waiting_bytes += call.nbytes
         self.in_flight += 1
-        self._enqueue(Request(spec.name, call.arrived, call.arrived + slo, call, rows, call.priority or spec.priority))
+        self._enqueue(Request(spec.name, call.arrived, call.arrived + slo, call, rows, priority, patient))
 
     def adopt(self, plan: Plan, routes: Callable[[LetState], Route]) -> None:
         """Serves by this plan from now on. ``routes``: where each of its gpu-lets is."""

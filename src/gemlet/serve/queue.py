@@ -30,7 +30,10 @@ SLACK_MS = 1e-9
 
 @dataclass(slots=True)
 class Request:
-    """One request; times in milliseconds of the caller's clock. ``payload`` is the caller's own."""
+    """One request; times in milliseconds of the caller's clock. ``payload`` is the caller's own.
+
+    patient: it is served late rather than dropped.
+    """
 
     model: str
     arrived: float
@@ -38,6 +41,7 @@ class Request:
     payload: Any = None
     rows: int = 1
     priority: int = 0
+    patient: bool = False
 
 
 @dataclass(slots=True)
@@ -224,7 +228,7 @@ class Dispatcher:
         """The next batch of this model here, or None if all that waits is too late."""
         queue = self.queues[place.model]
         rows = queue.fitting(place.batch)
-        while self._drop and queue:
+        while self._drop and queue and not queue.head.patient:
             expected = self._expect(place, rows)
             if queue.head.deadline + SLACK_MS >= now + expected:
                 break
@@ -242,6 +246,8 @@ class Dispatcher:
         """A larger batch than planned, as far as the head can bear it: how a burst is caught up with."""
         queue = self.queues[place.model]
         low, high = rows, max(rows, min(queue.rows, self._max_batch(place.model)))
+        if queue.head.patient:
+            return queue.fitting(high)
         while low < high:
             middle = (low + high + 1) // 2
             if now + self._expect(place, middle) <= queue.head.deadline:

@@ -8,6 +8,7 @@ import gc
 import importlib
 import importlib.util
 import logging
+import resource
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -170,6 +171,7 @@ class Server:
         def keep(work: Coroutine[Any, Any, None], name: str) -> None:
             background.append(tasks.create_task(work, name=name))
 
+        _allow_connections()
         self.logs.attach(asyncio.get_running_loop())
         asyncio.get_running_loop().set_exception_handler(_log_failure)
         self._catalog.read()
@@ -386,6 +388,12 @@ async def _every(seconds: float, act: Callable[[], None]) -> None:
     while True:
         await asyncio.sleep(seconds)
         act()
+
+
+def _allow_connections() -> None:
+    """A connection is an open file: as many as the machine's administrator allows, not the usual 1024."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _log_failure(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
+from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ class Waiting:
     def __init__(self) -> None:
         self._requests: deque[Request] = deque()
         self.rows = 0
+        self._first_due = inf  # no deadline of a request that is not patient is earlier
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -36,6 +38,8 @@ class Waiting:
     def add(self, request: Request) -> None:
         queue = self._requests
         self.rows += request.rows
+        if request.deadline < self._first_due and not request.patient:
+            self._first_due = request.deadline
         if not queue or _urgency(queue[-1]) <= _urgency(request):
             queue.append(request)
         else:
@@ -75,11 +79,15 @@ class Waiting:
         return out
 
     def late(self, now: float) -> Iterable[Request]:
-        """Takes out those whose deadline has passed. Looks at more than the head only if priorities differ."""
+        """Takes out those whose deadline has passed. Looks at more than the head only where it must."""
         queue = self._requests
-        if queue and queue[0].priority != queue[-1].priority:
-            return self.remove(lambda request: request.deadline < now)
+        if queue and (queue[0].priority != queue[-1].priority or queue[0].patient):
+            if now <= self._first_due:
+                return ()
+            out = self.remove(lambda request: request.deadline < now and not request.patient)
+            self._first_due = min((request.deadline for request in self if not request.patient), default=inf)
+            return out
         out = []
-        while self._requests and self.head.deadline < now:
+        while self._requests and self.head.deadline < now and not self.head.patient:
             out.append(self.pop())
         return out

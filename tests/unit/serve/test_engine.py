@@ -264,6 +264,20 @@ async def test_what_cannot_be_in_time_is_dropped_early_and_tried_again_later():
 
 
 @scenario
+async def test_a_throughput_model_is_late_unless_a_request_has_its_own_deadline():
+    bench = Bench(model(platform="python", slo_ms=10.0, klass="throughput"))
+    bench.send(1.0)
+    bench.send(2.0)
+    bench.send(3.0, timeout_ms=5.0)
+    bench.now = 500.0
+    bench.engine.expire()
+    assert bench.answers[2].reason == "deadline"
+    await bench.executor.answer()
+    await bench.executor.answer()
+    assert bench.answers[:2] == [[2.0], [4.0]]
+
+
+@scenario
 async def test_without_drops_late_is_better_than_never():
     bench = Bench(drop=False)
     bench.send(1.0)

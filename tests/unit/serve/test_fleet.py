@@ -111,7 +111,7 @@ def test_when_one_device_cannot_all_stay_as_they_were():
 
 def test_devices_that_are_dead_are_not_counted():
     async def run():
-        fleet, _, (first, second) = fleet_of(2)
+        fleet, _, (first, _) = fleet_of(2)
         assert [device.index for device in fleet.devices()] == [0, 1]
         first.alive = False
         assert [device.index for device in fleet.devices()] == [1]

@@ -362,7 +362,7 @@ class HttpServer:
                 connection.close()
 
     def drain(self) -> None:
-        """No new connections; the next answer of each is its last. Idle ones stay, lest a request meet a closed door."""
+        """No new connections; the next answer of each is its last. Idle ones stay, so that no request is cut off."""
         self.draining = True
         for server in self._servers:
             server.close()

@@ -101,6 +101,6 @@ def _data(each: Any, raw: Iterator[bytes], regions: Regions) -> tensors.Buffer:
     if each.datatype == "BYTES":
         return tensors.pack(elements)
     try:
-        return np.array(elements, dtype=tensors.ELEMENTS[each.datatype][1]).tobytes()
+        return np.array(list(elements), dtype=tensors.ELEMENTS[each.datatype][1]).tobytes()  # a list: numpy checks it
     except (ValueError, OverflowError) as error:
         raise Refusal("invalid", f"input {each.name!r}: {error}") from None
