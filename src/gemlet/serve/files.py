@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -62,4 +63,15 @@ def write_text(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
+        raise ConfigError(f"cannot be written: {error.strerror}", path=str(path)) from None
+
+
+def replace_text(path: Path, text: str) -> None:
+    """As write_text, but whoever reads meanwhile sees the old file or the new one, whole."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    write_text(beside, text)
+    try:
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
         raise ConfigError(f"cannot be written: {error.strerror}", path=str(path)) from None

@@ -61,6 +61,20 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     versions: dict[str, str] = msgspec.field(default_factory=dict)
 
 
+class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A model beside a stressor, both on SMs of their own and both without a pause: what the vectors are made from.
+
+    share, batch: of the model; the stressor has the rest of the device. slower: the model's time beside the stressor
+    over its time alone; pressed: the same of the stressor.
+    """
+
+    resource: str
+    share: float
+    batch: int
+    slower: float
+    pressed: float
+
+
 class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """One model on that device; units as in the module's docstring."""
 
@@ -70,6 +84,7 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     variation: float = 0.0
     sensitivity: Vector = Vector()
     pressure: Vector = Vector()
+    probes: tuple[Probe, ...] = ()
 
     @cached_property
     def surface(self) -> Surface:
@@ -77,13 +92,17 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Profiles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All models of one device."""
+    """All models of one device.
+
+    stressors: how much slower a stressor gets beside another of its kind, each on half of the device, as a factor.
+    """
 
     origin: Origin
     device: Device
     models: dict[str, ModelProfile]
     schema: int = SCHEMA
     note: str = ""
+    stressors: dict[str, float] = msgspec.field(default_factory=dict)
 
     @property
     def measured(self) -> bool:
@@ -132,5 +151,15 @@ def _check_model(name: str, model: ModelProfile) -> str | None:
 
 
 def render(profiles: Profiles) -> str:
-    """JSON that parse() reads back."""
-    return msgspec.json.format(msgspec.json.encode(profiles), indent=1).decode() + "\n"
+    """JSON that parse() reads back; a line for each field of a model."""
+    table: dict[str, Any] = msgspec.to_builtins(profiles)
+    models = ",\n".join(
+        f"  {_json(name)}: {{\n" + ",\n".join(f'   "{key}": {_json(value)}' for key, value in fields.items()) + "\n  }"
+        for name, fields in table.pop("models").items()
+    )
+    head = "".join(f' "{key}": {_json(value)},\n' for key, value in table.items())
+    return f'{{\n{head} "models": {{\n{models}\n }}\n}}\n'
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.format(msgspec.json.encode(value), indent=-1).decode()

@@ -10,7 +10,9 @@ from zlib import crc32
 import msgspec
 
 from gemlet.errors import ConfigError
+from gemlet.serve.execution.backend import ModelError
 from gemlet.serve.files import read_text
+from gemlet.serve.models import catalogue
 from gemlet.serve.repository import config, native_config, triton_config
 
 if TYPE_CHECKING:
@@ -73,7 +75,9 @@ def read_model(folder: Path) -> ModelSpec:
         text = read_text(ours)
         said = config.merged(said, native_config.parse(text, ours))
     try:
-        return config.specification(said, folder, _versions(folder, said))
+        return catalogue.completed(config.specification(said, folder, _versions(folder, said)))
+    except ModelError as error:
+        raise ConfigError(error.message, path=str(ours if ours.exists() else theirs), hint=error.hint) from None
     except config.FieldError as error:
         raise (native_config.located(error, text, ours) if text else config.problem(error, theirs)) from None
 

@@ -1,0 +1,123 @@
+"""``gemlet profile``: measures models, for planning."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gemlet.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gemlet.serve.execution.backend import ModelSpec
+    from gemlet.serve.profiles import Profiles
+    from gemlet.serve.profiling.session import Rig, Subject
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command("profile")
+@click.argument("models", nargs=-1, metavar="[MODELS...]")
+@click.option("-o", "--output", type=_FILE, help="Profile file; one that is there is continued.")
+@click.option("--device", type=int, default=0, show_default=True, help="Index of the GPU.")
+@click.option("--budget", type=float, default=600.0, show_default=True, metavar="SECONDS", help="Stop after so long.")
+@click.option("--quick", is_flag=True, help="Two sizes and two batches a model.")
+@click.option("--fresh", is_flag=True, help="Measure all anew, whatever FILE holds.")
+@click.option("--modelled", is_flag=True, help="Compute instead of measuring; needs no GPU, and the file says so.")
+@click.option("--list", "listing", is_flag=True, help="List the built-in models and stop.")
+def command(
+    models: tuple[str, ...],
+    *,
+    output: Path | None,
+    device: int,
+    budget: float,
+    quick: bool,
+    fresh: bool,
+    modelled: bool,
+    listing: bool,
+) -> int:
+    """Measure MODELS on a GPU: latency by share of the SMs and batch, memory, and who disturbs whom.
+
+    MODELS are built-in models or directories that are model repositories; default: every built-in architecture.
+    Nobody else should use the GPU meanwhile. Exits with 1 if something could not be measured.
+
+    \b
+    gemlet profile -o h200.json
+    gemlet profile resnet50 bert --budget 60 -o two.json
+    gemlet profile models/ -o mine.json
+    gemlet profile --modelled -o modelled.json
+    """
+    from gemlet.serve import files, profiles
+
+    if listing:
+        _print_list()
+        return 0
+    if modelled:
+        made = _modelled(models)
+        click.echo(f"gemlet: {made.note}", err=True)
+        if output is None:
+            click.echo(profiles.render(made), nl=False)
+        else:
+            files.write_text(output, profiles.render(made))
+        return 0
+    if output is None:
+        raise UsageError("where to?", hint="-o FILE; the file grows while it is measured")
+    from gemlet.serve.profiling import session
+    from gemlet.serve.profiling.progress import Bar
+    from gemlet.serve.profiling.subjects import subjects
+
+    wanted, spec_of = subjects(models)
+    old = files.load_profiles(output) if output.exists() and not fresh else None
+    rig = _rig(device, spec_of)
+    begin = time.monotonic()
+    with Bar() as bar:
+        found, left = session.run(
+            rig, wanted, old,
+            write=lambda now: files.replace_text(output, profiles.render(now)),
+            clock=time.monotonic, budget=budget, reporter=bar, quick=quick,
+        )  # fmt: skip
+    seconds = time.monotonic() - begin
+    click.echo(f"gemlet: {len(found.models)} models on {found.device.name} in {output}, {seconds:.0f} s", err=True)
+    for missing in left:
+        click.echo(f"gemlet: {missing.model}: {missing.why}", err=True)
+    if left:
+        click.echo(f"gemlet: the same command continues {output}", err=True)
+    return 1 if left else 0
+
+
+def _rig(device: int, spec_of: Callable[[Subject], ModelSpec]) -> Rig:
+    try:
+        from gemlet.serve.profiling.gpu import GpuRig
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        hint = "pip install 'gemlet[torch]'; gemlet profile --modelled needs neither torch nor a GPU"
+        raise UsageError("measuring needs torch, which is not installed", hint=hint) from None
+    from gemlet.devices import nvml
+
+    with nvml.session() as session:
+        driver = session.driver_version() or ""
+    return GpuRig(device, driver, spec_of)
+
+
+def _modelled(models: tuple[str, ...]) -> Profiles:
+    from msgspec.structs import replace
+
+    from gemlet.serve import modelled
+
+    every = modelled.h200()
+    if unknown := [name for name in models if name not in every.models]:
+        hint = f"known: {', '.join(every.models)}"
+        raise UsageError(f"there is no modelled profile of {', '.join(unknown)}", hint=hint)
+    return replace(every, models={name: every.models[name] for name in models or every.models})
+
+
+def _print_list() -> None:
+    from gemlet.monitor.tables import table
+    from gemlet.serve.models.catalogue import CATALOGUE
+
+    click.echo("\n".join(table(("model", "what it is"), [(name, entry.about) for name, entry in CATALOGUE.items()])))

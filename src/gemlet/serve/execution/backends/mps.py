@@ -1,0 +1,60 @@
+"""One process for each gpu-let, a client of MPS: CUDA_MPS_ACTIVE_THREAD_PERCENTAGE, set before it starts, is its share.
+
+MPS takes the percentage when the process first uses the device, so another share means another process. Percentages
+of several gpu-lets may sum to more than 100: MPS lets them overlap.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import TYPE_CHECKING
+
+import torch
+
+from gemlet.errors import DeviceError
+from gemlet.serve.execution.backends.torch_lets import Seat, TorchLets
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gemlet.serve.execution.backend import BackendOptions, LetSpec
+
+MPS_ENABLED = 133  # CU_DEVICE_ATTRIBUTE_MPS_ENABLED
+PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+
+
+class MpsBackend(TorchLets):
+    """The only gpu-let of its process."""
+
+    name = "mps"
+
+    def __init__(self, options: BackendOptions) -> None:
+        given = os.environ.get(PERCENTAGE)
+        if given is None:
+            hint = "it is set for the executor before it starts; gemlet mps starts MPS"
+            raise DeviceError(f"{PERCENTAGE} is not set", hint=hint)
+        super().__init__(options)
+        self._stream = torch.cuda.Stream()  # and a context, so that the driver can tell
+        if not _under_mps(options.device):
+            raise DeviceError(
+                "this process is no client of MPS, so a share would have no effect", hint="gemlet mps start"
+            )
+        self.percentage = float(given)
+        sms = torch.cuda.get_device_properties(options.device).multi_processor_count
+        self.note = f"{self.percentage:g} % of the SMs by MPS; torch sees {sms}"
+
+    def seats_for(self, lets: Sequence[LetSpec]) -> dict[str, Seat]:
+        if len(lets) > 1:
+            raise DeviceError(f"{len(lets)} gpu-lets for one process of MPS; it has one")
+        return {let.name: self.seat("only", self._stream) for let in lets}
+
+
+def _under_mps(device: int) -> bool:
+    driver = ctypes.CDLL("libcuda.so.1")
+    enabled = ctypes.c_int()
+    return driver.cuDeviceGetAttribute(ctypes.byref(enabled), MPS_ENABLED, device) == 0 and enabled.value == 1
+
+
+def create(options: BackendOptions) -> MpsBackend:
+    return MpsBackend(options)

@@ -1,0 +1,32 @@
+"""One process for a device, a stream for each gpu-let, all SMs for everybody: what partitions compete with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from gemlet.serve.execution.backends.torch_lets import Seat, TorchLets
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gemlet.serve.execution.backend import BackendOptions, LetSpec
+
+
+class StreamsBackend(TorchLets):
+    """Shares have no effect: whoever submits first has the SMs first."""
+
+    name = "streams"
+    note = "all gpu-lets share all SMs; shares have no effect"
+
+    def seats_for(self, lets: Sequence[LetSpec]) -> dict[str, Seat]:
+        return {let.name: self.seat(let.name, self._stream(let.name)) for let in lets}
+
+    def _stream(self, let: str) -> torch.cuda.Stream:
+        there = self._seats.get(let)
+        return there.stream if there else torch.cuda.Stream()
+
+
+def create(options: BackendOptions) -> StreamsBackend:
+    return StreamsBackend(options)

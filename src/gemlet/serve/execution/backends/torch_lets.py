@@ -1,0 +1,154 @@
+"""What the GPU backends share: gpu-lets as streams with CUDA graphs of their models.
+
+A *seat* is a stream and what is captured on it. A partition gives each gpu-let a seat; a seat that was used before
+still has its graphs, so going back to it costs nothing. partition() prepares what is missing while the old gpu-lets
+go on, then replaces one dictionary: that is the switch. Weights are there once, whatever the number of gpu-lets.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import torch
+
+from gemlet.errors import DeviceError
+from gemlet.serve.execution import torch_models
+from gemlet.serve.execution.backend import LetGone, ModelError
+from gemlet.serve.execution.graphed import Graphed
+from gemlet.serve.execution.ladder import ladder
+from gemlet.serve.models.catalogue import completed
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Mapping, Sequence
+
+    import numpy as np
+
+    from gemlet.serve.execution.backend import BackendOptions, LetSpec, ModelSpec
+    from gemlet.serve.execution.torch_models import Loaded
+
+logger = logging.getLogger(__name__)
+SPARE = 0.1  # of the device's memory: below it, graphs that no gpu-let uses are dropped
+# Hardware queues of a process. With the default of 8, streams share them, and one gpu-let's launch waits for another's.
+CONNECTIONS = "32"
+
+
+class Seat:
+    """A stream, and the models that are captured on it. ``lock``: an old and a new gpu-let may both have it."""
+
+    def __init__(self, key: Hashable, stream: torch.cuda.Stream) -> None:
+        self.key, self.stream = key, stream
+        self.models: dict[str, Graphed] = {}
+        self.lock = threading.Lock()
+        self.used = 0.0
+
+
+class TorchLets:
+    """A Backend but for where its seats come from: `seats_for` of a subclass."""
+
+    name = "torch"
+    note = ""
+
+    def __init__(self, options: BackendOptions) -> None:
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", CONNECTIONS)
+        if not torch.cuda.is_available():
+            raise DeviceError("torch sees no GPU here", hint="--executor cpu and --executor modelled need none")
+        torch.cuda.set_device(options.device)
+        torch.set_num_threads(1)  # each gpu-let has a thread already
+        self.device = options.device
+        self.prepared_ms = self.switched_ms = 0.0  # of the last partition
+        self._models: dict[str, tuple[ModelSpec, Loaded]] = {}
+        self._seats: dict[Hashable, Seat] = {}
+        self._lets: dict[str, Seat] = {}
+        self._eager: set[str] = set()
+
+    def seats_for(self, lets: Sequence[LetSpec]) -> dict[str, Seat]:
+        """A seat for each gpu-let."""
+        raise NotImplementedError
+
+    def seat(self, key: Hashable, stream: torch.cuda.Stream) -> Seat:
+        return self._seats.setdefault(key, Seat(key, stream))
+
+    @property
+    def loaded(self) -> frozenset[str]:
+        """The models that are."""
+        return frozenset(self._models)
+
+    def load(self, model: ModelSpec) -> int:
+        model = completed(model)
+        torch.cuda.set_device(self.device)
+        before = torch.cuda.memory_allocated()
+        try:
+            loaded = torch_models.load(model)
+        except torch.cuda.OutOfMemoryError as error:
+            raise ModelError(f"{model.name}: its weights do not fit into the device's memory") from error
+        torch.cuda.current_stream().synchronize()
+        self._models[model.name] = (model, loaded)
+        return int(torch.cuda.memory_allocated() - before)
+
+    def unload(self, model: str) -> None:
+        self._models.pop(model, None)
+        for seat in self._seats.values():
+            with seat.lock:
+                seat.models.pop(model, None)
+
+    def partition(self, lets: Sequence[LetSpec]) -> None:
+        torch.cuda.set_device(self.device)
+        begin = time.perf_counter()
+        seats = self.seats_for(lets)
+        for let in lets:
+            for model, batch in let.models.items():
+                self._prepare(seats[let.name], model, batch)
+        switch = time.perf_counter()
+        self._lets = seats
+        end = time.perf_counter()
+        self.prepared_ms, self.switched_ms = 1000 * (switch - begin), 1000 * (end - switch)
+        logger.info(
+            "%d gpu-lets: prepared in %.1f ms, switched in %.3f ms", len(lets), self.prepared_ms, self.switched_ms
+        )
+        self._make_room()
+
+    def run(self, let: str, model: str, inputs: Mapping[str, np.ndarray], batch: int) -> Mapping[str, np.ndarray]:
+        seat = self._lets.get(let)
+        if seat is None:
+            raise LetGone(f"{let} is not there")
+        with seat.lock:
+            graphed = seat.models.get(model)
+            if graphed is None:
+                raise LetGone(f"{let} does not serve {model}")
+            return graphed.run(inputs, batch)
+
+    def close(self) -> None:
+        torch.cuda.synchronize()
+        self._lets = {}
+        self._seats.clear()
+        self._models.clear()
+
+    def _prepare(self, seat: Seat, model: str, batch: int) -> None:
+        if model not in self._models:
+            raise ModelError(f"{model} is not loaded")
+        seat.used = time.monotonic()
+        spec, loaded = self._models[model]
+        there = seat.models.get(model)
+        if there is not None and there.loaded is loaded and there.batches[-1] >= batch:
+            return  # else it is another version of the model, or its batches are too small
+        with seat.lock:  # nobody replays on this stream meanwhile
+            made = Graphed(spec, loaded, seat.stream, ladder(max(1, batch)))
+            seat.models[model] = made
+        if made.why_eager and model not in self._eager:
+            self._eager.add(model)
+            logger.warning("%s runs without CUDA graphs: %s", model, made.why_eager)
+
+    def _make_room(self) -> None:
+        """Drops graphs that nobody uses, those unused for longest first, while the device's memory is short."""
+        used = set(map(id, self._lets.values()))
+        idle = sorted((s for s in self._seats.values() if id(s) not in used and s.models), key=lambda s: s.used)
+        for seat in idle:
+            free, total = torch.cuda.mem_get_info()
+            if free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > SPARE * total:
+                return
+            with seat.lock:
+                seat.models.clear()

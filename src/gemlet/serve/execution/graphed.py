@@ -1,0 +1,194 @@
+"""A model on a stream, as CUDA graphs: one for each of a few batch sizes, replayed for any batch up to the next.
+
+What has to be known of CUDA graphs here:
+- A graph's kernels keep the green context of the stream that captured them, so each gpu-let captures its own.
+- Graphs of one stream never run at the same time, so they share one memory pool; the largest is captured first.
+- torch.cuda.graph() waits for the whole device and empties the cache, which would stall the neighbours. The calls of
+  CUDAGraph do not. capture_error_mode "thread_local" lets other threads allocate meanwhile.
+- What a library makes at its first call (handles, workspaces, chosen algorithms) must not be made in a capture, so the
+  model runs before it, on the same stream: torch keeps a workspace of cuBLAS for each thread's handle and stream.
+- A graph reads and writes fixed addresses: here the first rows of tensors of the largest batch.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from gemlet.serve.execution.backend import ModelError
+from gemlet.serve.execution.datatypes import TORCH
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from gemlet.serve.execution.backend import ModelSpec
+    from gemlet.serve.execution.torch_models import Loaded
+
+Pool = tuple[int, int]
+_CAPTURING = threading.Lock()  # of two captures at a time each would see the other's allocations
+
+
+class Graphed:
+    """One model on one stream. The methods block, and are for one thread at a time.
+
+    ``why_eager`` says why the model runs without graphs; None if it has them. Raises ModelError.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        loaded: Loaded,
+        stream: torch.cuda.Stream,
+        batches: Sequence[int],
+        *,
+        pool: Pool | None = None,
+    ) -> None:
+        self.spec, self.stream = spec, stream
+        self.batches = sorted(set(batches)) if spec.max_batch else [1]
+        self.loaded = loaded
+        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, tuple[torch.Tensor, ...]]] = {}
+        self._staging: dict[str, torch.Tensor] = {}  # pinned, so that the copy to the device needs no host
+        self._inputs: dict[str, torch.Tensor] = {}
+        self._host = (
+            threading.local()
+        )  # pinned, one for each output, by thread: an old gpu-let's reply may be on its way
+        self.why_eager = self._obstacle()
+        if self.why_eager is None:
+            self._reserve()
+            self._capture(pool)
+
+    def run(self, inputs: Mapping[str, np.ndarray], batch: int) -> Mapping[str, np.ndarray]:
+        """One batch from host to host. What comes back is valid until this thread's next call. Raises ModelError."""
+        with torch.inference_mode(), torch.cuda.stream(self.stream):
+            try:
+                if self.loaded.infer is not None:
+                    return self.loaded.infer(inputs)
+                results = self._eager(inputs) if self.why_eager else self._replay(inputs, batch)
+                return self._to_host(results)
+            except (RuntimeError, ValueError) as error:  # torch's, whatever went wrong; numpy's, of shapes
+                raise ModelError(f"{self.spec.name} failed: {str(error).splitlines()[0]}") from error
+
+    def again(self, batch: int) -> None:
+        """Submits one batch of what the inputs hold, without copies, and does not wait. Raises ModelError."""
+        with torch.inference_mode(), torch.cuda.stream(self.stream):
+            if self.why_eager is None:
+                self._graphs[self.size_for(batch)][0].replay()
+            elif self._inputs:
+                self._call([self._rows(each, batch) for each in self._inputs.values()])
+            else:
+                raise ModelError(f"{self.spec.name} cannot be run without copies: {self.why_eager}")
+
+    def repeated(self, batch: int, times: int) -> Callable[[], None]:
+        """A function that submits so many batches as one graph: the host need not keep up with short ones."""
+        if times < 2 or self.why_eager is not None:
+            return lambda: self.again(batch)
+        arguments = [self._rows(each, self.size_for(batch)) for each in self._inputs.values()]
+        graph = torch.cuda.CUDAGraph()
+        with torch.inference_mode(), torch.cuda.stream(self.stream), _CAPTURING:
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                for _ in range(times):
+                    self._call(arguments)
+            finally:
+                graph.capture_end()
+
+        def launch() -> None:
+            with torch.cuda.stream(self.stream):
+                graph.replay()
+
+        return launch
+
+    def size_for(self, batch: int) -> int:
+        """The smallest captured batch that holds this one. Raises ModelError if none does."""
+        if not self.spec.max_batch:
+            return 1
+        for size in self.batches:
+            if size >= batch:
+                return size
+        raise ModelError(f"{self.spec.name}: a batch of {batch}, but at most {self.batches[-1]} are planned here")
+
+    def _obstacle(self) -> str | None:
+        if self.loaded.module is None:
+            return "it is a function of arrays, not a torch module"
+        for tensor in (*self.spec.inputs, *self.spec.outputs):
+            if tensor.datatype not in TORCH:
+                raise ModelError(f"{self.spec.name}: tensor {tensor.name} is {tensor.datatype}: torch has no such type")
+        if any(-1 in tensor.shape for tensor in self.spec.inputs):
+            return "an input has a dimension of any size"
+        return None
+
+    def _rows(self, tensor: torch.Tensor, count: int) -> torch.Tensor:
+        return tensor[:count] if self.spec.max_batch else tensor
+
+    def _reserve(self) -> None:
+        rows = (self.batches[-1],) if self.spec.max_batch else ()
+        with torch.cuda.stream(self.stream):
+            for tensor in self.spec.inputs:
+                dtype, shape = TORCH[tensor.datatype], (*rows, *tensor.shape)
+                self._staging[tensor.name] = torch.zeros(shape, dtype=dtype, pin_memory=True)
+                self._inputs[tensor.name] = torch.zeros(shape, dtype=dtype, device="cuda")
+
+    def _capture(self, pool: Pool | None) -> None:
+        with torch.inference_mode(), torch.cuda.stream(self.stream):
+            try:
+                for size in reversed(self.batches):
+                    arguments = [self._rows(each, size) for each in self._inputs.values()]
+                    self._call(arguments)
+                    self.stream.synchronize()
+                    graph = torch.cuda.CUDAGraph()
+                    with _CAPTURING:
+                        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+                        try:
+                            outputs = self._call(arguments)
+                        finally:
+                            graph.capture_end()
+                    pool = pool or graph.pool()
+                    self._graphs[size] = (graph, outputs)
+            except torch.cuda.OutOfMemoryError as error:
+                raise ModelError(
+                    f"{self.spec.name}: too little device memory for {self.batches[-1]} at a time"
+                ) from error
+            except RuntimeError as error:
+                self._graphs.clear()
+                self.why_eager = str(error).splitlines()[0]
+
+    def _replay(self, inputs: Mapping[str, np.ndarray], batch: int) -> tuple[torch.Tensor, ...]:
+        graph, outputs = self._graphs[self.size_for(batch)]
+        for name, target in self._inputs.items():
+            staged = self._rows(self._staging[name], batch)
+            np.copyto(_array(staged), inputs[name])  # torch would complain of arrays that may not be written
+            self._rows(target, batch).copy_(staged, non_blocking=True)
+        graph.replay()
+        return tuple(self._rows(each, batch) for each in outputs)
+
+    def _eager(self, inputs: Mapping[str, np.ndarray]) -> tuple[torch.Tensor, ...]:
+        return self._call([torch.from_numpy(np.array(inputs[t.name])).to("cuda") for t in self.spec.inputs])
+
+    def _call(self, arguments: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        assert self.loaded.module is not None
+        result = self.loaded.module(*arguments)
+        if isinstance(result, dict):
+            result = [result[tensor.name] for tensor in self.spec.outputs]
+        several = tuple(result) if isinstance(result, (tuple, list)) else (result,)
+        if len(several) != len(self.spec.outputs) or not all(isinstance(each, torch.Tensor) for each in several):
+            raise ModelError(f"{self.spec.name} returned something other than its {len(self.spec.outputs)} outputs")
+        return several
+
+    def _to_host(self, results: tuple[torch.Tensor, ...]) -> dict[str, np.ndarray]:
+        buffers: list[torch.Tensor] = self._host.__dict__.setdefault("buffers", [])
+        host = []
+        for place, result in enumerate(results):
+            if place == len(buffers) or buffers[place].nbytes < result.nbytes:
+                buffers[place : place + 1] = [torch.empty(result.nbytes, dtype=torch.uint8, pin_memory=True)]
+            target = buffers[place][: result.nbytes].view(result.dtype).view(result.shape)
+            host.append(target.copy_(result, non_blocking=True))
+        self.stream.synchronize()
+        return {tensor.name: _array(each) for tensor, each in zip(self.spec.outputs, host, strict=True)}
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    array: np.ndarray = (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    return array

@@ -1,0 +1,74 @@
+"""A model of a repository as something a GPU's streams can run, whatever file it comes in."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from gemlet.serve.execution.backend import ModelError
+from gemlet.serve.models import build
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    import numpy as np
+
+    from gemlet.serve.execution.backend import ModelSpec
+
+# platform -> the file in the version's directory
+FILES = {"torch_export": "model.pt2", "torchscript": "model.pt", "python": "model.py"}
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """One of the two. module: from tensors in the order of the specification's inputs to a tensor, a tuple or a
+    dictionary of them. infer: from arrays on the host to arrays on the host, on whatever stream is torch's current one.
+    """
+
+    module: Callable[..., object] | None = None
+    infer: Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]] | None = None
+
+
+def load(spec: ModelSpec, device: str = "cuda") -> Loaded:
+    """A model.py has ``module()``, which returns a torch module; or ``infer(inputs)`` or ``load(spec)`` as on the CPU,
+    which then runs without CUDA graphs. Raises ModelError."""
+    if spec.platform == "builtin":
+        return Loaded(build(spec.parameters.get("model", spec.name), device))
+    if spec.platform not in FILES:
+        hint = "serve it from another repository with --executor cpu"
+        raise ModelError(f"{spec.name}: {spec.platform} models do not run on this backend", hint=hint)
+    file = Path(spec.directory, str(spec.version), FILES[spec.platform])
+    if not file.is_file():
+        raise ModelError(f"{spec.name}: there is no {file}")
+    try:
+        if spec.platform == "torch_export":
+            return Loaded(torch.export.load(file).module().to(device))
+        if spec.platform == "torchscript":
+            return Loaded(torch.jit.load(file, map_location=device).eval())
+        return _python(spec, file, device)
+    except ModelError:
+        raise
+    except Exception as error:
+        words = str(error).strip().splitlines() or [""]
+        raise ModelError(f"{spec.name}: {file} cannot be loaded: {type(error).__name__}: {words[0]}") from error
+
+
+def _python(spec: ModelSpec, file: Path, device: str) -> Loaded:
+    found = importlib.util.spec_from_file_location(f"gemlet_model_{spec.name}_{spec.version}", file)
+    if found is None or found.loader is None:
+        raise ModelError(f"{file} cannot be imported")
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    if hasattr(module, "module"):
+        made = module.module()
+        return Loaded(made.eval().requires_grad_(False).to(device) if isinstance(made, torch.nn.Module) else made)
+    if hasattr(module, "infer"):
+        return Loaded(infer=module.infer)
+    if hasattr(module, "load"):
+        return Loaded(infer=module.load(spec))
+    hint = "def module(): return a torch.nn.Module"
+    raise ModelError(f"{file} has none of module, infer and load", hint=hint)

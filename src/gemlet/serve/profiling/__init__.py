@@ -1,0 +1,13 @@
+"""`gemlet profile`: measures what gemlet.serve.profiles describes.
+
+steps.py       what is measured of a model, and in which order: pure
+repetition.py  how often; median and variation: pure
+vectors.py     sensitivity and pressure from probes: pure
+document.py    the profile file as it grows, and what of an older one still holds: pure
+session.py     takes the steps of each model within a budget, and writes after each; the device is a protocol
+stressors.py   three programs that do nothing but take one resource (torch)
+together.py    several streams kept busy at the same time, and how fast each goes (torch)
+gpu.py         the device of session.py on a real GPU (torch)
+subjects.py    which models: built-in ones, or those of a model repository
+progress.py    the bar on a terminal, lines elsewhere
+"""

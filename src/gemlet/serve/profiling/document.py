@@ -1,0 +1,78 @@
+"""The profile file as it grows: always a valid one, and what of an older one still holds."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from gemlet.serve.profiles import ModelProfile, Profiles
+from gemlet.serve.profiling import vectors
+from gemlet.serve.profiling.steps import Latency, Probes, share
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gemlet.serve.profiles import Device, Probe
+    from gemlet.serve.profiling.repetition import Samples
+    from gemlet.serve.profiling.steps import Step
+
+NOTE = (
+    "measured by gemlet profile: from arrays on the host to arrays on the host, by CUDA graphs on SMs of their own; "
+    "a share is one of groups of SMs"
+)
+
+
+def continued(old: Profiles | None, device: Device) -> Profiles:
+    """What a new run begins with: the old file if it is of this very device, driver and software, else nothing."""
+    if old is not None and old.measured and old.device == device:
+        return old
+    return Profiles(origin="measured", device=device, models={}, note=NOTE)
+
+
+def outstanding(steps: Sequence[Step], model: ModelProfile | None, groups: int) -> list[Step]:
+    """The steps whose results are not in ``model`` yet."""
+    if model is None:
+        return list(steps)
+    anchors = {(s, b) for s, b, _ in model.latency}
+    probes = {(p.resource, p.share, p.batch) for p in model.probes}
+    left: list[Step] = []
+    for step in steps:
+        at = share(step.groups, groups)
+        if isinstance(step, Latency):
+            if batches := tuple(b for b in step.batches if (at, b) not in anchors):
+                left.append(Latency(step.groups, batches))
+        elif resources := tuple(r for r in step.resources if (r, at, step.batch) not in probes):
+            left.append(Probes(step.groups, step.batch, resources))
+    return left
+
+
+def with_latencies(
+    model: ModelProfile | None, at: float, found: Mapping[int, Samples], *, weights_mib: float, activation_mib: float
+) -> ModelProfile:
+    """``model`` with these anchors at one share; batch -> samples."""
+    new = tuple((at, batch, round(samples.median, 5)) for batch, samples in sorted(found.items()))
+    variation = round(median(samples.variation for samples in found.values()), 4)
+    weights_mib, activation_mib = round(weights_mib, 2), round(activation_mib, 3)
+    if model is None:
+        return ModelProfile(latency=new, variation=variation, weights_mib=weights_mib, activation_mib=activation_mib)
+    again = {(s, b) for s, b, _ in new}
+    kept = tuple(anchor for anchor in model.latency if anchor[:2] not in again)
+    anchors = tuple(sorted((*kept, *new)))
+    return replace(model, latency=anchors, variation=max(model.variation, variation), weights_mib=weights_mib)
+
+
+def with_probes(model: ModelProfile, probes: Sequence[Probe], stressors: Mapping[str, float]) -> ModelProfile:
+    """``model`` with further probes, and the vectors that follow from all of them."""
+    every = (*model.probes, *probes)
+    return replace(
+        model,
+        probes=every,
+        sensitivity=vectors.sensitivity(every),
+        pressure=vectors.pressure(every, stressors),
+    )
+
+
+def with_model(profiles: Profiles, name: str, model: ModelProfile) -> Profiles:
+    return replace(profiles, models={**profiles.models, name: model})

@@ -1,0 +1,57 @@
+"""What is measured of a model, most telling first: a budget that ends early leaves a profile that can be used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gemlet.serve.profiles import RESOURCES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+BATCHES = (1, 2, 4, 8, 16, 32)
+PARTS = (1.0, 1 / 16, 1 / 4, 1 / 2, 1 / 8, 3 / 4)  # of the groups of SMs, in the order of measuring
+PROBED = (1 / 2, 1 / 4)  # of the groups: the model's part beside a stressor
+QUICK_PARTS, QUICK_BATCHES = (1.0, 1 / 4), (1, 32)
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """The latencies of all these batches on so many groups of SMs; all of them: the whole device."""
+
+    groups: int
+    batches: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Probes:
+    """The model on so many groups beside each stressor on the others, with this batch."""
+
+    groups: int
+    batch: int
+    resources: tuple[str, ...] = RESOURCES
+
+
+Step = Latency | Probes
+
+
+def steps(groups: int, max_batch: int, *, quick: bool = False) -> list[Step]:
+    """For a device of so many groups and a model with that largest batch."""
+    limit = max(1, max_batch)
+    batches = tuple(sorted({min(b, limit) for b in (QUICK_BATCHES if quick else BATCHES)}))
+    sizes = _distinct(max(1, round(part * groups)) for part in (QUICK_PARTS if quick else PARTS))
+    probed = [g for g in _distinct(round(part * groups) for part in PROBED) if 0 < g < groups]
+    loads = (batches[-1],) if quick or len(batches) < 3 else (batches[-1], batches[len(batches) // 2 - 1])
+    latencies: list[Step] = [Latency(size, batches) for size in sizes]
+    probes: list[Step] = [Probes(size, batch) for size in probed[: 1 if quick else None] for batch in loads]
+    return latencies[:3] + probes + latencies[3:]
+
+
+def share(groups: int, of: int) -> float:
+    """The share that a plan calls so many groups: SMs that fill no group belong to nobody but the whole device."""
+    return round(groups / of, 6)
+
+
+def _distinct(values: Iterable[int]) -> Sequence[int]:
+    return list(dict.fromkeys(values))

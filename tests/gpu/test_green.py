@@ -1,0 +1,98 @@
+"""Green contexts on a real GPU: gpu-lets on SMs of their own, graphs that stay there, a division changed in use.
+
+Needs torch with CUDA, and Triton, which comes with it, to ask a kernel where it runs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.gpu
+torch = pytest.importorskip("torch", reason="torch is not installed")
+triton = pytest.importorskip("triton", reason="Triton is not installed")
+if not torch.cuda.is_available():
+    pytest.skip("torch sees no GPU", allow_module_level=True)
+
+from triton import language as tl  # noqa: E402
+
+from gemlet.serve.execution.backend import BackendOptions, LetGone, LetSpec, ModelError  # noqa: E402
+from gemlet.serve.execution.backends import green, streams  # noqa: E402
+from gemlet.serve.execution.parts import Parts  # noqa: E402
+from gemlet.serve.models import build, catalogue  # noqa: E402
+
+
+@triton.jit
+def _where(out):  # type: ignore[no-untyped-def]
+    place = tl.program_id(0)
+    sm = tl.inline_asm_elementwise("mov.u32 $0, %smid;", "=r,r", [place], dtype=tl.int32, is_pure=False, pack=1)
+    spin = 0
+    for _ in range(2000):
+        spin += tl.load(out + place, volatile=True) * 0
+    tl.store(out + place, sm + spin)
+
+
+def _sms(stream: torch.cuda.Stream, *, graph: bool, launch_on: torch.cuda.Stream | None = None) -> set[int]:
+    out = torch.zeros(4096, dtype=torch.int32, device="cuda")
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        _where[(4096,)](out, num_warps=1)
+        stream.synchronize()
+        if graph:
+            captured = torch.cuda.CUDAGraph()
+            captured.capture_begin(capture_error_mode="thread_local")
+            _where[(4096,)](out, num_warps=1)
+            captured.capture_end()
+            out.zero_()
+            stream.synchronize()
+    if graph:
+        with torch.cuda.stream(launch_on or stream):
+            captured.replay()
+    torch.cuda.synchronize()
+    return set(out.tolist())
+
+
+@pytest.fixture(scope="module")
+def parts() -> Parts:
+    return Parts()
+
+
+def test_ranges_that_do_not_overlap_share_no_sm_and_together_are_the_device(parts: Parts) -> None:
+    count = parts.groups.count
+    half = count // 2
+    left, right = (_sms(parts.stream(first, n), graph=False) for first, n in ((0, half), (half, count - half)))
+    assert not left & right
+    assert len(left) == half * parts.groups.group_sms
+    assert len(left | right) == parts.groups.sms  # SMs that fill no group belong to the last
+
+
+def test_a_graph_keeps_the_sms_of_its_capture_wherever_it_is_launched(parts: Parts) -> None:
+    two, others = parts.stream(0, 2), parts.stream(4, 4)
+    assert _sms(two, graph=True) == _sms(two, graph=False)
+    assert _sms(two, graph=True, launch_on=others) == _sms(two, graph=False)
+
+
+def _images(batch: int) -> dict[str, np.ndarray]:
+    return {"input": np.random.default_rng(batch).integers(0, 256, (batch, 3, 224, 224), np.uint8)}
+
+
+@pytest.mark.parametrize("make", [green.create, streams.create])
+def test_answers_are_those_of_the_model_itself_for_any_batch_and_division(make) -> None:  # type: ignore[no-untyped-def]
+    backend = make(BackendOptions())
+    spec = catalogue.spec("googlenet")
+    assert backend.load(spec) > 10 * 1024**2
+    model = build("googlenet", "cuda")
+    for sm in (0.25, 1.0, 0.25):
+        backend.partition([LetSpec(name="gpu0/let0", sm=sm, models={"googlenet": 8})])
+        for batch in (1, 5, 8):
+            with torch.inference_mode():
+                wanted = model(torch.from_numpy(_images(batch)["input"]).cuda()).cpu().numpy()
+            got = backend.run("gpu0/let0", "googlenet", _images(batch), batch)["output"]
+            assert got.shape == (batch, 1000)
+            np.testing.assert_allclose(got, wanted, atol=1e-3)
+    with pytest.raises(ModelError, match="a batch of 9"):
+        backend.run("gpu0/let0", "googlenet", _images(9), 9)
+    backend.partition([])
+    with pytest.raises(LetGone):
+        backend.run("gpu0/let0", "googlenet", _images(1), 1)
+    backend.close()
