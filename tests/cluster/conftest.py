@@ -11,13 +11,14 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 import cluster as parts
+from processes import RUN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if parts.RUN.is_dir():
+    if RUN.is_dir():
         return
     for item in items:
         if Path(__file__).parent in item.path.parents:
@@ -52,5 +53,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     outcome = yield
     report = outcome.get_result()
     if report.failed:
-        for log in sorted((parts.RUN / "log").glob("*.log")):
-            report.sections.append((log.name, "\n".join(log.read_text(errors="replace").splitlines()[-20:])))
+        own = "fixed/var/log/pods/gemlet-system_*/*/*.log"
+        for log in sorted([*RUN.glob("log/*.log"), *RUN.glob(own), *RUN.glob(f"n*/{own}")]):
+            report.sections.append((str(log.relative_to(RUN)), "\n".join(log.read_text(errors="replace").splitlines()[-20:])))

@@ -212,12 +212,15 @@ class Agent:
 def _host(options: Options) -> Host:
     shares = host.prepare(options.directory)
     hook = host.install_hook(Path(paths.hook_path()), options.directory)
-    simulated = options.access == "simulated"
-    profiles = str(Path(paths.__file__).with_name("profiles"))
+    simulated = None
+    if options.access == "simulated":
+        profiles = Path(paths.__file__).with_name("profiles")
+        driver, profiles = host.install_simulated(Path(paths.sim_dir()), profiles, options.directory)
+        simulated = (str(driver), str(profiles), str(options.endpoint.machine))
     return Host(
         hook=str(hook),
         shares=str(shares),
         access=options.access,
-        simulated=(paths.sim_dir(), profiles, str(options.endpoint.machine)) if simulated else None,
+        simulated=simulated,
         preload_file=str(hook.with_name("ld.so.preload")) if options.preload_file else None,
     )
