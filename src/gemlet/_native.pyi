@@ -16,6 +16,8 @@ class GroupUsage(TypedDict):
     """Share the policy aims at now, given who wants; 0 while the group does not want."""
     used: int
     """Device time charged since the group exists."""
+    throttled: int
+    """How long it waited because of its maximum, since it exists."""
     clients: int
     waiting: int
     holding: int

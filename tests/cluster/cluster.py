@@ -1,4 +1,4 @@
-"""A Kubernetes cluster in one directory: etcd, apiserver, scheduler, controller-manager, a node, and gemlet by its chart.
+"""A Kubernetes cluster in one directory: its control plane, a node, and gemlet installed by its chart.
 
 Every part is the real one; the GPUs are simulated. `run` has put us into namespaces of our own.
 """
@@ -116,9 +116,9 @@ class Cluster:
         for entry in objects:
             self.kubectl("apply", "-f", "-", text=json.dumps(entry))
 
-    def create(self, entry: dict[str, Any]) -> None:
+    def create(self, *objects: dict[str, Any]) -> None:
         """Raises `Refused`."""
-        self.kubectl("create", "-f", "-", text=json.dumps(entry))
+        self.kubectl("create", "-f", "-", text="\n---\n".join(json.dumps(entry) for entry in objects))
 
     def ready(self, node: str = "n1") -> bool:
         text = self.kubectl("get", "nodes", node, "-o", "json", check=False)
@@ -130,6 +130,10 @@ class Cluster:
 
     def phase(self, pod: str) -> str:
         return str(self.get("pod", pod)["status"]["phase"])
+
+    def phases(self) -> set[str]:
+        """Of all pods."""
+        return {item["status"]["phase"] for item in self.get("pods")["items"]}
 
     def log(self, pod: str) -> str:
         """What a pod's containers wrote: read on the node, whose name the apiserver cannot resolve."""
@@ -152,6 +156,7 @@ class Cluster:
 def scheduler_configuration(kubeconfig: Path) -> dict[str, Any]:
     """The stock scheduler with a second profile, PACKING; docs/kubernetes.md has it as newer releases write it."""
     most = {"resources": [{"name": "gemlet.dev/share", "weight": 1}]}
+    only = {"disabled": [{"name": "*"}], "enabled": [{"name": "NodeResourcesMostAllocated"}]}
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1beta1",
         "kind": "KubeSchedulerConfiguration",
@@ -163,7 +168,7 @@ def scheduler_configuration(kubeconfig: Path) -> dict[str, Any]:
             {"schedulerName": "default-scheduler"},
             {
                 "schedulerName": PACKING,
-                "plugins": {"score": {"disabled": [{"name": "*"}], "enabled": [{"name": "NodeResourcesMostAllocated"}]}},
+                "plugins": {"score": only},
                 "pluginConfig": [{"name": "NodeResourcesMostAllocated", "args": most}],
             },
         ],

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-import cluster as parts
 from processes import RUN
+
+import cluster as parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,4 +56,5 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     if report.failed:
         own = "fixed/var/log/pods/gemlet-system_*/*/*.log"
         for log in sorted([*RUN.glob("log/*.log"), *RUN.glob(own), *RUN.glob(f"n*/{own}")]):
-            report.sections.append((str(log.relative_to(RUN)), "\n".join(log.read_text(errors="replace").splitlines()[-20:])))
+            lines = log.read_text(errors="replace").splitlines()[-20:]
+            report.sections.append((str(log.relative_to(RUN)), "\n".join(lines)))

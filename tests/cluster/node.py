@@ -61,7 +61,7 @@ class Node:
         self.fixed.mkdir(parents=True)
         here = Path(__file__).parent
         unshare = ["unshare", "--mount", "--net", "--uts", "--propagation", "private", "--"]
-        self._run("namespaces", *unshare, here / "enter-node", self.fixed)
+        self._run("namespaces", *unshare, here / "enter-node", self.fixed, BIN / "busybox")
         pid = self.parts["namespaces"].pid
         eventually((self.fixed / "ready").exists, f"namespaces of {self.name}")
         network = {
@@ -71,10 +71,14 @@ class Node:
                 "routes": [{"dst": "0.0.0.0/0"}],
             },
         }  # fmt: skip
-        cni = {"CNI_COMMAND": "ADD", "CNI_CONTAINERID": self.name, "CNI_IFNAME": "eth0", "CNI_PATH": f"{BIN.parent}/cni"}
+        plugins = BIN.parent / "cni"
+        cni = {
+            "CNI_COMMAND": "ADD", "CNI_CONTAINERID": self.name, "CNI_IFNAME": "eth0", "CNI_PATH": str(plugins),
+            "CNI_NETNS": f"/proc/{pid}/ns/net",
+        }  # fmt: skip
         subprocess.run(
-            [BIN.parent / "cni" / "bridge"], input=json.dumps(network), text=True, check=True, capture_output=True,
-            env=os.environ | cni | {"CNI_NETNS": f"/proc/{pid}/ns/net"},
+            [plugins / "bridge"], input=json.dumps(network), text=True, check=True, capture_output=True,
+            env=os.environ | cni,
         )  # fmt: skip
         route = ["ip", "route", "add", self._pods(), "via", self.address]
         subprocess.run([BIN / "busybox", *route], check=True)

@@ -11,8 +11,9 @@ import helm_python as helm
 from processes import RUN, eventually
 
 if TYPE_CHECKING:
-    from cluster import Cluster
     from node import Node
+
+    from cluster import Cluster
 
 CHART = Path(__file__).resolve().parents[2] / "packaging" / "chart"
 NAMESPACE = "gemlet-system"
@@ -30,7 +31,7 @@ class Release:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        os.environ["HELM_CACHE_HOME"] = os.environ["HELM_CONFIG_HOME"] = os.environ["HELM_DATA_HOME"] = str(RUN / "helm")
+        os.environ |= {f"HELM_{kind}_HOME": str(RUN / "helm") for kind in ("CACHE", "CONFIG", "DATA")}
         self._helm = helm.Config(kubeconfig_path=cluster.admin, namespace=NAMESPACE)
 
     def install(self) -> None:
@@ -68,6 +69,11 @@ class Release:
         os.kill(self.pid(container, node), signal.SIGKILL)
         eventually(lambda: self._status(container, node)["restartCount"] > before, f"{container} again")
         eventually(lambda: self._status(container, node)["ready"], f"{container} ready")
+
+    def execute(self, node: Node, container: str, *command: str) -> str:
+        """What a command in the agent's pod says, as by `kubectl exec`."""
+        name = self.agent(node)["metadata"]["name"]
+        return self._cluster.kubectl("exec", "-n", NAMESPACE, name, "-c", container, "--", *command)
 
     def log(self, container: str, node: Node) -> str:
         """All that a container of gemlet's has written on ``node``, by all its pods since the start."""

@@ -19,8 +19,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 import image
-
 from processes import BIN, RUN, Process, eventually
+
 from gemlet import paths
 from gemlet.daemon.address import Endpoint
 from gemlet.daemon.inventory import NvmlInventory

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cluster import Refused, pod
 from processes import eventually, memory
 from release import NAMESPACE
+
+from cluster import Refused, pod
 
 SHARE = {"gemlet.dev/memory": "16Gi", "gemlet.dev/compute": "25"}
 
@@ -71,6 +72,7 @@ def test_a_restarted_kubelet_finds_the_plugin_again(cluster):
     """E3."""
     cluster.create(pod("a", "probe", "1000", annotations=SHARE))
     eventually(lambda: len(shares(cluster, "a")) >= 2, "work")
+    eventually(lambda: cluster.phase("a") == "Running", "the status of the work")
     before = cluster.get("pod", "a")["status"]["containerStatuses"][0]
     registrations = registered(cluster)
     kubelet = cluster.node.parts["kubelet"]
@@ -136,31 +138,28 @@ def admitted(cluster, name):
 
 
 def test_a_new_certificate_fails_no_admission(cluster):
-    """E6: the secret gets certificates of another authority, which the configuration trusts beside the first."""
-    trust(cluster, cluster.pki.ca.cert_pem.bytes())
+    """E6: first the authority of the next certificates is trusted too, then they come."""
+    change_secret(cluster, {"ca.crt": secret(cluster)["ca.crt"] + cluster.pki.ca.cert_pem.bytes()})
+    cluster.gemlet.upgrade()
+    name = f"gemlet-webhook.{NAMESPACE}.svc"
     for number in range(40):
         if number % 10 == 5:
-            renew(cluster)
+            change_secret(cluster, dict(zip(("tls.crt", "tls.key"), cluster.pki.pair(name, common=name), strict=True)))
         # A dry run passes admission and makes no pod.
         entry = json.dumps(pod("p", "true", annotations=SHARE))
         cluster.kubectl("create", "--dry-run=server", "-f", "-", text=entry)
         time.sleep(0.2)
-    eventually(lambda: cluster.gemlet.log("webhook", cluster.node).count("taken") >= 2, "both to take the last one", 120)
+    eventually(lambda: cluster.gemlet.log("webhook", cluster.node).count("taken") >= 2, "the last one taken", 120)
     cluster.kubectl("create", "--dry-run=server", "-f", "-", text=json.dumps(pod("p", "true", annotations=SHARE)))
 
 
-def trust(cluster, authority):
-    path = "/webhooks/0/clientConfig/caBundle"
-    seen = cluster.get("mutatingwebhookconfiguration", "gemlet")["webhooks"][0]["clientConfig"]["caBundle"]
-    both = base64.b64encode(base64.b64decode(seen) + authority).decode()
-    change = json.dumps([{"op": "replace", "path": path, "value": both}])
-    cluster.kubectl("patch", "mutatingwebhookconfiguration", "gemlet", "--type=json", "-p", change)
+def secret(cluster):
+    data = cluster.get("secret", "-n", NAMESPACE, "gemlet-webhook")["data"]
+    return {file: base64.b64decode(content) for file, content in data.items()}
 
 
-def renew(cluster):
-    name = f"gemlet-webhook.{NAMESPACE}.svc"
-    made = dict(zip(("tls.crt", "tls.key"), cluster.pki.pair(name, common=name), strict=True))
-    data = {file: base64.b64encode(content).decode() for file, content in made.items()}
+def change_secret(cluster, files):
+    data = {file: base64.b64encode(content).decode() for file, content in files.items()}
     cluster.kubectl("-n", NAMESPACE, "patch", "secret", "gemlet-webhook", "-p", json.dumps({"data": data}))
 
 
@@ -169,6 +168,8 @@ def test_bad_input_is_refused_with_the_field_and_the_cure(cluster):
         (SHARE | {"gemlet.dev/compute": "0"}, r"annotations\[gemlet.dev/compute\]: 0 is not from 1 to 100"),
         (SHARE | {"gemlet.dev/compute": "101"}, "write percent of one GPU's time"),
         (SHARE | {"gemlet.dev/memory": "200Gi"}, "more than a GPU has; ask for"),
+        (SHARE | {"gemlet.dev/sm": "50"}, r"annotations\[gemlet.dev/sm\]: needs MPS.*leave it out"),
+        (SHARE | {"gemlet.dev/resident": "16Gi"}, r"annotations\[gemlet.dev/resident\]: .*leave it out"),
         (SHARE | {"gemlet.dev/computes": "1"}, "did you mean gemlet.dev/compute"),
     ):
         with pytest.raises(Refused, match=text):
@@ -194,15 +195,36 @@ def test_an_annotation_changes_a_running_pod(cluster):
     eventually(lambda: "compute-limit]: 7 is not from 25" in cluster.events("a"), "an event that says why")
 
 
-def test_metrics_are_by_pod(cluster):
-    cluster.create(pod("a", "probe", "1000", annotations=SHARE))
-    eventually(lambda: shares(cluster, "a"), "work")
+def metrics(cluster, name):
+    """Those of one pod, by name."""
     address = cluster.gemlet.agent(cluster.node)["status"]["podIP"]
     text = urllib.request.urlopen(f"http://{address}:9533/metrics").read().decode()
-    assert "gemlet_pod_share_min{" in text, text
-    own = [line for line in text.splitlines() if 'pod="a"' in line]
-    (line,) = [line for line in own if line.startswith("gemlet_pod_memory_limit_bytes{")]
-    assert float(line.split()[-1]) == 16 * 2**30
+    own = [line for line in text.splitlines() if f'pod="{name}"' in line]
+    return {line.partition("{")[0].removeprefix("gemlet_pod_"): float(line.split()[-1]) for line in own}
+
+
+def test_metrics_are_by_pod(cluster):
+    cluster.create(pod("a", "probe", "1000", annotations=SHARE))
+    eventually(lambda: len(shares(cluster, "a")) >= 3, "work")
+    seen = metrics(cluster, "a")
+    assert (seen["share_min"], seen["share_max"], seen["processes"]) == (0.25, 0.25, 1)
+    assert seen["memory_limit_bytes"] == 16 * 2**30
+    assert 0 < seen["memory_bytes"] < 2**30, "a context"
+    assert seen["memory_swapped_bytes"] == 0
+    assert seen["device_seconds_total"] > 0.3
+    assert seen["throttled_seconds_total"] > seen["device_seconds_total"], "alone, it waits for its own maximum only"
+
+
+def test_a_share_that_is_not_all_resident_swaps(cluster):
+    """Two programs of a pod that together need more of the GPU than they may have at a time; both get on."""
+    both = "probe 1000 1500 & probe 1000 1500; wait"
+    asked = SHARE | {"gemlet.dev/resident": "3Gi", "gemlet.dev/compute-limit": "100"}
+    cluster.create(pod("a", "sh", "-c", both, annotations=asked))
+    eventually(lambda: len(lines(cluster, "a", "held")) == 2, "both hold their memory")
+    eventually(lambda: metrics(cluster, "a").get("memory_swapped_bytes", 0) > 2**28, "memory on the host")
+    assert metrics(cluster, "a")["memory_resident_limit_bytes"] == 3 * 2**30
+    count = len(shares(cluster, "a"))
+    eventually(lambda: len(shares(cluster, "a")) >= count + 6, "more work")
 
 
 def test_the_agent_is_small(cluster):
@@ -213,14 +235,15 @@ def test_the_agent_is_small(cluster):
 
 
 def test_many_pods_leave_nothing_behind(cluster):
-    """As many as the time for a test allows; what is left is looked for in every place a share has."""
-    for batch in range(5):
-        names = [f"p{batch}-{number}" for number in range(8)]
-        for name in names:
-            cluster.create(pod(name, "true", annotations=SHARE))
-        eventually(lambda names=names: all(cluster.phase(n) == "Succeeded" for n in names), "a batch", 120)
+    """100 pods; what is left of them is looked for in every place a share has."""
+    for batch in range(10):
+        names = [f"p{batch}-{number}" for number in range(10)]
+        cluster.create(*(pod(name, "true", annotations=SHARE) for name in names))
+        eventually(lambda: cluster.phases() == {"Succeeded"}, "a batch", 120)
         cluster.delete(*names)
     left = state(cluster)
     eventually(lambda: not list((left / "shares").iterdir()), "no directory", 90)
     assert not list((cluster.node.fixed / "run/cdi").glob("*.json"))
     assert '"shares":[]' in (left / "checkpoint.json").read_text()
+    said = cluster.gemlet.execute(cluster.node, "daemon", "gemlet", "--socket", "/run/gemlet", "status", "-o", "json")
+    assert [group["name"] for group in json.loads(said)["groups"] if group["origin"] == "share"] == []

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cluster import PACKING, pod
 from node import Node
 from processes import eventually
+
+from cluster import PACKING, pod
 
 SHARE = {"gemlet.dev/memory": "16Gi", "gemlet.dev/compute": "25"}
 SPREAD = {

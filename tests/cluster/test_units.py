@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cluster import Refused, pod
 from processes import eventually
+
+from cluster import pod
 
 SHARE = {"gemlet.dev/memory": "16Gi", "gemlet.dev/compute": "30"}
 COMPUTE, MEMORY = "gemlet.dev/compute-units", "gemlet.dev/memory-units"

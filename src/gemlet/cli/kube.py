@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import logging
 import os
 from pathlib import Path
@@ -221,8 +221,6 @@ def _access(kubeconfig: Path | None) -> Access:
 
 
 def _require() -> None:
-    try:
-        for package in ("aiohttp", "grpc", "google.protobuf", "prometheus_client"):
-            importlib.import_module(package)
-    except ImportError as error:
-        raise GemletError(f"{error.name} is not installed", hint="pip install 'gemlet[kube]'") from None
+    for package in ("aiohttp", "grpc", "google", "h11", "prometheus_client"):
+        if importlib.util.find_spec(package) is None:  # not imported: each part takes memory for what it uses alone
+            raise GemletError(f"{package} is not installed", hint="pip install 'gemlet[kube]'")

@@ -10,17 +10,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aiohttp import web
-
 from gemlet import paths
 from gemlet.daemon.inventory import NvmlInventory
 from gemlet.errors import DaemonUnreachable, DeviceError, GemletError
-from gemlet.kube import api_server, host, inventory, slices
+from gemlet.kube import api_server, host, http_pages, inventory, slices
 from gemlet.kube.book import ShareBook
 from gemlet.kube.daemon_link import DaemonLink
 from gemlet.kube.device_plugin import Allocations, DevicePlugin, Gpus, SlotResource, UnitResources
 from gemlet.kube.dra import DraDriver
 from gemlet.kube.edits import Access, Host
+from gemlet.kube.http_pages import Page
 from gemlet.kube.kubelet_socket import keep_registered
 from gemlet.kube.plugin_socket import keep_served
 from gemlet.kube.pod_resources import PodResources
@@ -112,7 +111,7 @@ class Agent:
         options = self._options
         made = [self._watch_gpus(), self._serve(), self._restore(), self._reap(), self._follower.run()]
         if options.port is not None:
-            made.append(self._answer_http(options.port))
+            made.append(http_pages.serve({"/metrics": self._metrics, "/healthz": self._healthy}, options.port))
         return made
 
     async def _watch_gpus(self) -> None:
@@ -183,30 +182,18 @@ class Agent:
             except GemletError as error:
                 logger.warning("reaper: %s", error)
 
-    async def _answer_http(self, port: int) -> None:
-        app = web.Application()
-        app.add_routes([web.get("/metrics", self._metrics), web.get("/healthz", self._healthy)])
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, port=port).start()
-            await asyncio.Event().wait()
-        finally:
-            await runner.cleanup()
-
-    async def _metrics(self, request: web.Request) -> web.Response:
+    async def _metrics(self) -> Page:
         from gemlet.kube import metrics  # noqa: PLC0415  4 MB that an agent nobody scrapes does without
 
         try:
-            text = metrics.render(self._book.shares.values(), await self._daemon.status())
+            return Page(metrics.render(self._book.shares.values(), await self._daemon.status()))
         except GemletError as error:
-            raise web.HTTPServiceUnavailable(text=f"{error}\n") from None
-        return web.Response(text=text, content_type="text/plain")
+            return Page(f"{error}\n", 503)
 
-    async def _healthy(self, request: web.Request) -> web.Response:
+    async def _healthy(self) -> Page:
         if not self._restored:
-            raise web.HTTPServiceUnavailable(text="the shares of this node are not restored yet\n")
-        return web.Response(text="ok\n")
+            return Page("the shares of this node are not restored yet\n", 503)
+        return Page("ok\n")
 
 
 def _host(options: Options) -> Host:

@@ -121,7 +121,9 @@ def test_a_running_share_can_be_made_smaller_and_its_limit_moved():
     assert in_force(granted, ask(resident="4Gi")).resident == 4 * GIB
 
 
-@pytest.mark.parametrize("annotations", [ask(memory="17Gi"), ask(compute="26"), ask(compute_limit="24"), ask(resident="17Gi")])
+@pytest.mark.parametrize(
+    "annotations", [ask(memory="17Gi"), ask(compute="26"), ask(compute_limit="24"), ask(resident="17Gi")]
+)
 def test_a_running_share_never_gets_more_than_the_scheduler_counts(annotations):
     with pytest.raises(BadRequest):
         in_force(Amounts(memory=16 * GIB, compute=25, limit=25), annotations)
