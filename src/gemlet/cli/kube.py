@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from gemlet.kube.slots import Packing
 
 FACES = ("slots", "units", "dra")
-SHARES_SCHEMA = 1  # of `gemlet kube shares -o json`
 DIRECTORY = click.Path(path_type=Path)
+STATE_DIRECTORY = "/var/lib/gemlet"
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -51,7 +51,7 @@ def command() -> None:
 )
 @click.option("--preload-file", is_flag=True, help="Also mount /etc/ld.so.preload, for programs that clear LD_PRELOAD")
 @click.option(
-    "--directory", type=DIRECTORY, default="/var/lib/gemlet", show_default=True, help="Shares, hook, checkpoint"
+    "--directory", type=DIRECTORY, default=STATE_DIRECTORY, show_default=True, help="Shares, hook, checkpoint"
 )
 @click.option("--kubelet-directory", type=DIRECTORY, default="/var/lib/kubelet", show_default=True)
 @click.option("--cdi-directory", type=DIRECTORY, default="/var/run/cdi", show_default=True)
@@ -167,45 +167,43 @@ def webhook(
 
 
 @command.command()
-@click.option("--directory", type=DIRECTORY, default="/var/lib/gemlet", show_default=True, help="The agent's directory")
+@click.option("--directory", type=DIRECTORY, default=STATE_DIRECTORY, show_default=True, help="The agent's directory")
 @options.output("table", "json")
-def shares(*, directory: Path, output: str) -> None:
-    """List the shares of this node by pod, as the agent has them on disk.
+@click.pass_obj
+def shares(socket: str | None, *, directory: Path, output: str) -> None:
+    """List the shares of this node by pod: what each was given, and what it does with it.
 
     \b
     kubectl exec -n gemlet-system ds/gemlet-agent -c agent -- gemlet kube shares
     gemlet kube shares -o json
+
+    `gemlet status --node` is the same.
     """
+    show_shares(directory, output, socket)
+
+
+def show_shares(directory: Path, output: str, socket: str | None) -> None:
+    """Prints the shares of this node. Raises GemletError if no agent has run here; a daemon need not be there."""
     import json
 
-    import msgspec
-
-    from gemlet.kube import checkpoint
-    from gemlet.kube.quantity import format_bytes
+    from gemlet.daemon import address
+    from gemlet.daemon.connection import connect
+    from gemlet.errors import DaemonError
+    from gemlet.kube import checkpoint, shares_table
 
     file = directory / "checkpoint.json"
     if not file.exists():
         raise GemletError(f"{file} does not exist", hint="no agent has run here; --directory names another place")
     held = sorted(checkpoint.load(file), key=lambda share: share.group)
+    try:
+        with connect([address.explicit(socket) if socket else address.system()]) as daemon:
+            usage = shares_table.usage_by_share(held, daemon.call("status"))
+    except DaemonError:
+        usage = None
     if output == "json":
-        click.echo(json.dumps({"schema": SHARES_SCHEMA, "shares": msgspec.to_builtins(held)}))
-        return
-    rows = [("SHARE", "MEMORY", "COMPUTE", "LIMIT", "PRIORITY", "GPUS")]
-    for share in held:
-        amounts = share.amounts
-        rows.append(
-            (
-                share.group,
-                format_bytes(amounts.memory),
-                str(amounts.compute),
-                str(amounts.limit),
-                str(amounts.priority),
-                ",".join(share.gpus),
-            )
-        )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        click.echo(json.dumps(shares_table.document(held, usage)))
+    else:
+        click.echo(shares_table.table(held, usage), nl=False)
 
 
 def _access(kubeconfig: Path | None) -> Access:
