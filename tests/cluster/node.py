@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import ssl
 import subprocess
+import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,6 +52,20 @@ class Node:
         tasks = subprocess.run([*self._ctr(), "task", "ls"], capture_output=True, text=True, check=True).stdout
         rows = [line.split() for line in tasks.splitlines()]
         return next(int(row[1]) for row in rows if row[0] == container.rpartition("/")[2])
+
+    def allocations(self, resource: str) -> tuple[int, dict[float, int]]:
+        """How often the kubelet called Allocate for ``resource``, and how many calls took at most so many seconds."""
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the kubelet signs its own
+        context.load_cert_chain(self._pki.directory / "admin.crt", self._pki.directory / "admin.key")
+        url = f"https://{self.address}:10250/metrics"
+        text = urllib.request.urlopen(url, context=context, timeout=30).read().decode()
+        found = re.findall(
+            rf'kubelet_device_plugin_alloc_duration_seconds_bucket{{resource_name="{resource}",le="([^"]+)"}} (\d+)',
+            text,
+        )
+        buckets = {float(bound): int(count) for bound, count in found}
+        return buckets[float("inf")], buckets
 
     def _run(self, name: str, *command: object) -> None:
         self.parts[name] = Process(f"{self.name}-{name}", *command, prefix=self._enter).start()

@@ -39,11 +39,12 @@ class Release:
             self._helm.install(chart, "gemlet", VALUES, namespace=NAMESPACE, create_namespace=True)
         self.wait()
 
-    def upgrade(self, **values: Any) -> None:
-        """To VALUES with ``values``, all pods replaced."""
+    def upgrade(self, *, wait: bool = True, **values: Any) -> None:
+        """To VALUES with ``values``, and until all pods are replaced."""
         with helm.Chart.load(CHART) as chart:
             self._helm.upgrade(chart, "gemlet", VALUES | values, namespace=NAMESPACE, reset_values=True)
-        self.wait()
+        if wait:
+            self.wait()
 
     def wait(self) -> None:
         for kind in ("daemonset/gemlet-agent", "deployment/gemlet-webhook"):

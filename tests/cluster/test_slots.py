@@ -6,26 +6,16 @@ import base64
 import json
 import sys
 import time
-import urllib.request
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from processes import eventually, memory
+from reading import SHARE, lines, metrics, shares
 from release import NAMESPACE
 
 from cluster import Refused, pod
-
-SHARE = {"gemlet.dev/memory": "16Gi", "gemlet.dev/compute": "25"}
-
-
-def lines(cluster, name, word):
-    return [line.split()[1] for line in cluster.log(name).splitlines() if line.startswith(word)]
-
-
-def shares(cluster, name):
-    return [float(value) for value in lines(cluster, name, "share")]
 
 
 def registered(cluster):
@@ -195,14 +185,6 @@ def test_an_annotation_changes_a_running_pod(cluster):
     eventually(lambda: "compute-limit]: 7 is not from 25" in cluster.events("a"), "an event that says why")
 
 
-def metrics(cluster, name):
-    """Those of one pod, by name."""
-    address = cluster.gemlet.agent(cluster.node)["status"]["podIP"]
-    text = urllib.request.urlopen(f"http://{address}:9533/metrics").read().decode()
-    own = [line for line in text.splitlines() if f'pod="{name}"' in line]
-    return {line.partition("{")[0].removeprefix("gemlet_pod_"): float(line.split()[-1]) for line in own}
-
-
 def test_metrics_are_by_pod(cluster):
     cluster.create(pod("a", "probe", "1000", annotations=SHARE))
     eventually(lambda: len(shares(cluster, "a")) >= 3, "work")
@@ -213,18 +195,6 @@ def test_metrics_are_by_pod(cluster):
     assert seen["memory_swapped_bytes"] == 0
     assert seen["device_seconds_total"] > 0.3
     assert seen["throttled_seconds_total"] > seen["device_seconds_total"], "alone, it waits for its own maximum only"
-
-
-def test_a_share_that_is_not_all_resident_swaps(cluster):
-    """Two programs of a pod that together need more of the GPU than they may have at a time; both get on."""
-    both = "probe 1000 1500 & probe 1000 1500; wait"
-    asked = SHARE | {"gemlet.dev/resident": "3Gi", "gemlet.dev/compute-limit": "100"}
-    cluster.create(pod("a", "sh", "-c", both, annotations=asked))
-    eventually(lambda: len(lines(cluster, "a", "held")) == 2, "both hold their memory")
-    eventually(lambda: metrics(cluster, "a").get("memory_swapped_bytes", 0) > 2**28, "memory on the host")
-    assert metrics(cluster, "a")["memory_resident_limit_bytes"] == 3 * 2**30
-    count = len(shares(cluster, "a"))
-    eventually(lambda: len(shares(cluster, "a")) >= count + 6, "more work")
 
 
 def test_the_agent_is_small(cluster):
@@ -245,5 +215,8 @@ def test_many_pods_leave_nothing_behind(cluster):
     eventually(lambda: not list((left / "shares").iterdir()), "no directory", 90)
     assert not list((cluster.node.fixed / "run/cdi").glob("*.json"))
     assert '"shares":[]' in (left / "checkpoint.json").read_text()
+    count, within = cluster.node.allocations("gemlet.dev/share")
+    print(f"\nAllocate as the kubelet measures it, {count} calls: {within}", file=sys.stderr)
+    assert within[0.1] >= 0.99 * count, "the target is 20 ms at the 99th percentile; a busy machine gets more"
     said = cluster.gemlet.execute(cluster.node, "daemon", "gemlet", "--socket", "/run/gemlet", "status", "-o", "json")
     assert [group["name"] for group in json.loads(said)["groups"] if group["origin"] == "share"] == []

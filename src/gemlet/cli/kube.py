@@ -49,6 +49,13 @@ def command() -> None:
     show_default=True,
     help="How containers come by the driver: NVIDIA's runtime, NVIDIA's CDI files, or device nodes alone",
 )
+@click.option(
+    "--oversubscribe",
+    type=click.FloatRange(1, 8),
+    default=1.0,
+    show_default=True,
+    help="Offer each GPU's memory so many times; above 1 the daemon needs a capacity for each device",
+)
 @click.option("--preload-file", is_flag=True, help="Also mount /etc/ld.so.preload, for programs that clear LD_PRELOAD")
 @click.option(
     "--directory", type=DIRECTORY, default=STATE_DIRECTORY, show_default=True, help="Shares, hook, checkpoint"
@@ -68,6 +75,7 @@ def agent(
     slots: int,
     packing: str,
     gpu_access: str,
+    oversubscribe: float,
     preload_file: bool,
     directory: Path,
     kubelet_directory: Path,
@@ -107,6 +115,7 @@ def agent(
         cdi=cdi_directory.absolute(),
         access=cast("GpuAccess", "simulated" if simulate else gpu_access),
         preload_file=preload_file,
+        oversubscribe=oversubscribe,
         port=port,
     )
     try:

@@ -47,7 +47,7 @@ PUBLISH_SECONDS = 5.0
 class Options:
     """How an agent runs.
 
-    ``faces``: any of slots, units, dra. ``host_directory``: ``directory`` as the host names it.
+    ``oversubscribe``: how many times each GPU's memory is offered.
     """
 
     node: str
@@ -61,6 +61,7 @@ class Options:
     cdi: Path = Path("/var/run/cdi")
     access: Access = "runtime"
     preload_file: bool = False
+    oversubscribe: float = 1.0
     port: int | None = None
 
 
@@ -130,7 +131,7 @@ class Agent:
 
     def _read_gpus(self) -> list[inventory.Gpu]:
         self._driver.devices()  # keeps NVML open, and makes device nodes appear before anything names them
-        return inventory.read()
+        return [inventory.offered(gpu, self._options.oversubscribe) for gpu in inventory.read()]
 
     async def _serve(self) -> None:
         # Nothing is given out before it is known what is out already, and that the daemon holds to it.
@@ -161,12 +162,14 @@ class Agent:
         await self._looked.wait()
         while True:
             try:
+                if self._options.oversubscribe > 1:
+                    inventory.check_capacity(self._gpus.all, await self._daemon.status())
                 if not self._restored or self._book.incomplete(await self._daemon.shares()):
                     await self._book.restore()
                 self._restored, told = True, ""
                 await self._gpus.serve(True)
             except (GemletError, OSError) as error:
-                if isinstance(error, DaemonUnreachable):
+                if isinstance(error, (DaemonUnreachable, inventory.NoCapacity)):
                     await self._gpus.serve(False)  # a pod had better wait than be refused for good
                 if str(error) != told:
                     logger.error("shares: %s", error)
