@@ -118,7 +118,7 @@ class Cluster:
 
     def create(self, *objects: dict[str, Any]) -> None:
         """Raises `Refused`."""
-        self.kubectl("create", "-f", "-", text="\n---\n".join(json.dumps(entry) for entry in objects))
+        self.kubectl("create", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
 
     def ready(self, node: str = "n1") -> bool:
         text = self.kubectl("get", "nodes", node, "-o", "json", check=False)

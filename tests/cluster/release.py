@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cluster import Cluster
 
 CHART = Path(__file__).resolve().parents[2] / "packaging" / "chart"
-NAMESPACE = "gemlet-system"
+RELEASE, NAMESPACE = "shares", "gemlet-system"  # as in README
 # What differs from what `helm install` does without any value: there is no GPU here, and Kubernetes 1.20 knows no
 # matchConditions, so pods are chosen by a label.
 VALUES: dict[str, Any] = {
@@ -27,7 +27,7 @@ VALUES: dict[str, Any] = {
 
 
 class Release:
-    """The release `gemlet` in a cluster."""
+    """The release in a cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -36,13 +36,13 @@ class Release:
 
     def install(self) -> None:
         with helm.Chart.load(CHART) as chart:
-            self._helm.install(chart, "gemlet", VALUES, namespace=NAMESPACE, create_namespace=True)
+            self._helm.install(chart, RELEASE, VALUES, namespace=NAMESPACE, create_namespace=True)
         self.wait()
 
     def upgrade(self, *, wait: bool = True, **values: Any) -> None:
         """To VALUES with ``values``, and until all pods are replaced."""
         with helm.Chart.load(CHART) as chart:
-            self._helm.upgrade(chart, "gemlet", VALUES | values, namespace=NAMESPACE, reset_values=True)
+            self._helm.upgrade(chart, RELEASE, VALUES | values, namespace=NAMESPACE, reset_values=True)
         if wait:
             self.wait()
 
