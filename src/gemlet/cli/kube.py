@@ -22,6 +22,13 @@ if TYPE_CHECKING:
 FACES = ("slots", "units", "dra")
 DIRECTORY = click.Path(path_type=Path)
 STATE_DIRECTORY = "/var/lib/gemlet"
+OVERSUBSCRIBE = click.option(
+    "--oversubscribe",
+    type=click.FloatRange(1, 8),
+    default=1.0,
+    show_default=True,
+    help="Offer each GPU's memory so many times; above 1 the daemon needs a capacity for each device",
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -49,13 +56,7 @@ def command() -> None:
     show_default=True,
     help="How containers come by the driver: NVIDIA's runtime, NVIDIA's CDI files, or device nodes alone",
 )
-@click.option(
-    "--oversubscribe",
-    type=click.FloatRange(1, 8),
-    default=1.0,
-    show_default=True,
-    help="Offer each GPU's memory so many times; above 1 the daemon needs a capacity for each device",
-)
+@OVERSUBSCRIBE
 @click.option("--preload-file", is_flag=True, help="Also mount /etc/ld.so.preload, for programs that clear LD_PRELOAD")
 @click.option(
     "--directory", type=DIRECTORY, default=STATE_DIRECTORY, show_default=True, help="Shares, hook, checkpoint"
@@ -131,6 +132,7 @@ def agent(
 @click.option("--face", type=click.Choice(FACES), default="slots", show_default=True, help="What annotations become")
 @click.option("--slots", type=click.IntRange(1, 100), default=4, show_default=True, help="Slots of each GPU")
 @click.option("--gpu-memory", type=options.Size(), help="Memory of the largest GPU, to refuse what can never fit")
+@OVERSUBSCRIBE
 @click.option("--address", default="0.0.0.0", show_default=True)
 @click.option("--port", type=click.IntRange(1, 65535), default=8443, show_default=True)
 @click.option("--kubeconfig", type=DIRECTORY, help="A kubeconfig as JSON; without it the pod's service account")
@@ -141,6 +143,7 @@ def webhook(
     face: str,
     slots: int,
     gpu_memory: int | None,
+    oversubscribe: float,
     address: str,
     port: int,
     kubeconfig: Path | None,
@@ -164,7 +167,11 @@ def webhook(
     logs.configure(logging.DEBUG if verbose else logging.INFO)
     chosen = kube_webhook.Options(
         certificates=certificates,
-        cluster=Cluster(face=cast("Face", face), gpu_memory=gpu_memory, slots_per_gpu=slots),
+        cluster=Cluster(
+            face=cast("Face", face),
+            gpu_memory=int(gpu_memory * oversubscribe) if gpu_memory is not None else None,
+            slots_per_gpu=slots,
+        ),
         address=address,
         port=port,
         api=_access(kubeconfig) if face == "dra" else None,
