@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 if TYPE_CHECKING:
+    from datetime import datetime
     from pathlib import Path
 
 
@@ -30,9 +31,11 @@ class Authority:
             key.private_bytes(encoding, serialization.PrivateFormat.TraditionalOpenSSL, none)
         )
 
-    def pair(self, *names: str, common: str, organization: str | None = None) -> tuple[bytes, bytes]:
+    def pair(
+        self, *names: str, common: str, organization: str | None = None, until: datetime | None = None
+    ) -> tuple[bytes, bytes]:
         """A certificate and its key, in PEM."""
-        made = self.ca.issue_cert(*names, common_name=common, organization_name=organization)
+        made = self.ca.issue_cert(*names, common_name=common, organization_name=organization, not_after=until)
         return b"".join(blob.bytes() for blob in made.cert_chain_pems), made.private_key_pem.bytes()
 
     def issue(self, name: str, common: str, organization: str | None = None) -> None:
