@@ -223,6 +223,26 @@ def test_metrics_are_by_pod(cluster):
     assert seen["throttled_seconds_total"] > seen["device_seconds_total"], "alone, it waits for its own maximum only"
 
 
+def test_a_node_lists_its_shares_by_pod(cluster):
+    """As by `kubectl exec ... -- gemlet status --node`."""
+    cluster.create(pod("a", "probe", "1000", annotations=SHARE))
+    eventually(lambda: len(shares(cluster, "a")) >= 2, "work")
+    said = cluster.gemlet.execute(cluster.node, "agent", "gemlet", "status", "--node", "-o", "json")
+    (share,) = json.loads(said)["shares"]
+    assert share["group"] == "default/a/c"
+    assert share["amounts"] == {
+        "memory": 16 * 2**30,
+        "compute": 25,
+        "limit": 25,
+        "priority": "normal",
+        "resident": None,
+    }
+    (usage,) = share["usage"].values()
+    assert len(usage["pids"]) == 1
+    table = cluster.gemlet.execute(cluster.node, "agent", "gemlet", "status", "--node")
+    assert table.splitlines()[1].startswith("default/a/c  16Gi "), table
+
+
 def test_many_pods_leave_nothing_behind(cluster):
     """100 pods; what is left of them is looked for in every place a share has."""
     for batch in range(10):
