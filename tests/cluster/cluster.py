@@ -83,6 +83,7 @@ class Cluster:
             "--authorization-mode", "Node,RBAC", "--enable-admission-plugins", "NodeRestriction", "--allow-privileged",
             "--kubelet-client-certificate", pki / "admin.crt", "--kubelet-client-key", pki / "admin.key",
             "--cert-dir", RUN / "apiserver",
+            "--kubelet-preferred-address-types", "InternalIP",  # nobody here knows the nodes by name
             "--enable-aggregator-routing",  # webhooks by their pods' addresses: there is no kube-proxy
         )  # fmt: skip
         eventually(lambda: self.kubectl("get", "--raw", "/readyz", check=False) == "ok", "apiserver ready")
