@@ -103,19 +103,20 @@ class ApiServer:
         query |= {"watch": "true", "timeoutSeconds": str(WATCH_SECONDS), "allowWatchBookmarks": "true"}
         connection = None
         try:
-            async with asyncio.timeout(SECONDS) as limit:
+            async with asyncio.timeout(SECONDS):
                 connection = await HttpConnection.open(self._access.url, self._access.context)
                 reply = await connection.ask("GET", _target(path, query), self._headers())
                 if reply.status_code != 200:
                     raise _refusal(reply.status_code, await _whole(connection), f"GET {path}")
-                limit.reschedule(asyncio.get_running_loop().time() + WATCH_SECONDS + 30)
-                async for line in _lines(connection):
-                    event = json.loads(line)
-                    if event["type"] == "ERROR":
-                        raise ApiError(f"watch {path}: {event['object'].get('message')}", status=410)
-                    yield event["type"], event["object"]
+            # No timeout around this: it would end the task of whoever takes its time with an event.
+            connection.patience = WATCH_SECONDS + 30
+            async for line in _lines(connection):
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    raise ApiError(f"watch {path}: {event['object'].get('message')}", status=410)
+                yield event["type"], event["object"]
         except (HttpError, OSError, ValueError) as error:  # a TimeoutError is an OSError
-            raise ApiError(f"watch {path}: {error or type(error).__name__}") from None
+            raise ApiError(f"watch {path}: {str(error) or type(error).__name__}") from None
         finally:
             if connection is not None:
                 await connection.close()
@@ -133,7 +134,9 @@ class ApiServer:
                     raise _refusal(status, text, f"{method} {path}")
                 return json.loads(text)
         except (HttpError, OSError, ValueError) as error:
-            raise ApiError(f"{method} {path}: {error or type(error).__name__}", hint="is the apiserver up?") from None
+            raise ApiError(
+                f"{method} {path}: {str(error) or type(error).__name__}", hint="is the apiserver up?"
+            ) from None
 
     async def _exchange(self, method: str, target: str, body: bytes | None) -> tuple[int, bytes]:
         while True:

@@ -26,10 +26,14 @@ class HttpError(Exception):
 
 
 class HttpConnection:
-    """One connection to one server; one request at a time."""
+    """One connection to one server; one request at a time.
+
+    ``patience``: seconds without a byte after which reading raises TimeoutError; None for ever.
+    """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str) -> None:
         self._reader, self._writer, self._host = reader, writer, host
+        self.patience: float | None = None
         self._state = h11.Connection(h11.CLIENT)
         self._heard = False  # anything of the answer to the last request
 
@@ -93,6 +97,7 @@ class HttpConnection:
             event = self._state.next_event()
             if isinstance(event, h11.Event):
                 return event
-            data = await self._reader.read(READ_BYTES)
+            async with asyncio.timeout(self.patience):
+                data = await self._reader.read(READ_BYTES)
             self._heard = self._heard or bool(data)
             self._state.receive_data(data)

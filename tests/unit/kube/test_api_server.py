@@ -144,6 +144,35 @@ def test_what_is_no_whole_answer_is_an_error(answer):
     asyncio.run(whole())
 
 
+def test_a_watch_that_falls_silent_ends_and_a_slow_reader_of_it_does_not(monkeypatch):
+    monkeypatch.setattr(api_server, "WATCH_SECONDS", -29.8)  # 0.2 s of patience
+
+    async def serve(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for name in ("a", "b"):
+            line = json.dumps({"type": "ADDED", "object": {"name": name}}).encode() + b"\n"
+            writer.write(f"{len(line):x}\r\n".encode() + line + b"\r\n")
+        await writer.drain()
+        await reader.read()  # never ends the answer
+        writer.close()
+
+    async def whole():
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        seen = []
+        async with server, api_server.connected(Access(url=url)) as api, asyncio.timeout(20):
+            watch = api.watch("/pods")
+            for _ in range(2):
+                seen.append((await anext(watch))[1]["name"])
+                await asyncio.sleep(0.5)
+            with pytest.raises(ApiError, match="TimeoutError"):
+                await anext(watch)
+        assert seen == ["a", "b"]
+
+    asyncio.run(whole())
+
+
 def test_nobody_there_is_an_error():
     async def scenario():
         api = ApiServer(Access(url="http://127.0.0.1:9"))
