@@ -51,7 +51,7 @@ def oversubscribed(cluster):
 
 def test_pods_take_turns_with_a_gpu_that_is_too_small_for_both(oversubscribed):
     for name in ("a", "b"):
-        oversubscribed.create(pod(name, "probe", "1000", "1500", annotations=MEMORY))
+        oversubscribed.create(pod(name, "probe", "1000", "1200", annotations=MEMORY))
     for name in ("a", "b"):
         eventually(lambda name=name: lines(oversubscribed, name, "held"), "both hold their memory")
         assert lines(oversubscribed, name, "total") == ["3072"]
