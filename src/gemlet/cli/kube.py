@@ -182,7 +182,7 @@ def webhook(
         raise GemletError(f"port {port} cannot be used: {error.strerror}", hint="choose another --port") from None
 
 
-@command.command()
+@command.command(short_help="List the shares of this node by pod")
 @click.option("--directory", type=DIRECTORY, default=STATE_DIRECTORY, show_default=True, help="The agent's directory")
 @options.output("table", "json")
 @click.pass_obj
