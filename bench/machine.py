@@ -191,10 +191,11 @@ class Machine:
             ).stdout.splitlines()  # fmt: skip
             if out:
                 name, driver = (s.strip() for s in out[0].split(",")[:2])
-        commit = subprocess.run(
+        found = subprocess.run(
             ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
         ).stdout.strip()
-        commit = commit or os.environ.get("GEMLET_COMMIT", "unknown")  # where the tree was copied without .git
+        # Where the tree was copied, git may know nothing or an older state.
+        commit = os.environ.get("GEMLET_COMMIT") or found or "unknown"
         return {
             "device": name, "driver": driver, "simulated": self.simulate, "commit": commit,
             "kernel": platform.release(), "cpus": str(os.cpu_count()), "load": f"{os.getloadavg()[0]:.1f}",
@@ -296,6 +297,10 @@ class Sharing:
     def used(self) -> dict[str, float]:
         """Seconds charged so far, by group."""
         return {g["name"]: g["used_ns"] / 1e9 for d in self.server.snapshot()["devices"] for g in d["groups"]}
+
+    def pairs(self) -> list[dict[str, Any]]:
+        """What was found out about groups side by side."""
+        return [pair for d in self.server.snapshot()["devices"] for pair in d["pairs"]]
 
     def close(self) -> None:
         self.server.stop()

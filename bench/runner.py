@@ -18,6 +18,8 @@ CONFIGS: dict[str, list[str]] = {
     "100us": ["--kernel-us", "100", "--batch", "10"],
     "100us, full": ["--kernel-us", "100", "--batch", "10", "--shape", "full"],
     "100us small blocks": ["--kernel-us", "100", "--batch", "10", "--shape", "small"],
+    "20us, gaps of 40us": ["--kernel-us", "20", "--batch", "50", "--gap-us", "40"],
+    "100us, gaps of 50us": ["--kernel-us", "100", "--batch", "10", "--gap-us", "50"],
     "1ms": ["--kernel-us", "1000", "--batch", "1"],
     "graph of 10x100us": ["--kernel-us", "100", "--batch", "10", "--graph"],
     "default stream": ["--kernel-us", "100", "--batch", "10", "--stream", "default"],

@@ -7,6 +7,7 @@ On the simulated machine it checks the mechanism, and says so; it measures no GP
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import sys
 from pathlib import Path
@@ -22,12 +23,14 @@ SPLITS = ((75, 25), (50, 50), (90, 10))
 BURST = ["burst", "--kernel-us", "100", "--batch", "10", "--rate", "500"]  # 1 ms, 500 times a second
 DEMAND = 0.5  # of the device: what BURST asks for
 LATENCY = ["latency", "--kernel-us", "200", "--rate", "100"]
+WINDOWS_US = (8000, 2000, 400, 40)
+CYCLES_MS = (20, 40, 100)
 CHANGES = 5  # each at another moment of a cycle
 
 
 class SharesBench(Bench):
     name: ClassVar[str] = "shares"
-    scenarios: ClassVar[list[str]] = ["mps", "bursts", "limit", "swap", "charges"]
+    scenarios: ClassVar[list[str]] = ["mps", "costs", "launches", "bursts", "limit", "swap", "charges"]
 
     def mps(self) -> None:
         """Two clients take turns under MPS: of kernels that take every thread slot, and half of them.
@@ -56,6 +59,54 @@ class SharesBench(Bench):
                 note = " / ".join(f"{s:.3f}" for s in got)
                 self.report.add(f"{label}: total", sum(got), ">= 0.995", note=note)
                 self.report.add(f"{label}: worst 1 s window", max(errors), "-" if side_by_side else "<= 0.01")
+
+    def costs(self) -> None:
+        """What a total below 1 is made of: MPS itself, the bound on work in flight, hand-overs by their number."""
+        config = "100us, full"
+        rate = self.rate(config)
+        with self.machine.under_mps():
+            (native,) = self.machine.run([Client(self.work(config))], None, self.length)
+            note = "one program, without gemlet / without MPS"
+            self.report.add("MPS itself", native.work_between(0, self.length) / (self.length * rate), "-", note=note)
+            for window in WINDOWS_US:
+                with Sharing(self.machine, window_alone=window * 1000) as sharing:
+                    (a,) = self.machine.run([Client(self.work(config), "a")], sharing, self.length)
+                alone = a.work_between(0, self.length) / (self.length * rate)
+                self.report.add(f"MPS, one program, {window} us in flight: total", alone, "-")
+            for cycle in CYCLES_MS:
+                with Sharing(self.machine, cycle_min=cycle * 1_000_000) as sharing:
+                    clients = []
+                    for name in "ab":
+                        sharing.group(name, min=0.5, workload="alone")
+                        clients.append(Client(self.work(config), name))
+                    self.machine.run(clients, sharing, self.length)
+                total = sum(c.work_between(0, self.length) for c in clients) / (self.length * rate)
+                lost = (1 - total) * cycle * 1000 / 2
+                note = f"{lost:.0f} us a hand-over if that were all"
+                self.report.add(f"MPS, 50/50 with a cycle of {cycle} ms: total", total, "-", note=note)
+
+    def launches(self) -> None:
+        """Programs bound by their launches leave gaps, which another one fills; so most of eager PyTorch is."""
+        for config in ("20us, gaps of 40us", "100us, gaps of 50us"):
+            rate = self.rate(config)
+            totals = {}
+            for way in ("time slicing", "gemlet"):
+                with contextlib.ExitStack() as stack:
+                    sharing = None
+                    if way == "gemlet":
+                        sharing = stack.enter_context(Sharing(self.machine))
+                        for name in "ab":
+                            sharing.group(name)
+                    clients = [Client(self.work(config), name) for name in "ab"]
+                    self.machine.run(clients, sharing, self.length)
+                    pairs = sharing.pairs() if sharing else []
+                got = [c.work_between(1, self.length) / ((self.length - 1) * rate) for c in clients]
+                totals[way] = sum(got)
+                note = " / ".join(f"{share:.3f}" for share in got)
+                note += "".join(f"; {p['state']}, at {p['speeds'][0]:.2f} and {p['speeds'][1]:.2f}" for p in pairs)
+                self.report.add(f"two programs of {config}, {way}: total", totals[way], "-", note=note)
+            better = totals["gemlet"] / totals["time slicing"]
+            self.report.add(f"two programs of {config}: gemlet / time slicing", better, ">= 0.97")
 
     def bursts(self) -> None:
         """1 ms bursts 500 times a second, so half of the device, beside batches of 10 ms.

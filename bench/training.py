@@ -4,7 +4,7 @@
     python bench/training.py --cpu-check --seconds 3      without GPU and gemlet: checks the scripts, measures nothing
 
 Training is a transformer of about 110 million parameters in bfloat16, eager or as one CUDA graph a step
-(bench/torch_programs/train.py); inference another one that answers at 50/s, Poisson (bench/torch_programs/infer.py).
+(bench/torch_programs/train.py); inference another one that answers at 20/s, Poisson (bench/torch_programs/infer.py).
 Losses and answers are compared bit by bit with those of each program alone and without gemlet. The simulated machine
 has no CUDA runtime, so PyTorch does not run on it.
 """
@@ -123,6 +123,8 @@ class TrainingBench(Bench):
                 sharing.group("requests", priority="latency")
                 sharing.group("training", priority=way.priority, sm=way.sm)
                 self.machine.run([requests, training], sharing, self.length, start_limit=START_LIMIT)
+                for pair in sharing.pairs():
+                    print(f"{name}/{key}: {' and '.join(pair['groups'])}: {pair['state']}, at {pair['speeds']}")
         else:
             self.machine.run([requests, training], None, self.length, start_limit=START_LIMIT)
         got = Measured.of(

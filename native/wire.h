@@ -22,7 +22,7 @@
 namespace gemlet::wire {
 
 inline constexpr uint32_t kMagic = 0x314d4547;  // "GEM1"
-inline constexpr uint16_t kWireVersion = 3;
+inline constexpr uint16_t kWireVersion = 4;
 inline constexpr size_t kGroupNameBytes = 256;  // with the final NUL; Kubernetes' "namespace/pod" fits
 inline constexpr size_t kTextBytes = 512;
 inline constexpr uint64_t kNoLimit = UINT64_MAX;
@@ -131,11 +131,14 @@ struct alignas(64) ClientPage {
     std::atomic<uint32_t> attached;     // 1 while the daemon honours this page
     std::atomic<uint32_t> contexts;     // as many as the daemon has booked memory for; futex word
     std::atomic<uint32_t> beside;       // 1: others run on the device at the same time, so samples prove nothing
-    uint32_t reserved0[3];
+    std::atomic<uint32_t> patient;      // 1: a pause of the host within its work does not end its turn
+    uint32_t reserved0[2];
     // Second cache line: written by the client.
     alignas(64) std::atomic<uint64_t> launches;  // submissions so far
     std::atomic<uint64_t> work_ns;               // completed work, as long as it would take on an idle device
-    uint64_t reserved1[6];
+    std::atomic<uint64_t> looks;                 // at its queues, now and then while it holds the token ...
+    std::atomic<uint64_t> dry;                   // ... that found them empty: the device waited for a launch
+    uint64_t reserved1[4];
 };
 
 // A client of the class `latency` that takes a parked token raises `urgent` before it says so to the daemon: a holder

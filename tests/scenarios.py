@@ -43,6 +43,19 @@ def two_groups(machine: Machine, first: float, *, kernel_us: float = 100) -> tup
     return total, max(worst_window(c.done, p, rate, 0, SECONDS) for c, p in zip(clients, promises, strict=True))
 
 
+def launch_bound(machine: Machine, *, kernel_us: float, gap_us: float) -> float:
+    """Work of two groups that pause on the host after each launch, in their last second, over that of one alone."""
+    args = [*work(machine, kernel_us), "--gap-us", str(gap_us)]
+    rate = exclusive_rate(machine, args)
+    with Sharing(machine) as sharing:
+        clients = []
+        for name in "ab":
+            sharing.group(name)
+            clients.append(Client(args, name))
+        machine.run(clients, sharing, SECONDS)
+    return sum(c.work_between(SECONDS - 1, SECONDS) for c in clients) / rate
+
+
 def capped(machine: Machine, cap: float, *, kernel_us: float = 100) -> float:
     """The worst 1 s window's error of a group alone under a maximum, from the first second on."""
     args = work(machine, kernel_us)

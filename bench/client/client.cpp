@@ -1,20 +1,22 @@
 // The benchmarks' CUDA program: plain driver API, knows nothing of gemlet. Prints one line of JSON.
 //
+// clang-format off
 //   client calibrate --kernel-us U [--shape large|full|small]
-//   client work      --kernel-us U --scale S [--batch K] [--depth D] [--marks M] [--graph] [--stream
-//   default|own|thread]
-//                                          batches of K kernels back to back, D of them queued; M entries of the log
-//                                          each
-//                                          [--memory-mib M]: held meanwhile, written once, looked at in the end
-//                                          [--cpu F] [--phase S]: after S seconds of work does without the device, F
-//                                          of all time
-//   client uuid                            of device 0, in hexadecimal
-//   client latency   --kernel-us U --scale S --rate HZ [--seed N]     Poisson requests of one kernel each
-//   client burst     --kernel-us U --scale S --rate HZ [--batch K]    a batch each 1/HZ seconds, not waiting for the
-//   last client launch    [--count N]                                      empty kernels: ns per launch, queue kept
-//   short client alloc     [--count N]                                      cuMemAlloc + cuMemFree of 4 KiB, ns per
-//   pair client heartbeat [--rate HZ] [--threshold-us U]                   how late a thread on each CPU wakes up; no
-//   GPU
+//   client work      --kernel-us U --scale S [--batch K] [--depth D] [--marks M] [--graph]
+//                    [--stream default|own|thread]  batches of K kernels back to back, D of them queued; M entries of
+//                                                   the log each
+//                    [--memory-mib M]               held meanwhile, written once, looked at in the end
+//                    [--cpu F] [--phase S]          after S seconds of work does without the device, F of all time
+//                    [--gap-us G]                   the host pauses after each launch
+//   client latency   --kernel-us U --scale S --rate HZ [--seed N] [--kernels K] [--gap-us G]
+//                                                   Poisson requests of K kernels each (1)
+//   client burst     --kernel-us U --scale S --rate HZ [--batch K]
+//                                                   a batch each 1/HZ seconds, not waiting for the last
+//   client launch    [--count N]                    empty kernels: ns per launch, queue kept short
+//   client alloc     [--count N]                    cuMemAlloc + cuMemFree of 4 KiB, ns per pair
+//   client heartbeat [--rate HZ] [--threshold-us U] how late a thread on each CPU wakes up; no GPU
+//   client uuid                                     of device 0, in hexadecimal
+// clang-format on
 //
 // calibrate says what to give as --scale and --blocks (the latter when a program may see fewer multiprocessors).
 // work, latency, burst and heartbeat take [--seconds T] [--wait] [--file PATH]. With --wait they say "ready" and read
@@ -50,6 +52,10 @@ Options parse(int argc, char** argv) {
             o.memory_mib = std::strtoull(value, nullptr, 10);
         else if (key == "--cpu")
             o.cpu = std::atof(value);
+        else if (key == "--gap-us")
+            o.gap_us = std::atof(value);
+        else if (key == "--kernels")
+            o.kernels = std::atoi(value);
         else if (key == "--phase")
             o.phase = std::atof(value);
         else if (key == "--rate")

@@ -90,6 +90,16 @@ void Program::launch(double us) {
     CHECK(cuLaunchKernel(spin_, grid_, 1, 1, block_, 1, 1, 0, stream_, parameters, nullptr));
 }
 
+void Program::launch_and_pause() {
+    launch(o_.kernel_us);
+    if (o_.gap_us <= 0) return;
+    const uint64_t until = now_ns() + uint64_t(o_.gap_us * 1000);
+    if (o_.gap_us >= 300)
+        sleep_until(until);
+    else
+        while (now_ns() < until) continue;
+}
+
 void Program::launch_empty() {
     CHECK(cuLaunchKernel(empty_, 1, 1, 1, 32, 1, 1, 0, stream_, nullptr, nullptr));
 }
@@ -99,7 +109,7 @@ void Program::batch(int marks) {
         CHECK(cuGraphLaunch(graph_, stream_));
         return;
     }
-    for (int i = 0; i < o_.batch / marks; ++i) launch(o_.kernel_us);
+    for (int i = 0; i < o_.batch / marks; ++i) launch_and_pause();
 }
 
 void Program::make_graph() {

@@ -19,9 +19,9 @@ struct Options {
     double kernel_us = 100, seconds = 5, rate = 100, threshold_us = 1000;
     uint64_t scale = 0, seed = 1;
     uint64_t memory_mib = 0;
-    double cpu = 0, phase = 1;
+    double cpu = 0, phase = 1, gap_us = 0;
     unsigned blocks = 0;  // of a kernel; 0: as many as the shape says
-    int batch = 10, depth = 4, count = 100'000, marks = 1;
+    int batch = 10, depth = 4, count = 100'000, marks = 1, kernels = 1;
     bool graph = false, wait = false;
 };
 
@@ -43,6 +43,7 @@ class Program {
     explicit Program(const Options& o);
 
     void launch(double us);
+    void launch_and_pause();  // one kernel, then --gap-us on the host: a program bound by its launches
     void launch_empty();
     void synchronize() { CHECK(cuStreamSynchronize(stream_)); }
     void make_graph();      // of one batch

@@ -10,7 +10,7 @@
 
 #include "program.hpp"
 
-// A server with one thread: Poisson arrivals, each request one kernel and a wait for it.
+// A server with one thread: Poisson arrivals, each request --kernels kernels and a wait for them.
 int latency(const Options& o) {
     Program p(o);
     std::mt19937_64 random(o.seed);
@@ -30,17 +30,17 @@ int latency(const Options& o) {
         if (arrival >= double(end)) break;
         sleep_until(uint64_t(arrival));
         if (now_ns() < end) {
-            p.launch(o.kernel_us);
+            for (int i = 0; i < o.kernels; ++i) p.launch_and_pause();
             p.synchronize();
             ++served;
         }
         // One that was never served counts with what it had waited: the latency it would have had is longer.
         const uint64_t now = now_ns();
-        log.push_back({now - begin, o.kernel_us * 1000 * double(served), double(now) - arrival});
+        log.push_back({now - begin, o.kernel_us * o.kernels * 1000 * double(served), double(now) - arrival});
     }
     write_log(o.file, log);
     std::printf("{\"requests\": %zu, \"unserved\": %zu, \"work_s\": %.6f}\n", log.size(), log.size() - served,
-                o.kernel_us * double(served) / 1e6);
+                o.kernel_us * o.kernels * double(served) / 1e6);
     return 0;
 }
 

@@ -1,6 +1,6 @@
 """Answers requests with a transformer, one at a time, as they come: Poisson arrivals, latency from arrival to answer.
 
-    python infer.py [--rate 50] [--seed 1] [--seconds T] [--wait] [--file PATH] [--device cuda] [--tiny]
+    python infer.py [--rate 20] [--seed 1] [--seconds T] [--wait] [--file PATH] [--device cuda] [--tiny]
 
 Each answer is compared with the first to the same input, bit by bit. Prints one line of JSON.
 """
@@ -16,7 +16,7 @@ import pace
 import torch
 import transformer
 
-SHAPE = transformer.Shape(width=1024, layers=16, heads=16, vocabulary=8192, context=128, batch=8)
+SHAPE = transformer.Shape(width=1024, layers=8, heads=16, vocabulary=8192, context=128, batch=8)
 TINY = transformer.Shape(width=32, layers=2, heads=2, vocabulary=64, context=16, batch=2)
 INPUTS = 16  # over and over
 
@@ -38,7 +38,7 @@ class Server:
 
 def main() -> None:
     parser = pace.parser(__doc__)
-    parser.add_argument("--rate", type=float, default=50)
+    parser.add_argument("--rate", type=float, default=20)
     parser.add_argument("--seed", type=int, default=1)
     o = parser.parse_args()
     server = Server(TINY if o.tiny else SHAPE, o.device)

@@ -171,11 +171,12 @@ void Arbiter::State::update_terms(Hold& hold, Nanoseconds now) {
     Terms terms = policy->terms(hold.turn(), contenders, now);
     terms.deadline = std::min(terms.deadline, hold.latest);
     const Nanoseconds window = window_for(static_cast<Members&>(*hold.group), terms.deadline);
-    const bool beside = hold.partner != 0;
+    const bool beside = hold.partner != 0, patient = beside || pairs.curious(hold.group->id);
     const bool moved = terms.deadline == kNever || hold.deadline == kNever
                            ? terms.deadline != hold.deadline
                            : std::abs(terms.deadline - hold.deadline) > kNoticeable || terms.deadline <= now;
-    if (known && !moved && terms.contended == hold.contended && window == hold.window && beside == hold.told_beside)
+    if (known && !moved && terms.contended == hold.contended && window == hold.window && beside == hold.told_beside &&
+        patient == hold.patient)
         return;
     Action::Kind kind = Action::Kind::kUpdate;
     if (hold.told == Hold::Told::kNothing)
@@ -186,8 +187,9 @@ void Arbiter::State::update_terms(Hold& hold, Nanoseconds now) {
     hold.window = window;
     hold.contended = terms.contended;
     hold.told_beside = beside;
+    hold.patient = patient;
     hold.told = kind == Action::Kind::kRevoke ? Hold::Told::kRevoked : Hold::Told::kTerms;
-    actions.push_back({kind, hold.client->id, hold.deadline, hold.window, hold.contended, beside});
+    actions.push_back({kind, hold.client->id, hold.deadline, hold.window, hold.contended, beside, patient});
 }
 
 // The next holder's first work may arrive while this one's tail still runs, just as the hardware's slice ends: then
@@ -202,14 +204,14 @@ Nanoseconds Arbiter::State::believed(const Hold& hold, Nanoseconds drained) cons
 // --- look-ups ----------------------------------------------------------------------------------------------------
 
 Nanoseconds Arbiter::State::window_for(const Members& group, Nanoseconds deadline) const {
-    size_t others = clients.size() - group.clients;
-    if (group.clients > 1) ++others;
-    if (others == 0 && deadline == kNever) return p.window_alone;
+    bool quiet = deadline == kNever && group.clients < 2;
     for (const Group* g : everyone) {
+        if (g == &group || g->clients == 0 || pairs.together(g->id, group.id)) continue;
         const bool comes = g->spec.priority == Priority::kLatency && g->spec.max > 0.0 && expects_requests(*g);
-        if (g != &group && comes) return p.window_latency;
+        if (comes) return p.window_latency;
+        quiet = quiet && !g->running && g->waiting == 0 && clock >= g->busy_at + p.quiet;
     }
-    return p.window_shared;
+    return quiet ? p.window_alone : p.window_shared;
 }
 
 void Arbiter::State::find_waiting() {
@@ -309,10 +311,10 @@ GroupId Arbiter::set_group(const GroupSpec& spec, Nanoseconds now) {
     s.demand_changed = true;
     for (const auto& group : s.groups) {
         if (!group || group->spec.name != spec.name) continue;
-        group->spec = spec;
+        const GroupSpec before = std::exchange(group->spec, spec);
         s.policy->changed(*group, now);
         s.keep_rights(*group, now);
-        s.keep_partner(*group, now);
+        s.keep_partner(*group, before, now);
         s.settle(now);
         return group->id;
     }
@@ -439,6 +441,7 @@ void Arbiter::took(ClientId id, Nanoseconds now) {
     }
     Hold& hold = s.hold_for(*client, now);
     hold.told = Hold::Told::kTook;
+    s.join(hold, now);
     s.make_room(hold, now);
     s.settle(now);
 }
@@ -475,8 +478,11 @@ void Arbiter::drained(ClientId id, Nanoseconds at, Nanoseconds now) {
     s.settle(now);
 }
 
-void Arbiter::progress(ClientId id, Nanoseconds work) {
-    if (Client* client = state_->find(id)) client->work = std::max(client->work, work);
+void Arbiter::progress(ClientId id, Nanoseconds work, Looks looks) {
+    Client* client = state_->find(id);
+    if (!client) return;
+    client->work = std::max(client->work, work);
+    client->looks = {std::max(client->looks.all, looks.all), std::max(client->looks.dry, looks.dry)};
 }
 
 Nanoseconds Arbiter::next_event() const {
@@ -495,6 +501,7 @@ Nanoseconds Arbiter::next_event() const {
     for (const Group* g : s.everyone) {
         if (g->running || g->waiting > 0) continue;
         consider(g->lingers_until);
+        if (g->clients > 0) consider(g->busy_at + s.p.quiet);
         if (g->spec.priority == Priority::kLatency && g->clients > 0) consider(g->busy_at + s.p.latency_quiet);
     }
     s.find_waiting();

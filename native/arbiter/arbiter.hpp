@@ -53,7 +53,8 @@ struct Parameters {
     Nanoseconds window_latency = 40'000;    // in-flight bounds, by situation
     Nanoseconds latency_quiet = 10'000'000'000;  // ... and after so long without a request the shared one holds again
     Nanoseconds window_shared = 400'000;
-    Nanoseconds window_alone = 8'000'000;
+    Nanoseconds window_alone = 8'000'000;  // ... also beside those who had nothing to do for `quiet`
+    Nanoseconds quiet = 1'000'000'000;
     // Two groups under MPS whose fractions do not fit together (pairs.hpp): how long a trial side by side and, if it
     // went well, a turn side by side is; what both together must gain; when to try again (up to 30 times later), and
     // to measure anew.
@@ -82,6 +83,7 @@ struct Action {
     Nanoseconds window = 0;         // kGrant, kUpdate, kRevoke
     bool contended = false;  // kGrant, kUpdate, kRevoke: somebody waits, so an idle holder gives the token back
     bool beside = false;     // ... and another runs beside it, whose fraction does not fit with its own
+    bool patient = false;    // ... and a pause of its host does not end its turn
 };
 
 struct GroupUsage {
@@ -99,6 +101,12 @@ struct PairUsage {
     GroupId a, b;
     PairState state;
     double speed_a, speed_b;
+};
+
+// A client's looks at its queues while it holds the token, and those that found them empty: the part of its time in
+// which the device waits for its next launch.
+struct Looks {
+    uint64_t all = 0, dry = 0;
 };
 
 // Events that make no sense (unknown ids, a stop without a grant, a second want) are ignored and counted: they come
@@ -123,8 +131,9 @@ class Arbiter {
     void stopped(ClientId client, StopReason reason, Nanoseconds tail, Nanoseconds now);
     void drained(ClientId client, Nanoseconds at, Nanoseconds now);
 
-    // The work `client` has completed so far, ns as on an idle device. Before stopped() and tick(), of all who run.
-    void progress(ClientId client, Nanoseconds work);
+    // The work `client` has completed so far, ns as on an idle device, and its looks so far. Before stopped() and
+    // tick(), of all who run.
+    void progress(ClientId client, Nanoseconds work, Looks looks = {});
 
     Nanoseconds next_event() const;  // when tick() is due, kNever if not
     void tick(Nanoseconds now);

@@ -44,7 +44,7 @@ nb::list take_actions(Arbiter& self) {
     nb::list result;
     for (const Action& a : self.take_actions()) {
         result.append(nb::make_tuple(kKinds[static_cast<size_t>(a.kind)], a.client, a.deadline, a.window, a.contended,
-                                     a.beside));
+                                     a.beside, a.patient));
     }
     return result;
 }
@@ -105,9 +105,9 @@ Parameters parameters_from(const nb::kwargs& given) {
             read(key, value, "hardware_turn", p.hardware_turn) || read(key, value, "debt_max", p.debt_max) ||
             read(key, value, "window_latency", p.window_latency) ||
             read(key, value, "window_shared", p.window_shared) || read(key, value, "window_alone", p.window_alone) ||
-            read(key, value, "pair_trial", p.pair_trial) || read(key, value, "pair_turn", p.pair_turn) ||
-            read(key, value, "pair_gain", p.pair_gain) || read(key, value, "pair_again", p.pair_again) ||
-            read(key, value, "pair_refresh", p.pair_refresh) ||
+            read(key, value, "quiet", p.quiet) || read(key, value, "pair_trial", p.pair_trial) ||
+            read(key, value, "pair_turn", p.pair_turn) || read(key, value, "pair_gain", p.pair_gain) ||
+            read(key, value, "pair_again", p.pair_again) || read(key, value, "pair_refresh", p.pair_refresh) ||
             read(key, value, "gemini_base_quota", p.gemini_base_quota) ||
             read(key, value, "gemini_min_quota", p.gemini_min_quota) ||
             read(key, value, "gemini_window", p.gemini_window);
@@ -141,7 +141,12 @@ void bind_arbiter(nb::module_& m) {
             },
             "client"_a, "reason"_a, "tail"_a, "now"_a)
         .def("drained", &Arbiter::drained, "client"_a, "at"_a, "now"_a)
-        .def("progress", &Arbiter::progress, "client"_a, "work"_a)
+        .def(
+            "progress",
+            [](Arbiter& self, ClientId client, Nanoseconds work, uint64_t looks, uint64_t dry) {
+                self.progress(client, work, {looks, dry});
+            },
+            "client"_a, "work"_a, "looks"_a = 0, "dry"_a = 0)
         .def("pairs", pairs)
         .def("next_event", &Arbiter::next_event)
         .def("tick", &Arbiter::tick, "now"_a)

@@ -51,8 +51,10 @@ struct Arbiter::State {
     void update_demand(Nanoseconds now);
     void grant_while_possible(Nanoseconds now);
     void grant(Members& group, Nanoseconds latest, Nanoseconds now);
-    Hold* partner_for(const Group& group);
+    Hold* partner_for(const Client& client);
     bool grant_beside(Members& group, Nanoseconds now);
+    void join(Hold& hold, Nanoseconds now);
+    void run_beside(Hold& one, Hold& other, Nanoseconds length, Nanoseconds now);
     void measure(const Hold& hold, StopReason reason, Nanoseconds now);
     Pairs::Member member(const Group& group, const Group& other) const;
     void update_terms(Nanoseconds now);
@@ -64,7 +66,7 @@ struct Arbiter::State {
     bool unpark(Client& client);  // whether it was parked
     bool by_right(const Group& group, Nanoseconds now) const;
     void keep_rights(const Group& group, Nanoseconds now);
-    void keep_partner(const Group& group, Nanoseconds now);
+    void keep_partner(const Group& group, const GroupSpec& before, Nanoseconds now);
     double parked_sm() const;
 
     Hold& hold_for(Client& client, Nanoseconds now);

@@ -18,6 +18,8 @@ struct Client {
     Nanoseconds since = 0;      // waits since
     Nanoseconds used = 0;       // orders the clients of one group: device time, with idle time not saved up
     Nanoseconds work = 0;       // completed, as it last said
+    Looks looks{}, seen{};      // at its queue, as it last said, and when `starved` was last reckoned
+    double starved = 0.0;       // part of its looks that found nothing queued
     unsigned turns = 0;         // that ended in the middle of its work
     bool by_right = false;      // its parked token stays while others of a lower class hold theirs
     uint64_t unparked_for = 0;  // serial of the hold for which its parked token was taken away, and when

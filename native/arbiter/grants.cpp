@@ -20,6 +20,7 @@ void set_terms(wire::ClientPage& page, const Action& action) {
     page.window_ns.store(uint64_t(action.window), std::memory_order_relaxed);
     page.contended.store(action.contended, std::memory_order_relaxed);
     page.beside.store(action.beside, std::memory_order_relaxed);
+    page.patient.store(action.patient, std::memory_order_relaxed);
 }
 
 bool change(Attachment& a, TokenState from, TokenState to) {
@@ -29,11 +30,15 @@ bool change(Attachment& a, TokenState from, TokenState to) {
 
 }  // namespace
 
-// Only under MPS does anybody ask how fast work goes.
+void Server::read_progress(Device& device, const Attachment& a) {
+    constexpr auto relaxed = std::memory_order_relaxed;
+    device.arbiter->progress(a.id, Nanoseconds(a.page->work_ns.load(relaxed)),
+                             {a.page->looks.load(relaxed), a.page->dry.load(relaxed)});
+}
+
 void Server::read_progress(Device& device) {
-    for (auto& [id, a] : device.attachments) {
-        if (a->mps) device.arbiter->progress(id, Nanoseconds(a->page->work_ns.load(std::memory_order_relaxed)));
-    }
+    for (auto& [id, a] : device.attachments)
+        if (a->holds) read_progress(device, *a);
 }
 
 void Server::grant(Attachment& a, const Action& action) {
@@ -42,6 +47,7 @@ void Server::grant(Attachment& a, const Action& action) {
     a.epoch = wire::next_epoch(a.epoch);
     a.page->token.store(wire::token_word(a.epoch, TokenState::kRun), std::memory_order_release);
     a.state = "runs";
+    a.holds = true;
 }
 
 void Server::apply(Device& device, Nanoseconds now) {
@@ -76,6 +82,7 @@ void Server::apply(Device& device, Nanoseconds now) {
                     if (!change(a, TokenState::kParked, TokenState::kBlocked)) {
                         device.arbiter->took(a.id, now);  // it was faster; its own message is on its way
                         a.state = "runs";
+                        a.holds = true;
                     }
                     break;
             }

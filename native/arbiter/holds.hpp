@@ -33,6 +33,7 @@ struct Hold {
     bool contended = false;
     enum class Told : uint8_t { kNothing, kTook, kTerms, kRevoked } told = Told::kNothing;
     bool told_beside = false;
+    bool patient = false;
     // The hold it runs beside though their fractions do not fit; 0: none. Since when, and the work at that time.
     uint64_t partner = 0;
     std::vector<uint64_t> partners = {};  // it had so far

@@ -89,6 +89,7 @@ bool Server::handle(Client& client, const Message& message) {
                 device->arbiter->took(attachment->id, now);
                 device->residency.want(attachment->id, now);
                 attachment->state = "runs";
+                attachment->holds = true;
             }
             break;
         case MessageType::kStopped:
@@ -98,6 +99,7 @@ bool Server::handle(Client& client, const Message& message) {
         case MessageType::kDrained: {
             Nanoseconds at = std::clamp(Nanoseconds(message.time_ns), now - 1'000'000'000, now);
             note(*attachment, "drained", at);
+            read_progress(*device, *attachment);
             device->arbiter->drained(attachment->id, at, now);
             break;
         }
@@ -133,6 +135,7 @@ void Server::stopped(Device& device, Attachment& a, const Message& message, Nano
     bool wants = message.flags & wire::kStillWants;
     a.state = wants ? "waits" : "idle";
     read_progress(device);
+    a.holds = false;
     device.arbiter->stopped(a.id, reason, tail, now);
     if (!wants) device.residency.idle(a.id, now);
     if (wants && !withheld(device, a, now)) device.arbiter->want(a.id, now);

@@ -6,15 +6,20 @@ namespace gemlet::arbiter {
 namespace {
 
 constexpr unsigned kTurnsAlone = 3;  // of each, before their speed alone is believed
-constexpr unsigned kTrials = 3;      // that may end before anything was learned, because one had nothing to do
+constexpr unsigned kTooShort = 5;    // turns in a row, and a group is left alone: waiting for it costs
+constexpr unsigned kTrials = 100;    // that may end before enough was seen, because one had nothing more to do
 constexpr double kSlack = 0.97;      // of the share in turns: what measuring is off by
+constexpr double kUnhurt = 0.95;     // who is hurried keeps at least so much of its speed
+constexpr double kHurt = 0.8;        // ... and less than this is believed at once
 
 }  // namespace
 
 double Pairs::Alone::rate() const {
+    if (turns < kTurnsAlone) return 0.0;
     auto sorted = rates;
-    std::sort(sorted.begin(), sorted.end());
-    return turns >= sorted.size() ? sorted[1] : 0.0;
+    const auto end = sorted.begin() + std::min<std::ptrdiff_t>(turns, std::ssize(sorted));
+    std::sort(sorted.begin(), end);
+    return sorted[static_cast<size_t>(end - sorted.begin()) / 2];
 }
 
 Pairs::Pair& Pairs::pair_of(const Member& a, const Member& b, Nanoseconds now) {
@@ -22,6 +27,7 @@ Pairs::Pair& Pairs::pair_of(const Member& a, const Member& b, Nanoseconds now) {
     Pair& pair = found->second;
     if (!made) return pair;
     pair.since = now;
+    if (a.hurried || b.hurried) return pair;
     if (a.workload == Workload::kUnknown || b.workload == Workload::kUnknown) return pair;
     pair.state = a.workload == b.workload ? PairState::kApart : PairState::kTogether;
     pair.patience = p_.pair_again;
@@ -36,6 +42,7 @@ void Pairs::become(Pair& pair, PairState state, const Key& key, Nanoseconds now)
         pair.turns_b = alone_[key.second].turns;
     }
     if (pair.state != state) pair.since = now;
+    pair.done_a = pair.done_b = {0, 0};
     pair.state = state;
 }
 
@@ -50,7 +57,7 @@ Nanoseconds Pairs::together_for(const Member& a, const Member& b, Nanoseconds no
     const bool known =
         alone_[k.first].turns >= pair.turns_a + kTurnsAlone && alone_[k.second].turns >= pair.turns_b + kTurnsAlone;
     if (pair.state != PairState::kUnknown || !known) return 0;
-    if (++pair.trials <= kTrials) return p_.pair_trial;
+    if (++pair.trials <= kTrials) return a.hurried || b.hurried ? kRequests * p_.pair_trial : p_.pair_trial;
     wait(pair, k, now);
     return 0;
 }
@@ -61,30 +68,67 @@ void Pairs::wait(Pair& pair, const Key& key, Nanoseconds now) {
     become(pair, PairState::kApart, key, now);
 }
 
+void Pairs::ran_short(GroupId group, Nanoseconds now) {
+    Alone& alone = alone_[group];
+    if (++alone.too_short < kTooShort) return;
+    alone.too_short = 0;
+    for (auto& [key, pair] : pairs_) {
+        if (pair.state == PairState::kUnknown && (key.first == group || key.second == group)) wait(pair, key, now);
+    }
+}
+
 void Pairs::ran_alone(GroupId group, double rate) {
     Alone& alone = alone_[group];
+    alone.too_short = 0;
     alone.rates[alone.turns++ % alone.rates.size()] = rate;
 }
 
-void Pairs::ran_together(const Member& a, double rate_a, const Member& b, double rate_b, Nanoseconds now) {
-    if (a.group > b.group) return ran_together(b, rate_b, a, rate_a, now);
+void Pairs::ran_together(const Member& a, Done done_a, const Member& b, Done done_b, Nanoseconds now) {
+    if (a.group > b.group) return ran_together(b, done_b, a, done_a, now);
     Pair& pair = pair_of(a, b, now);
     const Key k = key(a.group, b.group);
-    const auto speed = [&](GroupId group, double rate) {
+    const auto add = [](Done& sum, Done more) { sum = {sum.work + more.work, sum.time + more.time}; };
+    add(pair.done_a, done_a);
+    add(pair.done_b, done_b);
+    const Nanoseconds seen = std::min(pair.done_a.time, pair.done_b.time);
+    if (seen < p_.pair_trial / 2) return;
+    const auto speed = [&](GroupId group, Done done) {
         const double alone = alone_[group].rate();
+        const double rate = static_cast<double>(done.work) / static_cast<double>(done.time);
         return std::min(1.0, alone > 0.0 ? rate / alone : rate);  // more is a measurement gone wrong
     };
-    pair.speed_a = speed(a.group, rate_a);
-    pair.speed_b = speed(b.group, rate_b);
+    pair.speed_a = speed(a.group, pair.done_a);
+    pair.speed_b = speed(b.group, pair.done_b);
+    // Unless it is clear that the requests suffer.
+    const bool clear = (a.hurried && pair.speed_a < kHurt) || (b.hurried && pair.speed_b < kHurt);
+    if ((a.hurried || b.hurried) && !clear && seen < kRequests * p_.pair_trial / 2) return;
+    pair.done_a = pair.done_b = {0, 0};
     // Side by side must be better for both than taking turns, or somebody's minimum would pay for the other's gain.
     const bool good = pair.speed_a + pair.speed_b >= p_.pair_gain && pair.speed_a >= kSlack * a.share &&
-                      pair.speed_b >= kSlack * b.share;
+                      pair.speed_b >= kSlack * b.share && (!a.hurried || pair.speed_a >= kUnhurt) &&
+                      (!b.hurried || pair.speed_b >= kUnhurt);
     if (good) {
         pair.patience = 0;
         become(pair, PairState::kTogether, k, now);
         return;
     }
     wait(pair, k, now);
+}
+
+bool Pairs::curious(GroupId group) const {
+    const auto alone = alone_.find(group);
+    const unsigned turns = alone == alone_.end() ? 0 : alone->second.turns;
+    return std::any_of(pairs_.begin(), pairs_.end(), [&](const auto& entry) {
+        const auto& [key, pair] = entry;
+        if (pair.state != PairState::kUnknown) return false;
+        return (key.first == group && turns < pair.turns_a + kTurnsAlone) ||
+               (key.second == group && turns < pair.turns_b + kTurnsAlone);
+    });
+}
+
+bool Pairs::together(GroupId a, GroupId b) const {
+    const auto found = pairs_.find(key(a, b));
+    return found != pairs_.end() && found->second.state == PairState::kTogether;
 }
 
 void Pairs::forget(GroupId group) {

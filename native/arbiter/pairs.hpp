@@ -1,5 +1,5 @@
-// Which groups run side by side under MPS rather than in turns, though their fractions of the multiprocessors do not
-// fit together: decided for each pair from how fast their work goes alone and together.
+// Which groups run side by side rather than in turns, though their fractions of the multiprocessors do not fit
+// together: decided for each pair from how fast their work goes alone and together.
 //
 // Measuring beats predicting: what two kernels do to each other depends on occupancy, caches and bandwidth at once.
 // The first guess is Orion's (EuroSys '24): a compute-bound and a memory-bound program go together, two of a kind do
@@ -20,28 +20,40 @@ class Pairs {
   public:
     explicit Pairs(const Parameters& parameters) : p_(parameters) {}
 
-    // One group as this sees it. `share`: of the time of both, if they take turns.
+    static constexpr int64_t kRequests = 4;  // a trial beside requests is so many times as long: they differ
+
+    // One group as this sees it. `share`: of the time of both, if they take turns. `hurried`: nothing may slow it
+    // down.
     struct Member {
         GroupId group;
         Workload workload;
         double share;
+        bool hurried = false;
+    };
+    // Work completed in a time, both in ns; work counts what it takes on an idle device.
+    struct Done {
+        Nanoseconds work, time;
     };
 
     // For how long the two may run side by side from now on; 0: they take turns.
     Nanoseconds together_for(const Member& a, const Member& b, Nanoseconds now);
 
-    // `rate`: work completed per time, both in ns; work counts what it takes on an idle device.
     void ran_alone(GroupId group, double rate);
-    void ran_together(const Member& a, double rate_a, const Member& b, double rate_b, Nanoseconds now);
+    // A turn alone too short to tell; who only has such ones is not asked for ever.
+    void ran_short(GroupId group, Nanoseconds now);
+    // Judges as soon as it has seen enough of them.
+    void ran_together(const Member& a, Done done_a, const Member& b, Done done_b, Nanoseconds now);
+    bool curious(GroupId group) const;          // its next turns alone will be compared with others
+    bool together(GroupId a, GroupId b) const;  // known to be good for both
     void forget(GroupId group);
 
     std::vector<PairUsage> view() const;
 
   private:
     struct Alone {
-        std::array<double, 3> rates{};  // of the last turns
-        unsigned turns = 0;
-        double rate() const;  // their median; 0 before the third
+        std::array<double, 8> rates{};      // of the last turns
+        unsigned turns = 0, too_short = 0;  // ... and in a row since the last of these
+        double rate() const;                // their median; 0 before the third
     };
     struct Pair {
         PairState state = PairState::kUnknown;
@@ -50,6 +62,7 @@ class Pairs {
         Nanoseconds patience = 0;             // how long that was the last time
         unsigned trials = 0;                  // since it became unknown
         unsigned turns_a = 0, turns_b = 0;    // turns alone that were known when it last became unknown
+        Done done_a{0, 0}, done_b{0, 0};      // of this trial
         double speed_a = 0.0, speed_b = 0.0;  // together, of the speed alone; 0: never tried
     };
     using Key = std::pair<GroupId, GroupId>;

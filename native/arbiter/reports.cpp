@@ -47,6 +47,7 @@ ServerView Server::view() {
         d.capacity = device->capacity;
         d.held = device->residency.held();
         d.host_promised = device->residency.host_promised();
+        d.context_estimate = device->context_estimate;
         // Once over the clients: with thousands of groups, a search for each group's would keep clients waiting.
         std::unordered_map<std::string_view, std::vector<ClientView>> clients;
         auto residency = residencies(*device, v.now);

@@ -68,6 +68,7 @@ struct DeviceView {
     std::vector<PairView> pairs;
     std::optional<uint64_t> capacity = {};
     uint64_t held = 0, host_promised = 0;  // bytes clients have on the device, and may have to have on the host
+    uint64_t context_estimate = 0;         // bytes one more context will take; 0 before one was measured
 };
 
 struct ServerView {
@@ -159,7 +160,8 @@ class Server {
     // grants.cpp
     void apply(Device& device, Nanoseconds now);
     void grant(Attachment& attachment, const Action& action);
-    static void read_progress(Device& device);
+    static void read_progress(Device& device, const Attachment& attachment);
+    static void read_progress(Device& device);  // of all who hold the token
 
     // groups.cpp
     Device& device_for(const Uuid& uuid, int index);

@@ -159,6 +159,7 @@ nb::dict snapshot(Server& self) {
         device["capacity"] = maybe(v.capacity);
         device["held"] = v.held;
         device["host_promised"] = v.host_promised;
+        device["context_estimate"] = v.context_estimate;
         nb::list groups;
         for (const GroupView& g : v.groups) groups.append(group_dict(g));
         device["groups"] = groups;

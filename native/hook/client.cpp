@@ -121,8 +121,9 @@ void lost() {
     std::lock_guard lock(state_mutex);
     if (connected()) return;
     disconnect();
-    say_once(Topic::kDaemon, "the daemon is gone: %s until it is back",
-             destination().strict ? "work waits (--strict)" : "running without limits");
+    say_once(Topic::kDaemon, "the daemon is gone: %s",
+             destination().strict ? "work waits for it to come back, and fails after 10 s (--strict)"
+                                  : "running without limits until it is back");
     for (auto& slot : devices)
         if (Device* device = slot.load()) {
             wire::ClientPage* page = device->page.load();

@@ -32,6 +32,8 @@ std::atomic<ino_t> socket_inode{0};
 std::atomic<bool> joined{false};
 std::mutex request_mutex;
 
+char told_group[wire::kGroupNameBytes];  // by the daemon; written before `joined` is set
+
 constexpr int kFarFromTheProgram = 500;  // programs count on getting the lowest numbers
 
 bool is_ours(int fd) {
@@ -101,6 +103,8 @@ Destination read_destination() {
     Destination d{};
     const char* strict = std::getenv("GEMLET_STRICT");
     d.strict = strict && *strict && std::strcmp(strict, "0") != 0;
+    const char* machine = std::getenv("GEMLET_SIM_DIR");
+    d.simulated = machine && *machine;
     const char* group = std::getenv("GEMLET_GROUP");
     const char* gemini_group = std::getenv("GEMINI_GROUP_NAME");
     if (!group || !*group) group = gemini_group;
@@ -156,6 +160,8 @@ bool receive(int fd, wire::Message& m, int* descriptors, size_t wanted, size_t& 
 
 template <class T>
 T* map(int fd, int protection) {
+    struct stat s;
+    if (fstat(fd, &s) != 0 || s.st_size < off_t(sizeof(T))) return nullptr;  // or touching it would be SIGBUS
     void* p = mmap(nullptr, sizeof(T), protection, MAP_SHARED, fd, 0);
     return p == MAP_FAILED ? nullptr : static_cast<T*>(p);
 }
@@ -181,6 +187,10 @@ void map_movable(Attachment& a, int residency, int arena) {
 const Destination& destination() {
     static const Destination d = read_destination();
     return d;
+}
+
+const char* joined_group() {
+    return joined.load(std::memory_order_acquire) && told_group[0] ? told_group : destination().group;
 }
 
 bool connected() {
@@ -215,11 +225,13 @@ bool connect_daemon() {
     limit = seconds(1);
     setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
     if (fd.get() < 0 || connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
-        say_once(Topic::kDaemon,
-                 "no daemon at %s (%s): %s\n  hint: start one with `gemlet daemon`, or run the program with `gemlet "
-                 "run -- ...`",
-                 d.socket, std::strerror(errno),
-                 d.strict ? "refusing to run without it (--strict)" : "running without limits");
+        say_once(
+            Topic::kDaemon,
+            "no daemon at %s (%s): %s\n  hint: start one with `gemlet daemon%s`, or run the program with `gemlet "
+            "run%s -- ...`",
+            d.socket, std::strerror(errno),
+            d.strict ? "refusing to run without it (--strict)" : "running without limits",
+            d.simulated ? " --simulate" : "", d.simulated ? " --simulate" : "");
         return false;
     }
     wire::Message hello{};
@@ -232,10 +244,12 @@ bool connect_daemon() {
     size_t none;
     if (::send(fd.get(), &hello, sizeof hello, MSG_NOSIGNAL) != ssize_t(sizeof hello) ||
         !receive(fd.get(), answer, nullptr, 0, none) || answer.header.type != wire::MessageType::kWelcome) {
-        say_once(Topic::kDaemon,
-                 "the daemon at %s does not speak this version (%u) of gemlet: %s\n  hint: restart it with `gemlet "
-                 "daemon`",
-                 d.socket, unsigned(wire::kWireVersion), d.strict ? "refusing to run" : "running without limits");
+        say_once(Topic::kVersion,
+                 "the daemon at %s is of another version of gemlet than this program's hook (%u): %s\n"
+                 "  hint: end it with `gemlet stop%s`, then start the program again with `gemlet run%s -- ...`",
+                 d.socket, unsigned(wire::kWireVersion),
+                 d.strict ? "refusing to run (--strict)" : "running without limits", d.simulated ? " --simulate" : "",
+                 d.simulated ? " --simulate" : "");
         return false;
     }
     if (answer.status != wire::Status::kOk) {
@@ -244,6 +258,8 @@ bool connect_daemon() {
         return false;
     }
     attachments_so_far().clear();
+    answer.group[sizeof answer.group - 1] = 0;
+    if (std::strcmp(told_group, answer.group) != 0) copy_name(told_group, sizeof told_group, answer.group);
     return put_in_place(fd.get());
 }
 

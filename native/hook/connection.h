@@ -26,8 +26,12 @@ struct Destination {
     char socket[108];  // empty: this process is not managed
     char group[wire::kGroupNameBytes];
     bool strict;
+    bool simulated;  // the daemon is the simulated machine's, which hints must say
 };
 const Destination& destination();
+
+// The group this process is in: the daemon may have put it into another than it asked for.
+const char* joined_group();
 
 // Connects and joins the group. False with one line on stderr (once) if that fails.
 bool connect_daemon();

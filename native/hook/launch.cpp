@@ -1,5 +1,8 @@
 // Kernels, graphs, and the streams they go to.
+#include <algorithm>
+
 #include "client.h"
+#include "clock.h"
 #include "driver.h"
 #include "gate.h"
 #include "memory.h"
@@ -8,9 +11,27 @@ using namespace gemlet::hook;
 
 namespace gemlet::hook {
 
+namespace {
+
+// The daemon's bound is for the end of a turn. Before, a longer queue keeps the device busy while the program's host
+// does other things, as between the layers of a network. Not longer than a slice of the hardware's own: if the turn
+// is cut short for somebody, its tail is not cut in many pieces.
+constexpr uint64_t kMidTurn = 2'000'000;
+
+uint64_t room(const Device& device, uint64_t window_ns) {
+    const uint64_t deadline =
+        device.page.load(std::memory_order_acquire)->deadline_ns.load(std::memory_order_relaxed);
+    if (window_ns <= Pacer::kLatencyWindow) return window_ns;
+    const uint64_t now = now_ns();
+    const uint64_t half = deadline > now ? (deadline - now) / 2 : 0;  // of what is left of the turn
+    return std::max(window_ns, std::min(half, kMidTurn));
+}
+
+}  // namespace
+
 void after_window(Device& device, Stream& stream, uint64_t window_ns) {
     const uint64_t unit = stream.unmarked_ns.load(std::memory_order_relaxed);
-    const uint64_t inflight = device.pacer.mark(stream, window_ns);
+    const uint64_t inflight = device.pacer.mark(stream, room(device, window_ns));
     // The next unit will be about as long as this one. A turn ends with the unit that ends nearest to its deadline;
     // with a latency client on the device it ends in time.
     const uint64_t ahead = window_ns <= Pacer::kLatencyWindow ? unit : unit / 2;

@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <climits>
 #include <cstdio>
+#include <cstring>
 
 #include "client.h"
 #include "clock.h"
@@ -75,18 +76,34 @@ struct Size {
     char text[32];
 };
 
-void explain(Device& device, uint64_t bytes, uint64_t used, uint64_t limit) {
+// A group's name as a shell reads it back.
+struct Quoted {
+    explicit Quoted(const char* name) {
+        constexpr const char* kPlain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./:@";
+        const char* mark = name[std::strspn(name, kPlain)] ? "'" : "";
+        std::snprintf(text, sizeof text, "%s%s%s", mark, name, mark);
+    }
+    char text[wire::kGroupNameBytes + 2];
+};
+
+void explain(Device& device, uint64_t bytes, uint64_t used, uint64_t limit, uint64_t contexts) {
     wire::Message m{};
     m.header = {wire::kMagic, wire::kWireVersion, wire::MessageType::kRefused, device.wire_index.load(), 0};
     m.value = bytes;
     send(m);
     constexpr uint64_t gib = 1ull << 30;
-    const char* group = destination().group;
+    const char* group = joined_group();
+    char most[96] = "", hint[wire::kGroupNameBytes + 96];
+    if (contexts >= limit) std::snprintf(most, sizeof most, ", its contexts alone take %s", Size(contexts).text);
+    if (std::strcmp(group, destination().group) != 0)
+        std::snprintf(hint, sizeof hint, "ask for more where this share was made (in Kubernetes: in the pod)");
+    else
+        std::snprintf(hint, sizeof hint, "raise it with `gemlet set %s --memory %lluGiB%s`", Quoted(group).text,
+                      static_cast<unsigned long long>((used + bytes + gib - 1) / gib),
+                      destination().simulated ? " --simulate" : "");
     say_once(Topic::kMemory,
-             "an allocation of %s would pass the %s limit of group '%s' on GPU %d (%s in use)\n"
-             "  hint: raise it with `gemlet set %s --memory %lluGiB`",
-             Size(bytes).text, Size(limit).text, group, device.ordinal, Size(used).text, group,
-             static_cast<unsigned long long>((used + bytes + gib - 1) / gib));
+             "an allocation of %s would pass the %s limit of group '%s' on GPU %d (%s in use%s)\n  hint: %s",
+             Size(bytes).text, Size(limit).text, group, device.ordinal, Size(used).text, most, hint);
 }
 
 }  // namespace
@@ -94,7 +111,7 @@ void explain(Device& device, uint64_t bytes, uint64_t used, uint64_t limit) {
 bool memory_reserve(CUdevice ordinal, uint64_t bytes) {
     Device* device = device_for(ordinal);
     if (!device) return true;  // no such device: the driver will say so
-    uint64_t used, limit;
+    uint64_t used, limit, contexts;
     {
         std::lock_guard lock(device->ledger_mutex);
         if (!device->ledger) {
@@ -104,13 +121,14 @@ bool memory_reserve(CUdevice ordinal, uint64_t bytes) {
         LedgerLock group_lock(*device->ledger, device->slot);
         used = used_by_group(*device);
         limit = device->limits->memory_limit.load(std::memory_order_relaxed);
+        contexts = device->limits->unledgered.load(std::memory_order_relaxed);
         if (bytes <= limit && used <= limit - bytes) {
             device->used += bytes;
             device->ledger->slots[device->slot].used.store(device->used, std::memory_order_release);
             return true;
         }
     }
-    explain(*device, bytes, used, limit);
+    explain(*device, bytes, used, limit, contexts);
     return false;
 }
 

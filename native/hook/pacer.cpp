@@ -77,7 +77,7 @@ void Pacer::reap() {
         bool behind = std::find(running, running + n_running, mark->stream) != running + n_running;
         if (!behind && own().cuEventQuery(mark->event) != CUDA_ERROR_NOT_READY) {
             give_event(mark->context, false, mark->event);
-            completed_ns_ += mark->nanoseconds;
+            progress_.work_ns += mark->nanoseconds;
             mark = marks_.erase(mark);
             running_since_ = now;
             continue;
@@ -178,18 +178,29 @@ uint64_t Pacer::left_unmarked(Stream& stream, uint64_t now) {
     return ns - std::min(ns, now - stream.seen_at);
 }
 
+bool Pacer::dry(const Stream& stream) {
+    ContextScope scope(stream.context.load(std::memory_order_relaxed));
+    return scope.ok() && own().cuStreamQuery(stream.handle.load(std::memory_order_relaxed)) == CUDA_SUCCESS;
+}
+
 uint64_t Pacer::poll() {
     std::lock_guard lock(mutex_);
     const bool may_record = launch_state.captures.load() == 0;
     const uint64_t now = now_ns();
     uint64_t unmarked = 0;
+    reap();
+    bool all_dry = marks_.empty();
     for (Stream* s : streams_) {
         if (s->unmarked.load(std::memory_order_relaxed) == 0) continue;
-        if (may_record && !s->per_thread)
+        const bool recordable = may_record && !s->per_thread;
+        all_dry = all_dry && recordable && dry(*s);
+        if (recordable)
             record(*s);
         else
             unmarked += left_unmarked(*s, now);
     }
+    ++progress_.looks;
+    progress_.dry += all_dry;
     reap();
     learn();
     return inflight_.load(std::memory_order_relaxed) + unmarked;
@@ -258,9 +269,9 @@ std::vector<CUcontext> Pacer::contexts() {
     return all;
 }
 
-uint64_t Pacer::completed() {
+Pacer::Progress Pacer::progress() {
     std::lock_guard lock(mutex_);
-    return completed_ns_;
+    return progress_;
 }
 
 uint64_t Pacer::launches() {

@@ -66,8 +66,14 @@ class Pacer {
     // Without waiting: records what is unmarked (unless somebody captures), drops what is complete. For the watcher.
     uint64_t poll();
 
-    uint64_t launches();   // so far, on all streams
-    uint64_t completed();  // work so far, ns: what the launches were estimated to take, which is exclusive time
+    uint64_t launches();  // so far, on all streams
+
+    // So far. Work is what the launches were estimated to take, which is exclusive time. Looks are those of poll() at
+    // moments that have nothing to do with the launches; dry ones found nothing left to run.
+    struct Progress {
+        uint64_t work_ns = 0, looks = 0, dry = 0;
+    };
+    Progress progress();
 
     // Nothing was completed for much longer than the running unit should take: it waits for the host, maybe for a
     // thread that waits for the token.
@@ -103,6 +109,7 @@ class Pacer {
     CUevent take_event(CUcontext context, bool timing);
     void give_event(CUcontext context, bool timing, CUevent event);
     void record(Stream& stream);
+    static bool dry(const Stream& stream);  // nothing left to run, marked or not
     // Of work that nobody can mark now: its thread waits for the token itself or is gone, or somebody captures. It is
     // taken to run as estimated. If it counted for ever, a stop would never be told and its thread would never go on.
     static uint64_t left_unmarked(Stream& stream, uint64_t now);
@@ -123,7 +130,7 @@ class Pacer {
     };
     std::vector<Pool> pools_;
     uint64_t past_launches_ = 0;  // on streams that are gone
-    uint64_t completed_ns_ = 0;
+    Progress progress_;
     uint64_t running_since_ = 0;  // when the oldest mark began to run, as far as was seen
     std::atomic<uint64_t> inflight_{0};
 };

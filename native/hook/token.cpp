@@ -20,6 +20,9 @@ namespace {
 // An idle holder gives the token back after this long: about what a hand-over costs (ski rental: never more than
 // twice the optimum, whatever comes next).
 constexpr uint64_t kIdleContended = 100'000;
+// While it is found out what it does side by side with another: the pauses of a program that is bound by its host are
+// part of its work then.
+constexpr uint64_t kIdlePatient = 2'000'000;
 // Nobody waits: only so that the books show an idle group as idle, and a newcomer starts at once.
 constexpr uint64_t kIdleAlone = 5'000'000;
 constexpr uint64_t kPollContended = 100'000;
@@ -67,13 +70,20 @@ struct Watch {
     uint64_t asked = 0;     // when the connection was last looked at
 };
 
+void tell_progress(Device& device, wire::ClientPage& page) {
+    const Pacer::Progress progress = device.pacer.progress();
+    page.work_ns.store(progress.work_ns, std::memory_order_relaxed);
+    page.looks.store(progress.looks, std::memory_order_relaxed);
+    page.dry.store(progress.dry, std::memory_order_relaxed);
+}
+
 uint64_t watch_holder(Device& device, wire::ClientPage& page, uint32_t epoch, Watch& watch) {
     bool contended = page.contended.load(std::memory_order_relaxed);
     uint64_t inflight = device.pacer.poll();
     uint64_t now = now_ns();
     uint64_t launches = device.pacer.launches();
     page.launches.store(launches, std::memory_order_relaxed);
-    page.work_ns.store(device.pacer.completed(), std::memory_order_relaxed);
+    tell_progress(device, page);
     // A thread that was just granted the token may take a while to wake; it is not idle.
     if (inflight || launches != watch.launches || watch.held != epoch || device.waiting.load() > 0) {
         watch.held = epoch;
@@ -83,6 +93,7 @@ uint64_t watch_holder(Device& device, wire::ClientPage& page, uint32_t epoch, Wa
     uint64_t idle = contended ? kIdleContended : kIdleAlone;
     uint64_t deadline = page.deadline_ns.load(std::memory_order_relaxed);
     if (deadline != wire::kNever) idle = kIdleContended;  // a capped group is charged only for what it uses
+    if (page.patient.load(std::memory_order_relaxed)) idle = std::max(idle, kIdlePatient);
     if (now - watch.idle_since >= idle) {
         stop_holding(device, StopReason::kIdle, 0);
         return 0;
@@ -143,6 +154,7 @@ uint64_t watch_once(Device& device, Watch& watch) {
                     device.stop_reason.load(std::memory_order_relaxed) == uint32_t(StopReason::kRevoked);
         if (lead || again || device.pacer.stuck()) tell_stopped(device, watch.draining, inflight);
         if (inflight == 0 || again) {
+            tell_progress(device, page);
             send(message(device, wire::MessageType::kDrained, watch.draining));
             watch.drained = std::exchange(watch.draining, 0);
         } else {

@@ -24,8 +24,8 @@ class GroupUsage(TypedDict):
     reason: str
     """Why it waits or runs, for people."""
 
-Action = tuple[Literal["grant", "update", "revoke", "park", "unpark"], int, int, int, bool]
-"""(kind, client, deadline, window, contended); the last three are meant for grant, update and revoke only."""
+Action = tuple[Literal["grant", "update", "revoke", "park", "unpark"], int, int, int, bool, bool, bool]
+"""(kind, client, deadline, window, contended, beside, patient); all but the first two are meant for grant, update and revoke only."""
 
 class Arbiter:
     """Decides who holds the token of one device; native/arbiter/arbiter.hpp describes the events and actions.

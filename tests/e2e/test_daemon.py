@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from programs import SPIN
+from waiting import eventually
 
 from gemlet.daemon.address import Endpoint
 from gemlet.daemon.connection import Connection
@@ -69,7 +69,7 @@ def test_malformed_reload_keeps_what_runs(gemlet, tmp_path):
     process = foreground(gemlet, "--config", str(path))
     with connection(gemlet) as daemon:
         path.write_text(NATIVE.format('"lots"'))
-        time.sleep(0.3)
+        eventually(lambda: daemon.call("status")["daemon"]["config_error"])
         assert daemon.call("status")["groups"][0]["min"] == 0.2
     process.terminate()
     _, log = process.communicate(timeout=20)
@@ -111,10 +111,9 @@ def test_it_starts_over_the_sockets_of_a_killed_one(gemlet):
     first.kill()
     first.wait()
     assert (gemlet.directory / "sim" / "api.sock").is_socket()
-    foreground(gemlet)
-    time.sleep(0.1)
-    with contextlib.suppress(DaemonUnreachable), connection(gemlet) as daemon:
-        assert daemon.call("ping")["pid"] != first.pid
+    second = foreground(gemlet)
+    with connection(gemlet) as daemon:
+        assert daemon.call("ping")["pid"] == second.pid
 
 
 def test_gemini_layout(gemlet, tmp_path):
@@ -173,13 +172,18 @@ def test_metrics_over_http(gemlet):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    foreground(gemlet, "--metrics-port", str(port))
+    served = foreground(gemlet, "--metrics-port", str(port))
     with connection(gemlet) as daemon:
         assert "gemlet_daemon_info" in daemon.call("metrics")
-    time.sleep(1.5)
-    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
-    assert 'simulated="true"' in text
-    assert "gemlet_device_memory_total_bytes{" in text
+
+    def text():
+        return urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).read().decode()
+
+    eventually(lambda: "gemlet_device_memory_total_bytes{" in text())  # it shows the last status, made once a second
+    assert 'simulated="true"' in text()
+    served.terminate()
+    _, log = served.communicate(timeout=20)
+    assert log.splitlines()[-1].endswith("stopped"), log
 
 
 def test_screenshot(gemlet, tmp_path):

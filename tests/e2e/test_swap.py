@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 
 from programs import SWAP
+from waiting import eventually
 
 MIB = 1 << 20
 CONTEXT = 500
-
-
-def eventually(condition, seconds=15.0):
-    give_up = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < give_up, "did not happen in time"
-        time.sleep(0.05)
-    return value
 
 
 def clients(gemlet):

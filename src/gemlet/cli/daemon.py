@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from pathlib import Path
@@ -14,7 +15,7 @@ from gemlet.errors import DaemonError, GemletError, UsageError
 from gemlet.model import POLICIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from gemlet.daemon.address import Endpoint
     from gemlet.daemon.native import Server
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--config", metavar="FILE", help="gemlet.toml, or a configuration of Gemini; default: the user's or /etc")
+@click.option("--no-config", is_flag=True, help="Read no configuration")
 @click.option("--policy", type=click.Choice(POLICIES), help="How device time is shared; default: the configuration's")
 @click.option("--ipc-dir", type=click.Path(path_type=Path), help="Also listen at DIR/GROUP for each configured group")
 @click.option("--system", is_flag=True, help="Serve all users of this machine at /run/gemlet (as root)")
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 def command(
     *,
     config: str | None,
+    no_config: bool,
     policy: str | None,
     ipc_dir: Path | None,
     system: bool,
@@ -70,8 +73,10 @@ def command(
     logs.configure(logging.DEBUG if verbose else logging.INFO)
     if system and simulate:
         raise UsageError("--system serves real devices, --simulate simulated ones", hint="give one of them")
+    if config and no_config:
+        raise UsageError("--config names a configuration, --no-config wants none", hint="give one of them")
     endpoint = _endpoint(system, simulate, runtime_dir)
-    path = _configuration(config, system=system, simulate=simulate)
+    path = None if no_config else _configuration(config, system=system)
     _make(endpoint.directory, system)
     if endpoint.kind == "simulated":
         endpoint.machine.mkdir(mode=0o700, exist_ok=True)
@@ -92,12 +97,11 @@ def command(
         inventory=NvmlInventory(simulated=simulate),
         metrics=metrics_text(),
     )
-    if metrics_port is not None:
-        serve_metrics(lambda: service.latest, metrics_port)
-    try:
-        asyncio.run(run_until_signalled(service, api))
-    except OSError as error:
-        raise DaemonError(f"the daemon cannot run in {endpoint.directory}: {error}") from None
+    with serving_metrics(lambda: service.latest, metrics_port):
+        try:
+            asyncio.run(run_until_signalled(service, api))
+        except OSError as error:
+            raise DaemonError(f"the daemon cannot run in {endpoint.directory}: {error}") from None
 
 
 def _endpoint(system: bool, simulate: bool, runtime_dir: Path | None) -> Endpoint:
@@ -118,14 +122,13 @@ def _make(directory: Path, system: bool) -> None:
         raise DaemonError(f"{directory} cannot be made: {error.strerror}", hint=hint) from None
 
 
-def _configuration(config: str | None, *, system: bool, simulate: bool) -> str | None:
+def _configuration(config: str | None, *, system: bool) -> str:
     from gemlet import paths
 
     # Where there is no file yet, the one that comes later is read then.
-    if config or not (system or simulate):
+    if config or not system:
         return paths.config_path(config) or paths.user_config_path()
-    # A simulated machine is a playground and a system's daemon is not its administrator's own: neither reads ~/.config.
-    return paths.SYSTEM_CONFIG if system else None
+    return paths.SYSTEM_CONFIG  # a system's daemon is not its administrator's own: it does not read ~/.config
 
 
 def native_server(policy: str | None) -> Server:
@@ -149,15 +152,25 @@ def metrics_text() -> Callable[[Status], str] | None:
     return metrics.render
 
 
-def serve_metrics(latest: Callable[[], Status | None], port: int) -> None:
-    """Serves the metrics on the loopback interface. Raises GemletError if that cannot be."""
+@contextlib.contextmanager
+def serving_metrics(latest: Callable[[], Status | None], port: int | None) -> Iterator[None]:
+    """Serves the metrics on the loopback interface, unless ``port`` is None. Raises GemletError if that cannot be."""
+    if port is None:
+        yield
+        return
     try:
         from gemlet.monitor import metrics
 
-        metrics.serve(latest, port=port)
+        server, thread = metrics.serve(latest, port=port)
     except ImportError:
         raise GemletError("prometheus-client is not installed", hint="pip install 'gemlet[metrics]'") from None
     except OSError as error:
         raise GemletError(
             f"port {port} cannot be used: {error.strerror}", hint="choose another --metrics-port"
         ) from None
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

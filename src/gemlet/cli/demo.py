@@ -120,19 +120,13 @@ def _daemon(socket: str | None, simulate: bool) -> Iterator[Connection]:
     # A simulated machine of its own: nothing of the user's is in its way and nothing of it stays.
     with tempfile.TemporaryDirectory(prefix="gemlet-demo-") as directory:
         endpoint = address.Endpoint(Path(directory), "simulated")
-        with autostart.find_or_start([endpoint], idle_exit=60.0) as daemon:
+        with autostart.find_or_start([endpoint], idle_exit=60.0, configured=False) as daemon:
             try:
                 yield daemon
             finally:
                 with contextlib.suppress(GemletError):
                     daemon.call("shutdown")
-                    _await_gone(endpoint)
-
-
-def _await_gone(endpoint: address.Endpoint) -> None:
-    give_up = time.monotonic() + 3.0
-    while endpoint.api.exists() and time.monotonic() < give_up:
-        time.sleep(0.02)
+                    autostart.await_gone(endpoint)
 
 
 def _exclusive_rate(programs: Programs) -> float:

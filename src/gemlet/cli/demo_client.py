@@ -6,11 +6,14 @@ A plain CUDA driver program in ctypes, without any dependency, so that it is a c
     python demo_client.py calibrate MICROSECONDS             prints the scale at which a launch takes that long
     python demo_client.py work MICROSECONDS SCALE SECONDS    a line each tenth of a second: time (CLOCK_MONOTONIC, ns)
                                                              and launches completed so far
+
+What goes wrong is one line on stderr and exit code 1.
 """
 
 from __future__ import annotations
 
 import ctypes
+import signal
 import sys
 import time
 from collections import deque
@@ -32,14 +35,17 @@ BLOCKING_SYNC, DISABLE_TIMING = 1, 2  # CU_EVENT_...
 
 
 class CudaError(RuntimeError):
-    """A driver call failed."""
+    """A driver call failed, or there is no driver."""
 
 
 class Program:
     """The kernel on device 0, in the primary context. Raises `CudaError`."""
 
     def __init__(self, microseconds: int) -> None:
-        self._cuda = ctypes.CDLL("libcuda.so.1")
+        try:
+            self._cuda = ctypes.CDLL("libcuda.so.1")
+        except OSError as error:
+            raise CudaError(f"no CUDA driver: {error}") from None
         device, context, module = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_void_p()
         processors = ctypes.c_int()
         self.stream, self._function = ctypes.c_void_p(), ctypes.c_void_p()
@@ -71,7 +77,12 @@ class Program:
         """Calls ``name``; raises `CudaError` unless it answers CUDA_SUCCESS."""
         status = getattr(self._cuda, name)(*arguments)
         if status:
-            raise CudaError(f"{name} failed with CUDA error {status}")
+            raise CudaError(f"{name}: {self._name_of(status)}")
+
+    def _name_of(self, status: int) -> str:
+        name = ctypes.c_char_p()
+        self._cuda.cuGetErrorName(status, ctypes.byref(name))
+        return (name.value or b"CUDA error").decode() + f" ({status})"
 
     def launch(self) -> None:
         """One launch, asynchronous."""
@@ -128,9 +139,21 @@ def work(microseconds: int, scale: int, seconds: float) -> None:
     program.call("cuStreamSynchronize", program.stream)
 
 
+def main(arguments: list[str]) -> None:
+    """Does what the module says; ends the process with a line on stderr if it cannot."""
+    try:
+        match arguments:
+            case ["calibrate", microseconds]:
+                print(calibrate(int(microseconds)))
+            case ["work", microseconds, scale, seconds]:
+                work(int(microseconds), int(scale), float(seconds))
+            case _:
+                sys.exit("usage: demo_client.py calibrate MICROSECONDS | work MICROSECONDS SCALE SECONDS")
+    except (CudaError, ValueError) as error:
+        sys.exit(f"error: {error}")
+
+
 if __name__ == "__main__":
-    mode, *numbers = sys.argv[1:]
-    if mode == "calibrate":
-        print(calibrate(int(numbers[0])))
-    else:
-        work(int(numbers[0]), int(numbers[1]), float(numbers[2]))
+    for number in (signal.SIGINT, signal.SIGPIPE):  # it ends as a C program would
+        signal.signal(number, signal.SIG_DFL)
+    main(sys.argv[1:])

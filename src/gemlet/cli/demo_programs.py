@@ -87,6 +87,7 @@ class Programs:
 
     def _start(self, group: str, minimum: float, *arguments: object) -> subprocess.Popen[bytes]:
         joined = self._daemon.call("join", group=group, command=group, limits={"min": minimum, "max": 1.0})
+        environment.check_version(joined, simulated=joined["simulated"])
         membership = environment.Membership(
             group=joined["group"], socket=joined["socket"], strict=True, machine=joined["machine"]
         )
@@ -106,5 +107,6 @@ class Programs:
             raise GemletError(f"the program of {group} does not end", hint="see `gemlet doctor`") from None
         if process.returncode != 0:
             last = errors.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
-            raise GemletError(f"the program of {group} failed: {last[0]}", hint="see `gemlet doctor`")
+            why = last[0].removeprefix("error: ")
+            raise GemletError(f"the program of {group} failed: {why}", hint="see `gemlet doctor`")
         return output

@@ -17,7 +17,7 @@ from gemlet.kube.edits import container_edits
 
 @click.command()
 @click.option("--group", type=options.GroupName(), default="default", show_default=True, help="Group the program joins")
-@click.option("--strict", is_flag=True, help="Fail rather than run unmanaged when the daemon is lost")
+@click.option("--strict", is_flag=True, help="When the daemon is lost wait 10 s, then fail, not run on unmanaged")
 @click.option("--no-mps", is_flag=True, help="Stay outside of MPS also where it runs")
 @click.option("--docker", is_flag=True, help="Print options for `docker run` in place of exports")
 @options.simulate
@@ -55,6 +55,7 @@ def _running(
                 answer = daemon.call("environment", group=group, mps=mps, pipe_directory=own)
         except DaemonUnreachable:
             continue
+        environment.check_version(answer, simulated=endpoint.kind == "simulated")
         if group not in known:
             click.echo(f"note: the daemon has no group {group}; its programs will run without limits", err=True)
         if not answer["sm_in_force"]:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gemlet import paths
-from gemlet.errors import GemletError, UsageError
-from gemlet.membership import client_variables
+from gemlet.errors import DaemonError, GemletError, UsageError
+from gemlet.membership import WIRE_VERSION, client_variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +31,22 @@ class Membership:
     strict: bool = False
     machine: str | None = None
     mps: Mapping[str, str] = field(default_factory=dict)
+
+
+def check_version(answer: Mapping[str, Any], *, simulated: bool) -> None:
+    """Whether this version's hook and the daemon that answered understand each other. Raises `DaemonError`."""
+    spoken = answer.get("wire")  # the first daemons did not say
+    if spoken == WIRE_VERSION:
+        return
+    older = spoken is None or spoken < WIRE_VERSION
+    stop = "gemlet stop --simulate" if simulated else "gemlet stop"
+    raise DaemonError(
+        f"the daemon is of {'an older' if older else 'a newer'} version of gemlet, "
+        "and programs of this one cannot speak with it",
+        hint=f"`{stop}` ends it, programs run on without limits, and the next `gemlet run` starts one of this version"
+        if older
+        else "run the gemlet that started it; `gemlet status` says which version that is",
+    )
 
 
 def variables(membership: Membership, base: Mapping[str, str]) -> dict[str, str]:

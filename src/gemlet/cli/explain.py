@@ -7,8 +7,8 @@ import json
 import click
 
 from gemlet.cli import options
-from gemlet.daemon import address
-from gemlet.daemon.connection import connect
+from gemlet.daemon import address, protocol
+from gemlet.daemon.connection import connect, other_version
 
 
 @click.command()
@@ -24,6 +24,8 @@ def command(socket: str | None, group: str, output: str, simulate: bool) -> None
     """
     with connect(address.candidates(socket, simulate=simulate)) as daemon:
         explanation = daemon.call("explain", group=group)
+        if explanation.get("schema") != protocol.EXPLAIN_SCHEMA:
+            raise other_version(f"schema {explanation.get('schema')}, not {protocol.EXPLAIN_SCHEMA}", explanation)
     if output == "json":
         click.echo(json.dumps(explanation, indent=2))
         return

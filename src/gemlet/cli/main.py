@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 import gemlet
+from gemlet.cli import words
 from gemlet.errors import GemletError
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def run(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911  one re
     except GemletError as error:
         others: tuple[GemletError, ...] = getattr(error, "others", ())  # of a configuration file: all at once
         for number, each in enumerate((error, *others)):
-            print_error(str(each), each.hint, apart=number > 0)
+            words.error(str(each), each.hint, apart=number > 0)
         return error.exit_code
     except click.exceptions.Exit as ending:
         return ending.exit_code
@@ -109,10 +110,10 @@ def run(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911  one re
         click.echo(overview.format_message(), err=True)
         return 2
     except click.UsageError as error:
-        print_error(_first_lower(error.format_message()), _hint(error))
+        words.error(_first_lower(error.format_message()), _hint(error))
         return 2
     except click.ClickException as error:
-        print_error(_first_lower(error.format_message()), None)
+        words.error(_first_lower(error.format_message()), None)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         return 130
@@ -122,7 +123,7 @@ def run(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911  one re
     except OSError as error:  # a full disk behind stdout, a directory that cannot be written
         _drop_output()
         where = f"{error.filename}: " if error.filename else ""
-        print_error(f"{where}{error.strerror or error}", None)
+        words.error(f"{where}{error.strerror or error}", None)
         return GemletError.exit_code
     return result if isinstance(result, int) else 0
 
@@ -135,22 +136,10 @@ def _hint(error: click.UsageError) -> str | None:
     own: str | None = getattr(error, "hint", None)  # of options.BadValue
     if own or error.ctx is None:
         return own
+    if isinstance(error, click.NoSuchOption) and error.option_name == "--socket":
+        return "it stands before the verb: gemlet --socket PATH " + error.ctx.command_path.partition(" ")[2]
     what = "commands" if isinstance(error, click.NoSuchCommand) else "options"
     return f"`{error.ctx.command_path} -h` shows the {what}"
-
-
-def print_error(message: str, hint: str | None, *, apart: bool = False) -> None:
-    """`error:` and `hint:` on stderr, the two words in colour on a terminal. ``apart``: after an empty line."""
-    if apart:
-        click.echo(err=True)
-    click.echo(f"{_word('error:', 'red')} {message}", err=True)
-    if hint:
-        click.echo(f"\n{_word('hint:', 'cyan')} {hint}", err=True)
-
-
-def _word(text: str, colour: str) -> str:
-    plain = "NO_COLOR" in os.environ or not sys.stderr.isatty()
-    return text if plain else click.style(text, fg=colour, bold=True)
 
 
 def _first_lower(message: str) -> str:

@@ -66,7 +66,7 @@ def command(
     """
     import msgspec
 
-    from gemlet.cli.main import print_error
+    from gemlet.cli import words
     from gemlet.serve import files, glet_files, picture
     from gemlet.serve.planner import Infeasible, Inventory, plan
 
@@ -89,7 +89,7 @@ def command(
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(made), indent=1).decode())
     if isinstance(made, Infeasible):
-        print_error(f"no plan: {'; '.join(made.why)}", _advice(made))
+        words.error(f"no plan: {'; '.join(made.why)}", _advice(made))
         return 1
     if svg:
         files.write_text(svg, picture.svg(made))

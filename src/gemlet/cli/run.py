@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
-from gemlet.cli import environment, options
+from gemlet.cli import environment, options, words
 from gemlet.config.share import format_share
 from gemlet.config.size import format_size
 from gemlet.daemon import address, autostart
@@ -37,7 +37,7 @@ class NotExecutable(GemletError):
 @click.option("--no-mps", is_flag=True, help="Stay outside of MPS also where it runs")
 @click.option("--device", type=click.IntRange(min=0), metavar="N", help="Show the program this device only")
 @options.simulate
-@click.option("--strict", is_flag=True, help="Fail rather than run unmanaged when the daemon is lost")
+@click.option("--strict", is_flag=True, help="When the daemon is lost wait 10 s, then fail, not run on unmanaged")
 @click.option("-q", "--quiet", is_flag=True, help="Do not say what was granted")
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @click.pass_obj
@@ -90,12 +90,15 @@ def command(
             mps=not no_mps,
             pipe_directory=environment.own_pipe_directory(base),
         )
+    environment.check_version(joined, simulated=joined["simulated"])
+    for remark in joined["warnings"]:
+        words.warning(remark["message"], remark["hint"])
     membership = environment.Membership(
         group=joined["group"],
         socket=joined["socket"],
         strict=strict,
         machine=joined["machine"],
-        mps=joined.get("environment", {}),  # a daemon of an older version has none
+        mps=joined["environment"],
     )
     if not quiet:
         click.echo(granted_line(joined, device), err=True)

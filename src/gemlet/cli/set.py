@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gemlet.cli import options
+from gemlet.cli import options, words
 from gemlet.config.share import format_share
 from gemlet.config.size import format_size
 from gemlet.daemon import address
@@ -66,6 +66,8 @@ def command(
     with connect(address.candidates(socket, simulate=simulate)) as daemon:
         simulated = daemon.endpoint.kind == "simulated"
         changed = daemon.call("set", group=group, limits=limits, save=save)
+    for remark in changed.get("warnings", ()):  # a daemon of an older version has none
+        words.warning(remark["message"], remark["hint"])
     granted = changed["granted"]
     memory_text = "no memory limit" if granted["memory"] is None else f"{format_size(granted['memory'])} of memory"
     if granted.get("resident") is not None:

@@ -83,7 +83,7 @@ def save(configuration: Configuration, path: str | os.PathLike[str]) -> None:
     ConfigError and leaves the old file if there is no room or no permission, or if it is in one of Gemini's formats.
     """
     target = Path(os.path.realpath(path))
-    _refuse_other_formats(target)
+    check_can_save(target)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.new")
     try:
         _write(temporary, target, render(configuration).encode())
@@ -102,7 +102,9 @@ def save(configuration: Configuration, path: str | os.PathLike[str]) -> None:
         raise ConfigError(message, path=str(path), hint=hint) from None
 
 
-def _refuse_other_formats(target: Path) -> None:
+def check_can_save(path: str | os.PathLike[str]) -> None:
+    """Raises `ConfigError` if there is a file of a format that is only read, or one that cannot be read."""
+    target = Path(os.path.realpath(path))
     if target.suffix == ".toml" or not target.exists():
         return
     if reader_of(Source(_read(str(target)), str(target))) is not native.read:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gemlet.daemon import mps_answers, mps_environment
+from gemlet.daemon import mps_answers, mps_environment, remarks
 from gemlet.daemon.api import Api
 from gemlet.daemon.explain import explain
 from gemlet.daemon.native import uuid_text
@@ -31,7 +31,8 @@ from gemlet.daemon.requests import (
     Shutdown,
     Status,
 )
-from gemlet.errors import Refused
+from gemlet.errors import ConfigError, Refused
+from gemlet.membership import WIRE_VERSION
 from gemlet.model import GroupSpec
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def api(service: Service) -> Api:
             case History(seconds=seconds):
                 return _history(service, seconds)
             case Join():
+                await service.look_for_devices()
                 return _join(service, request, peer)
             case Environment(group=group):
                 return _environment(service, request, service.book.entries.get(group), peer)
@@ -70,8 +72,10 @@ def api(service: Service) -> Api:
                 return await mps_answers.answer(service, request, peer)
             case Metrics():
                 return _metrics(service)
-            case Shutdown():
+            case Shutdown(unused=unused):
                 check_administrator(peer, "stop the daemon")
+                if unused and service.in_use():
+                    raise Refused("the daemon is in use")
                 service.stop()
                 return {"pid": os.getpid()}
 
@@ -98,6 +102,7 @@ def _join(service: Service, request: Join, peer: Peer) -> dict[str, Any]:
         "simulated": service.options.simulated,
         "machine": str(service.options.endpoint.machine) if service.options.simulated else None,
         "granted": _limits(entry),
+        "warnings": [*_no_device(service), *_memory_for_nothing(service, entry)],
         **_environment(service, request, entry, peer),
     }
 
@@ -106,14 +111,30 @@ def _environment(service: Service, request: Join | Environment, entry: Entry | N
     spec = entry.spec if entry else GroupSpec(name=request.group or "")
     program, status = mps_answers.program(service, request, peer), service.mps.look()
     place = mps_environment.place(program, spec, status, simulated=service.options.simulated)
-    return {"environment": place.variables, "mps": status.state, "sm_in_force": place.in_force}
+    return {
+        "environment": place.variables,
+        "mps": status.state,
+        "sm_in_force": place.in_force,
+        "wire": WIRE_VERSION,
+    }
+
+
+def _no_device(service: Service) -> list[remarks.Remark]:
+    problem = service.why_no_devices()
+    return [] if problem is None else [remarks.no_device(problem)]
+
+
+def _memory_for_nothing(service: Service, entry: Entry) -> list[remarks.Remark]:
+    limit, measured = entry.spec.memory, service.context_size()
+    remark = remarks.memory_for_nothing(limit, measured, group=entry.spec.name, simulated=service.options.simulated)
+    return [remark] if remark else []
 
 
 def _check_device(service: Service, device: int | None) -> None:
     known = sorted(info.index for info in service.devices())
     if device is not None and known and device not in known:
         listed = ", ".join(str(index) for index in known)
-        raise Refused(f"no device {device}", hint=f"devices: {listed}")
+        raise Refused(f"no device {device}", hint=f"the devices here have these numbers: {listed}")
 
 
 def _set(service: Service, request: Set, peer: Peer) -> dict[str, Any]:
@@ -123,10 +144,19 @@ def _set(service: Service, request: Set, peer: Peer) -> dict[str, Any]:
     entry = service.book.change(request.group, request.limits, uid=peer.uid, busy=service.busy())
     saved = None
     if request.save:
-        saved = service.configuration.save_group(entry.spec)
+        try:
+            saved = service.configuration.save_group(entry.spec)
+        except ConfigError as error:  # a full disk
+            raise Refused(f"group {request.group} is changed, but not saved: {error}", hint=error.hint) from None
         entry.origin = "configuration"
     _changed(service, "changed", entry.spec.name, peer)
-    return {"group": entry.spec.name, "granted": _limits(entry), "saved": saved, "mps": service.mps.look().state}
+    return {
+        "group": entry.spec.name,
+        "granted": _limits(entry),
+        "saved": saved,
+        "mps": service.mps.look().state,
+        "warnings": _memory_for_nothing(service, entry) if request.limits.memory is not None else [],
+    }
 
 
 def _share(service: Service, request: OpenShare, peer: Peer) -> dict[str, Any]:

@@ -16,15 +16,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemlet.daemon.connection import Connection
-from gemlet.errors import DaemonError, DaemonUnreachable
+from gemlet.errors import DaemonError, DaemonUnreachable, GemletError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import TracebackType
 
     from gemlet.daemon.address import Endpoint
 
 START_SECONDS = 20.0
 IDLE_EXIT_SECONDS = 600.0
+FAREWELL_SECONDS = 1.0
+GONE_SECONDS = 3.0
 READY = b"ready\n"
 LOG_TAIL_LINES = 5
 KEPT = (
@@ -35,12 +38,18 @@ KEPT = (
     "GEMLET_SIM_PROFILE",  # daemon and programs share one machine, and whoever comes first makes it
     "GEMLET_SIM_DEVICES",
 )
+RELATIVE = ("GEMLET_LIB_DIR", "GEMLET_CONFIG", "GEMLET_STATE_DIR", "GEMLET_MPS_CONTROL", "GEMLET_SIM_PROFILE")
 DROPPED = ("LD_PRELOAD", "NOTIFY_SOCKET")
 
 
-def find_or_start(endpoints: list[Endpoint], *, idle_exit: float = IDLE_EXIT_SECONDS) -> Connection:
+def find_or_start(
+    endpoints: list[Endpoint], *, idle_exit: float = IDLE_EXIT_SECONDS, configured: bool = True
+) -> Connection:
     """Connects to the first reachable of ``endpoints``; starts a daemon at the last one if there is none.
 
+    ``configured``: whether one that is started reads the user's configuration.
+
+    One that was started for a request it then refuses goes again, unless somebody else uses it by then.
     Raises `DaemonError` with the last lines of the daemon's log if it does not come up.
     """
     for endpoint in endpoints:
@@ -53,18 +62,41 @@ def find_or_start(endpoints: list[Endpoint], *, idle_exit: float = IDLE_EXIT_SEC
     with _only_starter(endpoint.directory / "start.lock"):
         with contextlib.suppress(DaemonUnreachable):
             return Connection(endpoint)  # the other starter was faster
-        start(endpoint, idle_exit=idle_exit)
-        return Connection(endpoint)
+        start(endpoint, idle_exit=idle_exit, configured=configured)
+        return _Started(endpoint)
 
 
-def start(endpoint: Endpoint, *, idle_exit: float = IDLE_EXIT_SECONDS) -> None:
+class _Started(Connection):
+    """To a daemon that we have started ourselves."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.patience(FAREWELL_SECONDS)
+            with contextlib.suppress(GemletError):
+                self.call("shutdown", unused=True)
+                await_gone(self.endpoint)
+        super().__exit__(kind, error, trace)
+
+
+def await_gone(endpoint: Endpoint) -> None:
+    """Returns when the daemon that has been asked to end is gone, or after a while."""
+    give_up = time.monotonic() + GONE_SECONDS
+    while endpoint.api.exists() and time.monotonic() < give_up:
+        time.sleep(0.02)
+
+
+def start(endpoint: Endpoint, *, idle_exit: float = IDLE_EXIT_SECONDS, configured: bool = True) -> None:
     """Starts a detached daemon at ``endpoint`` and returns when it accepts connections."""
     read_end, write_end = os.pipe()
     os.set_inheritable(write_end, True)
-    command = [sys.executable, "-P", "-m", "gemlet.cli.main", "daemon", "--runtime-dir", str(endpoint.directory)]
+    command = [sys.executable, "-P", "-m", "gemlet", "daemon", "--runtime-dir", str(endpoint.directory)]
     command += ["--idle-exit", f"{idle_exit:g}", "--ready-fd", str(write_end)]
     if endpoint.kind == "simulated":
         command.append("--simulate")
+    if not configured:
+        command.append("--no-config")
     _spawn_detached(command, environment=_clean_environment(), log=endpoint.log)
     os.close(write_end)
     try:
@@ -97,6 +129,9 @@ def _clean_environment() -> dict[str, str]:
         for name, value in os.environ.items()
         if name in KEPT or not (name in DROPPED or name.startswith(("GEMLET_", "GEMINI_", "CUDA_")))
     }
+    for name in RELATIVE:  # to where the command was given; the daemon lives in /
+        if "/" in (value := environment.get(name, "")) or (value and name == "GEMLET_CONFIG"):
+            environment[name] = os.path.abspath(os.path.expanduser(value))  # noqa: PTH100, PTH111
     # `gemlet run` may have been found through a path entry that is not in PYTHONPATH (a source checkout).
     package_parent = str(Path(__file__).absolute().parents[2])
     environment["PYTHONPATH"] = os.pathsep.join([package_parent, *filter(None, [environment.get("PYTHONPATH")])])

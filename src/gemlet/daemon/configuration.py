@@ -58,7 +58,8 @@ class ConfigurationFile:
     def check_can_save(self) -> str:
         """The path `save_group` will write to.
 
-        Raises `Refused` if there is none, `ConfigError` if the file is wrong now: saving would lose an edit.
+        Raises `Refused` if there is none, `ConfigError` if the file is wrong now (saving would lose an edit) or of a
+        format that is only read.
         """
         if self.path is None:
             raise Refused(
@@ -67,6 +68,7 @@ class ConfigurationFile:
             )
         if Path(self.path).exists():
             files.load(self.path)
+            files.check_can_save(self.path)
         return self.path
 
     def save_group(self, spec: GroupSpec) -> str:

@@ -28,6 +28,13 @@ def no_daemon(endpoint: Endpoint, reason: str = "") -> DaemonUnreachable:
     return DaemonUnreachable(message, hint=hint)
 
 
+def other_version(what: str, answer: object) -> DaemonError:
+    """The error for an answer that this version cannot read; ``what`` is wrong with it."""
+    stop = "gemlet stop --simulate" if isinstance(answer, dict) and answer.get("simulated") else "gemlet stop"
+    hint = f"it is of another version; after an upgrade `{stop}` ends it, and the next `gemlet run` starts the new one"
+    return DaemonError(f"the daemon's answer cannot be read: {what}", hint=hint)
+
+
 def _accepts(endpoint: Endpoint) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
         probe.settimeout(0.2)

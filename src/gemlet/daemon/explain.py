@@ -8,7 +8,8 @@ import msgspec
 
 from gemlet.config.share import format_share
 from gemlet.config.size import format_size
-from gemlet.errors import Refused
+from gemlet.daemon.groups import no_group
+from gemlet.daemon.protocol import EXPLAIN_SCHEMA
 
 if TYPE_CHECKING:
     from gemlet.daemon.events import Event
@@ -27,16 +28,15 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[str, ...]
     hint: str | None
     simulated: bool = False
-    schema: int = 1
+    schema: int = EXPLAIN_SCHEMA
 
 
 def explain(status: Status, name: str) -> Explanation:
-    """Explains one group. Raises `Refused` if there is none of that name."""
+    """Explains one group. Raises `gemlet.errors.Refused` if there is none of that name."""
     limits = next((group for group in status.groups if group.name == name), None)
     here = [(device, group) for device in status.devices for group in device.groups if group.name == name]
     if limits is None and not here:
-        known = ", ".join(group.name for group in status.groups) or "none"
-        raise Refused(f"no group {name}", hint=f"groups: {known}")
+        raise no_group(name, (group.name for group in status.groups))
     lines = [_promise(limits)] if limits else [f"{name}: known only from its clients"]
     hint = None
     if not any(group.clients for _, group in here):
@@ -116,7 +116,7 @@ def _pair(pair: PairUsage, name: str) -> str:
     tried = max(pair.speeds) > 0
     speeds = f"{format_share(pair.speeds[mine])} and {format_share(pair.speeds[1 - mine])} of their speed alone"
     if pair.state == "together":
-        return f"runs beside {other} under MPS" + (f": {speeds}, more than in turns" if tried else ", until measured")
+        return f"runs beside {other}" + (f": {speeds}, more than in turns" if tried else ", until measured")
     if pair.state == "apart":
         return f"takes turns with {other}: " + (f"side by side they had {speeds}" if tried else "they are of one kind")
     return f"side by side with {other} is yet to be tried"

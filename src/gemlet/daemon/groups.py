@@ -227,8 +227,7 @@ class GroupBook:
     def _entry(self, name: str) -> Entry:
         entry = self.entries.get(name)
         if entry is None:
-            known = ", ".join(sorted(self.entries)) or "none"
-            raise Refused(f"no group {name}", hint=f"groups: {known}")
+            raise no_group(name, self.entries)
         return entry
 
     def _free_name(self, command: str) -> str:
@@ -322,6 +321,13 @@ class UidOf(Protocol):
 class NameOf(Protocol):
     def __call__(self, uid: int, /) -> str:
         """The user name of a uid, or its number as text."""
+
+
+def no_group(name: str, known: Iterable[str]) -> Refused:
+    """The error for a group that is not among ``known``."""
+    names = ", ".join(sorted(known))
+    none = "there is none: `gemlet run` makes one, which goes five seconds after its last program"
+    return Refused(f"no group {name}", hint=f"groups: {names}" if names else none)
 
 
 def _any_alive(entry: Entry) -> bool:

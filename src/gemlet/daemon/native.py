@@ -153,6 +153,7 @@ class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True):
     capacity: int | None = None
     held: int = 0
     host_promised: int = 0
+    context_estimate: int = 0
     groups: tuple[GroupUsage, ...] = ()
     pairs: tuple[PairUsage, ...] = ()
 

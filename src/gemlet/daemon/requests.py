@@ -147,7 +147,9 @@ class Metrics(Request, tag="metrics"):
 
 
 class Shutdown(Request, tag="shutdown"):
-    """Stops the daemon; programs run on, unmanaged."""
+    """Stops the daemon; programs run on, unmanaged. ``unused``: only if nobody uses it, nor MPS."""
+
+    unused: bool = False
 
 
 AnyRequest = (

@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 HOUSEKEEPING_SECONDS = 1.0
 IDLE_SAMPLE_SECONDS = 1.0
 DEVICES_SECONDS = 10.0  # how often the list of devices is asked for again: a driver can come up after the daemon
+LOOK_SECONDS = 1.0  # for a driver to answer somebody who waits
 MPS_SECONDS = 5.0  # how often the control daemon is asked who uses it
 EVENTS_IN_STATUS = 20
 
@@ -96,6 +97,7 @@ class Service:
         self.mps = Mps(options.endpoint.mps, simulated=options.simulated, shared=options.shared)
         self._mps_state = self.mps.look().state
         self._devices: dict[bytes, DeviceInfo] = {}
+        self._why_no_devices = "the driver has not answered yet"
         self._known_devices: dict[bytes, tuple[int, str, int | None]] = {}
         self._device_specs: tuple[DeviceSpec, ...] = ()
         self._listening: set[str] = set()
@@ -219,6 +221,27 @@ class Service:
         """Devices the driver has shown so far."""
         return list(self._devices.values())
 
+    async def look_for_devices(self) -> None:
+        """Asks the driver again if it has shown none so far: it may have come up this moment."""
+        if not self._devices:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._find_devices()
+
+    def why_no_devices(self) -> str | None:
+        """Why no device is known; None if one is, be it from a client."""
+        self._refresh()
+        return None if self._devices or self._snapshot.devices else self._why_no_devices
+
+    def context_size(self) -> int:
+        """Bytes that one context takes on the device where it takes least; 0 before one was measured."""
+        self._refresh()
+        return min((device.context_estimate for device in self._snapshot.devices), default=0)
+
+    def in_use(self) -> bool:
+        """Whether a program uses a group, or is about to, or MPS is on."""
+        return self.book.in_use(self.busy()) or self.mps.look().state == "on"
+
     def _refresh(self) -> None:
         self._snapshot = read_snapshot(self.server)
 
@@ -276,7 +299,7 @@ class Service:
             state = self.mps.look().state
             if state != self._mps_state and state == "failed":
                 self.mps_changed("the control daemon ended without being asked to; programs take turns")
-            if self.book.in_use(busy) or state == "on":  # nobody but `gemlet mps stop` stops it
+            if self.in_use():  # nobody but `gemlet mps stop` stops MPS
                 self._used_at = now
             idle_exit = self.options.idle_exit
             if idle_exit is not None and now - self._used_at >= idle_exit:
@@ -391,7 +414,9 @@ class Service:
         except DeviceError as error:
             if not self._devices:
                 logger.debug("devices: %s", error)  # a client's attach makes its device known
+                self._why_no_devices = error.message
             return
+        self._why_no_devices = "the driver shows none"
         self._devices = {uuid_bytes(device.uuid): device for device in found}
         for device in found:
             self._tell_device(device)

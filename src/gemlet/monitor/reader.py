@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from gemlet.daemon import protocol
+from gemlet.daemon.connection import other_version
 from gemlet.daemon.mps_state import MpsStatus
 from gemlet.daemon.status import Status
-from gemlet.errors import DaemonError
 
 if TYPE_CHECKING:
     from gemlet.daemon.connection import Connection
@@ -25,19 +25,17 @@ def decode_status(document: object) -> Status:
     try:
         status = msgspec.convert(document, Status)
     except msgspec.ValidationError as error:
-        raise _other_version(str(error)) from None
+        raise other_version(str(error), document) from None
     if status.schema != protocol.STATUS_SCHEMA:
-        raise _other_version(f"schema {status.schema}, not {protocol.STATUS_SCHEMA}")
+        raise other_version(f"schema {status.schema}, not {protocol.STATUS_SCHEMA}", document)
     return status
 
 
-def decode_mps(document: object) -> MpsStatus:
+def decode_mps(document: dict[str, Any]) -> MpsStatus:
     """The document of `gemlet mps status` as a struct. Raises `DaemonError`."""
+    if document.get("schema") != protocol.MPS_SCHEMA:
+        raise other_version(f"schema {document.get('schema')}, not {protocol.MPS_SCHEMA}", document)
     try:
         return msgspec.convert(document, MpsStatus)
     except msgspec.ValidationError as error:
-        raise _other_version(str(error)) from None
-
-
-def _other_version(what: str) -> DaemonError:
-    return DaemonError(f"the daemon's status cannot be read: {what}", hint="restart it after an upgrade: `gemlet stop`")
+        raise other_version(str(error), document) from None

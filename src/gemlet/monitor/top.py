@@ -31,6 +31,7 @@ REFRESH_SECONDS = 0.5
 HEAVY, MODERATE = 0.8, 0.4  # nvidia-smi users know these as red, yellow, green
 DEVICE_BAR, GROUP_BAR = 14, 12
 SWAP_COLUMNS = ("RESIDENT", "SWAPPED", "OUT", "IN", "HAND-OVER")
+CLIENT_COLUMNS = ("PID", "COMMAND", "GROUP", "STATE", "MEMORY", "LAUNCHES")
 GROUP_COLUMNS = ("GROUP", "DEV", "SHARE", "", "DUE", "SM", "MEMORY", "WHY")
 EVENTS_SHOWN = 4
 HAPPENED = {"join": "joined", "leave": "left", "context": ""}  # where the kind of an event does not read as a word
@@ -46,7 +47,7 @@ SHARE    device time used over 1 s;  | promised minimum, ] maximum
 DUE      what the policy aims at now, given who wants the device
 SM       fraction of the multiprocessors; (off): not under MPS, so it takes turns
 WHY      the policy's own reason
-RESIDENT of the memory that can move on the device, SWAPPED on the host
+RESIDENT of the memory that can move, on the device; SWAPPED on the host
 OUT IN   copied to the host and back so far; the last hand-over
 
 space    pause and go on
@@ -115,7 +116,7 @@ class Top(App[None]):
 
     async def on_mount(self) -> None:
         self._groups.add_columns(*GROUP_COLUMNS)
-        self._clients.add_columns("PID", "COMMAND", "GROUP", "STATE", "MEMORY", "LAUNCHES", *SWAP_COLUMNS)
+        self._clients.add_columns(*CLIENT_COLUMNS)
         await self.refresh_status()
         self.set_interval(REFRESH_SECONDS, self.refresh_status)
 
@@ -190,7 +191,11 @@ class Top(App[None]):
 
     def _show_clients(self, status: Status) -> None:
         table = self._clients
-        table.clear()
+        swapping = any(client.swap for device in status.devices for group in device.groups for client in group.clients)
+        columns = CLIENT_COLUMNS + SWAP_COLUMNS if swapping else CLIENT_COLUMNS
+        table.clear(columns=len(columns) != len(table.columns))
+        if not table.columns:
+            table.add_columns(*columns)
         for device in status.devices:
             for group in device.groups:
                 for client in group.clients:
@@ -201,7 +206,7 @@ class Top(App[None]):
                         client.state,
                         Text(format_size(client.memory + client.unledgered), justify="right"),
                         Text(str(client.launches), justify="right"),
-                        *(Text(cell, justify="right") for cell in swap_cells(client.swap)),
+                        *(Text(cell, justify="right") for cell in swap_cells(client.swap) if swapping),
                     )
         if not table.row_count:
             table.add_row("(no clients)")

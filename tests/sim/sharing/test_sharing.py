@@ -45,6 +45,14 @@ def test_two_groups_get_their_shares(machine: Machine, first: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
+def test_programs_that_wait_for_their_own_launches_fill_each_others_gaps(machine: Machine) -> None:
+    """In turns they would do the work of one, where the driver's own time slicing does that of two."""
+    total = best(lambda: scenarios.launch_bound(machine, kernel_us=200, gap_us=500), lambda v: v >= 1.4)
+    assert total >= 1.4
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
 def test_a_maximum_binds_a_lone_group(machine: Machine) -> None:
     error = best(lambda: scenarios.capped(machine, 0.25), lambda v: v <= 0.05)
     assert error <= 0.05

@@ -115,12 +115,17 @@ class Scene:
         return None if deadline == native.NEVER else deadline / MS
 
     def _act(self) -> None:
-        for kind, client, deadline, window, contended, beside in self.arbiter.take_actions():
+        for kind, client, deadline, window, contended, beside, patient in self.arbiter.take_actions():
             self.log.append((self.ms, kind, client))
             if kind in {"grant", "update", "revoke"}:
                 holder = self.holders.setdefault(client, {"granted": self.now})
                 holder.update(
-                    deadline=deadline, window=window, contended=contended, beside=beside, revoked=kind == "revoke"
+                    deadline=deadline,
+                    window=window,
+                    contended=contended,
+                    beside=beside,
+                    patient=patient,
+                    revoked=kind == "revoke",
                 )
             elif kind == "park":
                 self.parked.add(client)

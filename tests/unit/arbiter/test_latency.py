@@ -118,7 +118,7 @@ def test_its_neighbours_have_little_in_flight_while_it_gets_requests(scene):
     s.to(9_000)
     assert s.holders[BUSY]["window"] == 40_000
     s.to(11_100)
-    assert s.holders[BUSY]["window"] == 400_000
+    assert s.holders[BUSY]["window"] == 8_000_000
     s.took(URGENT)
     s.stop(BUSY, "revoked")
     s.want(BUSY)

@@ -49,6 +49,8 @@ def test_the_window_says_who_shares(scene):
     assert s.holders[1]["window"] == 8_000_000
     s.client(2, "b")
     assert s.holders[1]["window"] == 400_000
+    s.to(1001)
+    assert s.holders[1]["window"] == 8_000_000  # the other has had nothing to do for a second
     s.client(3, "fast")
     assert s.holders[1]["window"] == 40_000
 

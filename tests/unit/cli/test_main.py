@@ -10,7 +10,7 @@ import sys
 import click
 import pytest
 
-from gemlet.cli import main
+from gemlet.cli import main, words
 from gemlet.errors import ConfigError, GemletError, Refused
 
 
@@ -104,6 +104,11 @@ def test_what_makes_no_sense_is_said_before_any_daemon_is_asked(capsys, argument
     assert said in capsys.readouterr().err
 
 
+def test_an_option_of_all_verbs_stands_before_the_verb(capsys):
+    assert main.run(["mps", "status", "--socket", "x"]) == 2
+    assert "hint: it stands before the verb: gemlet --socket PATH mps status\n" in capsys.readouterr().err
+
+
 def test_all_errors_of_a_file_are_printed(capsys, tmp_path):
     path = tmp_path / "gemlet.toml"
     path.write_text("[groups.a]\nmin = 30\nmemroy = 1\n")
@@ -123,9 +128,9 @@ def test_a_place_that_cannot_be_written_is_an_error_not_a_traceback(failing, cap
 def test_colour_only_on_a_terminal_and_without_no_color(monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert "\x1b[" in main._word("error:", "red")
+    assert "\x1b[" in words.coloured("error:", "red")
     monkeypatch.setenv("NO_COLOR", "")
-    assert main._word("error:", "red") == "error:"
+    assert words.coloured("error:", "red") == "error:"
 
 
 def test_version(capsys):

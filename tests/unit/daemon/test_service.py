@@ -12,7 +12,7 @@ import pytest
 from gemlet.daemon import address
 from gemlet.daemon.autostart import log_tail
 from gemlet.daemon.connection import Connection
-from gemlet.errors import DaemonUnreachable, Refused
+from gemlet.errors import ConfigError, DaemonUnreachable, Refused
 
 fakes = sys.modules["daemon_fakes"]
 
@@ -198,6 +198,29 @@ def test_save_without_a_file_is_refused_before_anything_changes(start_daemon):
     with pytest.raises(Refused, match="without a configuration file"):
         daemon.call("set", group="team", limits={"min": 0.5}, save=True)
     assert daemon.server.groups["team"]["min"] == 0.0
+
+
+def test_what_cannot_be_saved_is_refused_before_anything_changes(start_daemon, tmp_path):
+    path = tmp_path / "resource.conf"
+    path.write_text(KEYFILE.format(0.2))
+    daemon = start_daemon(config=str(path))
+    with pytest.raises(Refused, match="only read"):
+        daemon.call("set", group="team", limits={"min": 0.5}, save=True)
+    assert daemon.server.groups["team"]["min"] == 0.2
+
+
+def test_what_could_not_be_saved_in_the_end_is_said_to_be_in_force(start_daemon, tmp_path, monkeypatch):
+    path = tmp_path / "gemlet.toml"
+    path.write_text(NATIVE.format(0.2))
+    daemon = start_daemon(config=str(path))
+
+    def full(*_):
+        raise ConfigError("cannot be saved: No space left on device", path=str(path))
+
+    monkeypatch.setattr("gemlet.config.files.save", full)
+    with pytest.raises(Refused, match=r"team is changed, but not saved: .*No space left"):
+        daemon.call("set", group="team", limits={"max": 0.5}, save=True)
+    assert daemon.server.groups["team"]["max"] == 0.5
 
 
 def test_status_says_that_the_file_is_not_in_force(start_daemon, tmp_path):

@@ -6,8 +6,10 @@ import asyncio
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from status_example import example
 
+from gemlet.daemon.status import SwapStatus
 from gemlet.errors import DaemonUnreachable
 from gemlet.monitor.top import Top, screenshot
 
@@ -38,6 +40,40 @@ def test_shows_devices_groups_clients_and_events():
     text = drive(Top(example))
     for word in ("Fake H200", "team", "42.1%", "below its minimum", "train", "4242", "refused", "space", "pause"):
         assert word in text, word
+
+
+def swapping():
+    swap = SwapStatus(resident=1 << 30, swapped=2 << 30, moved_out=0, moved_in=0, dropped=0, handover_s=None, reason="")
+    found = example()
+    device = found.devices[0]
+    groups = [replace(g, clients=tuple(replace(c, swap=swap) for c in g.clients)) for g in device.groups]
+    return replace(found, devices=(replace(device, groups=tuple(groups)),))
+
+
+def test_columns_of_swap_are_there_while_somebodys_memory_can_move():
+    answers = [example(), swapping(), example()]
+
+    async def run():
+        app, screens = Top(lambda: answers[0]), []
+        async with app.run_test(size=(140, 30)) as pilot:
+            while answers:
+                await app.refresh_status()
+                await pilot.pause()
+                screens.append(shown(app))
+                answers.pop(0)
+                app.action_pause()
+                if answers:
+                    app.action_pause()
+        return screens
+
+    without, with_swap, again = asyncio.run(run())
+    for word in ("RESIDENT", "SWAPPED", "HAND-OVER"):
+        assert word not in without
+        assert word in with_swap
+        assert word not in again
+    assert "4242" in without
+    assert "2 GiB" in with_swap
+    assert "4242" in again
 
 
 def test_fits_the_smallest_terminal():

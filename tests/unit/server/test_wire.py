@@ -9,6 +9,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 import wire
 
+from gemlet.membership import WIRE_VERSION
+
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -30,3 +32,8 @@ def test_offsets_and_sizes_are_the_compilers(tmp_path: Path) -> None:
     out = subprocess.run([program], capture_output=True, text=True, check=True).stdout
     got = {name: int(at) for name, at in (line.split() for line in out.splitlines())}
     assert got == wire.OFFSETS | {"Message": wire.MESSAGE.size}
+
+
+def test_the_version_is_the_one_that_python_knows() -> None:
+    header = (ROOT / "native/wire.h").read_text()
+    assert f"kWireVersion = {WIRE_VERSION};" in header

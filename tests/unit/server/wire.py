@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-MAGIC, VERSION = 0x314D4547, 3
+MAGIC, VERSION = 0x314D4547, 4
 HELLO, WELCOME, ATTACH, ATTACHED, WANT, TOOK, STOPPED, DRAINED, CONTEXT, REFUSED = range(1, 11)
 ADMIT, ROOM, MOVED = range(16, 19)
 OK, MISMATCH, DENIED, UNKNOWN, FULL, MALFORMED = range(6)

@@ -1,24 +1,16 @@
 // PointerMap against std::unordered_map, its cost, and the size model. Exits 1 with the first thing that is wrong.
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <random>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
+#include "check.h"
 #include "memory_size.h"
 #include "pointer_map.h"
 
 using namespace gemlet::hook;
-
-#define CHECK(condition)                                                 \
-    do {                                                                 \
-        if (!(condition)) {                                              \
-            std::printf("line %d: %s is false\n", __LINE__, #condition); \
-            std::exit(1);                                                \
-        }                                                                \
-    } while (0)
 
 static void same_as_reference() {
     PointerMap<uint64_t> map;

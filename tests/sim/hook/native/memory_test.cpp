@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "check.h"
 #include "fake_memory.h"
 
 namespace {
@@ -41,12 +42,8 @@ void limit(uint64_t bytes) {
     setenv("GEMLET_TEST_LIMIT", std::to_string(bytes).c_str(), 1);
 }
 
-#define CHECK(condition) check(condition, #condition, __LINE__)
 #define SAME(a, b) same(a, b, #a " == " #b, __LINE__)
 
-void check(bool ok, const char* text, int line) {
-    if (!ok) std::printf("line %d: not %s (used %llu)\n", line, text, (unsigned long long)used()), std::exit(1);
-}
 void same(uint64_t a, uint64_t b, const char* text, int line) {
     if (a != b)
         std::printf("line %d: not %s: %llu, %llu\n", line, text, (unsigned long long)a, (unsigned long long)b),

@@ -2,26 +2,18 @@
 // Exits 1 with the first thing that is wrong.
 #include <atomic>
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <random>
 #include <set>
 #include <thread>
 #include <vector>
 
+#include "check.h"
 #include "swap_chunk.h"
 #include "swap_gate.h"
 #include "swap_pieces.h"
 
 using namespace gemlet::hook;
-
-#define CHECK(condition)                                                 \
-    do {                                                                 \
-        if (!(condition)) {                                              \
-            std::printf("line %d: %s is false\n", __LINE__, #condition); \
-            std::exit(1);                                                \
-        }                                                                \
-    } while (0)
 
 namespace gemlet::hook {
 void swap_await_open(SwapGate& gate) {

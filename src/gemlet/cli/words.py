@@ -1,0 +1,32 @@
+"""What the command line says to people, on stderr: `error:` or `warning:`, an empty line, `hint:`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+
+def error(message: str, hint: str | None, *, apart: bool = False) -> None:
+    """`error:` and `hint:`, the two words in colour on a terminal. ``apart``: after an empty line."""
+    _say("error:", "red", message, hint, apart=apart)
+
+
+def warning(message: str, hint: str | None) -> None:
+    """`warning:` and `hint:`: what may not be meant, and is done all the same."""
+    _say("warning:", "yellow", message, hint, apart=False)
+
+
+def _say(word: str, colour: str, message: str, hint: str | None, *, apart: bool) -> None:
+    if apart:
+        click.echo(err=True)
+    click.echo(f"{coloured(word, colour)} {message}", err=True)
+    if hint:
+        click.echo(f"\n{coloured('hint:', 'cyan')} {hint}", err=True)
+
+
+def coloured(word: str, colour: str) -> str:
+    """``word`` in colour where stderr is a terminal and NO_COLOR is not set."""
+    plain = "NO_COLOR" in os.environ or not sys.stderr.isatty()
+    return word if plain else click.style(word, fg=colour, bold=True)

@@ -1,0 +1,42 @@
+"""What the daemon grants and would rather have said: to whoever starts a program or changes a group. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TypedDict
+
+from gemlet.config.size import format_size
+
+MIB = 1 << 20
+SMALLEST_CONTEXT = 64 * MIB  # before any was measured; low on purpose, for a warning must not be wrong
+
+
+class Remark(TypedDict):
+    """``message``: what is so. ``hint``: what to do about it."""
+
+    message: str
+    hint: str
+
+
+def no_device(problem: str) -> Remark:
+    """No device is known, and this is why."""
+    return Remark(
+        message=f"no GPU was found: {problem}",
+        hint="--simulate uses a simulated machine; `gemlet doctor` says what is missing here",
+    )
+
+
+def memory_for_nothing(limit: int | None, measured: int, *, group: str, simulated: bool) -> Remark | None:
+    """A limit that contexts alone pass, if this is one. ``measured``: bytes a context takes here, 0 if unknown."""
+    if limit is None or limit >= (measured or SMALLEST_CONTEXT):
+        return None
+    if measured:
+        takes, what = f"{format_size(measured)} here", "its contexts will be refused"
+    else:  # only the first one shows how much it takes
+        takes = f"at least {format_size(SMALLEST_CONTEXT)}"
+        what = "its first context is made all the same, and every allocation after it is refused"
+    where = " --simulate" if simulated else ""
+    return Remark(
+        message=f"{format_size(limit)} of memory are less than one CUDA context takes ({takes}): {what}",
+        hint=f"`gemlet set {shlex.quote(group)} --memory 2GiB{where}` raises it",
+    )

@@ -1,0 +1,43 @@
+"""The first moments of the command: how it is entered, and Ctrl-C before it has begun."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from gemlet import __version__
+
+
+def gemlet(*arguments, first="", **options):
+    path = os.pathsep.join(filter(None, [str(first), *sys.path]))
+    command = [sys.executable, "-m", "gemlet", *arguments]
+    environment = os.environ | {"PYTHONPATH": path}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False, **options)
+
+
+def test_python_m_gemlet_is_the_command():
+    assert gemlet("--version").stdout == f"gemlet {__version__}\n"
+    assert gemlet("statsu").stderr.startswith("error: no such command 'statsu'")
+
+
+@pytest.fixture
+def interrupting(tmp_path):
+    """A folder with a `click` that sends its importer SIGINT, as a Ctrl-C in the first milliseconds would."""
+    (tmp_path / "click.py").write_text(
+        "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(0.01)\nraise SystemExit(9)\n"
+    )
+    return tmp_path
+
+
+def test_an_early_ctrl_c_shows_no_traceback(interrupting):
+    done = gemlet("run", "--", "true", first=interrupting)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
+def test_in_the_background_ctrl_c_goes_on_being_ignored(interrupting):
+    ignore = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)}
+    assert gemlet("run", "--", "true", first=interrupting, **ignore).returncode == 9

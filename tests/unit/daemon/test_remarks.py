@@ -1,0 +1,69 @@
+"""What is granted and would rather have been said: no GPU, and a limit that leaves no memory."""
+
+from __future__ import annotations
+
+import daemon_fakes as fakes
+import pytest
+
+from gemlet.daemon.remarks import MIB, memory_for_nothing
+
+
+@pytest.mark.parametrize(
+    ("limit", "measured", "said"),
+    [
+        (None, 500 * MIB, False),
+        (MIB, 0, True),
+        (64 * MIB, 0, False),
+        (64 * MIB, 500 * MIB, True),
+        (500 * MIB, 500 * MIB, False),
+    ],
+)
+def test_a_limit_below_one_context(limit, measured, said):
+    assert bool(memory_for_nothing(limit, measured, group="a", simulated=False)) == said
+
+
+def test_the_hint_is_for_the_machine_that_is_meant():
+    assert "--simulate" in memory_for_nothing(1, 0, group="a", simulated=True)["hint"]
+    assert "--simulate" not in memory_for_nothing(1, 0, group="a", simulated=False)["hint"]
+
+
+def test_what_would_happen_depends_on_what_is_known():
+    assert "first context is made all the same" in memory_for_nothing(MIB, 0, group="a", simulated=False)["message"]
+    said = memory_for_nothing(MIB, 500 * MIB, group="a b", simulated=False)
+    assert "(500 MiB here): its contexts will be refused" in said["message"]
+    assert "gemlet set 'a b' --memory" in said["hint"]
+
+
+def test_a_program_is_told_that_there_is_no_gpu(start_daemon, monkeypatch):
+    daemon = start_daemon()
+    assert daemon.call("join", group="a")["warnings"] == []
+    daemon.stop()
+    monkeypatch.setattr(fakes.FakeInventory, "__init__", lambda self: vars(self).update(held={}, broken=True))
+    daemon = start_daemon()
+    (said,) = daemon.call("join", group="a")["warnings"]
+    assert said["message"] == "no GPU was found: NVML does not answer"
+    assert "--simulate" in said["hint"]
+    daemon.inventory.broken = False  # the driver has come up this moment
+    assert daemon.call("join", group="a")["warnings"] == []
+
+
+def test_join_and_set_warn_of_a_limit_below_one_context(start_daemon):
+    daemon = start_daemon()
+    (said,) = daemon.call("join", group="a", limits={"memory": MIB})["warnings"]
+    assert "1 MiB of memory are less than one CUDA context takes" in said["message"]
+    assert daemon.call("set", group="a", limits={"max": 0.5})["warnings"] == []
+    assert daemon.call("set", group="a", limits={"memory": 2 * MIB})["warnings"]
+    assert daemon.call("set", group="a", limits={"memory": "none"})["warnings"] == []
+
+
+def test_a_daemon_ends_only_if_it_is_unused(start_daemon):
+    from gemlet.errors import Refused
+
+    daemon = start_daemon()
+    daemon.call("join", group="a")  # by this process, which lives
+    with pytest.raises(Refused, match="in use"):
+        daemon.call("shutdown", unused=True)
+    assert daemon.call("ping")
+    daemon.call("shutdown")
+    daemon.thread.join(5)
+    assert not daemon.thread.is_alive()
