@@ -25,7 +25,10 @@ class GroupUsage(TypedDict):
     """Why it waits or runs, for people."""
 
 Action = tuple[Literal["grant", "update", "revoke", "park", "unpark"], int, int, int, bool, bool, bool]
-"""(kind, client, deadline, window, contended, beside, patient); all but the first two are meant for grant, update and revoke only."""
+"""(kind, client, deadline, window, contended, beside, patient).
+
+All but the first two are meant for grant, update and revoke only.
+"""
 
 class Arbiter:
     """Decides who holds the token of one device; native/arbiter/arbiter.hpp describes the events and actions.
