@@ -64,8 +64,13 @@ fuzz: setup  ## property tests and the fuzzer of the server, with many more exam
 	    tests/sim/robustness/test_fuzz.py $(PYTEST_ARGS)
 
 .PHONY: cluster-test
-cluster-test: setup  ## a real Kubernetes node with the simulated GPU; needs root; builds Kubernetes the first time
-	@tests/cluster/run $(abspath $(BIN))/python $(PYTEST_ARGS)
+cluster-test: image  ## a real Kubernetes cluster with simulated GPUs; needs root; builds Kubernetes the first time
+	@$(BIN)/python -m pip install --quiet --group chart
+	@tests/cluster/run $(abspath $(BIN))/python $(abspath build/image/gemlet.tar) $(PYTEST_ARGS)
+
+.PHONY: image
+image: setup  ## build/image/gemlet.tar, the container image that the chart installs; needs Debian 12, no Docker, no root
+	@$(BIN)/python packaging/image/build.py build/image/gemlet.tar
 
 .PHONY: chart-test
 chart-test: setup  ## the Helm chart, rendered by Helm and checked against the schemas of Kubernetes

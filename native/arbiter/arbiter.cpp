@@ -50,7 +50,10 @@ void check(const Parameters& p) {
 // --- the course of an event --------------------------------------------------------------------------------------
 
 Nanoseconds Arbiter::State::begin(Nanoseconds now) {
-    clock = std::max(clock, now);
+    const Nanoseconds before = std::exchange(clock, std::max(clock, now));
+    for (const auto& group : groups) {
+        if (group && group->at_maximum) group->throttled += clock - before;
+    }
     holds.charge(clock);
     expire(clock);
     return clock;
@@ -61,6 +64,9 @@ void Arbiter::State::settle(Nanoseconds now) {
     grant_while_possible(now);
     update_terms(now);
     park_or_not(now);
+    for (const auto& group : groups) {
+        if (group) group->at_maximum = group->waiting > 0 && !group->running && policy->at_maximum(*group, now);
+    }
 }
 
 // Holders that do not stop no longer keep others waiting; drains that nobody reports end as estimated.
@@ -526,8 +532,9 @@ std::vector<GroupUsage> Arbiter::usage(Nanoseconds now) const {
             used += s.holds.due(hold, now) - hold.charged;
         }
         const double target = group->wanted ? s.policy->target(*group) : 0.0;
-        result.push_back(
-            {group->id, group->spec, target, used, group->clients, group->waiting, holding, s.reason(*group, now)});
+        const Nanoseconds throttled = group->throttled + (group->at_maximum ? now - s.clock : 0);
+        result.push_back({group->id, group->spec, target, used, group->clients, group->waiting, holding,
+                          s.reason(*group, now), throttled});
     }
     return result;
 }

@@ -92,7 +92,8 @@ struct GroupUsage {
     double target;     // share the policy aims at now, given who wants; 0 while the group does not want
     Nanoseconds used;  // device time charged since the group exists
     uint32_t clients, waiting, holding;
-    std::string reason;  // why it waits or runs, for people
+    std::string reason;     // why it waits or runs, for people
+    Nanoseconds throttled;  // how long it waited because of its maximum, since the group exists
 };
 
 // Two groups that may run side by side, and how fast: 1 is the speed alone, 0 if never tried.

@@ -73,6 +73,7 @@ nb::list usage(const Arbiter& self, Nanoseconds now) {
         row["waiting"] = u.waiting;
         row["holding"] = u.holding;
         row["reason"] = u.reason;
+        row["throttled"] = u.throttled;
         result.append(row);
     }
     return result;

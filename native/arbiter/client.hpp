@@ -28,7 +28,9 @@ struct Client {
 
 struct Members : Group {
     std::vector<Client*> members;
-    bool wanted = false;  // as of the last demand()
+    bool wanted = false;        // as of the last demand()
+    bool at_maximum = false;    // waits, and its maximum is why; as of the last event
+    Nanoseconds throttled = 0;  // how long that was so in all
 };
 
 }  // namespace gemlet::arbiter

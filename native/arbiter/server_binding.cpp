@@ -125,6 +125,7 @@ nb::dict group_dict(const GroupView& g) {
     d["workload"] = kWorkloadNames[size_t(spec.workload)];
     d["target"] = g.usage.target;
     d["used_ns"] = g.usage.used;
+    d["throttled_ns"] = g.usage.throttled;
     d["waiting"] = g.usage.waiting;
     d["holding"] = g.usage.holding;
     d["reason"] = text(g.usage.reason);

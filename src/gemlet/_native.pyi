@@ -16,6 +16,8 @@ class GroupUsage(TypedDict):
     """Share the policy aims at now, given who wants; 0 while the group does not want."""
     used: int
     """Device time charged since the group exists."""
+    throttled: int
+    """How long it waited because of its maximum, since it exists."""
     clients: int
     waiting: int
     holding: int
@@ -23,7 +25,10 @@ class GroupUsage(TypedDict):
     """Why it waits or runs, for people."""
 
 Action = tuple[Literal["grant", "update", "revoke", "park", "unpark"], int, int, int, bool, bool, bool]
-"""(kind, client, deadline, window, contended, beside, patient); from the deadline on meant for grant, update, revoke."""
+"""(kind, client, deadline, window, contended, beside, patient).
+
+All but the first two are meant for grant, update and revoke only.
+"""
 
 class Arbiter:
     """Decides who holds the token of one device; native/arbiter/arbiter.hpp describes the events and actions.

@@ -14,6 +14,8 @@ helm = pytest.importorskip("helm_python", reason="`make chart-test` installs Hel
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="`make chart-test` installs the schemas")
 yaml = pytest.importorskip("yaml", reason="`make chart-test` installs PyYAML")
 
+from gemlet import config  # noqa: E402
+from gemlet.cli.daemon import command as daemon  # noqa: E402
 from gemlet.cli.kube import agent, webhook  # noqa: E402
 
 CHART = Path(__file__).resolve().parents[2] / "packaging" / "chart"
@@ -24,6 +26,7 @@ MODES = [
     ({"mode": "device-plugin", "devicePlugin": {"resources": "units"}, "admission": {"mode": "none"}}, OLD_VERSIONS),
     ({"mode": "dra", "gpuAccess": "cdi", "preloadFile": True, "gpuMemory": "141GiB"}, DRA_VERSIONS),
     ({"mode": "dra", "admission": {"mode": "policy"}}, DRA_VERSIONS),
+    ({"mode": "device-plugin", "gpuAccess": "simulated", "memoryOversubscription": 1.5}, OLD_VERSIONS),
     (
         {"mode": "dra", "admission": {"certificates": "cert-manager"}, "agent": {"runtimeClassName": "nvidia"}},
         DRA_VERSIONS,
@@ -111,14 +114,19 @@ def test_nobody_is_an_administrator(chart, values, _):
 def test_the_commands_know_the_options_the_chart_gives(chart, values, _):
     for entry in render(chart, values):
         for container in entry.get("spec", {}).get("template", {}).get("spec", {}).get("containers", []):
-            command = {"agent": agent, "webhook": webhook}.get(container["name"])
-            if command is None:
-                continue
+            command = {"agent": agent, "webhook": webhook, "daemon": daemon}[container["name"]]
+            words = [word for word in container["command"] if word.startswith("--") and word != "--socket"]
+            arguments = words + container["args"]
             known = {option for parameter in command.params for option in parameter.opts}
-            given = {argument.partition("=")[0] for argument in container["args"]}
-            assert given <= known
-            context = command.make_context("x", list(container["args"]), obj=None, default_map={"node": "n1"})
-            assert context.params["face"] in ("slots", "units", "dra")
+            assert {argument.partition("=")[0] for argument in arguments} <= known
+            context = command.make_context("x", arguments, obj=None, default_map={"node": "n1"})
+            assert context.params.get("face", "slots") in ("slots", "units", "dra")
+
+
+def test_the_daemons_configuration_is_one_it_reads(chart, tmp_path):
+    file = tmp_path / "gemlet.toml"
+    file.write_text(by_kind(render(chart, {}), "ConfigMap")["data"]["gemlet.toml"])
+    assert config.load(file).host_memory == 16 * 1024**3
 
 
 def test_the_certificate_is_for_the_service_and_by_the_authority_in_the_configuration(chart):

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+from processes import RUN
+
 import cluster as parts
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if parts.RUN.is_dir():
+    if RUN.is_dir():
         return
     for item in items:
         if Path(__file__).parent in item.path.parents:
@@ -52,5 +54,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     outcome = yield
     report = outcome.get_result()
     if report.failed:
-        for log in sorted((parts.RUN / "log").glob("*.log")):
-            report.sections.append((log.name, "\n".join(log.read_text(errors="replace").splitlines()[-20:])))
+        own = "fixed/var/log/pods/gemlet-system_*/*/*.log"
+        for log in sorted([*RUN.glob("log/*.log"), *RUN.glob(own), *RUN.glob(f"n*/{own}")]):
+            lines = log.read_text(errors="replace").splitlines()[-20:]
+            report.sections.append((str(log.relative_to(RUN)), "\n".join(lines)))

@@ -1,6 +1,7 @@
 // A CUDA program for the tests: says what the driver tells it, tries to take too much, and works for as long as asked.
 //
-//   probe [SECONDS]   output: "total MIB", "refused MIB", then "share PERCENT" for each second of kernels of 1 ms
+//   probe [SECONDS [MIB]]   output: "total MIB", "refused MIB", "held MIB" where it is to hold memory, then "share PERCENT"
+//                           for each second of kernels of 1 ms
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -60,6 +61,12 @@ int main(int count, char** arguments) {
     uint64_t pointer;
     int result = ((int (*)(uint64_t*, size_t))dlsym(library, "cuMemAlloc_v2"))(&pointer, total + (1 << 20));
     printf("%s %zu\n", result == 2 ? "refused" : "granted", (total >> 20) + 1);
+    if (count > 2) {
+        size_t mib = (size_t)atol(arguments[2]);
+        CALL(cuMemAlloc_v2, &pointer, mib << 20);
+        CALL(cuMemsetD8_v2, pointer, (unsigned char)1, mib << 20);
+        printf("held %zu\n", mib);
+    }
     const char* image = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry spin(.param .u64 ns) { ret; }\n";
     CALL(cuModuleLoadData, &module, image);
     CALL(cuModuleGetFunction, &function, module, "spin");

@@ -19,8 +19,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 import image
+from processes import BIN, RUN, Process, eventually
 
-from cluster import BIN, RUN, Process, eventually
 from gemlet import paths
 from gemlet.daemon.address import Endpoint
 from gemlet.daemon.inventory import NvmlInventory
@@ -78,7 +78,9 @@ class Node:
     def restart(self):
         """As a new agent: everything from the checkpoint."""
         shares = host.prepare(self.where / "state")
-        simulated = (paths.sim_dir(), str(Path(paths.__file__).with_name("profiles")), str(self.endpoint.machine))
+        profiles = Path(paths.__file__).with_name("profiles")
+        copies = host.install_simulated(Path(paths.sim_dir()), profiles, self.where / "state")
+        simulated = (*map(str, copies), str(self.endpoint.machine))
         made = Host(
             hook=str(host.install_hook(Path(paths.hook_path()), self.where / "state")),
             shares=str(shares),

@@ -9,39 +9,22 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cluster import Refused, eventually, pod
+from processes import eventually
+
+from cluster import pod
 
 SHARE = {"gemlet.dev/memory": "16Gi", "gemlet.dev/compute": "30"}
 COMPUTE, MEMORY = "gemlet.dev/compute-units", "gemlet.dev/memory-units"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def units(cluster):
-    """The cluster with an agent and a webhook that offer units."""
-    for name in ("agent", "webhook"):
-        part = cluster.parts[name]
-        part.stop()
-        part.command += ["--face", "units"]
-        part.start()
+    """The cluster with an agent and a webhook that offer units: `helm upgrade`."""
+    cluster.gemlet.upgrade(devicePlugin={"resources": "units"})
     eventually(lambda: cluster.allocatable(COMPUTE) == 200 and cluster.allocatable("gemlet.dev/share") == 0, "units")
-    eventually(lambda: "pods.gemlet.dev" in dry_run(cluster) or not dry_run(cluster), "webhook")
     yield cluster
     cluster.delete(*(item["metadata"]["name"] for item in cluster.get("pods")["items"]))
-    for name in ("agent", "webhook"):
-        part = cluster.parts[name]
-        part.stop()
-        del part.command[-2:]
-        part.start()
-
-
-def dry_run(cluster):
-    import json
-
-    try:
-        cluster.kubectl("create", "--dry-run=server", "-f", "-", text=json.dumps(pod("x", "true", annotations=SHARE)))
-    except Refused as error:
-        return str(error)
-    return ""
+    cluster.gemlet.upgrade()
 
 
 def words(cluster, name, word):

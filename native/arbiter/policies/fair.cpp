@@ -66,6 +66,7 @@ class Fair final : public Policy {
     Nanoseconds next_event(const Groups& waiting, Nanoseconds now) const override;
     double target(const Group& group) const override { return at(group).active ? at(group).target : 0.0; }
     std::string blocked(const Group& group, Nanoseconds now) const override;
+    bool at_maximum(const Group& group, Nanoseconds now) override { return !at(group).cap.ready(now); }
     bool may_park(const Group& group, Nanoseconds now) override { return at(group).cap.ready(now); }
     bool may_interrupt(const Group& group, const Group& holder, Nanoseconds now) override {
         return preempts(group, holder) && at(group).cap.ready(now);

@@ -41,6 +41,7 @@ class Gemini final : public Policy {
 
     Nanoseconds next_event(const Groups& waiting, Nanoseconds now) const override;
     std::string blocked(const Group& group, Nanoseconds now) const override;
+    bool at_maximum(const Group& group, Nanoseconds now) override { return !blocked(group, now).empty(); }
     double target(const Group& group) const override { return group.spec.min; }
     bool may_park(const Group&, Nanoseconds) override { return false; }
     bool by_arrival() const override { return true; }

@@ -65,6 +65,7 @@ class Policy {
     virtual std::string blocked(const Group& group, Nanoseconds now) const {
         return {};
     }  // why pick() passes over it
+    virtual bool at_maximum(const Group& group, Nanoseconds now) { return false; }  // may not run yet for its maximum
     virtual bool may_park(const Group& group, Nanoseconds now) { return true; }
     // Whether a client of `group` that has a parked token may take it while one of `holder` runs. It submits at once,
     // and the holder is told to stop meanwhile, so no message and no wake-up stand between a request and the device.

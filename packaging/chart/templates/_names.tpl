@@ -16,3 +16,13 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if eq .Values.mode "auto" -}}{{- $dra = .Capabilities.APIVersions.Has "resource.k8s.io/v1" -}}{{- end -}}
 {{- if $dra -}}dra{{- else -}}{{ .Values.devicePlugin.resources }}{{- end -}}
 {{- end -}}
+
+{{- /* What lets the agent's containers see the GPUs, as a list of variables. */ -}}
+{{- define "gemlet.gpus" -}}
+{{- if eq .Values.gpuAccess "simulated" -}}
+- {name: GEMLET_SIM_DEVICES, value: {{ .Values.simulatedGpus | quote }}}
+{{- else -}}
+- {name: NVIDIA_VISIBLE_DEVICES, value: all}
+- {name: NVIDIA_DRIVER_CAPABILITIES, value: utility}
+{{- end -}}
+{{- end -}}

@@ -107,10 +107,9 @@ def command(
 def _endpoint(system: bool, simulate: bool, runtime_dir: Path | None) -> Endpoint:
     from gemlet.daemon import address
 
-    chosen = address.system() if system else address.simulated() if simulate else None
     if runtime_dir is None:
-        return chosen or address.user()
-    return address.Endpoint(runtime_dir.absolute(), chosen.kind if chosen else "user")
+        return address.system() if system else address.simulated() if simulate else address.user()
+    return address.Endpoint(runtime_dir.absolute(), "system" if system else "simulated" if simulate else "user")
 
 
 def _make(directory: Path, system: bool) -> None:

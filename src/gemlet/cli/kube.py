@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import logging
 import os
 from pathlib import Path
@@ -20,8 +20,15 @@ if TYPE_CHECKING:
     from gemlet.kube.slots import Packing
 
 FACES = ("slots", "units", "dra")
-SHARES_SCHEMA = 1  # of `gemlet kube shares -o json`
 DIRECTORY = click.Path(path_type=Path)
+STATE_DIRECTORY = "/var/lib/gemlet"
+OVERSUBSCRIBE = click.option(
+    "--oversubscribe",
+    type=click.FloatRange(1, 8),
+    default=1.0,
+    show_default=True,
+    help="Offer each GPU's memory so many times; above 1 the daemon needs a capacity for each device",
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -49,9 +56,10 @@ def command() -> None:
     show_default=True,
     help="How containers come by the driver: NVIDIA's runtime, NVIDIA's CDI files, or device nodes alone",
 )
+@OVERSUBSCRIBE
 @click.option("--preload-file", is_flag=True, help="Also mount /etc/ld.so.preload, for programs that clear LD_PRELOAD")
 @click.option(
-    "--directory", type=DIRECTORY, default="/var/lib/gemlet", show_default=True, help="Shares, hook, checkpoint"
+    "--directory", type=DIRECTORY, default=STATE_DIRECTORY, show_default=True, help="Shares, hook, checkpoint"
 )
 @click.option("--kubelet-directory", type=DIRECTORY, default="/var/lib/kubelet", show_default=True)
 @click.option("--cdi-directory", type=DIRECTORY, default="/var/run/cdi", show_default=True)
@@ -68,6 +76,7 @@ def agent(
     slots: int,
     packing: str,
     gpu_access: str,
+    oversubscribe: float,
     preload_file: bool,
     directory: Path,
     kubelet_directory: Path,
@@ -107,6 +116,7 @@ def agent(
         cdi=cdi_directory.absolute(),
         access=cast("GpuAccess", "simulated" if simulate else gpu_access),
         preload_file=preload_file,
+        oversubscribe=oversubscribe,
         port=port,
     )
     try:
@@ -122,6 +132,7 @@ def agent(
 @click.option("--face", type=click.Choice(FACES), default="slots", show_default=True, help="What annotations become")
 @click.option("--slots", type=click.IntRange(1, 100), default=4, show_default=True, help="Slots of each GPU")
 @click.option("--gpu-memory", type=options.Size(), help="Memory of the largest GPU, to refuse what can never fit")
+@OVERSUBSCRIBE
 @click.option("--address", default="0.0.0.0", show_default=True)
 @click.option("--port", type=click.IntRange(1, 65535), default=8443, show_default=True)
 @click.option("--kubeconfig", type=DIRECTORY, help="A kubeconfig as JSON; without it the pod's service account")
@@ -132,6 +143,7 @@ def webhook(
     face: str,
     slots: int,
     gpu_memory: int | None,
+    oversubscribe: float,
     address: str,
     port: int,
     kubeconfig: Path | None,
@@ -155,7 +167,11 @@ def webhook(
     logs.configure(logging.DEBUG if verbose else logging.INFO)
     chosen = kube_webhook.Options(
         certificates=certificates,
-        cluster=Cluster(face=cast("Face", face), gpu_memory=gpu_memory, slots_per_gpu=slots),
+        cluster=Cluster(
+            face=cast("Face", face),
+            gpu_memory=int(gpu_memory * oversubscribe) if gpu_memory is not None else None,
+            slots_per_gpu=slots,
+        ),
         address=address,
         port=port,
         api=_access(kubeconfig) if face == "dra" else None,
@@ -167,45 +183,43 @@ def webhook(
 
 
 @command.command(short_help="List the shares of this node by pod")
-@click.option("--directory", type=DIRECTORY, default="/var/lib/gemlet", show_default=True, help="The agent's directory")
+@click.option("--directory", type=DIRECTORY, default=STATE_DIRECTORY, show_default=True, help="The agent's directory")
 @options.output("table", "json")
-def shares(*, directory: Path, output: str) -> None:
-    """List the shares of this node by pod, as the agent has them on disk.
+@click.pass_obj
+def shares(socket: str | None, *, directory: Path, output: str) -> None:
+    """List the shares of this node by pod: what each was given, and what it does with it.
 
     \b
     kubectl exec -n gemlet-system ds/gemlet-agent -c agent -- gemlet kube shares
     gemlet kube shares -o json
+
+    `gemlet status --node` is the same.
     """
+    show_shares(directory, output, socket)
+
+
+def show_shares(directory: Path, output: str, socket: str | None) -> None:
+    """Prints the shares of this node. Raises GemletError if no agent has run here; a daemon need not be there."""
     import json
 
-    import msgspec
-
-    from gemlet.kube import checkpoint
-    from gemlet.kube.quantity import format_bytes
+    from gemlet.daemon import address
+    from gemlet.daemon.connection import connect
+    from gemlet.errors import DaemonError
+    from gemlet.kube import checkpoint, shares_table
 
     file = directory / "checkpoint.json"
     if not file.exists():
         raise GemletError(f"{file} does not exist", hint="no agent has run here; --directory names another place")
     held = sorted(checkpoint.load(file), key=lambda share: share.group)
+    try:
+        with connect([address.explicit(socket) if socket else address.system()]) as daemon:
+            usage = shares_table.usage_by_share(held, daemon.call("status"))
+    except DaemonError:
+        usage = None
     if output == "json":
-        click.echo(json.dumps({"schema": SHARES_SCHEMA, "shares": msgspec.to_builtins(held)}))
-        return
-    rows = [("SHARE", "MEMORY", "COMPUTE", "LIMIT", "PRIORITY", "GPUS")]
-    for share in held:
-        amounts = share.amounts
-        rows.append(
-            (
-                share.group,
-                format_bytes(amounts.memory),
-                str(amounts.compute),
-                str(amounts.limit),
-                str(amounts.priority),
-                ",".join(share.gpus),
-            )
-        )
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        click.echo(json.dumps(shares_table.document(held, usage)))
+    else:
+        click.echo(shares_table.table(held, usage), nl=False)
 
 
 def _access(kubeconfig: Path | None) -> Access:
@@ -221,8 +235,6 @@ def _access(kubeconfig: Path | None) -> Access:
 
 
 def _require() -> None:
-    try:
-        for package in ("aiohttp", "grpc", "google.protobuf", "prometheus_client"):
-            importlib.import_module(package)
-    except ImportError as error:
-        raise GemletError(f"{error.name} is not installed", hint="pip install 'gemlet[kube]'") from None
+    for package in ("aiohttp", "grpc", "google", "h11", "prometheus_client"):
+        if importlib.util.find_spec(package) is None:  # not imported: each part takes memory for what it uses alone
+            raise GemletError(f"{package} is not installed", hint="pip install 'gemlet[kube]'")

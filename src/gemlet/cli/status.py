@@ -7,6 +7,7 @@ import io
 import json
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -14,6 +15,7 @@ import click
 from gemlet.cli import options
 from gemlet.daemon import address
 from gemlet.daemon.connection import connect
+from gemlet.errors import UsageError
 
 if TYPE_CHECKING:
     from gemlet.daemon.status import Status
@@ -27,16 +29,21 @@ COLUMNS = (
 @click.command()
 @options.output("table", "json", "csv")
 @click.option("-w", "--watch", is_flag=True, help="Print again every second, until interrupted")
+@click.option("--node", is_flag=True, help="The shares of this Kubernetes node, by pod")
 @options.simulate
 @click.pass_obj
-def command(socket: str | None, output: str, watch: bool, simulate: bool) -> None:
+def command(socket: str | None, output: str, watch: bool, node: bool, simulate: bool) -> None:
     """Show devices, groups and clients.
 
     \b
     gemlet status
     gemlet status -w
     gemlet status -o json | jq '.devices[].groups[].share'
+    gemlet status --node
     """
+    if node:
+        _node(socket, output, watch)
+        return
     from gemlet.monitor.reader import decode_status
     from gemlet.monitor.tables import text
 
@@ -54,6 +61,15 @@ def command(socket: str | None, output: str, watch: bool, simulate: bool) -> Non
             if not watch:
                 return
             time.sleep(1.0)
+
+
+def _node(socket: str | None, output: str, watch: bool) -> None:
+    from gemlet.cli.kube import STATE_DIRECTORY, show_shares
+
+    if watch or output == "csv":
+        given = "--watch" if watch else "-o csv"
+        raise UsageError(f"--node and {given} do not go together", hint="leave out one of the two")
+    show_shares(Path(STATE_DIRECTORY), output, socket)
 
 
 def rows(status: Status) -> str:

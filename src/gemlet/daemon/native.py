@@ -122,6 +122,7 @@ class GroupUsage(msgspec.Struct, frozen=True, kw_only=True):
     workload: str = "unknown"
     target: float = 0.0
     used_ns: int = 0
+    throttled_ns: int = 0
     memory_limit: int | None = None
     resident_limit: int | None = None
     memory_used: int = 0

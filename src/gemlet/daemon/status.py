@@ -65,6 +65,7 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One group on one device. ``share``: measured over the last 1 s, 10 s, 60 s; ``target``: what it is due now.
 
     sm: fraction of the multiprocessors; it is in force while every client is under MPS, else they take turns.
+    throttled_s: how long it had work and its maximum made it wait, since it exists.
     """
 
     name: str
@@ -85,6 +86,7 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     workload: str = "unknown"
     sm: float = 1.0
     sm_in_force: bool = True
+    throttled_s: float = 0.0
 
 
 class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -227,6 +229,7 @@ def _group(
         share=history.shares((uuid, usage.name)),
         target=usage.target,
         used_s=usage.used_ns / 1e9,
+        throttled_s=usage.throttled_ns / 1e9,
         memory_limit=usage.memory_limit,
         memory_used=usage.memory_used,
         unledgered=usage.unledgered,

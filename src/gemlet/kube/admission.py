@@ -7,13 +7,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from gemlet.errors import InvalidValue
 from gemlet.kube import names
 from gemlet.kube.quantity import format_bytes, parse_quantity
-from gemlet.kube.request import Amounts, BadRequest, from_annotations, limit_annotation, priority_annotation
+from gemlet.kube.request import (
+    Amounts,
+    BadRequest,
+    from_annotations,
+    limit_annotation,
+    priority_annotation,
+    resident_annotation,
+)
 from gemlet.kube.units import MEMORY_UNIT
 from gemlet.model import Priority
 
@@ -93,6 +101,8 @@ def _template_spec(amounts: Amounts) -> dict[str, Any]:
     }
     if amounts.priority is not Priority.NORMAL:
         parameters["priority"] = str(amounts.priority)
+    if amounts.resident is not None:
+        parameters["resident"] = format_bytes(amounts.resident)
     return {
         "spec": {
             "devices": {
@@ -198,9 +208,10 @@ def _chosen(pod: Mapping[str, Any], annotations: Mapping[str, str]) -> int:
 
 
 def _check_lone_annotations(annotations: Mapping[str, str], holders: list[int], pod: Mapping[str, Any]) -> None:
-    # Limit and class without amounts are for a slot, or a claim of the pod's own.
+    # Limit, class and what is resident without amounts are for a slot, or a claim of the pod's own.
     limit_annotation(annotations, 1)
     priority_annotation(annotations)
+    resident_annotation(annotations, sys.maxsize)
     given = [name for name in names.ANNOTATIONS if name in annotations]
     if given and not holders and not (pod.get("spec") or {}).get("resourceClaims"):
         raise BadRequest(

@@ -10,17 +10,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aiohttp import web
-
 from gemlet import paths
 from gemlet.daemon.inventory import NvmlInventory
 from gemlet.errors import DaemonUnreachable, DeviceError, GemletError
-from gemlet.kube import api_server, host, inventory, slices
+from gemlet.kube import api_server, host, http_pages, inventory, slices
 from gemlet.kube.book import ShareBook
 from gemlet.kube.daemon_link import DaemonLink
 from gemlet.kube.device_plugin import Allocations, DevicePlugin, Gpus, SlotResource, UnitResources
 from gemlet.kube.dra import DraDriver
 from gemlet.kube.edits import Access, Host
+from gemlet.kube.http_pages import Page
 from gemlet.kube.kubelet_socket import keep_registered
 from gemlet.kube.plugin_socket import keep_served
 from gemlet.kube.pod_resources import PodResources
@@ -48,7 +47,7 @@ PUBLISH_SECONDS = 5.0
 class Options:
     """How an agent runs.
 
-    ``faces``: any of slots, units, dra. ``host_directory``: ``directory`` as the host names it.
+    ``oversubscribe``: how many times each GPU's memory is offered.
     """
 
     node: str
@@ -62,6 +61,7 @@ class Options:
     cdi: Path = Path("/var/run/cdi")
     access: Access = "runtime"
     preload_file: bool = False
+    oversubscribe: float = 1.0
     port: int | None = None
 
 
@@ -112,7 +112,7 @@ class Agent:
         options = self._options
         made = [self._watch_gpus(), self._serve(), self._restore(), self._reap(), self._follower.run()]
         if options.port is not None:
-            made.append(self._answer_http(options.port))
+            made.append(http_pages.serve({"/metrics": self._metrics, "/healthz": self._healthy}, options.port))
         return made
 
     async def _watch_gpus(self) -> None:
@@ -131,7 +131,7 @@ class Agent:
 
     def _read_gpus(self) -> list[inventory.Gpu]:
         self._driver.devices()  # keeps NVML open, and makes device nodes appear before anything names them
-        return inventory.read()
+        return [inventory.offered(gpu, self._options.oversubscribe) for gpu in inventory.read()]
 
     async def _serve(self) -> None:
         # Nothing is given out before it is known what is out already, and that the daemon holds to it.
@@ -162,12 +162,14 @@ class Agent:
         await self._looked.wait()
         while True:
             try:
+                if self._options.oversubscribe > 1:
+                    inventory.check_capacity(self._gpus.all, await self._daemon.status())
                 if not self._restored or self._book.incomplete(await self._daemon.shares()):
                     await self._book.restore()
                 self._restored, told = True, ""
                 await self._gpus.serve(True)
             except (GemletError, OSError) as error:
-                if isinstance(error, DaemonUnreachable):
+                if isinstance(error, (DaemonUnreachable, inventory.NoCapacity)):
                     await self._gpus.serve(False)  # a pod had better wait than be refused for good
                 if str(error) != told:
                     logger.error("shares: %s", error)
@@ -183,41 +185,32 @@ class Agent:
             except GemletError as error:
                 logger.warning("reaper: %s", error)
 
-    async def _answer_http(self, port: int) -> None:
-        app = web.Application()
-        app.add_routes([web.get("/metrics", self._metrics), web.get("/healthz", self._healthy)])
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, port=port).start()
-            await asyncio.Event().wait()
-        finally:
-            await runner.cleanup()
-
-    async def _metrics(self, request: web.Request) -> web.Response:
+    async def _metrics(self) -> Page:
         from gemlet.kube import metrics  # noqa: PLC0415  4 MB that an agent nobody scrapes does without
 
         try:
-            text = metrics.render(self._book.shares.values(), await self._daemon.status())
+            return Page(metrics.render(self._book.shares.values(), await self._daemon.status()))
         except GemletError as error:
-            raise web.HTTPServiceUnavailable(text=f"{error}\n") from None
-        return web.Response(text=text, content_type="text/plain")
+            return Page(f"{error}\n", 503)
 
-    async def _healthy(self, request: web.Request) -> web.Response:
+    async def _healthy(self) -> Page:
         if not self._restored:
-            raise web.HTTPServiceUnavailable(text="the shares of this node are not restored yet\n")
-        return web.Response(text="ok\n")
+            return Page("the shares of this node are not restored yet\n", 503)
+        return Page("ok\n")
 
 
 def _host(options: Options) -> Host:
     shares = host.prepare(options.directory)
     hook = host.install_hook(Path(paths.hook_path()), options.directory)
-    simulated = options.access == "simulated"
-    profiles = str(Path(paths.__file__).with_name("profiles"))
+    simulated = None
+    if options.access == "simulated":
+        profiles = Path(paths.__file__).with_name("profiles")
+        driver, profiles = host.install_simulated(Path(paths.sim_dir()), profiles, options.directory)
+        simulated = (str(driver), str(profiles), str(options.endpoint.machine))
     return Host(
         hook=str(hook),
         shares=str(shares),
         access=options.access,
-        simulated=(paths.sim_dir(), profiles, str(options.endpoint.machine)) if simulated else None,
+        simulated=simulated,
         preload_file=str(hook.with_name("ld.so.preload")) if options.preload_file else None,
     )

@@ -1,10 +1,12 @@
 """What is asked of the apiserver, over HTTP and JSON.
 
-A client library would bring 15 packages and 30 MB of models for a handful of objects; the agent runs on every node.
+A client library would bring 15 packages and 30 MB of models for a handful of objects, aiohttp 12 MB; the agent runs on
+every node.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import ssl
@@ -13,10 +15,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import aiohttp
+from urllib.parse import urlencode
 
 from gemlet.errors import GemletError
+from gemlet.kube.http_connection import HttpConnection, HttpError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -76,11 +78,11 @@ def from_kubeconfig(path: Path) -> Access:
 
 
 class ApiServer:
-    """One session with the apiserver; every method raises ApiError."""
+    """The apiserver; every method raises ApiError. A connection that is free is used again."""
 
-    def __init__(self, access: Access, session: aiohttp.ClientSession) -> None:
+    def __init__(self, access: Access) -> None:
         self._access = access
-        self._session = session
+        self._free: list[HttpConnection] = []
 
     async def get(self, path: str, **query: str) -> Any:
         return await self._ask("GET", path, query=query)
@@ -99,41 +101,61 @@ class ApiServer:
     async def watch(self, path: str, **query: str) -> AsyncIterator[tuple[str, Any]]:
         """Events after ``resourceVersion`` in ``query``, as (type, object); ends after some minutes."""
         query |= {"watch": "true", "timeoutSeconds": str(WATCH_SECONDS), "allowWatchBookmarks": "true"}
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=SECONDS, sock_read=WATCH_SECONDS + 30)
+        connection = None
         try:
-            async with self._session.get(
-                self._access.url + path,
-                params=query,
-                headers=self._headers(),
-                ssl=self._access.context or True,
-                timeout=timeout,
-            ) as reply:
-                if reply.status != 200:
-                    raise await _refusal(reply, f"GET {path}")
-                async for line in _lines(reply.content):
-                    event = json.loads(line)
-                    if event["type"] == "ERROR":
-                        raise ApiError(f"watch {path}: {event['object'].get('message')}", status=410)
-                    yield event["type"], event["object"]
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            raise ApiError(f"watch {path}: {error or type(error).__name__}") from None
+            async with asyncio.timeout(SECONDS):
+                connection = await HttpConnection.open(self._access.url, self._access.context)
+                reply = await connection.ask("GET", _target(path, query), self._headers())
+                if reply.status_code != 200:
+                    raise _refusal(reply.status_code, await _whole(connection), f"GET {path}")
+            # No timeout around this: it would end the task of whoever takes its time with an event.
+            connection.patience = WATCH_SECONDS + 30
+            async for line in _lines(connection):
+                event = json.loads(line)
+                if event["type"] == "ERROR":
+                    raise ApiError(f"watch {path}: {event['object'].get('message')}", status=410)
+                yield event["type"], event["object"]
+        except (HttpError, OSError, ValueError) as error:  # a TimeoutError is an OSError
+            raise ApiError(f"watch {path}: {str(error) or type(error).__name__}") from None
+        finally:
+            if connection is not None:
+                await connection.close()
+
+    async def close(self) -> None:
+        while self._free:
+            await self._free.pop().close()
 
     async def _ask(self, method: str, path: str, *, query: dict[str, str] | None = None, body: Any = None) -> Any:
+        content = None if body is None else json.dumps(body).encode()
         try:
-            async with self._session.request(
-                method,
-                self._access.url + path,
-                params=query,
-                json=body,
-                headers=self._headers(),
-                ssl=self._access.context or True,
-                timeout=aiohttp.ClientTimeout(total=SECONDS),
-            ) as reply:
-                if reply.status >= 400:
-                    raise await _refusal(reply, f"{method} {path}")
-                return await reply.json(content_type=None)
-        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-            raise ApiError(f"{method} {path}: {error or type(error).__name__}", hint="is the apiserver up?") from None
+            async with asyncio.timeout(SECONDS):
+                status, text = await self._exchange(method, _target(path, query or {}), content)
+                if status >= 400:
+                    raise _refusal(status, text, f"{method} {path}")
+                return json.loads(text)
+        except (HttpError, OSError, ValueError) as error:
+            raise ApiError(
+                f"{method} {path}: {str(error) or type(error).__name__}", hint="is the apiserver up?"
+            ) from None
+
+    async def _exchange(self, method: str, target: str, body: bytes | None) -> tuple[int, bytes]:
+        while True:
+            used = bool(self._free)
+            connection = self._free.pop() if used else await HttpConnection.open(self._access.url, self._access.context)
+            kept = False
+            try:
+                reply = await connection.ask(method, target, self._headers(), body)
+                text = await _whole(connection)
+                kept = connection.again()
+                return reply.status_code, text
+            except HttpError as error:
+                if not (used and error.stale):
+                    raise  # else it has been closed since it was last used: the request was not heard
+            finally:
+                if kept:
+                    self._free.append(connection)
+                else:
+                    await connection.close()
 
     def _headers(self) -> dict[str, str]:
         if self._access.token is None:
@@ -146,25 +168,34 @@ class ApiServer:
 
 @asynccontextmanager
 async def connected(access: Access) -> AsyncIterator[ApiServer]:
-    """A session for as long as it is entered."""
-    async with aiohttp.ClientSession() as session:
-        yield ApiServer(access, session)
+    """The apiserver for as long as it is entered."""
+    api = ApiServer(access)
+    try:
+        yield api
+    finally:
+        await api.close()
 
 
-async def _refusal(reply: aiohttp.ClientResponse, what: str) -> ApiError:
-    text = await reply.text()
+def _target(path: str, query: dict[str, str]) -> str:
+    return f"{path}?{urlencode(query)}" if query else path
+
+
+async def _whole(connection: HttpConnection) -> bytes:
+    return b"".join([part async for part in connection.body()])
+
+
+def _refusal(status: int, text: bytes, what: str) -> ApiError:
     try:
         message = json.loads(text)["message"]
     except (ValueError, LookupError, TypeError):
-        message = text[:200]
-    hint = "see the agent's ClusterRole" if reply.status == 403 else None
-    return ApiError(f"{what}: {reply.status} {message}", status=reply.status, hint=hint)
+        message = text[:200].decode(errors="replace")
+    hint = "see the agent's ClusterRole" if status == 403 else None
+    return ApiError(f"{what}: {status} {message}", status=status, hint=hint)
 
 
-async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    # readline() has a limit that an object with long annotations passes.
+async def _lines(connection: HttpConnection) -> AsyncIterator[bytes]:
     rest = b""
-    async for chunk in content.iter_any():
+    async for chunk in connection.body():
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
             if line:

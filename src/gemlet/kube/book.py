@@ -58,6 +58,7 @@ class ShareBook:
         self.shares: dict[str, Share] = {share.id: share for share in checkpoint.load(file)}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._saving = asyncio.Lock()
+        self._changes = self._saved = 0  # of the shares, and how many of them the checkpoint has
 
     def edits(self, share: Share) -> Edits:
         """What its containers get."""
@@ -213,8 +214,14 @@ class ShareBook:
             )
 
     async def _save(self) -> None:
+        self._changes += 1
+        own = self._changes
         async with self._saving:
+            if self._saved >= own:
+                return  # who waited before has written this change too: pods come in crowds, and a disk is slow
+            changes = self._changes
             await asyncio.to_thread(checkpoint.save, self._file, list(self.shares.values()))
+            self._saved = changes
 
 
 def with_group(share: Share, group: str) -> Share:

@@ -9,9 +9,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gemlet.kube import names
-from gemlet.kube.request import Amounts, BadRequest, checked_memory, checked_percent, from_parameters
+from gemlet.kube.request import Amounts, BadRequest, Settings, checked_memory, checked_percent, from_parameters
 from gemlet.kube.share import Pod, Share, share_id_of_claim
-from gemlet.model import Priority
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,8 +37,14 @@ def read_claim(claim: Mapping[str, Any], *, uid: str, pool: str, gpus: Mapping[s
     if not results:
         raise BadRequest(_RESULTS, f"has no device of {names.DRIVER}", cure="ask for one in spec.devices.requests")
     amounts, gpu_uuids, requests = _consumed(results, pool, gpus)
-    limit, priority, sm = _configured(devices.get("config") or [], results, amounts.compute)
-    granted = Amounts(memory=amounts.memory, compute=amounts.compute, limit=limit, priority=priority, sm=sm)
+    settings = _configured(devices.get("config") or [], results, amounts)
+    granted = Amounts(
+        memory=amounts.memory,
+        compute=amounts.compute,
+        limit=settings.limit,
+        priority=settings.priority,
+        resident=settings.resident,
+    )
     return Share(
         id=share_id_of_claim(uid),
         group=f"{meta['namespace']}/{meta['name']}",
@@ -118,22 +123,21 @@ def _consumed(
     return Amounts(memory=memory, compute=compute, limit=compute), tuple(uuids), requests
 
 
-def _configured(
-    config: list[Mapping[str, Any]], results: list[Mapping[str, Any]], compute: int
-) -> tuple[int, Priority, int]:
+def _configured(config: list[Mapping[str, Any]], results: list[Mapping[str, Any]], amounts: Amounts) -> Settings:
     # The apiserver puts those of the class before those of the claim: the last that speaks of a request counts.
-    chosen: dict[str, tuple[int, Priority, int]] = {}
+    chosen: dict[str, Settings] = {}
     for number, entry in enumerate(config):
         opaque = entry.get("opaque") or {}
         if opaque.get("driver") != names.DRIVER:
             continue
-        parameters = from_parameters(opaque.get("parameters"), compute, field=f"{_CONFIG}[{number}].opaque.parameters")
+        field = f"{_CONFIG}[{number}].opaque.parameters"
+        settings = from_parameters(opaque.get("parameters"), amounts.compute, amounts.memory, field=field)
         asked = entry.get("requests") or []
         for result in results:
             request = result["request"]
             if not asked or request in asked or request.partition("/")[0] in asked:
-                chosen[request] = parameters
-    plain = (compute, Priority.NORMAL, 100)
+                chosen[request] = settings
+    plain = Settings(limit=amounts.compute)
     found = {chosen.get(result["request"], plain) for result in results}
     if len(found) != 1:
         raise BadRequest(_CONFIG, "differs between requests of one claim", cure="configure all requests alike")

@@ -29,7 +29,7 @@ class DaemonLink:
             "min": amounts.compute / 100,
             "max": amounts.limit / 100,
             "memory": amounts.memory,
-            "sm": amounts.sm / 100,
+            "resident": "none" if amounts.resident is None else amounts.resident,
             "priority": str(amounts.priority),
         }
         await self._call("share", group=share.group, limits=limits, socket=socket, device=device)

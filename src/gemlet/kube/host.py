@@ -3,6 +3,7 @@
 DIRECTORY/checkpoint.json
 DIRECTORY/hook/DIGEST/libgemhook.so.1   one a version: what running programs have mapped is never written to again
 DIRECTORY/hook/DIGEST/ld.so.preload     its path inside containers
+DIRECTORY/simulated/                    the simulated driver, where there are no GPUs
 DIRECTORY/shares/ID/gemlet.sock
 """
 
@@ -35,6 +36,22 @@ def install_hook(library: Path, directory: Path) -> Path:
     shutil.rmtree(home, ignore_errors=True)  # incomplete, or it would have been found above
     fresh.rename(home)
     return copy
+
+
+def install_simulated(driver: Path, profiles: Path, directory: Path) -> tuple[Path, Path]:
+    """Copies the simulated driver and its profiles below ``directory``; returns both copies. Raises OSError.
+
+    The agent's own are in its image, which other containers do not see.
+    """
+    copies = (directory / "simulated" / "lib", directory / "simulated" / "profiles")
+    for source, copy in zip((driver, profiles), copies, strict=True):
+        copy.mkdir(parents=True, exist_ok=True)
+        for file in source.iterdir():
+            # By renaming: programs that run have the old ones mapped.
+            fresh = copy / f".{file.name}.new"
+            shutil.copy(file, fresh)
+            fresh.rename(copy / file.name)
+    return copies
 
 
 def prepare(directory: Path) -> Path:

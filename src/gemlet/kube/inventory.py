@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from gemlet.devices import nvml
 from gemlet.devices.device import is_simulated
-from gemlet.errors import DeviceError
+from gemlet.errors import DeviceError, GemletError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 SYSFS = Path("/sys/bus/pci/devices")
 MAX_LINKS = 18  # NVML_NVLINK_MAX_LINKS
@@ -49,6 +49,26 @@ class Gpu:
     @property
     def simulated(self) -> bool:
         return is_simulated(self.name)
+
+
+class NoCapacity(GemletError):
+    """A GPU's memory is offered more than once, and the daemon would not move what does not fit to the host."""
+
+
+def offered(gpu: Gpu, times: float) -> Gpu:
+    """``gpu`` with its memory ``times`` over, in whole MiB."""
+    return gpu if times == 1 else replace(gpu, memory=int(gpu.memory * times) >> 20 << 20)
+
+
+def check_capacity(gpus: Iterable[Gpu], status: Mapping[str, Any]) -> None:
+    """Raises NoCapacity unless the daemon's ``status`` document has a capacity for each GPU."""
+    kept = {device["uuid"] for device in status["devices"] if device["capacity"] is not None}
+    for gpu in gpus:
+        if gpu.uuid not in kept:
+            raise NoCapacity(
+                f"the daemon has no capacity for device {gpu.index}, whose memory is offered more than once",
+                hint=f"give gemlet.toml a [[devices]] with index = {gpu.index} and its capacity",
+            )
 
 
 def read() -> list[Gpu]:

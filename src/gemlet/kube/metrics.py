@@ -9,21 +9,32 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from prometheus_client.metrics_core import Metric
 
     from gemlet.kube.share import Share
 
 LABELS = ("namespace", "pod", "container", "claim", "uuid")
-# name -> meaning, field of a group on a device in the status document
-GAUGES = {
-    "gemlet_pod_share_min": ("Share of the GPU's time that is guaranteed", "min"),
-    "gemlet_pod_share_max": ("Share of the GPU's time that is never passed", "max"),
-    "gemlet_pod_memory_bytes": ("GPU memory held, contexts included", "memory_used"),
-    "gemlet_pod_memory_limit_bytes": ("Limit of GPU memory", "memory_limit"),
+# name -> meaning, value of a group on a device in the status document; None is left out
+GAUGES: dict[str, tuple[str, Callable[[Mapping[str, Any]], float | None]]] = {
+    "gemlet_pod_share": ("Measured share of the GPU's time over 10 s", lambda g: g["share"].get("10s")),
+    "gemlet_pod_share_min": ("Share of the GPU's time that is guaranteed", lambda g: g["min"]),
+    "gemlet_pod_share_max": ("Share of the GPU's time that is never passed", lambda g: g["max"]),
+    "gemlet_pod_memory_bytes": ("Memory held, contexts and what is on the host included", lambda g: g["memory_used"]),
+    "gemlet_pod_memory_limit_bytes": ("Limit of that", lambda g: g["memory_limit"]),
+    "gemlet_pod_memory_swapped_bytes": ("Part of the memory that is on the host", lambda g: _swap(g, "swapped")),
+    "gemlet_pod_memory_resident_limit_bytes": ("Limit of what is on the GPU", lambda g: g["resident_limit"]),
+    "gemlet_pod_processes": ("Programs that use the share", lambda g: len(g["clients"])),
 }
-COUNTERS = {"gemlet_pod_device_seconds": ("GPU time used", "used_s")}
+COUNTERS: dict[str, tuple[str, Callable[[Mapping[str, Any]], float]]] = {
+    "gemlet_pod_device_seconds": ("GPU time used", lambda g: g["used_s"]),
+    "gemlet_pod_throttled_seconds": ("Time with work in which the maximum made it wait", lambda g: g["throttled_s"]),
+}
+
+
+def _swap(group: Mapping[str, Any], field: str) -> float:
+    return float(sum(client["swap"][field] for client in group["clients"] if client["swap"]))
 
 
 def render(shares: Iterable[Share], status: Mapping[str, Any]) -> str:
@@ -40,16 +51,16 @@ class _Shares(Collector):
 
     def collect(self) -> Iterable[Metric]:
         yield GaugeMetricFamily("gemlet_node_shares", "Shares on this node", value=len(self._shares))
-        for name, (text, field) in GAUGES.items():
+        for name, (text, value) in GAUGES.items():
             gauge = GaugeMetricFamily(name, text, labels=LABELS)
             for labels, group in self._groups():
-                if group[field] is not None:
-                    gauge.add_metric(labels, group[field])
+                if (number := value(group)) is not None:
+                    gauge.add_metric(labels, number)
             yield gauge
-        for name, (text, field) in COUNTERS.items():
+        for name, (text, count) in COUNTERS.items():
             counter = CounterMetricFamily(name, text, labels=LABELS)
             for labels, group in self._groups():
-                counter.add_metric(labels, group[field])
+                counter.add_metric(labels, count(group))
             yield counter
 
     def _groups(self) -> Iterable[tuple[tuple[str, ...], Mapping[str, Any]]]:

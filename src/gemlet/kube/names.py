@@ -15,8 +15,17 @@ ANNOTATION_MEMORY = "gemlet.dev/memory"
 ANNOTATION_COMPUTE = "gemlet.dev/compute"
 ANNOTATION_LIMIT = "gemlet.dev/compute-limit"
 ANNOTATION_PRIORITY = "gemlet.dev/priority"
+ANNOTATION_RESIDENT = "gemlet.dev/resident"
 ANNOTATION_CONTAINER = "gemlet.dev/container"
-ANNOTATIONS = (ANNOTATION_MEMORY, ANNOTATION_COMPUTE, ANNOTATION_LIMIT, ANNOTATION_PRIORITY, ANNOTATION_CONTAINER)
+ANNOTATIONS = (
+    ANNOTATION_MEMORY,
+    ANNOTATION_COMPUTE,
+    ANNOTATION_LIMIT,
+    ANNOTATION_PRIORITY,
+    ANNOTATION_RESIDENT,
+    ANNOTATION_CONTAINER,
+)
+ANNOTATION_SM = "gemlet.dev/sm"  # refused, with the reason
 
 LABEL_TEMPLATE = "gemlet.dev/claim-template"  # on a pod: the ResourceClaimTemplate its claim is made from
 LABEL_IGNORE = "gemlet.dev/webhook"  # "ignore" on a pod or a namespace

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 MIN_MEMORY = 256 * 1024**2  # less is not enough for a CUDA context
 _PREFIX = "gemlet.dev/"
+_NO_SM = "needs MPS, under which pods are not brought: a fault of one program there ends those of other pods"
+_NO_SM_CURE = "leave it out: time and memory are held without it"
 
 
 class BadRequest(GemletError):
@@ -36,22 +38,38 @@ class BadRequest(GemletError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts:
-    """A share: bytes of memory, percent of time guaranteed and at most, class, percent of the multiprocessors."""
+    """A share: bytes of memory, percent of time guaranteed and at most, class.
+
+    resident: bytes of the memory that are on the GPU at a time, None for all; the rest is on the host (docs/memory.md).
+    """
 
     memory: int
     compute: int
     limit: int
     priority: Priority = Priority.NORMAL
-    sm: int = 100
+    resident: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a claim's opaque parameters add to its capacity; as in `Amounts`."""
+
+    limit: int
+    priority: Priority = Priority.NORMAL
+    resident: int | None = None
 
 
 class ShareConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """The opaque parameters of a claim. ``compute_limit``: None for the guaranteed share, so that it is exact."""
+    """The opaque parameters of a claim. ``compute_limit``: None for the guaranteed share, so that it is exact.
+
+    resident: a quantity, as in `Amounts`. sm: known so that its refusal can say why.
+    """
 
     api_version: str
     kind: str
     compute_limit: int | None = None
     priority: Priority = Priority.NORMAL
+    resident: str | None = None
     sm: int = 100
 
 
@@ -92,10 +110,24 @@ def checked_limit(field: str, limit: int, compute: int) -> int:
     return limit
 
 
+def checked_resident(field: str, text: str, memory: int) -> int:
+    """Bytes of ``memory`` that are on the GPU at a time. Raises BadRequest."""
+    resident = checked_memory(field, text)
+    if resident >= memory:
+        raise BadRequest(
+            field,
+            f"{text} is not less than the share's memory of {format_bytes(memory)}",
+            cure="leave it out: then all of the memory is on the GPU",
+        )
+    return resident
+
+
 def from_annotations(annotations: Mapping[str, str], *, most: int | None = None) -> Amounts | None:
     """The share that a pod asks for by annotations, None if by none. Raises BadRequest."""
     asked = {name: value for name, value in annotations.items() if name.startswith(_PREFIX)}
     for name in asked:
+        if name == names.ANNOTATION_SM:
+            raise BadRequest(_at(name), _NO_SM, cure=_NO_SM_CURE)
         if name not in names.ANNOTATIONS:
             cure = suggest.hint(name, names.ANNOTATIONS)
             raise BadRequest(_at(name), "gemlet knows no such annotation", cure=cure)
@@ -107,11 +139,13 @@ def from_annotations(annotations: Mapping[str, str], *, most: int | None = None)
                 f"metadata.annotations[{needed}]", "is missing", cure=f"a share has both; add {needed}: {example}"
             )
     compute = checked_percent(_at(names.ANNOTATION_COMPUTE), asked[names.ANNOTATION_COMPUTE])
+    memory = checked_memory(_at(names.ANNOTATION_MEMORY), asked[names.ANNOTATION_MEMORY], most=most)
     return Amounts(
-        memory=checked_memory(_at(names.ANNOTATION_MEMORY), asked[names.ANNOTATION_MEMORY], most=most),
+        memory=memory,
         compute=compute,
         limit=limit_annotation(asked, compute) or compute,
         priority=priority_annotation(asked) or Priority.NORMAL,
+        resident=resident_annotation(asked, memory),
     )
 
 
@@ -134,6 +168,12 @@ def priority_annotation(annotations: Mapping[str, str]) -> Priority | None:
             _at(names.ANNOTATION_PRIORITY), f"{text!r} is no class", cure=f"write one of {', '.join(Priority)}"
         )
     return Priority(text)
+
+
+def resident_annotation(annotations: Mapping[str, str], memory: int) -> int | None:
+    """gemlet.dev/resident of a share with ``memory``, None where it is not given. Raises BadRequest."""
+    text = annotations.get(names.ANNOTATION_RESIDENT)
+    return None if text is None else checked_resident(_at(names.ANNOTATION_RESIDENT), text, memory)
 
 
 def in_force(granted: Amounts, annotations: Mapping[str, str]) -> Amounts:
@@ -164,16 +204,16 @@ def in_force(granted: Amounts, annotations: Mapping[str, str]) -> Amounts:
         compute=compute,
         limit=limit_annotation(annotations, compute) or max(limit, compute),
         priority=priority_annotation(annotations) or granted.priority,
-        sm=granted.sm,
+        resident=resident_annotation(annotations, memory) or granted.resident,
     )
 
 
-def from_parameters(parameters: Any, compute: int, *, field: str) -> tuple[int, Priority, int]:
-    """Limit, class and percent of multiprocessors of a claim's opaque parameters. Raises BadRequest."""
+def from_parameters(parameters: Any, compute: int, memory: int, *, field: str) -> Settings:
+    """What a claim's opaque parameters say for a share of ``compute`` and ``memory``. Raises BadRequest."""
     try:
         config = msgspec.convert(parameters, ShareConfig)
     except msgspec.ValidationError as error:
-        known = "apiVersion, kind, computeLimit, priority, sm"
+        known = "apiVersion, kind, computeLimit, priority, resident"
         raise BadRequest(field, str(error), cure=f"a {names.CONFIG_KIND} has {known}") from None
     if (config.api_version, config.kind) != (names.CONFIG_API_VERSION, names.CONFIG_KIND):
         raise BadRequest(
@@ -181,12 +221,14 @@ def from_parameters(parameters: Any, compute: int, *, field: str) -> tuple[int, 
             f"{config.api_version} {config.kind} is not known",
             cure=f"write apiVersion: {names.CONFIG_API_VERSION}, kind: {names.CONFIG_KIND}",
         )
-    limit = compute
+    if config.sm != 100:
+        raise BadRequest(f"{field}.sm", _NO_SM, cure=_NO_SM_CURE)
+    limit, resident = compute, None
     if config.compute_limit is not None:
         limit = checked_limit(f"{field}.computeLimit", config.compute_limit, compute)
-    if not 1 <= config.sm <= 100:
-        raise BadRequest(f"{field}.sm", f"{config.sm} is not from 1 to 100", cure="leave it out for all of the GPU")
-    return limit, config.priority, config.sm
+    if config.resident is not None:
+        resident = checked_resident(f"{field}.resident", config.resident, memory)
+    return Settings(limit=limit, priority=config.priority, resident=resident)
 
 
 def _at(annotation: str) -> str:

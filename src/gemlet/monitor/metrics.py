@@ -41,6 +41,7 @@ GROUP_GAUGES: dict[str, tuple[str, GroupValue]] = {
 }
 GROUP_COUNTERS: dict[str, tuple[str, GroupValue]] = {
     "gemlet_group_device_seconds": ("Device time used", lambda g: g.used_s),
+    "gemlet_group_throttled_seconds": ("Time with work in which the maximum made it wait", lambda g: g.throttled_s),
     "gemlet_group_launches": ("Submissions by the clients of now", lambda g: sum(c.launches for c in g.clients)),
 }
 DEVICE_GAUGES: dict[str, tuple[str, DeviceValue]] = {

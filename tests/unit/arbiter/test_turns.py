@@ -366,3 +366,42 @@ def test_fifo_serves_in_order_of_arrival(scene):
         s.stop(client)
         s.want(client)
     assert order == [1, 2, 3, 1, 2, 3]
+
+
+def busy_until(s, end):
+    """Everybody has work always and stops when told to."""
+    while s.ms < end:
+        s.to(s.ms + 1)
+        for client in [n for n, h in s.holders.items() if h["deadline"] <= s.now]:
+            s.stop(client)
+            s.want(client)
+
+
+def throttled(s, group):
+    return s.usage(group)["throttled"] / 1e6
+
+
+def test_time_that_a_maximum_takes_from_work_is_counted(scene):
+    s = scene()
+    s.group("a", max=0.25)
+    s.group("b")
+    s.client(1, "a", wants=True)
+    busy_until(s, 2000)
+    assert 1300 < throttled(s, "a") < 1600, "three quarters of the time"
+    s.client(2, "b", wants=True)
+    before = throttled(s, "a")
+    busy_until(s, 4000)
+    assert throttled(s, "b") == 0, "it waits for the other one, which is not what a maximum does"
+    assert throttled(s, "a") - before < 1000, "and now the other one is what the first mostly waits for"
+    s.leave(1)
+    before = throttled(s, "a")
+    s.to(5000)
+    assert throttled(s, "a") == before, "nothing is taken from who has no work"
+
+
+def test_the_time_is_counted_up_to_now(scene):
+    s = scene()
+    s.group("a", max=0.0)
+    s.client(1, "a", wants=True)
+    s.now += 5_000_000  # no event
+    assert s.usage("a")["throttled"] == 5_000_000

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 
-import aiohttp
 import pytest
 from aiohttp import web
 
@@ -56,8 +55,9 @@ def with_server(scenario, token=None):
         await site.start()
         port = site._server.sockets[0].getsockname()[1]
         try:
-            async with aiohttp.ClientSession() as session, asyncio.timeout(20):
-                await scenario(ApiServer(Access(url=f"http://127.0.0.1:{port}", token=token), session))
+            access = Access(url=f"http://127.0.0.1:{port}", token=token)
+            async with api_server.connected(access) as api, asyncio.timeout(20):
+                await scenario(api)
         finally:
             await runner.cleanup()
 
@@ -103,16 +103,85 @@ def test_a_watch_gives_whole_objects_however_long():
     with_server(scenario)
 
 
+def test_a_connection_is_used_again_and_one_that_was_closed_is_replaced():
+    """A server that answers each connection twice, and then closes it without a word."""
+    connections = []
+
+    async def serve(reader, writer):
+        connections.append(writer)
+        for _ in range(2):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        await writer.drain()
+        writer.close()
+
+    async def whole():
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with server, api_server.connected(Access(url=url)) as api, asyncio.timeout(20):
+            for _ in range(6):
+                assert await api.get("/pods") == {}
+                await asyncio.sleep(0.01)
+
+    asyncio.run(whole())
+    assert len(connections) == 3
+
+
+@pytest.mark.parametrize("answer", [b"", b"SSH-2.0\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}"])
+def test_what_is_no_whole_answer_is_an_error(answer):
+    async def serve(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    async def whole():
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with server, api_server.connected(Access(url=url)) as api, asyncio.timeout(20):
+            with pytest.raises(ApiError, match="GET /pods"):
+                await api.get("/pods")
+
+    asyncio.run(whole())
+
+
+def test_a_watch_that_falls_silent_ends_and_a_slow_reader_of_it_does_not(monkeypatch):
+    monkeypatch.setattr(api_server, "WATCH_SECONDS", -29.8)  # 0.2 s of patience
+
+    async def serve(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for name in ("a", "b"):
+            line = json.dumps({"type": "ADDED", "object": {"name": name}}).encode() + b"\n"
+            writer.write(f"{len(line):x}\r\n".encode() + line + b"\r\n")
+        await writer.drain()
+        await reader.read()  # never ends the answer
+        writer.close()
+
+    async def whole():
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        seen = []
+        async with server, api_server.connected(Access(url=url)) as api, asyncio.timeout(20):
+            watch = api.watch("/pods")
+            for _ in range(2):
+                seen.append((await anext(watch))[1]["name"])
+                await asyncio.sleep(0.5)
+            with pytest.raises(ApiError, match="TimeoutError"):
+                await anext(watch)
+        assert seen == ["a", "b"]
+
+    asyncio.run(whole())
+
+
 def test_nobody_there_is_an_error():
     async def scenario():
-        async with aiohttp.ClientSession() as session:
-            api = ApiServer(Access(url="http://127.0.0.1:9"), session)
-            with pytest.raises(ApiError) as caught:
-                await api.get("/pods")
-            assert caught.value.status == 0
-            with pytest.raises(ApiError):
-                async for _ in api.watch("/pods"):
-                    pass
+        api = ApiServer(Access(url="http://127.0.0.1:9"))
+        with pytest.raises(ApiError) as caught:
+            await api.get("/pods")
+        assert caught.value.status == 0
+        with pytest.raises(ApiError):
+            async for _ in api.watch("/pods"):
+                pass
 
     asyncio.run(scenario())
 

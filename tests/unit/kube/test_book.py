@@ -6,6 +6,7 @@ import asyncio
 import json
 import shutil
 import sys
+import time
 
 import msgspec
 import pytest
@@ -14,6 +15,7 @@ from gemlet.errors import DaemonUnreachable, Refused
 from gemlet.kube import book as book_module
 from gemlet.kube import cdi, checkpoint
 from gemlet.kube.book import NoRoom
+from gemlet.kube.request import Amounts
 
 fakes = sys.modules["kube_fakes"]
 FIRST, SECOND = fakes.FIRST, fakes.SECOND
@@ -151,3 +153,28 @@ def test_a_share_in_use_is_not_closed(node, run, monkeypatch):
     node.daemon.busy.clear()
     run(node.book.close("claim-u1"))
     assert node.leftovers() == []
+
+
+def test_a_crowd_of_shares_is_saved_together_and_wholly(node, run, monkeypatch):
+    """Each is in the checkpoint before its open returns, with far fewer writes than shares."""
+    writes = []
+    save = checkpoint.save
+
+    def slow(file, shares):
+        time.sleep(0.02)
+        save(file, shares)
+        writes.append({share.id for share in shares})
+
+    monkeypatch.setattr(checkpoint, "save", slow)
+
+    async def one(number):
+        share = fakes.claim_share(f"u{number}", granted=Amounts(memory=fakes.GIB, compute=1, limit=1))
+        await node.book.open(share)
+        assert share.id in writes[-1]
+
+    async def crowd():
+        await asyncio.gather(*(one(number) for number in range(20)))
+
+    run(crowd())
+    assert len(writes) < 10
+    assert len(checkpoint.load(node.path / "checkpoint.json")) == 20

@@ -8,8 +8,10 @@ import sys
 import pytest
 from click.testing import CliRunner
 
+from gemlet.cli import kube, main
 from gemlet.cli.kube import command
 from gemlet.errors import GemletError
+from gemlet.kube import shares_table
 
 fakes = sys.modules["kube_fakes"]
 
@@ -48,7 +50,30 @@ def test_shares_are_listed_by_pod(node, run, tmp_path):
     assert "no agent has run here" in refusal("shares", "--directory", str(tmp_path)).exception.hint
     run(node.book.open(fakes.claim_share("u1", group="default/train")))
     table = CliRunner().invoke(command, ["shares", "--directory", str(node.path)])
-    assert table.output.splitlines()[1].split() == ["default/train", "16Gi", "25", "25", "normal", fakes.FIRST]
+    row = ["default/train", "16Gi", "-", "-", "25", "25", "-", "-", "normal", fakes.FIRST]
+    assert table.output.splitlines()[1].split() == row, "no daemon answers, and what was given is known all the same"
     document = json.loads(CliRunner().invoke(command, ["shares", "--directory", str(node.path), "-o", "json"]).output)
     assert document["schema"] == 1
     assert document["shares"][0]["amounts"]["compute"] == 25
+    assert document["shares"][0]["usage"] is None
+
+
+def test_what_a_share_does_is_beside_what_it_was_given():
+    share = fakes.claim_share("u1", group="default/train")
+    client = {"pid": 7, "swap": {"swapped": 2 * 1024**3}}
+    group = {"name": "default/train", "memory_used": 5 * 1024**3, "share": {"10s": 0.231}, "throttled_s": 61.2}
+    group["clients"] = [client, {"pid": 8, "swap": None}]
+    status = {"devices": [{"uuid": fakes.FIRST, "groups": [group, group | {"name": "another"}]}]}
+    usage = shares_table.usage_by_share([share], status)
+    assert usage[share.id][fakes.FIRST]["pids"] == [7, 8]
+    row = shares_table.table([share], usage).splitlines()[1].split()
+    assert row == ["default/train", "16Gi", "5", "GiB", "2", "GiB", "25", "25", "23", "61s", "normal", fakes.FIRST]
+
+
+def test_status_node_is_another_name_of_it(monkeypatch, capsys, node, run):
+    monkeypatch.setattr(kube, "STATE_DIRECTORY", str(node.path))
+    run(node.book.open(fakes.claim_share("u1", group="default/train")))
+    assert main.run(["status", "--node"]) == 0
+    assert "default/train" in capsys.readouterr().out
+    assert main.run(["status", "--node", "-w"]) == 2
+    assert "do not go together" in capsys.readouterr().err

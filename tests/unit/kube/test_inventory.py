@@ -11,7 +11,10 @@ import pytest
 
 from gemlet import paths
 from gemlet.errors import GemletError
+from gemlet.kube import inventory
 from gemlet.kube.inventory import numa_node, nvlink_islands, pcie_root
+
+fakes = sys.modules["kube_fakes"]
 
 
 def test_the_pcie_root_and_numa_node_come_from_sysfs(tmp_path):
@@ -59,3 +62,14 @@ def test_the_simulated_machine_is_read_as_a_gpu_would_be(tmp_path):
     assert first[:4] == ["gpu-0", "/dev/nvidia0", [9, 0], True]
     assert second[0] == "gpu-1"
     assert first[4] != second[4]
+
+
+def test_memory_can_be_offered_more_than_once_where_the_daemon_moves_it():
+    gpu = inventory.offered(fakes.GPUS[0], 1.5)
+    assert gpu.memory == 120 * fakes.GIB
+    assert inventory.offered(gpu, 1) is gpu
+    status = {"devices": [{"uuid": fakes.FIRST, "capacity": 2**30}, {"uuid": fakes.SECOND, "capacity": None}]}
+    inventory.check_capacity([gpu], status)
+    with pytest.raises(inventory.NoCapacity, match="device 1") as caught:
+        inventory.check_capacity(fakes.GPUS, status)
+    assert "index = 1" in caught.value.hint

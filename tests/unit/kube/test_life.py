@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
+from gemlet.daemon.status import ClientStatus, GroupStatus, SwapStatus
 from gemlet.kube import metrics, reaper, templates
 from gemlet.kube.admission import patch, template_name
 from gemlet.kube.api_server import ApiError
@@ -190,11 +191,46 @@ class TestTemplates:
 
 def test_metrics_carry_the_names_of_kubernetes():
     share = slot_share()
-    group = {"name": share.group, "min": 0.25, "max": 0.25, "memory_used": 5, "memory_limit": 10, "used_s": 1.5}
+    clients = (
+        ClientStatus(
+            pid=1,
+            uid=0,
+            command="c",
+            state="runs",
+            memory=5,
+            unledgered=0,
+            launches=1,
+            contexts=1,
+            seconds=1.0,
+            swap=SwapStatus(resident=3, swapped=2, moved_out=2, moved_in=0, dropped=0, handover_s=None, reason=""),
+        ),
+    )
+    group = GroupStatus(
+        name=share.group,
+        min=0.25,
+        max=0.25,
+        weight=1.0,
+        priority="normal",
+        origin="share",
+        share={"1s": None, "10s": 0.2},
+        target=0.25,
+        used_s=1.5,
+        memory_limit=10,
+        memory_used=5,
+        unledgered=0,
+        reason="",
+        clients=clients,
+        throttled_s=0.5,
+    )
+    group = msgspec.to_builtins(group)
     status = {"devices": [{"uuid": fakes.FIRST, "groups": [group, group | {"name": "another"}]}]}
     text = metrics.render([share], status)
     labels = f'{{claim="",container="c",namespace="default",pod="p",uuid="{fakes.FIRST}"}}'
     assert f"gemlet_pod_memory_limit_bytes{labels} 10.0" in text
     assert f"gemlet_pod_device_seconds_total{labels} 1.5" in text
+    assert f"gemlet_pod_throttled_seconds_total{labels} 0.5" in text
+    assert f"gemlet_pod_memory_swapped_bytes{labels} 2.0" in text
+    assert f"gemlet_pod_share{labels} 0.2" in text
+    assert "gemlet_pod_memory_resident_limit_bytes{" not in text, "no limit is no line"
     assert "gemlet_node_shares 1.0" in text
     assert text.count("gemlet_pod_share_min{") == 1

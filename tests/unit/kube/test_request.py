@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gemlet.errors import InvalidValue
 from gemlet.kube.quantity import format_bytes, parse_bytes, parse_percent, parse_quantity
-from gemlet.kube.request import Amounts, BadRequest, from_annotations, from_parameters, in_force
+from gemlet.kube.request import Amounts, BadRequest, Settings, from_annotations, from_parameters, in_force
 from gemlet.model import Priority
 
 GIB = 1024**3
@@ -69,6 +69,10 @@ def test_other_annotations_ask_for_nothing():
         (ask(memory="16Gi"), "gemlet.dev/compute", "add gemlet.dev/compute"),
         (ask(memory="16Gi", compute="50", compute_limit="25"), "gemlet.dev/compute-limit", "leave it out"),
         (ask(memory="16Gi", compute="50", priority="urgent"), "gemlet.dev/priority", "latency"),
+        (ask(memory="16Gi", compute="50", resident="16Gi"), "gemlet.dev/resident", "leave it out"),
+        (ask(memory="16Gi", compute="50", resident="1Mi"), "gemlet.dev/resident", "256Mi or more"),
+        (ask(memory="16Gi", compute="50", resident="some"), "gemlet.dev/resident", "16Gi"),
+        (ask(memory="16Gi", compute="50", sm="30"), "gemlet.dev/sm", "needs MPS.*leave it out"),
         (ask(memory="16Gi", computes="50"), "gemlet.dev/computes", "did you mean gemlet.dev/compute"),
         (ask(unknown_thing="1"), "gemlet.dev/unknown-thing", "known"),
     ],
@@ -87,7 +91,9 @@ def test_bad_annotations_name_the_field_and_the_cure(annotations, field, cure):
         ({**CONFIG, "computeLimt": 5}, "computeLimt.*computeLimit"),
         ({**CONFIG, "computeLimit": "80"}, "computeLimit"),
         ({**CONFIG, "computeLimit": 10}, "computeLimit: 10 is not from 25"),
-        ({**CONFIG, "sm": 0}, "sm: 0"),
+        ({**CONFIG, "sm": 50}, "config.sm: needs MPS.*leave it out"),
+        ({**CONFIG, "resident": "16Gi"}, "config.resident: 16Gi is not less than the share's memory of 16Gi"),
+        ({**CONFIG, "resident": 5}, "resident"),
         ({**CONFIG, "priority": "urgent"}, "priority"),
         ({**CONFIG, "kind": "Share"}, "kind: ShareConfig"),
         ({"kind": "ShareConfig"}, "apiVersion"),
@@ -97,12 +103,13 @@ def test_bad_annotations_name_the_field_and_the_cure(annotations, field, cure):
 )
 def test_bad_parameters_name_the_field_and_the_cure(parameters, text):
     with pytest.raises(BadRequest, match=text):
-        from_parameters(parameters, 25, field="config")
+        from_parameters(parameters, 25, 16 * GIB, field="config")
 
 
 def test_parameters_default_to_the_exact_share():
-    assert from_parameters(CONFIG, 25, field="config") == (25, Priority.NORMAL, 100)
-    assert from_parameters({**CONFIG, "computeLimit": 80, "sm": 50}, 25, field="c") == (80, Priority.NORMAL, 50)
+    assert from_parameters(CONFIG, 25, 16 * GIB, field="config") == Settings(limit=25)
+    given = {**CONFIG, "computeLimit": 80, "resident": "4Gi", "sm": 100}
+    assert from_parameters(given, 25, 16 * GIB, field="c") == Settings(limit=80, resident=4 * GIB)
 
 
 def test_a_running_share_can_be_made_smaller_and_its_limit_moved():
@@ -111,9 +118,12 @@ def test_a_running_share_can_be_made_smaller_and_its_limit_moved():
     assert in_force(granted, ask(compute_limit="100")).limit == 100
     smaller = in_force(granted, ask(memory="8Gi", compute="10"))
     assert (smaller.memory, smaller.compute, smaller.limit) == (8 * GIB, 10, 10)
+    assert in_force(granted, ask(resident="4Gi")).resident == 4 * GIB
 
 
-@pytest.mark.parametrize("annotations", [ask(memory="17Gi"), ask(compute="26"), ask(compute_limit="24")])
+@pytest.mark.parametrize(
+    "annotations", [ask(memory="17Gi"), ask(compute="26"), ask(compute_limit="24"), ask(resident="17Gi")]
+)
 def test_a_running_share_never_gets_more_than_the_scheduler_counts(annotations):
     with pytest.raises(BadRequest):
         in_force(Amounts(memory=16 * GIB, compute=25, limit=25), annotations)

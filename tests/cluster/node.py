@@ -1,0 +1,162 @@
+"""A node of the tests' cluster: containerd and the kubelet, in this namespace or in one of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import ssl
+import subprocess
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from processes import BIN, RUN, Process, eventually
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from authority import Authority
+
+GATEWAY = "10.99.0.1"
+
+
+class Node:
+    """``number`` 1 is this machine's namespaces; each further one has its own network, kubelet and images.
+
+    fixed: where the paths that a kubelet and gemlet have on a node are really, as seen from here.
+    """
+
+    def __init__(self, number: int, pki: Authority) -> None:
+        self.name, self.address = f"n{number}", f"10.99.0.{number}"
+        self.run = RUN if number == 1 else RUN / self.name
+        self.fixed = self.run / "fixed"
+        self.parts: dict[str, Process] = {}
+        self._number = number
+        self._pki = pki
+        self._enter: list[object] = []
+
+    def start(self, images: Sequence[Path]) -> None:
+        if self._number > 1:
+            self._separate()
+        self._containers(images)
+        self._kubelet()
+
+    def stop(self) -> None:
+        for part in reversed(self.parts.values()):
+            part.stop(kill=True)
+
+    def container_pid(self, container: str) -> int:
+        """The first process of a container, by the id that a pod's status has."""
+        tasks = subprocess.run([*self._ctr(), "task", "ls"], capture_output=True, text=True, check=True).stdout
+        rows = [line.split() for line in tasks.splitlines()]
+        return next(int(row[1]) for row in rows if row[0] == container.rpartition("/")[2])
+
+    def allocations(self, resource: str) -> tuple[int, dict[float, int]]:
+        """How often the kubelet called Allocate for ``resource``, and how many calls took at most so many seconds."""
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the kubelet signs its own
+        context.load_cert_chain(self._pki.directory / "admin.crt", self._pki.directory / "admin.key")
+        url = f"https://{self.address}:10250/metrics"
+        text = urllib.request.urlopen(url, context=context, timeout=30).read().decode()
+        found = re.findall(
+            rf'kubelet_device_plugin_alloc_duration_seconds_bucket{{resource_name="{resource}",le="([^"]+)"}} (\d+)',
+            text,
+        )
+        buckets = {float(bound): int(count) for bound, count in found}
+        return buckets[float("inf")], buckets
+
+    def _run(self, name: str, *command: object) -> None:
+        self.parts[name] = Process(f"{self.name}-{name}", *command, prefix=self._enter).start()
+
+    def _ctr(self) -> list[str]:
+        return [str(BIN / "ctr"), "-a", str(self.run / "containerd.sock"), "-n", "k8s.io"]
+
+    def _separate(self) -> None:
+        """Namespaces for the node, and a cable to the bridge of the first one."""
+        self.fixed.mkdir(parents=True)
+        here = Path(__file__).parent
+        unshare = ["unshare", "--mount", "--net", "--uts", "--propagation", "private", "--"]
+        self._run("namespaces", *unshare, here / "enter-node", self.fixed, BIN / "busybox")
+        pid = self.parts["namespaces"].pid
+        eventually((self.fixed / "ready").exists, f"namespaces of {self.name}")
+        network = {
+            "cniVersion": "0.4.0", "name": "nodes", "type": "bridge", "bridge": "node0",
+            "ipam": {
+                "type": "static", "addresses": [{"address": f"{self.address}/24", "gateway": GATEWAY}],
+                "routes": [{"dst": "0.0.0.0/0"}],
+            },
+        }  # fmt: skip
+        plugins = BIN.parent / "cni"
+        cni = {
+            "CNI_COMMAND": "ADD", "CNI_CONTAINERID": self.name, "CNI_IFNAME": "eth0", "CNI_PATH": str(plugins),
+            "CNI_NETNS": f"/proc/{pid}/ns/net",
+        }  # fmt: skip
+        subprocess.run(
+            [plugins / "bridge"], input=json.dumps(network), text=True, check=True, capture_output=True,
+            env=os.environ | cni,
+        )  # fmt: skip
+        route = ["ip", "route", "add", self._pods(), "via", self.address]
+        subprocess.run([BIN / "busybox", *route], check=True)
+        self._enter = ["nsenter", "--target", pid, "--mount", "--net", "--uts", "--"]
+
+    def _pods(self) -> str:
+        return f"10.98.{self._number}.0/24"
+
+    def _containers(self, images: Sequence[Path]) -> None:
+        network = self.run / "cni.d"
+        network.mkdir()
+        (network / "10-bridge.conflist").write_text(json.dumps({
+            "cniVersion": "0.4.0", "name": "pods",
+            "plugins": [{
+                "type": "bridge", "bridge": "pods0", "isGateway": True,
+                "ipam": {
+                    "type": "host-local", "ranges": [[{"subnet": self._pods()}]], "routes": [{"dst": "0.0.0.0/0"}],
+                    "dataDir": str(self.run / "cni"),
+                },
+            }],
+        }))  # fmt: skip
+        (self.run / "containerd.toml").write_text(f"""
+            version = 2
+            root = "{self.run}/containerd/root"
+            state = "{self.run}/containerd/state"
+            disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs"]
+            [grpc]
+            address = "{self.run}/containerd.sock"
+            [plugins."io.containerd.grpc.v1.cri"]
+            sandbox_image = "local/pause:1"
+            restrict_oom_score_adj = true
+            [plugins."io.containerd.grpc.v1.cri".cni]
+            bin_dir = "{BIN.parent}/cni"
+            conf_dir = "{network}"
+            """)
+        self._run("containerd", BIN / "containerd", "--config", self.run / "containerd.toml")
+        version = [*self._ctr(), "version"]
+        eventually(lambda: subprocess.run(version, capture_output=True, check=False).returncode == 0, "containerd")
+        for archive in images:
+            command = [*map(str, self._enter), *self._ctr(), "images", "import", str(archive)]
+            subprocess.run(command, check=True, capture_output=True)
+
+    def _kubelet(self) -> None:
+        self._pki.issue(self.name, f"system:node:{self.name}", "system:nodes")
+        config = {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration", "cgroupDriver": "cgroupfs",
+            "failSwapOn": False, "port": 10250, "readOnlyPort": 0, "healthzPort": 10248, "address": self.address,
+            "authentication": {"x509": {"clientCAFile": str(self._pki.directory / "ca.crt")}},
+            "authorization": {"mode": "Webhook"}, "imageGCHighThresholdPercent": 100, "cgroupsPerQOS": False,
+            "evictionHard": {"memory.available": "10Mi", "nodefs.available": "1Mi", "imagefs.available": "1Mi"},
+            "enforceNodeAllocatable": [], "syncFrequency": "1s", "nodeStatusUpdateFrequency": "1s",
+        }  # fmt: skip
+        (self.run / "kubelet.json").write_text(json.dumps(config))
+        self._run(
+            "kubelet", BIN / "kubelet", "--config", self.run / "kubelet.json",
+            "--kubeconfig", self._pki.kubeconfig(self.name),
+            "--container-runtime=remote", "--container-runtime-endpoint", f"unix://{self.run}/containerd.sock",
+            "--hostname-override", self.name, "--node-ip", self.address, "--pod-infra-container-image=local/pause:1",
+            "--cert-dir", self.run / "kubelet-pki", "--runtime-cgroups=/", "--kubelet-cgroups=/",
+        )  # fmt: skip
+
+    def remove(self) -> None:
+        """After `stop`: what a stopped node leaves."""
+        shutil.rmtree(self.run, ignore_errors=True)

@@ -1,0 +1,76 @@
+"""More memory than a GPU has, in pods: within a share, and between shares. The GPUs are simulated."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from processes import eventually
+from reading import SHARE, lines, metrics, shares
+
+from cluster import pod
+
+MEMORY = {"gemlet.dev/memory": "3Gi", "gemlet.dev/compute": "25", "gemlet.dev/compute-limit": "100"}
+CAPACITY = """
+[daemon]
+host_memory = "16GiB"
+[[devices]]
+index = 0
+capacity = "3GiB"
+[[devices]]
+index = 1
+capacity = "3GiB"
+"""
+
+
+def test_a_share_that_is_not_all_resident_swaps(cluster):
+    """Two programs of a pod that together need more of the GPU than they may have at a time; both get on."""
+    both = "probe 1000 1500 & probe 1000 1500; wait"
+    asked = SHARE | {"gemlet.dev/resident": "3Gi", "gemlet.dev/compute-limit": "100"}
+    cluster.create(pod("a", "sh", "-c", both, annotations=asked))
+    eventually(lambda: len(lines(cluster, "a", "held")) == 2, "both hold their memory")
+    eventually(lambda: metrics(cluster, "a").get("memory_swapped_bytes", 0) > 2**28, "memory on the host")
+    assert metrics(cluster, "a")["memory_resident_limit_bytes"] == 3 * 2**30
+    count = len(shares(cluster, "a"))
+    eventually(lambda: len(shares(cluster, "a")) >= count + 6, "more work")
+
+
+@pytest.fixture
+def oversubscribed(cluster):
+    """The cluster with twice the memory on offer, 3 GiB of which are used of each GPU at a time."""
+    cluster.gemlet.upgrade(memoryOversubscription=2, daemon={"configuration": CAPACITY})
+    eventually(lambda: cluster.allocatable() == 8, "slots")
+    yield cluster
+    cluster.delete(*(item["metadata"]["name"] for item in cluster.get("pods")["items"]))
+    cluster.gemlet.upgrade()
+    eventually(lambda: cluster.allocatable() == 8, "slots")
+
+
+def test_pods_take_turns_with_a_gpu_that_is_too_small_for_both(oversubscribed):
+    for name in ("a", "b"):
+        oversubscribed.create(pod(name, "probe", "1000", "1200", annotations=MEMORY))
+    for name in ("a", "b"):
+        eventually(lambda name=name: lines(oversubscribed, name, "held"), "both hold their memory")
+        assert lines(oversubscribed, name, "total") == ["3072"]
+    count = {name: len(shares(oversubscribed, name)) for name in ("a", "b")}
+    eventually(
+        lambda: sum(metrics(oversubscribed, name).get("memory_swapped_bytes", 0) for name in ("a", "b")) > 0,
+        "memory on the host",
+    )
+    for name in ("a", "b"):
+        eventually(lambda name=name: len(shares(oversubscribed, name)) >= count[name] + 2, "work of both", 120)
+
+
+def test_without_a_capacity_nothing_is_offered(cluster):
+    """The GPU would be full before the shares are."""
+    cluster.gemlet.upgrade(wait=False, memoryOversubscription=2)
+    try:
+        said = "the daemon has no capacity for device 0, whose memory is offered more than once"
+        eventually(lambda: said in cluster.gemlet.log("agent", cluster.node), "words", 90)
+        eventually(lambda: cluster.allocatable() == 0, "no slots", 90)
+    finally:
+        cluster.gemlet.upgrade()
+        eventually(lambda: cluster.allocatable() == 8, "slots", 90)

@@ -1,0 +1,82 @@
+"""Two nodes: the second is a kubelet with a network, a containerd and simulated GPUs of its own."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from node import Node
+from processes import eventually
+
+from cluster import PACKING, pod
+
+SHARE = {"gemlet.dev/memory": "16Gi", "gemlet.dev/compute": "25"}
+SPREAD = {
+    "maxSkew": 1,
+    "topologyKey": "kubernetes.io/hostname",
+    "whenUnsatisfiable": "DoNotSchedule",
+    "labelSelector": {"matchLabels": {"gpu": "shared"}},
+}
+
+
+@pytest.fixture(scope="module")
+def second(cluster):
+    """The second node, with what the DaemonSet starts there."""
+    begun = time.monotonic()
+    node = Node(2, cluster.pki)
+    try:
+        node.start(cluster.images)
+        eventually(lambda: cluster.ready(node.name), "second node ready")
+        eventually(lambda: cluster.allocatable(node=node.name) == 8, "slots of the second node")
+        print(f"\na node of its own offers slots after {time.monotonic() - begun:.1f} s", file=sys.stderr)
+        yield node
+    finally:
+        node.stop()
+        cluster.kubectl("delete", "node", node.name, "--ignore-not-found")
+        cluster.kubectl(
+            "-n", "gemlet-system", "delete", "pod", "--field-selector", f"spec.nodeName={node.name}", "--force",
+            "--grace-period=0",
+        )  # fmt: skip
+
+
+def start(cluster, count, **spec):
+    """So many pods that show what they got; returns how many are on each node."""
+    names = [f"p{number}" for number in range(count)]
+    for name in names:
+        entry = pod(name, "probe", "1000", annotations=SHARE)
+        entry["spec"] |= spec
+        cluster.create(entry)
+    eventually(lambda: all("total 16384" in cluster.log(name) for name in names), "their first CUDA calls", 120)
+    return Counter(cluster.get("pod", name)["spec"]["nodeName"] for name in names)
+
+
+def gpus(cluster, node):
+    """How many shares each GPU of a node has."""
+    import json
+
+    shares = json.loads((node.fixed / "var/lib/gemlet/checkpoint.json").read_text())["shares"]
+    return sorted(Counter(uuid for share in shares for uuid in share["gpus"]).values())
+
+
+def test_pods_spread_over_nodes_by_a_constraint(cluster, second):
+    assert start(cluster, 4, topologySpreadConstraints=[SPREAD]) == {"n1": 2, "n2": 2}
+    assert gpus(cluster, second) == [2], "the agent packs: both are on one GPU"
+
+
+def test_pods_fill_a_node_before_they_take_the_next(cluster, second):
+    """The stock scheduler with a profile that scores by what is taken of gemlet.dev/share."""
+    placed = start(cluster, 10, schedulerName=PACKING)
+    assert sorted(placed.values()) == [2, 8], placed
+
+
+def test_a_node_that_goes_takes_its_slots_and_no_other(cluster, second):
+    assert start(cluster, 4, topologySpreadConstraints=[SPREAD]) == {"n1": 2, "n2": 2}
+    cluster.kubectl("cordon", second.name)
+    cluster.delete("p0", "p1", "p2", "p3")
+    assert start(cluster, 8) == {"n1": 8}
+    cluster.kubectl("uncordon", second.name)

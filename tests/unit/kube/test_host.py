@@ -1,0 +1,39 @@
+"""What the agent puts on its node: whole files, and never into one that a program has mapped."""
+
+from __future__ import annotations
+
+import os
+
+from gemlet.kube import host
+
+
+def test_a_hook_has_a_place_of_its_own_by_content(tmp_path):
+    library = tmp_path / "libgemhook.so.1"
+    library.write_bytes(b"one")
+    first = host.install_hook(library, tmp_path / "state")
+    assert host.install_hook(library, tmp_path / "state") == first
+    library.write_bytes(b"two")
+    second = host.install_hook(library, tmp_path / "state")
+    assert (first.read_bytes(), second.read_bytes()) == (b"one", b"two")
+    assert os.access(first, os.X_OK)
+    assert second.with_name("ld.so.preload").read_text() == "/opt/gemlet/libgemhook.so.1\n"
+
+
+def test_the_simulated_driver_is_replaced_and_not_written_to(tmp_path):
+    driver, profiles = tmp_path / "sim", tmp_path / "profiles"
+    for directory in (driver, profiles):
+        directory.mkdir()
+    (driver / "libcuda.so.1").write_bytes(b"old")
+    (profiles / "h200.toml").write_text("x = 1\n")
+    lib, copies = host.install_simulated(driver, profiles, tmp_path / "state")
+    assert (copies / "h200.toml").read_text() == "x = 1\n"
+    with (lib / "libcuda.so.1").open("rb") as mapped:
+        (driver / "libcuda.so.1").write_bytes(b"new")
+        host.install_simulated(driver, profiles, tmp_path / "state")
+        assert mapped.read() == b"old"
+    assert (lib / "libcuda.so.1").read_bytes() == b"new"
+    assert [path.name for path in lib.iterdir()] == ["libcuda.so.1"], "nothing half-made is left"
+
+
+def test_nobody_but_root_looks_into_shares(tmp_path):
+    assert host.prepare(tmp_path / "state").stat().st_mode & 0o777 == 0o700
