@@ -86,7 +86,7 @@ def command(
     126 a program that cannot be executed, 127 one that is not found.
     """
     if empty_cache and no_torch_hook:
-        raise UsageError("--empty-cache needs the hook that --no-torch-hook leaves out", hint="leave out one of the two")
+        raise UsageError("--empty-cache needs the hook that --no-torch-hook leaves out", hint="leave one out")
     path = find_program(program[0])
     base = dict(os.environ)
     shown: dict[str, str] = {}

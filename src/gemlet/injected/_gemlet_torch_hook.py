@@ -37,7 +37,7 @@ def unused(segments: Iterable[Mapping[str, Any]]) -> tuple[list[int], list[int]]
     """Starts and sizes in bytes of the blocks whose content nobody will read, of `torch.cuda.memory_snapshot()`.
 
     Not of private pools: a graph's replay may read a block whose tensor is gone, if another graph of the pool wrote it
-    (the output of one, the input of the next), and of the rest of a pool nobody can tell it from such. Not of expandable
+    (the output of one, the input of the next), and nobody can tell the rest of a pool from such. Not of expandable
     segments, which do not move.
     """
     starts: list[int] = []
@@ -140,9 +140,9 @@ def install(optimizers: Any, what: str) -> None:
         torch = sys.modules["torch"]  # not complete yet: what is used of it is looked up when it is used
         register = getattr(optimizers, "register_optimizer_step_post_hook", None)
         if register is None:
-            raise Off("this PyTorch has no register_optimizer_step_post_hook: it is older than 2.1")
+            raise Off("this PyTorch is too old: it has no hooks for all optimizers")
         register(after_step(torch, action(what, torch)))
-    except Exception as error:  # noqa: BLE001  the program goes on
+    except Exception as error:  # the program goes on
         tell(error)
 
 
@@ -153,14 +153,15 @@ def after_step(torch: Any, act: Callable[[], None]) -> Callable[[Any, Any, Any],
     def hook(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
         nonlocal off
         # A step that is being compiled or captured is not run, and what is in its place later does not come here.
-        if torch.compiler.is_compiling():
+        compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None)
+        if compiling is not None and compiling():
             return
         if off:
             return
         try:
             if torch.cuda.is_initialized() and not torch.cuda.is_current_stream_capturing():
                 act()
-        except Exception as error:  # noqa: BLE001  the program goes on
+        except Exception as error:  # the program goes on
             off = True
             tell(error)
 
@@ -171,16 +172,16 @@ def tell(error: Exception) -> None:
     """Says in the daemon's log why there is no hook in this process. In vain where the daemon has no such ear."""
     text = str(error) if isinstance(error, Off) else f"{type(error).__name__}: {error}"
     try:
-        import json  # noqa: PLC0415  only now
-        import socket  # noqa: PLC0415
+        import json  # only now
+        import socket
 
-        path = os.path.join(os.path.dirname(os.environ["GEMLET_SOCKET"]), "api.sock")  # noqa: PTH118, PTH120
+        path = os.path.join(os.path.dirname(os.environ["GEMLET_SOCKET"]), "api.sock")
         line = "".join(c for c in " ".join(text.split()) if c.isprintable())
-        request = {"v": 1, "op": "note", "topic": "torch hook", "text": line[:400]}
+        request = {"v": 1, "op": "note", "topic": "torch hook is off", "text": line[:400]}
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as daemon:
             daemon.settimeout(0.5)
             daemon.connect(path)
             daemon.sendall(json.dumps(request).encode() + b"\n")
             daemon.recv(1)
-    except Exception:  # noqa: BLE001, S110
+    except Exception:
         pass

@@ -18,7 +18,7 @@ def _watch():
         return
 
     def load(module):
-        import importlib.util as util
+        from importlib import util
 
         spec = util.spec_from_file_location("_gemlet_torch_hook", _HERE + "/_gemlet_torch_hook.py")
         hook = util.module_from_spec(spec)
