@@ -6,15 +6,17 @@
 //                                          batches of K kernels back to back, D of them queued; M entries of the log
 //                                          each
 //                                          [--memory-mib M]: held meanwhile, written once, looked at in the end
+//                                          [--dirty S]: written anew after each S seconds of work
 //                                          [--cpu F] [--phase S]: after S seconds of work does without the device, F
 //                                          of all time
 //   client uuid                            of device 0, in hexadecimal
 //   client latency   --kernel-us U --scale S --rate HZ [--seed N]     Poisson requests of one kernel each
 //   client burst     --kernel-us U --scale S --rate HZ [--batch K]    a batch each 1/HZ seconds, not waiting for the
-//   last client launch    [--count N]                                      empty kernels: ns per launch, queue kept
-//   short client alloc     [--count N]                                      cuMemAlloc + cuMemFree of 4 KiB, ns per
-//   pair client heartbeat [--rate HZ] [--threshold-us U]                   how late a thread on each CPU wakes up; no
-//   GPU
+//                                                                     last; [--memory-mib M] as of work
+//   client launch    [--count N]     empty kernels: ns per launch, queue kept short
+//   client alloc     [--count N]     cuMemAlloc + cuMemFree of 4 KiB, ns per pair
+//   client link      --memory-mib M  GB/s between pinned memory and the device: out, in, both at a time
+//   client heartbeat [--rate HZ] [--threshold-us U]     how late a thread on each CPU wakes up; no GPU
 //
 // calibrate says what to give as --scale and --blocks (the latter when a program may see fewer multiprocessors).
 // work, latency, burst and heartbeat take [--seconds T] [--wait] [--file PATH]. With --wait they say "ready" and read
@@ -50,6 +52,8 @@ Options parse(int argc, char** argv) {
             o.memory_mib = std::strtoull(value, nullptr, 10);
         else if (key == "--cpu")
             o.cpu = std::atof(value);
+        else if (key == "--dirty")
+            o.dirty = std::atof(value);
         else if (key == "--phase")
             o.phase = std::atof(value);
         else if (key == "--rate")
@@ -169,6 +173,7 @@ int main(int argc, char** argv) {
     if (o.mode == "launch") return launches(o);
     if (o.mode == "alloc") return allocations(o);
     if (o.mode == "heartbeat") return heartbeat(o);
-    std::fprintf(stderr, "usage: client calibrate|work|latency|burst|launch|alloc|heartbeat [options]\n");
+    if (o.mode == "link") return carry(o);
+    std::fprintf(stderr, "usage: client calibrate|work|latency|burst|launch|alloc|heartbeat|link [options]\n");
     return 2;
 }
