@@ -80,6 +80,31 @@ def test_managed_memory_counts_against_the_groups_limit(gemlet):
     assert "--memory" in words
 
 
+NOT_SUPPORTED = 801
+CONTEXT = 600  # MiB at most, and measured a little later
+
+
+@pytest.mark.parametrize(
+    ("function", "fails", "answer"),
+    [
+        ("cuMemAllocManaged", OOM, OOM),
+        ("cuMemPrefetchAsync_v2", OOM, OOM),
+        ("cuMemPrefetchAsync_v2", NOT_SUPPORTED, 0),  # a driver that has only the first version
+        ("cuStreamCreate", OOM, OOM),
+    ],
+)
+def test_a_driver_that_fails_takes_no_managed_memory(gemlet, function, fails, answer):
+    run = ("run", "-q", "--simulate", "--managed", "--memory", "60GiB", "--", sys.executable, "-c", ALLOCATE_EACH)
+    whole = gemlet(*run, "50000").stdout.split()
+    faulty = gemlet(*run, "50000", "50000", GEMLET_SIM_FAULTS=f"{function}:1={fails}").stdout.splitlines()
+    first, second = (line.split() for line in faulty)
+    assert first[0] == str(answer)
+    # What failed is given back: to the device, and to the group's limit.
+    assert second[0] == ("0" if answer else str(OOM))
+    free = int((second if answer else first)[2])
+    assert abs(free - int(whole[2])) <= CONTEXT
+
+
 @pytest.mark.parametrize("value", ["python3", "sometimes"])
 def test_managed_knows_two_values(gemlet, value):
     done = gemlet("run", "--simulate", "--managed", value, "--", "true")
