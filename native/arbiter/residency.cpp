@@ -343,16 +343,39 @@ void Residency::publish() {
     std::vector<ClientId> rising;
     for (auto& [id, m] : members_)
         if (m.target > m.allowed) rising.push_back(id);
-    std::sort(rising.begin(), rising.end(),
-              [&](ClientId a, ClientId b) { return members_.at(a).turn < members_.at(b).turn; });
-    for (ClientId id : rising) {
+    // Whoever lacks least first: it runs, where the same bytes would only shorten another one's wait.
+    std::sort(rising.begin(), rising.end(), [&](ClientId a, ClientId b) {
+        const Member &x = members_.at(a), &y = members_.at(b);
+        const uint64_t x_lacks = x.target - x.allowed, y_lacks = y.target - y.allowed;
+        return x_lacks != y_lacks ? x_lacks < y_lacks : x.turn < y.turn;
+    });
+    for (size_t i = 0; i < rising.size(); ++i) {
+        const ClientId id = rising[i];
         Member& m = members_.at(id);
         uint64_t allowed = m.target;
         for (const Scope& scope : scopes_of(m)) {
-            uint64_t others = 0;
-            for (const auto& [other_id, other] : members_)
-                if (other_id != id && scope.has(other)) others = plus(others, other.committed);
-            allowed = std::min(allowed, minus(room(scope), others));
+            uint64_t others = 0, coming = 0;
+            for (size_t before = 0; before < i; ++before) {  // what is free is theirs first
+                const Member& first = members_.at(rising[before]);
+                if (first.in && scope.has(first)) others = plus(others, minus(first.target, first.committed));
+            }
+            for (const auto& [other_id, other] : members_) {
+                if (other_id == id || !scope.has(other)) continue;
+                others = plus(others, other.committed);
+                if (other.seen != other.number)
+                    coming = plus(coming, minus(other.committed, std::max(other.allowed, other.mapped)));
+            }
+            const uint64_t free = minus(room(scope), others);
+            // One that cannot run yet lends what it has not filled: who left for it may be long in leaving.
+            uint64_t lack = m.in ? minus(minus(m.target, free), coming) : 0;
+            for (auto& [other_id, other] : members_) {
+                if (other_id == id || !scope.has(other) || !other.in || other.target <= other.allowed) continue;
+                if (other.target - other.allowed <= m.target - m.allowed) continue;
+                const uint64_t lent = std::min(lack, minus(other.allowed, other.mapped));
+                if (lent > 0) order(other_id, other, other.allowed - lent);
+                lack -= lent;
+            }
+            allowed = std::min(allowed, free);
         }
         if (allowed > m.allowed) order(id, m, allowed);
     }

@@ -158,7 +158,8 @@ void Server::settle_residency(Device& device, Nanoseconds now) {
         if (!a->movable) continue;
         Movable& m = *a->movable;
         m.page->ceiling.store(device.residency.ceiling(id), std::memory_order_relaxed);
-        const bool here = device.residency.resident(id);
+        // One that is to go runs on until it stops by itself: at the end of an iteration, if it tells of them.
+        const bool here = device.residency.resident(id) || m.page->away.load() == 0;
         if (!here && !m.withheld) {
             m.withheld = true;
             m.wants = device.arbiter->withdraw(id, now) || m.wants;

@@ -56,10 +56,17 @@ struct SwapSpace {
     uint64_t mapped = 0;     // bytes of chunks on the device
     uint64_t limit = 0;      // bytes allowed there
     uint64_t moved_out = 0, moved_in = 0, dropped = 0;
+    uint64_t ticket = 0;     // of the declaration that the chunks' `dead` are of; 0: there is none
     bool broken = false;   // the context is beyond help: the program shall see its errors
     bool stopped = false;  // since the gate was closed nothing runs any more; the mover's
     std::atomic<uint32_t> nudges{0};
     std::atomic<bool> asked{false};  // for the memory back, since the gate was closed
+
+    // Iterations, if the program tells of them (swap_declare.cpp).
+    std::atomic<uint64_t> iteration_end{0}, iteration{0};  // when the last one ended, how long they take
+    std::atomic<bool> end_wanted{false};                   // memory is to leave at the end of this one
+    std::atomic<bool> ever_moved{false};
+    std::atomic<uint64_t> opened_at{now_ns()};  // when programs last began to have it all
 
     bool managed() const { return page.load(std::memory_order_acquire) != &unmanaged; }
     bool all_resident() const;  // with `mutex`
@@ -95,6 +102,10 @@ class DeviceMemory : public ChunkDriver {
 // A chunk's memory, with the books; with `mutex`.
 CUresult bring(SwapSpace& space, Chunk& chunk);
 CUresult vacate(SwapSpace& space, Chunk& chunk);
+
+// swap_declare.cpp
+bool waits_for_iteration(SwapSpace& space);      // memory may leave at the end of an iteration, which is soon; waits
+void confirm_declarations(SwapSpace& space);  // with `mutex`: nobody is inside the gate
 
 // swap_mover.cpp
 void start_mover(SwapSpace& space);
