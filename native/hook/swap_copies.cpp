@@ -162,6 +162,7 @@ CUresult move_out(Mover& m, std::unique_lock<std::mutex>& lock) {
         if (failed == CUDA_SUCCESS) space.dropped += chunk.bytes - chunk.copied_bytes;
         if (failed != CUDA_SUCCESS) result = failed;
     };
+    space.ever_moved.store(true);
     examine(m, lock);
     while (result == CUDA_SUCCESS) {
         space.adopt_order();
