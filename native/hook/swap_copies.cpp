@@ -185,8 +185,7 @@ CUresult move_out(Mover& m, std::unique_lock<std::mutex>& lock) {
             uint64_t place = kNoPlace;
             if (chunk->record) {
                 place = recorded++ % kWindow * kPlacesEach;
-                if (!m.fingerprinter.start(chunk->address, chunk->bytes, place, m.streams.out))
-                    place = kNoPlace;
+                if (!m.fingerprinter.start(chunk->address, chunk->bytes, place, m.streams.out)) place = kNoPlace;
             }
             CUevent event = take_event(m);
             result = start_copy(m, *chunk, true, event);
