@@ -24,8 +24,8 @@ void Residency::set_capacity(uint64_t bytes, Nanoseconds now) {
     settle(now);
 }
 
-void Residency::set_group(GroupId group, uint64_t resident, double share, Nanoseconds now) {
-    groups_[group] = {resident, share};
+void Residency::set_group(GroupId group, uint64_t resident, double share, Nanoseconds now, bool pinned) {
+    groups_[group] = {resident, share, pinned};
     settle(now);
 }
 
@@ -63,7 +63,7 @@ Refusal Residency::admit(ClientId client, uint64_t bytes, Nanoseconds now) {
     Member& m = found->second;
     if (bytes > m.movable) {
         for (const Scope& scope : scopes_of(m))
-            if (bytes > room(scope)) return scope.group ? Refusal::kResident : Refusal::kCapacity;
+            if (bytes > room(scope, &m)) return scope.group ? Refusal::kResident : Refusal::kCapacity;
         uint64_t promised = 0;
         for (const auto& [id, other] : members_) promised = plus(promised, host_of(id, other, client, bytes));
         if (promised > host_) return Refusal::kHost;
@@ -159,10 +159,19 @@ std::vector<Residency::Scope> Residency::scopes_of(const Member& member) const {
     return scopes;
 }
 
-uint64_t Residency::room(const Scope& scope) const {
+bool Residency::pinned(const Member& member) const {
+    const auto group = groups_.find(member.group);
+    return group != groups_.end() && group->second.pinned;
+}
+
+// `asks` that is pinned finds room beside all others that are.
+uint64_t Residency::room(const Scope& scope, const Member* asks) const {
     uint64_t fixed = 0;
-    for (const auto& [id, m] : members_)
-        if (scope.has(m)) fixed = plus(fixed, m.fixed);
+    for (const auto& [id, m] : members_) {
+        if (!scope.has(m)) continue;
+        fixed = plus(fixed, m.fixed);
+        if (asks && &m != asks && pinned(*asks) && pinned(m)) fixed = plus(fixed, m.movable);
+    }
     return minus(scope.limit, fixed);
 }
 
@@ -193,6 +202,7 @@ bool Residency::everything_fits() const {
 
 void Residency::put_out(Member& member, Nanoseconds now) {
     member.in = member.complete = false;
+    member.interrupted = member.active;
     if (member.active && member.queued == kNever) member.queued = now;
 }
 
@@ -241,9 +251,19 @@ Nanoseconds Residency::may_go_at(const Member& member, Nanoseconds now) const {
     return member.epoch + epoch_length(member);
 }
 
+// ... to this one. A pinned one that comes back from being idle waits for no epoch to end; but whoever it sends away
+// has run for as long as coming took, or it would never get on.
+Nanoseconds Residency::gives_way_at(const Member& member, const Member& to, Nanoseconds now) const {
+    const Nanoseconds at = may_go_at(member, now);
+    if (!pinned(to) || pinned(member) || to.interrupted || !member.active || !member.complete) return at;
+    return std::min(at, member.epoch + member.handover);
+}
+
 void Residency::sort_queue(std::vector<ClientId>& queue) const {
     std::sort(queue.begin(), queue.end(), [&](ClientId a, ClientId b) {
         const Member &x = members_.at(a), &y = members_.at(b);
+        const bool x_first = pinned(x) && !x.interrupted, y_first = pinned(y) && !y.interrupted;
+        if (x_first != y_first) return x_first;
         return x.queued != y.queued ? x.queued < y.queued : a < b;
     });
 }
@@ -268,9 +288,9 @@ void Residency::let_in(Nanoseconds now) {
             if (fits(m, {}) && fits(*head, everybody, since)) enter(m, now);
             continue;
         }
-        // Who could make room, the longest idle first, then whose epoch ended first.
+        // Who could make room, the longest idle first, then whose epoch ended first; pinned ones last.
         struct Candidate {
-            bool active;
+            bool pinned, active;
             Nanoseconds at;
             uint64_t turn;
             ClientId id;
@@ -278,11 +298,15 @@ void Residency::let_in(Nanoseconds now) {
         };
         std::vector<Candidate> candidates;
         Nanoseconds soonest = kNever;
+        std::vector<ClientId> unpinned;
+        for (const auto& [other_id, other] : members_)
+            if (!pinned(other)) unpinned.push_back(other_id);
+        const bool spares_pinned = fits(m, unpinned);
         for (const auto& [other_id, other] : members_) {
-            if (!other.in || other.movable == 0) continue;
-            const Nanoseconds at = may_go_at(other, now);
+            if (!other.in || other.movable == 0 || (spares_pinned && pinned(other))) continue;
+            const Nanoseconds at = gives_way_at(other, m, now);
             if (at <= now)
-                candidates.push_back({other.active, at, other.turn, other_id});
+                candidates.push_back({pinned(other), other.active, at, other.turn, other_id});
             else
                 soonest = std::min(soonest, at);
         }
@@ -444,7 +468,7 @@ uint64_t Residency::ceiling(ClientId client) const {
     const auto found = members_.find(client);
     uint64_t ceiling = kUnlimited;
     if (found == members_.end()) return ceiling;
-    for (const Scope& scope : scopes_of(found->second)) ceiling = std::min(ceiling, room(scope));
+    for (const Scope& scope : scopes_of(found->second)) ceiling = std::min(ceiling, room(scope, &found->second));
     return ceiling;
 }
 
@@ -474,11 +498,14 @@ std::vector<ResidencyUsage> Residency::usage(Nanoseconds now) const {
                          m.last_handover,
                          ""};
         if (m.in && somebody_waits) u.epoch_end = may_go_at(m, now);
-        char text[160] = "";
+        char text[200] = "";
         constexpr double mib = 1 << 20;
         if (m.movable > ceiling(id))
             std::snprintf(text, sizeof text,
-                          "has %.0f MiB, and no more than %.0f MiB fit on the device since the limit changed",
+                          pinned(m)
+                              ? "has %.0f MiB, and no more than %.0f MiB are left beside what cannot move and other "
+                                "clients of class latency: these take turns now"
+                              : "has %.0f MiB, and no more than %.0f MiB fit on the device since the limit changed",
                           double(m.movable) / mib, double(ceiling(id)) / mib);
         else if (m.in && !m.complete)
             std::snprintf(text, sizeof text, "its memory is being brought back (%.0f of %.0f MiB are on the device)",

@@ -63,8 +63,9 @@ class Residency {
     void set_capacity(uint64_t bytes, Nanoseconds now);
     // Bytes of the host that evicted memory may take.
     void set_host(uint64_t bytes) { host_ = bytes; }
-    // `resident`: bytes that the group's clients may have on the device in all. `share` weighs its epochs.
-    void set_group(GroupId group, uint64_t resident, double share, Nanoseconds now);
+    // `resident`: bytes that the group's clients may have on the device in all. `share` weighs its epochs. Clients of
+    // a `pinned` group go only where putting out all others would not do, and do not wait for others' epochs to end.
+    void set_group(GroupId group, uint64_t resident, double share, Nanoseconds now, bool pinned = false);
     void remove_group(GroupId group);
 
     void add(ClientId client, GroupId group, Nanoseconds now);
@@ -103,6 +104,7 @@ class Residency {
     struct Group {
         uint64_t resident = kUnlimited;
         double share = 1.0;
+        bool pinned = false;
     };
     struct Member {
         GroupId group = 0;
@@ -116,6 +118,7 @@ class Residency {
         bool complete = false;  // arrived, as it says
         bool active = false;    // has work
         bool gone = false;
+        bool interrupted = false;     // it had work when it was put out: its epoch was over
         uint64_t turn = 0;            // order of entry
         Nanoseconds entered = 0;      // when it was let in
         Nanoseconds epoch = 0;        // when it had arrived
@@ -140,10 +143,12 @@ class Residency {
     void publish();
 
     std::vector<Scope> scopes_of(const Member& member) const;
-    uint64_t room(const Scope& scope) const;  // for movable memory
+    uint64_t room(const Scope& scope, const Member* asks = nullptr) const;  // for movable memory
     bool fits(const Member& member, const std::vector<ClientId>& without, uint64_t extra = 0) const;
     bool everything_fits() const;
+    bool pinned(const Member& member) const;
     Nanoseconds may_go_at(const Member& member, Nanoseconds now) const;
+    Nanoseconds gives_way_at(const Member& member, const Member& to, Nanoseconds now) const;
     Nanoseconds epoch_length(const Member& member) const;
     uint64_t host_of(ClientId id, const Member& member, ClientId other, uint64_t movable) const;
     void put_out(Member& member, Nanoseconds now);

@@ -162,6 +162,7 @@ CUresult move_out(Mover& m, std::unique_lock<std::mutex>& lock) {
         if (failed == CUDA_SUCCESS) space.dropped += chunk.bytes - chunk.copied_bytes;
         if (failed != CUDA_SUCCESS) result = failed;
     };
+    space.ever_moved.store(true);
     examine(m, lock);
     while (result == CUDA_SUCCESS) {
         space.adopt_order();
@@ -184,8 +185,7 @@ CUresult move_out(Mover& m, std::unique_lock<std::mutex>& lock) {
             uint64_t place = kNoPlace;
             if (chunk->record) {
                 place = recorded++ % kWindow * kPlacesEach;
-                if (!m.fingerprinter.start(chunk->address, chunk->bytes, place, m.streams.out))
-                    place = kNoPlace;
+                if (!m.fingerprinter.start(chunk->address, chunk->bytes, place, m.streams.out)) place = kNoPlace;
             }
             CUevent event = take_event(m);
             result = start_copy(m, *chunk, true, event);

@@ -66,7 +66,7 @@ void confirm_declarations(SwapSpace& space) {
         if (chunk->content && chunk->dead.covers(0, chunk->bytes)) chunk->discard();
 }
 
-// No longer than an iteration and a quarter, and no longer than a tenth of the time it had: others wait.
+// No longer than an iteration and a quarter, and no longer than a quarter of the time it had: others wait.
 bool waits_for_iteration(SwapSpace& space) {
     const uint64_t begun = now_ns();
     const uint64_t iteration = space.iteration.load();
@@ -76,7 +76,7 @@ bool waits_for_iteration(SwapSpace& space) {
     };
     if (iteration == 0 || begun - space.iteration_end.load() > 2 * iteration || current()) return false;
     const uint64_t patience =
-        std::min({iteration + iteration / 4, (begun - space.opened_at.load()) / 10, kLongestWait});
+        std::min({iteration + iteration / 4, (begun - space.opened_at.load()) / 4, kLongestWait});
     space.end_wanted.store(true);
     while (!space.gate.closed() && now_ns() - begun < patience && launch_state.captures.load() == 0) sleep_ns(kLook);
     space.end_wanted.store(false);

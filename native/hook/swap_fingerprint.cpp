@@ -150,7 +150,8 @@ struct Keys {
 const Keys& keys() {
     static const Keys drawn = [] {
         Keys k{0x243f6a8885a308d3, 0x13198a2e03707344, 0xa4093822299f31d0, 0x082efa98ec4e6c89};
-        if (getrandom(&k, sizeof k, GRND_NONBLOCK) < 0) k.a ^= uint64_t(uintptr_t(&k));  // early in the machine's boot
+        if (getrandom(&k, sizeof k, GRND_NONBLOCK) < 0)
+            k.a ^= uint64_t(uintptr_t(&k));  // early in the machine's boot
         k.step_a |= 1;
         k.step_b |= 1;
         return k;

@@ -4,10 +4,10 @@
 // No byte is ever left behind by mistake, for these reasons. Fingerprints are taken and compared only while the gate
 // is closed and nothing of the process runs, so the bytes that were looked at are the bytes that would be copied. A
 // fingerprint has 128 bits, two sums (modulo 2^64) over all words of 64 bits; a term is a bijection of its word, so a
-// part of which a single word changed always has another one. If several changed, both sums would have to come out the
-// same; the terms depend on the word's place and on keys that are drawn anew by each process, so that no pattern of a
-// program's data can make it likelier than one in 2^128, which is less than what memory with error correction gets
-// wrong by itself. The program's data is all that depends on it.
+// part of which a single word changed always has another one. If several changed, both sums would have to come out
+// the same; the terms depend on the word's place and on keys that are drawn anew by each process, so that no pattern
+// of a program's data can make it likelier than one in 2^128, which is less than what memory with error correction
+// gets wrong by itself. The program's data is all that depends on it.
 #pragma once
 
 #include <array>

@@ -56,7 +56,7 @@ struct SwapSpace {
     uint64_t mapped = 0;     // bytes of chunks on the device
     uint64_t limit = 0;      // bytes allowed there
     uint64_t moved_out = 0, moved_in = 0, dropped = 0;
-    uint64_t ticket = 0;     // of the declaration that the chunks' `dead` are of; 0: there is none
+    uint64_t ticket = 0;   // of the declaration that the chunks' `dead` are of; 0: there is none
     bool broken = false;   // the context is beyond help: the program shall see its errors
     bool stopped = false;  // since the gate was closed nothing runs any more; the mover's
     std::atomic<uint32_t> nudges{0};
@@ -104,7 +104,7 @@ CUresult bring(SwapSpace& space, Chunk& chunk);
 CUresult vacate(SwapSpace& space, Chunk& chunk);
 
 // swap_declare.cpp
-bool waits_for_iteration(SwapSpace& space);      // memory may leave at the end of an iteration, which is soon; waits
+bool waits_for_iteration(SwapSpace& space);   // memory may leave at the end of an iteration, which is soon; waits
 void confirm_declarations(SwapSpace& space);  // with `mutex`: nobody is inside the gate
 
 // swap_mover.cpp

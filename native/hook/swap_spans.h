@@ -31,8 +31,8 @@ class Spans {
     void add(uint64_t begin, uint64_t end) {
         if (begin >= end) return;
         // The first that it touches, and the first behind it that it does not.
-        auto first =
-            std::lower_bound(list_.begin(), list_.end(), begin, [](const Span& s, uint64_t at) { return s.end < at; });
+        auto first = std::lower_bound(list_.begin(), list_.end(), begin,
+                                      [](const Span& s, uint64_t at) { return s.end < at; });
         auto last = first;
         for (; last != list_.end() && last->begin <= end; ++last) {
             begin = std::min(begin, last->begin);
@@ -44,8 +44,8 @@ class Spans {
     // What of [begin, end) is not in it.
     std::vector<Span> without(uint64_t begin, uint64_t end) const {
         std::vector<Span> rest;
-        auto next =
-            std::upper_bound(list_.begin(), list_.end(), begin, [](uint64_t at, const Span& s) { return at < s.end; });
+        auto next = std::upper_bound(list_.begin(), list_.end(), begin,
+                                     [](uint64_t at, const Span& s) { return at < s.end; });
         for (; next != list_.end() && next->begin < end; ++next) {
             if (begin < next->begin) rest.push_back({begin, next->begin});
             begin = next->end;
