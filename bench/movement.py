@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from machine import Sharing
 
 GIB = 1 << 30
-APART = 0.1  # seconds without a byte: what comes then is another hand-over
+APART = 0.1  # seconds without a byte on a GPU: what comes then is another hand-over
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,12 @@ class HandOver:
         }  # fmt: skip
 
 
-def hand_overs(steps: Iterable[Step]) -> list[HandOver]:
-    """Steps of all clients as hand-overs, in order of time."""
+def hand_overs(steps: Iterable[Step], apart: float = APART) -> list[HandOver]:
+    """Steps of all clients as hand-overs, in order of time. ``apart``: seconds without a byte between two."""
     together: list[list[Step]] = []
     end = 0.0
     for step in sorted(steps, key=lambda s: s.since):
-        if not together or step.since > end + APART:
+        if not together or step.since > end + apart:
             together.append([])
             end = step.at
         together[-1].append(step)
@@ -89,10 +89,11 @@ class Moved:
 class Watch:
     """Follows the memory of a server's clients until they are gone. ``every``: seconds between two looks."""
 
-    def __init__(self, sharing: Sharing, every: float = 0.002) -> None:
+    def __init__(self, sharing: Sharing, every: float = 0.002, apart: float = APART) -> None:
         self.clients: dict[tuple[str, int], Moved] = {}  # by (group, id)
         self._server = sharing.server
         self._every = every
+        self._apart = apart
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow)
         self._began = time.monotonic()
@@ -144,7 +145,11 @@ class Watch:
 
     @property
     def hand_overs(self) -> list[HandOver]:
-        return hand_overs(step for moved in self.clients.values() for step in moved.steps)
+        return hand_overs((step for moved in self.clients.values() for step in moved.steps), self._apart)
+
+    def hand_overs_of(self, group: str) -> list[HandOver]:
+        """Those of the one client of a group, without what the others moved meanwhile."""
+        return hand_overs(self.of(group).steps, self._apart)
 
     def large(self, least: int) -> list[HandOver]:
         """Those of that many bytes, both ways together: they say something about a rate."""

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 sys.path.insert(0, str(Path(__file__).parent))
 from machine import Client, Happening, Sharing
-from movement import GIB, Watch, hand_overs
+from movement import GIB, Watch
 from runner import Bench, main
 from swap_torch import DeadCache
 
@@ -95,7 +95,7 @@ class SwapBench(Bench):
         happenings: tuple[Happening, ...] = (),
     ) -> Watch:
         """Runs them on a device with the capacity. ``epoch``: longest, in s. Raises RuntimeError for wrong bytes."""
-        with self.device(epoch) as sharing, Watch(sharing, 0.01 if self.machine.simulate else 0.002) as watch:
+        with self.device(epoch) as sharing, self.watch(sharing) as watch:
             for name in {c.group for c in clients if c.group}:
                 sharing.group(name)
             self.machine.run(clients, sharing, seconds, happenings, start_limit=self.start_limit)
@@ -114,6 +114,10 @@ class SwapBench(Bench):
         sharing.server.add_device(uuid, 0)
         sharing.server.set_capacity(uuid, capacity or self.capacity)
         return sharing
+
+    def watch(self, sharing: Sharing) -> Watch:
+        # A busy host that copies the simulated machine's bytes pauses now and then.
+        return Watch(sharing, every=0.01, apart=1.0) if self.machine.simulate else Watch(sharing)
 
     def native(self, args: list[str], seconds: float, count: int = 1) -> float:
         """Seconds of work a second that ``count`` such programs complete in all without gemlet."""
@@ -167,7 +171,7 @@ class SwapBench(Bench):
         away, back = 8 * self.pace, 2 * self.pace
         client = Client(self.now_and_then(0.9, away), "a")
         newcomer = [*self.busy(0.9, dirty=False), "--seconds", str(back)]
-        with self.device() as sharing, Watch(sharing, 0.01 if self.machine.simulate else 0.001) as watch:
+        with self.device() as sharing, self.watch(sharing) as watch:
             for name in ("a", "b"):
                 sharing.group(name)
             visit = Happening(back, lambda: self.machine.once(newcomer, sharing, "b"))
@@ -244,7 +248,7 @@ class SwapBench(Bench):
         """Weights: written once, read ever after. What left once need not be copied out again."""
         clients = [Client(self.busy(0.9, dirty=False), name) for name in "ab"]
         watch = self.shared(clients, max(6.0, self.length / 3), epoch=1.0)
-        moves = [came_and_went(watch, name) for name in "ab"]
+        moves = [watch.hand_overs_of(name) for name in "ab"]
         # One that comes back has left: `into` counts evictions also when nothing had to be copied out.
         again = [sum(h.out for h in moved[1:]) / max(1, sum(h.into > 0 for h in moved[1:])) for moved in moves if moved]
         first = [moved[0].out for moved in moves if moved and moved[0].out]
@@ -259,7 +263,8 @@ class SwapBench(Bench):
     def arrival(self) -> None:
         """Two that are idle most of the time take turns: how long the first kernel of one that comes back takes."""
         every = 4.0  # seconds: a program counts as idle after two hand-overs
-        clients = [Client(self.now_and_then(0.9, every), "a"), Client(self.now_and_then(0.9, every), "b", every / 2)]
+        program = self.now_and_then(0.6 if self.machine.simulate else 0.9, every)
+        clients = [Client(program, "a"), Client(program, "b", every / 2)]
         watch = self.shared(clients, every * 4.5)
         late = []
         for client in clients:
@@ -281,11 +286,6 @@ def right(clients: list[Client]) -> None:
     wrong = sum(int(c.result.get("wrong", 0)) for c in clients)
     if wrong:
         raise RuntimeError(f"{wrong} words are not what was written")
-
-
-def came_and_went(watch: Watch, group: str) -> list[HandOver]:
-    """One program's comings and goings."""
-    return hand_overs(watch.of(group).steps)
 
 
 if __name__ == "__main__":
