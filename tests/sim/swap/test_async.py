@@ -93,7 +93,6 @@ def test_what_is_put_aside_makes_room(swapping: Make) -> None:
     a.done("all")
     assert s.memory(a)["bytes"] == 18 * MIB
     a.done("freeasync", 1)
-    assert a.number("freeasync", 1) != 0  # nothing is there any more
     assert s.most() <= 20
 
 
