@@ -121,6 +121,8 @@ void Residency::want(ClientId client, Nanoseconds now) {
     if (found == members_.end()) return;
     Member& m = found->second;
     if (m.active && (m.in || m.queued != kNever)) return;
+    if (const Nanoseconds idle = now - m.idle_since; !m.active && idle > p_.idle)
+        m.idles_for = m.idles_for == 0 ? idle : (m.idles_for * 3 + idle) / 4;
     m.active = true;
     if (!m.in && m.queued == kNever) m.queued = now;
     settle(now);
@@ -246,7 +248,11 @@ Nanoseconds Residency::epoch_length(const Member& member) const {
 // When this resident's place may be given to another; it has work of its own or not.
 Nanoseconds Residency::may_go_at(const Member& member, Nanoseconds now) const {
     if (member.gone || member.movable == 0) return now;
-    if (!member.active) return member.idle_since + std::max(p_.idle, 2 * member.handover);
+    // Short of two hand-overs its return may be worth waiting for, unless such pauses of its always took longer.
+    if (!member.active) {
+        const bool for_long = member.idles_for > p_.idle + 2 * member.handover;
+        return member.idle_since + (for_long ? p_.idle : std::max(p_.idle, 2 * member.handover));
+    }
     if (!member.complete) return member.entered + p_.stuck;
     return member.epoch + epoch_length(member);
 }

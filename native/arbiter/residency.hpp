@@ -23,7 +23,7 @@ namespace gemlet::arbiter {
 inline constexpr uint64_t kUnlimited = UINT64_MAX;
 
 struct ResidencyParameters {
-    double overhead = 0.05;  // share of the time that hand-overs of memory may cost: sets the length of an epoch
+    double overhead = 0.025;  // share of the time that hand-overs of memory may cost: sets the length of an epoch
     Nanoseconds epoch_min = 500'000'000;
     Nanoseconds epoch_max = 60'000'000'000;
     Nanoseconds idle = 50'000'000;       // a resident idle for this long, or for two hand-overs, may have to go
@@ -124,6 +124,7 @@ class Residency {
         Nanoseconds epoch = 0;        // when it had arrived
         Nanoseconds queued = kNever;  // since when it waits
         Nanoseconds idle_since = 0;
+        Nanoseconds idles_for = 0;  // how long, once it was idle for longer than a moment: a moving average
         uint64_t entry_bytes = 0;  // that had to move for its entry
         Nanoseconds handover = 0;  // how long its entries take: a moving average
         Nanoseconds last_handover = 0;

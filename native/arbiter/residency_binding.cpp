@@ -57,7 +57,7 @@ void init(Residency* self, std::optional<uint64_t> capacity, std::optional<uint6
 
 void bind_residency(nb::module_& m) {
     nb::class_<Residency>(m, "Residency")
-        .def("__init__", init, nb::kw_only(), "capacity"_a = nb::none(), "host"_a = nb::none(), "overhead"_a = 0.05,
+        .def("__init__", init, nb::kw_only(), "capacity"_a = nb::none(), "host"_a = nb::none(), "overhead"_a = 0.025,
              "epoch_min"_a = 500'000'000, "epoch_max"_a = 60'000'000'000, "idle"_a = 50'000'000)
         .def(
             "set_capacity",

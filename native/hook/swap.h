@@ -29,6 +29,17 @@ std::optional<CUresult> swap_allocate_pitch(CUdeviceptr* pointer, size_t* pitch,
                                             unsigned element);
 std::optional<CUresult> swap_free(CUdeviceptr pointer);
 
+// In the order of a stream, for a pool whose memory may move (swap_async.cpp). Not in a capture.
+std::optional<CUresult> swap_allocate_async(CUdeviceptr* pointer, uint64_t bytes, CUmemoryPool pool, CUstream stream,
+                                            bool per_thread);
+std::optional<CUresult> swap_free_async(CUdeviceptr pointer, CUstream stream, bool per_thread);
+// What such a pool would say it has, beside what the driver says.
+struct SwapPoolBytes {
+    uint64_t used = 0, used_high = 0, reserved = 0, reserved_high = 0;
+};
+SwapPoolBytes swap_pool_bytes(CUmemoryPool pool);
+void swap_pool_trim(CUmemoryPool pool, uint64_t keep);
+
 // The allocation a movable address is in.
 struct SwapRange {
     CUdeviceptr start;
@@ -37,6 +48,7 @@ struct SwapRange {
     CUdevice device;
     uint64_t id;
     bool sync_memops;
+    CUmemoryPool pool;  // it stands for memory of this pool; null: of none
 };
 std::optional<SwapRange> swap_find(CUdeviceptr address);
 bool swap_set_sync_memops(CUdeviceptr address, bool on);

@@ -7,13 +7,19 @@
 #include "memory_size.h"
 #include "own_calls.h"
 #include "reentry.h"
+#include "swap_async.h"
 #include "swap_reservation.h"
 
 namespace gemlet::hook {
 
-namespace {
-
-CUresult allocate_small(SwapSpace& space, CUdeviceptr* pointer, uint64_t bytes, CUcontext context) {
+CUresult allocate_block(SwapSpace& space, CUdeviceptr* pointer, uint64_t bytes, CUcontext context,
+                        CUmemoryPool pool) {
+    Reservation* made = nullptr;
+    if (!shares_slab(bytes)) {
+        CUresult result = make_reservation(space, bytes, context, pool, made);
+        if (result == CUDA_SUCCESS) *pointer = made->start;
+        return result;
+    }
     const uint64_t piece = round_up(bytes, kSmallUnit);
     const auto take = [&](Reservation& slab) {
         const auto at = slab.pieces->take(piece);
@@ -23,17 +29,30 @@ CUresult allocate_small(SwapSpace& space, CUdeviceptr* pointer, uint64_t bytes, 
     {
         std::lock_guard lock(space.mutex);
         for (auto& [start, r] : space.reservations)
-            if (r->pieces && r->context == context && take(*r)) return CUDA_SUCCESS;
+            if (r->pieces && r->context == context && r->pool == pool && take(*r)) return CUDA_SUCCESS;
     }
-    Reservation* slab = nullptr;
-    if (CUresult failed = make_reservation(space, kBlock, context, slab)) return failed;
+    if (CUresult failed = make_reservation(space, kBlock, context, pool, made)) return failed;
     std::lock_guard lock(space.mutex);
-    slab->pieces = std::make_unique<Pieces>(slab->bytes);
-    take(*slab);
+    made->pieces = std::make_unique<Pieces>(made->bytes);
+    take(*made);
     return CUDA_SUCCESS;
 }
 
-}  // namespace
+uint64_t block_at(const Reservation& r, CUdeviceptr pointer) {
+    if (!r.pieces) return pointer == r.start ? r.bytes : 0;
+    const auto piece = r.pieces->find(pointer - r.start);
+    return piece && piece->first == pointer - r.start ? piece->second : 0;
+}
+
+CUresult free_block(SwapSpace& space, CUdeviceptr pointer, std::unique_lock<std::mutex>& lock) {
+    Reservation* r = find_in(space, pointer);
+    if (!r) return CUDA_ERROR_INVALID_VALUE;
+    if (r->pieces) {
+        if (!r->pieces->give(pointer - r->start)) return CUDA_ERROR_INVALID_VALUE;
+        if (!r->pieces->empty()) return CUDA_SUCCESS;
+    }
+    return free_reservation(space, r->start, lock);
+}
 
 std::optional<CUresult> swap_allocate(CUdeviceptr* pointer, uint64_t bytes) {
     Reentry reentry;
@@ -41,11 +60,9 @@ std::optional<CUresult> swap_allocate(CUdeviceptr* pointer, uint64_t bytes) {
     if (!space || !pointer || bytes == 0 || bytes >= kAbsurd) return std::nullopt;
     CUcontext context = current_context();
     std::lock_guard allocating(space->allocating);
-    if (shares_slab(bytes)) return allocate_small(*space, pointer, bytes, context);
-    Reservation* made = nullptr;
-    CUresult result = make_reservation(*space, bytes, context, made);
-    if (result == CUDA_SUCCESS) *pointer = made->start;
-    return result;
+    CUresult result = allocate_block(*space, pointer, bytes, context, nullptr);
+    if (result != CUDA_ERROR_OUT_OF_MEMORY || !release_freed(*space, 0)) return result;
+    return allocate_block(*space, pointer, bytes, context, nullptr);
 }
 
 std::optional<CUresult> swap_allocate_pitch(CUdeviceptr* pointer, size_t* pitch, uint64_t width, uint64_t height,
@@ -68,10 +85,7 @@ std::optional<CUresult> swap_free(CUdeviceptr pointer) {
         std::unique_lock<std::mutex> lock;
         auto [space, r] = find_reservation(pointer, lock);
         if (!space) return std::nullopt;
-        const bool begins = r->pieces ? r->pieces->find(pointer - r->start).value_or(std::pair{~0ull, 0ull}).first ==
-                                            pointer - r->start
-                                      : pointer == r->start;
-        if (!begins) return CUDA_ERROR_INVALID_VALUE;
+        if (block_at(*r, pointer) == 0 || is_freed(*space, pointer)) return CUDA_ERROR_INVALID_VALUE;
         context = r->context;
     }
     // As the driver does: what runs may still use it. In a capture, or a dead context, this is what fails.
@@ -86,15 +100,13 @@ std::optional<CUresult> swap_free(CUdeviceptr pointer) {
     lock.unlock();
     std::lock_guard allocating(space.allocating);
     lock.lock();
-    auto at = space.reservations.upper_bound(pointer);
-    if (at == space.reservations.begin()) return CUDA_ERROR_INVALID_VALUE;
-    Reservation& r = *std::prev(at)->second;
-    if (pointer - r.start >= r.bytes) return CUDA_ERROR_INVALID_VALUE;
-    if (r.pieces) {
-        if (!r.pieces->give(pointer - r.start)) return CUDA_ERROR_INVALID_VALUE;
-        if (!r.pieces->empty()) return CUDA_SUCCESS;
-    }
-    return free_reservation(space, r.start, lock);
+    const Reservation* r = find_in(space, pointer);
+    if (!r || is_freed(space, pointer)) return CUDA_ERROR_INVALID_VALUE;
+    const uint64_t bytes = block_at(*r, pointer);
+    const CUmemoryPool pool = r->pool;
+    CUresult result = free_block(space, pointer, lock);
+    if (result == CUDA_SUCCESS && pool) space.pools[pool].used -= bytes;
+    return result;
 }
 
 }  // namespace gemlet::hook

@@ -62,8 +62,6 @@ void confirm_declarations(SwapSpace& space) {
     if (space.ticket == 0) return;
     if (space.gate.ticket() != space.ticket) return forget_declarations(space);
     space.ticket = 0;
-    for (Chunk* chunk : space.chunks)
-        if (chunk->content && chunk->dead.covers(0, chunk->bytes)) chunk->discard();
 }
 
 // No longer than an iteration and a quarter, and no longer than a quarter of the time it had: others wait.

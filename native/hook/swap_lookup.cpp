@@ -9,7 +9,7 @@ std::optional<SwapRange> swap_find(CUdeviceptr address) {
     std::unique_lock<std::mutex> lock;
     auto [space, r] = find_reservation(address, lock);
     if (!space) return std::nullopt;
-    SwapRange range{r->start, r->asked, r->context, space->device.ordinal, r->id, r->sync_memops};
+    SwapRange range{r->start, r->asked, r->context, space->device.ordinal, r->id, r->sync_memops, r->pool};
     if (r->pieces) {
         const auto piece = r->pieces->find(address - r->start);
         if (!piece) return std::nullopt;

@@ -55,22 +55,28 @@ CUresult release_chunks(SwapSpace& space, Reservation& r, std::unique_lock<std::
 
 }  // namespace
 
+Reservation* find_in(SwapSpace& space, CUdeviceptr address) {
+    auto next = space.reservations.upper_bound(address);
+    if (next == space.reservations.begin()) return nullptr;
+    Reservation& r = *std::prev(next)->second;
+    return address - r.start < r.bytes ? &r : nullptr;
+}
+
 FoundReservation find_reservation(CUdeviceptr address, std::unique_lock<std::mutex>& lock) {
     for (CUdevice device = 0; device < kMaxDevices; ++device) {
         SwapSpace* space = swap_space(device);
         if (!space) continue;
         std::unique_lock held(space->mutex);
-        auto next = space->reservations.upper_bound(address);
-        if (next == space->reservations.begin()) continue;
-        Reservation& r = *std::prev(next)->second;
-        if (address - r.start >= r.bytes) continue;
+        Reservation* r = find_in(*space, address);
+        if (!r) continue;
         lock = std::move(held);
-        return {space, &r};
+        return {space, r};
     }
     return {nullptr, nullptr};
 }
 
-CUresult make_reservation(SwapSpace& space, uint64_t asked, CUcontext context, Reservation*& made) {
+CUresult make_reservation(SwapSpace& space, uint64_t asked, CUcontext context, CUmemoryPool pool,
+                          Reservation*& made) {
     const uint64_t bytes = round_up(asked, kBlock);
     Announced announced(space, bytes);  // gone last: it takes `mutex`
     const wire::ResidencyPage* asked_there = space.page.load();
@@ -87,6 +93,7 @@ CUresult make_reservation(SwapSpace& space, uint64_t asked, CUcontext context, R
     r->bytes = bytes;
     r->asked = asked;
     r->context = context;
+    r->pool = pool;
     r->id = next_id.fetch_add(1);
     CUresult result = reserve_chunks(space, *r);
     if (result == CUDA_SUCCESS) {
@@ -112,6 +119,11 @@ CUresult make_reservation(SwapSpace& space, uint64_t asked, CUcontext context, R
         return result;
     }
     made = r.get();
+    if (pool) {
+        PoolBytes& p = space.pools[pool];
+        p.reserved += bytes;
+        p.reserved_high = std::max(p.reserved_high, p.reserved);
+    }
     space.reservations[r->start] = std::move(r);
     if (!space.all_resident() && !space.gate.closed()) space.close_gate();
     space.publish();
@@ -126,8 +138,10 @@ CUresult make_reservation(SwapSpace& space, uint64_t asked, CUcontext context, R
 CUresult free_reservation(SwapSpace& space, CUdeviceptr start, std::unique_lock<std::mutex>& lock) {
     Reservation& r = *space.reservations.at(start);
     const uint64_t bytes = r.bytes;
+    const CUmemoryPool pool = r.pool;
     if (CUresult failed = release_chunks(space, r, lock)) return failed;
     space.reservations.erase(start);
+    if (pool) space.pools[pool].reserved -= bytes;
     lock.unlock();
     give_back(space.device.ordinal, bytes);
     lock.lock();

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -27,10 +28,27 @@ struct Reservation {
     uint64_t bytes = 0;  // reserved: whole blocks
     uint64_t asked = 0;  // by the program; of slabs: unused
     CUcontext context = nullptr;
+    CUmemoryPool pool = nullptr;  // it stands for memory of that pool
     uint64_t id = 0;
     bool sync_memops = false;
     std::vector<std::unique_ptr<Chunk>> chunks;
     std::unique_ptr<Pieces> pieces;  // of a slab: what is allocated in it
+};
+
+// Memory that was freed in the order of a stream, and may be used again in that order (swap_async.cpp).
+struct FreedBlock {
+    CUdeviceptr start;
+    uint64_t bytes;
+    CUmemoryPool pool;
+    CUcontext context;
+    const Stream* stream;  // whose order
+    uint32_t generation;   // of the streams: a later one may have taken its place
+    CUevent event;         // behind the free
+    uint64_t freed_at;
+};
+
+struct PoolBytes {
+    uint64_t used = 0, used_high = 0, reserved = 0, reserved_high = 0;
 };
 
 struct SwapSpace {
@@ -49,6 +67,8 @@ struct SwapSpace {
     std::mutex mutex;
     std::condition_variable copied;  // some chunk is no longer busy
     std::map<CUdeviceptr, std::unique_ptr<Reservation>> reservations;
+    std::list<FreedBlock> freed;              // the oldest first
+    std::map<CUmemoryPool, PoolBytes> pools;  // as the program would see them
     std::vector<Chunk*> chunks;  // in the order of their making: eviction takes from the end, so always the same
     Arena arena;
     uint64_t movable = 0;    // bytes of all chunks
@@ -102,6 +122,10 @@ class DeviceMemory : public ChunkDriver {
 // A chunk's memory, with the books; with `mutex`.
 CUresult bring(SwapSpace& space, Chunk& chunk);
 CUresult vacate(SwapSpace& space, Chunk& chunk);
+
+// swap_async.cpp, with `mutex`
+void free_blocks_are_dead(SwapSpace& space);  // while nothing runs
+void forget_freed(SwapSpace& space, CUcontext context);
 
 // swap_declare.cpp
 bool waits_for_iteration(SwapSpace& space);   // memory may leave at the end of an iteration, which is soon; waits

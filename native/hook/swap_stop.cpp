@@ -95,7 +95,12 @@ bool stop_program(Mover& m) {
     }
     std::lock_guard lock(space.mutex);
     space.stopped = stopped;
-    if (stopped) confirm_declarations(space);
+    if (stopped) {
+        confirm_declarations(space);
+        free_blocks_are_dead(space);
+        for (Chunk* chunk : space.chunks)
+            if (chunk->content && chunk->dead.covers(0, chunk->bytes)) chunk->discard();
+    }
     if (!stopped && was_open && space.all_resident()) space.gate.open();
     space.publish();
     return stopped;

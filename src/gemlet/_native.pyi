@@ -86,7 +86,7 @@ class Residency:
         *,
         capacity: int | None = None,
         host: int | None = None,
-        overhead: float = 0.05,
+        overhead: float = 0.025,
         epoch_min: int = ...,
         epoch_max: int = ...,
         idle: int = ...,

@@ -35,7 +35,8 @@ static Piece pieces[kMost];
 static CUdevice device;
 static CUcontext context;
 static CUfunction spin, add;
-static CUstream stream;
+static CUstream stream, second;
+static CUmemoryPool pool;
 
 static uint64_t now_ns(void) {
     struct timespec t;
@@ -187,6 +188,7 @@ int main(void) {
     MUST(cuModuleGetFunction(&spin, module, "spin"));
     MUST(cuModuleGetFunction(&add, module, "add"));
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(cuStreamCreate(&second, CU_STREAM_NON_BLOCKING));
     iteration_ends = dlsym(RTLD_DEFAULT, "gemlet_iteration_ends");
     dead_begin = dlsym(RTLD_DEFAULT, "gemlet_dead_begin");
     declare_dead = dlsym(RTLD_DEFAULT, "gemlet_declare_dead");
@@ -216,6 +218,31 @@ int main(void) {
             CUarray array;
             CUDA_ARRAY_DESCRIPTOR d = {1024, b / 4096, CU_AD_FORMAT_FLOAT, 1};
             printf("%d\n", cuArrayCreate(&array, &d));
+        } else if (!strcmp(verb, "pool")) {  // a: its most bytes
+            CUmemPoolProps props = {0};
+            props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+            props.maxSize = a;
+            props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+            printf("%d\n", cuMemPoolCreate(&pool, &props));
+        } else if (!strcmp(verb, "default")) {
+            printf("%d\n", cuDeviceGetDefaultMemPool(&pool, device));
+        } else if (!strcmp(verb, "allocasync")) {  // c: on the second stream
+            CUresult r = pool ? cuMemAllocFromPoolAsync(&p->address, b, pool, c ? second : stream)
+                              : cuMemAllocAsync(&p->address, b, c ? second : stream);
+            if (r != CUDA_SUCCESS) p->address = 0;
+            p->bytes = b;
+            printf("%d\n", r);
+        } else if (!strcmp(verb, "freeasync")) {
+            CUresult r = cuMemFreeAsync(p->address, b ? second : stream);
+            if (r == CUDA_SUCCESS) p->address = 0;
+            printf("%d\n", r);
+        } else if (!strcmp(verb, "trim")) {
+            printf("%d\n", cuMemPoolTrimTo(pool, a));
+        } else if (!strcmp(verb, "poolbytes")) {
+            cuuint64_t used = 0, reserved = 0;
+            MUST(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
+            MUST(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved));
+            printf("%lu %lu\n", used, reserved);
         } else if (!strcmp(verb, "free")) {
             CUresult r = cuMemFree(p->address);
             if (r == CUDA_SUCCESS) p->address = 0;
