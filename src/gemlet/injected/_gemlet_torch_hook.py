@@ -104,7 +104,7 @@ class Dead:
         if self._snapshot is None:
             backend = cuda.get_allocator_backend()
             if backend != "native":
-                raise Off(f"the allocator is {backend}, and its memory does not move")
+                raise Off(f"the allocator is {backend}, whose unused blocks cannot be listed")
             self._snapshot = _cheapest(cuda.memory_snapshot)
         return unused(self._snapshot())
 
