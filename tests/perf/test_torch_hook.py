@@ -29,7 +29,8 @@ def start_milliseconds() -> float:
     command = [sys.executable, "-X", "importtime", "-c", "pass"]
     report = subprocess.run(command, env=env, capture_output=True, text=True, check=True).stderr
     # It looks for another one of the same name, which is listed by itself.
-    return sum(int(us) for us in re.findall(r"^import time:\s+(\d+) \|\s+\d+ \|\s+sitecustomize$", report, re.M)) / 1000
+    found = re.findall(r"^import time:\s+(\d+) \|\s+\d+ \|\s+sitecustomize$", report, re.MULTILINE)
+    return sum(int(microseconds) for microseconds in found) / 1000
 
 
 def test_a_program_without_pytorch_starts_as_fast() -> None:
