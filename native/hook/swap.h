@@ -21,7 +21,10 @@ inline bool swap_active() {
     return swap_in_use.load(std::memory_order_acquire);
 }
 
-// --- allocations (swap_space.cpp). Empty: not movable memory's business, the caller goes on as without it.
+// Devices of this process with movable memory.
+extern constinit std::atomic<int> swap_devices;
+
+// --- allocations (swap_allocation.cpp). Empty: not movable memory's business, the caller goes on as without it.
 // ------------
 
 std::optional<CUresult> swap_allocate(CUdeviceptr* pointer, uint64_t bytes);

@@ -10,6 +10,7 @@
 namespace gemlet::hook {
 
 constinit std::atomic<bool> swap_in_use{false};
+constinit std::atomic<int> swap_devices{0};
 
 namespace {
 
@@ -39,6 +40,7 @@ void swap_attached(Device& device, const Attachment& attachment) {
     if (!space) {
         if (!able() || !attachment.arena) return;
         slot.store(space = new SwapSpace(device, attachment.residency, attachment));
+        swap_devices.fetch_add(1);
         device.pacer.set_gate(&space->gate);
         swap_in_use.store(true, std::memory_order_release);
         return;
@@ -82,6 +84,30 @@ void swap_context_gone(CUcontext context) {
     }
 }
 
+std::optional<uint64_t> swap_enter_others(SwapGate& entered) {
+    static_assert(kMaxDevices <= 64);
+    uint64_t others = 0;
+    for (size_t i = 0; i < spaces.size(); ++i) {
+        SwapSpace* space = spaces[i].load(std::memory_order_acquire);
+        if (!space || &space->gate == &entered) continue;
+        if (space->gate.enter()) {
+            others |= 1ull << i;
+            continue;
+        }
+        // Nobody waits at one gate inside another: two movers would wait for each other.
+        swap_leave_others(others);
+        entered.leave();
+        space->await_open();
+        return std::nullopt;
+    }
+    return others;
+}
+
+void swap_leave_others(uint64_t others) {
+    for (size_t i = 0; i < spaces.size(); ++i)
+        if (others >> i & 1) spaces[i].load()->gate.leave();
+}
+
 void swap_capture_begins() {
     if (!swap_active()) return;
     for (auto& slot : spaces)
@@ -98,6 +124,7 @@ void swap_capture_counted() {
 // Nothing of it works in a forked child, and its locks may be held by nobody.
 void swap_in_child() {
     swap_in_use.store(false);
+    swap_devices.store(0);
     forget_movers();
     for (auto& slot : spaces) slot.store(nullptr);
 }

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -218,6 +219,32 @@ int main(void) {
             CUarray array;
             CUDA_ARRAY_DESCRIPTOR d = {1024, b / 4096, CU_AD_FORMAT_FLOAT, 1};
             printf("%d\n", cuArrayCreate(&array, &d));
+        } else if (!strcmp(verb, "device")) {
+            MUST(cuDeviceGet(&device, (int)a));
+            MUST(cuDevicePrimaryCtxRetain(&context, device));
+            MUST(cuCtxSetCurrent(context));
+            MUST(cuModuleLoadData(&module, kImage));
+            MUST(cuModuleGetFunction(&spin, module, "spin"));
+            MUST(cuModuleGetFunction(&add, module, "add"));
+            MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+            printf("0\n");
+        } else if (!strcmp(verb, "copy")) {  // from piece a to piece b
+            MUST(cuMemcpyDtoD(pieces[b].address, p->address, p->bytes));
+            pieces[b].seed = p->seed;
+            pieces[b].added = p->added;
+            printf("0\n");
+        } else if (!strcmp(verb, "fork")) {  // the child only computes; what its copies of our objects do is no good
+            pid_t child = fork();
+            if (child == 0) {
+                size_t free_bytes = 0, total = 0;
+                int bad = cuMemGetInfo(&free_bytes, &total) == CUDA_SUCCESS;
+                bad += cuMemFree(p->address) == CUDA_SUCCESS;
+                if (iteration_ends) bad += iteration_ends() != 0 || declare_dead(dead_begin(), &p->address, &a, 1) > 0;
+                _exit(bad);
+            }
+            int status = -1;
+            waitpid(child, &status, 0);
+            printf("%d\n", status);
         } else if (!strcmp(verb, "pool")) {  // a: its most bytes
             CUmemPoolProps props = {0};
             props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
