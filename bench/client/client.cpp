@@ -12,7 +12,8 @@
 //   client uuid                            of device 0, in hexadecimal
 //   client latency   --kernel-us U --scale S --rate HZ [--seed N]     Poisson requests of one kernel each
 //   client burst     --kernel-us U --scale S --rate HZ [--batch K]    a batch each 1/HZ seconds, not waiting for the
-//                                                                     last; [--memory-mib M] as of work
+//                                                                     last; [--memory-mib M] as of work,
+//                                                                     [--dirty 1]: written anew after each
 //   client launch    [--count N]     empty kernels: ns per launch, queue kept short
 //   client alloc     [--count N]     cuMemAlloc + cuMemFree of 4 KiB, ns per pair
 //   client link      --memory-mib M  GB/s between pinned memory and the device: out, in, both at a time
