@@ -25,6 +25,7 @@ class Held {
     }
     // Words, of one every 256 KiB, that are not what was written.
     size_t wrong() const {
+        CHECK(cuCtxSynchronize());  // write() may have been the last thing
         size_t bad = 0;
         for (size_t i = 0; i < pieces_.size(); ++i)
             for (uint64_t at = 0; at < pieces_[i].bytes; at += 256 << 10) {
