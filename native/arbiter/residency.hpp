@@ -125,8 +125,8 @@ class Residency {
         Nanoseconds queued = kNever;  // since when it waits
         Nanoseconds idle_since = 0;
         Nanoseconds idles_for = 0;  // how long, once it was idle for longer than a moment: a moving average
-        uint64_t entry_bytes = 0;  // that had to move for its entry
-        Nanoseconds handover = 0;  // how long its entries take: a moving average
+        uint64_t entry_bytes = 0;   // that had to move for its entry
+        Nanoseconds handover = 0;   // how long its entries take: a moving average
         Nanoseconds last_handover = 0;
     };
     using Members = std::map<ClientId, Member>;

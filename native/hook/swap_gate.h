@@ -95,8 +95,8 @@ class SwapGate {
     std::atomic<uint64_t> ticket_{0};  // on the same line: both are read by all, and hardly ever written
 };
 
-// A copy may touch several devices' memory: past the gates of the others, too. Which these are, a bit each; none: one was
-// closed and is open now, and the thread is inside no gate, not even the one it had entered.
+// A copy may touch several devices' memory: past the gates of the others, too. Which these are, a bit each; none: one
+// was closed and is open now, and the thread is inside no gate, not even the one it had entered.
 std::optional<uint64_t> swap_enter_others(SwapGate& entered);
 void swap_leave_others(uint64_t others);
 

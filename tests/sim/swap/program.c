@@ -239,7 +239,8 @@ int main(void) {
                 size_t free_bytes = 0, total = 0;
                 int bad = cuMemGetInfo(&free_bytes, &total) == CUDA_SUCCESS;
                 bad += cuMemFree(p->address) == CUDA_SUCCESS;
-                if (iteration_ends) bad += iteration_ends() != 0 || declare_dead(dead_begin(), &p->address, &a, 1) > 0;
+                if (iteration_ends)
+                    bad += iteration_ends() != 0 || declare_dead(dead_begin(), &p->address, &a, 1) > 0;
                 _exit(bad);
             }
             int status = -1;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Any
 
@@ -125,7 +126,7 @@ def test_dead_ranges_end_where_they_were_declared_to(swapping: Make) -> None:
         b.done("all")
         assert s.memory(a)["moved_out"] <= before + 8 * MIB
         edges = sorted(live)
-        for begin, end in zip(edges, edges[1:], strict=False):
+        for begin, end in itertools.pairwise(edges):
             if not any(first <= begin < last for first, last in ranges):
                 a.done("words", 0, begin, end)
 
