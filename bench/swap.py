@@ -40,7 +40,7 @@ class SwapBench(Bench):
         "link", "alone", "one_way", "fits", "sixty", "ninety", "ninety_short", "half_on_cpu", "three", "clean",
         "arrival", "dead",
     ]  # fmt: skip
-    seconds: ClassVar[float] = 30.0  # of the longest row; all of them take about six minutes on a GPU
+    seconds: ClassVar[float] = 30.0  # of the longest row; planned for six minutes in all on a GPU
 
     @classmethod
     def options(cls, parser: argparse.ArgumentParser) -> None:
