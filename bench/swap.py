@@ -53,22 +53,23 @@ class Scenarios:
         self.start_limit = 60 + 3 * capacity / GIB
         self.rows: list[Row] = []
 
-    def arguments(self, part: float, cpu: float = 0.0) -> list[str]:
+    def arguments(self, part: float, cpu: float = 0.0, *, writes: bool = True, dead: float = 0.0) -> list[str]:
         memory = str(int(self.capacity * part) // MIB)
         # Batches of 5 ms, at most two under way: what is in flight when a program has to stop.
         work = ["work", "--kernel-us", str(KERNEL_US), "--batch", "5", "--depth", "2", *self.spin]
         phases = ["--cpu", str(cpu), "--phase", str(self.seconds / 15)] if cpu else []
-        return [*work, "--memory-mib", memory, *phases]
+        # All of it is other than it was within an epoch of seconds; the simulated machine writes with the host's CPU.
+        rewrite = ["--rewrite-mib", "1" if self.machine.simulate else "64"] if writes else []
+        return [*work, "--memory-mib", memory, *rewrite, *phases, *(["--dead", str(dead)] if dead else [])]
 
-    def rate(self, part: float, cpu: float = 0.0) -> float:
+    def rate(self, args: list[str], cpu: float = 0.0) -> float:
         """Seconds of work a second that one program alone completes without gemlet."""
-        args = self.arguments(part, cpu)
         # Whole phases, where there are any.
         seconds = self.seconds / 15 / (1 - cpu) * 4 if cpu else min(5.0, self.seconds)
         (client,) = self.machine.run([Client(args)], None, seconds, start_limit=self.start_limit)
         return client.result["work_s"] / client.result["seconds"]
 
-    def shared(self, count: int, part: float, cpu: float = 0.0, epoch: float | None = None) -> tuple[list[float], Any]:
+    def shared(self, args: list[str], count: int, epoch: float | None = None) -> tuple[list[float], Watch]:
         """Seconds of work of each program, and what was seen of their memory."""
         options: dict[str, int | float] = {}
         if epoch is not None:
@@ -79,7 +80,7 @@ class Scenarios:
             names = [f"g{i}" for i in range(count)]
             for name in names:
                 sharing.group(name)
-            clients = [Client(self.arguments(part, cpu), name) for name in names]
+            clients = [Client(args, name) for name in names]
             self.machine.run(clients, sharing, self.seconds, start_limit=self.start_limit)
         wrong = sum(c.result["wrong"] for c in clients)
         if wrong:
@@ -90,16 +91,33 @@ class Scenarios:
         self, scenario: str, count: int, part: float, least: float, *, cpu: float = 0.0, epoch: float | None = None
     ) -> None:
         """Work of ``count`` programs of ``part`` of the capacity, over that of one after the other."""
-        alone = self.rate(part, cpu) * self.seconds
-        work, watch = self.shared(count, part, cpu, epoch)
+        args = self.arguments(part, cpu)
+        alone = self.rate(args, cpu) * self.seconds
+        work, watch = self.shared(args, count, epoch)
         value = sum(work) / alone
         moved = watch.moved_in + watch.moved_out
         idle = part * count <= 1.0
         met = value >= least and (moved == 0 or not idle)
         target = f">= {least:.2f}" + (", nothing moves" if idle else "")
         fairness = max(work) / min(work) if count > 1 and min(work) > 0 else None
-        self.rows.append(Row(scenario, value, target, met, moved / GIB, watch.ms_per_gib(), fairness))
-        print(line(self.rows[-1]), flush=True)
+        self.add(Row(scenario, value, target, met, moved / GIB, watch.ms_per_gib(), fairness))
+
+    def copied_row(self, scenario: str, most: float, *, writes: bool, dead: float = 0.0) -> None:
+        """Two programs of 90 %: of what left the device, the part that was copied.
+
+        What is only read has to be copied once; as many bytes as a program has are left out for that.
+        """
+        _, watch = self.shared(self.arguments(0.9, writes=writes, dead=dead), 2, 5)
+        first = 0 if writes else watch.bytes
+        left = watch.moved_out + watch.dropped - first
+        value = max(0, watch.moved_out - first) / left if left > 0 else float("nan")
+        moved = (watch.moved_in + watch.moved_out) / GIB
+        target = f"<= {most:.2f} of it copied"
+        self.add(Row(scenario, value, target, value <= most, moved, watch.ms_per_gib(), None))
+
+    def add(self, row: Row) -> None:
+        self.rows.append(row)
+        print(line(row), flush=True)
 
 
 class Watch:
@@ -132,6 +150,7 @@ class Watch:
         now, before = client["movable"], self._seen.get(client["id"])
         if now is None:
             return
+        now["most"] = max(now["bytes"], before["most"] if before else 0)
         if before and now["handover_ns"] != before["handover_ns"] and now["here"]:
             came = now["moved_in"] - before.get("at_last", 0)
             if came >= 64 * MIB:
@@ -148,6 +167,16 @@ class Watch:
     @property
     def moved_out(self) -> int:
         return sum(c["moved_out"] for c in self._seen.values())
+
+    @property
+    def dropped(self) -> int:
+        """Bytes that left the device without a copy."""
+        return sum(c["dropped"] for c in self._seen.values())
+
+    @property
+    def bytes(self) -> int:
+        """The most that programs had."""
+        return sum(c["most"] for c in self._seen.values())
 
     def ms_per_gib(self) -> float | None:
         """Median time of a whole hand-over, the other's way out included, per GiB that came in."""
@@ -186,6 +215,8 @@ def main() -> None:
         scenarios.row("2 of 90 %, epochs <= 5 s", 2, 0.9, 0.90, epoch=5)
         scenarios.row("2 of 90 %, half of the time on CPU", 2, 0.9, 1.35, cpu=0.5)
         scenarios.row("3 of 50 %", 3, 0.5, 0.95)
+        scenarios.copied_row("2 of 90 % that is only read", 0.02, writes=False)
+        scenarios.copied_row("2 of 90 %, 85 % of it dead cache", 0.2, writes=True, dead=0.85)
         if options.json:
             rows = [asdict(row) for row in scenarios.rows]
             options.json.write_text(json.dumps({"about": about, "rows": rows}, indent=2) + "\n")

@@ -6,6 +6,8 @@
 //                                          batches of K kernels back to back, D of them queued; M entries of the log
 //                                          each
 //                                          [--memory-mib M]: held meanwhile, written once, looked at in the end
+//                                          [--rewrite-mib N]: N MiB of it are written anew behind each batch
+//                                          [--dead F]: F of it is declared dead behind each batch, where gemlet is
 //                                          [--cpu F] [--phase S]: after S seconds of work does without the device, F
 //                                          of all time
 //   client uuid                            of device 0, in hexadecimal
@@ -48,6 +50,10 @@ Options parse(int argc, char** argv) {
             o.seconds = std::atof(value);
         else if (key == "--memory-mib")
             o.memory_mib = std::strtoull(value, nullptr, 10);
+        else if (key == "--rewrite-mib")
+            o.rewrite_mib = std::strtoull(value, nullptr, 10);
+        else if (key == "--dead")
+            o.dead = std::atof(value);
         else if (key == "--cpu")
             o.cpu = std::atof(value);
         else if (key == "--phase")
