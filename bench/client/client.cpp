@@ -6,14 +6,15 @@
 //                                          batches of K kernels back to back, D of them queued; M entries of the log
 //                                          each
 //                                          [--memory-mib M]: held meanwhile, written once, looked at in the end
-//                                          [--dirty S]: written anew after each S seconds of work
+//                                          [--rewrite-mib N]: N MiB of it are written anew behind each batch
+//                                          [--dead F]: F of it is declared dead behind each batch, where gemlet is
 //                                          [--cpu F] [--phase S]: after S seconds of work does without the device, F
 //                                          of all time
 //   client uuid                            of device 0, in hexadecimal
 //   client latency   --kernel-us U --scale S --rate HZ [--seed N]     Poisson requests of one kernel each
 //   client burst     --kernel-us U --scale S --rate HZ [--batch K]    a batch each 1/HZ seconds, not waiting for the
 //                                                                     last; [--memory-mib M] as of work,
-//                                                                     [--dirty 1]: written anew after each
+//                                                                     [--rewrite-mib N]: all of it behind each
 //   client launch    [--count N]     empty kernels: ns per launch, queue kept short
 //   client alloc     [--count N]     cuMemAlloc + cuMemFree of 4 KiB, ns per pair
 //   client link      --memory-mib M  GB/s between pinned memory and the device: out, in, both at a time
@@ -51,10 +52,12 @@ Options parse(int argc, char** argv) {
             o.seconds = std::atof(value);
         else if (key == "--memory-mib")
             o.memory_mib = std::strtoull(value, nullptr, 10);
+        else if (key == "--rewrite-mib")
+            o.rewrite_mib = std::strtoull(value, nullptr, 10);
+        else if (key == "--dead")
+            o.dead = std::atof(value);
         else if (key == "--cpu")
             o.cpu = std::atof(value);
-        else if (key == "--dirty")
-            o.dirty = std::atof(value);
         else if (key == "--phase")
             o.phase = std::atof(value);
         else if (key == "--rate")

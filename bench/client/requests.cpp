@@ -126,7 +126,7 @@ class Completions {
 // One burst each 1/rate seconds, submitted without waiting for those before. Who was held back catches up at once.
 int burst(const Options& o) {
     Program p(o);
-    Held held(o.memory_mib);
+    Held held(o.memory_mib, o.rewrite_mib, 0);
     p.launch(1);
     p.synchronize();
     const uint64_t begin = wait_for_start(o), end = begin + uint64_t(o.seconds * 1e9);
@@ -138,7 +138,7 @@ int burst(const Options& o) {
         if (now_ns() >= end) break;
         sleep_until(intended);
         completions.submitted(p, intended);
-        if (o.dirty > 0) held.write(p.stream());  // behind the burst, whose latency it does not add to
+        if (o.rewrite_mib) held.rewrite_all(p.stream());  // behind the burst, whose latency it does not add to
     }
     const std::vector<Completed> log = completions.finish();
     write_log(o.file, log);

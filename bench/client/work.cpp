@@ -8,7 +8,7 @@
 
 int work(const Options& o) {
     Program p(o);
-    Held held(o.memory_mib);
+    Held held(o.memory_mib, o.rewrite_mib, o.dead);
     if (o.graph) p.make_graph();
     const int marks = o.graph ? 1 : o.marks;
     if (marks < 1 || o.batch % marks != 0) {
@@ -31,7 +31,7 @@ int work(const Options& o) {
         idle.push_back(pending.front());
         pending.pop_front();
     };
-    double in_phase = 0, since_written = 0;
+    double in_phase = 0;
     while (now_ns() < end) {
         // Room for a whole batch first, so that its parts follow each other as closely as in one without marks.
         while (idle.size() < size_t(marks)) take();
@@ -41,13 +41,10 @@ int work(const Options& o) {
             pending.push_back(idle.back());
             idle.pop_back();
         }
+        if (o.rewrite_mib) held.rewrite(p.stream());
+        held.end_of_iteration();
         // Phases are counted in work, not in time: one that had to wait for the device is not shorter for it.
         in_phase += o.kernel_us * o.batch * 1e-6;
-        since_written += o.kernel_us * o.batch * 1e-6;
-        if (o.dirty > 0 && since_written >= o.dirty) {
-            since_written = 0;
-            held.write(p.stream());
-        }
         if (o.cpu > 0 && in_phase >= o.phase) {
             in_phase = 0;
             while (!pending.empty()) take();

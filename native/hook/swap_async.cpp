@@ -25,8 +25,10 @@ namespace {
 // The driver gives back at the next synchronisation what is above a pool's threshold. Here it is what has lain unused
 // for a while: making it anew costs a hundred times as much as handing it out again.
 constexpr uint64_t kUnused = 100'000'000;
+constexpr int kLooks = 8;  // at other streams' blocks, the oldest first: if these are in use, the later ones are
 
 bool is_over(const FreedBlock& block) {
+    RelaxedCapture relaxed;
     return own().cuEventQuery(block.event) == CUDA_SUCCESS;
 }
 
@@ -46,8 +48,9 @@ std::list<FreedBlock>::iterator find_freed(SwapSpace& space, CUmemoryPool pool, 
     auto& freed = space.freed;
     for (auto block = freed.begin(); block != freed.end(); ++block)
         if (fits(*block) && block->stream == stream && block->generation == generation) return block;
-    for (auto block = freed.begin(); block != freed.end(); ++block)
-        if (fits(*block) && is_over(*block)) return block;
+    int looks = kLooks;
+    for (auto block = freed.begin(); block != freed.end() && looks > 0; ++block)
+        if (fits(*block) && (--looks, is_over(*block))) return block;
     return freed.end();
 }
 

@@ -14,6 +14,7 @@ namespace {
 constexpr uint64_t kLongestIteration = 10'000'000'000;  // longer ones are pauses
 constexpr uint64_t kLongestWait = 2'000'000'000;
 constexpr uint64_t kLook = 500'000;
+constexpr uint64_t kSlack = 20'000'000;  // iterations are not clocks, and threads wake up late
 
 std::atomic<uint64_t> last_ticket{0};
 
@@ -72,9 +73,9 @@ bool waits_for_iteration(SwapSpace& space) {
         std::lock_guard lock(space.mutex);
         return space.ticket != 0 && space.gate.ticket() == space.ticket;
     };
-    if (iteration == 0 || begun - space.iteration_end.load() > 2 * iteration || current()) return false;
+    if (iteration == 0 || begun - space.iteration_end.load() > 2 * iteration + kSlack || current()) return false;
     const uint64_t patience =
-        std::min({iteration + iteration / 4, (begun - space.opened_at.load()) / 4, kLongestWait});
+        std::min({iteration + iteration / 4 + kSlack, (begun - space.opened_at.load()) / 4, kLongestWait});
     space.end_wanted.store(true);
     while (!space.gate.closed() && now_ns() - begun < patience && launch_state.captures.load() == 0) sleep_ns(kLook);
     space.end_wanted.store(false);

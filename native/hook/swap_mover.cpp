@@ -69,6 +69,7 @@ uint64_t move(Mover& m) {
     if (make_streams(m, context) != CUDA_SUCCESS) return retry();
     if (too_much) {
         if (!stop_program(m)) return launch_state.captures.load() != 0 ? kRestClosed : retry();
+        m.fingerprinter.ready();  // loads its kernel the first time
         lock.lock();
         space.publish();
         space.tell(wire::MessageType::kMoved);

@@ -240,7 +240,7 @@ int main(void) {
                 int bad = cuMemGetInfo(&free_bytes, &total) == CUDA_SUCCESS;
                 bad += cuMemFree(p->address) == CUDA_SUCCESS;
                 if (iteration_ends)
-                    bad += iteration_ends() != 0 || declare_dead(dead_begin(), &p->address, &a, 1) > 0;
+                    bad += iteration_ends() != 0 || declare_dead(dead_begin(), (uint64_t*)&p->address, &a, 1) > 0;
                 _exit(bad);
             }
             int status = -1;
