@@ -54,6 +54,7 @@ STEPS = [
     Step(
         "training", "training.py", 560, 240, quick="--seconds 5 --only eager --ways slicing,gemlet",
     ),
+    Step("swap", "swap.py", 480, 240, quick="--quick"),
     Step("frameworks", "frameworks.py", 300, 300, simulates=False),
     Step("memory", "memory_truth.py", 60, 60, simulates=False),
     Step("arbiter", "arbiter_latency.py", 60, 60, quick="--decisions 2000", simulates=False),

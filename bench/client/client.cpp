@@ -6,14 +6,18 @@
 //                    [--stream default|own|thread]  batches of K kernels back to back, D of them queued; M entries of
 //                                                   the log each
 //                    [--memory-mib M]               held meanwhile, written once, looked at in the end
+//                    [--rewrite-mib N]              N MiB of it are written anew behind each batch
+//                    [--dead F]                     F of it is declared dead behind each batch, where gemlet is
 //                    [--cpu F] [--phase S]          after S seconds of work does without the device, F of all time
 //                    [--gap-us G]                   the host pauses after each launch
 //   client latency   --kernel-us U --scale S --rate HZ [--seed N] [--kernels K] [--gap-us G]
 //                                                   Poisson requests of K kernels each (1)
 //   client burst     --kernel-us U --scale S --rate HZ [--batch K]
-//                                                   a batch each 1/HZ seconds, not waiting for the last
+//                                                   a batch each 1/HZ seconds, not waiting for the last;
+//                                                   [--memory-mib M] as of work, [--rewrite-mib N]: all behind each
 //   client launch    [--count N]                    empty kernels: ns per launch, queue kept short
 //   client alloc     [--count N]                    cuMemAlloc + cuMemFree of 4 KiB, ns per pair
+//   client link      --memory-mib M                 GB/s between pinned memory and the device: out, in, both at a time
 //   client heartbeat [--rate HZ] [--threshold-us U] how late a thread on each CPU wakes up; no GPU
 //   client uuid                                     of device 0, in hexadecimal
 // clang-format on
@@ -50,6 +54,10 @@ Options parse(int argc, char** argv) {
             o.seconds = std::atof(value);
         else if (key == "--memory-mib")
             o.memory_mib = std::strtoull(value, nullptr, 10);
+        else if (key == "--rewrite-mib")
+            o.rewrite_mib = std::strtoull(value, nullptr, 10);
+        else if (key == "--dead")
+            o.dead = std::atof(value);
         else if (key == "--cpu")
             o.cpu = std::atof(value);
         else if (key == "--gap-us")
@@ -175,6 +183,7 @@ int main(int argc, char** argv) {
     if (o.mode == "launch") return launches(o);
     if (o.mode == "alloc") return allocations(o);
     if (o.mode == "heartbeat") return heartbeat(o);
-    std::fprintf(stderr, "usage: client calibrate|work|latency|burst|launch|alloc|heartbeat [options]\n");
+    if (o.mode == "link") return carry(o);
+    std::fprintf(stderr, "usage: client calibrate|work|latency|burst|launch|alloc|heartbeat|link [options]\n");
     return 2;
 }

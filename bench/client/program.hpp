@@ -18,8 +18,8 @@ struct Options {
     std::string mode, shape = "large", stream = "own", file;
     double kernel_us = 100, seconds = 5, rate = 100, threshold_us = 1000;
     uint64_t scale = 0, seed = 1;
-    uint64_t memory_mib = 0;
-    double cpu = 0, phase = 1, gap_us = 0;
+    uint64_t memory_mib = 0, rewrite_mib = 0;
+    double cpu = 0, phase = 1, gap_us = 0, dead = 0;
     unsigned blocks = 0;  // of a kernel; 0: as many as the shape says
     int batch = 10, depth = 4, count = 100'000, marks = 1, kernels = 1;
     bool graph = false, wait = false;
@@ -70,3 +70,4 @@ int work(const Options& o);
 int latency(const Options& o);
 int burst(const Options& o);
 int heartbeat(const Options& o);
+int carry(const Options& o);

@@ -8,6 +8,7 @@
 #include <random>
 #include <thread>
 
+#include "held.hpp"
 #include "program.hpp"
 
 // A server with one thread: Poisson arrivals, each request --kernels kernels and a wait for them.
@@ -125,6 +126,7 @@ class Completions {
 // One burst each 1/rate seconds, submitted without waiting for those before. Who was held back catches up at once.
 int burst(const Options& o) {
     Program p(o);
+    Held held(o.memory_mib, o.rewrite_mib, 0);
     p.launch(1);
     p.synchronize();
     const uint64_t begin = wait_for_start(o), end = begin + uint64_t(o.seconds * 1e9);
@@ -136,10 +138,11 @@ int burst(const Options& o) {
         if (now_ns() >= end) break;
         sleep_until(intended);
         completions.submitted(p, intended);
+        if (o.rewrite_mib) held.rewrite_all(p.stream());  // behind the burst, whose latency it does not add to
     }
     const std::vector<Completed> log = completions.finish();
     write_log(o.file, log);
-    std::printf("{\"due\": %zu, \"submitted\": %zu, \"work_s\": %.6f}\n", due, submitted,
-                log.empty() ? 0.0 : log.back().work / 1e9);
+    std::printf("{\"due\": %zu, \"submitted\": %zu, \"work_s\": %.6f, \"wrong\": %zu}\n", due, submitted,
+                log.empty() ? 0.0 : log.back().work / 1e9, held.wrong());
     return 0;
 }

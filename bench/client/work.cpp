@@ -8,7 +8,7 @@
 
 int work(const Options& o) {
     Program p(o);
-    const Held held(o.memory_mib);
+    Held held(o.memory_mib, o.rewrite_mib, o.dead);
     if (o.graph) p.make_graph();
     const int marks = o.graph ? 1 : o.marks;
     if (marks < 1 || o.batch % marks != 0) {
@@ -41,6 +41,8 @@ int work(const Options& o) {
             pending.push_back(idle.back());
             idle.pop_back();
         }
+        if (o.rewrite_mib) held.rewrite(p.stream());
+        held.end_of_iteration();
         // Phases are counted in work, not in time: one that had to wait for the device is not shorter for it.
         in_phase += o.kernel_us * o.batch * 1e-6;
         if (o.cpu > 0 && in_phase >= o.phase) {

@@ -109,7 +109,10 @@ def main() -> None:
     if o.losses:
         o.losses.write_text("".join(f"{bits & 0xFFFFFFFF:08x}\n" for bits in losses.view(torch.int32).tolist()))
     parameters = sum(p.numel() for p in trainer.model.parameters())
-    print(json.dumps({"steps": len(rows), "parameters": parameters, "last_loss": losses[-1].item()}))
+    result = {"steps": len(rows), "parameters": parameters, "last_loss": losses[-1].item()}
+    if o.device == "cuda":  # bytes of PyTorch's cache, and of tensors between two steps
+        result |= {"reserved": torch.cuda.memory_reserved(), "allocated": torch.cuda.memory_allocated()}
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

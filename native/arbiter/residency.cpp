@@ -24,8 +24,8 @@ void Residency::set_capacity(uint64_t bytes, Nanoseconds now) {
     settle(now);
 }
 
-void Residency::set_group(GroupId group, uint64_t resident, double share, Nanoseconds now) {
-    groups_[group] = {resident, share};
+void Residency::set_group(GroupId group, uint64_t resident, double share, Nanoseconds now, bool pinned) {
+    groups_[group] = {resident, share, pinned};
     settle(now);
 }
 
@@ -63,7 +63,7 @@ Refusal Residency::admit(ClientId client, uint64_t bytes, Nanoseconds now) {
     Member& m = found->second;
     if (bytes > m.movable) {
         for (const Scope& scope : scopes_of(m))
-            if (bytes > room(scope)) return scope.group ? Refusal::kResident : Refusal::kCapacity;
+            if (bytes > room(scope, &m)) return scope.group ? Refusal::kResident : Refusal::kCapacity;
         uint64_t promised = 0;
         for (const auto& [id, other] : members_) promised = plus(promised, host_of(id, other, client, bytes));
         if (promised > host_) return Refusal::kHost;
@@ -121,6 +121,8 @@ void Residency::want(ClientId client, Nanoseconds now) {
     if (found == members_.end()) return;
     Member& m = found->second;
     if (m.active && (m.in || m.queued != kNever)) return;
+    if (const Nanoseconds idle = now - m.idle_since; !m.active && idle > p_.idle)
+        m.idles_for = m.idles_for == 0 ? idle : (m.idles_for * 3 + idle) / 4;
     m.active = true;
     if (!m.in && m.queued == kNever) m.queued = now;
     settle(now);
@@ -159,10 +161,19 @@ std::vector<Residency::Scope> Residency::scopes_of(const Member& member) const {
     return scopes;
 }
 
-uint64_t Residency::room(const Scope& scope) const {
+bool Residency::pinned(const Member& member) const {
+    const auto group = groups_.find(member.group);
+    return group != groups_.end() && group->second.pinned;
+}
+
+// `asks` that is pinned finds room beside all others that are.
+uint64_t Residency::room(const Scope& scope, const Member* asks) const {
     uint64_t fixed = 0;
-    for (const auto& [id, m] : members_)
-        if (scope.has(m)) fixed = plus(fixed, m.fixed);
+    for (const auto& [id, m] : members_) {
+        if (!scope.has(m)) continue;
+        fixed = plus(fixed, m.fixed);
+        if (asks && &m != asks && pinned(*asks) && pinned(m)) fixed = plus(fixed, m.movable);
+    }
     return minus(scope.limit, fixed);
 }
 
@@ -193,6 +204,7 @@ bool Residency::everything_fits() const {
 
 void Residency::put_out(Member& member, Nanoseconds now) {
     member.in = member.complete = false;
+    member.interrupted = member.active;
     if (member.active && member.queued == kNever) member.queued = now;
 }
 
@@ -236,14 +248,28 @@ Nanoseconds Residency::epoch_length(const Member& member) const {
 // When this resident's place may be given to another; it has work of its own or not.
 Nanoseconds Residency::may_go_at(const Member& member, Nanoseconds now) const {
     if (member.gone || member.movable == 0) return now;
-    if (!member.active) return member.idle_since + std::max(p_.idle, 2 * member.handover);
+    // Short of two hand-overs its return may be worth waiting for, unless such pauses of its always took longer.
+    if (!member.active) {
+        const bool for_long = member.idles_for > p_.idle + 2 * member.handover;
+        return member.idle_since + (for_long ? p_.idle : std::max(p_.idle, 2 * member.handover));
+    }
     if (!member.complete) return member.entered + p_.stuck;
     return member.epoch + epoch_length(member);
+}
+
+// ... to this one. A pinned one that comes back from being idle waits for no epoch to end; but whoever it sends away
+// has run for as long as coming took, or it would never get on.
+Nanoseconds Residency::gives_way_at(const Member& member, const Member& to, Nanoseconds now) const {
+    const Nanoseconds at = may_go_at(member, now);
+    if (!pinned(to) || pinned(member) || to.interrupted || !member.active || !member.complete) return at;
+    return std::min(at, member.epoch + member.handover);
 }
 
 void Residency::sort_queue(std::vector<ClientId>& queue) const {
     std::sort(queue.begin(), queue.end(), [&](ClientId a, ClientId b) {
         const Member &x = members_.at(a), &y = members_.at(b);
+        const bool x_first = pinned(x) && !x.interrupted, y_first = pinned(y) && !y.interrupted;
+        if (x_first != y_first) return x_first;
         return x.queued != y.queued ? x.queued < y.queued : a < b;
     });
 }
@@ -268,9 +294,9 @@ void Residency::let_in(Nanoseconds now) {
             if (fits(m, {}) && fits(*head, everybody, since)) enter(m, now);
             continue;
         }
-        // Who could make room, the longest idle first, then whose epoch ended first.
+        // Who could make room, the longest idle first, then whose epoch ended first; pinned ones last.
         struct Candidate {
-            bool active;
+            bool pinned, active;
             Nanoseconds at;
             uint64_t turn;
             ClientId id;
@@ -278,11 +304,15 @@ void Residency::let_in(Nanoseconds now) {
         };
         std::vector<Candidate> candidates;
         Nanoseconds soonest = kNever;
+        std::vector<ClientId> unpinned;
+        for (const auto& [other_id, other] : members_)
+            if (!pinned(other)) unpinned.push_back(other_id);
+        const bool spares_pinned = fits(m, unpinned);
         for (const auto& [other_id, other] : members_) {
-            if (!other.in || other.movable == 0) continue;
-            const Nanoseconds at = may_go_at(other, now);
+            if (!other.in || other.movable == 0 || (spares_pinned && pinned(other))) continue;
+            const Nanoseconds at = gives_way_at(other, m, now);
             if (at <= now)
-                candidates.push_back({other.active, at, other.turn, other_id});
+                candidates.push_back({pinned(other), other.active, at, other.turn, other_id});
             else
                 soonest = std::min(soonest, at);
         }
@@ -343,16 +373,39 @@ void Residency::publish() {
     std::vector<ClientId> rising;
     for (auto& [id, m] : members_)
         if (m.target > m.allowed) rising.push_back(id);
-    std::sort(rising.begin(), rising.end(),
-              [&](ClientId a, ClientId b) { return members_.at(a).turn < members_.at(b).turn; });
-    for (ClientId id : rising) {
+    // Whoever lacks least first: it runs, where the same bytes would only shorten another one's wait.
+    std::sort(rising.begin(), rising.end(), [&](ClientId a, ClientId b) {
+        const Member &x = members_.at(a), &y = members_.at(b);
+        const uint64_t x_lacks = x.target - x.allowed, y_lacks = y.target - y.allowed;
+        return x_lacks != y_lacks ? x_lacks < y_lacks : x.turn < y.turn;
+    });
+    for (size_t i = 0; i < rising.size(); ++i) {
+        const ClientId id = rising[i];
         Member& m = members_.at(id);
         uint64_t allowed = m.target;
         for (const Scope& scope : scopes_of(m)) {
-            uint64_t others = 0;
-            for (const auto& [other_id, other] : members_)
-                if (other_id != id && scope.has(other)) others = plus(others, other.committed);
-            allowed = std::min(allowed, minus(room(scope), others));
+            uint64_t others = 0, coming = 0;
+            for (size_t before = 0; before < i; ++before) {  // what is free is theirs first
+                const Member& first = members_.at(rising[before]);
+                if (first.in && scope.has(first)) others = plus(others, minus(first.target, first.committed));
+            }
+            for (const auto& [other_id, other] : members_) {
+                if (other_id == id || !scope.has(other)) continue;
+                others = plus(others, other.committed);
+                if (other.seen != other.number)
+                    coming = plus(coming, minus(other.committed, std::max(other.allowed, other.mapped)));
+            }
+            const uint64_t free = minus(room(scope), others);
+            // One that cannot run yet lends what it has not filled: who left for it may be long in leaving.
+            uint64_t lack = m.in ? minus(minus(m.target, free), coming) : 0;
+            for (auto& [other_id, other] : members_) {
+                if (other_id == id || !scope.has(other) || !other.in || other.target <= other.allowed) continue;
+                if (other.target - other.allowed <= m.target - m.allowed) continue;
+                const uint64_t lent = std::min(lack, minus(other.allowed, other.mapped));
+                if (lent > 0) order(other_id, other, other.allowed - lent);
+                lack -= lent;
+            }
+            allowed = std::min(allowed, free);
         }
         if (allowed > m.allowed) order(id, m, allowed);
     }
@@ -421,7 +474,7 @@ uint64_t Residency::ceiling(ClientId client) const {
     const auto found = members_.find(client);
     uint64_t ceiling = kUnlimited;
     if (found == members_.end()) return ceiling;
-    for (const Scope& scope : scopes_of(found->second)) ceiling = std::min(ceiling, room(scope));
+    for (const Scope& scope : scopes_of(found->second)) ceiling = std::min(ceiling, room(scope, &found->second));
     return ceiling;
 }
 
@@ -451,11 +504,14 @@ std::vector<ResidencyUsage> Residency::usage(Nanoseconds now) const {
                          m.last_handover,
                          ""};
         if (m.in && somebody_waits) u.epoch_end = may_go_at(m, now);
-        char text[160] = "";
+        char text[200] = "";
         constexpr double mib = 1 << 20;
         if (m.movable > ceiling(id))
             std::snprintf(text, sizeof text,
-                          "has %.0f MiB, and no more than %.0f MiB fit on the device since the limit changed",
+                          pinned(m)
+                              ? "has %.0f MiB, and no more than %.0f MiB are left beside what cannot move and other "
+                                "clients of class latency: these take turns now"
+                              : "has %.0f MiB, and no more than %.0f MiB fit on the device since the limit changed",
                           double(m.movable) / mib, double(ceiling(id)) / mib);
         else if (m.in && !m.complete)
             std::snprintf(text, sizeof text, "its memory is being brought back (%.0f of %.0f MiB are on the device)",

@@ -23,7 +23,7 @@ namespace gemlet::arbiter {
 inline constexpr uint64_t kUnlimited = UINT64_MAX;
 
 struct ResidencyParameters {
-    double overhead = 0.05;  // share of the time that hand-overs of memory may cost: sets the length of an epoch
+    double overhead = 0.025;  // share of the time that hand-overs of memory may cost: sets the length of an epoch
     Nanoseconds epoch_min = 500'000'000;
     Nanoseconds epoch_max = 60'000'000'000;
     Nanoseconds idle = 50'000'000;       // a resident idle for this long, or for two hand-overs, may have to go
@@ -63,8 +63,9 @@ class Residency {
     void set_capacity(uint64_t bytes, Nanoseconds now);
     // Bytes of the host that evicted memory may take.
     void set_host(uint64_t bytes) { host_ = bytes; }
-    // `resident`: bytes that the group's clients may have on the device in all. `share` weighs its epochs.
-    void set_group(GroupId group, uint64_t resident, double share, Nanoseconds now);
+    // `resident`: bytes that the group's clients may have on the device in all. `share` weighs its epochs. Clients of
+    // a `pinned` group go only where putting out all others would not do, and do not wait for others' epochs to end.
+    void set_group(GroupId group, uint64_t resident, double share, Nanoseconds now, bool pinned = false);
     void remove_group(GroupId group);
 
     void add(ClientId client, GroupId group, Nanoseconds now);
@@ -103,6 +104,7 @@ class Residency {
     struct Group {
         uint64_t resident = kUnlimited;
         double share = 1.0;
+        bool pinned = false;
     };
     struct Member {
         GroupId group = 0;
@@ -116,13 +118,15 @@ class Residency {
         bool complete = false;  // arrived, as it says
         bool active = false;    // has work
         bool gone = false;
+        bool interrupted = false;     // it had work when it was put out: its epoch was over
         uint64_t turn = 0;            // order of entry
         Nanoseconds entered = 0;      // when it was let in
         Nanoseconds epoch = 0;        // when it had arrived
         Nanoseconds queued = kNever;  // since when it waits
         Nanoseconds idle_since = 0;
-        uint64_t entry_bytes = 0;  // that had to move for its entry
-        Nanoseconds handover = 0;  // how long its entries take: a moving average
+        Nanoseconds idles_for = 0;  // how long, once it was idle for longer than a moment: a moving average
+        uint64_t entry_bytes = 0;   // that had to move for its entry
+        Nanoseconds handover = 0;   // how long its entries take: a moving average
         Nanoseconds last_handover = 0;
     };
     using Members = std::map<ClientId, Member>;
@@ -140,10 +144,12 @@ class Residency {
     void publish();
 
     std::vector<Scope> scopes_of(const Member& member) const;
-    uint64_t room(const Scope& scope) const;  // for movable memory
+    uint64_t room(const Scope& scope, const Member* asks = nullptr) const;  // for movable memory
     bool fits(const Member& member, const std::vector<ClientId>& without, uint64_t extra = 0) const;
     bool everything_fits() const;
+    bool pinned(const Member& member) const;
     Nanoseconds may_go_at(const Member& member, Nanoseconds now) const;
+    Nanoseconds gives_way_at(const Member& member, const Member& to, Nanoseconds now) const;
     Nanoseconds epoch_length(const Member& member) const;
     uint64_t host_of(ClientId id, const Member& member, ClientId other, uint64_t movable) const;
     void put_out(Member& member, Nanoseconds now);

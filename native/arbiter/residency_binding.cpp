@@ -57,7 +57,7 @@ void init(Residency* self, std::optional<uint64_t> capacity, std::optional<uint6
 
 void bind_residency(nb::module_& m) {
     nb::class_<Residency>(m, "Residency")
-        .def("__init__", init, nb::kw_only(), "capacity"_a = nb::none(), "host"_a = nb::none(), "overhead"_a = 0.05,
+        .def("__init__", init, nb::kw_only(), "capacity"_a = nb::none(), "host"_a = nb::none(), "overhead"_a = 0.025,
              "epoch_min"_a = 500'000'000, "epoch_max"_a = 60'000'000'000, "idle"_a = 50'000'000)
         .def(
             "set_capacity",
@@ -67,10 +67,9 @@ void bind_residency(nb::module_& m) {
             "bytes"_a, "now"_a)
         .def(
             "set_group",
-            [](Residency& self, GroupId group, std::optional<uint64_t> resident, double share, Nanoseconds now) {
-                self.set_group(group, resident.value_or(kUnlimited), share, now);
-            },
-            "group"_a, "resident"_a, "share"_a, "now"_a)
+            [](Residency& self, GroupId group, std::optional<uint64_t> resident, double share, Nanoseconds now,
+               bool pinned) { self.set_group(group, resident.value_or(kUnlimited), share, now, pinned); },
+            "group"_a, "resident"_a, "share"_a, "now"_a, "pinned"_a = false)
         .def("add", &Residency::add, "client"_a, "group"_a, "now"_a)
         .def("remove", &Residency::remove, "client"_a, "now"_a)
         .def("leave", &Residency::leave, "client"_a, "now"_a)

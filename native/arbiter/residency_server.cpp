@@ -34,6 +34,10 @@ double share_of(const GroupSpec& spec) {
     return spec.min > 0 ? spec.min : 0.05 * spec.weight;
 }
 
+bool is_pinned(const GroupSpec& spec) {
+    return spec.priority == arbiter::Priority::kLatency;
+}
+
 }  // namespace
 
 Movable::Movable(uint64_t arena_bytes) : arena(make_arena(arena_bytes)) {}
@@ -74,7 +78,7 @@ void Server::set_resident(Device& device, const GroupSettings& settings, Nanosec
     auto known = device.groups.find(settings.spec.name);
     if (known == device.groups.end()) return;
     device.residency.set_group(known->second, settings.resident.value_or(arbiter::kUnlimited),
-                               share_of(settings.spec), now);
+                               share_of(settings.spec), now, is_pinned(settings.spec));
     settle_residency(device, now);
     apply(device, now);
 }
@@ -86,7 +90,7 @@ void Server::join_residency(Device& device, Attachment& a, const Group& group, N
     }
     GroupId id = group_on(device, groups_.at(group.settings.spec.name), now);
     device.residency.set_group(id, group.settings.resident.value_or(arbiter::kUnlimited),
-                               share_of(group.settings.spec), now);
+                               share_of(group.settings.spec), now, is_pinned(group.settings.spec));
     device.residency.add(a.id, id, now);
 }
 
@@ -158,7 +162,8 @@ void Server::settle_residency(Device& device, Nanoseconds now) {
         if (!a->movable) continue;
         Movable& m = *a->movable;
         m.page->ceiling.store(device.residency.ceiling(id), std::memory_order_relaxed);
-        const bool here = device.residency.resident(id);
+        // One that is to go runs on until it stops by itself: at the end of an iteration, if it tells of them.
+        const bool here = device.residency.resident(id) || m.page->away.load() == 0;
         if (!here && !m.withheld) {
             m.withheld = true;
             m.wants = device.arbiter->withdraw(id, now) || m.wants;

@@ -5,10 +5,12 @@
 // driver's business.
 #pragma once
 
+#include <optional>
 #include <utility>
 
 #include "device.h"
 #include "streams.h"
+#include "swap.h"
 #include "swap_gate.h"
 #include "token.h"
 
@@ -99,9 +101,14 @@ inline CUresult submit_holding(Stream& stream, wire::ClientPage& page, Work work
 // Where this process's memory can move: the token is looked at and the work submitted with the gate held open.
 template <class Call>
 [[gnu::noinline]] CUresult submit_past(SwapGate& gate, Stream& stream, CUstream handle, Work work, Call& call) {
+    const bool elsewhere = work.key == 0 && swap_devices.load(std::memory_order_relaxed) > 1;
     struct Leave {
         SwapGate& gate;
-        ~Leave() { gate.leave(); }
+        uint64_t others;
+        ~Leave() {
+            if (others) swap_leave_others(others);
+            gate.leave();
+        }
     };
     const bool quiet = launch_state.captures.load(std::memory_order_relaxed) != 0;
     if (quiet && is_capturing(handle)) return call();
@@ -110,8 +117,10 @@ template <class Call>
             swap_await_open(gate);
             continue;
         }
+        const std::optional<uint64_t> others = elsewhere ? swap_enter_others(gate) : 0;
+        if (!others) continue;
         {
-            Leave leave{gate};
+            Leave leave{gate, *others};
             wire::ClientPage* page = stream.page.load(std::memory_order_acquire);
             if (wire::token_state(page->token.load(std::memory_order_acquire)) == wire::TokenState::kRun)
                 return submit_holding(stream, *page, work, quiet, call);

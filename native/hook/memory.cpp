@@ -7,6 +7,7 @@
 #include "context.h"
 #include "driver.h"
 #include "memory_books.h"
+#include "memory_managed.h"
 #include "memory_size.h"
 #include "memory_slab.h"
 #include "reentry.h"
@@ -82,6 +83,8 @@ CUresult allocate(CUdeviceptr* pointer, uint64_t expected, Call&& call, Actual&&
 extern "C" {
 
 CUresult cuMemAlloc_v2(CUdeviceptr* pointer, size_t bytes) {
+    if (managed_in_place()) [[unlikely]]
+        return allocate(pointer, bytes, [=] { return allocate_managed(pointer, bytes); }, [=] { return bytes; });
     if (swap_active()) [[unlikely]] {
         if (auto result = swap_allocate(pointer, bytes)) return *result;
     }

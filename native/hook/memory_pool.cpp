@@ -16,7 +16,9 @@
 #include "memory_size.h"
 #include "own_calls.h"
 #include "reentry.h"
+#include "say.h"
 #include "streams.h"
+#include "swap.h"
 #include "wire.h"
 
 namespace gemlet::hook {
@@ -26,8 +28,10 @@ struct Pool {
     CUmemoryPool handle;
     CUdevice device;
     std::mutex mutex;
-    uint64_t booked = 0;                 // what the driver reserved when we last looked; charged
-    uint64_t live = 0;                   // of which allocated and not freed, as far as we saw
+    uint64_t booked = 0;  // what the driver reserved when we last looked; charged
+    uint64_t live = 0;    // of which allocated and not freed, as far as we saw
+    // Nobody but this process on this device can hold on to its memory: where memory can move, this may.
+    std::atomic<bool> private_to_us{false};
     std::atomic<bool> destroyed{false};  // by the program; the driver keeps it until its last allocation is freed
 };
 
@@ -60,6 +64,9 @@ Pool* pool_of(CUmemoryPool handle, CUdevice device) {
     std::lock_guard lock(pools().mutex);
     if (Pool* pool = find(handle)) return pool;
     auto* pool = new Pool{.handle = handle, .device = device, .mutex = {}};
+    CUmemoryPool of_device = nullptr;
+    auto get_default = own().cuDeviceGetDefaultMemPool;
+    pool->private_to_us = get_default && get_default(&of_device, device) == CUDA_SUCCESS && of_device == handle;
     pools().all.push_back(pool);
     has_elastic(device);
     return pool;
@@ -121,11 +128,33 @@ CUresult allocate(Pool* pool, CUdeviceptr* pointer, uint64_t size, Call&& call) 
     return result;
 }
 
+std::optional<CUresult> allocate_movable(Pool* pool, CUdeviceptr* pointer, size_t size, CUstream stream,
+                                         bool per_thread) {
+    if (!swap_active() || !pool || !pool->private_to_us) return std::nullopt;
+    return swap_allocate_async(pointer, size, pool->handle, stream, per_thread);
+}
+
+// Others are to see the pool's memory, so that it can no longer move. False: what is allocated already may be away.
+bool stays_from_now_on(CUmemoryPool handle) {
+    Pool* pool = known_pool(handle);
+    if (!pool || !swap_active()) return true;
+    if (swap_pool_bytes(handle).reserved == 0) {
+        pool->private_to_us = false;
+        return true;
+    }
+    say_once(Topic::kMemory,
+             "memory of a pool can move to the host, so the pool cannot be shared with other devices or processes\n"
+             "  hint: run the program in a group without --resident, on a device without `capacity`");
+    return false;
+}
+
 template <class Call>
 CUresult allocate_async(CUdeviceptr* pointer, size_t size, CUstream stream, bool per_thread, Call&& call) {
     Reentry reentry;
     if (reentry.nested() || captured(stream, per_thread)) return call();
-    return allocate(current_pool(device_of_stream(stream)), pointer, size, call);
+    Pool* pool = current_pool(device_of_stream(stream));
+    if (auto result = allocate_movable(pool, pointer, size, stream, per_thread)) return *result;
+    return allocate(pool, pointer, size, call);
 }
 
 template <class Call>
@@ -133,13 +162,17 @@ CUresult allocate_from(CUmemoryPool pool, CUdeviceptr* pointer, size_t size, CUs
                        Call&& call) {
     Reentry reentry;
     if (reentry.nested() || captured(stream, per_thread)) return call();
-    return allocate(pool_of(pool, device_of_stream(stream)), pointer, size, call);
+    Pool* known = pool_of(pool, device_of_stream(stream));
+    if (auto result = allocate_movable(known, pointer, size, stream, per_thread)) return *result;
+    return allocate(known, pointer, size, call);
 }
 
 template <class Call>
 CUresult free_async(CUdeviceptr pointer, CUstream stream, bool per_thread, Call&& call) {
     Reentry reentry;
     if (reentry.nested() || captured(stream, per_thread)) return call();
+    if (swap_active())
+        if (auto result = swap_free_async(pointer, stream, per_thread)) return *result;
     auto allocation = allocations().take(pointer);
     CUresult result = call();
     if (!allocation) return result;
@@ -213,13 +246,15 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
     Reentry reentry;
     CUresult result = real::cuMemPoolCreate(pool, properties);
     if (result == CUDA_SUCCESS && !reentry.nested() && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
-        pool_of(*pool, properties->location.id);
+        if (Pool* made = pool_of(*pool, properties->location.id))
+            made->private_to_us = properties->handleTypes == CU_MEM_HANDLE_TYPE_NONE && properties->maxSize == 0;
     return result;
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool handle) {
     Pool* pool = known_pool(handle);
     if (!pool) return real::cuMemPoolDestroy(handle);
+    if (swap_active()) swap_pool_trim(handle, 0);
     std::lock_guard lock(pool->mutex);
     CUresult result = real::cuMemPoolDestroy(handle);
     if (result != CUDA_SUCCESS) return result;
@@ -229,12 +264,34 @@ CUresult cuMemPoolDestroy(CUmemoryPool handle) {
 }
 
 CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep) {
+    if (swap_active()) swap_pool_trim(handle, keep);
     CUresult result = real::cuMemPoolTrimTo(handle, keep);
     Pool* pool = result == CUDA_SUCCESS ? known_pool(handle) : nullptr;
     if (!pool) return result;
     std::lock_guard lock(pool->mutex);
     settle(*pool, 0);
     return result;
+}
+
+CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute which, void* value) {
+    CUresult result = real::cuMemPoolGetAttribute(handle, which, value);
+    if (result != CUDA_SUCCESS || !swap_active()) return result;
+    auto& bytes = *static_cast<cuuint64_t*>(value);
+    const SwapPoolBytes movable = swap_pool_bytes(handle);
+    if (which == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) bytes += movable.reserved;
+    if (which == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) bytes += movable.reserved_high;
+    if (which == CU_MEMPOOL_ATTR_USED_MEM_CURRENT) bytes += movable.used;
+    if (which == CU_MEMPOOL_ATTR_USED_MEM_HIGH) bytes += movable.used_high;
+    return result;
+}
+
+CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* map, size_t count) {
+    Pool* pool = known_pool(handle);
+    bool others = false;
+    for (size_t i = 0; pool && map && i < count; ++i)
+        others = others || map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || map[i].location.id != pool->device;
+    if (others && !stays_from_now_on(handle)) return CUDA_ERROR_NOT_SUPPORTED;
+    return real::cuMemPoolSetAccess(handle, map, count);
 }
 
 }  // extern "C"

@@ -21,13 +21,27 @@ inline bool swap_active() {
     return swap_in_use.load(std::memory_order_acquire);
 }
 
-// --- allocations (swap_space.cpp). Empty: not movable memory's business, the caller goes on as without it.
+// Devices of this process with movable memory.
+extern constinit std::atomic<int> swap_devices;
+
+// --- allocations (swap_allocation.cpp). Empty: not movable memory's business, the caller goes on as without it.
 // ------------
 
 std::optional<CUresult> swap_allocate(CUdeviceptr* pointer, uint64_t bytes);
 std::optional<CUresult> swap_allocate_pitch(CUdeviceptr* pointer, size_t* pitch, uint64_t width, uint64_t height,
                                             unsigned element);
 std::optional<CUresult> swap_free(CUdeviceptr pointer);
+
+// In the order of a stream, for a pool whose memory may move (swap_async.cpp). Not in a capture.
+std::optional<CUresult> swap_allocate_async(CUdeviceptr* pointer, uint64_t bytes, CUmemoryPool pool, CUstream stream,
+                                            bool per_thread);
+std::optional<CUresult> swap_free_async(CUdeviceptr pointer, CUstream stream, bool per_thread);
+// What such a pool would say it has, beside what the driver says.
+struct SwapPoolBytes {
+    uint64_t used = 0, used_high = 0, reserved = 0, reserved_high = 0;
+};
+SwapPoolBytes swap_pool_bytes(CUmemoryPool pool);
+void swap_pool_trim(CUmemoryPool pool, uint64_t keep);
 
 // The allocation a movable address is in.
 struct SwapRange {
@@ -37,6 +51,7 @@ struct SwapRange {
     CUdevice device;
     uint64_t id;
     bool sync_memops;
+    CUmemoryPool pool;  // it stands for memory of this pool; null: of none
 };
 std::optional<SwapRange> swap_find(CUdeviceptr address);
 bool swap_set_sync_memops(CUdeviceptr address, bool on);

@@ -2,12 +2,14 @@
 // it; whoever moves memory closes it and waits until nobody is inside. Without it a thread that was preempted between
 // the two would submit work on memory that has just gone.
 //
-// Passing costs two uncontended atomic additions on a cache line of the thread's own.
+// Passing costs two uncontended atomic additions on a cache line of the thread's own. It also ends what the program
+// declared of its memory (swap_declare.h).
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <optional>
 
 #include "clock.h"
 #include "futex.h"
@@ -26,10 +28,12 @@ class SwapGate {
     bool enter() {
         if (held_.gate == this) {
             ++held_.depth;
+            lapse();
             return true;
         }
         mine().fetch_add(1, std::memory_order_seq_cst);
         if (closed_.load(std::memory_order_seq_cst) == 0) [[likely]] {
+            lapse();
             if (!held_.gate) held_ = {this, 1};
             return true;
         }
@@ -62,7 +66,15 @@ class SwapGate {
     }
     bool wait_for_change(uint64_t at_most_ns) { return futex_wait(closed_, 1, at_most_ns) == 0 || !closed(); }
 
+    // A ticket is good until the next submission enters (swap_declare.h). Whoever finds nobody inside has seen it go.
+    void give_ticket(uint64_t ticket) { ticket_.store(ticket, std::memory_order_seq_cst); }
+    uint64_t ticket() const { return ticket_.load(std::memory_order_seq_cst); }
+
   private:
+    void lapse() {
+        if (ticket_.load(std::memory_order_relaxed) != 0) [[unlikely]]
+            ticket_.store(0, std::memory_order_relaxed);
+    }
     struct alignas(64) Slot {
         std::atomic<uint32_t> inside{0};
     };
@@ -80,7 +92,13 @@ class SwapGate {
     SwapSpace* const space_;
     std::array<Slot, 64> slots_;
     alignas(64) std::atomic<uint32_t> closed_{0};
+    std::atomic<uint64_t> ticket_{0};  // on the same line: both are read by all, and hardly ever written
 };
+
+// A copy may touch several devices' memory: past the gates of the others, too. Which these are, a bit each; none: one
+// was closed and is open now, and the thread is inside no gate, not even the one it had entered.
+std::optional<uint64_t> swap_enter_others(SwapGate& entered);
+void swap_leave_others(uint64_t others);
 
 // Returns when the gate is open, having said that this thread waits.
 void swap_await_open(SwapGate& gate);

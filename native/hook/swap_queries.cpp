@@ -51,7 +51,7 @@ CUresult attribute(void* out, CUpointer_attribute which, CUdeviceptr address, co
         case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
             return put(out, static_cast<unsigned>(CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE));
         case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-            return put(out, static_cast<CUmemoryPool>(nullptr));
+            return put(out, range.pool);
         default:
             return CUDA_ERROR_INVALID_VALUE;  // a host pointer, tokens of peers
     }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -27,10 +28,27 @@ struct Reservation {
     uint64_t bytes = 0;  // reserved: whole blocks
     uint64_t asked = 0;  // by the program; of slabs: unused
     CUcontext context = nullptr;
+    CUmemoryPool pool = nullptr;  // it stands for memory of that pool
     uint64_t id = 0;
     bool sync_memops = false;
     std::vector<std::unique_ptr<Chunk>> chunks;
     std::unique_ptr<Pieces> pieces;  // of a slab: what is allocated in it
+};
+
+// Memory that was freed in the order of a stream, and may be used again in that order (swap_async.cpp).
+struct FreedBlock {
+    CUdeviceptr start;
+    uint64_t bytes;
+    CUmemoryPool pool;
+    CUcontext context;
+    const Stream* stream;  // whose order
+    uint32_t generation;   // of the streams: a later one may have taken its place
+    CUevent event;         // behind the free
+    uint64_t freed_at;
+};
+
+struct PoolBytes {
+    uint64_t used = 0, used_high = 0, reserved = 0, reserved_high = 0;
 };
 
 struct SwapSpace {
@@ -49,6 +67,8 @@ struct SwapSpace {
     std::mutex mutex;
     std::condition_variable copied;  // some chunk is no longer busy
     std::map<CUdeviceptr, std::unique_ptr<Reservation>> reservations;
+    std::list<FreedBlock> freed;              // the oldest first
+    std::map<CUmemoryPool, PoolBytes> pools;  // as the program would see them
     std::vector<Chunk*> chunks;  // in the order of their making: eviction takes from the end, so always the same
     Arena arena;
     uint64_t movable = 0;    // bytes of all chunks
@@ -56,10 +76,17 @@ struct SwapSpace {
     uint64_t mapped = 0;     // bytes of chunks on the device
     uint64_t limit = 0;      // bytes allowed there
     uint64_t moved_out = 0, moved_in = 0, dropped = 0;
+    uint64_t ticket = 0;   // of the declaration that the chunks' `dead` are of; 0: there is none
     bool broken = false;   // the context is beyond help: the program shall see its errors
     bool stopped = false;  // since the gate was closed nothing runs any more; the mover's
     std::atomic<uint32_t> nudges{0};
     std::atomic<bool> asked{false};  // for the memory back, since the gate was closed
+
+    // Iterations, if the program tells of them (swap_declare.cpp).
+    std::atomic<uint64_t> iteration_end{0}, iteration{0};  // when the last one ended, how long they take
+    std::atomic<bool> end_wanted{false};                   // memory is to leave at the end of this one
+    std::atomic<bool> ever_moved{false};
+    std::atomic<uint64_t> opened_at{now_ns()};  // when programs last began to have it all
 
     bool managed() const { return page.load(std::memory_order_acquire) != &unmanaged; }
     bool all_resident() const;  // with `mutex`
@@ -95,6 +122,14 @@ class DeviceMemory : public ChunkDriver {
 // A chunk's memory, with the books; with `mutex`.
 CUresult bring(SwapSpace& space, Chunk& chunk);
 CUresult vacate(SwapSpace& space, Chunk& chunk);
+
+// swap_async.cpp, with `mutex`
+void free_blocks_are_dead(SwapSpace& space);  // while nothing runs
+void forget_freed(SwapSpace& space, CUcontext context);
+
+// swap_declare.cpp
+bool waits_for_iteration(SwapSpace& space);   // memory may leave at the end of an iteration, which is soon; waits
+void confirm_declarations(SwapSpace& space);  // with `mutex`: nobody is inside the gate
 
 // swap_mover.cpp
 void start_mover(SwapSpace& space);

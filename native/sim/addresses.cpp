@@ -55,6 +55,12 @@ void Addresses::set_accessible(uintptr_t base, bool accessible) {
     if (found != ranges_.end()) found->second.accessible = accessible;
 }
 
+void Addresses::set_populated(uintptr_t base, uint64_t bytes) {
+    const std::lock_guard guard(mutex_);
+    const auto found = ranges_.find(base);
+    if (found != ranges_.end()) found->second.populated = bytes;
+}
+
 uintptr_t Addresses::first_unmapped(uintptr_t address, uint64_t bytes) const {
     const std::shared_lock guard(mutex_);
     const uintptr_t end = address + bytes;

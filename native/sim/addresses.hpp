@@ -34,6 +34,7 @@ struct Range {
     std::shared_ptr<Backing> backing;
     uint64_t backing_offset = 0;
     bool accessible = true;
+    uint64_t populated = 0;  // of kManaged: bytes on the device
 
     bool on_device() const { return place != Place::kHost && place != Place::kRegistered; }
 };
@@ -48,6 +49,7 @@ class Addresses {
     // Takes out all that goes away with a context.
     std::vector<Range> remove_of(void* context);
     void set_accessible(uintptr_t base, bool accessible);
+    void set_populated(uintptr_t base, uint64_t bytes);
 
     // The first byte of [address, address + bytes) that is device address space without accessible memory; 0 if none.
     // Host memory that CUDA does not know is the program's business.

@@ -41,11 +41,28 @@ void free_device(CUdeviceptr address) {
     device_heap(*devices()[static_cast<size_t>(range->device)]).give(address);
 }
 
+void populate_managed(CUdeviceptr address, uint64_t bytes, CUdevice device) {
+    const auto range = Addresses::get().find(address);
+    check(range && range->place == Place::kManaged);
+    if (range->base != address || range->bytes != bytes || device != range->device || range->populated > 0) return;
+    Device& there = *devices()[static_cast<size_t>(device)];
+    const uint64_t granule = there.profile().granularity;
+    const uint64_t taken = (bytes + granule - 1) / granule * granule;
+    if (there.reserve(taken)) Addresses::get().set_populated(address, taken);  // a full device: they stay on the host
+}
+
+void free_managed(const Range& range) {
+    if (range.populated > 0) devices()[static_cast<size_t>(range.device)]->release(range.populated);
+    munmap(reinterpret_cast<void*>(range.base), range.bytes);
+}
+
 void release_memory_of(CUcontext context) {
     for (const Range& range : Addresses::get().remove_of(context)) {
         if (range.place == Place::kDevice)
             device_heap(*context->device).give(range.base);
-        else if (range.place == Place::kManaged || range.place == Place::kHost)
+        else if (range.place == Place::kManaged)
+            free_managed(range);
+        else if (range.place == Place::kHost)
             munmap(reinterpret_cast<void*>(range.base), range.bytes);
         else if (range.place == Place::kImported)
             forget_addresses(range.base, range.bytes);

@@ -55,8 +55,7 @@ CUresult release(const char* name, CUdeviceptr address) {
                 free_pooled(address);
                 break;
             case Place::kManaged:
-                Addresses::get().remove(address);
-                munmap(reinterpret_cast<void*>(address), range->bytes);
+                free_managed(*Addresses::get().remove(address));
                 break;
             default:
                 fail(CUDA_ERROR_INVALID_VALUE);
@@ -189,12 +188,17 @@ CUresult cuMemHostGetFlags(unsigned* flags, void* host) {
     });
 }
 
-// Where managed pages live makes no difference here.
-CUresult cuMemPrefetchAsync(CUdeviceptr, size_t, CUdevice, CUstream stream) {
-    return api(__func__, [&] { submit(stream, EmptyStep{}); });
+CUresult cuMemPrefetchAsync(CUdeviceptr address, size_t bytes, CUdevice device, CUstream stream) {
+    return api(__func__, [&] {
+        submit(stream, EmptyStep{});
+        populate_managed(address, bytes, device);
+    });
 }
-CUresult cuMemPrefetchAsync_v2(CUdeviceptr, size_t, CUmemLocation, unsigned, CUstream stream) {
-    return api(__func__, [&] { submit(stream, EmptyStep{}); });
+CUresult cuMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation to, unsigned, CUstream stream) {
+    return api(__func__, [&] {
+        submit(stream, EmptyStep{});
+        populate_managed(address, bytes, to.type == CU_MEM_LOCATION_TYPE_DEVICE ? to.id : CU_DEVICE_CPU);
+    });
 }
 CUresult cuMemAdvise(CUdeviceptr, size_t, CUmem_advise, CUdevice) {
     return api(__func__, [] { require_context(); });

@@ -20,6 +20,8 @@ size_t contract_arguments(KernelKind kind) {
         case KernelKind::kFill:
         case KernelKind::kAdd:
             return 3;
+        case KernelKind::kFingerprint:
+            return 7;
         case KernelKind::kUnknown:
             return 0;
     }
@@ -105,6 +107,10 @@ uint64_t kernel_cost(const KernelStep& step) {
             return std::max(
                 static_cast<uint64_t>(static_cast<double>(step.arguments[1]) * 16 / p.device_to_device_bytes_per_ns),
                 p.kernel_min_ns);
+        case KernelKind::kFingerprint: {
+            const double bytes = static_cast<double>(step.params.gridDimX * step.arguments[2] * 8);
+            return std::max(static_cast<uint64_t>(bytes / p.device_to_device_bytes_per_ns), p.kernel_min_ns);
+        }
         case KernelKind::kUnknown:
             break;
     }
@@ -136,11 +142,40 @@ uint32_t kernel_width(const KernelStep& step) {
 }
 
 bool kernel_acts(const KernelStep& step) {
-    return step.entry->kind == KernelKind::kFill || step.entry->kind == KernelKind::kAdd;
+    return step.entry->kind == KernelKind::kFill || step.entry->kind == KernelKind::kAdd ||
+           step.entry->kind == KernelKind::kFingerprint;
+}
+
+// What native/hook/swap_fingerprint.cpp has as PTX: two sums over the words of each part, written as pairs.
+static void fingerprint(const std::vector<uint64_t>& arguments, uint64_t parts) {
+    const uint64_t data = arguments[0], out = arguments[1], words = arguments[2];
+    const uint64_t key_a = arguments[3], step_a = arguments[4], key_b = arguments[5], step_b = arguments[6];
+    require_mapped("kernel 'gemlet_fingerprint' reads", data, parts * words * 8);
+    const auto* word = reinterpret_cast<const uint64_t*>(data);
+    auto* sums = reinterpret_cast<uint64_t*>(out);
+    for (uint64_t part = 0; part < parts; ++part) {
+        uint64_t a = 0, b = 0;
+        for (uint64_t place = 0; place < words; ++place, ++word) {
+            uint64_t x = *word + key_a + place * step_a;
+            x = (x ^ x >> 32) * 0xbf58476d1ce4e5b9;
+            x = (x ^ x >> 29) * 0x94d049bb133111eb;
+            a += x ^ x >> 32;
+            uint64_t y = (*word ^ key_b) + place * step_b;
+            y = (y ^ y >> 33) * 0xff51afd7ed558ccd;
+            y = (y ^ y >> 33) * 0xc4ceb9fe1a85ec53;
+            b += y ^ y >> 33;
+        }
+        *sums++ = a;
+        *sums++ = b;
+    }
 }
 
 std::function<void(uint64_t, uint64_t)> kernel_effect(const KernelStep& step) {
     if (!kernel_acts(step)) return nullptr;
+    if (step.entry->kind == KernelKind::kFingerprint)
+        return [arguments = step.arguments, parts = uint64_t{step.params.gridDimX}](uint64_t, uint64_t) {
+            fingerprint(arguments, parts);
+        };
     const uintptr_t base = step.arguments[0];
     const uint64_t count = step.arguments[1], value = step.arguments[2];
     if (step.entry->kind == KernelKind::kFill) {

@@ -20,6 +20,7 @@ import stat
 from gemlet.errors import ConfigError, GemletError
 
 HOOK_LIBRARY = "libgemhook.so.1"
+INJECTED = "injected"  # what programs get on their PYTHONPATH: nothing of gemlet's but these few files
 SYSTEM_RUNTIME_DIR = "/run/gemlet"
 SYSTEM_CONFIG = "/etc/gemlet/gemlet.toml"
 
@@ -35,6 +36,11 @@ def hook_path() -> str:
     path = os.path.join(lib_dir(), HOOK_LIBRARY)
     _require_file(path)
     return path
+
+
+def injected_dir() -> str:
+    """Directory with the `sitecustomize` that watches for PyTorch, absolute."""
+    return os.path.join(os.path.dirname(os.path.abspath(__file__)), INJECTED)
 
 
 def sim_dir() -> str:

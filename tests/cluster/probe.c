@@ -1,4 +1,5 @@
-// A CUDA program for the tests: says what the driver tells it, tries to take too much, and works for as long as asked.
+// A CUDA program for the tests: says what the driver tells it, tries to take too much, and works for as long as
+// asked.
 //
 //   probe [SECONDS [MIB]]   output: "total MIB", "refused MIB", "held MIB" where it is to hold memory, then "share PERCENT"
 //                           for each second of kernels of 1 ms
@@ -13,13 +14,13 @@
 typedef void* Handle;
 static void* library;
 
-#define CALL(name, ...)                                                                      \
-    do {                                                                                     \
-        int result = ((int (*)())dlsym(library, #name))(__VA_ARGS__);                        \
-        if (result != 0) {                                                                   \
-            printf("error %s %d\n", #name, result);                                          \
-            return 1;                                                                        \
-        }                                                                                    \
+#define CALL(name, ...)                                               \
+    do {                                                              \
+        int result = ((int (*)())dlsym(library, #name))(__VA_ARGS__); \
+        if (result != 0) {                                            \
+            printf("error %s %d\n", #name, result);                   \
+            return 1;                                                 \
+        }                                                             \
     } while (0)
 
 static double now(void) {

@@ -80,3 +80,19 @@ cuda.cuCtxSetCurrent(context)
 cuda.cuDeviceGetAttribute(ctypes.byref(count), 16, 0)
 print(count.value)
 """
+
+# Allocates as many MiB as each argument says: the driver's answer, whether it is managed, MiB free afterwards.
+ALLOCATE_EACH = """
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+cuda.cuInit(0)
+context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
+cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+cuda.cuCtxSetCurrent(context)
+for size in sys.argv[1:]:
+    free, total, managed = ctypes.c_size_t(), ctypes.c_size_t(), ctypes.c_int()
+    answer = cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(int(size) << 20))
+    cuda.cuPointerGetAttribute(ctypes.byref(managed), 8, pointer)
+    cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+    print(answer, managed.value, free.value >> 20)
+"""

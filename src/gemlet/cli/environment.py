@@ -17,13 +17,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 SET_BY_US = "GEMLET_MPS_SET"  # which variables an outer `gemlet run` set for MPS, and to what: NAME=VALUE,...
+# Of one program: an outer `gemlet run` must not decide them for an inner one.
+OF_ONE_PROGRAM = ("GEMINI_IPC_DIR", "GEMINI_GROUP_NAME", "GEMLET_TORCH", "GEMLET_MANAGED")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
     """Where a program belongs. ``machine``: directory of the simulated machine, None for real devices.
 
-    mps: the variables by which it is (or is not) under MPS, as the daemon says.
+    mps: the variables by which it is (or is not) under MPS, as the daemon says. torch: what PyTorch does at the end of
+    an iteration (`dead`, `empty-cache`), None for nothing. managed: cuMemAlloc takes managed memory (`checked`,
+    `force`).
     """
 
     group: str
@@ -31,6 +35,8 @@ class Membership:
     strict: bool = False
     machine: str | None = None
     mps: Mapping[str, str] = field(default_factory=dict)
+    torch: str | None = None
+    managed: str | None = None
 
 
 def check_version(answer: Mapping[str, Any], *, simulated: bool) -> None:
@@ -60,6 +66,11 @@ def variables(membership: Membership, base: Mapping[str, str]) -> dict[str, str]
     if membership.machine:
         changed["LD_LIBRARY_PATH"] = _prepended(paths.sim_dir(), base.get("LD_LIBRARY_PATH", ""))
         changed["GEMLET_SIM_DIR"] = membership.machine
+    if membership.torch:
+        changed["GEMLET_TORCH"] = membership.torch
+        changed["PYTHONPATH"] = os.pathsep.join([paths.injected_dir(), *_own_python_path(base)])
+    if membership.managed:
+        changed["GEMLET_MANAGED"] = membership.managed
     if membership.mps:
         changed |= membership.mps
         changed[SET_BY_US] = ",".join(f"{name}={value}" for name, value in membership.mps.items())
@@ -69,7 +80,11 @@ def variables(membership: Membership, base: Mapping[str, str]) -> dict[str, str]
 def for_program(membership: Membership, base: Mapping[str, str]) -> dict[str, str]:
     """The whole environment of a client. An outer group's settings do not leak into it."""
     kept = without_outer_mps(base)
-    kept = {name: value for name, value in kept.items() if name not in ("GEMINI_IPC_DIR", "GEMINI_GROUP_NAME")}
+    kept = {name: value for name, value in kept.items() if name not in OF_ONE_PROGRAM}
+    if paths.injected_dir() in kept.get("PYTHONPATH", "").split(os.pathsep):
+        kept["PYTHONPATH"] = os.pathsep.join(_own_python_path(kept))
+        if not kept["PYTHONPATH"]:
+            del kept["PYTHONPATH"]
     if not membership.strict:
         kept.pop("GEMLET_STRICT", None)
     return kept | variables(membership, base)
@@ -104,6 +119,12 @@ def choose_device(number: int, base: Mapping[str, str]) -> tuple[dict[str, str],
     chosen = listed[number]
     by_bus = base.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     return {"CUDA_VISIBLE_DEVICES": chosen}, int(chosen) if chosen.isdigit() and by_bus else None
+
+
+def _own_python_path(base: Mapping[str, str]) -> list[str]:
+    """The entries of PYTHONPATH that are not ours."""
+    present = base.get("PYTHONPATH")
+    return [entry for entry in present.split(os.pathsep) if entry != paths.injected_dir()] if present else []
 
 
 def _prepended(path: str, present: str) -> str:

@@ -14,7 +14,9 @@ from gemlet.cli import environment, options, words
 from gemlet.config.share import format_share
 from gemlet.config.size import format_size
 from gemlet.daemon import address, autostart
-from gemlet.errors import GemletError
+from gemlet.errors import GemletError, UsageError
+
+MANAGED = ("checked", "force")
 
 
 class NotFound(GemletError):
@@ -36,6 +38,15 @@ class NotExecutable(GemletError):
 @options.workload
 @click.option("--no-mps", is_flag=True, help="Stay outside of MPS also where it runs")
 @click.option("--device", type=click.IntRange(min=0), metavar="N", help="Show the program this device only")
+@click.option("--no-torch-hook", is_flag=True, help="Add nothing to PyTorch, also where memory can move")
+@click.option("--empty-cache", is_flag=True, help="PyTorch: empty its cache after each step of an optimizer")
+@click.option(
+    "--managed",
+    type=click.Choice(MANAGED),
+    is_flag=False,
+    flag_value=MANAGED[0],
+    help="Managed memory in place of device memory; checked: no more than is free (the default), force: any",
+)
 @options.simulate
 @click.option("--strict", is_flag=True, help="When the daemon is lost wait 10 s, then fail, not run on unmanaged")
 @click.option("-q", "--quiet", is_flag=True, help="Do not say what was granted")
@@ -54,6 +65,9 @@ def command(
     workload: str | None,
     no_mps: bool,
     device: int | None,
+    no_torch_hook: bool,
+    empty_cache: bool,
+    managed: str | None,
     simulate: bool,
     strict: bool,
     quiet: bool,
@@ -71,6 +85,8 @@ def command(
     A daemon is started if none runs. The program's exit code is passed on; 125 is a failure of gemlet itself,
     126 a program that cannot be executed, 127 one that is not found.
     """
+    if empty_cache and no_torch_hook:
+        raise UsageError("--empty-cache needs the hook that --no-torch-hook leaves out", hint="leave one out")
     path = find_program(program[0])
     base = dict(os.environ)
     shown: dict[str, str] = {}
@@ -99,10 +115,19 @@ def command(
         strict=strict,
         machine=joined["machine"],
         mps=joined["environment"],
+        torch=torch_hook(movable=joined["movable"], no_hook=no_torch_hook, empty_cache=empty_cache),
+        managed=managed,
     )
     if not quiet:
         click.echo(granted_line(joined, device), err=True)
     execute(path, program, environment.for_program(membership, base) | shown)
+
+
+def torch_hook(*, movable: bool, no_hook: bool, empty_cache: bool) -> str | None:
+    """What PyTorch does at the end of an iteration. Nothing where its memory cannot move: nothing would come of it."""
+    if empty_cache:
+        return "empty-cache"
+    return "dead" if movable and not no_hook else None
 
 
 def granted_line(joined: dict[str, Any], device: int | None) -> str:

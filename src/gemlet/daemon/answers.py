@@ -24,6 +24,7 @@ from gemlet.daemon.requests import (
     MpsLook,
     MpsStart,
     MpsStop,
+    Note,
     OpenShare,
     Ping,
     Remove,
@@ -70,6 +71,11 @@ def api(service: Service) -> Api:
                 return {"group": group}
             case MpsLook() | MpsStart() | MpsStop():
                 return await mps_answers.answer(service, request, peer)
+            case Note():
+                service.events.add(
+                    "note", time=time.time(), pid=peer.pid, uid=peer.uid, text=f"{request.topic}: {request.text}"
+                )
+                return None
             case Metrics():
                 return _metrics(service)
             case Shutdown(unused=unused):
@@ -103,6 +109,7 @@ def _join(service: Service, request: Join, peer: Peer) -> dict[str, Any]:
         "machine": str(service.options.endpoint.machine) if service.options.simulated else None,
         "granted": _limits(entry),
         "warnings": [*_no_device(service), *_memory_for_nothing(service, entry)],
+        "movable": service.movable(entry.spec),
         **_environment(service, request, entry, peer),
     }
 

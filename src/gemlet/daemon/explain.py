@@ -107,7 +107,13 @@ def _swap(client: ClientStatus) -> list[str]:
     moved = f"; {format_size(swap.moved_out)} went to the host so far, {format_size(swap.moved_in)} came back"
     if swap.handover_s is not None:
         moved += f", the last time within {swap.handover_s:.2f} s"
-    return [text + moved] + ([f"{who}: {swap.reason}"] if swap.reason else [])
+    lines = [text + moved]
+    if swap.dropped:
+        lines.append(f"{who}: {format_size(swap.dropped)} left without a copy: unchanged since the last one, or unused")
+    if fixed := client.memory - swap.resident - swap.swapped:
+        kinds = "managed memory, arrays, graphs' own, cuMemCreate, pools that are shared"
+        lines.append(f"{who}: {format_size(fixed)} stay on the device, as memory of these kinds cannot move: {kinds}")
+    return lines + ([f"{who}: {swap.reason}"] if swap.reason else [])
 
 
 def _pair(pair: PairUsage, name: str) -> str:

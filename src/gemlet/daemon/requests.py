@@ -17,6 +17,7 @@ GroupName = Annotated[str, Meta(min_length=1, max_length=255)]  # config.rules h
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 Bytes = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Weight = Annotated[float, Meta(gt=0.0, le=1e6)]
+LINE = r"^[^\x00-\x1f\x7f]*$"
 PathText = Annotated[str, Meta(min_length=1, max_length=4096)]
 PriorityName = Literal["latency", "normal", "best-effort"]
 WorkloadName = Literal["unknown", "compute", "memory", "alone"]
@@ -142,6 +143,13 @@ class MpsLook(Request, tag="mps"):
     places: Annotated[list[PathText], Meta(max_length=8)] = msgspec.field(default_factory=list)
 
 
+class Note(Request, tag="note"):
+    """What a program has to say for the log: why something of gemlet's is off in it. One line each."""
+
+    topic: Annotated[str, Meta(max_length=40, pattern=LINE)]
+    text: Annotated[str, Meta(max_length=400, pattern=LINE)]
+
+
 class Metrics(Request, tag="metrics"):
     """The metrics in Prometheus' text format."""
 
@@ -166,6 +174,7 @@ AnyRequest = (
     | MpsStart
     | MpsStop
     | MpsLook
+    | Note
     | Metrics
     | Shutdown
 )

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gemlet.daemon.api import Api
     from gemlet.daemon.inventory import Inventory
     from gemlet.daemon.requests import Limits
-    from gemlet.model import Configuration, DeviceSpec
+    from gemlet.model import Configuration, DeviceSpec, GroupSpec
 
 logger = logging.getLogger(__name__)
 
@@ -434,6 +434,10 @@ class Service:
         except ValueError as error:
             logger.error("device index=%d: %s", device.index, error)
         self._known_devices[uuid] = told
+
+    def movable(self, spec: GroupSpec) -> bool:
+        """Whether memory of programs of the group that start now can move, on some device."""
+        return spec.resident is not None or any(device.capacity is not None for device in self._device_specs)
 
     def _spec_of(self, device: DeviceInfo) -> DeviceSpec | None:
         return next((s for s in self._device_specs if s.uuid == device.uuid or s.index == device.index), None)

@@ -178,6 +178,26 @@ def test_the_timeline_explains_its_worst_second(
     assert text.strip() in capsys.readouterr().out
 
 
+def test_memory_that_moves(tmp_path: Path) -> None:
+    if not (SIM / "libcuda.so.1").exists():
+        pytest.skip("the simulated driver is not built: make native")
+    chosen = "link,one_way,fits,ninety,dead"
+    options = ["--simulate", "--only", chosen, "--seconds", "16", "--capacity-gib", "0.25", "--out", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, ROOT / "bench/swap.py", *options], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = document(tmp_path / "swap.json")
+    rows = {row["what"]: row for row in found["rows"]}  # type: ignore[attr-defined]
+    assert rows["2 of 40 %: bytes moved"]["verdict"] == "met"
+    assert rows["link: both ways at a time, GB/s"]["value"] > 1
+    assert any("device to host: ms per GiB" in what for what in rows)
+    assert any("one out while the other comes in: GB/s" in what for what in rows)
+    (skipped,) = found["skipped"]  # type: ignore[misc]
+    assert "CUDA runtime" in skipped["why"]
+    assert all(h["out_gib"] + h["in_gib"] > 0 for h in found["hand_overs"])  # type: ignore[attr-defined]
+
+
 def test_training_says_why_it_does_not_run_here() -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "bench/training.py", "--simulate"], capture_output=True, text=True, check=False

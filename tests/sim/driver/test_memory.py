@@ -26,6 +26,24 @@ def test_accounting_by_granule_and_slab(machine: SimulatedMachine) -> None:
     """)
 
 
+def test_managed_memory_is_on_the_device_once_it_was_brought_there(machine: SimulatedMachine) -> None:
+    machine.run("""
+        open_device()
+        def free(): return check(cu.cuMemGetInfo())[0]
+        def bring(p, n): return code(cu.cuMemPrefetchAsync(p, n, there, 0, 0))
+        there = cu.CUmemLocation(); there.type = cu.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE; there.id = 0
+        start = free()
+        managed = check(cu.cuMemAllocManaged(3 * MIB, 1)); assert free() == start
+        assert bring(managed, 3 * MIB) == 0; assert start - free() == 4 * MIB
+        assert bring(managed, 3 * MIB) == 0; assert start - free() == 4 * MIB
+        copy_to(managed, b"x" * 100); assert copy_from(managed, 100) == b"x" * 100
+        check(cu.cuMemFree(managed)); assert free() == start
+        device = check(cu.cuMemAlloc(3 * MIB)); assert bring(device, 3 * MIB) == 1       # CUDA_ERROR_INVALID_VALUE
+        huge = check(cu.cuMemAllocManaged(start, 1)); before = free()
+        assert bring(huge, start) == 0; assert free() == before                  # no room: it stays on the host
+    """)
+
+
 def test_the_card_is_bigger_than_this_host_and_ends(machine: SimulatedMachine) -> None:
     machine.run("""
         open_device(); free, total = check(cu.cuMemGetInfo())

@@ -44,7 +44,9 @@ def test_exports_are_the_hooks_and_nothing_else(built: Built) -> None:
     driver, nvml = hooks_def()
     assert len(driver) == len(set(driver)) > 100
     own = {name for name in exported(built.hook) if not name.startswith("gemlet_test_")}
-    assert own == {*driver, *nvml, "dlsym", "dlvsym"}
+    declared = re.findall(r"^\w[\w ]* (gemlet_\w+)\(", (ROOT / "native/hook/swap_declare.h").read_text(), re.MULTILINE)
+    assert len(declared) == 4
+    assert own == {*driver, *nvml, *declared, "dlsym", "dlvsym"}
 
 
 def test_the_library_needs_nothing_but_libc(built: Built) -> None:

@@ -82,6 +82,9 @@ class Swapping:
     def start(self, group: str, **changes: str) -> Program:
         return Program(self.machine.start(group, **changes))
 
+    def uuid(self, device: int, **changes: str) -> bytes:
+        return uuid_of(self.machine, device, **changes)
+
     def device(self) -> dict[str, Any]:
         return next(d for d in self.server.snapshot()["devices"] if d["uuid"] == self.served.uuid)
 
@@ -114,7 +117,7 @@ def swapping(tmp_path_factory: pytest.TempPathFactory, program: Path) -> Iterato
     servers: list[Any] = []
 
     def make(capacity: int | None = None, *, host: int | None = None, **options: Any) -> Swapping:
-        uuid = bytes.fromhex(_uuid(machine))
+        uuid = uuid_of(machine, 0)
         server = _native.Server(host_memory=None if host is None else host * MIB, **options)
         server.add_device(uuid, 0, context_estimate=CONTEXT)
         server.listen(machine.socket)
@@ -133,15 +136,20 @@ def swapping(tmp_path_factory: pytest.TempPathFactory, program: Path) -> Iterato
         server.stop()
 
 
-def _uuid(machine: Machine) -> str:
-    return _ask(machine, "c.cuInit(0); b = (ctypes.c_ubyte * 16)(); c.cuDeviceGetUuid(b, 0); print(bytes(b).hex())")
+def uuid_of(machine: Machine, device: int, **changes: str) -> bytes:
+    question = f"c.cuInit(0); b = (ctypes.c_ubyte * 16)(); c.cuDeviceGetUuid(b, {device}); print(bytes(b).hex())"
+    return bytes.fromhex(_ask(machine, question, **changes))
 
 
-def _ask(machine: Machine, question: str) -> str:
+def _ask(machine: Machine, question: str, **changes: str) -> str:
     """What the simulated driver answers, without the hook."""
     code = f"import ctypes; c = ctypes.CDLL('libcuda.so.1'); n = ctypes.c_ulonglong(); {question}"
     done = subprocess.run(
-        [sys.executable, "-c", code], env=machine.environment(None), capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        env=machine.environment(None, **changes),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return done.stdout.strip()
 

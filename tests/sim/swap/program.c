@@ -1,10 +1,13 @@
 // A program that does what it is told on its standard input, and knows nothing of gemlet. One answer a line.
+#define _GNU_SOURCE  // RTLD_DEFAULT
 #include <cuda.h>
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -33,7 +36,8 @@ static Piece pieces[kMost];
 static CUdevice device;
 static CUcontext context;
 static CUfunction spin, add;
-static CUstream stream;
+static CUstream stream, second;
+static CUmemoryPool pool;
 
 static uint64_t now_ns(void) {
     struct timespec t;
@@ -86,6 +90,17 @@ static int wrong_bytes(Piece* p) {
     return bad;
 }
 
+// Words [from, to) that are not what was written.
+static int wrong_words(Piece* p, uint64_t from, uint64_t to) {
+    uint64_t* host = malloc((to - from) * 8);
+    MUST(cuStreamSynchronize(stream));
+    MUST(cuMemcpyDtoH(host, p->address + from * 8, (to - from) * 8));
+    int bad = 0;
+    for (uint64_t i = from; i < to; ++i) bad += host[i - from] != pattern(p->seed, i) + p->added;
+    free(host);
+    return bad;
+}
+
 static int wrong_anywhere(void) {
     int bad = 0;
     for (int i = 0; i < kMost; ++i)
@@ -120,6 +135,30 @@ static uint64_t work(double seconds, int threads) {
     return rounds;
 }
 
+// What native/hook/swap_declare.h declares, if the library is there.
+static int (*iteration_ends)(void);
+static uint64_t (*dead_begin)(void);
+static int64_t (*declare_dead)(uint64_t, const uint64_t*, const uint64_t*, uint64_t);
+static void (*declare_live)(void);
+
+// Iterations: piece 1 is scratch, dead at the end of each. How often that was said is the answer.
+static uint64_t train(double seconds) {
+    uint64_t told = 0;
+    for (uint64_t end = now_ns() + (uint64_t)(seconds * 1e9); now_ns() < end;) {
+        MUST(cuMemsetD8Async(pieces[1].address, 7, pieces[1].bytes, stream));
+        MUST(launch_add(&pieces[0], 1));
+        MUST(launch_spin(5000000));
+        MUST(cuStreamSynchronize(stream));
+        unsigned char last = 0;
+        MUST(cuMemcpyDtoH(&last, pieces[1].address + pieces[1].bytes - 1, 1));
+        if (last != 7) return UINT64_MAX;
+        if (iteration_ends() == 0) continue;
+        uint64_t ticket = dead_begin(), start = pieces[1].address, bytes = pieces[1].bytes;
+        told += declare_dead(ticket, &start, &bytes, 1) == (int64_t)bytes;
+    }
+    return told;
+}
+
 static void attributes(Piece* p, uint64_t offset) {
     CUcontext in = NULL;
     unsigned type = 9;
@@ -150,6 +189,12 @@ int main(void) {
     MUST(cuModuleGetFunction(&spin, module, "spin"));
     MUST(cuModuleGetFunction(&add, module, "add"));
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(cuStreamCreate(&second, CU_STREAM_NON_BLOCKING));
+    iteration_ends = dlsym(RTLD_DEFAULT, "gemlet_iteration_ends");
+    dead_begin = dlsym(RTLD_DEFAULT, "gemlet_dead_begin");
+    declare_dead = dlsym(RTLD_DEFAULT, "gemlet_declare_dead");
+    declare_live = dlsym(RTLD_DEFAULT, "gemlet_declare_live");
+    uint64_t ticket = 0;
     printf("ready\n");
     fflush(stdout);
     char line[256], verb[32];
@@ -174,6 +219,58 @@ int main(void) {
             CUarray array;
             CUDA_ARRAY_DESCRIPTOR d = {1024, b / 4096, CU_AD_FORMAT_FLOAT, 1};
             printf("%d\n", cuArrayCreate(&array, &d));
+        } else if (!strcmp(verb, "device")) {
+            MUST(cuDeviceGet(&device, (int)a));
+            MUST(cuDevicePrimaryCtxRetain(&context, device));
+            MUST(cuCtxSetCurrent(context));
+            MUST(cuModuleLoadData(&module, kImage));
+            MUST(cuModuleGetFunction(&spin, module, "spin"));
+            MUST(cuModuleGetFunction(&add, module, "add"));
+            MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+            printf("0\n");
+        } else if (!strcmp(verb, "copy")) {  // from piece a to piece b
+            MUST(cuMemcpyDtoD(pieces[b].address, p->address, p->bytes));
+            pieces[b].seed = p->seed;
+            pieces[b].added = p->added;
+            printf("0\n");
+        } else if (!strcmp(verb, "fork")) {  // the child only computes; what its copies of our objects do is no good
+            pid_t child = fork();
+            if (child == 0) {
+                size_t free_bytes = 0, total = 0;
+                int bad = cuMemGetInfo(&free_bytes, &total) == CUDA_SUCCESS;
+                bad += cuMemFree(p->address) == CUDA_SUCCESS;
+                if (iteration_ends)
+                    bad += iteration_ends() != 0 || declare_dead(dead_begin(), (uint64_t*)&p->address, &a, 1) > 0;
+                _exit(bad);
+            }
+            int status = -1;
+            waitpid(child, &status, 0);
+            printf("%d\n", status);
+        } else if (!strcmp(verb, "pool")) {  // a: its most bytes
+            CUmemPoolProps props = {0};
+            props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+            props.maxSize = a;
+            props.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+            printf("%d\n", cuMemPoolCreate(&pool, &props));
+        } else if (!strcmp(verb, "default")) {
+            printf("%d\n", cuDeviceGetDefaultMemPool(&pool, device));
+        } else if (!strcmp(verb, "allocasync")) {  // c: on the second stream
+            CUresult r = pool ? cuMemAllocFromPoolAsync(&p->address, b, pool, c ? second : stream)
+                              : cuMemAllocAsync(&p->address, b, c ? second : stream);
+            if (r != CUDA_SUCCESS) p->address = 0;
+            p->bytes = b;
+            printf("%d\n", r);
+        } else if (!strcmp(verb, "freeasync")) {
+            CUresult r = cuMemFreeAsync(p->address, b ? second : stream);
+            if (r == CUDA_SUCCESS) p->address = 0;
+            printf("%d\n", r);
+        } else if (!strcmp(verb, "trim")) {
+            printf("%d\n", cuMemPoolTrimTo(pool, a));
+        } else if (!strcmp(verb, "poolbytes")) {
+            cuuint64_t used = 0, reserved = 0;
+            MUST(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
+            MUST(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved));
+            printf("%lu %lu\n", used, reserved);
         } else if (!strcmp(verb, "free")) {
             CUresult r = cuMemFree(p->address);
             if (r == CUDA_SUCCESS) p->address = 0;
@@ -189,6 +286,28 @@ int main(void) {
             printf("%d\n", wrong_bytes(p));
         } else if (!strcmp(verb, "all")) {
             printf("%d\n", wrong_anywhere());
+        } else if (!strcmp(verb, "words")) {
+            printf("%d\n", wrong_words(p, b, c));
+        } else if (!strcmp(verb, "poke")) {
+            printf("%d\n", cuMemcpyHtoD(p->address + b * 8, &c, 8));
+        } else if (!strcmp(verb, "peek")) {
+            uint64_t word = 0;
+            MUST(cuMemcpyDtoH(&word, p->address + b * 8, 8));
+            printf("%lu\n", word);
+        } else if (!strcmp(verb, "iteration")) {
+            printf("%d\n", iteration_ends());
+        } else if (!strcmp(verb, "ticket")) {
+            ticket = dead_begin();
+            printf("%d\n", ticket != 0);
+        } else if (!strcmp(verb, "dead")) {
+            uint64_t start = p->address + b;
+            printf("%ld\n", declare_dead(ticket, &start, &c, 1));
+        } else if (!strcmp(verb, "live")) {
+            declare_live();
+            printf("0\n");
+        } else if (!strcmp(verb, "train")) {
+            sscanf(line, "%*s %lf", &x);
+            printf("%lu\n", train(x));
         } else if (!strcmp(verb, "address")) {
             printf("%llu\n", (unsigned long long)p->address);
         } else if (!strcmp(verb, "attributes")) {

@@ -99,9 +99,14 @@ FAULTS = [
         ("cuEventRecord", (1, 2, 3, 4), 1),
         ("cuEventSynchronize", (1, 2, 3, 4), 1),
         ("cuCtxSynchronize", (1, 2), 1),
-        ("cuStreamCreate", (2, 3), 2),
+        ("cuStreamCreate", (3, 4), 2),
+        ("cuStreamSynchronize", (5,), 1),
+        ("cuModuleLoadData", (2,), 218),
+        ("cuModuleGetFunction", (3,), 500),
+        ("cuMemHostGetDevicePointer", (1,), 1),
+        ("cuLaunchKernel", (1, 2, 3, 4), 1),
         ("cuEventCreate", (1, 2, 3, 4), 2),
-        ("cuMemHostRegister", (1,), 2),
+        ("cuMemHostRegister", (1, 2), 2),
     ]
     for call in calls
 ]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from gemlet import paths
 from gemlet.cli.environment import Membership, choose_device, for_program, own_pipe_directory, variables
 from gemlet.errors import GemletError, UsageError
 
@@ -78,6 +79,29 @@ def test_what_somebody_set_inside_an_outer_run_stays(libraries):
     inner = for_program(MEMBER, outer)
     assert inner["CUDA_MPS_PIPE_DIRECTORY"] == "/tmp/mine"
     assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in inner
+
+
+def test_the_hook_for_pytorch_comes_before_the_programs_own_modules(libraries):
+    member = Membership(group="g", socket="/x", torch="dead")
+    ours = paths.injected_dir()
+    assert variables(member, {})["PYTHONPATH"] == ours
+    assert (
+        variables(member, {"PYTHONPATH": f"/a:{ours}:"})["PYTHONPATH"] == f"{ours}:/a:"
+    )  # an empty entry means something
+    assert variables(member, {})["GEMLET_TORCH"] == "dead"
+    assert not {"PYTHONPATH", "GEMLET_TORCH", "GEMLET_MANAGED"} & variables(MEMBER, {"PYTHONPATH": "/a"}).keys()
+
+
+def test_managed_memory(libraries):
+    assert variables(Membership(group="g", socket="/x", managed="force"), {})["GEMLET_MANAGED"] == "force"
+
+
+@pytest.mark.parametrize("own", [{}, {"PYTHONPATH": "/a:/b"}])
+def test_what_an_outer_run_adds_to_programs_does_not_leak(libraries, own):
+    outer = for_program(Membership(group="outer", socket="/x", torch="empty-cache", managed="checked"), own)
+    inner = for_program(MEMBER, outer)
+    assert not {"GEMLET_TORCH", "GEMLET_MANAGED"} & inner.keys()
+    assert inner.get("PYTHONPATH") == own.get("PYTHONPATH")
 
 
 @pytest.mark.parametrize("base", [{}, {"CUDA_MPS_PIPE_DIRECTORY": ""}])

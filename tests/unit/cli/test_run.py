@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from gemlet.cli.run import NotExecutable, NotFound, find_program, granted_line
+from gemlet.cli.run import NotExecutable, NotFound, find_program, granted_line, torch_hook
 
 
 def joined(**changes):
@@ -37,6 +37,20 @@ def test_a_fraction_that_is_not_in_force_is_said():
 
 def test_simulated_is_said():
     assert granted_line(joined(simulated=True), None).startswith("gemlet (simulated): ")
+
+
+@pytest.mark.parametrize(
+    ("movable", "no_hook", "empty_cache", "what"),
+    [
+        (False, False, False, None),  # nothing would come of it
+        (True, False, False, "dead"),
+        (True, True, False, None),
+        (False, False, True, "empty-cache"),
+        (True, False, True, "empty-cache"),
+    ],
+)
+def test_what_pytorch_does_after_a_step(movable, no_hook, empty_cache, what):
+    assert torch_hook(movable=movable, no_hook=no_hook, empty_cache=empty_cache) == what
 
 
 @pytest.fixture

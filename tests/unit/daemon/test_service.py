@@ -44,6 +44,23 @@ def test_join_for_a_device_that_is_not_there(start_daemon):
         start_daemon().call("join", device=5)
 
 
+def test_join_says_whether_memory_can_move(start_daemon, tmp_path):
+    daemon = start_daemon()
+    assert daemon.call("join")["movable"] is False
+    assert daemon.call("join", limits={"resident": 1 << 30})["movable"] is True
+
+
+def test_what_a_program_has_to_say_is_in_the_log_in_one_line(start_daemon, caplog):
+    daemon = start_daemon()
+    daemon.call("note", topic="torch hook is off", text="the reason")
+    (event,) = [e for e in daemon.call("events") if e["kind"] == "note"]
+    assert event["text"] == "torch hook is off: the reason"
+    assert event["pid"] == os.getpid()
+    for text in ("two\nlines", "x" * 401):
+        with pytest.raises(Refused):
+            daemon.call("note", topic="torch hook is off", text=text)
+
+
 def test_status_document(start_daemon):
     daemon = start_daemon()
     daemon.call("join", group="team", limits={"min": 0.5})

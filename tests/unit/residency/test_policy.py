@@ -221,3 +221,46 @@ def test_a_client_without_memory_never_waits(scene: Make) -> None:
     s.settle()
     s.admit(1, 0)
     assert 1 in s.resident()
+
+
+@pytest.mark.parametrize(("pause", "after"), [(4000, 50), (300, 800)])
+def test_one_that_usually_pauses_for_long_gives_way_early(scene: Make, pause: float, after: float) -> None:
+    """Hand-overs take 400 ms. After a pause longer than two of them the next is taken to be as long."""
+    s = scene(capacity=100 * GIB, idle=50 * MS, epoch_min=60_000 * MS)
+    s.client(0, bytes_=90 * GIB)
+    s.client(1, bytes_=90 * GIB)
+
+    def waited() -> float:
+        """Milliseconds until the other one is let in, when the first pauses."""
+        s.idle(0)
+        begun = s.now
+        s.want(1)
+        while s.usage(1)["allowed"] <= 10 * GIB:
+            s.to(s.residency.next_event() / MS, obey=False)
+            s.obey(0)
+        return float(s.now - begun) / MS
+
+    def come_in(number: int) -> None:
+        """The hand-over itself."""
+        s.now += 400 * MS
+        s.settle()
+        assert s.resident() == {number}
+
+    s.want(0)
+    s.settle()
+    waited()  # nothing is known of either
+    come_in(1)
+    s.now += 10 * MS
+    s.idle(1)
+    s.want(0)
+    while s.usage(0)["allowed"] <= 10 * GIB:
+        s.to(s.residency.next_event() / MS, obey=False)
+        s.obey(1)
+    come_in(0)
+    for _ in range(6):  # pauses in which nobody else wants anything
+        s.idle(0)
+        s.now += round(pause * MS)
+        s.want(0)
+        s.settle()
+        s.now += 100 * MS
+    assert waited() == pytest.approx(after, abs=5)

@@ -1,6 +1,9 @@
-// Chunks against a driver that fails at every position, pieces against a model, the gate under threads.
+// Chunks against a driver that fails at every position and against a model of their bytes, spans and pieces against
+// models, the gate under threads.
 // Exits 1 with the first thing that is wrong.
+#include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <cstdio>
 #include <map>
 #include <random>
@@ -122,6 +125,154 @@ static int live(int fails_at) {
     return driver.calls;
 }
 
+// Sets of bytes against a table of them.
+static void spans_are_sets() {
+    std::mt19937_64 random(7);
+    for (int round = 0; round < 300; ++round) {
+        Spans spans;
+        std::vector<bool> in(200);
+        for (int i = 0; i < 30; ++i) {
+            const uint64_t begin = random() % 200, end = begin + random() % (201 - begin);
+            spans.add(begin, end);
+            std::fill(in.begin() + long(begin), in.begin() + long(end), true);
+            const uint64_t from = random() % 200, to = from + random() % (201 - from);
+            std::vector<bool> rest(200);
+            uint64_t last = 0;
+            for (const Span& span : spans.without(from, to)) {
+                CHECK(from <= span.begin && span.begin < span.end && span.end <= to && last <= span.begin);
+                last = span.end;
+                std::fill(rest.begin() + long(span.begin), rest.begin() + long(span.end), true);
+            }
+            bool whole = true, none = true;
+            for (uint64_t at = 0; at < 200; ++at) {
+                const bool inside = from <= at && at < to;
+                CHECK(rest[at] == (inside && !in[at]));
+                whole = whole && !(inside && !in[at]);
+                none = none && !(inside && in[at]);
+            }
+            CHECK(spans.covers(from, to) == whole && (from == to || spans.touches(from, to) == !none));
+        }
+        CHECK(spans.bytes() == uint64_t(std::count(in.begin(), in.end(), true)));
+    }
+}
+
+// What is copied, against memory in pages: after each journey everything is as it was but what was declared dead.
+// Copies fail half-way, fingerprints are taken or not, programs change little, much or nothing.
+static uint64_t the_host_has_what_lives() {
+    constexpr uint64_t page = 4096, parts = 8, pages = parts * kPart / page, each = kPart / page;
+    std::mt19937_64 random(17);
+    uint64_t saved = 0;
+    for (int life = 0; life < 60; ++life) {
+        FakeDriver driver;
+        Chunk chunk;
+        chunk.bytes = parts * kPart;
+        std::vector<uint64_t> device(pages), host(pages, 1), expected(pages);
+        const auto look = [&] {
+            std::vector<Fingerprint> prints(parts);
+            for (uint64_t i = 0; i < parts; ++i) {
+                prints[i] = {1, 1};
+                for (uint64_t at = i * each; at < (i + 1) * each; ++at) {
+                    prints[i].a = (prints[i].a ^ device[at]) * 0x9e3779b97f4a7c15;
+                    prints[i].b = (prints[i].b + device[at]) * 0xff51afd7ed558ccd;
+                }
+            }
+            return prints;
+        };
+        const auto copy = [&](const std::vector<Span>& list, const auto& from, auto& to, size_t most) {
+            for (size_t i = 0; i < std::min(most, list.size()); ++i)
+                for (uint64_t at = list[i].begin / page; at < (list[i].end + page - 1) / page; ++at)
+                    to[at] = from[at];
+        };
+        CHECK(chunk.prepare(driver) == CUDA_SUCCESS);
+        for (int journey = 0; journey < 60; ++journey) {
+            chunk.opened();
+            const bool much = random() % 8 == 0;
+            for (uint64_t n = much ? pages : random() % 3; n > 0; --n) {
+                // Often a page that changes often, and back to what it was.
+                const uint64_t at = much ? random() % pages : random() % 2 * each + random() % 2;
+                device[at] = expected[at] = random() % 2;
+            }
+            std::vector<bool> dead(pages);
+            for (uint64_t n = random() % 4; n > 0; --n) {
+                const uint64_t begin = random() % pages, end = begin + random() % (pages + 1 - begin);
+                chunk.dead.add(begin * page, end * page);
+                std::fill(dead.begin() + long(begin), dead.begin() + long(end), true);
+            }
+            const bool taken = random() % 4 != 0;
+            if (taken && chunk.comparable()) chunk.now = look();
+            chunk.plan();
+            saved += chunk.bytes - bytes_of(chunk.to_copy);
+            chunk.copying();
+            if (random() % 3 == 0) {
+                copy(chunk.to_copy, device, host, random() % 3);
+                if (random() % 2) {  // it is not to go any more, after all
+                    CHECK(!chunk.may_vacate());
+                    for (uint64_t at = 0; at < pages; ++at)
+                        if (dead[at]) expected[at] = device[at];
+                    continue;
+                }
+                chunk.copying();
+            }
+            copy(chunk.to_copy, device, host, SIZE_MAX);
+            if (taken) chunk.now = look();
+            chunk.copied();
+            if (random() % 4 == 0) {  // the same, a little later
+                for (uint64_t at = 0; at < pages; ++at)
+                    if (dead[at]) expected[at] = device[at];
+                continue;
+            }
+            CHECK(chunk.may_vacate() && chunk.vacate(driver) == CUDA_SUCCESS && chunk.needs_copy_in());
+            std::generate(device.begin(), device.end(), [&] { return random(); });
+            CHECK(chunk.prepare(driver) == CUDA_SUCCESS);
+            copy(chunk.to_copy_in(), host, device, SIZE_MAX);
+            chunk.arrived();
+            for (uint64_t at = 0; at < pages; ++at) {
+                if (dead[at]) expected[at] = device[at];
+                CHECK(device[at] == expected[at]);
+            }
+        }
+        chunk.discard();
+        CHECK(chunk.vacate(driver) == CUDA_SUCCESS);
+    }
+    return saved;
+}
+
+// A submission ends a declaration before it is over, whenever it comes.
+static void a_submission_takes_the_ticket() {
+    SwapGate gate(nullptr);
+    std::atomic<bool> stop{false};
+    std::atomic<uint64_t> submitted{0}, now{0};
+    std::thread program([&] {
+        while (!stop) {
+            const uint64_t seen = now;  // one that came before the ticket was given may miss it
+            if (!gate.enter()) continue;
+            submitted = seen;
+            gate.leave();
+        }
+    });
+    for (uint64_t ticket = 1; ticket <= 2000; ++ticket) {
+        gate.give_ticket(ticket);
+        now = ticket;
+        gate.close();
+        CHECK(gate.await_empty(5'000'000'000));
+        if (gate.ticket() == ticket) {
+            CHECK(submitted != ticket);
+        } else {
+            CHECK(gate.ticket() == 0);
+        }
+        gate.open();
+        if (ticket % 16 == 0) std::this_thread::yield();
+    }
+    stop = true;
+    program.join();
+    gate.give_ticket(1);
+    gate.close();
+    CHECK(!gate.enter() && gate.ticket() == 1);  // who is turned away takes nothing
+    gate.open();
+    CHECK(gate.enter() && gate.ticket() == 0);
+    gate.leave();
+}
+
 static void pieces_do_not_overlap() {
     std::mt19937_64 random(3);
     constexpr uint64_t total = 1 << 20, within = 1 << 16;
@@ -190,6 +341,9 @@ static void the_gate_keeps_apart() {
 int main() {
     const int calls = live(-1);
     for (int i = 0; i < calls; ++i) live(i);
+    spans_are_sets();
+    CHECK(the_host_has_what_lives() > 0);
+    a_submission_takes_the_ticket();
     pieces_do_not_overlap();
     the_gate_keeps_apart();
     std::printf("positions %d\n", calls);

@@ -1,0 +1,41 @@
+#include "swap_admission.h"
+
+#include "client.h"
+#include "connection.h"
+#include "say.h"
+
+namespace gemlet::hook {
+
+void explain_refusal(SwapSpace& space, wire::Admission why, uint64_t bytes) {
+    constexpr double gib = 1 << 30;
+    const char* group = destination().group;
+    const double wanted = double(space.movable + bytes) / gib;
+    const double ceiling = double(space.page.load()->ceiling.load(std::memory_order_relaxed)) / gib;
+    switch (why) {
+        case wire::Admission::kGranted:
+            return;
+        case wire::Admission::kResident:
+            return say_once(
+                Topic::kMemory,
+                "group '%s' may have %.2f GiB on GPU %d at a time, and this process alone wants %.2f GiB\n"
+                "  hint: raise it with `gemlet set %s --resident %.0fGiB`",
+                group, ceiling, space.device.ordinal, wanted, group, wanted + 1);
+        case wire::Admission::kCapacity:
+            return say_once(Topic::kMemory,
+                            "this process wants %.2f GiB on GPU %d, and no more than %.2f GiB of its capacity are "
+                            "left for what can move\n  hint: raise `capacity` of the device in the configuration",
+                            wanted, space.device.ordinal, ceiling);
+        case wire::Admission::kHost:
+            return say_once(Topic::kMemory,
+                            "the host has no room for what would have to leave GPU %d if this process had %.2f GiB\n"
+                            "  hint: raise `host_memory` in the configuration of the daemon, or run fewer programs",
+                            space.device.ordinal, wanted);
+    }
+}
+
+void tell_less(SwapSpace& space) {
+    space.publish();
+    if (space.managed()) space.tell(wire::MessageType::kAdmit, space.movable);
+}
+
+}  // namespace gemlet::hook

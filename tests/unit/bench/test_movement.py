@@ -1,0 +1,31 @@
+"""Bytes between looks become hand-overs, with the time each way took."""
+
+from __future__ import annotations
+
+import pytest
+
+from movement import GIB, Step, hand_overs
+
+
+def test_nothing_moved() -> None:
+    assert hand_overs([]) == []
+
+
+def test_what_follows_without_a_pause_is_one_hand_over() -> None:
+    steps = [Step(1.0, 1.1, GIB, 0), Step(1.1, 1.2, GIB, 0), Step(1.15, 1.3, 0, GIB)]
+    (one,) = hand_overs(reversed(steps))
+    assert (one.begin, one.end, one.out, one.into) == (1.0, 1.3, 2 * GIB, GIB)
+    assert one.out_seconds == pytest.approx(0.2)
+    assert one.into_seconds == pytest.approx(0.15)
+    assert one.rate == pytest.approx(3 * GIB / 0.3 / 1e9)
+
+
+def test_a_pause_ends_it() -> None:
+    first, second = hand_overs([Step(1.0, 1.1, GIB, 0), Step(1.3, 1.4, 0, GIB)])
+    assert (first.into, first.into_seconds) == (0, 0.0)
+    assert (second.out, second.out_seconds) == (0, 0.0)
+
+
+def test_a_long_step_bridges_short_ones() -> None:
+    steps = [Step(1.0, 2.0, GIB, 0), Step(1.2, 1.3, 0, GIB), Step(2.05, 2.1, 0, GIB)]
+    assert len(hand_overs(steps)) == 1
