@@ -266,6 +266,9 @@ int main(void) {
             printf("%d\n", r);
         } else if (!strcmp(verb, "trim")) {
             printf("%d\n", cuMemPoolTrimTo(pool, a));
+        } else if (!strcmp(verb, "access")) {  // of device a to the pool's memory
+            CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, {(int)a}}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+            printf("%d\n", cuMemPoolSetAccess(pool, &access, 1));
         } else if (!strcmp(verb, "poolbytes")) {
             cuuint64_t used = 0, reserved = 0;
             MUST(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));
