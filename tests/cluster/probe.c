@@ -1,5 +1,4 @@
-// A CUDA program for the tests: says what the driver tells it, tries to take too much, and works for as long as
-// asked.
+// A CUDA program for the tests: says what the driver tells it, tries to take too much, and works for as long as asked.
 //
 //   probe [SECONDS]   output: "total MIB", "refused MIB", then "share PERCENT" for each second of kernels of 1 ms
 #include <dlfcn.h>
@@ -13,13 +12,13 @@
 typedef void* Handle;
 static void* library;
 
-#define CALL(name, ...)                                               \
-    do {                                                              \
-        int result = ((int (*)())dlsym(library, #name))(__VA_ARGS__); \
-        if (result != 0) {                                            \
-            printf("error %s %d\n", #name, result);                   \
-            return 1;                                                 \
-        }                                                             \
+#define CALL(name, ...)                                                                      \
+    do {                                                                                     \
+        int result = ((int (*)())dlsym(library, #name))(__VA_ARGS__);                        \
+        if (result != 0) {                                                                   \
+            printf("error %s %d\n", #name, result);                                          \
+            return 1;                                                                        \
+        }                                                                                    \
     } while (0)
 
 static double now(void) {
@@ -61,8 +60,7 @@ int main(int count, char** arguments) {
     uint64_t pointer;
     int result = ((int (*)(uint64_t*, size_t))dlsym(library, "cuMemAlloc_v2"))(&pointer, total + (1 << 20));
     printf("%s %zu\n", result == 2 ? "refused" : "granted", (total >> 20) + 1);
-    const char* image =
-        ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry spin(.param .u64 ns) { ret; }\n";
+    const char* image = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry spin(.param .u64 ns) { ret; }\n";
     CALL(cuModuleLoadData, &module, image);
     CALL(cuModuleGetFunction, &function, module, "spin");
     uint64_t ns = 1000000;
