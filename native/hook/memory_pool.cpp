@@ -40,6 +40,7 @@ namespace {
 struct Pools {
     std::mutex mutex;
     std::vector<Pool*> all;
+    std::vector<CUmemoryPool> shared;  // given to other devices
 };
 
 Pools& pools() {
@@ -66,7 +67,9 @@ Pool* pool_of(CUmemoryPool handle, CUdevice device) {
     auto* pool = new Pool{.handle = handle, .device = device, .mutex = {}};
     CUmemoryPool of_device = nullptr;
     auto get_default = own().cuDeviceGetDefaultMemPool;
-    pool->private_to_us = get_default && get_default(&of_device, device) == CUDA_SUCCESS && of_device == handle;
+    const auto& shared = pools().shared;
+    pool->private_to_us = get_default && get_default(&of_device, device) == CUDA_SUCCESS && of_device == handle &&
+                          std::find(shared.begin(), shared.end(), handle) == shared.end();
     pools().all.push_back(pool);
     has_elastic(device);
     return pool;
@@ -136,16 +139,16 @@ std::optional<CUresult> allocate_movable(Pool* pool, CUdeviceptr* pointer, size_
 
 // Others are to see the pool's memory, so that it can no longer move. False: what is allocated already may be away.
 bool stays_from_now_on(CUmemoryPool handle) {
-    Pool* pool = known_pool(handle);
-    if (!pool || !swap_active()) return true;
-    if (swap_pool_bytes(handle).reserved == 0) {
-        pool->private_to_us = false;
-        return true;
+    if (swap_active() && swap_pool_bytes(handle).reserved > 0) {
+        say_once(Topic::kMemory,
+                 "memory of a pool can move to the host, so the pool cannot be shared with other devices\n"
+                 "  hint: run the program in a group without --resident, on a device without `capacity`");
+        return false;
     }
-    say_once(Topic::kMemory,
-             "memory of a pool can move to the host, so the pool cannot be shared with other devices or processes\n"
-             "  hint: run the program in a group without --resident, on a device without `capacity`");
-    return false;
+    std::lock_guard lock(pools().mutex);
+    pools().shared.push_back(handle);
+    if (Pool* pool = find(handle)) pool->private_to_us = false;
+    return true;
 }
 
 template <class Call>
@@ -288,8 +291,9 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute which, v
 CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* map, size_t count) {
     Pool* pool = known_pool(handle);
     bool others = false;
-    for (size_t i = 0; pool && map && i < count; ++i)
-        others = others || map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || map[i].location.id != pool->device;
+    for (size_t i = 0; map && i < count; ++i)
+        others = others || map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || !pool ||
+                 map[i].location.id != pool->device;
     if (others && !stays_from_now_on(handle)) return CUDA_ERROR_NOT_SUPPORTED;
     return real::cuMemPoolSetAccess(handle, map, count);
 }

@@ -141,7 +141,11 @@ CUresult free_reservation(SwapSpace& space, CUdeviceptr start, std::unique_lock<
     const CUmemoryPool pool = r.pool;
     if (CUresult failed = release_chunks(space, r, lock)) return failed;
     space.reservations.erase(start);
-    if (pool) space.pools[pool].reserved -= bytes;
+    if (pool) {
+        PoolBytes& p = space.pools[pool];
+        p.reserved -= bytes;
+        p.used = std::min(p.used, p.reserved);  // with a context goes what nobody freed
+    }
     lock.unlock();
     give_back(space.device.ordinal, bytes);
     lock.lock();

@@ -13,13 +13,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MUST(call)                                                          \
-    do {                                                                    \
-        CUresult r_ = (call);                                               \
-        if (r_ != CUDA_SUCCESS) {                                           \
+#define MUST(call)                                                         \
+    do {                                                                   \
+        CUresult r_ = (call);                                              \
+        if (r_ != CUDA_SUCCESS) {                                          \
             fprintf(stderr, "line %d: %s: %d\n", __LINE__, #call, (int)r_); \
-            _exit(3);                                                       \
-        }                                                                   \
+            _exit(3);                                                      \
+        }                                                                  \
     } while (0)
 
 static const char* kImage =
@@ -164,8 +164,7 @@ static int hoard(double seconds, unsigned seed, int exact) {
     MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     static Piece held[256];
     say("ready");
-    while (getchar() != '\n') {
-    }
+    while (getchar() != '\n') {}
     int count = 0, taken = 0, refused = 0;
     for (uint64_t end = now_ns() + (uint64_t)(seconds * 1e9); now_ns() < end;) {
         if (count < 256 && rand_r(&seed) % 3) {
@@ -174,12 +173,9 @@ static int hoard(double seconds, unsigned seed, int exact) {
             if (kind == kMipmap) kind = kArray;
             if (exact && (kind == kAsync || kind == kSmall || kind == kArray)) kind = kPlain;
             CUresult r = take(&held[count], kind, ((uint64_t)1 + rand_r(&seed) % 60) << 20, stream);
-            if (r == CUDA_SUCCESS)
-                ++count, ++taken;
-            else if (r == CUDA_ERROR_OUT_OF_MEMORY)
-                ++refused;
-            else if (r != CUDA_ERROR_NOT_SUPPORTED)
-                MUST(r);
+            if (r == CUDA_SUCCESS) ++count, ++taken;
+            else if (r == CUDA_ERROR_OUT_OF_MEMORY) ++refused;
+            else if (r != CUDA_ERROR_NOT_SUPPORTED) MUST(r);
         } else if (count) {
             int i = rand_r(&seed) % (unsigned)count;
             drop(&held[i], stream);
@@ -200,9 +196,7 @@ static int hoard(double seconds, unsigned seed, int exact) {
 
 // Largest use of the device, as NVML counts it, above what it was in the beginning. Runs without the hook.
 static int sample_memory(void) {
-    struct {
-        unsigned long long total, free, used;
-    } memory;
+    struct { unsigned long long total, free, used; } memory;
     void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
     if (!library) return 5;
     int (*init)(void) = (int (*)(void))dlsym(library, "nvmlInit_v2");
@@ -290,8 +284,7 @@ static int close_all(double seconds) {
     return 0;
 }
 
-// --- threads
-// ---------------------------------------------------------------------------------------------------------
+// --- threads ---------------------------------------------------------------------------------------------------------
 
 static double thread_seconds;
 static int no_captures;
@@ -342,8 +335,7 @@ static int threads(double seconds) {
     return 0;
 }
 
-// --- wrong calls
-// -----------------------------------------------------------------------------------------------------
+// --- wrong calls -----------------------------------------------------------------------------------------------------
 
 static int wrong(void) {
     start();

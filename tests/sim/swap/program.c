@@ -143,15 +143,16 @@ static void (*declare_live)(void);
 
 // Iterations: piece 1 is scratch, dead at the end of each. How often that was said is the answer.
 static uint64_t train(double seconds) {
+    static unsigned char value;  // another each time, so that it never looks unchanged
     uint64_t told = 0;
     for (uint64_t end = now_ns() + (uint64_t)(seconds * 1e9); now_ns() < end;) {
-        MUST(cuMemsetD8Async(pieces[1].address, 7, pieces[1].bytes, stream));
+        MUST(cuMemsetD8Async(pieces[1].address, ++value, pieces[1].bytes, stream));
         MUST(launch_add(&pieces[0], 1));
         MUST(launch_spin(5000000));
         MUST(cuStreamSynchronize(stream));
         unsigned char last = 0;
         MUST(cuMemcpyDtoH(&last, pieces[1].address + pieces[1].bytes - 1, 1));
-        if (last != 7) return UINT64_MAX;
+        if (last != value) return UINT64_MAX;
         if (iteration_ends() == 0) continue;
         uint64_t ticket = dead_begin(), start = pieces[1].address, bytes = pieces[1].bytes;
         told += declare_dead(ticket, &start, &bytes, 1) == (int64_t)bytes;
@@ -266,6 +267,9 @@ int main(void) {
             printf("%d\n", r);
         } else if (!strcmp(verb, "trim")) {
             printf("%d\n", cuMemPoolTrimTo(pool, a));
+        } else if (!strcmp(verb, "access")) {  // of device a to the pool's memory
+            CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, {(int)a}}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+            printf("%d\n", cuMemPoolSetAccess(pool, &access, 1));
         } else if (!strcmp(verb, "poolbytes")) {
             cuuint64_t used = 0, reserved = 0;
             MUST(cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used));

@@ -119,3 +119,14 @@ def test_a_pool_with_wishes_of_its_own_stays_where_it_is(swapping: Make) -> None
     a.done("sync")
     a.done("fill", 0, 1)
     a.done("all")
+
+
+def test_a_pool_with_memory_that_may_be_away_is_not_given_to_another_device(swapping: Make) -> None:
+    s = swapping(200)
+    a = s.start("a", GEMLET_SIM_DEVICES="2")
+    a.done("default")
+    a.done("allocasync", 0, 8 * MIB)
+    a.done("access", 0)  # its own device has it anyway
+    assert a.number("access", 1) == 801
+    a.running.kill()
+    assert "cannot be shared with other devices" in a.running.communicate(timeout=5)[1]
