@@ -16,6 +16,8 @@
 //                                                   a batch each 1/HZ seconds, not waiting for the last;
 //                                                   [--memory-mib M] as of work, [--rewrite-mib N]: all behind each
 //   client launch    [--count N]                    empty kernels: ns per launch, queue kept short
+//   client compare   [--count N]                    empty kernels: ns per launch of the driver's own function, and
+//                                                   what the one before it adds
 //   client alloc     [--count N]                    cuMemAlloc + cuMemFree of 4 KiB, ns per pair
 //   client link      --memory-mib M                 GB/s between pinned memory and the device: out, in, both at a time
 //   client heartbeat [--rate HZ] [--threshold-us U] how late a thread on each CPU wakes up; no GPU
@@ -160,6 +162,39 @@ int launches(const Options& o) {
     });
 }
 
+// The driver's own function and what stands before it, some hundred launches of one, then of the other. Of all the
+// pairs of such blocks the median difference counts: what disturbs one block disturbs few.
+int compare(const Options& o) {
+    constexpr int kBlock = 200;
+    Program p(o);
+    const auto direct = reinterpret_cast<Program::Launch>(driver_symbol("cuLaunchKernel"));
+    if (!direct) {
+        std::fprintf(stderr, "client: the driver's cuLaunchKernel was not found\n");
+        return 2;
+    }
+    std::vector<double> native, added;
+    const auto block = [&](Program::Launch launch) {
+        const uint64_t begin = now_ns();
+        for (int i = 0; i < kBlock; ++i) p.launch_empty(launch);
+        const double ns = double(now_ns() - begin) / kBlock;
+        p.synchronize();
+        return ns;
+    };
+    for (int i = 0; i < o.count / kBlock; ++i) {
+        // Who goes first takes turns, too.
+        const bool first = i % 2 == 0;
+        const double a = block(first ? direct : cuLaunchKernel), b = block(first ? cuLaunchKernel : direct);
+        native.push_back(first ? a : b);
+        added.push_back(first ? b - a : a - b);
+    }
+    const auto median = [](std::vector<double>& values) {
+        std::nth_element(values.begin(), values.begin() + std::ssize(values) / 2, values.end());
+        return values[values.size() / 2];
+    };
+    std::printf("{\"native\": %.1f, \"added\": %.1f}\n", median(native), median(added));
+    return 0;
+}
+
 int allocations(const Options& o) {
     Program p(o);
     return timed("ns_per_pair", o.count, [&] {
@@ -181,6 +216,7 @@ int main(int argc, char** argv) {
     if (o.mode == "latency") return latency(o);
     if (o.mode == "burst") return burst(o);
     if (o.mode == "launch") return launches(o);
+    if (o.mode == "compare") return compare(o);
     if (o.mode == "alloc") return allocations(o);
     if (o.mode == "heartbeat") return heartbeat(o);
     if (o.mode == "link") return carry(o);

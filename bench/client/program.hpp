@@ -44,7 +44,8 @@ class Program {
 
     void launch(double us);
     void launch_and_pause();  // one kernel, then --gap-us on the host: a program bound by its launches
-    void launch_empty();
+    using Launch = decltype(&cuLaunchKernel);
+    void launch_empty(Launch launch = cuLaunchKernel);
     void synchronize() { CHECK(cuStreamSynchronize(stream_)); }
     void make_graph();      // of one batch
     void batch(int marks);  // ... or the part of one between two marks
@@ -65,6 +66,8 @@ class Program {
     uint64_t scale_;
     unsigned grid_ = 1, block_ = 1;
 };
+
+void* driver_symbol(const char* name);  // past whatever was preloaded; null if the driver has none of that name
 
 int work(const Options& o);
 int latency(const Options& o);
