@@ -78,7 +78,7 @@ void Arbiter::State::expire(Nanoseconds now) {
             holds.finish(hold, hold.end, now);
             continue;
         }
-        if (hold.runs() && hold.partner && !hold.measuring && now >= hold.together_since) {
+        if (hold.runs() && hold.company && !hold.measuring && now >= hold.together_since) {
             hold.measuring = true;
             hold.together_since = now;
             hold.together_work = hold.client->work;
@@ -164,14 +164,15 @@ void Arbiter::State::update_terms(Hold& hold, Nanoseconds now) {
             contenders.push_back(g);
     }
     for (const Hold& other : holds.all()) {  // who took a parked token meanwhile, and whom it must not interrupt
-        if (!other.occupies() || other.group == hold.group || other.partner == hold.serial) continue;
+        if (!other.occupies() || other.group == hold.group || (other.company && other.company == hold.company))
+            continue;
         const bool goes_first = other.serial < hold.serial && policy->may_interrupt(*hold.group, *other.group, now);
         if (!goes_first && !Holds::fit(other, hold)) contenders.push_back(other.group);
     }
     Terms terms = policy->terms(hold.turn(), contenders, now);
     terms.deadline = std::min(terms.deadline, hold.latest);
     const Nanoseconds window = window_for(static_cast<Members&>(*hold.group), terms.deadline);
-    const bool beside = hold.partner != 0, patient = beside || pairs.curious(hold.group->id);
+    const bool beside = hold.company != 0, patient = beside || pairs.curious(hold.group->id, now);
     const bool moved = terms.deadline == kNever || hold.deadline == kNever
                            ? terms.deadline != hold.deadline
                            : std::abs(terms.deadline - hold.deadline) > kNoticeable || terms.deadline <= now;
@@ -496,7 +497,7 @@ Nanoseconds Arbiter::next_event() const {
             consider(hold.stopped + s.p.grace);
         else if (!hold.overdue && hold.deadline != kNever)
             consider(hold.deadline + s.grace);
-        if (hold.runs() && hold.partner && !hold.measuring) consider(hold.together_since);
+        if (hold.runs() && hold.company && !hold.measuring) consider(hold.together_since);
     }
     for (const Group* g : s.everyone) {
         if (g->running || g->waiting > 0) continue;

@@ -40,8 +40,9 @@ struct Arbiter::State {
     bool demand_changed = false;
     Client* idle = nullptr;  // just stopped for want of work: its token is parked unless somebody waits
     uint64_t ignored = 0;
-    Groups everyone;                      // the groups there are, without gaps
-    Groups waiting, fitting, contenders;  // scratch, kept for their memory
+    Nanoseconds company_again = 0, company_patience = 0;  // not more than two side by side before that
+    Groups everyone;                                      // the groups there are, without gaps
+    Groups waiting, fitting, contenders;                  // scratch, kept for their memory
 
     // Every event runs begin(), its own change, settle().
     Nanoseconds begin(Nanoseconds now);
@@ -51,10 +52,12 @@ struct Arbiter::State {
     void update_demand(Nanoseconds now);
     void grant_while_possible(Nanoseconds now);
     void grant(Members& group, Nanoseconds latest, Nanoseconds now);
-    Hold* partner_for(const Client& client);
+    std::vector<Hold*> companions(const Client& client);
+    Nanoseconds together_for(const std::vector<Hold*>& others, const Client& client, Nanoseconds now);
     bool grant_beside(Members& group, Nanoseconds now);
     void join(Hold& hold, Nanoseconds now);
-    void run_beside(Hold& one, Hold& other, Nanoseconds length, Nanoseconds now);
+    void run_beside(Hold& hold, const std::vector<Hold*>& others, Nanoseconds length, Nanoseconds now);
+    void measure_company(const Hold& hold, Nanoseconds end, Nanoseconds now);
     void measure(const Hold& hold, StopReason reason, Nanoseconds now);
     Pairs::Member member(const Group& group, const Group& other) const;
     void update_terms(Nanoseconds now);

@@ -10,8 +10,10 @@ namespace {
 
 // Whether `next` had the device for itself only when `before` had drained: their slices do not fit side by side.
 bool follows(const Hold& next, const Hold& before) {
-    const bool partners = std::find(next.partners.begin(), next.partners.end(), before.serial) != next.partners.end();
-    return before.serial < next.serial && !before.runs() && !Holds::fit(before, next) && !partners;
+    const auto& all = before.companies;
+    const bool together = std::any_of(next.companies.begin(), next.companies.end(),
+                                      [&](uint64_t c) { return std::find(all.begin(), all.end(), c) != all.end(); });
+    return before.serial < next.serial && !before.runs() && !Holds::fit(before, next) && !together;
 }
 
 }  // namespace
@@ -57,8 +59,7 @@ Hold* Holds::newest(const Client* client) {
 }
 
 void Holds::stop(Hold& hold, Nanoseconds tail, Nanoseconds now) {
-    if (Hold* other = running(hold.partner)) other->partner = 0;
-    hold.partner = 0;
+    leave(hold, now);
     hold.stopped = now;
     hold.end = now + tail;
     find_starts(now);
@@ -112,22 +113,43 @@ void Holds::charge(Hold& hold, Nanoseconds now) {
     policy_.charge(*hold.group, amount, now);
 }
 
-Nanoseconds Holds::halved(const Hold& hold, Nanoseconds now) const {
-    return hold.runs() && has_partner(hold) ? std::max<Nanoseconds>(0, now - std::max(now_, hold.from)) / 2 : 0;
+Nanoseconds Holds::spared(const Hold& hold, Nanoseconds now) const {
+    const auto n = static_cast<Nanoseconds>(hold.runs() ? company(hold) : 1);
+    return std::max<Nanoseconds>(0, now - std::max(now_, hold.from)) * (n - 1) / n;
 }
 
 Nanoseconds Holds::due(const Hold& hold, Nanoseconds now) const {
     const Nanoseconds until = hold.runs() ? now : hold.end;
-    return std::max<Nanoseconds>(0, until - hold.from - hold.halved - halved(hold, now));
+    return std::max<Nanoseconds>(0, until - hold.from - hold.spared - spared(hold, now));
 }
 
-bool Holds::has_partner(const Hold& hold) const {
-    return hold.partner && std::any_of(holds_.begin(), holds_.end(),
-                                       [&](const Hold& h) { return h.serial == hold.partner && h.runs(); });
+size_t Holds::company(const Hold& hold) const {
+    if (!hold.company) return 1;
+    return static_cast<size_t>(std::count_if(holds_.begin(), holds_.end(),
+                                             [&](const Hold& h) { return h.runs() && h.company == hold.company; }));
+}
+
+void Holds::join(Hold& hold, Hold& other) {
+    if (!other.company) other.company = hold.serial;
+    hold.company = other.company;
+    for (Hold* one : {&hold, &other})
+        if (one->companies.empty() || one->companies.back() != one->company) one->companies.push_back(one->company);
+}
+
+// The others are measured from then on as so many as are left; who is left alone has no company any more.
+void Holds::leave(Hold& hold, Nanoseconds now) {
+    const uint64_t left = std::exchange(hold.company, 0);
+    if (!left) return;
+    for (Hold& other : holds_) {
+        if (!other.runs() || other.company != left) continue;
+        other.measuring = false;
+        other.together_since = now + kFreshNews;
+        if (company(other) == 1) other.company = 0;
+    }
 }
 
 void Holds::charge(Nanoseconds now) {
-    for (Hold& hold : holds_) hold.halved += halved(hold, now);
+    for (Hold& hold : holds_) hold.spared += spared(hold, now);
     now_ = std::max(now_, now);
     for (Hold& hold : holds_) charge(hold, now);
 }

@@ -13,6 +13,9 @@ namespace gemlet::arbiter {
 
 struct Client;
 
+// A holder that nobody waited for says every few milliseconds what it has done, one in company ten times in this.
+inline constexpr Nanoseconds kFreshNews = 1'000'000;
+
 struct Hold {
     uint64_t serial;
     Client* client;
@@ -25,7 +28,7 @@ struct Hold {
     Nanoseconds stopped = kNever;  // kNever: runs
     Nanoseconds end = kNever;      // when its work drained, or is thought to drain
     Nanoseconds charged = 0;
-    Nanoseconds halved = 0;  // not charged: half of the time with a partner
+    Nanoseconds spared = 0;  // not charged: of the time in company each pays its part
     Nanoseconds work = 0;    // what the client had completed when it began
     // Terms, as last told to the client.
     Nanoseconds deadline = kNever;
@@ -34,11 +37,12 @@ struct Hold {
     enum class Told : uint8_t { kNothing, kTook, kTerms, kRevoked } told = Told::kNothing;
     bool told_beside = false;
     bool patient = false;
-    // The hold it runs beside though their fractions do not fit; 0: none. Since when, and the work at that time.
-    uint64_t partner = 0;
-    std::vector<uint64_t> partners = {};  // it had so far
+    // Those of one company run at a time though their fractions do not fit. 0: none. Since when as many as now, and
+    // the work at that time.
+    uint64_t company = 0;
+    std::vector<uint64_t> companies = {};  // it was in so far
     Nanoseconds together_since = 0, together_work = 0;
-    bool measuring = false;  // the two above hold: the client said what it had done after it was told of its partner
+    bool measuring = false;  // the two above hold: the client said what it had done after it was told of its company
     Nanoseconds latest = kNever;  // it was let in before its turn, for as long as it is in nobody's way
     bool overdue = false;         // did not stop in time, so it no longer keeps others waiting
 
@@ -64,7 +68,8 @@ class Holds {
     Hold& start(Client* client, Group* group, Nanoseconds now);
     Hold* running(const Client* client);
     Hold* running(uint64_t serial);
-    bool has_partner(const Hold& hold) const;
+    size_t company(const Hold& hold) const;                    // how many run in it; 1 without one
+    void join(Hold& hold, Hold& other);                        // the company of `other`, a new one if it has none
     Hold* draining(const Client* client);                      // the oldest
     Hold* newest(const Client* client);                        // draining or not
     void stop(Hold& hold, Nanoseconds tail, Nanoseconds now);  // may move or forget holds: `hold` is invalid then
@@ -82,8 +87,9 @@ class Holds {
 
   private:
     void charge(Hold& hold, Nanoseconds now);
+    void leave(Hold& hold, Nanoseconds now);
     void find_starts(Nanoseconds now);
-    Nanoseconds halved(const Hold& hold, Nanoseconds now) const;  // since the last charge
+    Nanoseconds spared(const Hold& hold, Nanoseconds now) const;  // since the last charge
 
     Policy& policy_;
     Nanoseconds now_ = 0;

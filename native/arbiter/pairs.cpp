@@ -8,6 +8,7 @@ namespace {
 constexpr unsigned kTurnsAlone = 3;  // of each, before their speed alone is believed
 constexpr unsigned kTooShort = 5;    // turns in a row, and a group is left alone: waiting for it costs
 constexpr unsigned kTrials = 100;    // that may end before enough was seen, because one had nothing more to do
+constexpr int64_t kFresh = 3;        // for so many times pair_refresh is its speed alone believed
 constexpr double kSlack = 0.97;      // of the share in turns: what measuring is off by
 constexpr double kUnhurt = 0.95;     // who is hurried keeps at least so much of its speed
 constexpr double kHurt = 0.8;        // ... and less than this is believed at once
@@ -54,8 +55,7 @@ Nanoseconds Pairs::together_for(const Member& a, const Member& b, Nanoseconds no
     const bool retry = pair.state == PairState::kApart && now >= pair.try_again;
     if (stale || retry) become(pair, PairState::kUnknown, k, now);
     if (pair.state == PairState::kTogether) return p_.pair_turn;
-    const bool known =
-        alone_[k.first].turns >= pair.turns_a + kTurnsAlone && alone_[k.second].turns >= pair.turns_b + kTurnsAlone;
+    const bool known = knows(k.first, pair.turns_a, now) && knows(k.second, pair.turns_b, now);
     if (pair.state != PairState::kUnknown || !known) return 0;
     if (++pair.trials <= kTrials) return a.hurried || b.hurried ? kRequests * p_.pair_trial : p_.pair_trial;
     wait(pair, k, now);
@@ -77,8 +77,9 @@ void Pairs::ran_short(GroupId group, Nanoseconds now) {
     }
 }
 
-void Pairs::ran_alone(GroupId group, double rate) {
+void Pairs::ran_alone(GroupId group, double rate, Nanoseconds now) {
     Alone& alone = alone_[group];
+    alone.at = now;
     alone.too_short = 0;
     alone.rates[alone.turns++ % alone.rates.size()] = rate;
 }
@@ -104,9 +105,8 @@ void Pairs::ran_together(const Member& a, Done done_a, const Member& b, Done don
     if ((a.hurried || b.hurried) && !clear && seen < kRequests * p_.pair_trial / 2) return;
     pair.done_a = pair.done_b = {0, 0};
     // Side by side must be better for both than taking turns, or somebody's minimum would pay for the other's gain.
-    const bool good = pair.speed_a + pair.speed_b >= p_.pair_gain && pair.speed_a >= kSlack * a.share &&
-                      pair.speed_b >= kSlack * b.share && (!a.hurried || pair.speed_a >= kUnhurt) &&
-                      (!b.hurried || pair.speed_b >= kUnhurt);
+    const bool good = pair.speed_a + pair.speed_b >= p_.pair_gain && enough(pair.speed_a, a.share, a.hurried) &&
+                      enough(pair.speed_b, b.share, b.hurried);
     if (good) {
         pair.patience = 0;
         become(pair, PairState::kTogether, k, now);
@@ -115,14 +115,28 @@ void Pairs::ran_together(const Member& a, Done done_a, const Member& b, Done don
     wait(pair, k, now);
 }
 
-bool Pairs::curious(GroupId group) const {
-    const auto alone = alone_.find(group);
-    const unsigned turns = alone == alone_.end() ? 0 : alone->second.turns;
+double Pairs::alone(GroupId group) const {
+    const auto found = alone_.find(group);
+    return found == alone_.end() ? 0.0 : found->second.rate();
+}
+
+bool Pairs::enough(double speed, double share, bool hurried) {
+    return speed >= kSlack * share && (!hurried || speed >= kUnhurt);
+}
+
+// Since the pair became unknown, or not long ago: where several run side by side turns alone are rare.
+bool Pairs::knows(GroupId group, unsigned since, Nanoseconds now) const {
+    const auto found = alone_.find(group);
+    if (found == alone_.end() || found->second.turns < kTurnsAlone) return false;
+    return found->second.turns >= since + kTurnsAlone || now - found->second.at < kFresh * p_.pair_refresh;
+}
+
+bool Pairs::curious(GroupId group, Nanoseconds now) const {
     return std::any_of(pairs_.begin(), pairs_.end(), [&](const auto& entry) {
         const auto& [key, pair] = entry;
         if (pair.state != PairState::kUnknown) return false;
-        return (key.first == group && turns < pair.turns_a + kTurnsAlone) ||
-               (key.second == group && turns < pair.turns_b + kTurnsAlone);
+        return (key.first == group && !knows(group, pair.turns_a, now)) ||
+               (key.second == group && !knows(group, pair.turns_b, now));
     });
 }
 

@@ -38,13 +38,16 @@ class Pairs {
     // For how long the two may run side by side from now on; 0: they take turns.
     Nanoseconds together_for(const Member& a, const Member& b, Nanoseconds now);
 
-    void ran_alone(GroupId group, double rate);
+    void ran_alone(GroupId group, double rate, Nanoseconds now);
     // A turn alone too short to tell; who only has such ones is not asked for ever.
     void ran_short(GroupId group, Nanoseconds now);
     // Judges as soon as it has seen enough of them.
     void ran_together(const Member& a, Done done_a, const Member& b, Done done_b, Nanoseconds now);
-    bool curious(GroupId group) const;          // its next turns alone will be compared with others
-    bool together(GroupId a, GroupId b) const;  // known to be good for both
+    double alone(GroupId group) const;  // its rate; 0 if that is not known
+    // Whether one that has this part of its speed alone is not worse off than in turns with `share` of the time.
+    static bool enough(double speed, double share, bool hurried);
+    bool curious(GroupId group, Nanoseconds now) const;  // its next turns alone will be compared with others
+    bool together(GroupId a, GroupId b) const;           // known to be good for both
     void forget(GroupId group);
 
     std::vector<PairUsage> view() const;
@@ -53,6 +56,7 @@ class Pairs {
     struct Alone {
         std::array<double, 8> rates{};      // of the last turns
         unsigned turns = 0, too_short = 0;  // ... and in a row since the last of these
+        Nanoseconds at = 0;                 // the last of them
         double rate() const;                // their median; 0 before the third
     };
     struct Pair {
@@ -69,6 +73,7 @@ class Pairs {
 
     static Key key(GroupId a, GroupId b) { return {std::min(a, b), std::max(a, b)}; }
     Pair& pair_of(const Member& a, const Member& b, Nanoseconds now);
+    bool knows(GroupId group, unsigned since, Nanoseconds now) const;
     void wait(Pair& pair, const Key& key, Nanoseconds now);
     void become(Pair& pair, PairState state, const Key& key, Nanoseconds now);
 

@@ -1,5 +1,5 @@
-// Two holders whose fractions do not fit together: granted beside each other, and measured. Whether that is better
-// than turns, pairs.cpp says.
+// Holders whose fractions do not fit together: granted beside each other, and measured. Whether that is better than
+// turns, pairs.cpp says of two; of more it is watched.
 //
 // Tried are clients of MPS, whose kernels run at the same moment, and without MPS those that leave the device waiting
 // for their launches: their contexts fill each other's gaps, and the hardware switches whenever one has nothing
@@ -11,15 +11,15 @@ namespace {
 
 // In its first turns a program loads modules, and its kernels are not yet known.
 constexpr unsigned kWarmUp = 2;
-// A holder that nobody waited for says every few milliseconds what it has done, one with a partner ten times in this.
-constexpr Nanoseconds kFreshNews = 1'000'000;
 // A holder gives the token back when it has had nothing to do for so long (native/hook/token.cpp).
 constexpr Nanoseconds kIdleFor = 100'000, kPatientFor = 2'000'000;
 // So many looks at its queues tell whether a client keeps the device busy.
 constexpr uint64_t kLooks = 16;
 // Worth a trial without MPS: both leave gaps, and what they need of the device comes to little more than all of it.
 // Two that keep it busy do 0.91 of the work of one, on the hardware's own time slicing.
-constexpr double kGaps = 0.1, kGapsTogether = 0.7;
+constexpr double kGaps = 0.1, kRoom = 1.3;
+// ... and of more than two, if one of them is in a hurry.
+constexpr double kRoomForHurry = 1.0;
 // A request that takes many pair_turns is not cut in pieces.
 constexpr Nanoseconds kRequestTurns = 10;
 
@@ -33,7 +33,7 @@ bool hurried(const Group& g) {
 
 bool may_overlap(const Client& a, const Client& b) {
     if (a.mps && b.mps) return true;
-    return std::min(a.starved, b.starved) >= kGaps && a.starved + b.starved >= kGapsTogether;
+    return std::min(a.starved, b.starved) >= kGaps && 2.0 - a.starved - b.starved <= kRoom;
 }
 
 void look(Client& client, bool alone) {
@@ -52,51 +52,97 @@ Pairs::Member Arbiter::State::member(const Group& group, const Group& other) con
     return {group.id, group.spec.workload, both > 0.0 ? mine / both : 0.5, hurried(group)};
 }
 
-// The only other holder, if both may run at a time.
-Hold* Arbiter::State::partner_for(const Client& client) {
-    Hold* only = nullptr;
+// Those who hold the token, if each of them may run at the same time as this one; empty if not.
+std::vector<Hold*> Arbiter::State::companions(const Client& client) {
+    std::vector<Hold*> others;
+    double busy = 1.0 - client.starved;
+    bool hurry = hurried(*client.group);
     for (Hold& hold : holds.all()) {
         if (!hold.occupies() || hold.client == &client) continue;
-        if (only) return nullptr;
-        only = &hold;
+        const bool told = hold.told == Hold::Told::kTerms || hold.told == Hold::Told::kTook;
+        const bool joined = others.empty() || (hold.company && hold.company == others.front()->company);
+        if (hold.group == client.group || !told || !joined || !may_overlap(*hold.client, client) ||
+            !may_pair(*hold.group) || !may_pair(*client.group))
+            return {};
+        busy += 1.0 - hold.client->starved;
+        hurry |= hurried(*hold.group);
+        others.push_back(&hold);
     }
-    const bool possible = only && only->group != client.group && may_overlap(*only->client, client) &&
-                          !only->partner && (only->told == Hold::Told::kTerms || only->told == Hold::Told::kTook) &&
-                          may_pair(*only->group) && may_pair(*client.group);
-    return possible ? only : nullptr;
+    // What two do to each other is tried. More are not, but watched: each must be known to go with each, and the
+    // device must have room for what they need of it.
+    // Who is to be measured alone is alone.
+    for (const Hold* hold : others)
+        if (pairs.curious(hold->group->id, clock)) return {};
+    if (pairs.curious(client.group->id, clock)) return {};
+    if (others.size() == 1) return others.front()->company ? std::vector<Hold*>{} : others;
+    std::vector<GroupId> all{client.group->id};
+    for (const Hold* hold : others) all.push_back(hold->group->id);
+    const bool known = std::all_of(all.begin(), all.end(), [&](GroupId a) {
+        return std::all_of(all.begin(), all.end(), [&](GroupId b) { return a == b || pairs.together(a, b); });
+    });
+    if (!known || clock < company_again || busy > (hurry ? kRoomForHurry : kRoom)) return {};
+    return others;
 }
 
-void Arbiter::State::run_beside(Hold& one, Hold& other, Nanoseconds length, Nanoseconds now) {
-    one.partner = other.serial;
-    other.partner = one.serial;
-    for (Hold* hold : {&one, &other}) {
-        const Nanoseconds longest = hurried(*hold->group) ? kRequestTurns * p.pair_turn : length;
-        hold->latest = std::min(hold->latest, now + longest);
-        hold->partners.push_back(hold->partner);
-        hold->measuring = false;
-        hold->together_since = now + kFreshNews;
+Nanoseconds Arbiter::State::together_for(const std::vector<Hold*>& others, const Client& client, Nanoseconds now) {
+    if (others.empty()) return 0;
+    if (others.size() > 1) return p.pair_turn;
+    const Group& one = *others.front()->group;
+    return pairs.together_for(member(one, *client.group), member(*client.group, one), now);
+}
+
+void Arbiter::State::run_beside(Hold& hold, const std::vector<Hold*>& others, Nanoseconds length, Nanoseconds now) {
+    const auto changed = [&](Hold& one) {
+        const Nanoseconds longest = hurried(*one.group) ? kRequestTurns * p.pair_turn : length;
+        one.latest = std::min(one.latest, now + longest);
+        one.measuring = false;
+        one.together_since = now + kFreshNews;
+    };
+    for (Hold* other : others) {
+        holds.join(hold, *other);
+        changed(*other);
     }
+    changed(hold);
 }
 
 bool Arbiter::State::grant_beside(Members& group, Nanoseconds now) {
-    const Hold* partner = partner_for(*next_of(group));
-    if (!partner) return false;
-    const Nanoseconds length =
-        pairs.together_for(member(*partner->group, group), member(group, *partner->group), now);
+    const Client& client = *next_of(group);
+    const Nanoseconds length = together_for(companions(client), client, now);
     if (length <= 0) return false;
-    const uint64_t serial = partner->serial;
     grant(group, kNever, now);
-    run_beside(*holds.running(serial), holds.all().back(), length, now);
+    Hold& hold = holds.all().back();  // and those before it have moved
+    std::vector<Hold*> others;
+    for (Hold& other : holds.all())
+        if (other.occupies() && &other != &hold) others.push_back(&other);
+    run_beside(hold, others, length, now);
     return true;
 }
 
 // A parked token was taken while somebody runs: beside it, if that is good for both.
 void Arbiter::State::join(Hold& hold, Nanoseconds now) {
-    Hold* partner = partner_for(*hold.client);
-    if (!partner || Holds::fit(*partner, hold)) return;
-    const Nanoseconds length =
-        pairs.together_for(member(*partner->group, *hold.group), member(*hold.group, *partner->group), now);
-    if (length > 0) run_beside(*partner, hold, length, now);
+    const std::vector<Hold*> others = companions(*hold.client);
+    if (others.empty() || Holds::fit(*others.front(), hold)) return;
+    const Nanoseconds length = together_for(others, *hold.client, now);
+    if (length > 0) run_beside(hold, others, length, now);
+}
+
+// Of more than two nobody may have less than in turns. If one has, there are no more than two for a while.
+void Arbiter::State::measure_company(const Hold& hold, Nanoseconds end, Nanoseconds now) {
+    const double alone = pairs.alone(hold.group->id);
+    if (!hold.measuring || end - hold.together_since < p.pair_trial / 2 || alone <= 0.0) return;
+    double targets = 0.0;
+    for (const Hold& one : holds.all())
+        if (one.runs() && one.company == hold.company) targets += policy->target(*one.group);
+    const double speed = static_cast<double>(hold.client->work - hold.together_work) /
+                         static_cast<double>(end - hold.together_since) / alone;
+    if (pairs.enough(speed, targets > 0.0 ? policy->target(*hold.group) / targets : 0.0, hurried(*hold.group))) {
+        company_patience = 0;
+        return;
+    }
+    company_patience = std::clamp(2 * company_patience, p.pair_again, 30 * p.pair_again);
+    company_again = now + company_patience;
+    for (Hold& one : holds.all())
+        if (one.company == hold.company) one.latest = now;
 }
 
 // A turn ends, so there is something to learn from it; but not from one that ended for want of work, unless it was a
@@ -106,12 +152,17 @@ void Arbiter::State::measure(const Hold& hold, StopReason reason, Nanoseconds no
     const bool busy = reason == StopReason::kDeadline || reason == StopReason::kRevoked;
     if (!busy && !request) {
         if (reason != StopReason::kIdle) return;
-        look(*hold.client, hold.partners.empty());
-        if (hold.patient && hold.partners.empty()) pairs.ran_short(hold.group->id, now);
+        look(*hold.client, hold.companies.empty());
+        if (hold.patient && hold.companies.empty()) pairs.ran_short(hold.group->id, now);
         return;
     }
     const Nanoseconds end = request ? now - (hold.patient ? kPatientFor : kIdleFor) : now;
-    if (const Hold* other = holds.running(hold.partner)) {
+    if (holds.company(hold) > 2) return measure_company(hold, end, now);
+    const auto& all = holds.all();
+    const auto other = std::find_if(all.begin(), all.end(), [&](const Hold& h) {
+        return hold.company && h.company == hold.company && h.runs() && h.serial != hold.serial;
+    });
+    if (other != all.end()) {
         if (!hold.measuring || !other->measuring) return;
         // A request that has just ended is still there for a while; of a long one that matters little.
         const bool maybe_ended = hurried(*other->group) && !hurried(*hold.group);
@@ -125,13 +176,15 @@ void Arbiter::State::measure(const Hold& hold, StopReason reason, Nanoseconds no
         return;
     }
     ++hold.client->turns;
-    look(*hold.client, hold.partners.empty());
-    if (hold.client->turns <= kWarmUp || !hold.partners.empty()) return;
+    look(*hold.client, hold.companies.empty());
+    if (hold.client->turns <= kWarmUp || !hold.companies.empty()) return;
     if (end - hold.from < p.quantum_min)
         pairs.ran_short(hold.group->id, now);
     else
-        pairs.ran_alone(hold.group->id, static_cast<double>(hold.client->work - hold.work) /
-                                            static_cast<double>(std::max<Nanoseconds>(1, end - hold.from)));
+        pairs.ran_alone(hold.group->id,
+                        static_cast<double>(hold.client->work - hold.work) /
+                            static_cast<double>(std::max<Nanoseconds>(1, end - hold.from)),
+                        now);
 }
 
 // Its spec is new: it may not be one for a neighbour any more, or not for this one.
@@ -140,8 +193,9 @@ void Arbiter::State::keep_partner(const Group& group, const GroupSpec& before, N
     if (same && may_pair(group)) return;
     if (!same) pairs.forget(group.id);
     for (const Hold& hold : holds.all()) {
-        Hold* other = hold.group == &group ? holds.running(hold.partner) : nullptr;
-        if (other) other->latest = now;
+        if (hold.group != &group || !hold.company) continue;
+        for (Hold& other : holds.all())
+            if (&other != &hold && other.company == hold.company) other.latest = now;
     }
 }
 

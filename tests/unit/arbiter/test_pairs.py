@@ -282,3 +282,99 @@ def test_who_may_not_have_a_neighbour_any_more_has_none_soon(scene, now):
     before = p.beside
     p.run(3500)
     assert p.beside == before
+
+
+class Several:
+    """Programs that are always busy with launches: each goes at ``speed(n)`` when n run."""
+
+    def __init__(self, scene, count, speed, *, dry=0.7, **groups):
+        self.s = scene()
+        self.speed, self.dry = speed, dry
+        self.work = dict.fromkeys(range(1, count + 1), 0.0)
+        self.at_a_time = dict.fromkeys(range(count + 1), 0.0)  # ms for which so many ran
+        for number in self.work:
+            name = f"g{number}"
+            self.s.group(name, **groups.get(name, {}))
+            self.s.client(number, name)
+        for number in self.work:
+            self.s.want(number)
+
+    def run(self, until, step=0.5):
+        s = self.s
+        while s.ms < until:
+            for number in list(s.holders):
+                deadline = s.deadline(number)
+                if deadline is not None and deadline <= s.ms:
+                    self.tell()
+                    s.stop(number)
+                    s.want(number)
+            end = min(until, s.ms + step)
+            running = len(s.holders)
+            for number in s.holders:
+                self.work[number] += (end - s.ms) * self.speed(running)
+            self.at_a_time[running] += end - s.ms
+            self.tell()
+            s.to(end)
+
+    def tell(self):
+        for number, work in self.work.items():
+            looks = round(work * 5)
+            self.s.arbiter.progress(number, round(work * 1e6), looks, round(looks * self.dry))
+
+    def used(self):
+        return {number: self.s.used(f"g{number}") for number in self.work}
+
+
+def test_four_that_leave_gaps_run_at_a_time(scene):
+    p = Several(scene, 4, lambda n: 1.0 if n < 4 else 0.9)
+    p.run(5000)
+    before, work = p.at_a_time[4], sum(p.work.values())
+    p.run(10_000)
+    assert p.at_a_time[4] - before > 0.8 * 5000
+    assert sum(p.work.values()) - work > 3.2 * 5000
+    used = p.used()
+    assert sum(used.values()) == pytest.approx(10_000, rel=0.01)  # each pays its part of the time
+    assert min(used.values()) > 0.9 * max(used.values())
+
+
+def test_no_more_at_a_time_than_the_device_has_room_for(scene):
+    """Each needs half of the device: two fit, three do not."""
+    p = Several(scene, 3, lambda n: min(1.0, 2.0 / n), dry=0.5)
+    p.run(5000)
+    assert p.at_a_time[3] == 0
+    assert p.at_a_time[2] > 2500
+
+
+def test_who_has_less_than_in_turns_ends_the_company(scene):
+    """Two go well, and four, for what nobody could foresee, do not."""
+    p = Several(scene, 4, lambda n: 1.0 if n < 3 else 0.1, dry=0.8)
+    p.run(5000)
+    before = dict(p.at_a_time)
+    p.run(25_000)
+    many = sum(p.at_a_time[n] - before[n] for n in (3, 4))
+    assert many < 0.05 * 20_000
+    used = p.used()
+    assert min(used.values()) > 0.9 * max(used.values())
+
+
+def test_minima_hold_in_company(scene):
+    p = Several(scene, 3, lambda n: 1.0 if n < 3 else 0.7, dry=0.7, g1={"min": 0.8})
+    p.run(5000)
+    before = dict(p.work)
+    p.run(15_000)
+    assert p.work[1] - before[1] >= 0.75 * 10_000
+
+
+def test_one_of_a_company_may_die_or_get_another_spec(scene):
+    p = Several(scene, 4, lambda n: 1.0)
+    p.run(5000)
+    assert len(p.s.holders) == 4
+    p.s.group("g2", workload="alone")
+    p.run(6000)
+    assert not ({2} < set(p.s.holders))
+    p.s.leave(3)
+    del p.work[3]
+    p.run(7000)
+    p.s.group("g2")
+    p.run(12_000)
+    assert set(p.s.holders) == {1, 2, 4}
