@@ -43,17 +43,17 @@ def two_groups(machine: Machine, first: float, *, kernel_us: float = 100) -> tup
     return total, max(worst_window(c.done, p, rate, 0, SECONDS) for c, p in zip(clients, promises, strict=True))
 
 
-def launch_bound(machine: Machine, *, kernel_us: float, gap_us: float) -> float:
-    """Work of two groups that pause on the host after each launch, in their last second, over that of one alone."""
+def launch_bound(machine: Machine, groups: int = 2, *, kernel_us: float, gap_us: float) -> float:
+    """Work of groups that pause on the host after each launch, in their last second, over that of one alone."""
     args = [*work(machine, kernel_us), "--gap-us", str(gap_us)]
     rate = exclusive_rate(machine, args)
     with Sharing(machine) as sharing:
         clients = []
-        for name in "ab":
+        for name in "abcdefgh"[:groups]:
             sharing.group(name)
             clients.append(Client(args, name))
-        machine.run(clients, sharing, SECONDS)
-    return sum(c.work_between(SECONDS - 1, SECONDS) for c in clients) / rate
+        machine.run(clients, sharing, 2 * SECONDS)
+    return sum(c.work_between(2 * SECONDS - 1, 2 * SECONDS) for c in clients) / rate
 
 
 def capped(machine: Machine, cap: float, *, kernel_us: float = 100) -> float:

@@ -53,6 +53,13 @@ def test_programs_that_wait_for_their_own_launches_fill_each_others_gaps(machine
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
+def test_three_such_programs_run_at_a_time(machine: Machine) -> None:
+    total = best(lambda: scenarios.launch_bound(machine, 3, kernel_us=200, gap_us=900), lambda v: v >= 2.2)
+    assert total >= 2.2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
 def test_a_maximum_binds_a_lone_group(machine: Machine) -> None:
     error = best(lambda: scenarios.capped(machine, 0.25), lambda v: v <= 0.05)
     assert error <= 0.05
