@@ -1,4 +1,4 @@
-"""Reads the files of serving: the only module here that opens any."""
+"""Reads the files that plans come of: demands, profiles, traces, plans."""
 
 from __future__ import annotations
 
