@@ -190,6 +190,8 @@ def _services(path: Path | None, given: Given) -> list[Service]:
     variation = {"uniform": 0.0, "poisson": 1.0}.get(spread, given.variation or 0.0)
     if (spread == "gamma") != (given.variation is not None):
         raise UsageError("--variation goes with --arrivals gamma, and gamma needs it", hint="--variation 4")
+    if given.variation is not None and not 0 < given.variation < inf:
+        raise UsageError(f"--variation {given.variation:g} is not above 0", hint="1 is Poisson, 4 comes in bursts")
     # An SLO of 0 is none: Demand has a number, and the server may know a better one.
     slo_ms = 1000 * _seconds(given.slo, "--slo") if given.slo is not None else 0.0
     return [
@@ -222,12 +224,16 @@ def _rates(given: Given) -> list[arrivals.Rate]:
             return [columns[given.model]]
         if given.steps is not None:
             pairs = [part.split("=") for part in given.steps.split(",")]
+            if any(len(pair) != 2 for pair in pairs):
+                raise ValueError(f"{given.steps!r} is not a list of moments and rates")
             return [arrivals.Steps(tuple(seconds_of(at) for at, _ in pairs), tuple(float(rate) for _, rate in pairs))]
         assert given.rate is not None
         numbers = [float(part) for part in given.rate.split(":")]
         if len(numbers) not in {1, 3} or (len(numbers) == 3 and numbers[2] <= 0):
             raise ValueError("a rate is one number, or from:to:step")
         values = numbers if len(numbers) == 1 else _range(*numbers)
+        if not values:
+            raise ValueError(f"there is none from {numbers[0]:g} to {numbers[1]:g}")
         if given.swing is None:
             return [arrivals.constant(value) for value in values]
         return [arrivals.Sinusoid(value, given.swing, _seconds(given.period, "--period")) for value in values]

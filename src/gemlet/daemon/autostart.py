@@ -176,4 +176,12 @@ def log_tail(log: Path) -> str:
         lines = log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
     except OSError as error:
         return f"its log {log} cannot be read: {error.strerror}"
-    return "\n      ".join([f"the end of {log}:", *lines]) if lines else f"its log {log} is empty"
+    return "\n      ".join([f"the end of {log}:", *lines]) if lines else _why_empty(log)
+
+
+def _why_empty(log: Path) -> str:
+    """A daemon that can write nothing cannot say why."""
+    here = os.statvfs(log.parent)
+    if here.f_blocks and not here.f_bavail:
+        return f"{log.parent} is on a full disk; GEMLET_RUNTIME_DIR names another place"
+    return f"its log {log} is empty"

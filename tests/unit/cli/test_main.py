@@ -218,6 +218,13 @@ def test_a_time_that_is_none(capsys, arguments):
     assert "no number of seconds" in capsys.readouterr().err
 
 
+def test_a_simulation_of_no_time(capsys, tmp_path):
+    (tmp_path / "w.toml").touch()
+    assert main.run(["simulate", str(tmp_path / "w.toml"), "--duration", "0s"]) == 2
+    assert main.run(["simulate", "--serve", str(tmp_path / "w.toml"), "--duration", "0s"]) == 2
+    assert capsys.readouterr().err.count("0s is no time at all") == 2
+
+
 def test_a_grid_of_nothing(capsys):
     assert main.run(["plan", "demands.toml", "--grid", "0"]) == 2
     assert "--grid" in capsys.readouterr().err

@@ -190,6 +190,10 @@ def test_the_slo_is_the_servers_where_nobody_says_one(said: str, slo_ms: float |
         (["-m", "m", "--rate", "5", "--duration", "1s", "--warmup", "1s"], "leaves nothing of 1 s"),
         (["-m", "m", "--rate", "5", "--times", "-1"], "leaves nothing to send"),
         (["-m", "m", "--rate", "5", "--times", "nan"], "leaves nothing to send"),
+        (["-m", "m", "--rate", "5:1:1"], "there is none from 5 to 1"),
+        (["-m", "m", "--rate", "5", "--arrivals", "gamma", "--variation", "-1"], "is not above 0"),
+        (["-m", "m", "--rate", "5", "--arrivals", "gamma", "--variation", "nan"], "is not above 0"),
+        (["-m", "m", "--steps", "abc"], "not a list of moments and rates"),
         (["-m", "m", "--rate", "1e12"], "more than a generator can send"),
     ],
 )
