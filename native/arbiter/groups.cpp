@@ -123,7 +123,9 @@ void Server::set_process_memory(const Uuid& uuid, pid_t pid, uint64_t bytes, std
             if (attachment->movable && !at_rest(*attachment->movable, seen ? seen->moved : kAnyMoved)) continue;
             uint64_t rest = bytes > ledgered ? bytes - ledgered : 0;
             ledger.set_unledgered(attachment->slot, rest);
-            bool bare = attachment->contexts == 1 && rest > 0;
+            // A context and nothing else: of managed memory the driver counts less than was charged, so the
+            // difference would be less than a context, for everybody.
+            bool bare = attachment->contexts == 1 && ledgered == 0 && rest > 0;
             if (bare && (device->context_estimate == 0 || rest < device->context_estimate)) {
                 device->context_estimate = rest;
                 for (auto& [name, other] : device->ledgers) other->set_context_estimate(rest);

@@ -6,13 +6,13 @@
 #include <sched.h>
 #include <climits>
 #include <cstdio>
-#include <cstring>
 
 #include "client.h"
 #include "clock.h"
 #include "connection.h"
 #include "device.h"
 #include "futex.h"
+#include "limit_hint.h"
 #include "say.h"
 
 namespace gemlet::hook {
@@ -76,34 +76,18 @@ struct Size {
     char text[32];
 };
 
-// A group's name as a shell reads it back.
-struct Quoted {
-    explicit Quoted(const char* name) {
-        constexpr const char* kPlain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./:@";
-        const char* mark = name[std::strspn(name, kPlain)] ? "'" : "";
-        std::snprintf(text, sizeof text, "%s%s%s", mark, name, mark);
-    }
-    char text[wire::kGroupNameBytes + 2];
-};
-
 void explain(Device& device, uint64_t bytes, uint64_t used, uint64_t limit, uint64_t contexts) {
     wire::Message m{};
     m.header = {wire::kMagic, wire::kWireVersion, wire::MessageType::kRefused, device.wire_index.load(), 0};
     m.value = bytes;
     send(m);
-    constexpr uint64_t gib = 1ull << 30;
     const char* group = joined_group();
-    char most[96] = "", hint[wire::kGroupNameBytes + 96];
+    char most[96] = "";
     if (contexts >= limit) std::snprintf(most, sizeof most, ", its contexts alone take %s", Size(contexts).text);
-    if (std::strcmp(group, destination().group) != 0)
-        std::snprintf(hint, sizeof hint, "ask for more where this share was made (in Kubernetes: in the pod)");
-    else
-        std::snprintf(hint, sizeof hint, "raise it with `gemlet set %s --memory %lluGiB%s`", Quoted(group).text,
-                      static_cast<unsigned long long>((used + bytes + gib - 1) / gib),
-                      destination().simulated ? " --simulate" : "");
+    const LimitHint hint("--memory", used + bytes);
     say_once(Topic::kMemory,
              "an allocation of %s would pass the %s limit of group '%s' on GPU %d (%s in use%s)\n  hint: %s",
-             Size(bytes).text, Size(limit).text, group, device.ordinal, Size(used).text, most, hint);
+             Size(bytes).text, Size(limit).text, group, device.ordinal, Size(used).text, most, hint.text);
 }
 
 }  // namespace

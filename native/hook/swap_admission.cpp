@@ -1,25 +1,25 @@
 #include "swap_admission.h"
 
-#include "client.h"
-#include "connection.h"
+#include "limit_hint.h"
 #include "say.h"
 
 namespace gemlet::hook {
 
 void explain_refusal(SwapSpace& space, wire::Admission why, uint64_t bytes) {
     constexpr double gib = 1 << 30;
-    const char* group = destination().group;
+    constexpr uint64_t kContexts = 1ull << 30;  // what those of a program or two take: room for them, too
     const double wanted = double(space.movable + bytes) / gib;
     const double ceiling = double(space.page.load()->ceiling.load(std::memory_order_relaxed)) / gib;
     switch (why) {
         case wire::Admission::kGranted:
             return;
         case wire::Admission::kResident:
-            return say_once(
-                Topic::kMemory,
-                "group '%s' may have %.2f GiB on GPU %d at a time, and this process alone wants %.2f GiB\n"
-                "  hint: raise it with `gemlet set %s --resident %.0fGiB`",
-                group, ceiling, space.device.ordinal, wanted, group, wanted + 1);
+            return say_once(Topic::kMemory,
+                            "group '%s' may have %.2f GiB on GPU %d at a time, contexts apart, and this process "
+                            "alone wants %.2f GiB\n"
+                            "  hint: %s",
+                            joined_group(), ceiling, space.device.ordinal, wanted,
+                            LimitHint("--resident", space.movable + bytes + kContexts).text);
         case wire::Admission::kCapacity:
             return say_once(Topic::kMemory,
                             "this process wants %.2f GiB on GPU %d, and no more than %.2f GiB of its capacity are "

@@ -1,4 +1,4 @@
-"""Where gemlet's own files are: the preloaded library, the daemon's sockets, its configuration and its logs.
+"""Where gemlet's own files are: the preloaded library, the daemon's sockets, and its configuration.
 
 `gemlet run` imports this module before every program it starts, so it costs nothing: only ``os``, which Python has
 loaded anyway, and plain strings, because importing ``pathlib`` alone takes several milliseconds.
@@ -7,7 +7,6 @@ loaded anyway, and plain strings, because importing ``pathlib`` alone takes seve
     lib_dir         GEMLET_LIB_DIR       <package>/_lib
     runtime_dir     GEMLET_RUNTIME_DIR   $XDG_RUNTIME_DIR/gemlet, else /tmp/gemlet-<uid>
     config          GEMLET_CONFIG        ~/.config/gemlet/gemlet.toml, /etc/gemlet/gemlet.toml
-    state_dir       GEMLET_STATE_DIR     $XDG_STATE_HOME/gemlet, else ~/.local/state/gemlet
 
 The directory of the system's daemon is fixed, so that every user finds it: /run/gemlet.
 """
@@ -47,13 +46,6 @@ def sim_dir() -> str:
     """Directory of the simulated libcuda.so.1 and libnvidia-ml.so.1. Raises GemletError when they are not built."""
     path = os.path.join(lib_dir(), "sim")
     _require_file(os.path.join(path, "libcuda.so.1"))
-    return path
-
-
-def sim_mps_control() -> str:
-    """The simulated machine's nvidia-cuda-mps-control, absolute. Raises GemletError when it is not built."""
-    path = os.path.join(lib_dir(), "sim", "nvidia-cuda-mps-control")
-    _require_file(path)
     return path
 
 
@@ -142,23 +134,3 @@ def config_path(option: str | None = None) -> str | None:
         if os.path.exists(path):
             return path
     return None
-
-
-def state_dir() -> str:
-    """Directory for what outlives a session (logs, history), created if missing. Raises GemletError if it cannot be."""
-    configured = os.environ.get("GEMLET_STATE_DIR")
-    if not configured:
-        home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-        configured = os.path.join(home, "gemlet")
-    path = os.path.abspath(configured)
-    try:
-        os.makedirs(path, mode=0o700, exist_ok=True)
-    except OSError as error:
-        hint = "set GEMLET_STATE_DIR to a directory you may write to"
-        raise GemletError(f"cannot create {path}: {error.strerror}", hint=hint) from None
-    return path
-
-
-def log_path() -> str:
-    """Log of the daemon that `gemlet run` starts by itself; a daemon under systemd logs to the journal."""
-    return os.path.join(state_dir(), "daemon.log")

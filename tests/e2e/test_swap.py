@@ -46,6 +46,18 @@ def test_two_programs_of_a_group_take_turns(gemlet):
         assert program.wait(timeout=20) == 0
 
 
+def test_a_program_that_never_fits_is_told_so(gemlet):
+    program = gemlet.start(
+        "run", "-q", "--simulate", "--group", "a b", "--memory", "2GiB", "--resident", "600MiB",
+        "--", sys.executable, "-c", SWAP, "check", "end",
+    )  # fmt: skip
+    out, err = program.communicate(timeout=30)
+    assert out == ""
+    assert "contexts apart, and this process alone wants 0.15 GiB" in err
+    assert "gemlet set 'a b' --resident 2GiB --simulate" in err
+    assert "cuMemAlloc_v2: 2" in err
+
+
 def test_a_device_with_a_capacity(gemlet, tmp_path):
     config = tmp_path / "gemlet.toml"
     config.write_text(f'[daemon]\nhost_memory = "1GiB"\n[[devices]]\nindex = 0\ncapacity = "{220 + 2 * CONTEXT}MiB"\n')

@@ -94,6 +94,11 @@ def test_every_verb_is_documented() -> None:
     assert [verb for verb in VERBS if verb not in headings] == []
 
 
+def test_the_table_of_verbs_is_complete() -> None:
+    table = (ROOT / "docs/commands.md").read_text().split("## run")[0]
+    assert [verb for verb in VERBS if f"[{verb}](#{verb})" not in table] == []
+
+
 def test_the_index_names_every_document() -> None:
     links = LINK.findall((ROOT / "docs/README.md").read_text())
     assert [path.name for path in (ROOT / "docs").glob("*.md") if path.name not in {*links, "README.md"}] == []

@@ -35,7 +35,7 @@ def test_relative_library_directory_becomes_absolute(monkeypatch: pytest.MonkeyP
     assert paths.lib_dir() == str(tmp_path / "lib")
 
 
-@pytest.mark.parametrize("find", [paths.hook_path, paths.sim_dir, paths.sim_mps_control])
+@pytest.mark.parametrize("find", [paths.hook_path, paths.sim_dir])
 def test_missing_library_says_how_to_build_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, find) -> None:
     monkeypatch.setenv("GEMLET_LIB_DIR", str(tmp_path))
     with pytest.raises(GemletError, match="does not exist") as caught:
@@ -100,12 +100,6 @@ def test_named_configuration_must_exist(monkeypatch: pytest.MonkeyPatch, tmp_pat
     with pytest.raises(ConfigError, match="no such file") as caught:
         paths.config_path()
     assert "GEMLET_CONFIG" in caught.value.hint
-
-
-def test_log_lies_in_the_state_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert paths.log_path() == str(tmp_path / "home" / ".local" / "state" / "gemlet" / "daemon.log")
-    monkeypatch.setenv("GEMLET_STATE_DIR", str(tmp_path / "state"))
-    assert paths.log_path() == str(tmp_path / "state" / "daemon.log")
 
 
 def test_import_costs_nothing() -> None:

@@ -4,8 +4,9 @@ A plain CUDA driver program in ctypes, without any dependency, so that it is a c
 (spin.ptx) does a fixed amount of work, whatever happens meanwhile.
 
     python demo_client.py calibrate MICROSECONDS             prints the scale at which a launch takes that long
-    python demo_client.py work MICROSECONDS SCALE SECONDS    a line each tenth of a second: time (CLOCK_MONOTONIC, ns)
-                                                             and launches completed so far
+    python demo_client.py work MICROSECONDS SCALE SECONDS [MIB]   a line each tenth of a second: time
+                                                             (CLOCK_MONOTONIC, ns) and launches completed so far;
+                                                             MIB: device memory it holds meanwhile, filled once
 
 What goes wrong is one line on stderr and exit code 1.
 """
@@ -113,10 +114,14 @@ def calibrate(microseconds: int) -> int:
     return program.scale
 
 
-def work(microseconds: int, scale: int, seconds: float) -> None:
+def work(microseconds: int, scale: int, seconds: float, mebibytes: int = 0) -> None:
     """Launches for ``seconds`` and reports as the module says."""
     program = Program(microseconds)
     program.scale = scale
+    if mebibytes:
+        held, size = ctypes.c_uint64(), ctypes.c_size_t(mebibytes << 20)
+        program.call("cuMemAlloc_v2", ctypes.byref(held), size)
+        program.call("cuMemsetD8_v2", held, ctypes.c_ubyte(1), size)
     idle = [program.event(DISABLE_TIMING) for _ in range(IN_FLIGHT)]
     pending: deque[ctypes.c_void_p] = deque()
     completed = 0
@@ -147,8 +152,10 @@ def main(arguments: list[str]) -> None:
                 print(calibrate(int(microseconds)))
             case ["work", microseconds, scale, seconds]:
                 work(int(microseconds), int(scale), float(seconds))
+            case ["work", microseconds, scale, seconds, mebibytes]:
+                work(int(microseconds), int(scale), float(seconds), int(mebibytes))
             case _:
-                sys.exit("usage: demo_client.py calibrate MICROSECONDS | work MICROSECONDS SCALE SECONDS")
+                sys.exit("usage: demo_client.py calibrate MICROSECONDS | work MICROSECONDS SCALE SECONDS [MIB]")
     except (CudaError, ValueError) as error:
         sys.exit(f"error: {error}")
 

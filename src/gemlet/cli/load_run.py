@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING
 
 import click
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 DURATION_S = 10.0
 VARIANTS = 4  # different tensors that take turns, so that a cache of replies helps nobody
+FASTEST = 1e6  # requests/s; above, drawing the arrivals takes longer than sending them
 LARGEST = 4 << 20  # bytes of a message above which there is one variant only
 
 
@@ -60,6 +62,7 @@ def run(url: str, demands: Path | None, given: Given) -> int:
     """Prints the reports; 1 if the goal was missed."""
     address = Address.parse(url)
     services = _services(demands, given)
+    _check(services, given)
     if given.loadgen:
         return _loadgen(address, services, given)
     reports = []
@@ -78,6 +81,24 @@ def run(url: str, demands: Path | None, given: Given) -> int:
     _print(reports, given.output)
     worst = [each.worst_attainment for each in reports if each.worst_attainment is not None]
     return int(given.goal is not None and not given.peak and min(worst, default=1.0) < given.goal)
+
+
+def _check(services: list[Service], given: Given) -> None:
+    """Whether there is anything to send and to count. Raises UsageError."""
+    if not 0 < given.times < inf:
+        raise UsageError(f"--times {given.times:g} leaves nothing to send", hint="a number above 0: --times 1.5")
+    warmup = _seconds(given.warmup, "--warmup")
+    for service in services:
+        if service.seconds <= 0:
+            raise UsageError("--duration: 0 seconds is no time at all", hint="--duration 10s")
+        if warmup >= service.seconds:
+            hint = f"--duration above {given.warmup}, or a shorter --warmup"
+            raise UsageError(f"--warmup {given.warmup} leaves nothing of {service.seconds:g} s to count", hint=hint)
+        rate = given.times * sum(_mean(served.rate, service.seconds) for served in service.models)
+        if rate > FASTEST:
+            raise UsageError(
+                f"{rate:.3g} requests/s is more than a generator can send", hint=f"at most {FASTEST:,.0f} requests/s"
+            )
 
 
 def _measure(job: Job, given: Given) -> Report:
@@ -156,13 +177,21 @@ def _services(path: Path | None, given: Given) -> list[Service]:
                 "a file of demands says models, rates, arrivals and SLOs itself", hint="--times multiplies its rates"
             )
         service = files.load_service(path)
-        return [replace(service, seconds=length or service.seconds, seed=given.seed or service.seed)]
+        return [
+            replace(
+                service,
+                seconds=service.seconds if length is None else length,
+                seed=service.seed if given.seed is None else given.seed,
+            )
+        ]
     if given.model is None:
         raise UsageError("which model?", hint="--model NAME --rate 100, or a file of demands")
     spread = given.arrivals or "poisson"
     variation = {"uniform": 0.0, "poisson": 1.0}.get(spread, given.variation or 0.0)
     if (spread == "gamma") != (given.variation is not None):
         raise UsageError("--variation goes with --arrivals gamma, and gamma needs it", hint="--variation 4")
+    if given.variation is not None and not 0 < given.variation < inf:
+        raise UsageError(f"--variation {given.variation:g} is not above 0", hint="1 is Poisson, 4 comes in bursts")
     # An SLO of 0 is none: Demand has a number, and the server may know a better one.
     slo_ms = 1000 * _seconds(given.slo, "--slo") if given.slo is not None else 0.0
     return [
@@ -174,8 +203,8 @@ def _services(path: Path | None, given: Given) -> list[Service]:
                     spread=spread,
                 ),
             ),
-            seconds=length or DURATION_S,
-            seed=given.seed or 1,
+            seconds=DURATION_S if length is None else length,
+            seed=1 if given.seed is None else given.seed,
         )
         for rate in _rates(given)
     ]
@@ -195,12 +224,16 @@ def _rates(given: Given) -> list[arrivals.Rate]:
             return [columns[given.model]]
         if given.steps is not None:
             pairs = [part.split("=") for part in given.steps.split(",")]
+            if any(len(pair) != 2 for pair in pairs):
+                raise ValueError(f"{given.steps!r} is not a list of moments and rates")
             return [arrivals.Steps(tuple(seconds_of(at) for at, _ in pairs), tuple(float(rate) for _, rate in pairs))]
         assert given.rate is not None
         numbers = [float(part) for part in given.rate.split(":")]
         if len(numbers) not in {1, 3} or (len(numbers) == 3 and numbers[2] <= 0):
             raise ValueError("a rate is one number, or from:to:step")
         values = numbers if len(numbers) == 1 else _range(*numbers)
+        if not values:
+            raise ValueError(f"there is none from {numbers[0]:g} to {numbers[1]:g}")
         if given.swing is None:
             return [arrivals.constant(value) for value in values]
         return [arrivals.Sinusoid(value, given.swing, _seconds(given.period, "--period")) for value in values]

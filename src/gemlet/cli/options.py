@@ -16,6 +16,7 @@ Given = TypeVar("Given")
 Parsed = TypeVar("Parsed")
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 PRIORITIES = ("latency", "normal", "best-effort")
+LONGEST_S = 1e9  # seconds: thirty years, for whoever means "without limit"
 WORKLOADS = ("unknown", "compute", "memory", "alone")
 
 
@@ -70,6 +71,25 @@ class SizeOrNone(click.ParamType[Any]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return "none" if value == "none" else _parsed(_parse_limit, str(value), param, ctx)
+
+
+class Seconds(click.ParamType[float]):
+    """A time in seconds, above 0; with ``zero`` 0, too."""
+
+    name = "seconds"
+
+    def __init__(self, *, zero: bool = False) -> None:
+        self._zero = zero
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = -1.0
+        if not (0 if self._zero else 1e-9) <= seconds <= LONGEST_S:
+            least = "0 or more" if self._zero else "more than 0"
+            raise BadValue(f"{str(value)!r} is no number of seconds", f"{least}, such as 2.5", param, ctx)
+        return seconds
 
 
 def _parse_name(text: str) -> str:

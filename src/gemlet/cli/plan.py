@@ -32,7 +32,7 @@ def _list_policies(context: click.Context, _parameter: click.Parameter, wanted: 
 @click.option("--policy", metavar="NAME", help="How to plan; `gemlet plan --policies` lists them.")
 @click.option("--gpus", type=int, metavar="N", help="Devices of the profiled kind.")
 @click.option("--memory", type=options.Size(), help="Of each device, in place of the profile's figure.")
-@click.option("--grid", type=int, metavar="N", help="Shares are multiples of 1/N.")
+@click.option("--grid", type=click.IntRange(1, 1000), metavar="N", help="Shares are multiples of 1/N.")
 @click.option("--quantile", type=float, metavar="Q", help="Plan for this quantile of seconds; 0.5: the mean.")
 @click.option(
     "--types", type=click.Choice(["none", "tie-break", "terms", "oversubscribe"]), help="Use of workload types."

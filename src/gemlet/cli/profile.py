@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gemlet.cli import options
 from gemlet.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,8 +24,10 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.command("profile")
 @click.argument("models", nargs=-1, metavar="[MODELS...]")
 @click.option("-o", "--output", type=_FILE, help="Profile file; one that is there is continued.")
-@click.option("--device", type=int, default=0, show_default=True, help="Index of the GPU.")
-@click.option("--budget", type=float, default=600.0, show_default=True, metavar="SECONDS", help="Stop after so long.")
+@click.option("--device", type=click.IntRange(0), default=0, show_default=True, help="Index of the GPU.")
+@click.option(
+    "--budget", type=options.Seconds(), default=600.0, show_default=True, metavar="SECONDS", help="Stop after so long."
+)
 @click.option("--quick", is_flag=True, help="Two sizes and two batches a model.")
 @click.option("--fresh", is_flag=True, help="Measure all anew, whatever FILE holds.")
 @click.option("--modelled", is_flag=True, help="Compute instead of measuring; needs no GPU, and the file says so.")
@@ -77,7 +80,7 @@ def command(
     with Bar() as bar:
         found, left = session.run(
             rig, wanted, old,
-            write=lambda now: files.replace_text(output, profiles.render(now)),
+            write=lambda now: files.write_text(output, profiles.render(now)),
             clock=time.monotonic, budget=budget, reporter=bar, quick=quick,
         )  # fmt: skip
     seconds = time.monotonic() - begin

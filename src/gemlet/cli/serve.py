@@ -89,8 +89,17 @@ def _write_example(context: click.Context, _parameter: click.Parameter, folder: 
 @click.option("--watch", is_flag=True, help="Load, reload and unload models as their files change.")
 @click.option("--drop/--no-drop", default=True, show_default=True, help="Refuse requests that would be answered late.")
 @click.option("--shared-memory/--no-shared-memory", default=True, help="Let clients register shared memory regions.")
-@click.option("--drain", type=float, default=10.0, show_default=True, metavar="S", help="Time for requests at the end.")
-@click.option("--hang", type=float, default=120.0, show_default=True, metavar="S", help="Limit of one batch.")
+@click.option(
+    "--drain",
+    type=options.Seconds(zero=True),
+    default=10.0,
+    show_default=True,
+    metavar="S",
+    help="Time for requests at the end.",
+)
+@click.option(
+    "--hang", type=options.Seconds(), default=120.0, show_default=True, metavar="S", help="Limit of one batch."
+)
 @click.option(
     "--example", type=click.Path(path_type=Path), is_eager=True, expose_value=False, callback=_write_example,
     metavar="DIR", help="Write a repository of two models into DIR and stop.",

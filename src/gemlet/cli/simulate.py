@@ -106,6 +106,7 @@ def command(
     import json
 
     from gemlet.errors import UsageError
+    from gemlet.model import POLICIES
     from gemlet.simulate.engine import Engine
     from gemlet.simulate.report import summarize
     from gemlet.simulate.workload import SECOND, load, parse_duration
@@ -116,6 +117,8 @@ def command(
         length = parse_duration(duration) if duration is not None else None
     except ValueError as error:
         raise UsageError(f"--duration: {error}") from error
+    if length == 0:
+        raise UsageError(f"--duration: {duration} is no time at all", hint="--duration 5s")
     if serve is not None:
         from gemlet.cli import simulate_serving
 
@@ -134,8 +137,8 @@ def command(
         raise UsageError("--peak, --plan and --replan go with --serve")
     spec = load(workload)
     if policy is not None:
-        if policy not in ("fair", "gemini", "fifo"):
-            raise UsageError(f"unknown policy {policy!r} of the arbiter", hint="fair, gemini or fifo")
+        if policy not in POLICIES:
+            raise UsageError(f"unknown policy {policy!r} of the arbiter", hint=" or ".join(POLICIES))
         spec = dataclasses.replace(spec, policy=policy)
     if length is not None:
         spec = dataclasses.replace(spec, duration=length)

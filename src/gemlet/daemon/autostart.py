@@ -33,12 +33,11 @@ LOG_TAIL_LINES = 5
 KEPT = (
     "GEMLET_LIB_DIR",
     "GEMLET_CONFIG",
-    "GEMLET_STATE_DIR",
     "GEMLET_MPS_CONTROL",
     "GEMLET_SIM_PROFILE",  # daemon and programs share one machine, and whoever comes first makes it
     "GEMLET_SIM_DEVICES",
 )
-RELATIVE = ("GEMLET_LIB_DIR", "GEMLET_CONFIG", "GEMLET_STATE_DIR", "GEMLET_MPS_CONTROL", "GEMLET_SIM_PROFILE")
+RELATIVE = ("GEMLET_LIB_DIR", "GEMLET_CONFIG", "GEMLET_MPS_CONTROL", "GEMLET_SIM_PROFILE")
 DROPPED = ("LD_PRELOAD", "NOTIFY_SOCKET")
 
 
@@ -177,4 +176,12 @@ def log_tail(log: Path) -> str:
         lines = log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
     except OSError as error:
         return f"its log {log} cannot be read: {error.strerror}"
-    return "\n      ".join([f"the end of {log}:", *lines]) if lines else f"its log {log} is empty"
+    return "\n      ".join([f"the end of {log}:", *lines]) if lines else _why_empty(log)
+
+
+def _why_empty(log: Path) -> str:
+    """A daemon that can write nothing cannot say why."""
+    here = os.statvfs(log.parent)
+    if here.f_blocks and not here.f_bavail:
+        return f"{log.parent} is on a full disk; GEMLET_RUNTIME_DIR names another place"
+    return f"its log {log} is empty"

@@ -67,13 +67,6 @@ def patch(pod: Mapping[str, Any], cluster: Cluster) -> list[dict[str, Any]]:
     return list(_counted(pod, number, amounts, cluster))
 
 
-def asks(pod: Mapping[str, Any]) -> bool:
-    """Whether a pod has anything to do with gemlet at all."""
-    annotations = (pod.get("metadata") or {}).get("annotations") or {}
-    containers = [*_containers(pod), *_init_containers(pod)]
-    return any(name.startswith(f"{names.DRIVER}/") for name in annotations) or any(map(_asks, containers))
-
-
 def template_name(amounts: Amounts) -> str:
     """The name of the ResourceClaimTemplate for an amount: the same amount has the same template."""
     return f"gemlet-{hashlib.sha256(json.dumps(_template_spec(amounts), sort_keys=True).encode()).hexdigest()[:12]}"

@@ -15,8 +15,6 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-import msgspec
-
 from gemlet.errors import DaemonError, GemletError, Refused
 from gemlet.kube import cdi, checkpoint, names
 from gemlet.kube.edits import Edits, Host, share_directory, share_edits
@@ -222,11 +220,6 @@ class ShareBook:
             changes = self._changes
             await asyncio.to_thread(checkpoint.save, self._file, list(self.shares.values()))
             self._saved = changes
-
-
-def with_group(share: Share, group: str) -> Share:
-    """``share`` under the name that people see in `gemlet status`."""
-    return msgspec.structs.replace(share, group=group)
 
 
 def _overlap(first: Mapping[str, tuple[str, ...]], second: Mapping[str, tuple[str, ...]]) -> bool:

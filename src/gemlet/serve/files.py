@@ -1,4 +1,4 @@
-"""Reads the files of serving: the only module here that opens any."""
+"""Reads the files that plans come of: demands, profiles, traces, plans."""
 
 from __future__ import annotations
 
@@ -59,19 +59,18 @@ def load_plan(path: Path, known: Profiles, demands: Sequence[Demand]) -> Plan:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Raises ConfigError if it cannot be written."""
+    """The old file or the new one, whole: for who reads meanwhile, and on a full disk. Raises ConfigError."""
     try:
-        path.write_text(text, encoding="utf-8")
+        if path.exists() and not path.is_file():  # a pipe, a terminal: nothing to replace
+            path.write_text(text, encoding="utf-8")
+            return
+        target = path.resolve()
+        beside = target.with_name(f".{target.name}.{os.getpid()}")
+        try:
+            beside.write_text(text, encoding="utf-8")
+            beside.replace(target)
+        except OSError:
+            beside.unlink(missing_ok=True)
+            raise
     except OSError as error:
-        raise ConfigError(f"cannot be written: {error.strerror}", path=str(path)) from None
-
-
-def replace_text(path: Path, text: str) -> None:
-    """As write_text, but whoever reads meanwhile sees the old file or the new one, whole."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    write_text(beside, text)
-    try:
-        beside.replace(path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
         raise ConfigError(f"cannot be written: {error.strerror}", path=str(path)) from None

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
-import importlib
-import importlib.util
 import logging
 import resource
 from contextlib import AsyncExitStack
@@ -19,6 +17,8 @@ from gemlet.errors import GemletError, UsageError
 from gemlet.serve import choice, files, initial_plan, planner
 from gemlet.serve.call import Refusal
 from gemlet.serve.catalog import Catalog, Known
+from gemlet.serve.control.controller import Controller
+from gemlet.serve.control.planning import PlanningProcess
 from gemlet.serve.control.settings import Settings
 from gemlet.serve.engine import Engine
 from gemlet.serve.execution import ray_placement
@@ -112,7 +112,7 @@ class Server:
         self._known = self._read_profiles()
         self._demanded = files.load_service(options.demand) if options.demand else None
         self._fleet = Fleet(self.engine, ())
-        self._controller: Any = None  # of gemlet.serve.control, where that is part of this version
+        self._controller: Controller | None = None
 
     async def run(self, stop: asyncio.Event, started: Callable[[Started], None]) -> None:
         """Serves until ``stop`` is set; then refuses what is new and ends what is there. Raises GemletError."""
@@ -362,25 +362,18 @@ class Server:
     def _control(
         self, keep: Callable[[Coroutine[Any, Any, None], str], None], ends: AsyncExitStack, tasks: asyncio.TaskGroup
     ) -> None:
-        """Starts the controller, if it is part of this version, wanted, and has profiles to plan with."""
+        """Starts the controller, if it is wanted and has profiles to plan with."""
         known = self._of_models()
-        if (
-            not self._options.replan
-            or known is None
-            or not initial_plan.planned_by_profiles(self._specs(), known)
-            or importlib.util.find_spec("gemlet.serve.control") is None
-        ):
+        if not self._options.replan or known is None or not initial_plan.planned_by_profiles(self._specs(), known):
             return
-        controller = importlib.import_module("gemlet.serve.control.controller")
-        planning = importlib.import_module("gemlet.serve.control.planning")
         plan = self._fleet.plan()
         demands = plan.demands or initial_plan.demands_of(self._specs(), known, initial_plan.FACTORS[-1])
-        self._controller = controller.Controller(
+        self._controller = Controller(
             self._fleet,
             known,
             demands,
             self._settings(),
-            ask=ends.enter_context(planning.PlanningProcess(known)),
+            ask=ends.enter_context(PlanningProcess(known)),
             waiting=self._waiting,
             scaler=DeviceScaler(self._fleet, tasks) if self._options.scale is not None else None,
             say=lambda change: logger.info("plan: %s", change),

@@ -204,6 +204,32 @@ def test_the_hint_without_a_daemon_is_for_the_machine_that_was_meant(tmp_path, m
     assert "nothing to stop" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["serve", "models", "--drain", "nan"],
+        ["serve", "models", "--drain", "-1"],
+        ["serve", "models", "--hang", "0"],
+        ["profile", "--budget", "inf"],
+    ],
+)
+def test_a_time_that_is_none(capsys, arguments):
+    assert main.run(arguments) == 2
+    assert "no number of seconds" in capsys.readouterr().err
+
+
+def test_a_simulation_of_no_time(capsys, tmp_path):
+    (tmp_path / "w.toml").touch()
+    assert main.run(["simulate", str(tmp_path / "w.toml"), "--duration", "0s"]) == 2
+    assert main.run(["simulate", "--serve", str(tmp_path / "w.toml"), "--duration", "0s"]) == 2
+    assert capsys.readouterr().err.count("0s is no time at all") == 2
+
+
+def test_a_grid_of_nothing(capsys):
+    assert main.run(["plan", "demands.toml", "--grid", "0"]) == 2
+    assert "--grid" in capsys.readouterr().err
+
+
 def test_a_limit_of_no_memory_is_refused(capsys):
     assert main.run(["run", "--memory", "0", "--", "true"]) == 2
     assert "not even for a context" in capsys.readouterr().err

@@ -6,10 +6,11 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
-from gemlet.daemon import address
+from gemlet.daemon import address, autostart
 from gemlet.daemon.autostart import log_tail
 from gemlet.daemon.connection import Connection
 from gemlet.errors import ConfigError, DaemonUnreachable, Refused
@@ -371,11 +372,14 @@ def test_a_group_goes_after_its_launcher(start_daemon, monkeypatch, tmp_path):
     eventually(lambda: "team" not in groups(daemon))
 
 
-def test_log_tail(tmp_path):
+def test_log_tail(tmp_path, monkeypatch):
     log = tmp_path / "daemon.log"
     assert "cannot be read" in log_tail(log)
     log.write_text("")
     assert "is empty" in log_tail(log)
+    with monkeypatch.context() as changed:
+        changed.setattr(autostart.os, "statvfs", lambda _: SimpleNamespace(f_blocks=1, f_bavail=0))
+        assert "full disk" in log_tail(log)
     log.write_text("\n".join(f"line {n}" for n in range(20)))
     assert "line 19" in log_tail(log)
     assert "line 3" not in log_tail(log)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -220,6 +221,27 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         files.load_service(tmp_path / "latin.toml")
     with pytest.raises(ConfigError, match="cannot be written"):
         files.write_text(tmp_path / "no" / "x.svg", "")
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, link = tmp_path / "plan.svg", tmp_path / "link.svg"
+    link.symlink_to(path)
+    files.write_text(path, "old")
+    files.write_text(link, "new")
+    assert link.is_symlink()
+    assert path.read_text() == "new"
+    with pytest.raises(ConfigError, match="No space left"):
+        files.write_text(Path("/dev/full"), "more")
+
+    def full(file: Path, text: str, **_: object) -> None:
+        file.touch()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(ConfigError, match="No space left"):
+        files.write_text(path, "more")
+    assert path.read_text() == "new"
+    assert sorted(tmp_path.iterdir()) == [link, path]
 
 
 def test_a_trace_is_looked_for_beside_the_demand_file(tmp_path: Path) -> None:

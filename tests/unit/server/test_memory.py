@@ -83,9 +83,24 @@ def test_what_the_driver_holds_beyond_the_ledger_counts(serve: Callable[..., Ser
     s.server.set_process_memory(bytes(16), os.getpid(), GIB + 500_000_000)
     assert a.limits.get("unledgered") == 500_000_000
     assert s.groups()["g"]["memory_used"] == GIB + 500_000_000
-    time.sleep(0.02)
+
+
+def test_what_a_context_takes_is_learned_from_one_without_memory(serve: Callable[..., Served]) -> None:
+    """Managed memory is charged as a whole and the driver counts what is on the device: the rest is not a context."""
+    s = serve()
+    a = RawClient(s.path).attach()
+    a.send(wire.CONTEXT, value=1)
+    end = time.monotonic() + 2
+    while s.groups()["g"]["clients"][0]["contexts"] == 0 and time.monotonic() < end:  # type: ignore[index]
+        time.sleep(0.001)
+    learned = []
+    for charged, held in ((GIB, GIB + 100_000_000), (0, 500_000_000), (400_000_000, 502_000_000), (0, 480_000_000)):
+        a.ledger.put("slots", charged, index=a.slot)
+        s.server.set_process_memory(bytes(16), os.getpid(), held)
+        learned.append(a.limits.get("context_estimate"))
+    assert learned == [0, 500_000_000, 500_000_000, 480_000_000]
     b = RawClient(s.path).attach()
-    assert b.limits.get("context_estimate") == 500_000_000
+    assert b.limits.get("context_estimate") == 480_000_000
 
 
 def test_the_first_context_on_a_measured_device_waits_for_the_measurement(serve: Callable[..., Served]) -> None:

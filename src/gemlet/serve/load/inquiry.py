@@ -56,7 +56,7 @@ def model(address: Address, name: str) -> ModelInfo:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise LoadError(f"{address}: the metadata of {name!r} is not as the protocol has it: {error!r}") from None
-    return ModelInfo(inputs, "binary_tensor_data" in extensions, _slo(document))
+    return ModelInfo(inputs, "binary_tensor_data" in extensions, _http_slo(address, name))
 
 
 def times(address: Address, name: str) -> ServerTimes | None:
@@ -71,10 +71,30 @@ def times(address: Address, name: str) -> ServerTimes | None:
         return None
 
 
-def _slo(document: dict[str, Any]) -> float | None:
-    parameters = document.get("parameters")
-    value = parameters.get("slo_ms") if isinstance(parameters, dict) else None
-    return float(value) if isinstance(value, int | float) and value > 0 else None
+def _http_slo(address: Address, name: str) -> float | None:
+    """Of the model's configuration, which is an extension; None where the server has none or names no SLO there."""
+    try:
+        config = _get(address, f"/v2/models/{quote(name, safe='')}/config")
+        return _slo(config["parameters"]["slo_ms"]["string_value"])
+    except (LoadError, KeyError, TypeError):
+        return None
+
+
+def _grpc_slo(address: Address, name: str) -> float | None:
+    try:
+        reply: Any = _call(address, "ModelConfig", name)
+    except LoadError:
+        return None
+    parameters = reply.config.parameters
+    return _slo(parameters["slo_ms"].string_value) if "slo_ms" in parameters else None
+
+
+def _slo(text: str) -> float | None:
+    try:
+        value = float(text)
+    except (TypeError, ValueError):
+        return None
+    return value if 0 < value < float("inf") else None
 
 
 def _get(address: Address, path: str) -> dict[str, Any]:
@@ -105,7 +125,7 @@ def _get(address: Address, path: str) -> dict[str, Any]:
 def _grpc_model(address: Address, name: str) -> ModelInfo:
     reply: Any = _call(address, "ModelMetadata", name)
     inputs = tuple(Declared(entry.name, entry.datatype, tuple(entry.shape)) for entry in reply.inputs)
-    return ModelInfo(inputs)
+    return ModelInfo(inputs, slo_ms=_grpc_slo(address, name))
 
 
 def _grpc_times(address: Address, name: str) -> ServerTimes | None:

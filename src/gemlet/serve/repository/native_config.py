@@ -5,7 +5,7 @@ max_batch: 32
 slo: 25ms                     # or slo_ms: 25
 sm: 30%                       # of a device's SMs; without it the planner decides
 class: latency                # or throughput
-priority: 0                   # 0 is the first served
+priority: 1                   # 1 is the first served
 inputs:  [{name: X, datatype: FP32, shape: [3, 224, 224]}]    # without the batch dimension; -1: any size
 outputs: [{name: Y, datatype: FP32, shape: [1000]}]
 version: 2                    # default: the highest

@@ -62,6 +62,9 @@ const Destination& destination() {
     }();
     return d;
 }
+const char* joined_group() {
+    return destination().group;
+}
 
 bool memory_reserve(CUdevice device, uint64_t bytes) {
     auto& total = used_on(device);

@@ -71,7 +71,7 @@ def test_requests_that_cannot_be_sent_in_time_wait_all_the_same() -> None:
     with FakeServer(lambda _: (0.05, 200, "")).running() as server:
         found = load(server, 40, 1.0, connections=1)  # twice what one connection can do
     (model,) = found.models
-    assert server.connections <= 5  # four asked for metadata and statistics, one sent
+    assert server.connections <= 6  # five asked for metadata, configuration and statistics, one sent
     assert model.answered == 39
     assert found.waited > 10
     assert model.most_ms is not None
@@ -162,6 +162,20 @@ def test_several_models_from_a_file_of_demands(tmp_path: Any, capsys: pytest.Cap
     assert len(server.bodies) == models["m"]["requests"] + models["m2"]["requests"]
 
 
+@pytest.mark.parametrize(("said", "slo_ms"), [("25", 25.0), ("", None), ("soon", None), ("-1", None), ("inf", None)])
+def test_the_slo_is_the_servers_where_nobody_says_one(said: str, slo_ms: float | None) -> None:
+    class Telling(FakeServer):
+        async def reply(self, head: str, body: bytes) -> tuple[int, Any]:
+            if head.split()[1] == "/v2/models/m/config":
+                return 200, {"name": "m", "parameters": {"slo_ms": {"string_value": said}}}
+            return await super().reply(head, body)
+
+    with Telling().running() as server:
+        assert inquiry.model(Address.parse(server.url), "m").slo_ms == slo_ms
+    with FakeServer().running() as server:  # one without the extension
+        assert inquiry.model(Address.parse(server.url), "m").slo_ms is None
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -172,6 +186,15 @@ def test_several_models_from_a_file_of_demands(tmp_path: Any, capsys: pytest.Cap
         (["-m", "m", "--rate", "5", "--arrivals", "gamma"], "--variation"),
         (["-m", "m", "--rate", "5", "--duration", "5"], "--duration"),
         (["-m", "m", "--steps", "1s=5"], "the first at 0 s"),
+        (["-m", "m", "--rate", "5", "--duration", "0s"], "no time at all"),
+        (["-m", "m", "--rate", "5", "--duration", "1s", "--warmup", "1s"], "leaves nothing of 1 s"),
+        (["-m", "m", "--rate", "5", "--times", "-1"], "leaves nothing to send"),
+        (["-m", "m", "--rate", "5", "--times", "nan"], "leaves nothing to send"),
+        (["-m", "m", "--rate", "5:1:1"], "there is none from 5 to 1"),
+        (["-m", "m", "--rate", "5", "--arrivals", "gamma", "--variation", "-1"], "is not above 0"),
+        (["-m", "m", "--rate", "5", "--arrivals", "gamma", "--variation", "nan"], "is not above 0"),
+        (["-m", "m", "--steps", "abc"], "not a list of moments and rates"),
+        (["-m", "m", "--rate", "1e12"], "more than a generator can send"),
     ],
 )
 def test_what_makes_no_sense(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,13 +218,18 @@ def test_over_grpc() -> None:
         reply.inputs.add(name="x", datatype="FP32", shape=[-1, 4])
         return reply
 
+    def config(request: Any, context: grpc.ServicerContext) -> Any:
+        reply = inference_pb2.ModelConfigResponse()
+        reply.config.parameters["slo_ms"].string_value = "40"
+        return reply
+
     methods = {
         name: grpc.unary_unary_rpc_method_handler(
             function,
             request_deserializer=getattr(inference_pb2, f"{name}Request").FromString,
             response_serializer=lambda reply: reply.SerializeToString(),
         )
-        for name, function in (("ModelInfer", infer), ("ModelMetadata", metadata))
+        for name, function in (("ModelInfer", infer), ("ModelMetadata", metadata), ("ModelConfig", config))
     }
     server = grpc.server(ThreadPoolExecutor(4))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("inference.GRPCInferenceService", methods),))
@@ -209,6 +237,7 @@ def test_over_grpc() -> None:
     server.start()
     try:
         info = inquiry.model(address, "m")
+        assert info.slo_ms == 40.0
         with pytest.raises(LoadError, match="NOT_FOUND no such model"):
             inquiry.model(address, "other")
         message = messages.grpc("m", inputs.make(info.inputs, 2, {}, np.random.default_rng(1)))
