@@ -54,6 +54,7 @@ struct Arbiter::State {
     Hold* partner_for(const Client& client);
     bool grant_beside(Members& group, Nanoseconds now);
     void join(Hold& hold, Nanoseconds now);
+    bool goes_with(const Members& a, const Members& b) const;
     void run_beside(Hold& one, Hold& other, Nanoseconds length, Nanoseconds now);
     void measure(const Hold& hold, StopReason reason, Nanoseconds now);
     Pairs::Member member(const Group& group, const Group& other) const;

@@ -37,6 +37,8 @@ struct Hold {
     // The hold it runs beside though their fractions do not fit; 0: none. Since when, and the work at that time.
     uint64_t partner = 0;
     std::vector<uint64_t> partners = {};  // it had so far
+    GroupId partner_group = 0;            // of the last
+    bool was_left = false;                // by one that had nothing more to do
     Nanoseconds together_since = 0, together_work = 0;
     bool measuring = false;  // the two above hold: the client said what it had done after it was told of its partner
     Nanoseconds latest = kNever;  // it was let in before its turn, for as long as it is in nobody's way

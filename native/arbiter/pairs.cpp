@@ -11,6 +11,8 @@ constexpr unsigned kTrials = 100;    // that may end before enough was seen, bec
 constexpr double kSlack = 0.97;      // of the share in turns: what measuring is off by
 constexpr double kUnhurt = 0.95;     // who is hurried keeps at least so much of its speed
 constexpr double kHurt = 0.8;        // ... and less than this is believed at once
+constexpr double kSteady = 0.9;      // of its speed alone anybody has, when it is alone
+constexpr int64_t kWary = 5;         // times as long as usual
 
 }  // namespace
 
@@ -43,6 +45,7 @@ void Pairs::become(Pair& pair, PairState state, const Key& key, Nanoseconds now)
     }
     if (pair.state != state) pair.since = now;
     pair.done_a = pair.done_b = {0, 0};
+    pair.whole_a = pair.whole_b = {};
     pair.state = state;
 }
 
@@ -113,6 +116,25 @@ void Pairs::ran_together(const Member& a, Done done_a, const Member& b, Done don
         return;
     }
     wait(pair, k, now);
+}
+
+bool Pairs::lost(const Member& a, const Member& b, Done done, Nanoseconds beside, bool was_left,
+                 Nanoseconds now) {
+    const Key k = key(a.group, b.group);
+    const auto found = pairs_.find(k);
+    if (found == pairs_.end() || found->second.state == PairState::kApart) return false;
+    Pair& pair = found->second;
+    Turns& sum = a.group < b.group ? pair.whole_a : pair.whole_b;
+    sum = {sum.work + done.work, sum.time + done.time, sum.beside + beside};
+    if (sum.beside < p_.pair_trial / 2) return false;
+    const Turns seen = std::exchange(sum, {});
+    const double alone = alone_[a.group].rate(), apart = static_cast<double>(seen.time - seen.beside);
+    const double least = kSteady * apart + (a.hurried ? kHurt : kSlack * a.share) * static_cast<double>(seen.beside);
+    if (static_cast<double>(seen.work) >= (alone > 0.0 ? alone : 1.0) * least) return false;
+    // Or it would be good for a trial, and then come and go again.
+    if (was_left) pair.patience = std::max(pair.patience, kWary * p_.pair_again);
+    wait(pair, k, now);
+    return true;
 }
 
 bool Pairs::curious(GroupId group) const {

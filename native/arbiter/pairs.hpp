@@ -43,6 +43,9 @@ class Pairs {
     void ran_short(GroupId group, Nanoseconds now);
     // Judges as soon as it has seen enough of them.
     void ran_together(const Member& a, Done done_a, const Member& b, Done done_b, Nanoseconds now);
+    // `a` did this in a turn, for `beside` of which b ran, too. Whether it got less than in turns, which ends the pair:
+    // b is not asked, so that one that has nothing more to do before it could be measured (`was_left`) takes nothing either.
+    bool lost(const Member& a, const Member& b, Done done, Nanoseconds beside, bool was_left, Nanoseconds now);
     bool curious(GroupId group) const;          // its next turns alone will be compared with others
     bool together(GroupId a, GroupId b) const;  // known to be good for both
     void forget(GroupId group);
@@ -55,6 +58,9 @@ class Pairs {
         unsigned turns = 0, too_short = 0;  // ... and in a row since the last of these
         double rate() const;                // their median; 0 before the third
     };
+    struct Turns {
+        Nanoseconds work = 0, time = 0, beside = 0;
+    };
     struct Pair {
         PairState state = PairState::kUnknown;
         Nanoseconds since = 0;                // of this state
@@ -63,6 +69,7 @@ class Pairs {
         unsigned trials = 0;                  // since it became unknown
         unsigned turns_a = 0, turns_b = 0;    // turns alone that were known when it last became unknown
         Done done_a{0, 0}, done_b{0, 0};      // of this trial
+        Turns whole_a{}, whole_b{};           // turns with the other as a whole
         double speed_a = 0.0, speed_b = 0.0;  // together, of the speed alone; 0: never tried
     };
     using Key = std::pair<GroupId, GroupId>;

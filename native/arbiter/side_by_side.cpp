@@ -73,6 +73,7 @@ void Arbiter::State::run_beside(Hold& one, Hold& other, Nanoseconds length, Nano
         const Nanoseconds longest = hurried(*hold->group) ? kRequestTurns * p.pair_turn : length;
         hold->latest = std::min(hold->latest, now + longest);
         hold->partners.push_back(hold->partner);
+        hold->partner_group = (hold == &one ? other : one).group->id;
         hold->measuring = false;
         hold->together_since = now + kFreshNews;
     }
@@ -99,19 +100,36 @@ void Arbiter::State::join(Hold& hold, Nanoseconds now) {
     if (length > 0) run_beside(*partner, hold, length, now);
 }
 
+// Known to be good for both, whichever of their clients come.
+bool Arbiter::State::goes_with(const Members& a, const Members& b) const {
+    if (!pairs.together(a.id, b.id) || !may_pair(a) || !may_pair(b)) return false;
+    return std::all_of(a.members.begin(), a.members.end(), [&](const Client* x) {
+        return std::all_of(b.members.begin(), b.members.end(), [&](const Client* y) { return may_overlap(*x, *y); });
+    });
+}
+
 // A turn ends, so there is something to learn from it; but not from one that ended for want of work, unless it was a
 // request.
 void Arbiter::State::measure(const Hold& hold, StopReason reason, Nanoseconds now) {
     const bool request = reason == StopReason::kIdle && hurried(*hold.group);
     const bool busy = reason == StopReason::kDeadline || reason == StopReason::kRevoked;
     if (!busy && !request) {
+        if (Hold* other = holds.running(hold.partner)) other->was_left = true;
         if (reason != StopReason::kIdle) return;
         look(*hold.client, hold.partners.empty());
         if (hold.patient && hold.partners.empty()) pairs.ran_short(hold.group->id, now);
         return;
     }
+    Hold* other = holds.running(hold.partner);
+    if (other && request) other->was_left = true;
     const Nanoseconds end = request ? now - (hold.patient ? kPatientFor : kIdleFor) : now;
-    if (const Hold* other = holds.running(hold.partner)) {
+    if (const Members* beside = find_group(hold.partner_group)) {
+        const Pairs::Done done{hold.client->work - hold.work, std::max<Nanoseconds>(1, end - hold.from)};
+        if (pairs.lost(member(*hold.group, *beside), member(*beside, *hold.group), done,
+                       std::min(2 * hold.halved, done.time), hold.was_left, now))
+            return;
+    }
+    if (other) {
         if (!hold.measuring || !other->measuring) return;
         // A request that has just ended is still there for a while; of a long one that matters little.
         const bool maybe_ended = hurried(*other->group) && !hurried(*hold.group);
