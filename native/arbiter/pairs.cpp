@@ -29,8 +29,12 @@ Pairs::Pair& Pairs::pair_of(const Member& a, const Member& b, Nanoseconds now) {
     Pair& pair = found->second;
     if (!made) return pair;
     pair.since = now;
-    if (a.hurried || b.hurried) return pair;
-    if (a.workload == Workload::kUnknown || b.workload == Workload::kUnknown) return pair;
+    const bool unknown = a.workload == Workload::kUnknown || b.workload == Workload::kUnknown;
+    if (a.hurried || b.hurried || unknown) {
+        for (const GroupId group : {a.group, b.group})
+            alone_[group].wanted = std::max(alone_[group].wanted, kTurnsAlone);
+        return pair;
+    }
     pair.state = a.workload == b.workload ? PairState::kApart : PairState::kTogether;
     pair.patience = p_.pair_again;
     pair.try_again = now + pair.patience;
@@ -40,8 +44,11 @@ Pairs::Pair& Pairs::pair_of(const Member& a, const Member& b, Nanoseconds now) {
 void Pairs::become(Pair& pair, PairState state, const Key& key, Nanoseconds now) {
     if (state == PairState::kUnknown) {
         pair.trials = 0;
-        pair.turns_a = alone_[key.first].turns;
-        pair.turns_b = alone_[key.second].turns;
+        Alone &alone_a = alone_[key.first], &alone_b = alone_[key.second];
+        pair.turns_a = alone_a.turns;
+        pair.turns_b = alone_b.turns;
+        alone_a.wanted = alone_a.turns + kTurnsAlone;
+        alone_b.wanted = alone_b.turns + kTurnsAlone;
     }
     if (pair.state != state) pair.since = now;
     pair.done_a = pair.done_b = {0, 0};
@@ -75,6 +82,7 @@ void Pairs::ran_short(GroupId group, Nanoseconds now) {
     Alone& alone = alone_[group];
     if (++alone.too_short < kTooShort) return;
     alone.too_short = 0;
+    alone.wanted = 0;
     for (auto& [key, pair] : pairs_) {
         if (pair.state == PairState::kUnknown && (key.first == group || key.second == group)) wait(pair, key, now);
     }
@@ -139,13 +147,7 @@ bool Pairs::lost(const Member& a, const Member& b, Done done, Nanoseconds beside
 
 bool Pairs::curious(GroupId group) const {
     const auto alone = alone_.find(group);
-    const unsigned turns = alone == alone_.end() ? 0 : alone->second.turns;
-    return std::any_of(pairs_.begin(), pairs_.end(), [&](const auto& entry) {
-        const auto& [key, pair] = entry;
-        if (pair.state != PairState::kUnknown) return false;
-        return (key.first == group && turns < pair.turns_a + kTurnsAlone) ||
-               (key.second == group && turns < pair.turns_b + kTurnsAlone);
-    });
+    return alone != alone_.end() && alone->second.turns < alone->second.wanted;
 }
 
 bool Pairs::together(GroupId a, GroupId b) const {

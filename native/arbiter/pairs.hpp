@@ -44,7 +44,7 @@ class Pairs {
     // Judges as soon as it has seen enough of them.
     void ran_together(const Member& a, Done done_a, const Member& b, Done done_b, Nanoseconds now);
     // `a` did this in a turn, for `beside` of which b ran, too. Whether it got less than in turns, which ends the pair:
-    // b is not asked, so that one that has nothing more to do before it could be measured (`was_left`) takes nothing either.
+    // b is not asked, or it could always have nothing more to do just before it is measured (`was_left`).
     bool lost(const Member& a, const Member& b, Done done, Nanoseconds beside, bool was_left, Nanoseconds now);
     bool curious(GroupId group) const;          // its next turns alone will be compared with others
     bool together(GroupId a, GroupId b) const;  // known to be good for both
@@ -56,6 +56,7 @@ class Pairs {
     struct Alone {
         std::array<double, 8> rates{};      // of the last turns
         unsigned turns = 0, too_short = 0;  // ... and in a row since the last of these
+        unsigned wanted = 0;                // turns it is asked for in all
         double rate() const;                // their median; 0 before the third
     };
     struct Turns {
