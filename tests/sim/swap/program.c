@@ -34,7 +34,7 @@ typedef struct {
 } Piece;
 static Piece pieces[kMost];
 static CUdevice device;
-static CUcontext context;
+static CUcontext context, other;
 static CUfunction spin, add;
 static CUstream stream, second;
 static CUmemoryPool pool;
@@ -228,6 +228,15 @@ int main(void) {
             MUST(cuModuleGetFunction(&spin, module, "spin"));
             MUST(cuModuleGetFunction(&add, module, "add"));
             MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+            printf("0\n");
+        } else if (!strcmp(verb, "context")) {  // 1: another on the device, 2: it goes, and the primary is current
+            if (a == 1) {
+                CUctxCreateParams params = {0};
+                MUST(cuCtxCreate(&other, &params, 0, device));
+            } else {
+                MUST(cuCtxDestroy(other));
+                MUST(cuCtxSetCurrent(context));
+            }
             printf("0\n");
         } else if (!strcmp(verb, "copy")) {  // from piece a to piece b
             MUST(cuMemcpyDtoD(pieces[b].address, p->address, p->bytes));
