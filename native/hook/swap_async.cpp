@@ -29,7 +29,7 @@ constexpr int kLooks = 8;  // at other streams' blocks, the oldest first: if the
 
 bool is_over(const FreedBlock& block, bool wait = false) {
     RelaxedCapture relaxed;
-    return (wait ? own().cuEventSynchronize : own().cuEventQuery)(block.event) == CUDA_SUCCESS;
+    return !block.event || (wait ? own().cuEventSynchronize : own().cuEventQuery)(block.event) == CUDA_SUCCESS;
 }
 
 uint64_t threshold_of(CUmemoryPool pool) {
@@ -103,7 +103,7 @@ bool release_freed(SwapSpace& space, uint64_t keep, std::optional<CUmemoryPool> 
         lock.lock();
         // One that cannot be given back is put aside again.
         if (over && free_block(space, going.front().start, lock) == CUDA_SUCCESS) {
-            own().cuEventDestroy_v2(going.front().event);
+            if (going.front().event) own().cuEventDestroy_v2(going.front().event);
             going.pop_front();
             some = true;
         } else {
@@ -126,6 +126,8 @@ void free_blocks_are_dead(SwapSpace& space) {
 
 void forget_freed(SwapSpace& space, CUcontext context) {
     space.freed.remove_if([&](const FreedBlock& block) { return block.context == context; });
+    for (FreedBlock& block : space.freed)
+        if (block.event_in == context) block.event = nullptr;  // a context that goes has nothing running
 }
 
 std::optional<CUresult> swap_allocate_async(CUdeviceptr* pointer, uint64_t bytes, CUmemoryPool pool, CUstream handle,
@@ -142,7 +144,7 @@ std::optional<CUresult> swap_allocate_async(CUdeviceptr* pointer, uint64_t bytes
             *pointer = block->start;
             if (Reservation* r = find_in(space, block->start); !r->pieces) r->asked = bytes;
             note_used(space, pool, block->bytes);
-            own().cuEventDestroy_v2(block->event);
+            if (block->event) own().cuEventDestroy_v2(block->event);
             space.freed.erase(block);
             return CUDA_SUCCESS;
         }
@@ -181,6 +183,7 @@ std::optional<CUresult> swap_free_async(CUdeviceptr pointer, CUstream handle, bo
                      .stream = stream,
                      .generation = launch_state.generation.load(std::memory_order_acquire),
                      .event = nullptr,
+                     .event_in = stream->context,
                      .freed_at = now_ns()};
     {
         ContextScope scope(stream->context);

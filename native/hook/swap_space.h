@@ -43,7 +43,8 @@ struct FreedBlock {
     CUcontext context;
     const Stream* stream;  // whose order
     uint32_t generation;   // of the streams: a later one may have taken its place
-    CUevent event;         // behind the free
+    CUevent event;         // behind the free; null: the free is over
+    CUcontext event_in;    // of the stream, which may be another
     uint64_t freed_at;
 };
 

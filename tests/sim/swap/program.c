@@ -271,7 +271,7 @@ int main(void) {
             p->bytes = b;
             printf("%d\n", r);
         } else if (!strcmp(verb, "freeasync")) {
-            CUresult r = cuMemFreeAsync(p->address, b ? second : stream);
+            CUresult r = cuMemFreeAsync(p->address, b == 2 ? NULL : b ? second : stream);
             if (r == CUDA_SUCCESS) p->address = 0;
             printf("%d\n", r);
         } else if (!strcmp(verb, "trim")) {

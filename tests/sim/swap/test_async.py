@@ -101,6 +101,21 @@ def test_neither_waits_for_the_device(swapping: Make) -> None:
     eventually(lambda: s.memory(a)["bytes"] == 6 * MIB)
 
 
+def test_a_context_goes_in_whose_order_a_block_was_freed(swapping: Make) -> None:
+    s = swapping(1000)
+    a = s.start("a")
+    for piece in (0, 1):
+        a.done("allocasync", piece, 8 * MIB)
+    a.done("context", 1)
+    a.done("freeasync", 0, 2)
+    a.done("freeasync", 1, 2)
+    a.done("context", 2)
+    a.done("allocasync", 2, 8 * MIB)  # one of them again
+    time.sleep(0.2)
+    a.done("allocasync", 3, 4 * MIB)
+    eventually(lambda: s.memory(a)["bytes"] == 12 * MIB)
+
+
 def test_what_is_put_aside_makes_room(swapping: Make) -> None:
     s = swapping(20)
     a, _ = s.start("a"), s.start("b")
