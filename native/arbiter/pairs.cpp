@@ -126,8 +126,7 @@ void Pairs::ran_together(const Member& a, Done done_a, const Member& b, Done don
     wait(pair, k, now);
 }
 
-bool Pairs::lost(const Member& a, const Member& b, Done done, Nanoseconds beside, bool was_left,
-                 Nanoseconds now) {
+bool Pairs::lost(const Member& a, const Member& b, Done done, Nanoseconds beside, bool was_left, Nanoseconds now) {
     const Key k = key(a.group, b.group);
     const auto found = pairs_.find(k);
     if (found == pairs_.end() || found->second.state == PairState::kApart) return false;

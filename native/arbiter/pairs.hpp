@@ -43,8 +43,8 @@ class Pairs {
     void ran_short(GroupId group, Nanoseconds now);
     // Judges as soon as it has seen enough of them.
     void ran_together(const Member& a, Done done_a, const Member& b, Done done_b, Nanoseconds now);
-    // `a` did this in a turn, for `beside` of which b ran, too. Whether it got less than in turns, which ends the pair:
-    // b is not asked, or it could always have nothing more to do just before it is measured (`was_left`).
+    // `a` did this in a turn, for `beside` of which b ran, too. Whether it got less than in turns, which ends the
+    // pair: b is not asked, or it could always have nothing more to do just before it is measured (`was_left`).
     bool lost(const Member& a, const Member& b, Done done, Nanoseconds beside, bool was_left, Nanoseconds now);
     bool curious(GroupId group) const;          // its next turns alone will be compared with others
     bool together(GroupId a, GroupId b) const;  // known to be good for both

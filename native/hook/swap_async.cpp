@@ -32,6 +32,12 @@ bool is_over(const FreedBlock& block, bool wait = false) {
     return !block.event || (wait ? own().cuEventSynchronize : own().cuEventQuery)(block.event) == CUDA_SUCCESS;
 }
 
+uint64_t owner_of(const Stream& stream) {
+    static std::atomic<uint64_t> threads{0};
+    static thread_local const uint64_t number = ++threads;
+    return stream.per_thread ? number : 0;
+}
+
 uint64_t threshold_of(CUmemoryPool pool) {
     RelaxedCapture relaxed;
     cuuint64_t bytes = 0;
@@ -42,12 +48,14 @@ uint64_t threshold_of(CUmemoryPool pool) {
 // A block that was put aside and fits: not much larger than it has to be. With `mutex`.
 std::list<FreedBlock>::iterator find_freed(SwapSpace& space, CUmemoryPool pool, uint64_t need, const Stream* stream) {
     const uint32_t generation = launch_state.generation.load(std::memory_order_acquire);
+    const uint64_t thread = owner_of(*stream);
     const auto fits = [&](const FreedBlock& block) {
         return block.pool == pool && block.bytes >= need && block.bytes <= need + need / 8;
     };
     auto& freed = space.freed;
     for (auto block = freed.begin(); block != freed.end(); ++block)
-        if (fits(*block) && block->stream == stream && block->generation == generation) return block;
+        if (fits(*block) && block->stream == stream && block->thread == thread && block->generation == generation)
+            return block;
     int looks = kLooks;
     for (auto block = freed.begin(); block != freed.end() && looks > 0; ++block)
         if (fits(*block) && (--looks, is_over(*block))) return block;
@@ -71,7 +79,8 @@ void release_unused(SwapSpace& space) {
             if (now - block.freed_at > kUnused) old[block.pool] += block.bytes;
     }
     for (auto [pool, bytes] : old)
-        if (const uint64_t threshold = threshold_of(pool); bytes > threshold) release_freed(space, threshold, pool, false);
+        if (const uint64_t threshold = threshold_of(pool); bytes > threshold)
+            release_freed(space, threshold, pool, false);
 }
 
 }  // namespace
@@ -181,6 +190,7 @@ std::optional<CUresult> swap_free_async(CUdeviceptr pointer, CUstream handle, bo
                      .pool = r->pool,
                      .context = r->context,
                      .stream = stream,
+                     .thread = owner_of(*stream),
                      .generation = launch_state.generation.load(std::memory_order_acquire),
                      .event = nullptr,
                      .event_in = stream->context,

@@ -101,6 +101,15 @@ def test_neither_waits_for_the_device(swapping: Make) -> None:
     eventually(lambda: s.memory(a)["bytes"] == 6 * MIB)
 
 
+def test_a_thread_that_ended_leaves_nobody_its_order(swapping: Make) -> None:
+    """A later thread may look like it in every way but that its default stream is another one."""
+    s = swapping(200)
+    a = s.start("a")
+    a.done("allocasync", 0, 8 * MIB)
+    a.done("sync")
+    a.done("threads", 0)
+
+
 def test_a_context_goes_in_whose_order_a_block_was_freed(swapping: Make) -> None:
     s = swapping(1000)
     a = s.start("a")
