@@ -119,7 +119,8 @@ void Pairs::ran_together(const Member& a, Done done_a, const Member& b, Done don
                       pair.speed_b >= kSlack * b.share && (!a.hurried || pair.speed_a >= kUnhurt) &&
                       (!b.hurried || pair.speed_b >= kUnhurt);
     if (good) {
-        pair.patience = 0;
+        // A good trial alone does not make up for turns that were not: it may be good at trials only.
+        if (pair.state == PairState::kTogether && now - pair.since >= p_.pair_refresh / 2) pair.patience = 0;
         become(pair, PairState::kTogether, k, now);
         return;
     }

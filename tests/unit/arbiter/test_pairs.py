@@ -298,6 +298,14 @@ def test_a_neighbour_of_another_kind_makes_room_for_requests(scene):
     assert r.s.holders[B]["window"] == 40_000
 
 
+def test_who_is_good_at_trials_only_has_ever_fewer(scene):
+    p = Pair(scene, (0.9, 0.9))
+    while p.s.ms < 60_000:
+        p.speeds = {A: 0.99, B: 0.01} if p.s.arbiter.pairs() and p.state() == "together" else {A: 0.9, B: 0.9}
+        p.run(p.s.ms + 10, step=2)
+    assert p.work[B] > 0.47 * 60_000
+
+
 @pytest.mark.parametrize("leaves_after", [1, 20, 499])
 @pytest.mark.parametrize("mps", [False, True])
 def test_who_leaves_before_it_is_measured_gets_no_more(scene, mps, leaves_after):
