@@ -207,8 +207,9 @@ Nanoseconds Arbiter::State::believed(const Hold& hold, Nanoseconds drained) cons
 Nanoseconds Arbiter::State::window_for(const Members& group, Nanoseconds deadline) const {
     bool quiet = deadline == kNever && group.clients < 2;
     for (const Group* g : everyone) {
-        if (g == &group || g->clients == 0 || pairs.together(g->id, group.id)) continue;
+        if (g == &group || g->clients == 0) continue;
         const bool comes = g->spec.priority == Priority::kLatency && g->spec.max > 0.0 && expects_requests(*g);
+        if ((!comes && !quiet) || goes_with(*groups[g->slot], group)) continue;
         if (comes) return p.window_latency;
         quiet = quiet && !g->running && g->waiting == 0 && clock >= g->busy_at + p.quiet;
     }

@@ -56,8 +56,12 @@ struct Arbiter::State {
     Nanoseconds together_for(const std::vector<Hold*>& others, const Client& client, Nanoseconds now);
     bool grant_beside(Members& group, Nanoseconds now);
     void join(Hold& hold, Nanoseconds now);
+    bool goes_with(const Members& a, const Members& b) const;
     void run_beside(Hold& hold, const std::vector<Hold*>& others, Nanoseconds length, Nanoseconds now);
     void measure_company(const Hold& hold, Nanoseconds end, Nanoseconds now);
+    bool fell_short(const Hold& hold, Nanoseconds end, Nanoseconds now);
+    double share_in_company(const Hold& hold) const;
+    void end_company(uint64_t company, Nanoseconds now);
     void measure(const Hold& hold, StopReason reason, Nanoseconds now);
     Pairs::Member member(const Group& group, const Group& other) const;
     void update_terms(Nanoseconds now);

@@ -113,9 +113,13 @@ void Holds::charge(Hold& hold, Nanoseconds now) {
     policy_.charge(*hold.group, amount, now);
 }
 
+Nanoseconds Holds::since_charge(const Hold& hold, Nanoseconds now) const {
+    return std::max<Nanoseconds>(0, now - std::max(now_, hold.from));
+}
+
 Nanoseconds Holds::spared(const Hold& hold, Nanoseconds now) const {
     const auto n = static_cast<Nanoseconds>(hold.runs() ? company(hold) : 1);
-    return std::max<Nanoseconds>(0, now - std::max(now_, hold.from)) * (n - 1) / n;
+    return since_charge(hold, now) * (n - 1) / n;
 }
 
 Nanoseconds Holds::due(const Hold& hold, Nanoseconds now) const {
@@ -149,7 +153,10 @@ void Holds::leave(Hold& hold, Nanoseconds now) {
 }
 
 void Holds::charge(Nanoseconds now) {
-    for (Hold& hold : holds_) hold.spared += spared(hold, now);
+    for (Hold& hold : holds_) {
+        hold.spared += spared(hold, now);
+        if (hold.runs() && company(hold) > 1) hold.accompanied += since_charge(hold, now);
+    }
     now_ = std::max(now_, now);
     for (Hold& hold : holds_) charge(hold, now);
 }

@@ -28,8 +28,9 @@ struct Hold {
     Nanoseconds stopped = kNever;  // kNever: runs
     Nanoseconds end = kNever;      // when its work drained, or is thought to drain
     Nanoseconds charged = 0;
-    Nanoseconds spared = 0;  // not charged: of the time in company each pays its part
-    Nanoseconds work = 0;    // what the client had completed when it began
+    Nanoseconds spared = 0;       // not charged: of the time in company each pays its part
+    Nanoseconds accompanied = 0;  // time in company
+    Nanoseconds work = 0;         // what the client had completed when it began
     // Terms, as last told to the client.
     Nanoseconds deadline = kNever;
     Nanoseconds window = 0;
@@ -41,6 +42,9 @@ struct Hold {
     // the work at that time.
     uint64_t company = 0;
     std::vector<uint64_t> companies = {};  // it was in so far
+    GroupId partner_group = 0;             // of the last that was its whole company
+    bool crowd = false;                    // it was in a company of more than two
+    bool was_left = false;                 // by one that had nothing more to do
     Nanoseconds together_since = 0, together_work = 0;
     bool measuring = false;  // the two above hold: the client said what it had done after it was told of its company
     Nanoseconds latest = kNever;  // it was let in before its turn, for as long as it is in nobody's way
@@ -89,6 +93,7 @@ class Holds {
     void charge(Hold& hold, Nanoseconds now);
     void leave(Hold& hold, Nanoseconds now);
     void find_starts(Nanoseconds now);
+    Nanoseconds since_charge(const Hold& hold, Nanoseconds now) const;
     Nanoseconds spared(const Hold& hold, Nanoseconds now) const;  // since the last charge
 
     Policy& policy_;

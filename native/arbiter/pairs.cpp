@@ -12,6 +12,8 @@ constexpr int64_t kFresh = 3;        // for so many times pair_refresh is its sp
 constexpr double kSlack = 0.97;      // of the share in turns: what measuring is off by
 constexpr double kUnhurt = 0.95;     // who is hurried keeps at least so much of its speed
 constexpr double kHurt = 0.8;        // ... and less than this is believed at once
+constexpr double kSteady = 0.9;      // of its speed alone anybody has, when it is alone
+constexpr int64_t kWary = 5;         // times as long as usual
 
 }  // namespace
 
@@ -28,8 +30,12 @@ Pairs::Pair& Pairs::pair_of(const Member& a, const Member& b, Nanoseconds now) {
     Pair& pair = found->second;
     if (!made) return pair;
     pair.since = now;
-    if (a.hurried || b.hurried) return pair;
-    if (a.workload == Workload::kUnknown || b.workload == Workload::kUnknown) return pair;
+    const bool unknown = a.workload == Workload::kUnknown || b.workload == Workload::kUnknown;
+    if (a.hurried || b.hurried || unknown) {
+        for (const GroupId group : {a.group, b.group})
+            alone_[group].wanted = std::max(alone_[group].wanted, kTurnsAlone);
+        return pair;
+    }
     pair.state = a.workload == b.workload ? PairState::kApart : PairState::kTogether;
     pair.patience = p_.pair_again;
     pair.try_again = now + pair.patience;
@@ -39,11 +45,15 @@ Pairs::Pair& Pairs::pair_of(const Member& a, const Member& b, Nanoseconds now) {
 void Pairs::become(Pair& pair, PairState state, const Key& key, Nanoseconds now) {
     if (state == PairState::kUnknown) {
         pair.trials = 0;
-        pair.turns_a = alone_[key.first].turns;
-        pair.turns_b = alone_[key.second].turns;
+        Alone &alone_a = alone_[key.first], &alone_b = alone_[key.second];
+        pair.turns_a = alone_a.turns;
+        pair.turns_b = alone_b.turns;
+        alone_a.wanted = alone_a.turns + kTurnsAlone;
+        alone_b.wanted = alone_b.turns + kTurnsAlone;
     }
     if (pair.state != state) pair.since = now;
     pair.done_a = pair.done_b = {0, 0};
+    pair.whole_a = pair.whole_b = {};
     pair.state = state;
 }
 
@@ -72,6 +82,7 @@ void Pairs::ran_short(GroupId group, Nanoseconds now) {
     Alone& alone = alone_[group];
     if (++alone.too_short < kTooShort) return;
     alone.too_short = 0;
+    alone.wanted = 0;
     for (auto& [key, pair] : pairs_) {
         if (pair.state == PairState::kUnknown && (key.first == group || key.second == group)) wait(pair, key, now);
     }
@@ -108,7 +119,8 @@ void Pairs::ran_together(const Member& a, Done done_a, const Member& b, Done don
     const bool good = pair.speed_a + pair.speed_b >= p_.pair_gain && enough(pair.speed_a, a.share, a.hurried) &&
                       enough(pair.speed_b, b.share, b.hurried);
     if (good) {
-        pair.patience = 0;
+        // A good trial alone does not make up for turns that were not: it may be good at trials only.
+        if (pair.state == PairState::kTogether && now - pair.since >= p_.pair_refresh / 2) pair.patience = 0;
         become(pair, PairState::kTogether, k, now);
         return;
     }
@@ -124,20 +136,41 @@ bool Pairs::enough(double speed, double share, bool hurried) {
     return speed >= kSlack * share && (!hurried || speed >= kUnhurt);
 }
 
-// Since the pair became unknown, or not long ago: where several run side by side turns alone are rare.
+bool Pairs::fell_short(const Member& a, Done done, Nanoseconds beside) const {
+    const double rate = alone(a.group), apart = static_cast<double>(done.time - beside);
+    const double least = kSteady * apart + (a.hurried ? kHurt : kSlack * a.share) * static_cast<double>(beside);
+    return static_cast<double>(done.work) < (rate > 0.0 ? rate : 1.0) * least;
+}
+
+bool Pairs::lost(const Member& a, const Member& b, Done done, Nanoseconds beside, bool was_left, Nanoseconds now) {
+    const Key k = key(a.group, b.group);
+    const auto found = pairs_.find(k);
+    if (found == pairs_.end() || found->second.state == PairState::kApart) return false;
+    Pair& pair = found->second;
+    Turns& sum = a.group < b.group ? pair.whole_a : pair.whole_b;
+    sum = {sum.work + done.work, sum.time + done.time, sum.beside + beside};
+    if (sum.beside < p_.pair_trial / 2) return false;
+    const Turns seen = std::exchange(sum, {});
+    if (!fell_short(a, {seen.work, seen.time}, seen.beside)) return false;
+    // Or it would be good for a trial, and then come and go again.
+    if (was_left) pair.patience = std::max(pair.patience, kWary * p_.pair_again);
+    wait(pair, k, now);
+    return true;
+}
+
+// Where several run side by side turns alone are rare: an older one does.
+bool Pairs::fresh(const Alone& alone, Nanoseconds now) const {
+    return alone.turns >= kTurnsAlone && now - alone.at < kFresh * p_.pair_refresh;
+}
+
 bool Pairs::knows(GroupId group, unsigned since, Nanoseconds now) const {
     const auto found = alone_.find(group);
-    if (found == alone_.end() || found->second.turns < kTurnsAlone) return false;
-    return found->second.turns >= since + kTurnsAlone || now - found->second.at < kFresh * p_.pair_refresh;
+    return found != alone_.end() && (found->second.turns >= since + kTurnsAlone || fresh(found->second, now));
 }
 
 bool Pairs::curious(GroupId group, Nanoseconds now) const {
-    return std::any_of(pairs_.begin(), pairs_.end(), [&](const auto& entry) {
-        const auto& [key, pair] = entry;
-        if (pair.state != PairState::kUnknown) return false;
-        return (key.first == group && !knows(group, pair.turns_a, now)) ||
-               (key.second == group && !knows(group, pair.turns_b, now));
-    });
+    const auto alone = alone_.find(group);
+    return alone != alone_.end() && alone->second.turns < alone->second.wanted && !fresh(alone->second, now);
 }
 
 bool Pairs::together(GroupId a, GroupId b) const {

@@ -46,6 +46,11 @@ class Pairs {
     double alone(GroupId group) const;  // its rate; 0 if that is not known
     // Whether one that has this part of its speed alone is not worse off than in turns with `share` of the time.
     static bool enough(double speed, double share, bool hurried);
+    // Whether it did less in a turn than it would have in turns with `share` of the time for `beside` of it.
+    bool fell_short(const Member& a, Done done, Nanoseconds beside) const;
+    // `a` did this in a turn, for `beside` of which b ran, too. Whether it got less than in turns, which ends the
+    // pair: b is not asked, or it could always have nothing more to do just before it is measured (`was_left`).
+    bool lost(const Member& a, const Member& b, Done done, Nanoseconds beside, bool was_left, Nanoseconds now);
     bool curious(GroupId group, Nanoseconds now) const;  // its next turns alone will be compared with others
     bool together(GroupId a, GroupId b) const;           // known to be good for both
     void forget(GroupId group);
@@ -57,7 +62,11 @@ class Pairs {
         std::array<double, 8> rates{};      // of the last turns
         unsigned turns = 0, too_short = 0;  // ... and in a row since the last of these
         Nanoseconds at = 0;                 // the last of them
+        unsigned wanted = 0;                // turns it is asked for in all
         double rate() const;                // their median; 0 before the third
+    };
+    struct Turns {
+        Nanoseconds work = 0, time = 0, beside = 0;
     };
     struct Pair {
         PairState state = PairState::kUnknown;
@@ -67,12 +76,14 @@ class Pairs {
         unsigned trials = 0;                  // since it became unknown
         unsigned turns_a = 0, turns_b = 0;    // turns alone that were known when it last became unknown
         Done done_a{0, 0}, done_b{0, 0};      // of this trial
+        Turns whole_a{}, whole_b{};           // turns with the other as a whole
         double speed_a = 0.0, speed_b = 0.0;  // together, of the speed alone; 0: never tried
     };
     using Key = std::pair<GroupId, GroupId>;
 
     static Key key(GroupId a, GroupId b) { return {std::min(a, b), std::max(a, b)}; }
     Pair& pair_of(const Member& a, const Member& b, Nanoseconds now);
+    bool fresh(const Alone& alone, Nanoseconds now) const;
     bool knows(GroupId group, unsigned since, Nanoseconds now) const;
     void wait(Pair& pair, const Key& key, Nanoseconds now);
     void become(Pair& pair, PairState state, const Key& key, Nanoseconds now);

@@ -101,8 +101,12 @@ void Arbiter::State::run_beside(Hold& hold, const std::vector<Hold*>& others, Na
     for (Hold* other : others) {
         holds.join(hold, *other);
         changed(*other);
+        other->partner_group = hold.group->id;
+        other->crowd |= others.size() > 1;
     }
     changed(hold);
+    hold.partner_group = others.front()->group->id;
+    hold.crowd |= others.size() > 1;
 }
 
 bool Arbiter::State::grant_beside(Members& group, Nanoseconds now) {
@@ -130,19 +134,50 @@ void Arbiter::State::join(Hold& hold, Nanoseconds now) {
 void Arbiter::State::measure_company(const Hold& hold, Nanoseconds end, Nanoseconds now) {
     const double alone = pairs.alone(hold.group->id);
     if (!hold.measuring || end - hold.together_since < p.pair_trial / 2 || alone <= 0.0) return;
-    double targets = 0.0;
-    for (const Hold& one : holds.all())
-        if (one.runs() && one.company == hold.company) targets += policy->target(*one.group);
     const double speed = static_cast<double>(hold.client->work - hold.together_work) /
                          static_cast<double>(end - hold.together_since) / alone;
-    if (pairs.enough(speed, targets > 0.0 ? policy->target(*hold.group) / targets : 0.0, hurried(*hold.group))) {
-        company_patience = 0;
-        return;
+    if (!pairs.enough(speed, share_in_company(hold), hurried(*hold.group))) return end_company(hold.company, now);
+    // What was good for a while may be so for longer: as with two, one good time alone proves nothing.
+    if (now - company_again >= p.pair_refresh / 2) company_patience = 0;
+}
+
+// A turn as a whole, whoever was beside it and left before anything was measured.
+bool Arbiter::State::fell_short(const Hold& hold, Nanoseconds end, Nanoseconds now) {
+    const Pairs::Done done{hold.client->work - hold.work, std::max<Nanoseconds>(1, end - hold.from)};
+    const Nanoseconds beside = std::min(hold.accompanied, done.time);
+    if (!hold.crowd) {
+        const Members* other = find_group(hold.partner_group);
+        return other &&
+               pairs.lost(member(*hold.group, *other), member(*other, *hold.group), done, beside, hold.was_left, now);
     }
+    const Pairs::Member me{hold.group->id, hold.group->spec.workload, share_in_company(hold), hurried(*hold.group)};
+    if (beside < p.pair_trial / 2 || !pairs.fell_short(me, done, beside)) return false;
+    end_company(hold.company, now);
+    return true;
+}
+
+// Of the time of all who run with it, if they took turns.
+double Arbiter::State::share_in_company(const Hold& hold) const {
+    double targets = policy->target(*hold.group);
+    for (const Hold& one : holds.all())
+        if (&one != &hold && hold.company && one.runs() && one.company == hold.company)
+            targets += policy->target(*one.group);
+    return targets > 0.0 ? policy->target(*hold.group) / targets : 0.0;
+}
+
+void Arbiter::State::end_company(uint64_t company, Nanoseconds now) {
     company_patience = std::clamp(2 * company_patience, p.pair_again, 30 * p.pair_again);
     company_again = now + company_patience;
     for (Hold& one : holds.all())
-        if (one.company == hold.company) one.latest = now;
+        if (company && one.company == company) one.latest = now;
+}
+
+// Known to be good for both, whichever of their clients come.
+bool Arbiter::State::goes_with(const Members& a, const Members& b) const {
+    if (!pairs.together(a.id, b.id) || !may_pair(a) || !may_pair(b)) return false;
+    return std::all_of(a.members.begin(), a.members.end(), [&](const Client* x) {
+        return std::all_of(b.members.begin(), b.members.end(), [&](const Client* y) { return may_overlap(*x, *y); });
+    });
 }
 
 // A turn ends, so there is something to learn from it; but not from one that ended for want of work, unless it was a
@@ -150,6 +185,8 @@ void Arbiter::State::measure_company(const Hold& hold, Nanoseconds end, Nanoseco
 void Arbiter::State::measure(const Hold& hold, StopReason reason, Nanoseconds now) {
     const bool request = reason == StopReason::kIdle && hurried(*hold.group);
     const bool busy = reason == StopReason::kDeadline || reason == StopReason::kRevoked;
+    for (Hold& other : holds.all())
+        if (!busy && hold.company && other.company == hold.company && &other != &hold) other.was_left = true;
     if (!busy && !request) {
         if (reason != StopReason::kIdle) return;
         look(*hold.client, hold.companies.empty());
@@ -157,6 +194,7 @@ void Arbiter::State::measure(const Hold& hold, StopReason reason, Nanoseconds no
         return;
     }
     const Nanoseconds end = request ? now - (hold.patient ? kPatientFor : kIdleFor) : now;
+    if (!hold.companies.empty() && fell_short(hold, end, now)) return;
     if (holds.company(hold) > 2) return measure_company(hold, end, now);
     const auto& all = holds.all();
     const auto other = std::find_if(all.begin(), all.end(), [&](const Hold& h) {

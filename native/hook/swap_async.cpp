@@ -2,8 +2,8 @@
 //
 // The order of streams: an allocation may be used at once by everybody, which is more than the program may assume. A
 // free puts the block aside with an event of its stream behind it. The block is handed out again to the same stream,
-// whose next work comes after the free anyway, or to any other once the event is over; it is given back to the driver
-// only when the contexts that used it have nothing running. What is put aside is dead: it moves without a copy.
+// whose next work comes after the free anyway, or to any other once the event is over, and given back to the driver
+// only then. What is put aside is dead: it moves without a copy.
 //
 // A pool stays with the driver, and its memory where it is, if others may hold on to that memory: it was made to be
 // shared or exported, or other devices have access to it (memory_pool.cpp decides).
@@ -27,9 +27,15 @@ namespace {
 constexpr uint64_t kUnused = 100'000'000;
 constexpr int kLooks = 8;  // at other streams' blocks, the oldest first: if these are in use, the later ones are
 
-bool is_over(const FreedBlock& block) {
+bool is_over(const FreedBlock& block, bool wait = false) {
     RelaxedCapture relaxed;
-    return own().cuEventQuery(block.event) == CUDA_SUCCESS;
+    return !block.event || (wait ? own().cuEventSynchronize : own().cuEventQuery)(block.event) == CUDA_SUCCESS;
+}
+
+uint64_t owner_of(const Stream& stream) {
+    static std::atomic<uint64_t> threads{0};
+    static thread_local const uint64_t number = ++threads;
+    return stream.per_thread ? number : 0;
 }
 
 uint64_t threshold_of(CUmemoryPool pool) {
@@ -42,12 +48,14 @@ uint64_t threshold_of(CUmemoryPool pool) {
 // A block that was put aside and fits: not much larger than it has to be. With `mutex`.
 std::list<FreedBlock>::iterator find_freed(SwapSpace& space, CUmemoryPool pool, uint64_t need, const Stream* stream) {
     const uint32_t generation = launch_state.generation.load(std::memory_order_acquire);
+    const uint64_t thread = owner_of(*stream);
     const auto fits = [&](const FreedBlock& block) {
         return block.pool == pool && block.bytes >= need && block.bytes <= need + need / 8;
     };
     auto& freed = space.freed;
     for (auto block = freed.begin(); block != freed.end(); ++block)
-        if (fits(*block) && block->stream == stream && block->generation == generation) return block;
+        if (fits(*block) && block->stream == stream && block->thread == thread && block->generation == generation)
+            return block;
     int looks = kLooks;
     for (auto block = freed.begin(); block != freed.end() && looks > 0; ++block)
         if (fits(*block) && (--looks, is_over(*block))) return block;
@@ -60,7 +68,8 @@ void note_used(SwapSpace& space, CUmemoryPool pool, uint64_t bytes) {
     p.used_high = std::max(p.used_high, p.used);
 }
 
-// What nobody asked for in a while. With `allocating`.
+// What nobody asked for in a while, and nothing uses any more: what runs may wait for something that this thread does
+// next, so this thread waits for nothing. With `allocating`.
 void release_unused(SwapSpace& space) {
     std::map<CUmemoryPool, uint64_t> old;
     {
@@ -70,7 +79,8 @@ void release_unused(SwapSpace& space) {
             if (now - block.freed_at > kUnused) old[block.pool] += block.bytes;
     }
     for (auto [pool, bytes] : old)
-        if (const uint64_t threshold = threshold_of(pool); bytes > threshold) release_freed(space, threshold, pool);
+        if (const uint64_t threshold = threshold_of(pool); bytes > threshold)
+            release_freed(space, threshold, pool, false);
 }
 
 }  // namespace
@@ -80,16 +90,16 @@ bool is_freed(const SwapSpace& space, CUdeviceptr pointer) {
                        [&](const FreedBlock& b) { return b.start == pointer; });
 }
 
-bool release_freed(SwapSpace& space, uint64_t keep, CUmemoryPool pool) {
-    if (launch_state.captures.load() != 0) return false;  // which waiting for a context would spoil
+bool release_freed(SwapSpace& space, uint64_t keep, std::optional<CUmemoryPool> pool, bool wait) {
+    if (launch_state.captures.load() != 0) return false;  // which giving memory back would spoil
     std::list<FreedBlock> going;
     std::unique_lock lock(space.mutex);
     uint64_t left = 0;
     for (const FreedBlock& block : space.freed)
-        if (!pool || block.pool == pool) left += block.bytes;
+        if (!pool || block.pool == *pool) left += block.bytes;
     for (auto block = space.freed.begin(); block != space.freed.end() && left > keep;) {
         const auto next = std::next(block);
-        if (!pool || block->pool == pool) {
+        if ((!pool || block->pool == *pool) && (wait || is_over(*block))) {
             left -= block->bytes;
             going.splice(going.end(), space.freed, block);
         }
@@ -97,29 +107,17 @@ bool release_freed(SwapSpace& space, uint64_t keep, CUmemoryPool pool) {
     }
     bool some = false;
     while (!going.empty()) {
-        const CUcontext context = going.front().context;
         lock.unlock();
-        CUresult idle = CUDA_SUCCESS;
-        {
-            ContextScope scope(context);
-            RelaxedCapture relaxed;
-            idle = own().cuCtxSynchronize();
-        }
+        const bool over = is_over(going.front(), wait);
         lock.lock();
-        for (auto block = going.begin(); block != going.end();) {
-            const auto next = std::next(block);
-            if (block->context == context) {
-                // One that cannot be given back is put aside again.
-                if (idle == CUDA_SUCCESS && free_block(space, block->start, lock) == CUDA_SUCCESS) {
-                    own().cuEventDestroy_v2(block->event);
-                    going.erase(block);
-                    some = true;
-                } else {
-                    block->freed_at = now_ns();
-                    space.freed.splice(space.freed.end(), going, block);
-                }
-            }
-            block = next;
+        // One that cannot be given back is put aside again.
+        if (over && free_block(space, going.front().start, lock) == CUDA_SUCCESS) {
+            if (going.front().event) own().cuEventDestroy_v2(going.front().event);
+            going.pop_front();
+            some = true;
+        } else {
+            going.front().freed_at = now_ns();
+            space.freed.splice(space.freed.end(), going, going.begin());
         }
     }
     return some;
@@ -137,6 +135,8 @@ void free_blocks_are_dead(SwapSpace& space) {
 
 void forget_freed(SwapSpace& space, CUcontext context) {
     space.freed.remove_if([&](const FreedBlock& block) { return block.context == context; });
+    for (FreedBlock& block : space.freed)
+        if (block.event_in == context) block.event = nullptr;  // a context that goes has nothing running
 }
 
 std::optional<CUresult> swap_allocate_async(CUdeviceptr* pointer, uint64_t bytes, CUmemoryPool pool, CUstream handle,
@@ -153,7 +153,7 @@ std::optional<CUresult> swap_allocate_async(CUdeviceptr* pointer, uint64_t bytes
             *pointer = block->start;
             if (Reservation* r = find_in(space, block->start); !r->pieces) r->asked = bytes;
             note_used(space, pool, block->bytes);
-            own().cuEventDestroy_v2(block->event);
+            if (block->event) own().cuEventDestroy_v2(block->event);
             space.freed.erase(block);
             return CUDA_SUCCESS;
         }
@@ -190,8 +190,10 @@ std::optional<CUresult> swap_free_async(CUdeviceptr pointer, CUstream handle, bo
                      .pool = r->pool,
                      .context = r->context,
                      .stream = stream,
+                     .thread = owner_of(*stream),
                      .generation = launch_state.generation.load(std::memory_order_acquire),
                      .event = nullptr,
+                     .event_in = stream->context,
                      .freed_at = now_ns()};
     {
         ContextScope scope(stream->context);

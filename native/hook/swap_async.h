@@ -7,8 +7,10 @@ namespace gemlet::hook {
 
 // With `mutex`: freed in some stream's order, and not given back yet.
 bool is_freed(const SwapSpace& space, CUdeviceptr pointer);
-// Waits for what uses freed blocks, of `pool` or of all, and gives them back until at most `keep` bytes are left of
-// them. With `allocating`, without `mutex`. False: there was nothing to give back.
-bool release_freed(SwapSpace& space, uint64_t keep, CUmemoryPool pool = nullptr);
+// Gives freed blocks back, of `pool` (null: those of none) or of all, until at most `keep` bytes are left of them.
+// Waits for what uses them, or leaves those out. With `allocating`, without `mutex`. False: there was nothing to give
+// back.
+bool release_freed(SwapSpace& space, uint64_t keep, std::optional<CUmemoryPool> pool = std::nullopt,
+                   bool wait = true);
 
 }  // namespace gemlet::hook

@@ -64,7 +64,9 @@ uint64_t move(Mover& m) {
     }
     lock.unlock();
     std::lock_guard using_driver(m.using_driver);
-    ContextScope scope(context);
+    // Once there are streams their context is the one: kernels go to streams of their own context only, and what is
+    // loaded goes away with it.
+    ContextScope scope(m.streams.context ? m.streams.context : context);
     if (!scope.ok()) return retry();
     if (make_streams(m, context) != CUDA_SUCCESS) return retry();
     if (too_much) {

@@ -42,8 +42,10 @@ struct FreedBlock {
     CUmemoryPool pool;
     CUcontext context;
     const Stream* stream;  // whose order
+    uint64_t thread;       // whose own stream it is, as a later thread's looks the same; 0: nobody's own
     uint32_t generation;   // of the streams: a later one may have taken its place
-    CUevent event;         // behind the free
+    CUevent event;         // behind the free; null: the free is over
+    CUcontext event_in;    // of the stream, which may be another
     uint64_t freed_at;
 };
 

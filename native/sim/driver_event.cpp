@@ -81,6 +81,7 @@ CUresult cuEventQuery(CUevent event) {
         checked(event);
         check(!was_captured(event), CUDA_ERROR_CAPTURED_EVENT);
         forbid_during_capture();
+        check(event->context->tag == Tag::kContext, CUDA_ERROR_CONTEXT_IS_DESTROYED);
         check(!event->context->device->lost(), CUDA_ERROR_UNKNOWN);
         return Dispatcher::get().is_done(event->op) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
     });

@@ -7,8 +7,13 @@ extern "C" {
 
 CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
                         unsigned bz, unsigned shared, CUstream stream, void** params, void** extra) {
-    return api(__func__,
-               [&] { submit(stream, kernel_step(function, gx, gy, gz, bx, by, bz, shared, params, extra)); });
+    return api(__func__, [&] {
+        KernelStep step = kernel_step(function, gx, gy, gz, bx, by, bz, shared, params, extra);
+        const bool ours =
+            function->tag == Tag::kKernel || function->module->context == resolve_stream(stream)->context;
+        check(ours, CUDA_ERROR_INVALID_HANDLE);
+        submit(stream, std::move(step));
+    });
 }
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig* c, CUfunction function, void** params, void** extra) {

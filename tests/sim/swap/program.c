@@ -34,7 +34,7 @@ typedef struct {
 } Piece;
 static Piece pieces[kMost];
 static CUdevice device;
-static CUcontext context;
+static CUcontext context, other;
 static CUfunction spin, add;
 static CUstream stream, second;
 static CUmemoryPool pool;
@@ -180,6 +180,21 @@ static void attributes(Piece* p, uint64_t offset) {
            (long long)(start - p->address), size, (long long)(base - p->address), range, pointer == at && !managed);
 }
 
+// Threads that end, one after the other, each with its own default stream.
+static void* free_own(void* piece) {
+    uint64_t ns = 500000000;
+    void* arguments[] = {&ns};
+    MUST(cuCtxSetCurrent(context));
+    MUST(cuLaunchKernel(spin, 1, 1, 1, 32, 1, 1, 0, CU_STREAM_PER_THREAD, arguments, NULL));
+    MUST(cuMemFreeAsync(((Piece*)piece)->address, CU_STREAM_PER_THREAD));
+    return NULL;
+}
+static void* allocate_own(void* piece) {
+    MUST(cuCtxSetCurrent(context));
+    MUST(cuMemAllocAsync(&((Piece*)piece)->address, ((Piece*)piece)->bytes, CU_STREAM_PER_THREAD));
+    return NULL;
+}
+
 int main(void) {
     MUST(cuInit(0));
     MUST(cuDeviceGet(&device, 0));
@@ -229,6 +244,15 @@ int main(void) {
             MUST(cuModuleGetFunction(&add, module, "add"));
             MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
             printf("0\n");
+        } else if (!strcmp(verb, "context")) {  // 1: another on the device, 2: it goes, and the primary is current
+            if (a == 1) {
+                CUctxCreateParams params = {0};
+                MUST(cuCtxCreate(&other, &params, 0, device));
+            } else {
+                MUST(cuCtxDestroy(other));
+                MUST(cuCtxSetCurrent(context));
+            }
+            printf("0\n");
         } else if (!strcmp(verb, "copy")) {  // from piece a to piece b
             MUST(cuMemcpyDtoD(pieces[b].address, p->address, p->bytes));
             pieces[b].seed = p->seed;
@@ -262,9 +286,17 @@ int main(void) {
             p->bytes = b;
             printf("%d\n", r);
         } else if (!strcmp(verb, "freeasync")) {
-            CUresult r = cuMemFreeAsync(p->address, b ? second : stream);
+            CUresult r = cuMemFreeAsync(p->address, b == 2 ? NULL : b ? second : stream);
             if (r == CUDA_SUCCESS) p->address = 0;
             printf("%d\n", r);
+        } else if (!strcmp(verb, "threads")) {  // whether one was given what the other had just freed
+            CUdeviceptr before = p->address;
+            pthread_t one;
+            pthread_create(&one, NULL, free_own, p);
+            pthread_join(one, NULL);
+            pthread_create(&one, NULL, allocate_own, p);
+            pthread_join(one, NULL);
+            printf("%d\n", p->address == before);
         } else if (!strcmp(verb, "trim")) {
             printf("%d\n", cuMemPoolTrimTo(pool, a));
         } else if (!strcmp(verb, "access")) {  // of device a to the pool's memory

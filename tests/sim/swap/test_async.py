@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hurt_machine import CONTEXT, eventually
 
@@ -78,6 +80,49 @@ def test_freed_blocks_are_dead(swapping: Make) -> None:
     a.done("fill", 1, 7)
     a.done("all")
     b.done("all")
+
+
+def test_neither_waits_for_the_device(swapping: Make) -> None:
+    """What runs may wait for something that the calling thread does next."""
+    s = swapping(200)
+    a = s.start("a")
+    a.done("allocasync", 0, 8 * MIB)
+    a.done("allocasync", 1, 8 * MIB)
+    a.done("freeasync", 0)
+    a.done("sync")
+    time.sleep(0.2)  # what was freed lies unused for long enough to be given back
+    a.done("launch", 3_000_000)
+    begun = time.monotonic()
+    a.done("allocasync", 2, 4 * MIB, 1)
+    a.done("freeasync", 1)
+    assert time.monotonic() - begun < 1.5
+    a.done("sync")
+    a.done("allocasync", 3, 2 * MIB)
+    eventually(lambda: s.memory(a)["bytes"] == 6 * MIB)
+
+
+def test_a_thread_that_ended_leaves_nobody_its_order(swapping: Make) -> None:
+    """A later thread may look like it in every way but that its default stream is another one."""
+    s = swapping(200)
+    a = s.start("a")
+    a.done("allocasync", 0, 8 * MIB)
+    a.done("sync")
+    a.done("threads", 0)
+
+
+def test_a_context_goes_in_whose_order_a_block_was_freed(swapping: Make) -> None:
+    s = swapping(1000)
+    a = s.start("a")
+    for piece in (0, 1):
+        a.done("allocasync", piece, 8 * MIB)
+    a.done("context", 1)
+    a.done("freeasync", 0, 2)
+    a.done("freeasync", 1, 2)
+    a.done("context", 2)
+    a.done("allocasync", 2, 8 * MIB)  # one of them again
+    time.sleep(0.2)
+    a.done("allocasync", 3, 4 * MIB)
+    eventually(lambda: s.memory(a)["bytes"] == 12 * MIB)
 
 
 def test_what_is_put_aside_makes_room(swapping: Make) -> None:

@@ -39,6 +39,31 @@ def test_what_did_not_change_is_not_copied_again(swapping: Make) -> None:
     assert s.most() <= 80
 
 
+def test_one_context_of_several_goes(swapping: Make) -> None:
+    """The kernel is of the context that the copies are of, and does not go with another."""
+    s = swapping(600)
+    a, b = s.start("a"), s.start("b")
+    b.done("alloc", 0, 560 * MIB)
+    b.done("fill", 0, 1)
+    a.done("alloc", 0, 80 * MIB)  # there is no room, so it comes in before anything of this program goes
+    a.done("fill", 0, 2)
+    a.done("free", 0)
+    s.capacity(1100)
+    a.done("context", 1)
+    a.done("alloc", 1, 60 * MIB)
+    a.done("fill", 1, 3)
+    b.done("all")
+    a.done("check", 1)
+    a.done("context", 2)
+    s.capacity(600)
+    a.done("alloc", 0, 60 * MIB)
+    a.done("fill", 0, 4)
+    for _ in range(5):
+        b.done("all")
+        a.done("check", 0)
+    assert s.memory(a)["dropped"] >= 3 * 60 * MIB
+
+
 @pytest.mark.parametrize("word", [0, PART // 8 - 1, 20 * MIB // 8 - 1])
 def test_one_word_that_changed_is_copied(swapping: Make, word: int) -> None:
     s = swapping(20)

@@ -378,3 +378,43 @@ def test_one_of_a_company_may_die_or_get_another_spec(scene):
     p.s.group("g2")
     p.run(12_000)
     assert set(p.s.holders) == {1, 2, 4}
+
+
+def test_a_neighbour_of_another_kind_makes_room_for_requests(scene):
+    """What was good for both is no promise: who could not run beside them now must end at their arrival."""
+    r = Requests(scene, (1.0, 0.9), dry=0.7)
+    r.run(43)
+    assert r.s.holders[B]["window"] == 400_000
+    r.s.leave(B)
+    r.s.client(B, "b", wants=True)  # another program of its group, whose queue is never empty
+    r.tell = lambda: None
+    before = r.beside
+    r.run(10)
+    assert r.beside == before
+    assert r.s.holders[B]["window"] == 40_000
+
+
+def test_who_is_good_at_trials_only_has_ever_fewer(scene):
+    p = Pair(scene, (0.9, 0.9))
+    while p.s.ms < 60_000:
+        p.speeds = {A: 0.99, B: 0.01} if p.s.arbiter.pairs() and p.state() == "together" else {A: 0.9, B: 0.9}
+        p.run(p.s.ms + 10, step=2)
+    assert p.work[B] > 0.47 * 60_000
+
+
+@pytest.mark.parametrize("leaves_after", [1, 20, 499])
+@pytest.mark.parametrize("mps", [False, True])
+def test_who_leaves_before_it_is_measured_gets_no_more(scene, mps, leaves_after):
+    """It slows its neighbour down and has nothing more to do, it says, before the neighbour's turn ends."""
+    p = Pair(scene, (0.9, 0.9), mps=mps, dry=0.6)
+    p.run(3000)
+    assert p.state() == "together"
+    p.speeds = {A: 0.99, B: 0.01}
+    before, since, s = p.work[B], p.s.ms, p.s
+    for at in range(5000):
+        p.run(since + at)
+        if s.holders.get(A, {}).get("beside") and s.now - s.holders[A]["granted"] >= leaves_after * 1e6:
+            p.tell()
+            s.stop(A, "idle")
+            s.want(A)
+    assert p.work[B] - before > 0.42 * 5000  # of one turn it got little

@@ -42,6 +42,7 @@ hostile = st.one_of(
     st.tuples(st.just("obey"), st.integers(1, 20)),
     st.tuples(st.just("requests"), client, st.floats(1, 50), st.integers(1, 20)),
     st.tuples(st.just("progress"), client, st.one_of(st.floats(0, 1e4), st.sampled_from([0.0, 9e12]))),
+    st.tuples(st.just("look"), client, st.sampled_from([0.0, 0.5, 1.0, 7.0])),
 )
 
 
@@ -56,6 +57,7 @@ class Run:
         self.sm = {}  # of a client
         self.thinnest = {str(number): 1.0 for number in range(len(specs))}  # of a group's clients so far
         self.changed = self.overlapped = False
+        self.looks = 0
         for number, spec in enumerate(self.specs):
             self.s.group(str(number), **spec)
         for number in range(CLIENTS):
@@ -97,6 +99,9 @@ class Run:
                 s.to(s.ms + args[0])
             case "progress":
                 s.arbiter.progress(args[0], round(args[1] * 1e6))
+            case "look":
+                self.looks += 100
+                s.arbiter.progress(args[0], 0, self.looks, round(self.looks * args[1]))
             case _:
                 self.honest(what, *args)
         s._act()
@@ -224,6 +229,65 @@ def test_saturating_clients_share_without_starving_anyone(scene_class, specs, la
             assert s.used(str(number)) > 0
             if guaranteed:
                 assert s.used(str(number)) / s.ms >= spec.get("min", 0.0) - 0.04
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    minima=st.lists(st.sampled_from([0.0, 0.0, 0.1, 0.3]), min_size=2, max_size=4).filter(lambda m: sum(m) <= 1),
+    mps=kinds,
+    habits=st.lists(  # part of its looks that find nothing queued, and when it leaves a neighbour, ms
+        st.tuples(st.sampled_from([0.0, 0.2, 0.5, 0.9]), st.sampled_from([1e9, 1e9, 0.6, 5, 25, 400])),
+        min_size=4,
+        max_size=4,
+    ),
+    speeds=st.lists(st.floats(0.02, 1), min_size=12, max_size=12),
+)
+def test_a_neighbour_costs_nobody_its_share_of_the_work(scene_class, minima, mps, habits, speeds):
+    """Whatever two do to each other side by side, and however soon they have nothing more to do, for a moment."""
+    s = scene_class()
+    many = len(minima)
+    for number, least in enumerate(minima):
+        s.group(str(number), min=least)
+        s.client(number, str(number), mps=mps[number % len(mps)])
+    for number in range(many):
+        s.want(number)
+    work = [0.0] * many
+    end = 20_000
+
+    def tell():
+        for number, done in enumerate(work):
+            looks = round(done * 5)
+            s.arbiter.progress(number, round(done * 1e6), looks, round(looks * habits[number][0]))
+
+    def give_back(number, reason):
+        tell()
+        s.stop(number, reason)
+        s.want(number)
+
+    while s.ms < end:
+        for number in list(s.holders):
+            holder = s.holders.get(number)
+            if holder and holder["deadline"] <= s.now:
+                give_back(number, "deadline")
+            elif holder and holder["beside"] and s.now - holder["granted"] >= habits[number][1] * 1e6:
+                give_back(number, "idle")
+        step = min(
+            [s.now + 500_000, *(h["deadline"] for h in s.holders.values() if h["deadline"] > s.now)],
+        )
+        together = sorted(s.holders)
+        assert len(together) <= 2
+        for number in together:
+            other = sum(together) - number
+            speed = 1.0 if len(together) == 1 else speeds[number * 3 + (other - (other > number))]
+            work[number] += (step - s.now) / 1e6 * speed
+        tell()
+        s.to_ns(step)
+    fair = (1 - sum(minima)) / many
+    for number, least in enumerate(minima):
+        if habits[number][1] < 1e9:
+            continue  # what it leaves to others is its own business
+        share = max(least, min(fair, 1 / many))
+        assert work[number] / end >= 0.9 * share - 0.02, (number, [w / end for w in work], s.arbiter.pairs())
 
 
 @settings(max_examples=50, deadline=None)
