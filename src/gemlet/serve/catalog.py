@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -116,8 +117,9 @@ class Catalog:
                     logger.error("model %s: %s", name, refusal.words)
         for name in self.models.keys() - entries.keys():
             if name in self._engine.models:
-                await self.unload(name, "its directory is gone")
-            del self.models[name]
+                with suppress(Refusal):  # somebody else was first
+                    await self.unload(name, "its directory is gone")
+            self.models.pop(name, None)
 
     async def _serve(self, known: Known, spec: ModelSpec) -> None:
         before = self._engine.models.get(known.name)
