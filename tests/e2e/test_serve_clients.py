@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.error
 import urllib.request
 
+import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc
@@ -14,13 +16,17 @@ import tritonclient.utils.shared_memory as shm
 from serve_process import serving, write_model
 from tritonclient.utils import InferenceServerException
 
+from gemlet.serve.protocol import inference_pb2 as messages
+
 ADD = """
+import grpc
 import numpy as np
 
 def infer(inputs):
     return {"SUM": inputs["A"] + inputs["B"], "DIFFERENCE": inputs["A"] - inputs["B"]}
 """
 SHOUT = """
+import grpc
 import numpy as np
 
 def infer(inputs):
@@ -302,3 +308,29 @@ def test_unknown_paths_and_methods_say_so(server):
     assert (status, json.loads(body)["reason"]) == (404, "unknown")
     status, headers, _ = fetch(server, "/v2/health/live", data=b"")
     assert (status, headers["Allow"]) == (405, "GET")
+
+
+def test_a_stream_whose_answers_are_not_read_is_not_read_either(server):
+    """Else its answers would fill the server's memory."""
+    request = messages.ModelInferRequest(model_name="echo")
+    request.inputs.add(name="X", datatype="FP32", shape=[1, 25_000])
+    request.raw_input_contents.append(bytes(100_000))
+    many, sent = 2000, []
+
+    def requests():
+        for number in range(many):
+            sent.append(number)
+            yield request
+
+    with grpc.insecure_channel(server.grpc) as channel:
+        call = channel.stream_stream(
+            "/inference.GRPCInferenceService/ModelStreamInfer",
+            request_serializer=messages.ModelInferRequest.SerializeToString,
+            response_deserializer=messages.ModelStreamInferResponse.FromString,
+        )(requests())
+        before = -1
+        while before != len(sent):
+            before = len(sent)
+            time.sleep(1.0)
+        assert 0 < len(sent) < 1000
+        assert sum(not answer.error_message for answer in call) == many

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -83,3 +86,89 @@ def test_executors_that_no_plan_needs_rest_until_the_load_is_there(tmp_path):
         until(lambda: len(executors(server)) == 1, lambda: server.log)
         assert server.log.count(" rests: no plan uses it") == 2
         assert load(server, "densenet161", 20, 1)["refused"] == {}
+
+
+PYTHON = "def infer(inputs): return {'Y': inputs['X']}\n"
+
+
+def post(server, path, body=None):
+    host, _, port = server.http.rpartition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=30)
+    try:
+        connection.request("POST", path, body)
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+def ask(server, model):
+    body = {"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 4], "data": [1.0] * 4}]}
+    return post(server, f"/v2/models/{model}/infer", json.dumps(body))[0]
+
+
+def plans_of(server):
+    return server.log.count("planned anew")
+
+
+def test_models_that_come_late_are_served_at_once_and_stay_served(tmp_path):
+    """One whose profile has another name, and one that nobody profiled: the controller must not forget either."""
+    folder = tmp_path / "models"
+    write_model(folder, "densenet161", MODEL.format(slo="5s"))
+    demands = tmp_path / "demands.toml"
+    demands.write_text('[options]\nquantile = 0.5\n[[model]]\nname = "densenet161"\nslo = "5s"\nrate = 5\n')
+    with serving(folder, tmp_path / "log", "--demand", str(demands)) as server:
+        assert server.document["replanning"]
+        write_model(folder, "alias", MODEL.format(slo="5s") + "parameters: {profile: vgg16}\n")
+        assert post(server, "/v2/repository/models/alias/load") == (200, b"{}")
+        assert ask(server, "alias") == 200
+        before = plans_of(server)
+        load(server, "densenet161", 60, 7)
+        until(lambda: plans_of(server) > before, lambda: server.log)
+        assert "failed" not in server.log
+        assert ask(server, "alias") == 200
+        write_model(folder, "plain", MODEL.replace("platform: modelled\n", "").format(slo="5s"), PYTHON)
+        assert post(server, "/v2/repository/models/plain/load") == (200, b"{}")
+        for _ in range(30):
+            assert [ask(server, model) for model in ("plain", "alias")] == [200, 200], server.log
+            time.sleep(0.1)
+
+
+@pytest.mark.parametrize("ends", [signal.SIGKILL, signal.SIGINT])
+def test_nothing_is_left_of_a_server_that_is_ended_at_once(tmp_path, ends):
+    folder = tmp_path / "models"
+    write_model(folder, "densenet161", MODEL.format(slo="30s"))
+    demands = tmp_path / "demands.toml"
+    demands.write_text('[options]\nquantile = 0.5\n[[model]]\nname = "densenet161"\nslo = "30s"\nrate = 5\n')
+    with serving(folder, tmp_path / "log", "--executor", "modelled", "--demand", str(demands)) as server:
+        load(server, "densenet161", 60, 6)
+        until(lambda: plans_of(server), lambda: server.log)
+        children = psutil.Process(server.process.pid).children(recursive=True)
+        assert len(children) > 2  # an executor, a planner, and what multiprocessing adds
+        if ends == signal.SIGINT:  # the second one ends it at once; a request keeps it from ending by itself
+            thread = threading.Thread(target=lambda: suppressed(ask, server, "densenet161"))
+            os.kill(min(executors(server)), signal.SIGSTOP)
+            thread.start()
+            time.sleep(0.3)
+            server.process.send_signal(ends)
+            time.sleep(0.3)
+        server.process.send_signal(ends)
+        server.process.wait(20)
+        if ends == signal.SIGINT:
+            thread.join()
+            for child in children:  # the one that was stopped sees the end when it goes on
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.send_signal(signal.SIGCONT)
+        until(lambda: not any(alive(child) for child in children), lambda: str(children))
+
+
+def alive(process):
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def suppressed(act, *arguments):
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        act(*arguments)

@@ -42,7 +42,10 @@ Answer = Callable[["list[Tensor] | Refusal"], None]
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A request. ``arrived`` in ms of time.monotonic(); ``timeout_ms`` and ``priority`` 0 = the model's own."""
+    """A request. ``arrived`` in ms of time.monotonic(); ``timeout_ms`` and ``priority`` 0 = the model's own.
+
+    spec: what its inputs were checked against.
+    """
 
     model: str
     inputs: list[Tensor]
@@ -53,6 +56,7 @@ class Call:
     priority: int = 0
     nbytes: int = 0
     tries: int = 0
+    spec: ModelSpec | None = None
 
 
 def check(spec: ModelSpec, inputs: list[Tensor]) -> int:

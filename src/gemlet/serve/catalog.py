@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from gemlet.serve.execution.backend import ModelSpec
 
 logger = logging.getLogger(__name__)
+MAX_NAME_BYTES = 255  # of a file, on any file system that matters
 
 
 class Rearrange(Protocol):
@@ -70,8 +72,8 @@ class Catalog:
 
     async def load(self, name: str) -> None:
         """Reads the model's files anew and serves it; if that fails the old one is served on. Raises Refusal."""
-        if not name or "/" in name or name.startswith("."):
-            raise Refusal("invalid", f"{name!r} is no name of a model")
+        if not name or "/" in name or "\0" in name or name.startswith(".") or len(name.encode()) > MAX_NAME_BYTES:
+            raise Refusal("invalid", f"{name[:MAX_NAME_BYTES]!r} is no name of a model")
         async with self._lock:
             folder = self._repository / name
             if not folder.is_dir():
@@ -115,8 +117,9 @@ class Catalog:
                     logger.error("model %s: %s", name, refusal.words)
         for name in self.models.keys() - entries.keys():
             if name in self._engine.models:
-                await self.unload(name, "its directory is gone")
-            del self.models[name]
+                with suppress(Refusal):  # somebody else was first
+                    await self.unload(name, "its directory is gone")
+            self.models.pop(name, None)
 
     async def _serve(self, known: Known, spec: ModelSpec) -> None:
         before = self._engine.models.get(known.name)

@@ -94,6 +94,7 @@ class Engine:
             if call.version and call.version != str(spec.version):
                 raise Refusal("unknown", f"{spec.name} is served in version {spec.version}, not {call.version}")
             rows = check(spec, call.inputs)
+            call.spec = spec
             self._admit(call)
         except Refusal as refusal:
             statistics.refuse(refusal.reason, 0.0)
@@ -215,12 +216,29 @@ class Engine:
             if served is None:
                 for request in batch.requests:
                     self._refuse(request, self._unknown(request.model))
+            elif not self._fitting(served.spec, batch):
+                pass
             elif route.executor is None:
                 self._answer_here(served, batch)
             else:
                 self._send(served.spec, route.executor, route.name, batch)
                 continue
             following += self._dispatcher.finish(batch, self._clock())
+
+    def _fitting(self, spec: ModelSpec, batch: Batch) -> bool:
+        """Refuses what came before the model was loaded anew and does not fit it now; whether anything is left."""
+        if any(request.payload.spec is not spec for request in batch.requests):
+            fitting = []
+            for request in batch.requests:
+                try:
+                    if check(spec, request.payload.inputs) != request.rows:
+                        raise Refusal("invalid", "its rows are others now")
+                    fitting.append(request)
+                except Refusal as refusal:
+                    words = f"{spec.name} was loaded anew while the request waited: {refusal.words}"
+                    self._refuse(request, Refusal("invalid", words))
+            batch.requests[:] = fitting
+        return bool(batch.requests)
 
     def _answer_here(self, served: Served, batch: Batch) -> None:
         """A model that does nothing: an output is the input of the same place, or zeros."""

@@ -14,6 +14,7 @@ import msgspec
 from gemlet.config.share import format_share
 from gemlet.errors import UsageError
 from gemlet.serve import planner
+from gemlet.serve.control.propose import least_devices
 from gemlet.serve.fleet import whole_task
 from gemlet.serve.planner.model import Demand, Gpu, Infeasible, Inventory, Let, Options, Plan
 
@@ -53,16 +54,27 @@ def make(
     options: Options | None = None,
     policy: str = "nway+type",
     apart: bool = False,
+    fill: bool = False,
 ) -> Plan:
     """A plan for these models on devices of these indices. Raises UsageError where shares do not fit.
 
+    fill: models that ``demands`` do not name get what is left of an equal part; without it they are an error.
     apart: where the configuration decides, models without ``sm`` share what is left equally, and do not take turns.
     """
     served = [spec for spec in specs if spec.platform != "noop"]
     if known is None or not planned_by_profiles(specs, known):
         return by_configuration(served, devices, apart=apart)
     inventory = Inventory(gpus=len(devices))
-    wanted = [list(demands)] if demands else [demands_of(specs, known, factor, len(devices)) for factor in FACTORS]
+    wanted = [list(demands)] if demands else []
+    if fill or not demands:
+        equal = [demands_of(specs, known, factor, len(devices)) for factor in FACTORS]
+        named = {demand.model for demand in demands}
+        others = [[each for each in part if each.model not in named] for part in equal]
+        wanted = [[*demands, *each] for each in others if each] or wanted
+        if demands and least_devices(known, demands, options or Options()) > len(devices):
+            wanted = equal  # nothing holds, and to find that out may take the planner long
+        elif demands:
+            wanted += equal
     why: tuple[str, ...] = ()
     for demanded in wanted:
         made = planner.plan(known, demanded, inventory, None, options, policy=policy)

@@ -7,7 +7,7 @@ import errno
 import gc
 import logging
 import resource
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from gemlet.serve.demand_file import Service as DemandedService
     from gemlet.serve.execution.executor import Executor
     from gemlet.serve.frontend.logs import LogTail
-    from gemlet.serve.planner.model import Plan
+    from gemlet.serve.planner.model import Demand, Plan
     from gemlet.serve.profiles import Profiles
 
 logger = logging.getLogger(__name__)
@@ -113,6 +113,7 @@ class Server:
         self._demanded = files.load_service(options.demand) if options.demand else None
         self._fleet = Fleet(self.engine, ())
         self._controller: Controller | None = None
+        self._planning: PlanningProcess | None = None
 
     async def run(self, stop: asyncio.Event, started: Callable[[Started], None]) -> None:
         """Serves until ``stop`` is set; then refuses what is new and ends what is there. Raises GemletError."""
@@ -285,7 +286,10 @@ class Server:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(WATCH_S)
-            await self._catalog.compare()
+            try:
+                await self._catalog.compare()
+            except Exception:  # one look that failed is no reason to end all requests
+                logger.exception("a look at the repository failed")
 
     # Plans
 
@@ -327,15 +331,16 @@ class Server:
             raise UsageError(f"{self._options.plan} is for GPU {strange[0]}, which does not serve here", hint=hint)
         return plan
 
-    def _make_plan(self) -> Plan:
+    def _make_plan(self, demands: Sequence[Demand] | None = None) -> Plan:
+        """For these demands, and what is left for models without one; None: for those of the demand file alone."""
         demanded: DemandedService | None = self._demanded
-        models = self.engine.models
         alive = [device.index for device in self._fleet.devices()] or list(self._choice.devices)
         return initial_plan.make(
             self._specs(),
             self._of_models(),
             alive,
-            demands=[demand for demand in demanded.demands if demand.model in models] if demanded is not None else (),
+            demands=self._known_demands() if demands is None else demands,
+            fill=demands is not None,
             options=msgspec.structs.replace(
                 demanded.options if demanded is not None else planner.Options(),
                 executor="mps" if self._choice.backend == "mps" else "green",
@@ -344,20 +349,45 @@ class Server:
             apart=self._choice.backend not in choice.ON_GPU,
         )
 
+    def _known_demands(self) -> list[Demand]:
+        """As the controller sees them, or as the demand file has them."""
+        if self._controller is not None:
+            demands = self._controller.decider.demands
+        else:
+            demands = self._demanded.demands if self._demanded is not None else ()
+        return [demand for demand in demands if demand.model in self.engine.models]
+
     async def _rearrange(self, changed: str) -> None:
         """A plan for the models of now, one of which was loaded, changed or unloaded."""
         known = self._of_models()
         profile = known.models.get(changed) if known is not None else None
         self.engine.expectation.know(changed, profile)
-        plan = self._make_plan()
-        await self._fleet.apply(plan)
-        if self._controller is not None:
-            decider = self._controller.decider
-            decider.forget(changed)
-            for demand in plan.demands:
-                if demand.model == changed:
-                    decider.demand(demand)
-            decider.started_with(plan, asyncio.get_running_loop().time())
+        demands = self._known_demands()
+        if changed in self.engine.models:
+            slo_ms = self.engine.models[changed].spec.slo_ms
+            demands = [
+                msgspec.structs.replace(demand, slo_ms=slo_ms) if demand.model == changed else demand
+                for demand in demands
+            ]
+        async with self._controller.applying if self._controller is not None else nullcontext():
+            plan = await asyncio.to_thread(self._make_plan, demands)  # many milliseconds: requests go on meanwhile
+            await self._fleet.apply(plan)
+            if self._controller is not None:
+                self._tell(self._controller, plan, changed)
+
+    def _tell(self, controller: Controller, plan: Plan, changed: str) -> None:
+        """That this plan is in force. It plans for the models that there are, as long as all have profiles."""
+        decider, known = controller.decider, self._of_models()
+        planned = {demand.model for demand in decider.demands}
+        for model in planned & ({changed} | (planned - self.engine.models.keys())):
+            decider.forget(model)
+        for demand in plan.demands:
+            if demand.model == changed or demand.model not in planned:
+                decider.demand(demand)
+        controller.paused = known is None or not initial_plan.planned_by_profiles(self._specs(), known)
+        if known is not None and self._planning is not None:
+            self._planning.know(known)
+        decider.started_with(plan, asyncio.get_running_loop().time())
 
     def _control(
         self, keep: Callable[[Coroutine[Any, Any, None], str], None], ends: AsyncExitStack, tasks: asyncio.TaskGroup
@@ -368,12 +398,13 @@ class Server:
             return
         plan = self._fleet.plan()
         demands = plan.demands or initial_plan.demands_of(self._specs(), known, initial_plan.FACTORS[-1])
+        self._planning = ends.enter_context(PlanningProcess(known))
         self._controller = Controller(
             self._fleet,
             known,
             demands,
             self._settings(),
-            ask=ends.enter_context(PlanningProcess(known)),
+            ask=self._planning,
             waiting=self._waiting,
             scaler=DeviceScaler(self._fleet, tasks) if self._options.scale is not None else None,
             say=lambda change: logger.info("plan: %s", change),

@@ -146,6 +146,50 @@ def test_a_process_for_each_gpu_let(monkeypatch):
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(
+    ("share", "revision"), [(0.5, "1"), (0.25, "2")], ids=["another share", "other files of the model"]
+)
+def test_a_gpu_let_that_keeps_its_name_gets_another_process_for(monkeypatch, share, revision):
+    monkeypatch.setattr(devices, "PER_LET", frozenset({"noop"}))
+
+    async def run():
+        async with device_of() as (device, died, _):
+            await device.prepare({"echo": model(revision="1")}, [let("a", 0.25), let("b", 0.5)])
+            old, other = device.executor("a"), device.executor("b")
+            await device.prepare({"echo": model(revision=revision)}, [let("a", share), let("b", 0.5)])
+            new = device.executor("a")
+            assert new.pid != old.pid
+            assert (device.executor("b") is other) == (revision == "1")
+            environment = psutil.Process(new.pid).environ()
+            assert environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == f"{100 * share:g}"
+            assert values(await old.run("a", "echo", [x(1.0)], 1)) == [1.0]  # until it is retired
+            await device.retire(frozenset({"echo"}))
+            assert not psutil.pid_exists(old.pid)
+            assert values(await new.run("a", "echo", [x(2.0)], 1)) == [2.0]
+            assert died == []
+
+    asyncio.run(run())
+
+
+def test_a_device_that_is_parked_while_it_is_started_again_stays_empty(monkeypatch):
+    monkeypatch.setattr(devices, "FIRST_DELAY_S", 0.0)
+
+    async def run():
+        async with device_of() as (device, died, back):
+            others = {child.pid for child in psutil.Process().children()} - set(device.pids)
+            device.executor("a").kill()
+            await until(lambda: died)
+            await asyncio.sleep(0.02)
+            await device.park()
+            assert device.pids == []
+            await until(lambda: not device._watchers)
+            left = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+            assert {child.pid for child in left} <= others
+            assert back == []
+
+    asyncio.run(run())
+
+
 def test_a_backend_that_cannot_start_says_why():
     async def run():
         executor = Executor("executor", "green", BackendOptions())

@@ -339,3 +339,31 @@ def test_inputs_in_any_order_are_brought_into_the_models():
         check(spec, given)
     with pytest.raises(Refusal, match="wants the inputs A, B; the request has A, A"):
         check(spec, [a, a])
+
+
+@scenario
+async def test_what_waits_and_does_not_fit_a_model_that_was_loaded_anew_is_refused():
+    bench = Bench()
+    for value in (1.0, 2.0):
+        bench.send(value)
+    other = model(inputs=(("X", "FP32", (-1,)), ("Z", "FP32", (-1,))), platform="python", slo_ms=100.0)
+    bench.engine.models["echo"] = Served(other)
+    await bench.executor.answer()
+    assert isinstance(bench.answers[0], list)
+    assert bench.answers[1].reason == "invalid"
+    assert "was loaded anew while the request waited" in bench.answers[1].words
+    assert (bench.engine.in_flight, bench.engine.waiting_bytes, bench.executor.runs) == (0, 0, [])
+    bench.engine.models["echo"] = Served(bench.spec)
+    bench.send(3.0)
+    assert len(bench.executor.runs) == 1  # the gpu-let is free
+
+
+@scenario
+async def test_what_waits_and_fits_a_model_that_was_loaded_anew_is_served():
+    bench = Bench()
+    for value in (1.0, 2.0):
+        bench.send(value)
+    bench.engine.models["echo"] = Served(msgspec.structs.replace(bench.spec, revision="2"))
+    await bench.executor.answer()
+    await bench.executor.answer()
+    assert bench.answers == [[2.0], [4.0]]

@@ -201,6 +201,63 @@ def test_each_way_a_tensor_can_be_wrong_has_its_words(change, words):
     assert words in json.loads(told)["error"]
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [
+        b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n",
+        post("/v2/models/echo/infer", b"{}", "Connection: Upgrade", "Upgrade: h2c"),
+        b"CONNECT a:1 HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+)
+def test_another_protocol_is_refused_once(asked):
+    found, transport = talk(asked)
+    assert [status for status, _, _ in found] == [501]
+    assert transport.closed
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        b"GET / HTTP/1.1\r\nX: ",
+        b"GET / HTTP/1.1\r\nX",
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1;",
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: ",
+    ],
+)
+def test_a_header_that_never_ends_is_not_kept(begin):
+    found, transport = talk(begin, *[b"a" * 8192] * 20)
+    assert [status for status, _, _ in found] == [431]
+    assert transport.closed
+
+
+def test_a_large_body_is_no_header():
+    header, data = described([1.0] * 100_000)
+    message = post("/v2/models/echo/infer", header + data, f"Inference-Header-Content-Length: {len(header)}")
+    found, _ = talk(message[:200_000], message[200_000:] + infer([1.0])[:50], infer([1.0])[50:])
+    assert [status for status, _, _ in found] == [200, 200]
+
+
+def test_who_waits_for_a_slow_model_is_not_a_slow_client(monkeypatch):
+    monkeypatch.setattr(http_server, "SLOW_S", -1.0)
+
+    async def run():
+        service = Service()
+        calls = []
+        service.engine.infer = calls.append
+        connection, transport = connect(service)
+        connection.server.connections = {connection}
+        connection.data_received(infer([1.0]))
+        connection.data_received(infer([2.0])[:30])
+        connection.server.close_slow()
+        assert not transport.closed
+        calls[0].answer([Tensor("Y", "FP32", (1, 1), b"\0\0\0\0")])
+        assert len(replies(transport.written)) == 1
+        connection.server.close_slow()
+        assert transport.closed
+
+    asyncio.run(run())
+
+
 def test_every_status_has_a_phrase():
     assert set(HTTP.values()) <= PHRASES.keys()
 

@@ -47,6 +47,20 @@ def test_demands_go_before_guesses():
         )
 
 
+def test_a_model_that_nobody_demanded_gets_what_is_left():
+    specs = [spec("resnet50", slo_ms=25.0), spec("bert", slo_ms=25.0)]
+    plan = initial_plan.make(specs, KNOWN, [0], demands=[Demand(model="resnet50", rate=100, slo_ms=25.0)], fill=True)
+    assert {demand.model: demand.rate for demand in plan.demands}["resnet50"] == 100
+    assert {task.model for task in plan.tasks()} == {"resnet50", "bert"}
+
+
+def test_more_demand_than_devices_leaves_nobody_without_a_place():
+    specs = [spec("resnet50", slo_ms=25.0), spec("bert", slo_ms=25.0)]
+    plan = initial_plan.make(specs, KNOWN, [0], demands=[Demand(model="resnet50", rate=1e7, slo_ms=25.0)], fill=True)
+    assert plan.policy == "nway+type"
+    assert {task.model for task in plan.tasks()} == {"resnet50", "bert"}
+
+
 def test_an_slo_that_nothing_meets_is_served_anyway_and_said():
     plan = initial_plan.make([spec("vgg16", slo_ms=0.01)], KNOWN, [0])
     assert placed(plan) == {0: [(1.0, ["vgg16"])]}

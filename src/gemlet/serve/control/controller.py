@@ -7,6 +7,7 @@ executor died under it, say, is not the end: the next look sees the devices that
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from gemlet.serve.planner.model import Demand
     from gemlet.serve.profiles import Profiles
 
+logger = logging.getLogger(__name__)
 HISTORY = 1000
 
 
@@ -35,6 +37,9 @@ class Controller:
 
     ``clock`` gives seconds, by default the event loop's. ``ask`` makes plans: PlanningProcess in a server; by default
     they are made here, which blocks the loop for tens of milliseconds. ``say`` is told of each change.
+
+    applying: held while a plan comes into force, here and by whoever else makes one; what was asked for before is
+    outdated then. paused: rates are counted, and no plan is made.
     """
 
     def __init__(
@@ -52,6 +57,8 @@ class Controller:
     ) -> None:
         self.decider = Decider(demands, options)
         self.history: deque[Change] = deque(maxlen=HISTORY)
+        self.applying = asyncio.Lock()
+        self.paused = False
         self._fleet = fleet
         self._clock = clock
         self._ask = ask or partial(_plan_here, profiles)
@@ -79,7 +86,7 @@ class Controller:
         devices = [device.index for device in self._fleet.devices()]
         waiting = self._waiting() if self._waiting is not None else None
         cause = self.decider.observe(self._now(), self._fleet.counts(), devices, waiting)
-        if cause is not None:
+        if cause is not None and not self.paused:
             # Of several reasons the most urgent is told; the question that is asked knows them all.
             if self._cause is None or (cause.emergency and not self._cause.emergency):
                 self._cause = cause
@@ -108,15 +115,24 @@ class Controller:
         try:
             proposal = await self._ask(question)
             await self._scale(proposal.devices, grow=True)
-            if proposal.plan is None:
-                failure = "; ".join(proposal.notes)
-            elif old is None or proposal.plan.gpus != old.gpus:
-                for plan in proposal.stages:
-                    await self._fleet.apply(plan)
-            self.decider.adopted(proposal, self._now())
+            async with self.applying:
+                if self.paused or self.decider.in_force is not old:
+                    # A model came or went meanwhile, with a plan of its own: this one may have no place for it.
+                    self.decider.failed(self._now())
+                    return
+                if proposal.plan is None:
+                    failure = "; ".join(proposal.notes)
+                elif old is None or proposal.plan.gpus != old.gpus:
+                    for plan in proposal.stages:
+                        await self._fleet.apply(plan)
+                self.decider.adopted(proposal, self._now())
             await self._scale(proposal.devices, grow=False)
         except (GemletError, OSError) as error:
             failure = str(error) or type(error).__name__
+            self.decider.failed(self._now())
+        except Exception as error:  # the plan in force serves on, whatever is wrong with this one
+            logger.exception("a new plan failed")
+            failure = f"{type(error).__name__}: {error}"
             self.decider.failed(self._now())
         self._tell(proposal, began, failure)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
 import signal
+import threading
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING
@@ -37,6 +39,13 @@ class PlanningProcess:
     ) -> None:
         self._pool.shutdown(cancel_futures=True)  # waits for one plan at most; without that the interpreter's end fails
 
+    def know(self, profiles: Profiles) -> None:
+        """Plans are for these models from now on; a plan that is being made is finished before."""
+        if profiles != self._profiles:
+            self._profiles = profiles
+            self._pool.shutdown(wait=False)
+            self._pool = self._start()
+
     async def __call__(self, question: Question) -> Proposal:
         """Raises GemletError: the planner's, or that the process was killed; the next question gets another one."""
         try:
@@ -55,6 +64,15 @@ def _prepare(profiles: Profiles) -> None:
     global _profiles  # noqa: PLW0603  the pool's initializer has no other place
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server ends this process, not the terminal
     _profiles = profiles
+    threading.Thread(target=_end_with_server, daemon=True).start()
+
+
+def _end_with_server() -> None:
+    """A pool ends its processes at a proper end only; a server that is killed would leave this one for ever."""
+    server = multiprocessing.parent_process()
+    if server is not None:
+        server.join()
+        os._exit(0)
 
 
 def _answer(question: Question) -> Proposal:

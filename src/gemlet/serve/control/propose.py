@@ -63,7 +63,7 @@ def answer(profiles: Profiles, question: Question, plan: scarce.Planner) -> Prop
     def attempt(demands: Sequence[Demand], options: Options) -> Plan | Infeasible:
         return plan(profiles, demands, Inventory(gpus=len(devices)), previous, options, policy=settings.policy)
 
-    least = _least_devices(profiles, question.demands, settings.planner)
+    least = least_devices(profiles, question.demands, settings.planner)
     made: Plan | Infeasible
     if least > len(devices):  # the planner would find that out, too, and take long where the rates are absurd
         made = Infeasible(policy=settings.policy, needed=ceil(least), why=(f"{least:.4g} devices are needed at least",))
@@ -82,7 +82,7 @@ def answer(profiles: Profiles, question: Question, plan: scarce.Planner) -> Prop
     return Proposal(question, chosen, wanted, less.part, (*less.notes, *made.why), scarce=True, stages=stages)
 
 
-def _least_devices(profiles: Profiles, demands: Sequence[Demand], options: Options) -> float:
+def least_devices(profiles: Profiles, demands: Sequence[Demand], options: Options) -> float:
     """What the rates cost if gpu-lets could be cut to measure; models that nothing can serve in time cost nothing."""
     timing = Timing(profiles, {demand.model: demand.slo_ms for demand in demands}, grid_of(profiles, options))
     costs = (timing.fluid_ticks(demand.model, demand.rate) / timing.grid for demand in demands)

@@ -55,6 +55,8 @@ class Device:
         self._arena_bytes = arena_bytes
         self._placement = placement  # of the one executor, where that is not beside the server
         self._executors: dict[str, Executor] = {}
+        self._made: dict[str, tuple[LetSpec, list[ModelSpec]]] = {}  # what each process of a gpu-let was started for
+        self._replaced: list[Executor] = []  # by others of the same name; they end what they have
         self._lock = asyncio.Lock()
         self._closing = False
         self._watchers: set[asyncio.Task[None]] = set()
@@ -124,6 +126,8 @@ class Device:
             if self.backend in PER_LET:
                 for name in self._executors.keys() - wanted:
                     await self._executors.pop(name).close()
+                while self._replaced:
+                    await self._replaced.pop().close()
             for model in self.models.keys() - models:
                 del self.models[model]
                 self.memory.pop(model, None)
@@ -136,7 +140,8 @@ class Device:
         self._closing = True
         for watcher in self._watchers:
             watcher.cancel()
-        await asyncio.gather(*(executor.close(patience_s) for executor in self._executors.values()))
+        every = [*self._executors.values(), *self._replaced]
+        await asyncio.gather(*(executor.close(patience_s) for executor in every))
 
     async def _load(self, executor: Executor, models: Mapping[str, ModelSpec], *, again: bool = False) -> None:
         for name, spec in models.items():
@@ -148,7 +153,7 @@ class Device:
         fresh = {}
         try:
             for let in lets:
-                if let.name not in self._executors:
+                if let.name not in self._executors or self._made.get(let.name) != _made(models, let):
                     fresh[let.name] = executor = await self._started(let.name, let)
                     await self._load(executor, {name: models[name] for name in let.models}, again=True)
                     await executor.partition([let])
@@ -158,7 +163,10 @@ class Device:
             raise
         self.models |= models
         self.lets = tuple(lets)
+        self._made = {let.name: _made(models, let) for let in lets}
         for name, executor in fresh.items():
+            if name in self._executors:
+                self._replaced.append(self._executors[name])
             self._keep(name, executor)
 
     async def _started(self, key: str, let: LetSpec | None = None) -> Executor:
@@ -204,6 +212,9 @@ class Device:
                     logger.error("%s cannot be started again: %s; next try in %.3g s", executor.name, error, delay)
             if again is None:
                 return
+            if self._executors.get(key) is not executor:  # meanwhile the device rests, or another took its place
+                await again.close()
+                return
             self.restarts += 1
             self._executors[key] = again
             self._on_back(again, executor)
@@ -230,3 +241,8 @@ class Device:
 
     def _let(self, name: str) -> LetSpec | None:
         return next((let for let in self.lets if let.name == name), None)
+
+
+def _made(models: Mapping[str, ModelSpec], let: LetSpec) -> tuple[LetSpec, list[ModelSpec]]:
+    """What a process of its own is started for: another share, other models or other files mean another process."""
+    return let, [models[name] for name in let.models]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from gemlet.serve.execution.backend import Backend, LetSpec, ModelSpec
+    from gemlet.serve.execution.backend import Backend, LetSpec, ModelSpec, TensorSpec
 
 logger = logging.getLogger("gemlet.serve.executor")
 
@@ -168,23 +168,33 @@ class Worker:
         return array
 
     def _placed(self, model: ModelSpec, outputs: Dictionary[str, np.ndarray]) -> tuple[protocol.Tensor, ...]:
-        placed = []
-        for spec in model.outputs:
-            if spec.name not in outputs:
-                raise ModelError(f"{model.name} gave no output {spec.name!r}", hint=f"it gave {', '.join(outputs)}")
-            array = outputs[spec.name]
-            try:
-                data = tensors.to_buffer(array, spec.datatype)
-            except tensors.BadTensor as error:
-                raise ModelError(f"output {spec.name!r} of {model.name}: {error}") from None
-            with self._arena_lock:
-                offset = self._outputs.allocate(len(data))
-            if offset is not None:
-                self._outputs.view[offset : offset + len(data)] = data
-            inline = b"" if offset is not None else bytes(data)
-            place = -1 if offset is None else offset
-            placed.append(protocol.Tensor(spec.name, spec.datatype, tuple(array.shape), place, len(data), inline))
+        placed: list[protocol.Tensor] = []
+        try:
+            for spec in model.outputs:
+                placed.append(self._place(model, spec, outputs))  # noqa: PERF401  what fails must leave the others here
+        except Exception:
+            with self._arena_lock:  # nobody will read those before it
+                for tensor in placed:
+                    if tensor.offset >= 0:
+                        self._outputs.release(tensor.offset)
+            raise
         return tuple(placed)
+
+    def _place(self, model: ModelSpec, spec: TensorSpec, outputs: Dictionary[str, np.ndarray]) -> protocol.Tensor:
+        if spec.name not in outputs:
+            raise ModelError(f"{model.name} gave no output {spec.name!r}", hint=f"it gave {', '.join(outputs)}")
+        array = outputs[spec.name]
+        try:
+            data = tensors.to_buffer(array, spec.datatype)
+        except tensors.BadTensor as error:
+            raise ModelError(f"output {spec.name!r} of {model.name}: {error}") from None
+        with self._arena_lock:
+            offset = self._outputs.allocate(len(data))
+        if offset is not None:
+            self._outputs.view[offset : offset + len(data)] = data
+        inline = b"" if offset is not None else bytes(data)
+        place = -1 if offset is None else offset
+        return protocol.Tensor(spec.name, spec.datatype, tuple(array.shape), place, len(data), inline)
 
 
 def _failure(ticket: int, error: Exception) -> protocol.Failed:

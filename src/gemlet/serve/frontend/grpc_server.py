@@ -38,7 +38,7 @@ PROCEDURES = (
     "SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "SystemSharedMemoryUnregister", "CudaSharedMemoryStatus",
     "CudaSharedMemoryRegister", "CudaSharedMemoryUnregister",
 )  # fmt: skip
-STREAM_BEHIND = 256  # requests of one stream that wait for their answers
+STREAM_BEHIND = 256  # requests of one stream whose answers are not sent
 Context = Any  # grpc.aio.ServicerContext, generic over messages
 
 
@@ -117,7 +117,6 @@ class GrpcServer:
         def answered(request_id: str, result: messages.ModelInferResponse | Refusal) -> None:
             nonlocal waiting
             waiting -= 1
-            room.release()
             answer = messages.ModelStreamInferResponse()
             if isinstance(result, Refusal):
                 answer.error_message = result.words
@@ -144,6 +143,7 @@ class GrpcServer:
         try:
             while (answer := await ready.get()) is not None:
                 yield answer
+                room.release()  # not before: a client that only sends would fill the memory with its answers
         finally:
             reader.cancel()
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 TEXT = b"text/plain; charset=utf-8"
 MAX_LOG_LINES = 1000
+MAX_DIGITS = 9
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -168,7 +169,7 @@ async def _plan(service: Service, exchange: Exchange, _asked: Asked) -> None:
 
 async def _logs(service: Service, exchange: Exchange, asked: Asked) -> None:
     lines = asked.query.get("lines", ["100"])[0]
-    if not lines.isdigit():
+    if not (lines.isdecimal() and lines.isascii() and len(lines) <= MAX_DIGITS):
         raise Refusal("invalid", f"lines={lines} is not a number")
     kept = service.logs.last(min(int(lines), MAX_LOG_LINES))
     text = "".join(f"{line}\n" for line in kept).encode()

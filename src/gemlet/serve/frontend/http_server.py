@@ -144,10 +144,15 @@ class Connection(asyncio.Protocol):
             return
         if self.began is None:
             self.began = self.server.loop.time()
+        self._unfinished += len(data)
         try:
             self._parser.feed_data(data)
+            if self._unfinished > MAX_HEADER_BYTES:  # the parser keeps a header until it is whole
+                raise Bad(431, f"a header has more than {MAX_HEADER_BYTES} bytes")
+        except Bad as bad:
+            self._fail(bad)
         except httptools.HttpParserUpgrade:
-            self._fail(Bad(501, "no protocol to upgrade to"))
+            self._fail(Bad(501, "there is no protocol to upgrade to here: ask again without `Upgrade`"))
         except httptools.HttpParserError as error:
             cause = error.__context__
             self._fail(cause if isinstance(cause, Bad) else Bad(400, f"not HTTP: {error}"))
@@ -164,6 +169,11 @@ class Connection(asyncio.Protocol):
     def idle(self) -> bool:
         """Whether no answer is due."""
         return not self._exchanges
+
+    @property
+    def waits_for_client(self) -> bool:
+        """Whether nothing can go on before the client sends more: no answer is due, and its bytes are read."""
+        return self.idle and not self._paused
 
     def close(self) -> None:
         """Ends the connection after what is written."""
@@ -196,6 +206,7 @@ class Connection(asyncio.Protocol):
         self._count(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        self._unfinished = 0
         self._count(len(name) + len(value))
         name = name.lower()
         if name == b"content-length":
@@ -215,12 +226,15 @@ class Connection(asyncio.Protocol):
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, body: bytes) -> None:
+        self._unfinished = 0
         self._body.append(body)
         self._body_bytes += len(body)
         if self._body_bytes > MAX_BODY_BYTES:
             raise Bad(413, f"the body has more than {MAX_BODY_BYTES} bytes")
 
     def on_message_complete(self) -> None:
+        if self._parser.should_upgrade():
+            return  # the parser has not read its body, and raises HttpParserUpgrade after this
         exchange = Exchange(self)
         exchange.keep_alive = self._parser.should_keep_alive()
         self._exchanges.append(exchange)
@@ -281,6 +295,7 @@ class Connection(asyncio.Protocol):
     def _reset(self) -> None:
         self._url = b""
         self._header_bytes = 0
+        self._unfinished = 0  # bytes since the parser told of anything
         self._json_length = None
         self._encoding = b""
         self._expects = False
@@ -358,7 +373,7 @@ class HttpServer:
         """Ends connections whose request has been on its way for too long; to be called now and then."""
         now = self.loop.time()
         for connection in list(self.connections):
-            if connection.began is not None and now - connection.began > SLOW_S:
+            if connection.waits_for_client and now - (connection.began or now) > SLOW_S:
                 connection.close()
 
     def drain(self) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Parameters = dict[str, Any]
 MAX_DIMENSIONS = 32
+MAX_TIMEOUT_US = 1 << 62  # JSON's numbers have no end
 
 
 class _Input(msgspec.Struct):
@@ -82,6 +83,7 @@ def parse(body: bytes | memoryview, header: int | None, regions: Regions) -> tup
         raise Refusal("invalid", f"not an inference request: {error}") from None
     given = []
     at = end
+    regions.check_sizes(each.parameters or {} for each in request.inputs)
     for each in request.inputs:
         data, at = _data(each, view, at, regions)
         given.append(Tensor(each.name, each.datatype, tuple(each.shape), data))
@@ -115,7 +117,7 @@ def options(parameters: Parameters, call: Call) -> None:
             raise Refusal("invalid", f"parameter {name} is {value!r}, not a whole number from 0 on")
     if parameters.get("sequence_id") not in {None, 0, ""}:
         raise Refusal("unsupported", "sequences are not served: requests of a model are independent")
-    call.timeout_ms, call.priority = timeout / 1000, priority
+    call.timeout_ms, call.priority = min(timeout, MAX_TIMEOUT_US) / 1000, priority
 
 
 def render(form: Form, spec: ModelSpec, outputs: list[Tensor], regions: Regions) -> tuple[bytes, list[tensors.Buffer]]:
@@ -164,7 +166,7 @@ def into_region(tensor: Tensor, how: Wanted, regions: Regions) -> None:
     """Writes an output into shared memory. Raises Refusal."""
     if len(tensor.data) > how.nbytes:
         raise Refusal("invalid", f"output {tensor.name!r} has {len(tensor.data)} bytes, its place {how.nbytes}")
-    regions.view(how.region, how.offset, how.nbytes)[: len(tensor.data)] = tensor.data
+    regions.write(how.region, how.offset, tensor.data)
 
 
 def classify(tensor: Tensor, count: int, *, batched: bool) -> Tensor:
@@ -191,7 +193,7 @@ def _data(each: _Input, view: memoryview, at: int, regions: Regions) -> tuple[te
         offset, nbytes = parameters.get("shared_memory_offset", 0), parameters.get("shared_memory_byte_size", 0)
         if not (isinstance(region, str) and isinstance(offset, int) and isinstance(nbytes, int)):
             raise Refusal("invalid", f"input {each.name!r}: its shared memory parameters make no sense")
-        return regions.view(region, offset, nbytes), at
+        return regions.read(region, offset, nbytes), at
     size = parameters.get("binary_data_size")
     if size is None:
         return listed_bytes(each.name, each.datatype, each.shape, each.data), at

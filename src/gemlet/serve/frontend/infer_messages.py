@@ -38,6 +38,7 @@ CONTENTS = {
 def parse(request: inference_pb2.ModelInferRequest, regions: Regions) -> tuple[list[Tensor], Form, dict[str, Any]]:
     """Inputs, the form of the answer, and the parameters. Raises Refusal."""
     raw = iter(request.raw_input_contents)
+    regions.check_sizes(plain(each.parameters) for each in request.inputs if each.parameters)
     given = [Tensor(each.name, each.datatype, tuple(each.shape), _data(each, raw, regions)) for each in request.inputs]
     if next(raw, None) is not None:
         raise Refusal("invalid", "raw_input_contents has more entries than there are inputs for them")
@@ -85,7 +86,7 @@ def _data(each: Any, raw: Iterator[bytes], regions: Regions) -> tensors.Buffer:
         offset, nbytes = parameters.get("shared_memory_offset", 0), parameters.get("shared_memory_byte_size", 0)
         if not (isinstance(region, str) and isinstance(offset, int) and isinstance(nbytes, int)):
             raise Refusal("invalid", f"input {each.name!r}: its shared memory parameters make no sense")
-        return regions.view(region, offset, nbytes)
+        return regions.read(region, offset, nbytes)
     if not each.HasField("contents"):
         data = next(raw, None)
         if data is None:

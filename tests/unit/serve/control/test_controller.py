@@ -17,7 +17,7 @@ from gemlet.serve.control.change import Change
 from gemlet.serve.control.controller import Controller
 from gemlet.serve.control.decide import capacity
 from gemlet.serve.control.planning import PlanningProcess
-from gemlet.serve.control.propose import Question
+from gemlet.serve.control.propose import Proposal, Question
 from gemlet.serve.control.settings import Cause, Settings
 from gemlet.serve.fleet import DeviceInfo
 from gemlet.serve.planner import Demand, Inventory, Options, Plan, plan
@@ -170,6 +170,66 @@ def test_a_ramp_is_met_ahead_of_time() -> None:
         if in_force is not None and not serves(in_force, "a", rates(tick / 10)["a"]):
             short += 0.1
     assert short < 3.0, "seconds of 45 in which the plan could not serve the rate"
+
+
+def test_a_plan_that_was_asked_for_before_a_model_came_is_not_applied_after() -> None:
+    """The server loads a model and brings a plan for it into force while the controller's next plan is being made."""
+    fleet = FakeFleet(lambda t: {"a": 300 if t < 20 else 1500, "b": 100, "c": 50}, [0, 1, 2])
+    controller = controlled(fleet, {"a": 300, "b": 100})
+    in_time = controller._ask
+    came = []
+
+    async def slow(question: Question) -> Proposal:
+        if question.cause.reason == "overload" and not came:
+            came.append(asyncio.create_task(load_c()))
+            await asyncio.sleep(0.3)
+        return await in_time(question)
+
+    async def load_c() -> None:
+        async with controller.applying:
+            demands = [*controller.decider.demands, demand("c", 50, SLOS["c"])]
+            made = plan(PROFILES, demands, Inventory(gpus=3), None, PLANNER)
+            assert isinstance(made, Plan)
+            await asyncio.sleep(0.5)  # longer than the controller needs for its plan
+            await fleet.apply(made)
+            controller.decider.demand(demands[-1])
+            controller.decider.started_with(made, asyncio.get_running_loop().time())
+
+    controller._ask = slow
+    in_virtual_time(controller, 40.0)
+    plans = [{task.model for task in made.tasks()} for _, made in fleet.applied]
+    first = plans.index({"a", "b", "c"})
+    assert all(models == {"a", "b", "c"} for models in plans[first:])
+    assert serves(fleet.applied[-1][1], "a", 1500)
+
+
+def test_a_planner_with_a_fault_does_not_end_the_server() -> None:
+    fleet = FakeFleet(lambda t: {"a": 300 if t < 20 else 1500}, [0, 1])
+    controller = controlled(fleet, {"a": 300})
+    in_time, failed = controller._ask, []
+
+    async def faulty(question: Question) -> Proposal:
+        if question.cause.reason == "overload" and not failed:
+            failed.append(question)
+            raise KeyError("a")
+        return await in_time(question)
+
+    controller._ask = faulty
+    in_virtual_time(controller, 40.0)
+    assert failed
+    assert "KeyError" in next(change.failure for change in controller.history if change.failure)
+    assert serves(fleet.applied[-1][1], "a", 1500)
+
+
+def test_a_paused_controller_makes_no_plans() -> None:
+    fleet = FakeFleet(lambda t: {"a": 300 if t < 20 else 1500}, [0, 1])
+    controller = controlled(fleet, {"a": 300})
+
+    def pause() -> None:
+        controller.paused = True
+
+    in_virtual_time(controller, 40.0, (10.0, pause))
+    assert all(at < 10 for at, _ in fleet.applied)
 
 
 def test_a_lost_device_is_planned_around_at_once() -> None:
