@@ -1,6 +1,6 @@
 """Saturating clients and every step between them and the arbiter: for finding out why somebody waited.
 
-    python bench/timeline.py [--simulate] [--cases 90/10:100,75/25:1000] [--repeat 5] [--seconds 5] [--out DIR] [--all]
+    python bench/timeline.py [--simulate] [--cases 90/10:100,...] [--repeat 5] [--seconds 5] [--out DIR] [--all]
 
 A case is the minima in per cent and the length of a kernel in microseconds. Each is run --repeat times. Of every run it
 prints the worst second; of each case's worst run what was unusual in that second (late drains and wants, overruns,
@@ -24,6 +24,7 @@ from report import grid, heading
 from turns import Step, Turn, Usual, held, nobody, turns, unusual
 from windows import Worst, starts, worst_of
 
+CASES = "90/10:100,75/25:1000,3/5/7/10/13/16/21/25:100"
 TRACE = 1_000_000  # steps; a run of 5 s has some thousands
 MOST_UNUSUAL = 12  # that are printed
 AROUND_NS = 15_000_000  # steps this long before and after the largest are printed
@@ -170,7 +171,7 @@ def phases(run: Run) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--simulate", action="store_true")
-    parser.add_argument("--cases", default="90/10:100,75/25:1000", help="minima in per cent : kernel in us, ...")
+    parser.add_argument("--cases", default=CASES, help="minima in per cent : kernel in us, ...")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--lead", type=int, help="ns before the device is free that the next one is told")

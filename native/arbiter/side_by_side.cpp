@@ -68,12 +68,12 @@ std::vector<Hold*> Arbiter::State::companions(const Client& client) {
         hurry |= hurried(*hold.group);
         others.push_back(&hold);
     }
-    // What two do to each other is tried. More are not, but watched: each must be known to go with each, and the
-    // device must have room for what they need of it.
     // Who is to be measured alone is alone.
     for (const Hold* hold : others)
         if (pairs.curious(hold->group->id, clock)) return {};
     if (pairs.curious(client.group->id, clock)) return {};
+    // What two do to each other is tried. More are not, but watched: each must be known to go with each, and the
+    // device must have room for what they need of it.
     if (others.size() == 1) return others.front()->company ? std::vector<Hold*>{} : others;
     std::vector<GroupId> all{client.group->id};
     for (const Hold* hold : others) all.push_back(hold->group->id);
