@@ -136,10 +136,11 @@ bool Pairs::enough(double speed, double share, bool hurried) {
     return speed >= kSlack * share && (!hurried || speed >= kUnhurt);
 }
 
-bool Pairs::fell_short(const Member& a, Done done, Nanoseconds beside) const {
-    const double rate = alone(a.group), apart = static_cast<double>(done.time - beside);
-    const double least = kSteady * apart + (a.hurried ? kHurt : kSlack * a.share) * static_cast<double>(beside);
-    return static_cast<double>(done.work) < (rate > 0.0 ? rate : 1.0) * least;
+bool Pairs::fell_short(GroupId group, bool hurried, Nanoseconds work, Nanoseconds apart, Nanoseconds beside,
+                       double due) const {
+    const double rate = alone(group);
+    const double least = hurried ? kHurt * static_cast<double>(beside) : kSlack * due;
+    return static_cast<double>(work) < (rate > 0.0 ? rate : 1.0) * (kSteady * static_cast<double>(apart) + least);
 }
 
 bool Pairs::lost(const Member& a, const Member& b, Done done, Nanoseconds beside, bool was_left, Nanoseconds now) {
@@ -151,7 +152,9 @@ bool Pairs::lost(const Member& a, const Member& b, Done done, Nanoseconds beside
     sum = {sum.work + done.work, sum.time + done.time, sum.beside + beside};
     if (sum.beside < p_.pair_trial / 2) return false;
     const Turns seen = std::exchange(sum, {});
-    if (!fell_short(a, {seen.work, seen.time}, seen.beside)) return false;
+    if (!fell_short(a.group, a.hurried, seen.work, seen.time - seen.beside, seen.beside,
+                    a.share * static_cast<double>(seen.beside)))
+        return false;
     // Or it would be good for a trial, and then come and go again.
     if (was_left) pair.patience = std::max(pair.patience, kWary * p_.pair_again);
     wait(pair, k, now);

@@ -46,8 +46,9 @@ class Pairs {
     double alone(GroupId group) const;  // its rate; 0 if that is not known
     // Whether one that has this part of its speed alone is not worse off than in turns with `share` of the time.
     static bool enough(double speed, double share, bool hurried);
-    // Whether it did less in a turn than it would have in turns with `share` of the time for `beside` of it.
-    bool fell_short(const Member& a, Done done, Nanoseconds beside) const;
+    // Whether it did less in these times than by turns, where `due` of the time `beside` others would be its own.
+    bool fell_short(GroupId group, bool hurried, Nanoseconds work, Nanoseconds apart, Nanoseconds beside,
+                    double due) const;
     // `a` did this in a turn, for `beside` of which b ran, too. Whether it got less than in turns, which ends the
     // pair: b is not asked, or it could always have nothing more to do just before it is measured (`was_left`).
     bool lost(const Member& a, const Member& b, Done done, Nanoseconds beside, bool was_left, Nanoseconds now);

@@ -4,6 +4,8 @@
 // Tried are clients of MPS, whose kernels run at the same moment, and without MPS those that leave the device waiting
 // for their launches: their contexts fill each other's gaps, and the hardware switches whenever one has nothing
 // queued. A PyTorch program that is not one graph is often such a one.
+#include <utility>
+
 #include "arbiter/arbiter_state.hpp"
 
 namespace gemlet::arbiter {
@@ -150,8 +152,16 @@ bool Arbiter::State::fell_short(const Hold& hold, Nanoseconds end, Nanoseconds n
         return other &&
                pairs.lost(member(*hold.group, *other), member(*other, *hold.group), done, beside, hold.was_left, now);
     }
-    const Pairs::Member me{hold.group->id, hold.group->spec.workload, share_in_company(hold), hurried(*hold.group)};
-    if (beside < p.pair_trial / 2 || !pairs.fell_short(me, done, beside)) return false;
+    // Turns are short where many take them, so several are judged together.
+    Client::Crowd& crowd = hold.client->crowd;
+    crowd.work += done.work;
+    crowd.apart += done.time - beside;
+    crowd.beside += beside;
+    crowd.due += share_in_company(hold) * static_cast<double>(beside);
+    if (crowd.beside < p.pair_trial / 2) return false;
+    const Client::Crowd seen = std::exchange(crowd, {});
+    if (!pairs.fell_short(hold.group->id, hurried(*hold.group), seen.work, seen.apart, seen.beside, seen.due))
+        return false;
     end_company(hold.company, now);
     return true;
 }

@@ -275,16 +275,63 @@ def test_a_neighbour_costs_nobody_its_share_of_the_work(scene_class, minima, mps
             [s.now + 500_000, *(h["deadline"] for h in s.holders.values() if h["deadline"] > s.now)],
         )
         together = sorted(s.holders)
-        assert len(together) <= 2
         for number in together:
-            other = sum(together) - number
-            speed = 1.0 if len(together) == 1 else speeds[number * 3 + (other - (other > number))]
-            work[number] += (step - s.now) / 1e6 * speed
+            slowed = [speeds[number * 3 + (other - (other > number))] for other in together if other != number]
+            work[number] += (step - s.now) / 1e6 * min(slowed, default=1.0)
         tell()
         s.to_ns(step)
     fair = (1 - sum(minima)) / many
     for number, least in enumerate(minima):
         if habits[number][1] < 1e9:
+            continue  # what it leaves to others is its own business
+        share = max(least, min(fair, 1 / many))
+        assert work[number] / end >= 0.9 * share - 0.02, (number, [w / end for w in work], s.arbiter.pairs())
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    minima=st.lists(st.sampled_from([0.0, 0.0, 0.1, 0.25]), min_size=3, max_size=5).filter(lambda m: sum(m) <= 1),
+    mps=st.booleans(),
+    dry=st.sampled_from([0.6, 0.8, 0.95]),
+    crowded=st.lists(st.floats(0.02, 1), min_size=6, max_size=6),  # speed when so many run
+    leaves=st.lists(st.sampled_from([1e9, 1e9, 1e9, 5, 25, 400]), min_size=5, max_size=5),
+)
+def test_company_costs_nobody_its_share_of_the_work(scene_class, minima, mps, dry, crowded, leaves):  # noqa: PLR0917
+    """Two go well together; what more do to each other nobody could foresee. All time is charged, and once."""
+    s = scene_class()
+    many = len(minima)
+    for number, least in enumerate(minima):
+        s.group(str(number), min=least)
+        s.client(number, str(number), mps=mps)
+    for number in range(many):
+        s.want(number)
+    work = [0.0] * many
+    end = 20_000
+
+    def tell():
+        for number, done in enumerate(work):
+            looks = round(done * 5)
+            s.arbiter.progress(number, round(done * 1e6), looks, round(looks * dry))
+
+    while s.ms < end:
+        for number in list(s.holders):
+            holder = s.holders.get(number)
+            late = holder and holder["deadline"] <= s.now
+            if holder and (late or (holder["beside"] and s.now - holder["granted"] >= leaves[number] * 1e6)):
+                tell()
+                s.stop(number, "deadline" if late else "idle")
+                s.want(number)
+        step = min([s.now + 500_000, *(h["deadline"] for h in s.holders.values() if h["deadline"] > s.now)])
+        running = len(s.holders)
+        assert running, "somebody always wants"
+        for number in s.holders:
+            work[number] += (step - s.now) / 1e6 * (1.0 if running < 3 else crowded[running])
+        tell()
+        s.to_ns(step)
+    assert abs(sum(s.used(str(number)) for number in range(many)) / s.ms - 1) <= 0.02
+    fair = (1 - sum(minima)) / many
+    for number, least in enumerate(minima):
+        if leaves[number] < 1e9:
             continue  # what it leaves to others is its own business
         share = max(least, min(fair, 1 / many))
         assert work[number] / end >= 0.9 * share - 0.02, (number, [w / end for w in work], s.arbiter.pairs())
