@@ -28,6 +28,12 @@ inline constexpr size_t kTextBytes = 512;
 inline constexpr uint64_t kNoLimit = UINT64_MAX;
 inline constexpr uint64_t kNever = UINT64_MAX;
 inline constexpr uint32_t kLedgerSlots = 1024;  // clients of one group on one device
+// An idle holder whom others wait for gives the token back after this many ns: about what a hand-over costs (ski
+// rental: never more than twice the optimum, whatever comes next).
+inline constexpr uint64_t kIdleContended = 100'000;
+// ... and after so many while it is found out what it does side by side with another: the pauses of a program that is
+// bound by its host are part of its work then.
+inline constexpr uint64_t kIdlePatient = 2'000'000;
 
 // --- control channel ---------------------------------------------------------------------------------------------
 

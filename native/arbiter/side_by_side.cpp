@@ -7,14 +7,13 @@
 #include <utility>
 
 #include "arbiter/arbiter_state.hpp"
+#include "wire.h"
 
 namespace gemlet::arbiter {
 namespace {
 
 // In its first turns a program loads modules, and its kernels are not yet known.
 constexpr unsigned kWarmUp = 2;
-// A holder gives the token back when it has had nothing to do for so long (native/hook/token.cpp).
-constexpr Nanoseconds kIdleFor = 100'000, kPatientFor = 2'000'000;
 // So many looks at its queues tell whether a client keeps the device busy.
 constexpr uint64_t kLooks = 16;
 // Worth a trial without MPS: both leave gaps, and what they need of the device comes to little more than all of it.
@@ -203,7 +202,8 @@ void Arbiter::State::measure(const Hold& hold, StopReason reason, Nanoseconds no
         if (hold.patient && hold.companies.empty()) pairs.ran_short(hold.group->id, now);
         return;
     }
-    const Nanoseconds end = request ? now - (hold.patient ? kPatientFor : kIdleFor) : now;
+    const Nanoseconds end =
+        request ? now - Nanoseconds(hold.patient ? wire::kIdlePatient : wire::kIdleContended) : now;
     if (!hold.companies.empty() && fell_short(hold, end, now)) return;
     if (holds.company(hold) > 2) return measure_company(hold, end, now);
     const auto& all = holds.all();

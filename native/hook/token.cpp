@@ -17,12 +17,6 @@ using wire::TokenState;
 
 namespace {
 
-// An idle holder gives the token back after this long: about what a hand-over costs (ski rental: never more than
-// twice the optimum, whatever comes next).
-constexpr uint64_t kIdleContended = 100'000;
-// While it is found out what it does side by side with another: the pauses of a program that is bound by its host are
-// part of its work then.
-constexpr uint64_t kIdlePatient = 2'000'000;
 // Nobody waits: only so that the books show an idle group as idle, and a newcomer starts at once.
 constexpr uint64_t kIdleAlone = 5'000'000;
 constexpr uint64_t kPollContended = 100'000;
@@ -90,10 +84,10 @@ uint64_t watch_holder(Device& device, wire::ClientPage& page, uint32_t epoch, Wa
         watch.idle_since = now;
         watch.launches = launches;
     }
-    uint64_t idle = contended ? kIdleContended : kIdleAlone;
+    uint64_t idle = contended ? wire::kIdleContended : kIdleAlone;
     uint64_t deadline = page.deadline_ns.load(std::memory_order_relaxed);
-    if (deadline != wire::kNever) idle = kIdleContended;  // a capped group is charged only for what it uses
-    if (page.patient.load(std::memory_order_relaxed)) idle = std::max(idle, kIdlePatient);
+    if (deadline != wire::kNever) idle = wire::kIdleContended;  // a capped group is charged only for what it uses
+    if (page.patient.load(std::memory_order_relaxed)) idle = std::max(idle, wire::kIdlePatient);
     if (now - watch.idle_since >= idle) {
         stop_holding(device, StopReason::kIdle, 0);
         return 0;
