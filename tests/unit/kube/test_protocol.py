@@ -1,34 +1,9 @@
-"""The committed messages are those of the .proto files, and keep the kubelet's numbers."""
+"""The messages keep the kubelet's numbers."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
-import pytest
-
-from gemlet.kube import protocol, services
+from gemlet.kube import services
 from gemlet.kube.protocol import deviceplugin_pb2, dra_pb2
-
-FOLDER = Path(next(iter(protocol.__path__)))
-
-
-def test_the_messages_are_generated_from_the_files(tmp_path):
-    pytest.importorskip("grpc_tools", reason="grpcio-tools is a tool of development")
-    root = FOLDER.parents[2]
-    files = [str(path.relative_to(root)) for path in sorted(FOLDER.glob("*.proto"))]
-    command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", f"--python_out={tmp_path}", f"--pyi_out={tmp_path}"]
-    subprocess.run([*command, *files], cwd=root, check=True)
-    for path in tmp_path.rglob("*_pb2.py*"):
-        # The first lines name the version of the generator.
-        fresh, committed = path.read_text(), (FOLDER / path.name).read_text()
-        assert body(fresh) == body(committed), f"{path.name} is old: make protocol"
-
-
-def body(text):
-    telling = ("DESCRIPTOR = ", "class ", "    def ")
-    return [line for line in text.splitlines() if line.startswith(telling)]
 
 
 def test_the_wire_is_the_kubelets():

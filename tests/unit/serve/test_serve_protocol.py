@@ -1,35 +1,11 @@
-"""The committed messages are those of the .proto files, and have the numbers that Triton's clients use."""
+"""The messages have the numbers that Triton's clients use."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-from gemlet.serve import protocol
 from gemlet.serve.frontend import grpc_server
 from gemlet.serve.protocol import inference_pb2, model_config_pb2
-
-FOLDER = Path(next(iter(protocol.__path__)))
-
-
-def test_the_messages_are_generated_from_the_files(tmp_path):
-    pytest.importorskip("grpc_tools", reason="grpcio-tools is a tool of development")
-    root = FOLDER.parents[2]
-    files = [str(path.relative_to(root)) for path in sorted(FOLDER.glob("*.proto"))]
-    command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", f"--python_out={tmp_path}", f"--pyi_out={tmp_path}"]
-    subprocess.run([*command, *files], cwd=root, check=True)
-    fresh = list(tmp_path.rglob("*_pb2.py*"))
-    assert len(fresh) == 4
-    for path in fresh:
-        assert body(path.read_text()) == body((FOLDER / path.name).read_text()), f"{path.name} is old: make protocol"
-
-
-def body(text):
-    telling = ("DESCRIPTOR = ", "class ", "    def ")
-    return [line for line in text.splitlines() if line.startswith(telling)]
 
 
 def described(messages):
