@@ -7,7 +7,6 @@ function; or ``module()`` that returns a torch module. torch and ONNX Runtime ar
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ import numpy as np
 
 from gemlet.serve.execution.backend import ModelError
 from gemlet.serve.execution.backends import noop
+from gemlet.serve.execution.model_file import imported
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -47,11 +47,7 @@ def _file(model: ModelSpec, name: str) -> Path:
 
 def _python(model: ModelSpec) -> Runner:
     path = _file(model, "model.py")
-    spec = importlib.util.spec_from_file_location(f"gemlet_model_{model.name}_{model.version}", path)
-    if spec is None or spec.loader is None:
-        raise ModelError(f"{path} cannot be imported")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = imported(model, path)
     if hasattr(module, "infer"):
         return module.infer  # type: ignore[no-any-return]
     if hasattr(module, "load"):

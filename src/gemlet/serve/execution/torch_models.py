@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gemlet.serve.execution.backend import ModelError
+from gemlet.serve.execution.model_file import imported
 from gemlet.serve.models import build
 
 if TYPE_CHECKING:
@@ -58,11 +58,7 @@ def load(spec: ModelSpec, device: str = "cuda") -> Loaded:
 
 
 def _python(spec: ModelSpec, file: Path, device: str) -> Loaded:
-    found = importlib.util.spec_from_file_location(f"gemlet_model_{spec.name}_{spec.version}", file)
-    if found is None or found.loader is None:
-        raise ModelError(f"{file} cannot be imported")
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    module = imported(spec, file)
     if hasattr(module, "module"):
         made = module.module()
         return Loaded(made.eval().requires_grad_(False).to(device) if isinstance(made, torch.nn.Module) else made)

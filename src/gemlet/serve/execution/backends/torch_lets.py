@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 import time
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 import torch
@@ -46,7 +47,7 @@ class Seat:
         self.used = 0.0
 
 
-class TorchLets:
+class TorchLets(ABC):
     """A Backend but for where its seats come from: `seats_for` of a subclass."""
 
     name = "torch"
@@ -65,9 +66,9 @@ class TorchLets:
         self._lets: dict[str, Seat] = {}
         self._eager: set[str] = set()
 
+    @abstractmethod
     def seats_for(self, lets: Sequence[LetSpec]) -> dict[str, Seat]:
         """A seat for each gpu-let."""
-        raise NotImplementedError
 
     def seat(self, key: Hashable, stream: torch.cuda.Stream) -> Seat:
         return self._seats.setdefault(key, Seat(key, stream))
