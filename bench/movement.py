@@ -24,6 +24,7 @@ class Step:
     at: float
     out: int
     into: int  # the device
+    dropped: int = 0  # left the device without a copy
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def hand_overs(steps: Iterable[Step], apart: float = APART) -> list[HandOver]:
     """Steps of all clients as hand-overs, in order of time. ``apart``: seconds without a byte between two."""
     together: list[list[Step]] = []
     end = 0.0
-    for step in sorted(steps, key=lambda s: s.since):
+    for step in sorted((s for s in steps if s.out or s.into), key=lambda s: s.since):
         if not together or step.since > end + apart:
             together.append([])
             end = step.at
@@ -122,8 +123,9 @@ class Watch:
     def _note(self, client: tuple[str, int], movable: dict[str, Any], before: float, now: float) -> None:
         moved = self.clients.setdefault(client, Moved())
         out, into = movable["moved_out"] - moved.out, movable["moved_in"] - moved.into
-        if out or into:
-            moved.steps.append(Step(before, now, out, into))
+        dropped = movable["dropped"] - moved.dropped
+        if out or into or dropped:
+            moved.steps.append(Step(before, now, out, into, dropped))
         moved.out, moved.into, moved.dropped = movable["moved_out"], movable["moved_in"], movable["dropped"]
 
     def of(self, group: str) -> Moved:
@@ -138,18 +140,15 @@ class Watch:
         """Both ways, of all clients."""
         return sum(m.out + m.into for m in self.clients.values())
 
-    def bytes_after(self, started_ns: int) -> int:
-        """The same, from then on (ns of CLOCK_MONOTONIC)."""
-        start = started_ns / 1e9 - self._began
-        return sum(s.out + s.into for m in self.clients.values() for s in m.steps if s.since >= start)
+    def after(self, since_ns: int) -> Moved:
+        """What all clients moved from then on (ns of CLOCK_MONOTONIC)."""
+        since = since_ns / 1e9 - self._began
+        steps = [s for moved in self.clients.values() for s in moved.steps if s.since >= since]
+        return Moved(sum(s.out for s in steps), sum(s.into for s in steps), sum(s.dropped for s in steps), steps)
 
     @property
     def hand_overs(self) -> list[HandOver]:
         return hand_overs((step for moved in self.clients.values() for step in moved.steps), self._apart)
-
-    def hand_overs_of(self, group: str) -> list[HandOver]:
-        """Those of the one client of a group, without what the others moved meanwhile."""
-        return hand_overs(self.of(group).steps, self._apart)
 
     def large(self, least: int) -> list[HandOver]:
         """Those of that many bytes, both ways together: they say something about a rate."""

@@ -66,8 +66,8 @@ class DeadCache:
             self.machine.run(clients, sharing, seconds, start_limit=START_LIMIT)
         # At the start both have waited for it: what one had unused was declared when there was no need to.
         settled = 1.5 * EPOCH
-        moved = watch.bytes_after(self.machine.started_ns + int(settled * 1e9))
-        return moved / ((seconds - settled) / EPOCH), [log.read_text().split() for log in logs]
+        moved = watch.after(self.machine.started_ns + int(settled * 1e9))
+        return (moved.out + moved.into) / ((seconds - settled) / EPOCH), [log.read_text().split() for log in logs]
 
     @contextlib.contextmanager
     def hooked(self, what: str | None) -> Iterator[None]:

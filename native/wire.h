@@ -195,7 +195,9 @@ struct alignas(64) ResidencyPage {
     std::atomic<uint32_t> order;      // raised with each change of `allowed`; futex word
     std::atomic<uint32_t> answered;   // number (`epoch`) of the last kAdmit or kRoom that was answered; futex word
     std::atomic<uint32_t> admission;  // Admission: the answer
-    uint32_t reserved0[9];
+    uint32_t reserved0;
+    std::atomic<uint64_t> host;  // the most of it that may have to be on the host; 0 while everything fits
+    uint32_t reserved1[6];
     // Second cache line: written by the client; for the daemon they are a claim.
     alignas(64) std::atomic<uint64_t> movable;  // bytes in the ledger that may move
     std::atomic<uint64_t> mapped;               // of these on the device
@@ -204,7 +206,7 @@ struct alignas(64) ResidencyPage {
     std::atomic<uint32_t> seen;                 // the order it keeps to
     std::atomic<uint32_t> away;                 // 1: not all is on the device, and nothing is submitted
     std::atomic<uint64_t> dropped;              // bytes that left the device without a copy
-    uint64_t reserved1[2];
+    uint64_t reserved2[2];
 };
 
 static_assert(sizeof(Header) == 16);

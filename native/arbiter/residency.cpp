@@ -478,6 +478,11 @@ uint64_t Residency::ceiling(ClientId client) const {
     return ceiling;
 }
 
+uint64_t Residency::host(ClientId client) const {
+    const auto found = members_.find(client);
+    return found == members_.end() ? 0 : host_of(client, found->second, client, found->second.movable);
+}
+
 bool Residency::resident(ClientId client) const {
     const auto found = members_.find(client);
     return found == members_.end() || (found->second.in && found->second.complete);

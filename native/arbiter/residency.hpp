@@ -98,6 +98,7 @@ class Residency {
     uint64_t capacity() const { return capacity_; }
     uint64_t host_promised() const;
     uint64_t ceiling(ClientId client) const;  // the most it may ever have
+    uint64_t host(ClientId client) const;     // the most of it that may have to be on the host
     std::vector<ResidencyUsage> usage(Nanoseconds now) const;
 
   private:

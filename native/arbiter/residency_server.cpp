@@ -162,6 +162,7 @@ void Server::settle_residency(Device& device, Nanoseconds now) {
         if (!a->movable) continue;
         Movable& m = *a->movable;
         m.page->ceiling.store(device.residency.ceiling(id), std::memory_order_relaxed);
+        m.page->host.store(device.residency.host(id), std::memory_order_relaxed);
         // One that is to go runs on until it stops by itself: at the end of an iteration, if it tells of them.
         const bool here = device.residency.resident(id) || m.page->away.load() == 0;
         if (!here && !m.withheld) {

@@ -181,6 +181,15 @@ CUresult move_out(Mover& m, std::unique_lock<std::mutex>& lock) {
                 }
                 chunk->slot = *slot;
             }
+            if (!space.arena.pinned(chunk->slot)) {
+                chunk->busy = true;
+                lock.unlock();
+                space.arena.pin(chunk->slot);
+                lock.lock();
+                chunk->busy = false;
+                space.copied.notify_all();
+                continue;  // it may have been freed meanwhile
+            }
             if (!chunk->planned) chunk->plan();
             uint64_t place = kNoPlace;
             if (chunk->record) {

@@ -34,6 +34,17 @@ void open_gate(SwapSpace& space) {
     space.tell(wire::MessageType::kMoved);
 }
 
+// Some of the host's side, before it is needed. With `using_driver`. False: there is nothing to do.
+bool pin_ahead(Mover& m, CUcontext context) {
+    SwapSpace& space = m.space;
+    const auto offset = space.arena.to_pin(space.page.load()->host.load(std::memory_order_relaxed));
+    if (!offset || !context) return false;
+    ContextScope scope(m.streams.context ? m.streams.context : context);
+    if (!scope.ok() || make_streams(m, context) != CUDA_SUCCESS) return false;
+    space.arena.pin(*offset);
+    return true;
+}
+
 // How long to rest; 0: there is more to do.
 uint64_t move(Mover& m) {
     SwapSpace& space = m.space;
@@ -56,7 +67,9 @@ uint64_t move(Mover& m) {
         // That it keeps to the order is news for the daemon.
         if (space.page.load()->seen.load(std::memory_order_relaxed) != seen_before)
             space.tell(wire::MessageType::kMoved);
-        return kRestOpen;
+        lock.unlock();
+        std::lock_guard using_driver(m.using_driver);
+        return pin_ahead(m, context) ? 0 : kRestOpen;
     }
     if (!context) {  // nothing is left to move
         if (space.gate.closed()) open_gate(space);
@@ -100,7 +113,9 @@ uint64_t move(Mover& m) {
         return 0;
     }
     if (space.page.load()->seen.load(std::memory_order_relaxed) != seen_before) space.tell(wire::MessageType::kMoved);
-    return rest();
+    const uint64_t pause = rest();
+    lock.unlock();
+    return pin_ahead(m, context) ? 0 : pause;
 }
 
 void* work(void* argument) {

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+from typing import Any
+
 import pytest
 from hurt_machine import eventually
 
@@ -119,3 +123,23 @@ def test_a_freed_program_leaves_nothing(swapping: Make) -> None:
     b.done("all")
     b.done("free", 0)
     eventually(lambda: s.device()["held"] < 2 * 520 * MIB)
+
+
+def test_the_host_side_is_made_ready_before_it_is_needed(swapping: Make) -> None:
+    """A first touch of the host's memory takes ten times as long as a copy to it; and not while everything fits."""
+    s = swapping(300, epoch_min=60_000_000_000, epoch_max=60_000_000_000)
+    a, b = s.start("a"), s.start("b")
+
+    def ready(program: Any) -> int:
+        """MiB of the arena that have pages."""
+        maps = Path(f"/proc/{program.running.pid}/smaps").read_text().split("gemlet-arena")
+        sizes = [int(line.split()[1]) for line in maps[1].splitlines() if line.startswith("Rss:")] if maps[1:] else [0]
+        return sizes[0] // 1024
+
+    a.done("alloc", 0, 200 * MIB)
+    a.done("fill", 0, 1)
+    time.sleep(0.6)  # the mover looks every quarter of a second
+    assert ready(a) == 0
+    b.done("alloc", 0, 180 * MIB)  # 80 MiB of either have to be on the host when the other runs
+    eventually(lambda: ready(a) >= 80 and ready(b) >= 80)
+    assert s.memory(b)["moved_out"] == 0

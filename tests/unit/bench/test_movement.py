@@ -29,3 +29,7 @@ def test_a_pause_ends_it() -> None:
 def test_a_long_step_bridges_short_ones() -> None:
     steps = [Step(1.0, 2.0, GIB, 0), Step(1.2, 1.3, 0, GIB), Step(2.05, 2.1, 0, GIB)]
     assert len(hand_overs(steps)) == 1
+
+
+def test_what_only_left_without_a_copy_is_no_hand_over() -> None:
+    assert hand_overs([Step(1.0, 1.1, 0, 0, GIB)]) == []
