@@ -1,8 +1,8 @@
 // Where chunks go on the host: a file of the daemon's, mapped once, sparse. What is touched of it is pinned a segment
 // at a time and stays pinned, and a chunk keeps its place while it lives.
 //
-// A first touch and pinning take ten times as long as a copy (0.4 s per GiB by one thread, measured on an H200's host,
-// against 0.02), so the mover does it ahead of need, once it is known how much may ever have to go.
+// A first touch and pinning take ten times as long as a copy (0.4 s per GiB by one thread, measured on an H200's
+// host, against 0.02), so the mover does it ahead of need, once it is known how much may ever have to go.
 #pragma once
 
 #include <cstdint>
