@@ -146,6 +146,12 @@ class Watch:
         steps = [s for moved in self.clients.values() for s in moved.steps if s.since >= since]
         return Moved(sum(s.out for s in steps), sum(s.into for s in steps), sum(s.dropped for s in steps), steps)
 
+    def comings(self, group: str, since_ns: int) -> list[float]:
+        """When the one client of a group had come back, in s after then (ns of CLOCK_MONOTONIC)."""
+        since = since_ns / 1e9 - self._began
+        moves = hand_overs((s for s in self.of(group).steps if s.into), self._apart)
+        return [m.end - since for m in moves if m.end > since]
+
     @property
     def hand_overs(self) -> list[HandOver]:
         return hand_overs((step for moved in self.clients.values() for step in moved.steps), self._apart)

@@ -19,7 +19,7 @@
 //   client compare   [--count N]                    empty kernels: ns per launch of the driver's own function, and
 //                                                   what the one before it adds
 //   client alloc     [--count N]                    cuMemAlloc + cuMemFree of 4 KiB, ns per pair
-//   client link      --memory-mib M                 GB/s between pinned memory and the device: out, in, both at a time
+//   client link      --memory-mib M                 GB/s between pinned memory and the device; ms per GiB to pin it
 //   client heartbeat [--rate HZ] [--threshold-us U] how late a thread on each CPU wakes up; no GPU
 //   client uuid                                     of device 0, in hexadecimal
 // clang-format on

@@ -1,4 +1,7 @@
-// What the link between host and device carries, from pinned memory, in pieces as large as those memory is moved in.
+// What the link between host and device carries, from pinned memory, in pieces as large as those memory is moved in;
+// and what it takes to pin memory.
+#include <sys/mman.h>
+#include <unistd.h>
 #include <algorithm>
 #include <cstdio>
 
@@ -45,12 +48,38 @@ class Link {
     CUstream out_ = nullptr, in_ = nullptr;
 };
 
+struct Pinning {
+    double touch_ms, pin_ms;  // per GiB
+};
+
+// Of memory in a file in memory, as what is moved lies in.
+Pinning pinning() {
+    constexpr size_t kBytes = 8 * kPiece;
+    constexpr double kPerGib = double(1 << 30) / double(kBytes) / 1e6;
+    const int file = memfd_create("link", MFD_CLOEXEC);
+    CHECK(file < 0 || ftruncate(file, kBytes) != 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS);
+    void* mapped = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    CHECK(mapped == MAP_FAILED ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS);
+    const uint64_t begin = now_ns();
+    for (size_t at = 0; at < kBytes; at += 4096) static_cast<volatile char*>(mapped)[at] = 1;
+    const uint64_t touched = now_ns();
+    for (size_t at = 0; at < kBytes; at += kPiece)
+        CHECK(cuMemHostRegister(static_cast<char*>(mapped) + at, kPiece, CU_MEMHOSTREGISTER_PORTABLE));
+    const uint64_t pinned = now_ns();
+    for (size_t at = 0; at < kBytes; at += kPiece) CHECK(cuMemHostUnregister(static_cast<char*>(mapped) + at));
+    munmap(mapped, kBytes);
+    close(file);
+    return {double(touched - begin) * kPerGib, double(pinned - touched) * kPerGib};
+}
+
 }  // namespace
 
 int carry(const Options& o) {
     const Program p(o);
     Link link(std::max<size_t>(1, (size_t(o.memory_mib) << 20) / kPiece));
     const double out = link.carry(true, false), in = link.carry(false, true), both = link.carry(true, true);
-    std::printf("{\"out\": %.3f, \"in\": %.3f, \"both\": %.3f}\n", out, in, both);
+    const Pinning host = pinning();
+    std::printf("{\"out\": %.3f, \"in\": %.3f, \"both\": %.3f, \"touch\": %.3f, \"pin\": %.3f}\n", out, in, both,
+                host.touch_ms, host.pin_ms);
     return 0;
 }

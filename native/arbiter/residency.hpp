@@ -23,7 +23,7 @@ namespace gemlet::arbiter {
 inline constexpr uint64_t kUnlimited = UINT64_MAX;
 
 struct ResidencyParameters {
-    double overhead = 0.025;  // share of the time that hand-overs of memory may cost: sets the length of an epoch
+    double overhead = 0.02;  // share of the time that hand-overs of memory may cost: sets the length of an epoch
     Nanoseconds epoch_min = 500'000'000;
     Nanoseconds epoch_max = 60'000'000'000;
     Nanoseconds idle = 50'000'000;       // a resident idle for this long, or for two hand-overs, may have to go

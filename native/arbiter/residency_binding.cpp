@@ -40,6 +40,8 @@ nb::list usage(const Residency& self, Nanoseconds now) {
     return list;
 }
 
+constexpr ResidencyParameters kDefault;
+
 void init(Residency* self, std::optional<uint64_t> capacity, std::optional<uint64_t> host, double overhead,
           Nanoseconds epoch_min, Nanoseconds epoch_max, Nanoseconds idle) {
     if (!(overhead > 0 && overhead < 1)) throw std::invalid_argument("overhead must be in (0, 1)");
@@ -57,8 +59,9 @@ void init(Residency* self, std::optional<uint64_t> capacity, std::optional<uint6
 
 void bind_residency(nb::module_& m) {
     nb::class_<Residency>(m, "Residency")
-        .def("__init__", init, nb::kw_only(), "capacity"_a = nb::none(), "host"_a = nb::none(), "overhead"_a = 0.025,
-             "epoch_min"_a = 500'000'000, "epoch_max"_a = 60'000'000'000, "idle"_a = 50'000'000)
+        .def("__init__", init, nb::kw_only(), "capacity"_a = nb::none(), "host"_a = nb::none(),
+             "overhead"_a = kDefault.overhead, "epoch_min"_a = kDefault.epoch_min, "epoch_max"_a = kDefault.epoch_max,
+             "idle"_a = kDefault.idle)
         .def(
             "set_capacity",
             [](Residency& self, std::optional<uint64_t> bytes, Nanoseconds now) {

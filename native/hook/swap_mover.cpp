@@ -14,6 +14,7 @@ namespace {
 
 constexpr uint64_t kRestClosed = 2'000'000;  // looks again while programs wait
 constexpr uint64_t kRestOpen = 250'000'000;
+constexpr uint64_t kQuiet = 100'000'000;     // before anything is done ahead of need
 constexpr uint64_t kRetryFirst = 1'000'000;  // after the driver refused something
 constexpr uint64_t kRetryMost = 500'000'000;
 
@@ -34,15 +35,28 @@ void open_gate(SwapSpace& space) {
     space.tell(wire::MessageType::kMoved);
 }
 
-// Some of the host's side, before it is needed. With `using_driver`. False: there is nothing to do.
-bool pin_ahead(Mover& m, CUcontext context) {
+// Pinning takes the driver's lock for 10 ms and more, and a program that grows, or moves, needs it itself.
+bool is_quiet(Mover& m, uint64_t movable) {
+    const uint32_t order = m.space.page.load()->order.load(std::memory_order_relaxed);
+    if (order != m.quiet_order || movable != m.quiet_movable) {
+        m.quiet_order = order;
+        m.quiet_movable = movable;
+        m.quiet_since = now_ns();
+    }
+    return now_ns() - m.quiet_since >= kQuiet;
+}
+
+// Some of the host's side, before it is needed. With `using_driver`. How long to rest; 0: there is more to do.
+uint64_t pin_ahead(Mover& m, CUcontext context, uint64_t movable, uint64_t rest) {
     SwapSpace& space = m.space;
+    const bool quiet = is_quiet(m, movable);
     const auto offset = space.arena.to_pin(space.page.load()->host.load(std::memory_order_relaxed));
-    if (!offset || !context) return false;
+    if (!offset || !context) return rest;
+    if (!quiet) return std::min(rest, kQuiet);
     ContextScope scope(m.streams.context ? m.streams.context : context);
-    if (!scope.ok() || make_streams(m, context) != CUDA_SUCCESS) return false;
+    if (!scope.ok() || make_streams(m, context) != CUDA_SUCCESS) return rest;
     space.arena.pin(*offset);
-    return true;
+    return 0;
 }
 
 // How long to rest; 0: there is more to do.
@@ -67,9 +81,10 @@ uint64_t move(Mover& m) {
         // That it keeps to the order is news for the daemon.
         if (space.page.load()->seen.load(std::memory_order_relaxed) != seen_before)
             space.tell(wire::MessageType::kMoved);
+        const uint64_t movable = space.movable;
         lock.unlock();
         std::lock_guard using_driver(m.using_driver);
-        return pin_ahead(m, context) ? 0 : kRestOpen;
+        return pin_ahead(m, context, movable, kRestOpen);
     }
     if (!context) {  // nothing is left to move
         if (space.gate.closed()) open_gate(space);
@@ -113,9 +128,9 @@ uint64_t move(Mover& m) {
         return 0;
     }
     if (space.page.load()->seen.load(std::memory_order_relaxed) != seen_before) space.tell(wire::MessageType::kMoved);
-    const uint64_t pause = rest();
+    const uint64_t movable = space.movable, pause = rest();
     lock.unlock();
-    return pin_ahead(m, context) ? 0 : pause;
+    return pin_ahead(m, context, movable, pause);
 }
 
 void* work(void* argument) {

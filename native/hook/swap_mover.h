@@ -23,7 +23,10 @@ struct Mover {
     CopyStreams streams;
     Fingerprinter fingerprinter;
     uint64_t retry = 0;  // rest after a refusal; doubles
-    int dead = 0;        // synchronisations in a row that failed for good
+    // Since when the program has neither allocated nor been told to move, and what it had then.
+    uint64_t quiet_since = 0, quiet_movable = 0;
+    uint32_t quiet_order = 0;
+    int dead = 0;  // synchronisations in a row that failed for good
 };
 
 // --- swap_copies.cpp; with `using_driver` and in a context

@@ -46,9 +46,10 @@ def _sms(stream: torch.cuda.Stream, *, graph: bool, launch_on: torch.cuda.Stream
             out.zero_()
             stream.synchronize()
     if graph:
-        with torch.cuda.stream(launch_on or stream):
+        where = launch_on or stream
+        with torch.cuda.stream(where):
             captured.replay()
-    torch.cuda.synchronize()
+        where.synchronize()  # torch.cuda.synchronize() does not wait for other contexts
     return set(out.tolist())
 
 

@@ -381,7 +381,9 @@ Terms Fair::terms(const Turn& turn, const Groups& contenders, Nanoseconds now) {
         } else if (best_effort(*g) && !best_effort(own)) {
             if (competes(*g, now)) result.deadline = std::min(result.deadline, std::max(earliest, now));
         } else {
-            slowest = std::min(slowest, place_of(at(*g)));
+            // Several that came back at the same time are not in each other's way: each has its turn.
+            const Account& other = at(*g);
+            slowest = std::min(slowest, a.vtime < a.first_until ? other.vtime : place_of(other));
         }
     }
     if (std::isfinite(slowest)) {

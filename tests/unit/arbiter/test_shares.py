@@ -298,3 +298,17 @@ def test_the_same_workload_gives_the_same_outcome():
         )
 
     assert [(r.client, r.start, r.end) for r in once().runs] == [(r.client, r.start, r.end) for r in once().runs]
+
+
+def test_several_that_begin_at_once_do_not_cut_each_others_turns():
+    """On an H200 eight of them took 138 turns in their first second, where 80 are usual, and lost 3 % of it."""
+    program = ProgramSpec(kernel=100 * MICROSECOND)
+    minima = (0.03, 0.05, 0.07, 0.10, 0.13, 0.16, 0.21, 0.25)
+    groups = [(GroupSpec(name=f"g{i}", min=share), program) for i, share in enumerate(minima)]
+    outcome = simulate(*groups, duration=3 * SECOND, device=DeviceModel())
+    first = sum(run.start < SECOND for run in outcome.runs)
+    later = sum(2 * SECOND <= run.start < 3 * SECOND for run in outcome.runs)
+    assert first <= 1.1 * later
+    for start in range(0, 2 * SECOND, SECOND // 20):
+        got = shares(outcome, start, start + SECOND)
+        assert all(abs(got[spec.name] - spec.min) <= 0.015 for spec, _ in groups)
