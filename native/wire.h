@@ -22,7 +22,7 @@
 namespace gemlet::wire {
 
 inline constexpr uint32_t kMagic = 0x314d4547;  // "GEM1"
-inline constexpr uint16_t kWireVersion = 4;
+inline constexpr uint16_t kWireVersion = 5;
 inline constexpr size_t kGroupNameBytes = 256;  // with the final NUL; Kubernetes' "namespace/pod" fits
 inline constexpr size_t kTextBytes = 512;
 inline constexpr uint64_t kNoLimit = UINT64_MAX;
@@ -97,8 +97,9 @@ struct Message {
 inline constexpr uint32_t kHelloCreateGroup = 1;  // flags of kHello: make the group if it does not exist
 inline constexpr uint32_t kUnderMps = 1;          // flags of kAttach: its contexts will be clients of MPS
 inline constexpr uint32_t kStillWants = 1;        // flags of kStopped: a kWant in the same breath
-inline constexpr uint32_t kMovable = 1;           // flags of kAttached: two more descriptors (ResidencyPage, arena)
-inline constexpr uint32_t kAdopt = 1;             // flags of kAdmit: it has them already, from before this daemon
+inline constexpr uint32_t kMovable =
+    1;  // flags of kAttached: one more descriptor (ResidencyPage); value: bytes it may have on the host
+inline constexpr uint32_t kAdopt = 1;  // flags of kAdmit: it has them already, from before this daemon
 
 // --- data channel: the token ---------------------------------------------------------------------------------------
 
@@ -206,7 +207,8 @@ struct alignas(64) ResidencyPage {
     std::atomic<uint32_t> seen;                 // the order it keeps to
     std::atomic<uint32_t> away;                 // 1: not all is on the device, and nothing is submitted
     std::atomic<uint64_t> dropped;              // bytes that left the device without a copy
-    uint64_t reserved2[2];
+    std::atomic<uint64_t> pinned;               // bytes of the host's memory that it keeps ready for what moves
+    uint64_t reserved2;
 };
 
 static_assert(sizeof(Header) == 16);

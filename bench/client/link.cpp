@@ -1,7 +1,6 @@
 // What the link between host and device carries, from pinned memory, in pieces as large as those memory is moved in;
 // and what it takes to pin memory.
 #include <sys/mman.h>
-#include <unistd.h>
 #include <algorithm>
 #include <cstdio>
 
@@ -52,14 +51,13 @@ struct Pinning {
     double touch_ms, pin_ms;  // per GiB
 };
 
-// Of memory in a file in memory, as what is moved lies in.
+// Of memory such as what is moved lies in (native/hook/swap_arena.h).
 Pinning pinning() {
     constexpr size_t kBytes = 8 * kPiece;
     constexpr double kPerGib = double(1 << 30) / double(kBytes) / 1e6;
-    const int file = memfd_create("link", MFD_CLOEXEC);
-    CHECK(file < 0 || ftruncate(file, kBytes) != 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS);
-    void* mapped = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    void* mapped = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(mapped == MAP_FAILED ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS);
+    madvise(mapped, kBytes, MADV_HUGEPAGE);
     const uint64_t begin = now_ns();
     for (size_t at = 0; at < kBytes; at += 4096) static_cast<volatile char*>(mapped)[at] = 1;
     const uint64_t touched = now_ns();
@@ -68,7 +66,6 @@ Pinning pinning() {
     const uint64_t pinned = now_ns();
     for (size_t at = 0; at < kBytes; at += kPiece) CHECK(cuMemHostUnregister(static_cast<char*>(mapped) + at));
     munmap(mapped, kBytes);
-    close(file);
     return {double(touched - begin) * kPerGib, double(pinned - touched) * kPerGib};
 }
 

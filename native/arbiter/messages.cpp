@@ -259,15 +259,13 @@ bool Server::attach(Client& client, const Message& message) {
                                     latency ? device.page.fd() : device.page_to_read.get()};
     if (a.movable) {
         reply.flags |= wire::kMovable;
-        descriptors.insert(descriptors.end(), {a.movable->page.fd(), a.movable->arena.get()});
+        reply.value = a.movable->host_bytes;
+        descriptors.push_back(a.movable->page.fd());
     }
     settle_residency(device, now);
     bool sent = answer(client, reply, Status::kOk, "", descriptors);
     a.page.close_fd();
-    if (a.movable) {
-        a.movable->page.close_fd();
-        a.movable->arena = Descriptor();  // it goes with the client
-    }
+    if (a.movable) a.movable->page.close_fd();
     return sent;
 }
 

@@ -68,7 +68,7 @@ ServerView Server::view() {
             if (!a->movable) continue;
             const wire::ResidencyPage& page = *a->movable->page;
             clients[a->client->group].back().movable = {residency[id], page.moved_out.load(), page.moved_in.load(),
-                                                        page.dropped.load()};
+                                                        page.dropped.load(), page.pinned.load()};
         }
         const auto usages = device->arbiter->usage(v.now);
         const auto name_of = [&](GroupId id) {

@@ -4,11 +4,7 @@
 // A client's fixed memory is what its ledger has beyond what it says can move, and what the driver holds beyond that.
 // The client says first that memory can move and charges it then, so a moment of each change counts too little of it
 // as fixed, never too much: else others would have to go for nothing.
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <algorithm>
-#include <cerrno>
-#include <system_error>
 #include <utility>
 
 #include "arbiter/server.hpp"
@@ -18,16 +14,8 @@ namespace gemlet::server {
 
 namespace {
 
-constexpr uint64_t kSegment = 256 << 20;  // an arena is whole segments
-constexpr uint64_t kArenaMost = 1ull << 40;
-
-Descriptor make_arena(uint64_t bytes) {
-    Descriptor fd(memfd_create("gemlet-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    if (fd.get() < 0 || ftruncate(fd.get(), off_t(bytes)) != 0 ||
-        fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
-        throw std::system_error(errno, std::generic_category(), "arena");
-    return fd;
-}
+constexpr uint64_t kSegment = 64 << 20;  // the host's side is whole segments
+constexpr uint64_t kHostMost = 1ull << 40;
 
 // What a group's epochs weigh, next to others of the same device.
 double share_of(const GroupSpec& spec) {
@@ -39,8 +27,6 @@ bool is_pinned(const GroupSpec& spec) {
 }
 
 }  // namespace
-
-Movable::Movable(uint64_t arena_bytes) : arena(make_arena(arena_bytes)) {}
 
 bool Server::limits_residency(const Device& device) {
     if (device.capacity) return true;
@@ -85,7 +71,7 @@ void Server::set_resident(Device& device, const GroupSettings& settings, Nanosec
 
 void Server::join_residency(Device& device, Attachment& a, const Group& group, Nanoseconds now) {
     if (device.capacity || group.settings.resident) {
-        uint64_t bytes = std::min(host_memory_, kArenaMost) / kSegment * kSegment;
+        const uint64_t bytes = std::min(host_memory_, kHostMost) / kSegment * kSegment;
         a.movable = std::make_unique<Movable>(std::max(bytes, kSegment));
     }
     GroupId id = group_on(device, groups_.at(group.settings.spec.name), now);

@@ -28,7 +28,7 @@ struct ServerOptions {
 
 struct MovableView {
     ResidencyUsage usage;
-    uint64_t moved_out, moved_in, dropped;
+    uint64_t moved_out, moved_in, dropped, pinned;
 };
 
 struct ClientView {

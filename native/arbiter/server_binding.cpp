@@ -109,6 +109,7 @@ nb::dict client_dict(const ClientView& c) {
     movable["moved_out"] = m.moved_out;
     movable["moved_in"] = m.moved_in;
     movable["dropped"] = m.dropped;
+    movable["pinned"] = m.pinned;
     d["movable"] = movable;
     return d;
 }

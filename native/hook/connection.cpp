@@ -166,22 +166,6 @@ T* map(int fd, int protection) {
     return p == MAP_FAILED ? nullptr : static_cast<T*>(p);
 }
 
-// The arena is the daemon's file. It is sparse: what is mapped here costs nothing before it is used.
-void map_movable(Attachment& a, int residency, int arena) {
-    struct stat s;
-    if (fstat(arena, &s) != 0 || s.st_size <= 0) return;
-    void* memory = mmap(nullptr, size_t(s.st_size), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, arena, 0);
-    if (memory == MAP_FAILED) return;
-    madvise(memory, size_t(s.st_size), MADV_DONTFORK);
-    a.residency = map<wire::ResidencyPage>(residency, PROT_READ | PROT_WRITE);
-    if (!a.residency) {
-        munmap(memory, size_t(s.st_size));
-        return;
-    }
-    a.arena = memory;
-    a.arena_bytes = uint64_t(s.st_size);
-}
-
 }  // namespace
 
 const Destination& destination() {
@@ -276,10 +260,10 @@ std::optional<Attachment> attach(const unsigned char (&uuid)[16], uint32_t ordin
     std::memcpy(m.uuid, uuid, sizeof m.uuid);
     if (!send(m)) return std::nullopt;
     wire::Message answer{};
-    int raw[6] = {-1, -1, -1, -1, -1, -1};
+    int raw[5] = {-1, -1, -1, -1, -1};
     size_t got = 0;
-    bool ok = receive(fd, answer, raw, 6, got);
-    Descriptor page(raw[0]), limits(raw[1]), ledger(raw[2]), device(raw[3]), residency(raw[4]), arena(raw[5]);
+    bool ok = receive(fd, answer, raw, 5, got);
+    Descriptor page(raw[0]), limits(raw[1]), ledger(raw[2]), device(raw[3]), residency(raw[4]);
     if (!ok || answer.header.type != wire::MessageType::kAttached) return std::nullopt;
     if (answer.status != wire::Status::kOk || got < 4 || answer.slot >= wire::kLedgerSlots) {
         answer.text[sizeof answer.text - 1] = 0;
@@ -296,7 +280,10 @@ std::optional<Attachment> attach(const unsigned char (&uuid)[16], uint32_t ordin
     a.latency = (fcntl(device.get(), F_GETFL) & O_ACCMODE) == O_RDWR;
     a.device = map<wire::DevicePage>(device.get(), a.latency ? PROT_READ | PROT_WRITE : PROT_READ);
     if (!a.page || !a.limits || !a.ledger || !a.device) return std::nullopt;
-    if (answer.flags & wire::kMovable && got == 6) map_movable(a, residency.get(), arena.get());
+    if (answer.flags & wire::kMovable && got == 5) {
+        a.residency = map<wire::ResidencyPage>(residency.get(), PROT_READ | PROT_WRITE);
+        a.host_bytes = answer.value;
+    }
     Known& known = attachments_so_far().emplace_back(Known{{}, a});
     std::memcpy(known.uuid, uuid, sizeof known.uuid);
     return a;

@@ -17,8 +17,7 @@ struct Attachment {
     uint32_t slot;
     // Null unless this process's memory on the device can move.
     wire::ResidencyPage* residency = nullptr;
-    void* arena = nullptr;
-    uint64_t arena_bytes = 0;
+    uint64_t host_bytes = 0;  // most of it that may be on the host
 };
 
 // Where to go and as whom; read from the environment once, at the first use.

@@ -17,7 +17,7 @@ namespace gemlet::hook {
 
 namespace {
 
-constexpr uint64_t kPage = 4096;
+constexpr uint64_t kHugePage = 2 << 20;
 constexpr size_t kMostThreads = 8;
 
 struct Part {
@@ -44,10 +44,10 @@ size_t threads() {
     return std::clamp<size_t>(size_t(cpus) / 2, 1, kMostThreads);
 }
 
-// Pages are zeroed when they are first touched, which one core does at a few GB/s.
+// Pages are zeroed when they are first touched, which one core does at a few GB/s at best.
 void touch_all(char* at, uint64_t bytes) {
     const size_t count = threads();
-    const uint64_t each = (bytes / count + kPage - 1) / kPage * kPage;
+    const uint64_t each = (bytes / count + kHugePage - 1) / kHugePage * kHugePage;
     Part parts[kMostThreads];
     std::atomic<uint32_t> left{0};
     for (size_t i = 1; i < count && i * each < bytes; ++i) {
@@ -63,13 +63,36 @@ void touch_all(char* at, uint64_t bytes) {
 
 }  // namespace
 
-void Arena::pin(uint64_t offset) {
+Arena::Arena(uint64_t bytes) : bytes_(bytes), pieces_(bytes) {
+    void* reserved = mmap(nullptr, bytes_ + kHugePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (reserved == MAP_FAILED) return;
+    reserved_ = reserved;
+    memory_ =
+        reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(reserved) + kHugePage - 1) / kHugePage * kHugePage);
+    // A child has no use for it, nor has a core dump; any of these may fail.
+    for (const int advice : {MADV_HUGEPAGE, MADV_DONTFORK, MADV_DONTDUMP}) madvise(memory_, bytes_, advice);
+}
+
+Arena::~Arena() {
+    if (reserved_) munmap(reserved_, bytes_ + kHugePage);
+}
+
+bool Arena::pin(uint64_t offset) {
     const uint64_t segment = offset / kSegment;
-    if (!pinned_.insert(segment).second) return;
+    if (pinned_.contains(segment)) return true;
     const uint64_t begin = segment * kSegment, bytes = std::min(kSegment, bytes_ - begin);
+    if (mprotect(at(begin), bytes, PROT_READ | PROT_WRITE) != 0) return false;
     touch_all(at(begin), bytes);
     // Memory that cannot be pinned is copied through the driver's own buffers: slower, and just as right.
     own().cuMemHostRegister_v2(at(begin), bytes, CU_MEMHOSTREGISTER_PORTABLE);
+    pinned_.insert(segment);
+    pinned_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+    return true;
+}
+
+void Arena::context_gone() {
+    pinned_.clear();
+    pinned_bytes_.store(0, std::memory_order_relaxed);
 }
 
 std::optional<uint64_t> Arena::to_pin(uint64_t bytes) const {

@@ -184,10 +184,11 @@ CUresult move_out(Mover& m, std::unique_lock<std::mutex>& lock) {
             if (!space.arena.pinned(chunk->slot)) {
                 chunk->busy = true;
                 lock.unlock();
-                space.arena.pin(chunk->slot);
+                const bool there = space.arena.pin(chunk->slot);
                 lock.lock();
                 chunk->busy = false;
                 space.copied.notify_all();
+                if (!there) result = CUDA_ERROR_OUT_OF_MEMORY;
                 continue;  // it may have been freed meanwhile
             }
             if (!chunk->planned) chunk->plan();

@@ -38,8 +38,10 @@ void swap_attached(Device& device, const Attachment& attachment) {
     SwapSpace* space = slot.load();
     if (!attachment.residency) return;  // one that is there already goes on without limits of its own
     if (!space) {
-        if (!able() || !attachment.arena) return;
-        slot.store(space = new SwapSpace(device, attachment.residency, attachment));
+        if (!able()) return;
+        auto made = std::make_unique<SwapSpace>(device, attachment.residency, attachment);
+        if (!made->arena) return;
+        slot.store(space = made.release());
         swap_devices.fetch_add(1);
         device.pacer.set_gate(&space->gate);
         swap_in_use.store(true, std::memory_order_release);

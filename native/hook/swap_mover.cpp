@@ -55,8 +55,7 @@ uint64_t pin_ahead(Mover& m, CUcontext context, uint64_t movable, uint64_t rest)
     if (!quiet) return std::min(rest, kQuiet);
     ContextScope scope(m.streams.context ? m.streams.context : context);
     if (!scope.ok() || make_streams(m, context) != CUDA_SUCCESS) return rest;
-    space.arena.pin(*offset);
-    return 0;
+    return space.arena.pin(*offset) ? 0 : rest;
 }
 
 // How long to rest; 0: there is more to do.

@@ -10,7 +10,7 @@
 namespace gemlet::hook {
 
 SwapSpace::SwapSpace(Device& d, wire::ResidencyPage* p, const Attachment& attachment)
-    : device(d), page(p), arena(attachment.arena, attachment.arena_bytes) {
+    : device(d), page(p), arena(attachment.host_bytes) {
     unmanaged.allowed = unmanaged.ceiling = wire::kNoLimit;
 }
 
@@ -33,6 +33,7 @@ void SwapSpace::publish() {
     p.moved_out.store(moved_out);
     p.moved_in.store(moved_in);
     p.dropped.store(dropped);
+    p.pinned.store(arena.pinned_bytes());
     p.away.store(gate.closed() ? 1 : 0);
 }
 

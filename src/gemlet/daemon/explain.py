@@ -108,6 +108,8 @@ def _swap(client: ClientStatus) -> list[str]:
     if swap.handover_s is not None:
         moved += f", the last time within {swap.handover_s:.2f} s"
     lines = [text + moved]
+    if swap.pinned:
+        lines.append(f"{who}: {format_size(swap.pinned)} of the host's memory are pinned for it")
     if swap.dropped:
         lines.append(f"{who}: {format_size(swap.dropped)} left without a copy: unchanged since the last one, or unused")
     if fixed := client.memory - swap.resident - swap.swapped:

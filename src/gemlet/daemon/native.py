@@ -80,7 +80,10 @@ class Server(Protocol):
 
 
 class MovableUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """``bytes`` can move, ``resident`` of them are on the device; moved and dropped count since it began."""
+    """``bytes`` can move, ``resident`` of them are on the device; moved and dropped count since it began.
+
+    ``pinned``: bytes of the host's memory that are ready for what moves.
+    """
 
     bytes: int
     resident: int
@@ -90,6 +93,7 @@ class MovableUsage(msgspec.Struct, frozen=True, kw_only=True):
     moved_out: int = 0
     moved_in: int = 0
     dropped: int = 0
+    pinned: int = 0
 
     @property
     def moved(self) -> int:

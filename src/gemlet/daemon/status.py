@@ -33,7 +33,8 @@ class SwapStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of one client that can move: ``resident`` is on the device, ``swapped`` on the host.
 
     moved_out, moved_in: bytes copied so far; dropped: bytes that left the device without a copy; handover_s: how long
-    it took to bring it in last time, None if it never had to. ``reason``: why it is not all there, for people.
+    it took to bring it in last time, None if it never had to. ``pinned``: bytes of the host's memory that are ready for
+    what moves. ``reason``: why it is not all there, for people.
     """
 
     resident: int
@@ -41,6 +42,7 @@ class SwapStatus(msgspec.Struct, frozen=True, kw_only=True):
     moved_out: int
     moved_in: int
     dropped: int
+    pinned: int = 0
     handover_s: float | None
     reason: str
 
@@ -265,6 +267,7 @@ def _swap(usage: MovableUsage) -> SwapStatus:
         moved_out=usage.moved_out,
         moved_in=usage.moved_in,
         dropped=usage.dropped,
+        pinned=usage.pinned,
         handover_s=usage.handover_ns / 1e9 or None,
         reason=usage.reason,
     )

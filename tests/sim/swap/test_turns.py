@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -131,10 +130,7 @@ def test_the_host_side_is_made_ready_before_it_is_needed(swapping: Make) -> None
     a, b = s.start("a"), s.start("b")
 
     def ready(program: Any) -> int:
-        """MiB of the arena that have pages."""
-        maps = Path(f"/proc/{program.running.pid}/smaps").read_text().split("gemlet-arena")
-        sizes = [int(line.split()[1]) for line in maps[1].splitlines() if line.startswith("Rss:")] if maps[1:] else [0]
-        return sizes[0] // 1024
+        return int(s.memory(program)["pinned"]) // MIB
 
     a.done("alloc", 0, 200 * MIB)
     a.done("fill", 0, 1)

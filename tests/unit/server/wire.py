@@ -12,7 +12,9 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-MAGIC, VERSION = 0x314D4547, 4
+from gemlet.membership import WIRE_VERSION
+
+MAGIC, VERSION = 0x314D4547, WIRE_VERSION
 HELLO, WELCOME, ATTACH, ATTACHED, WANT, TOOK, STOPPED, DRAINED, CONTEXT, REFUSED = range(1, 11)
 ADMIT, ROOM, MOVED = range(16, 19)
 OK, MISMATCH, DENIED, UNKNOWN, FULL, MALFORMED = range(6)
@@ -125,7 +127,6 @@ class RawClient:
         self.shared = Page("DevicePage", device, 64, writable=fcntl.fcntl(device, fcntl.F_GETFL) & os.O_RDWR != 0)
         if movable:
             self.residency = Page("ResidencyPage", movable[0], 128)
-            self.arena = movable[1]
         return self
 
     @property
