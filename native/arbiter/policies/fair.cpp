@@ -394,7 +394,7 @@ Terms Fair::terms(const Turn& turn, const Groups& contenders, Nanoseconds now) {
         // Who is in a hurry would come back at once: it goes on for as long as it would go before the others.
         if (own.spec.priority == Priority::kLatency)
             a.turn_end = std::max(a.turn_end, system_[0] + static_cast<double>(p_.cycle_max));
-        const double left = std::max(0.0, a.turn_end - a.vtime) * std::max(a.target, kLeastTarget);
+        const double left = std::max(0.0, a.turn_end - a.vtime) * std::max(a.target, kLeastTarget) / turn.part;
         result.deadline = std::min(result.deadline, std::max(earliest, now + static_cast<Nanoseconds>(left)));
     } else {
         a.contended = false;
