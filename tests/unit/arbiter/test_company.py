@@ -1,0 +1,315 @@
+"""Programs that run side by side and mean ill, or change, or end: what the others keep."""
+
+from __future__ import annotations
+
+import pytest
+
+
+class Machine:
+    """One device, and programs that each need a part of it when they run alone.
+
+    Together they are given what they need, or, where that is more than there is, as ``divide`` says.
+    """
+
+    def __init__(self, scene, *, mps=False, **parameters):
+        self.s = scene(**parameters)
+        self.mps = mps
+        self.need = {}  # part of the device, by client
+        self.work = {}
+        self.apart = {}  # ms it ran alone
+        self.beside = {}  # ... and with others
+        self.bursts = {}  # (work, pause) in ms of those that have nothing to do at times
+        self.begun = {}
+        self.returns = {}
+        self.tail = {}
+        self.selfish = {}  # takes so much of what there is, whoever else runs
+        self.late = {}  # ms by which it drains later than it says
+        self.drains = []
+        self.deaf = set()  # do not stop
+        self.crowded = {}  # speed with more than one other, of what it would be
+        self.crowds = set()  # how many ran at a time
+        self.says = {}  # part of its work beside others that it owns up to
+        self.boasts = {}  # how many of its looks it says found nothing queued, of each
+        self.told = {}
+
+    def add(self, number, need, *, wants=True, bursts=None, **spec):
+        name = f"g{number}"
+        if name not in self.s.groups or spec:
+            self.s.group(name, **spec)
+        self.need[number] = need
+        self.work[number] = self.apart[number] = self.beside[number] = 0.0
+        if bursts:
+            self.bursts[number] = bursts
+            self.begun[number] = 0.0
+        self.s.client(number, name, mps=self.mps)
+        if wants:
+            self.s.want(number)
+
+    def leave(self, number):
+        self.s.leave(number)
+        for of in (self.need, self.bursts, self.returns, self.selfish):
+            of.pop(number, None)
+
+    def pauses(self, number, work, pause):
+        self.bursts[number] = (work, pause)
+        self.begun[number] = self.work[number]
+
+    def most_beside(self, number, until):
+        most = 0
+        while self.s.ms < until:
+            self.run(self.s.ms + 0.5)
+            most = max(most, len(self.s.holders) * (number in self.s.holders))
+        return most
+
+    def speeds(self):
+        running = [n for n, h in self.s.holders.items() if n in self.need and "done" not in h]
+        greedy = {n: self.selfish[n] for n in running if n in self.selfish and len(running) > 1}
+        others = {n: self.need[n] for n in running if n not in greedy}
+        there = 1.0 - sum(greedy.values())
+        level = min(1.0, there / max(sum(others.values()), 1e-9))
+        speeds = greedy | {n: need * level for n, need in others.items()}
+        return {n: speed * (self.crowded.get(n, 1.0) if len(speeds) > 2 else 1.0) for n, speed in speeds.items()}
+
+    def run(self, until, step=0.5):
+        s = self.s
+        while s.ms < until - 1e-9:
+            self.stops()
+            ends = [s.deadline(n) for n in s.holders if s.deadline(n) is not None]
+            end = min([until, s.ms + step, *(e for e in ends if e > s.ms), *self.returns.values()])
+            speeds = self.speeds()
+            self.crowds.add(len(speeds))
+            for number, speed in speeds.items():
+                work = (end - s.ms) * speed
+                self.work[number] += work
+                said = work * (self.says.get(number, 1.0) if len(speeds) > 1 else 1.0)
+                self.told[number] = self.told.get(number, 0.0) + said
+                (self.beside if len(speeds) > 1 else self.apart)[number] += end - s.ms
+            self.tell()
+            s.to(end)
+            self.drained()
+            for number in [n for n, at in self.returns.items() if at <= s.ms + 1e-9]:
+                del self.returns[number]
+                self.begun[number] = self.work[number]
+                if number in s.parked:
+                    s.took(number)
+                else:
+                    s.want(number)
+
+    def drained(self):
+        for number, at in [d for d in self.drains if d[1] <= self.s.ms + 1e-9]:
+            self.drains.remove((number, at))
+            self.s.drain(number, at)
+
+    def stops(self):
+        s = self.s
+        for number in list(s.holders):
+            holder = s.holders.get(number)
+            if holder is None or number not in self.need or number in self.deaf:
+                continue
+            work, pause = self.bursts.get(number, (1e18, 0))
+            if self.work[number] - self.begun.get(number, 0.0) >= work - 1e-9:
+                patience = 2.0 if holder.get("patient") else 0.1
+                if holder.setdefault("done", s.ms) + patience > s.ms:
+                    continue
+                self.tell()
+                s.stop(number, "idle")
+                self.returns[number] = s.ms + max(0.05, pause - patience)
+            elif (deadline := s.deadline(number)) is not None and deadline <= s.ms + 1e-9:
+                self.tell()
+                tail = self.tail.get(number, 0.0)
+                s.stop(number, tail=tail)
+                if tail:
+                    self.drains.append((number, s.ms + tail + self.late.get(number, 0.0)))
+                s.want(number)
+
+    def tell(self):
+        for number in self.work:
+            if number not in self.need:
+                continue
+            looks = round((self.apart[number] + self.beside[number]) * 10)
+            dry = round(self.apart[number] * 10 * (1 - self.need[number]) * self.boasts.get(number, 1))
+            self.s.arbiter.progress(number, round(self.told.get(number, 0.0) * 1e6), looks, dry)
+
+    def used(self, number):
+        return self.s.used(f"g{number}")
+
+    def state(self, a, b):
+        ids = {self.s.groups[f"g{a}"], self.s.groups[f"g{b}"]}
+        return next((row[2] for row in self.s.arbiter.pairs() if set(row[:2]) == ids), None)
+
+
+def test_a_minimum_is_not_made_up_for_at_a_neighbours_cost(scene):
+    """Who was promised most of the device had all it wanted beside its neighbour: nothing is owed to it afterwards."""
+    m = Machine(scene, mps=True)
+    m.add(1, 0.5, min=0.8)
+    m.add(2, 0.5, min=0.2)
+    m.run(30_000)
+    assert m.state(1, 2) == "together"
+    m.s.group("g1", min=0.8, workload="alone")
+    for second in range(31, 36):
+        before = m.work[2]
+        m.run(second * 1000)
+        assert m.work[2] - before > 0.9 * 0.2 * 0.5 * 1000
+
+
+def test_time_in_company_is_charged_as_in_turns(scene):
+    m = Machine(scene)
+    for number, least in ((1, 0.5), (2, 0.3), (3, 0.1)):
+        m.add(number, 0.3, min=least)
+    m.run(3000)
+    before = {n: m.used(n) for n in m.need}
+    m.run(13_000)
+    assert len(m.s.holders) == 3
+    used = {n: m.used(n) - before[n] for n in m.need}
+    assert sum(used.values()) == pytest.approx(10_000, rel=0.005)
+    assert [used[n] / 10_000 for n in (1, 2, 3)] == pytest.approx([0.5, 0.3, 0.2], abs=0.01)
+
+
+def test_a_drain_that_was_later_than_thought_is_nobodys_gift(scene):
+    """Two that begin side by side behind a long tail pay for the time after it, no more and no less."""
+    m = Machine(scene)
+    m.add(1, 0.5)
+    m.add(2, 0.5)
+    m.run(3000)
+    m.add(3, 1.0)
+    m.late[3] = 30.0
+    m.tail[3] = 0.1
+    m.run(4000)
+    before = sum(m.used(n) for n in m.need)
+    m.run(14_000)
+    assert m.state(1, 2) == "together"
+    assert sum(m.used(n) for n in m.need) - before == pytest.approx(10_000, rel=0.01)
+
+
+def test_who_does_not_stop_pays_for_all_it_takes(scene):
+    """Also with others that do not: it is no company that they were let into."""
+    m = Machine(scene)
+    for number in (1, 2, 3):
+        m.add(number, 0.3)
+    m.run(5000)
+    assert len(m.s.holders) == 3
+    m.deaf |= {1, 2}
+    m.s.group("g4", workload="alone")
+    m.add(4, 1.0)
+    m.run(5600)  # all should have stopped by now
+    before = {n: m.used(n) for n in (1, 2)}
+    m.run(6600)
+    assert [m.used(n) - before[n] for n in (1, 2)] == pytest.approx([1000, 1000], rel=0.01)
+
+
+@pytest.mark.parametrize("burst", [(2.0, 4.0), (5.0, 3.0), (25.0, 5.0)])
+def test_who_pauses_is_not_slowed_down_for_long_either(scene, burst):
+    """Neither is ever stopped in the middle of its work, so there is only the turn as a whole to judge by."""
+    m = Machine(scene)
+    m.add(1, 0.5, min=0.8)
+    m.add(2, 0.5)
+    m.run(3000)
+    assert m.state(1, 2) == "together"
+    m.pauses(1, *burst)
+    m.pauses(2, 5.0, 2.1)
+    m.selfish[2] = 0.75
+    m.run(3500)
+    assert m.state(1, 2) != "together"
+
+
+def test_a_program_that_has_become_heavier_keeps_its_minimum(scene):
+    """What it does alone is not what was measured: half of the device is more than it ever had, and not enough."""
+    m = Machine(scene, mps=True)
+    m.add(1, 0.3, min=0.8)
+    m.add(2, 0.7)
+    m.run(4000)
+    assert m.state(1, 2) == "together"
+    m.need = {1: 1.0, 2: 1.0}
+    m.run(7000)
+    before = m.work[1]
+    m.run(12_000)
+    assert (m.work[1] - before) / 5000 > 0.78
+
+
+def test_ever_new_neighbours_that_are_good_at_trials_only(scene):
+    """Each has a group of its own, of which nothing is known."""
+    m = Machine(scene)
+    m.add(1, 0.5, min=0.5)
+    m.run(1000)
+    number, before = 1, m.work[1]
+    while m.s.ms < 41_000:
+        number += 1
+        m.add(number, 0.5)
+        while m.s.ms < 41_000 and m.state(1, number) != "together":
+            m.run(m.s.ms + 5)
+        m.selfish[number] = 0.97
+        while m.s.ms < 41_000 and m.state(1, number) == "together":
+            m.run(m.s.ms + 5)
+        m.leave(number)
+        m.s.arbiter.remove_group(m.s.groups[f"g{number}"], m.s.now)
+    assert (m.work[1] - before) / 40_000 > 0.9 * 0.25
+
+
+def test_a_company_that_requests_interrupt_comes_together_again(scene):
+    """Each is told to go at another moment, and the last of them was not alone with the device all the while."""
+    m = Machine(scene)
+    m.add(9, 1.0, wants=False, priority="latency", workload="alone", min=0.1)
+    for number in (1, 2, 3, 4):
+        m.add(number, 0.24)
+    m.run(5000)
+    m.pauses(9, 0.5, 10.0)
+    m.returns[9] = 5001.0
+    m.run(6000)
+    before = sum(m.work[n] for n in (1, 2, 3, 4))
+    m.run(16_000)
+    assert (sum(m.work[n] for n in (1, 2, 3, 4)) - before) / 10_000 > 0.75
+
+
+def test_requests_slowed_down_a_little_by_company_have_none(scene):
+    """Neither neighbour alone does that, and no request is long enough to tell."""
+    m = Machine(scene)
+    m.add(9, 0.3, wants=False, priority="latency", min=0.1)
+    m.add(1, 0.3)
+    m.add(2, 0.3)
+    m.pauses(9, 6 * 0.3, 14.0)
+    m.returns[9] = 1.0
+    m.run(5000)
+    assert m.state(9, 1) == m.state(9, 2) == "together"
+    assert m.most_beside(9, 5200) == 3
+    m.crowded[9] = 0.87
+    m.run(6000)
+    assert m.most_beside(9, 7000) < 3
+
+
+def test_neighbours_whose_company_requests_cannot_join_keep_little_in_flight(scene):
+    """It goes well with each of them, but not with both at a time: both must stop when it comes."""
+    m = Machine(scene)
+    m.add(9, 0.3, wants=False, priority="latency", min=0.1)
+    m.add(1, 0.45)
+    m.add(2, 0.45)
+    m.pauses(9, 6 * 0.3, 14.0)
+    m.returns[9] = 1.0
+    m.run(5000)
+    assert m.state(9, 1) == m.state(9, 2) == m.state(1, 2) == "together"
+    seen = set()
+    while m.s.ms < 6000:
+        m.run(m.s.ms + 0.25)
+        if {1, 2} == set(m.s.holders):
+            seen |= {m.s.holders[n]["window"] for n in (1, 2)}
+    assert seen == {40_000}
+
+
+def test_who_says_it_always_has_less_than_in_turns_keeps_itself_out_only(scene):
+    m = Machine(scene)
+    for number in (1, 2, 3, 4):
+        m.add(number, 0.25)
+    m.run(5000)
+    assert len(m.s.holders) == 4
+    m.says[1] = 0.1  # of its work, beside others
+    m.run(10_000)
+    together = sum(len({2, 3, 4} & set(m.s.holders)) == 3 for _ in range(1000) if m.run(m.s.ms + 10) is None)
+    assert together > 650
+
+
+def test_more_empty_looks_than_looks_make_no_room(scene):
+    m = Machine(scene)
+    for number in (1, 2, 3, 4):
+        m.add(number, 0.6)
+    m.boasts[1] = 1e9
+    m.run(10_000)
+    assert 1 < max(m.crowds) <= 3  # as if it needed nothing of the device itself
