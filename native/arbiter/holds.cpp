@@ -59,9 +59,11 @@ Hold* Holds::newest(const Client* client) {
 }
 
 void Holds::stop(Hold& hold, Nanoseconds tail, Nanoseconds now) {
+    hold.part = part(hold);
     leave(hold, now);
     hold.stopped = now;
     hold.end = now + tail;
+    share_tail(hold, tail);
     find_starts();
     charge(now);
     // Who never reports a drain is believed its estimates. Two may be open: the one before a quick second grant.
@@ -72,6 +74,7 @@ void Holds::stop(Hold& hold, Nanoseconds tail, Nanoseconds now) {
 
 void Holds::finish(Hold& hold, Nanoseconds at, Nanoseconds now) {
     const Nanoseconds estimated = std::exchange(hold.end, at);
+    share_tail(hold, at - estimated);
     charge(hold, now);
     for (Hold& other : holds_) {
         if (follows(other, hold)) other.not_before = std::max(other.not_before, hold.end);
@@ -119,6 +122,18 @@ void Holds::move_start(Hold& hold, Nanoseconds from) {
     const double part = this->part(hold);
     rescale(hold.spared, 1.0 - part);
     rescale(hold.accompanied, part < 1.0 ? 1.0 : 0.0);
+}
+
+// What is in flight when one leaves runs beside those who stay, and each pays its part of that time as before.
+void Holds::share_tail(Hold& hold, Nanoseconds tail) {
+    if (hold.part >= 1.0) return;
+    const auto length = static_cast<double>(tail);
+    hold.spared += static_cast<Nanoseconds>(length * (1.0 - hold.part));
+    for (Hold& other : holds_) {
+        const bool stays =
+            other.runs() && !other.companies.empty() && other.companies.back() == hold.companies.back();
+        if (stays) other.spared += static_cast<Nanoseconds>(length * hold.part * part(other));
+    }
 }
 
 double Holds::part(const Hold& hold) const {

@@ -36,6 +36,7 @@ struct Hold {
     Nanoseconds charged = 0;
     Nanoseconds spared = 0;       // not charged: of the time in company each pays its part, as in turns
     Nanoseconds accompanied = 0;  // time in company
+    double part = 1.0;            // that it paid of it when it stopped
     Nanoseconds work = 0;         // what the client had completed when it began
     // Terms, as last told to the client.
     Nanoseconds deadline = kNever;
@@ -103,6 +104,7 @@ class Holds {
     void charge(Hold& hold, Nanoseconds now);
     void find_starts();
     void move_start(Hold& hold, Nanoseconds from);
+    void share_tail(Hold& hold, Nanoseconds tail);
     Nanoseconds since_charge(const Hold& hold, Nanoseconds now) const;
     Nanoseconds spared(const Hold& hold, Nanoseconds now) const;  // since the last charge
 

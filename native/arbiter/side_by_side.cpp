@@ -40,6 +40,10 @@ bool may_overlap(const Client& a, const Client& b) {
     return std::min(a.starved, b.starved) >= kGaps && 2.0 - a.starved - b.starved <= kRoom;
 }
 
+Nanoseconds plausible(Nanoseconds work, Nanoseconds time) {
+    return work / kMostAtATime < time ? work : kMostAtATime * time;
+}
+
 void look(Client& client, bool alone) {
     const uint64_t all = client.looks.all - client.seen.all, dry = client.looks.dry - client.seen.dry;
     if (alone && all < kLooks) return;
@@ -141,7 +145,7 @@ bool Arbiter::State::fell_short(const Hold& hold, Nanoseconds end, Nanoseconds n
     const Nanoseconds time = std::max<Nanoseconds>(1, end - hold.from), beside = std::min(hold.accompanied, time);
     const double paid =
         1.0 - static_cast<double>(hold.spared) / static_cast<double>(std::max<Nanoseconds>(1, hold.accompanied));
-    const Pairs::Turn turn{.work = std::min(hold.client->work - hold.work, kMostAtATime * time),
+    const Pairs::Turn turn{.work = plausible(hold.client->work - hold.work, time),
                            .apart = time - beside,
                            .beside = beside,
                            .due = static_cast<Nanoseconds>(paid * static_cast<double>(beside))};
@@ -201,7 +205,7 @@ void Arbiter::State::measure(const Hold& hold, StopReason reason, Nanoseconds no
         const auto done = [&](const Hold& h) {
             const Nanoseconds until = &h == &hold ? end : now;
             const Nanoseconds time = std::max<Nanoseconds>(1, until - h.together_since);
-            return Pairs::Done{std::min(h.client->work - h.together_work, kMostAtATime * time), time};
+            return Pairs::Done{plausible(h.client->work - h.together_work, time), time};
         };
         pairs.ran_together(member(*hold.group, *other->group), done(hold), member(*other->group, *hold.group),
                            done(*other), now);

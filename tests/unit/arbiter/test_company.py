@@ -181,6 +181,22 @@ def test_a_drain_that_was_later_than_thought_is_nobodys_gift(scene):
     assert sum(m.used(n) for n in m.need) - before == pytest.approx(10_000, rel=0.01)
 
 
+def test_what_is_in_flight_when_one_leaves_is_charged_once(scene):
+    """It runs beside those who stay."""
+    m = Machine(scene)
+    for number in (1, 2, 3):
+        m.add(number, 0.3)
+        m.tail[number] = 2.0
+    m.add(4, 1.0)
+    m.run(5000)
+    before = {n: m.used(n) for n in m.need}
+    m.run(15_000)
+    assert 3 in m.crowds
+    used = [(m.used(n) - before[n]) / 10_000 for n in m.need]
+    assert sum(used) == pytest.approx(1, abs=0.005)
+    assert used == pytest.approx([0.25] * 4, abs=0.01)
+
+
 def test_who_does_not_stop_pays_for_all_it_takes(scene):
     """Also with others that do not: it is no company that they were let into."""
     m = Machine(scene)
