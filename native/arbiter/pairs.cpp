@@ -8,7 +8,6 @@ namespace {
 constexpr unsigned kTurnsAlone = 3;  // of each, before their speed alone is believed
 constexpr unsigned kTooShort = 5;    // turns in a row, and a group is left alone: waiting for it costs
 constexpr unsigned kTrials = 100;    // that may end before enough was seen, because one had nothing more to do
-constexpr int64_t kFresh = 3;        // for so many times pair_refresh is its speed alone believed
 constexpr double kSlack = 0.97;      // of the share in turns: what measuring is off by
 constexpr double kUnhurt = 0.95;     // who is hurried keeps at least so much of its speed
 constexpr double kHurt = 0.8;        // ... and less than this is believed at once
@@ -194,9 +193,9 @@ bool Pairs::wary(GroupId group, Nanoseconds now) const {
     return found != beside_.end() && now < found->second.wary.again;
 }
 
-// Where several run side by side turns alone are rare: an older one does.
+// Beside others turns alone are rare: those of before do, but programs change.
 bool Pairs::fresh(const Alone& alone, Nanoseconds now) const {
-    return alone.turns >= kTurnsAlone && now - alone.at < kFresh * p_.pair_refresh;
+    return alone.turns >= kTurnsAlone && now - alone.at < p_.pair_refresh;
 }
 
 bool Pairs::knows(GroupId group, unsigned since, Nanoseconds now) const {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 
 class Machine:
@@ -329,3 +331,65 @@ def test_more_empty_looks_than_looks_make_no_room(scene):
     m.boasts[1] = 1e9
     m.run(10_000)
     assert 1 < max(m.crowds) <= 3  # as if it needed nothing of the device itself
+
+
+class Villain:
+    """Well-behaved at times, and at times takes ``greed`` of the device, leaving after ``stays`` ms for a moment."""
+
+    def __init__(self, greed, stays, away):
+        self.greed, self.stays, self.away = greed, stays, away
+
+    def act(self, m, number, well):
+        if well:
+            m.selfish.pop(number, None)
+            m.bursts.pop(number, None)
+            return
+        m.selfish[number] = self.greed
+        if self.stays:
+            m.pauses(number, self.stays * self.greed, self.away)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    mps=st.booleans(),
+    villain=st.builds(
+        Villain,
+        st.sampled_from([0.5, 0.8, 0.97]),
+        st.sampled_from([None, 1, 20, 100, 400]),
+        st.sampled_from([2.05, 30]),
+    ),
+    well=st.lists(st.booleans(), min_size=4, max_size=4),
+    every=st.sampled_from([20, 100, 1000, 4000]),
+    others=st.lists(
+        st.tuples(
+            st.sampled_from([0.0, 0.1, 0.2]),
+            st.sampled_from([0.2, 0.3, 0.5, 0.7, 1.0]),
+            st.sampled_from([None, None, (4, 5), (20, 3), (100, 20)]),
+            st.sampled_from([1.0, 1.0, 2.5]),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+)
+def test_nobody_is_worse_off_than_if_all_took_turns(scene_class, mps, villain, well, every, others):  # noqa: PLR0917
+    """Whatever one of them does, whoever pauses, and whoever needs more of the device than at first."""
+    done, charged = [], []
+    for workload in ("unknown", "alone"):
+        m = Machine(scene_class, mps=mps)
+        m.add(1, 0.5, workload=workload)
+        for number, (least, need, _, _) in enumerate(others, 2):
+            m.add(number, need, min=least, workload=workload)
+        m.run(3000)
+        for number, (_, _, bursts, heavier) in enumerate(others, 2):
+            m.need[number] = min(1.0, m.need[number] * heavier)
+            if bursts:
+                m.pauses(number, bursts[0] * m.need[number], bursts[1])
+        before = m.work.copy()
+        for turn in range(12_000 // every):
+            villain.act(m, 1, well[turn % len(well)])
+            m.run(m.s.ms + every, step=1)
+        done.append([m.work[n] - before[n] for n in range(2, len(others) + 2)])
+        charged.append(sum(m.used(n) for n in m.need) / m.s.ms)
+    assert max(charged) <= 1.005
+    for beside, turns in zip(*done, strict=True):
+        assert beside >= 0.88 * turns, (done, m.s.arbiter.pairs())
