@@ -450,7 +450,9 @@ Nanoseconds Fair::next_event(const Groups& waiting, Nanoseconds now) const {
         if (a.cap.binds() && !a.cap.ready(now)) next = std::min(next, a.cap.ready_at(now));
         if (best_effort(*g) && g->spec.min > 0.0) {
             const double missing = g->spec.min * static_cast<double>(cycle_) - a.claim;
-            if (missing > 1.0) next = std::min(next, now + std::max<Nanoseconds>(1, missing / g->spec.min));
+            // Who is held back is not asked for its claim, which grows all the same.
+            const Nanoseconds claims = a.claim_at + std::max<Nanoseconds>(1, missing / g->spec.min);
+            if (missing > 1.0 && claims > now) next = std::min(next, claims);
         }
     }
     return next;
