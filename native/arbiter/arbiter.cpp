@@ -84,6 +84,7 @@ void Arbiter::State::expire(Nanoseconds now) {
             hold.together_work = hold.client->work;
         }
         if (hold.occupies() && hold.deadline != kNever && now - hold.deadline >= grace) {
+            holds.leave(hold, now);  // and pays for all of what it takes
             hold.overdue = true;
             recount(static_cast<Members&>(*hold.group));
         }
@@ -169,9 +170,11 @@ void Arbiter::State::update_terms(Hold& hold, Nanoseconds now) {
         const bool goes_first = other.serial < hold.serial && policy->may_interrupt(*hold.group, *other.group, now);
         if (!goes_first && !Holds::fit(other, hold)) contenders.push_back(other.group);
     }
-    Terms terms = policy->terms(hold.turn(), contenders, now);
+    Turn turn = hold.turn();
+    turn.part = holds.part(hold);
+    Terms terms = policy->terms(turn, contenders, now);
     terms.deadline = std::min(terms.deadline, hold.latest);
-    const Nanoseconds window = window_for(static_cast<Members&>(*hold.group), terms.deadline);
+    const Nanoseconds window = window_for(hold, terms.deadline);
     const bool beside = hold.company != 0, patient = beside || pairs.curious(hold.group->id, now);
     const bool moved = terms.deadline == kNever || hold.deadline == kNever
                            ? terms.deadline != hold.deadline
@@ -204,12 +207,15 @@ Nanoseconds Arbiter::State::believed(const Hold& hold, Nanoseconds drained) cons
 
 // --- look-ups ----------------------------------------------------------------------------------------------------
 
-Nanoseconds Arbiter::State::window_for(const Members& group, Nanoseconds deadline) const {
+Nanoseconds Arbiter::State::window_for(const Hold& hold, Nanoseconds deadline) {
+    const auto& group = static_cast<const Members&>(*hold.group);
     bool quiet = deadline == kNever && group.clients < 2;
     for (const Group* g : everyone) {
         if (g == &group || g->clients == 0) continue;
         const bool comes = g->spec.priority == Priority::kLatency && g->spec.max > 0.0 && expects_requests(*g);
-        if ((!comes && !quiet) || goes_with(*groups[g->slot], group)) continue;
+        if (!comes && !quiet) continue;
+        const Members& other = *groups[g->slot];
+        if (comes ? joins(other, hold) : goes_with(other, group)) continue;
         if (comes) return p.window_latency;
         quiet = quiet && !g->running && g->waiting == 0 && clock >= g->busy_at + p.quiet;
     }
@@ -376,6 +382,7 @@ void Arbiter::remove_client(ClientId id, Nanoseconds now) {
     if (!client) return;
     Members& group = *client->group;
     while (Hold* hold = s.holds.running(client)) {
+        s.measure(*hold, StopReason::kExit, now);
         s.policy->stopped(hold->turn(), StopReason::kExit, now);
         s.holds.stop(*hold, 0, now);
         s.holds.finish(*s.holds.newest(client), now, now);

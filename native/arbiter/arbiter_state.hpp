@@ -40,9 +40,8 @@ struct Arbiter::State {
     bool demand_changed = false;
     Client* idle = nullptr;  // just stopped for want of work: its token is parked unless somebody waits
     uint64_t ignored = 0;
-    Nanoseconds company_again = 0, company_patience = 0;  // not more than two side by side before that
-    Groups everyone;                                      // the groups there are, without gaps
-    Groups waiting, fitting, contenders;                  // scratch, kept for their memory
+    Groups everyone;                      // the groups there are, without gaps
+    Groups waiting, fitting, contenders;  // scratch, kept for their memory
 
     // Every event runs begin(), its own change, settle().
     Nanoseconds begin(Nanoseconds now);
@@ -57,11 +56,9 @@ struct Arbiter::State {
     bool grant_beside(Members& group, Nanoseconds now);
     void join(Hold& hold, Nanoseconds now);
     bool goes_with(const Members& a, const Members& b) const;
+    bool joins(const Members& group, const Hold& hold);
     void run_beside(Hold& hold, const std::vector<Hold*>& others, Nanoseconds length, Nanoseconds now);
-    void measure_company(const Hold& hold, Nanoseconds end, Nanoseconds now);
     bool fell_short(const Hold& hold, Nanoseconds end, Nanoseconds now);
-    double share_in_company(const Hold& hold) const;
-    void end_company(uint64_t company, Nanoseconds now);
     void measure(const Hold& hold, StopReason reason, Nanoseconds now);
     Pairs::Member member(const Group& group, const Group& other) const;
     void update_terms(Nanoseconds now);
@@ -78,7 +75,7 @@ struct Arbiter::State {
 
     Hold& hold_for(Client& client, Nanoseconds now);
     Nanoseconds believed(const Hold& hold, Nanoseconds drained) const;
-    Nanoseconds window_for(const Members& group, Nanoseconds deadline) const;
+    Nanoseconds window_for(const Hold& hold, Nanoseconds deadline);
     // A service that has had no request for long does not make its neighbours spin all night.
     bool expects_requests(const Group& g) const {
         return g.clients > 0 && (g.running || g.waiting > 0 || clock < g.busy_at + p.latency_quiet);

@@ -15,17 +15,11 @@ struct Client {
     bool mps = false;
     double sm = 1.0;  // fixed when it came: MPS gives a context its part when it is made
     bool waiting = false;
-    Nanoseconds since = 0;  // waits since
-    Nanoseconds used = 0;   // orders the clients of one group: device time, with idle time not saved up
-    Nanoseconds work = 0;   // completed, as it last said
-    Looks looks{}, seen{};  // at its queue, as it last said, and when `starved` was last reckoned
-    double starved = 0.0;   // part of its looks that found nothing queued
-    // Turns with more than one other since they were last judged: work done, time alone, and what of the time in
-    // company it was due, all in ns; and that time.
-    struct Crowd {
-        Nanoseconds work = 0, apart = 0, beside = 0;
-        double due = 0.0;
-    } crowd{};
+    Nanoseconds since = 0;      // waits since
+    Nanoseconds used = 0;       // orders the clients of one group: device time, with idle time not saved up
+    Nanoseconds work = 0;       // completed, as it last said
+    Looks looks{}, seen{};      // at its queue, as it last said, and when `starved` was last reckoned
+    double starved = 0.0;       // part of its looks that found nothing queued
     unsigned turns = 0;         // that ended in the middle of its work
     bool by_right = false;      // its parked token stays while others of a lower class hold theirs
     uint64_t unparked_for = 0;  // serial of the hold for which its parked token was taken away, and when

@@ -27,7 +27,7 @@ Hold& Holds::start(Client* client, Group* group, Nanoseconds now) {
                       .from = now,
                       .not_before = now,
                       .work = client->work});
-    find_starts(now);
+    find_starts();
     return holds_.back();
 }
 
@@ -59,10 +59,12 @@ Hold* Holds::newest(const Client* client) {
 }
 
 void Holds::stop(Hold& hold, Nanoseconds tail, Nanoseconds now) {
+    hold.part = part(hold);
     leave(hold, now);
     hold.stopped = now;
     hold.end = now + tail;
-    find_starts(now);
+    share_tail(hold, tail);
+    find_starts();
     charge(now);
     // Who never reports a drain is believed its estimates. Two may be open: the one before a quick second grant.
     size_t open = 0;
@@ -72,19 +74,23 @@ void Holds::stop(Hold& hold, Nanoseconds tail, Nanoseconds now) {
 
 void Holds::finish(Hold& hold, Nanoseconds at, Nanoseconds now) {
     const Nanoseconds estimated = std::exchange(hold.end, at);
+    share_tail(hold, at - estimated);
     charge(hold, now);
     for (Hold& other : holds_) {
         if (follows(other, hold)) other.not_before = std::max(other.not_before, hold.end);
-        if (follows(hold, other) && hold.end > hold.from) other.later.push_back({hold.group, hold.from, hold.end});
+        if (!follows(hold, other) || hold.end <= hold.from) continue;
+        const double part = static_cast<double>(hold.charged) / static_cast<double>(hold.end - hold.from);
+        other.later.push_back({hold.group, hold.from, hold.end, part});
     }
     for (const Hold::Later& later : hold.later) {
-        const Nanoseconds wrong = std::min(later.end, at) - std::max(later.from, estimated);
-        if (wrong <= 0) continue;
+        const Nanoseconds time = std::min(later.end, at) - std::max(later.from, estimated);
+        if (time <= 0) continue;
+        const auto wrong = static_cast<Nanoseconds>(later.part * static_cast<double>(time));
         later.group->used -= wrong;
         policy_.charge(*later.group, -wrong, now);
     }
     holds_.erase(holds_.begin() + (&hold - holds_.data()));
-    find_starts(now);
+    find_starts();
     charge(now);
 }
 
@@ -93,13 +99,54 @@ void Holds::forget(const Group* group) {
         std::erase_if(hold.later, [&](const Hold::Later& later) { return later.group == group; });
 }
 
-void Holds::find_starts(Nanoseconds now) {
+void Holds::find_starts() {
     for (Hold& hold : holds_) {
-        hold.from = hold.not_before;
+        Nanoseconds from = hold.not_before;
         for (const Hold& before : holds_) {
-            if (follows(hold, before)) hold.from = std::max(hold.from, before.end);
+            if (follows(hold, before)) from = std::max(from, before.end);
         }
+        if (from != hold.from) move_start(hold, from);
     }
+}
+
+// Later or earlier than was thought. What it is charged for and was spared since changes with it.
+void Holds::move_start(Hold& hold, Nanoseconds from) {
+    const Nanoseconds until = hold.runs() ? now_ : std::min(now_, hold.stopped);
+    const auto before = static_cast<double>(until - hold.from);
+    const double after = static_cast<double>(std::max<Nanoseconds>(0, until - from));
+    hold.from = from;
+    const auto rescale = [&](Nanoseconds& sum, double part) {
+        const double whole = before > 0.0 ? static_cast<double>(sum) / before : part;
+        sum = static_cast<Nanoseconds>(whole * after);
+    };
+    const double part = this->part(hold);
+    rescale(hold.spared, 1.0 - part);
+    rescale(hold.accompanied, part < 1.0 ? 1.0 : 0.0);
+}
+
+// What is in flight when one leaves runs beside those who stay, and each pays its part of that time as before.
+void Holds::share_tail(Hold& hold, Nanoseconds tail) {
+    if (hold.part >= 1.0) return;
+    const auto length = static_cast<double>(tail);
+    hold.spared += static_cast<Nanoseconds>(length * (1.0 - hold.part));
+    for (Hold& other : holds_) {
+        const bool stays =
+            other.runs() && !other.companies.empty() && other.companies.back() == hold.companies.back();
+        if (stays) other.spared += static_cast<Nanoseconds>(length * hold.part * part(other));
+    }
+}
+
+double Holds::part(const Hold& hold) const {
+    if (!hold.company || !hold.runs()) return 1.0;
+    double all = 0.0;
+    for (const Hold& h : holds_) {
+        if (h.runs() && h.company == hold.company) all += weight(*h.group);
+    }
+    return weight(*hold.group) / all;
+}
+
+double Holds::weight(const Group& group) const {
+    return std::max(policy_.target(group), kLeastPart);
 }
 
 void Holds::charge(Hold& hold, Nanoseconds now) {
@@ -118,8 +165,7 @@ Nanoseconds Holds::since_charge(const Hold& hold, Nanoseconds now) const {
 }
 
 Nanoseconds Holds::spared(const Hold& hold, Nanoseconds now) const {
-    const auto n = static_cast<Nanoseconds>(hold.runs() ? company(hold) : 1);
-    return since_charge(hold, now) * (n - 1) / n;
+    return static_cast<Nanoseconds>((1.0 - part(hold)) * static_cast<double>(since_charge(hold, now)));
 }
 
 Nanoseconds Holds::due(const Hold& hold, Nanoseconds now) const {

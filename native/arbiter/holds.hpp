@@ -1,5 +1,8 @@
 // Who has, or still drains, the device, and from when to when each is charged.
 //
+// Of the time in company each pays the part that it would have in turns. With equal parts, who was promised most of
+// the device would fall behind what it was promised all the while, and have the device for as long afterwards.
+//
 // A hold is charged from its grant, or from the moment the one before it had drained if that was later, until its own
 // work has drained. The end of the drain is first an estimate, which is charged at once; finish() corrects it for
 // both sides, also if the holder was overdue and its successor ran beside it.
@@ -16,6 +19,9 @@ struct Client;
 // A holder that nobody waited for says every few milliseconds what it has done, one in company ten times in this.
 inline constexpr Nanoseconds kFreshNews = 1'000'000;
 
+// Who is entitled to nothing but what others leave pays something all the same.
+inline constexpr double kLeastPart = 0.01;
+
 struct Hold {
     uint64_t serial;
     Client* client;
@@ -28,8 +34,9 @@ struct Hold {
     Nanoseconds stopped = kNever;  // kNever: runs
     Nanoseconds end = kNever;      // when its work drained, or is thought to drain
     Nanoseconds charged = 0;
-    Nanoseconds spared = 0;       // not charged: of the time in company each pays its part
+    Nanoseconds spared = 0;       // not charged: of the time in company each pays its part, as in turns
     Nanoseconds accompanied = 0;  // time in company
+    double part = 1.0;            // that it paid of it when it stopped
     Nanoseconds work = 0;         // what the client had completed when it began
     // Terms, as last told to the client.
     Nanoseconds deadline = kNever;
@@ -54,6 +61,7 @@ struct Hold {
     struct Later {
         Group* group;
         Nanoseconds from, end;
+        double part;  // of that time that it paid
     };
     std::vector<Later> later = {};
 
@@ -78,6 +86,7 @@ class Holds {
     Hold* newest(const Client* client);                        // draining or not
     void stop(Hold& hold, Nanoseconds tail, Nanoseconds now);  // may move or forget holds: `hold` is invalid then
     void finish(Hold& hold, Nanoseconds at, Nanoseconds now);  // its work was complete at `at`; forgets the hold
+    void leave(Hold& hold, Nanoseconds now);                   // its company
     void forget(const Group* group);                           // the group is about to go
     void charge(Nanoseconds now);                              // everyone, up to now
 
@@ -85,14 +94,17 @@ class Holds {
 
     bool followed(const Hold& hold) const;  // by one that had to wait for its drain
 
+    double part(const Hold& hold) const;                  // of the time now that it pays; 1 without company
+    double weight(const Group& group) const;              // it pays in company in proportion to this
     double occupied() const;                              // fraction of the multiprocessors
     uint64_t next_serial() const { return serial_ + 1; }  // of the hold that starts next
     static bool fit(const Hold& a, const Hold& b) { return a.sm + b.sm <= 1.0 + 1e-9; }
 
   private:
     void charge(Hold& hold, Nanoseconds now);
-    void leave(Hold& hold, Nanoseconds now);
-    void find_starts(Nanoseconds now);
+    void find_starts();
+    void move_start(Hold& hold, Nanoseconds from);
+    void share_tail(Hold& hold, Nanoseconds tail);
     Nanoseconds since_charge(const Hold& hold, Nanoseconds now) const;
     Nanoseconds spared(const Hold& hold, Nanoseconds now) const;  // since the last charge
 

@@ -8,12 +8,12 @@ namespace {
 constexpr unsigned kTurnsAlone = 3;  // of each, before their speed alone is believed
 constexpr unsigned kTooShort = 5;    // turns in a row, and a group is left alone: waiting for it costs
 constexpr unsigned kTrials = 100;    // that may end before enough was seen, because one had nothing more to do
-constexpr int64_t kFresh = 3;        // for so many times pair_refresh is its speed alone believed
 constexpr double kSlack = 0.97;      // of the share in turns: what measuring is off by
 constexpr double kUnhurt = 0.95;     // who is hurried keeps at least so much of its speed
 constexpr double kHurt = 0.8;        // ... and less than this is believed at once
 constexpr double kSteady = 0.9;      // of its speed alone anybody has, when it is alone
 constexpr int64_t kWary = 5;         // times as long as usual
+constexpr double kMore = 1.25;       // times what it does alone: it is another program by now
 
 }  // namespace
 
@@ -31,12 +31,13 @@ Pairs::Pair& Pairs::pair_of(const Member& a, const Member& b, Nanoseconds now) {
     if (!made) return pair;
     pair.since = now;
     const bool unknown = a.workload == Workload::kUnknown || b.workload == Workload::kUnknown;
+    const bool wary = this->wary(a.group, now) || this->wary(b.group, now);
     if (a.hurried || b.hurried || unknown) {
         for (const GroupId group : {a.group, b.group})
             alone_[group].wanted = std::max(alone_[group].wanted, kTurnsAlone);
         return pair;
     }
-    pair.state = a.workload == b.workload ? PairState::kApart : PairState::kTogether;
+    pair.state = a.workload == b.workload || wary ? PairState::kApart : PairState::kTogether;
     pair.patience = p_.pair_again;
     pair.try_again = now + pair.patience;
     return pair;
@@ -66,7 +67,8 @@ Nanoseconds Pairs::together_for(const Member& a, const Member& b, Nanoseconds no
     if (stale || retry) become(pair, PairState::kUnknown, k, now);
     if (pair.state == PairState::kTogether) return p_.pair_turn;
     const bool known = knows(k.first, pair.turns_a, now) && knows(k.second, pair.turns_b, now);
-    if (pair.state != PairState::kUnknown || !known) return 0;
+    const bool dared = pair.speed_a > 0.0 || (!wary(a.group, now) && !wary(b.group, now));
+    if (pair.state != PairState::kUnknown || !known || !dared) return 0;
     if (++pair.trials <= kTrials) return a.hurried || b.hurried ? kRequests * p_.pair_trial : p_.pair_trial;
     wait(pair, k, now);
     return 0;
@@ -116,8 +118,8 @@ void Pairs::ran_together(const Member& a, Done done_a, const Member& b, Done don
     if ((a.hurried || b.hurried) && !clear && seen < kRequests * p_.pair_trial / 2) return;
     pair.done_a = pair.done_b = {0, 0};
     // Side by side must be better for both than taking turns, or somebody's minimum would pay for the other's gain.
-    const bool good = pair.speed_a + pair.speed_b >= p_.pair_gain && enough(pair.speed_a, a.share, a.hurried) &&
-                      enough(pair.speed_b, b.share, b.hurried);
+    const bool good =
+        pair.speed_a + pair.speed_b >= p_.pair_gain && enough(pair.speed_a, a) && enough(pair.speed_b, b);
     if (good) {
         // A good trial alone does not make up for turns that were not: it may be good at trials only.
         if (pair.state == PairState::kTogether && now - pair.since >= p_.pair_refresh / 2) pair.patience = 0;
@@ -127,43 +129,73 @@ void Pairs::ran_together(const Member& a, Done done_a, const Member& b, Done don
     wait(pair, k, now);
 }
 
-double Pairs::alone(GroupId group) const {
-    const auto found = alone_.find(group);
-    return found == alone_.end() ? 0.0 : found->second.rate();
+bool Pairs::enough(double speed, const Member& member) {
+    return speed >= kSlack * member.share && (!member.hurried || speed >= kUnhurt);
 }
 
-bool Pairs::enough(double speed, double share, bool hurried) {
-    return speed >= kSlack * share && (!hurried || speed >= kUnhurt);
+// Adds a turn to `sum`: they are short where many take them, so several are judged together.
+bool Pairs::fell_short(GroupId group, bool hurried, Turn& sum, const Turn& turn, Nanoseconds now) {
+    sum = {sum.work + turn.work, sum.apart + turn.apart, sum.beside + turn.beside, sum.due + turn.due};
+    if (sum.beside < p_.pair_trial / 2) return false;
+    Alone& alone = alone_[group];
+    const double rate = alone.rate() > 0.0 ? alone.rate() : 1.0;
+    const auto work = static_cast<double>(sum.work), beside = static_cast<double>(sum.beside);
+    const auto less_than = [&](double part) {
+        return work < rate * (kSteady * static_cast<double>(sum.apart) + part * beside);
+    };
+    bool fell = less_than(hurried ? kHurt : kSlack * static_cast<double>(sum.due) / beside);
+    // Requests differ: unless it is clear that they suffer, it takes more of them.
+    if (!fell && hurried && sum.beside < kRequests * p_.pair_trial / 2) return false;
+    fell |= hurried && less_than(kUnhurt);
+    // What it did alone is not what it would do now.
+    if (now - alone.at >= p_.pair_again && work > kMore * rate * (static_cast<double>(sum.apart) + beside)) {
+        alone.turns = 0;
+        alone.wanted = kTurnsAlone;
+    }
+    sum = {};
+    return fell;
 }
 
-bool Pairs::fell_short(GroupId group, bool hurried, Nanoseconds work, Nanoseconds apart, Nanoseconds beside,
-                       double due) const {
-    const double rate = alone(group);
-    const double least = hurried ? kHurt * static_cast<double>(beside) : kSlack * due;
-    return static_cast<double>(work) < (rate > 0.0 ? rate : 1.0) * (kSteady * static_cast<double>(apart) + least);
-}
-
-bool Pairs::lost(const Member& a, const Member& b, Done done, Nanoseconds beside, bool was_left, Nanoseconds now) {
+bool Pairs::lost(const Member& a, const Member& b, const Turn& turn, bool was_left, Nanoseconds now) {
     const Key k = key(a.group, b.group);
     const auto found = pairs_.find(k);
     if (found == pairs_.end() || found->second.state == PairState::kApart) return false;
     Pair& pair = found->second;
-    Turns& sum = a.group < b.group ? pair.whole_a : pair.whole_b;
-    sum = {sum.work + done.work, sum.time + done.time, sum.beside + beside};
-    if (sum.beside < p_.pair_trial / 2) return false;
-    const Turns seen = std::exchange(sum, {});
-    if (!fell_short(a.group, a.hurried, seen.work, seen.time - seen.beside, seen.beside,
-                    a.share * static_cast<double>(seen.beside)))
-        return false;
+    if (!fell_short(a.group, a.hurried, a.group < b.group ? pair.whole_a : pair.whole_b, turn, now)) return false;
     // Or it would be good for a trial, and then come and go again.
     if (was_left) pair.patience = std::max(pair.patience, kWary * p_.pair_again);
+    if (pair.state == PairState::kTogether) beside_[a.group].wary.lose(p_, now);
     wait(pair, k, now);
     return true;
 }
 
-// Where several run side by side turns alone are rare: an older one does.
+bool Pairs::lost_in_company(GroupId group, bool hurried, const Turn& turn, Nanoseconds now) {
+    Beside& beside = beside_[group];
+    const bool fell = fell_short(group, hurried, beside.turns, turn, now);
+    if (fell) beside.company.lose(p_, now);
+    return fell;
+}
+
+// Who is worse off ever again waits ever longer.
+void Pairs::Patience::lose(const Parameters& p, Nanoseconds now) {
+    if (now - again >= p.pair_refresh / 2) last = 0;
+    last = std::clamp(2 * last, p.pair_again, 30 * p.pair_again);
+    again = now + last;
+}
+
+bool Pairs::may_have_company(GroupId group, Nanoseconds now) const {
+    const auto found = beside_.find(group);
+    return found == beside_.end() || now >= found->second.company.again;
+}
+
+bool Pairs::wary(GroupId group, Nanoseconds now) const {
+    const auto found = beside_.find(group);
+    return found != beside_.end() && now < found->second.wary.again;
+}
+
+// Beside others turns alone are rare: those of before do, but programs change.
 bool Pairs::fresh(const Alone& alone, Nanoseconds now) const {
-    return alone.turns >= kTurnsAlone && now - alone.at < kFresh * p_.pair_refresh;
+    return alone.turns >= kTurnsAlone && now - alone.at < p_.pair_refresh;
 }
 
 bool Pairs::knows(GroupId group, unsigned since, Nanoseconds now) const {
@@ -183,6 +215,7 @@ bool Pairs::together(GroupId a, GroupId b) const {
 
 void Pairs::forget(GroupId group) {
     alone_.erase(group);
+    beside_.erase(group);
     std::erase_if(pairs_,
                   [&](const auto& entry) { return entry.first.first == group || entry.first.second == group; });
 }

@@ -34,6 +34,10 @@ class Pairs {
     struct Done {
         Nanoseconds work, time;
     };
+    // A turn with others. `due`: what of the time beside them it paid for, which is its share of it in turns.
+    struct Turn {
+        Nanoseconds work = 0, apart = 0, beside = 0, due = 0;
+    };
 
     // For how long the two may run side by side from now on; 0: they take turns.
     Nanoseconds together_for(const Member& a, const Member& b, Nanoseconds now);
@@ -43,15 +47,12 @@ class Pairs {
     void ran_short(GroupId group, Nanoseconds now);
     // Judges as soon as it has seen enough of them.
     void ran_together(const Member& a, Done done_a, const Member& b, Done done_b, Nanoseconds now);
-    double alone(GroupId group) const;  // its rate; 0 if that is not known
-    // Whether one that has this part of its speed alone is not worse off than in turns with `share` of the time.
-    static bool enough(double speed, double share, bool hurried);
-    // Whether it did less in these times than by turns, where `due` of the time `beside` others would be its own.
-    bool fell_short(GroupId group, bool hurried, Nanoseconds work, Nanoseconds apart, Nanoseconds beside,
-                    double due) const;
-    // `a` did this in a turn, for `beside` of which b ran, too. Whether it got less than in turns, which ends the
-    // pair: b is not asked, or it could always have nothing more to do just before it is measured (`was_left`).
-    bool lost(const Member& a, const Member& b, Done done, Nanoseconds beside, bool was_left, Nanoseconds now);
+    // `a` did this in a turn with b. Whether it got less than in turns, which ends the pair: b is not
+    // asked, or it could always have nothing more to do just before it is measured (`was_left`).
+    bool lost(const Member& a, const Member& b, const Turn& turn, bool was_left, Nanoseconds now);
+    // The same of a turn with more than one other. It is not beside so many for a while then.
+    bool lost_in_company(GroupId group, bool hurried, const Turn& turn, Nanoseconds now);
+    bool may_have_company(GroupId group, Nanoseconds now) const;
     bool curious(GroupId group, Nanoseconds now) const;  // its next turns alone will be compared with others
     bool together(GroupId a, GroupId b) const;           // known to be good for both
     void forget(GroupId group);
@@ -66,8 +67,15 @@ class Pairs {
         unsigned wanted = 0;                // turns it is asked for in all
         double rate() const;                // their median; 0 before the third
     };
-    struct Turns {
-        Nanoseconds work = 0, time = 0, beside = 0;
+    struct Patience {
+        Nanoseconds again = 0, last = 0;  // not before that; how long that was the last time
+        void lose(const Parameters& p, Nanoseconds now);
+    };
+    // What a group met with beside others.
+    struct Beside {
+        Turn turns{};        // with more than one, since they were last judged
+        Patience company{};  // before it is beside more than one
+        Patience wary{};     // before it is tried with one it does not know
     };
     struct Pair {
         PairState state = PairState::kUnknown;
@@ -77,12 +85,16 @@ class Pairs {
         unsigned trials = 0;                  // since it became unknown
         unsigned turns_a = 0, turns_b = 0;    // turns alone that were known when it last became unknown
         Done done_a{0, 0}, done_b{0, 0};      // of this trial
-        Turns whole_a{}, whole_b{};           // turns with the other as a whole
+        Turn whole_a{}, whole_b{};            // turns with the other as a whole
         double speed_a = 0.0, speed_b = 0.0;  // together, of the speed alone; 0: never tried
     };
     using Key = std::pair<GroupId, GroupId>;
 
     static Key key(GroupId a, GroupId b) { return {std::min(a, b), std::max(a, b)}; }
+    // Whether one that has this part of its speed alone is not worse off than in turns.
+    static bool enough(double speed, const Member& member);
+    bool fell_short(GroupId group, bool hurried, Turn& sum, const Turn& turn, Nanoseconds now);
+    bool wary(GroupId group, Nanoseconds now) const;
     Pair& pair_of(const Member& a, const Member& b, Nanoseconds now);
     bool fresh(const Alone& alone, Nanoseconds now) const;
     bool knows(GroupId group, unsigned since, Nanoseconds now) const;
@@ -91,6 +103,7 @@ class Pairs {
 
     Parameters p_;
     std::map<GroupId, Alone> alone_;
+    std::map<GroupId, Beside> beside_;
     std::map<Key, Pair> pairs_;
 };
 

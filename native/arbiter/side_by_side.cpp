@@ -21,8 +21,11 @@ constexpr uint64_t kLooks = 16;
 constexpr double kGaps = 0.1, kRoom = 1.3;
 // ... and of more than two, if one of them is in a hurry.
 constexpr double kRoomForHurry = 1.0;
-// A request that takes many pair_turns is not cut in pieces.
+// A request that takes many pair_turns is not cut in pieces by one neighbour. Its end tells whether it suffered from
+// more of them.
 constexpr Nanoseconds kRequestTurns = 10;
+// Kernels of a program that run at the same moment, at most: what it says beyond that is not so.
+constexpr Nanoseconds kMostAtATime = 128;
 
 bool may_pair(const Group& g) {
     return g.spec.workload != Workload::kAlone && g.spec.max >= 1.0;
@@ -37,20 +40,24 @@ bool may_overlap(const Client& a, const Client& b) {
     return std::min(a.starved, b.starved) >= kGaps && 2.0 - a.starved - b.starved <= kRoom;
 }
 
+Nanoseconds plausible(Nanoseconds work, Nanoseconds time) {
+    return work / kMostAtATime < time ? work : kMostAtATime * time;
+}
+
 void look(Client& client, bool alone) {
     const uint64_t all = client.looks.all - client.seen.all, dry = client.looks.dry - client.seen.dry;
     if (alone && all < kLooks) return;
     client.seen = client.looks;
     if (!alone) return;  // what others run keeps the device busy, too
-    const double part = static_cast<double>(dry) / static_cast<double>(all);
-    client.starved = client.turns <= kWarmUp ? part : (client.starved + part) / 2.0;
+    const double part = static_cast<double>(std::min(dry, all)) / static_cast<double>(all);
+    client.starved = client.turns < kWarmUp ? part : (client.starved + part) / 2.0;
 }
 
 }  // namespace
 
 Pairs::Member Arbiter::State::member(const Group& group, const Group& other) const {
-    const double mine = policy->target(group), both = mine + policy->target(other);
-    return {group.id, group.spec.workload, both > 0.0 ? mine / both : 0.5, hurried(group)};
+    const double mine = holds.weight(group), both = mine + holds.weight(other);
+    return {group.id, group.spec.workload, mine / both, hurried(group)};
 }
 
 // Those who hold the token, if each of them may run at the same time as this one; empty if not.
@@ -81,7 +88,8 @@ std::vector<Hold*> Arbiter::State::companions(const Client& client) {
     const bool known = std::all_of(all.begin(), all.end(), [&](GroupId a) {
         return std::all_of(all.begin(), all.end(), [&](GroupId b) { return a == b || pairs.together(a, b); });
     });
-    if (!known || clock < company_again || busy > (hurry ? kRoomForHurry : kRoom)) return {};
+    const bool may = std::all_of(all.begin(), all.end(), [&](GroupId g) { return pairs.may_have_company(g, clock); });
+    if (!known || !may || busy > (hurry ? kRoomForHurry : kRoom)) return {};
     return others;
 }
 
@@ -94,7 +102,8 @@ Nanoseconds Arbiter::State::together_for(const std::vector<Hold*>& others, const
 
 void Arbiter::State::run_beside(Hold& hold, const std::vector<Hold*>& others, Nanoseconds length, Nanoseconds now) {
     const auto changed = [&](Hold& one) {
-        const Nanoseconds longest = hurried(*one.group) ? kRequestTurns * p.pair_turn : length;
+        const bool whole = hurried(*one.group) && others.size() == 1;
+        const Nanoseconds longest = whole ? kRequestTurns * p.pair_turn : length;
         one.latest = std::min(one.latest, now + longest);
         one.measuring = false;
         one.together_since = now + kFreshNews;
@@ -126,59 +135,29 @@ bool Arbiter::State::grant_beside(Members& group, Nanoseconds now) {
 // A parked token was taken while somebody runs: beside it, if that is good for both.
 void Arbiter::State::join(Hold& hold, Nanoseconds now) {
     const std::vector<Hold*> others = companions(*hold.client);
-    if (others.empty() || Holds::fit(*others.front(), hold)) return;
+    if (others.empty() || holds.occupied() <= kFull) return;
     const Nanoseconds length = together_for(others, *hold.client, now);
     if (length > 0) run_beside(hold, others, length, now);
 }
 
-// Of more than two nobody may have less than in turns. If one has, there are no more than two for a while.
-void Arbiter::State::measure_company(const Hold& hold, Nanoseconds end, Nanoseconds now) {
-    const double alone = pairs.alone(hold.group->id);
-    if (!hold.measuring || end - hold.together_since < p.pair_trial / 2 || alone <= 0.0) return;
-    const double speed = static_cast<double>(hold.client->work - hold.together_work) /
-                         static_cast<double>(end - hold.together_since) / alone;
-    if (!pairs.enough(speed, share_in_company(hold), hurried(*hold.group))) return end_company(hold.company, now);
-    // What was good for a while may be so for longer: as with two, one good time alone proves nothing.
-    if (now - company_again >= p.pair_refresh / 2) company_patience = 0;
-}
-
-// A turn as a whole, whoever was beside it and left before anything was measured.
+// A turn as a whole, whoever was beside it and left before anything was measured. Nobody may have less than in turns.
 bool Arbiter::State::fell_short(const Hold& hold, Nanoseconds end, Nanoseconds now) {
-    const Pairs::Done done{hold.client->work - hold.work, std::max<Nanoseconds>(1, end - hold.from)};
-    const Nanoseconds beside = std::min(hold.accompanied, done.time);
+    const Nanoseconds time = std::max<Nanoseconds>(1, end - hold.from), beside = std::min(hold.accompanied, time);
+    const double paid =
+        1.0 - static_cast<double>(hold.spared) / static_cast<double>(std::max<Nanoseconds>(1, hold.accompanied));
+    const Pairs::Turn turn{.work = plausible(hold.client->work - hold.work, time),
+                           .apart = time - beside,
+                           .beside = beside,
+                           .due = static_cast<Nanoseconds>(paid * static_cast<double>(beside))};
     if (!hold.crowd) {
         const Members* other = find_group(hold.partner_group);
         return other &&
-               pairs.lost(member(*hold.group, *other), member(*other, *hold.group), done, beside, hold.was_left, now);
+               pairs.lost(member(*hold.group, *other), member(*other, *hold.group), turn, hold.was_left, now);
     }
-    // Turns are short where many take them, so several are judged together.
-    Client::Crowd& crowd = hold.client->crowd;
-    crowd.work += done.work;
-    crowd.apart += done.time - beside;
-    crowd.beside += beside;
-    crowd.due += share_in_company(hold) * static_cast<double>(beside);
-    if (crowd.beside < p.pair_trial / 2) return false;
-    const Client::Crowd seen = std::exchange(crowd, {});
-    if (!pairs.fell_short(hold.group->id, hurried(*hold.group), seen.work, seen.apart, seen.beside, seen.due))
-        return false;
-    end_company(hold.company, now);
-    return true;
-}
-
-// Of the time of all who run with it, if they took turns.
-double Arbiter::State::share_in_company(const Hold& hold) const {
-    double targets = policy->target(*hold.group);
-    for (const Hold& one : holds.all())
-        if (&one != &hold && hold.company && one.runs() && one.company == hold.company)
-            targets += policy->target(*one.group);
-    return targets > 0.0 ? policy->target(*hold.group) / targets : 0.0;
-}
-
-void Arbiter::State::end_company(uint64_t company, Nanoseconds now) {
-    company_patience = std::clamp(2 * company_patience, p.pair_again, 30 * p.pair_again);
-    company_again = now + company_patience;
+    if (!pairs.lost_in_company(hold.group->id, hurried(*hold.group), turn, now)) return false;
     for (Hold& one : holds.all())
-        if (company && one.company == company) one.latest = now;
+        if (hold.company && one.company == hold.company) one.latest = now;
+    return true;
 }
 
 // Known to be good for both, whichever of their clients come.
@@ -189,6 +168,15 @@ bool Arbiter::State::goes_with(const Members& a, const Members& b) const {
     });
 }
 
+// Whether a request of `group` would run beside this one, and those it runs with now.
+bool Arbiter::State::joins(const Members& group, const Hold& hold) {
+    if (!goes_with(group, static_cast<const Members&>(*hold.group))) return false;
+    return !hold.company || std::any_of(group.members.begin(), group.members.end(), [&](const Client* client) {
+        const Hold* running = holds.running(client);
+        return running ? running->company == hold.company : !companions(*client).empty();
+    });
+}
+
 // A turn ends, so there is something to learn from it; but not from one that ended for want of work, unless it was a
 // request.
 void Arbiter::State::measure(const Hold& hold, StopReason reason, Nanoseconds now) {
@@ -196,16 +184,15 @@ void Arbiter::State::measure(const Hold& hold, StopReason reason, Nanoseconds no
     const bool busy = reason == StopReason::kDeadline || reason == StopReason::kRevoked;
     for (Hold& other : holds.all())
         if (!busy && hold.company && other.company == hold.company && &other != &hold) other.was_left = true;
+    if (!busy && reason != StopReason::kIdle) return;
+    look(*hold.client, hold.companies.empty());
+    const Nanoseconds end = busy ? now : now - Nanoseconds(hold.patient ? wire::kIdlePatient : wire::kIdleContended);
+    if (!hold.companies.empty() && fell_short(hold, end, now)) return;
     if (!busy && !request) {
-        if (reason != StopReason::kIdle) return;
-        look(*hold.client, hold.companies.empty());
         if (hold.patient && hold.companies.empty()) pairs.ran_short(hold.group->id, now);
         return;
     }
-    const Nanoseconds end =
-        request ? now - Nanoseconds(hold.patient ? wire::kIdlePatient : wire::kIdleContended) : now;
-    if (!hold.companies.empty() && fell_short(hold, end, now)) return;
-    if (holds.company(hold) > 2) return measure_company(hold, end, now);
+    if (holds.company(hold) > 2) return;
     const auto& all = holds.all();
     const auto other = std::find_if(all.begin(), all.end(), [&](const Hold& h) {
         return hold.company && h.company == hold.company && h.runs() && h.serial != hold.serial;
@@ -217,15 +204,14 @@ void Arbiter::State::measure(const Hold& hold, StopReason reason, Nanoseconds no
         if (maybe_ended && now - other->together_since < Pairs::kRequests * p.pair_trial / 2) return;
         const auto done = [&](const Hold& h) {
             const Nanoseconds until = &h == &hold ? end : now;
-            return Pairs::Done{h.client->work - h.together_work, std::max<Nanoseconds>(1, until - h.together_since)};
+            const Nanoseconds time = std::max<Nanoseconds>(1, until - h.together_since);
+            return Pairs::Done{plausible(h.client->work - h.together_work, time), time};
         };
         pairs.ran_together(member(*hold.group, *other->group), done(hold), member(*other->group, *hold.group),
                            done(*other), now);
         return;
     }
-    ++hold.client->turns;
-    look(*hold.client, hold.companies.empty());
-    if (hold.client->turns <= kWarmUp || !hold.companies.empty()) return;
+    if (++hold.client->turns <= kWarmUp || !hold.companies.empty()) return;
     if (end - hold.from < p.quantum_min)
         pairs.ran_short(hold.group->id, now);
     else

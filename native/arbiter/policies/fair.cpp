@@ -75,6 +75,7 @@ class Fair final : public Policy {
 
   private:
     struct Account {
+        bool best_effort = false;  // its class, whose virtual time it keeps
         double vtime = 0.0;        // ns of device time used per unit of target
         double turn_end = 0.0;     // virtual time at which its current or last turn ends
         double first_until = 0.0;  // up to this virtual time it goes before the others: it was idle
@@ -94,6 +95,7 @@ class Fair final : public Policy {
     };
 
     Account& at(const Group& group) const { return accounts_[group.slot]; }
+    void begin(Account& a, bool best_effort) const;
     // Where it stands in the order of turns.
     double place_of(const Account& a) const {
         return a.vtime < a.first_until ? a.vtime - static_cast<double>(cycle_) : a.vtime;
@@ -142,9 +144,17 @@ Nanoseconds Fair::cycle_for(size_t parties) const {
 void Fair::added(const Group& group, Nanoseconds now) {
     if (accounts_.size() <= group.slot) accounts_.resize(group.slot + 1);
     at(group) = Account{};
-    at(group).vtime = system_[best_effort(group)];
+    begin(at(group), best_effort(group));
     at(group).claim_at = now;
     at(group).cap.reset(group.spec.max, p_.cap_block, now);
+}
+
+// The two classes have virtual times of their own: to go on with that of the other would be a claim, or a debt, of
+// minutes.
+void Fair::begin(Account& a, bool best_effort) const {
+    a.best_effort = best_effort;
+    a.vtime = a.turn_end = a.first_until = system_[best_effort];
+    a.contended = false;
 }
 
 void Fair::changed(const Group& group, Nanoseconds now) {
@@ -194,7 +204,8 @@ void Fair::demand(const Groups& all, Nanoseconds now) {
     double slowest[2] = {INFINITY, INFINITY};
     for (const Group* g : all) {
         double& least = slowest[best_effort(*g)];
-        if (at(*g).active && at(*g).cap.ready(now)) least = std::min(least, at(*g).vtime);
+        const bool known = at(*g).active && at(*g).best_effort == best_effort(*g);
+        if (known && at(*g).cap.ready(now)) least = std::min(least, at(*g).vtime);
         accrue_claim(*g, now);
     }
     for (const int kind : {0, 1}) {
@@ -204,6 +215,7 @@ void Fair::demand(const Groups& all, Nanoseconds now) {
     const auto parties = std::count_if(all.begin(), all.end(), [&](const Group* g) { return at(*g).active; });
     for (const Group* g : all) {
         Account& a = at(*g);
+        if (a.best_effort != best_effort(*g)) begin(a, best_effort(*g));
         const bool wants = g->wants(now);
         const double cycle = static_cast<double>(cycle_);
         const double system = system_[best_effort(*g)];
@@ -396,7 +408,7 @@ Terms Fair::terms(const Turn& turn, const Groups& contenders, Nanoseconds now) {
         // Who is in a hurry would come back at once: it goes on for as long as it would go before the others.
         if (own.spec.priority == Priority::kLatency)
             a.turn_end = std::max(a.turn_end, system_[0] + static_cast<double>(p_.cycle_max));
-        const double left = std::max(0.0, a.turn_end - a.vtime) * std::max(a.target, kLeastTarget);
+        const double left = std::max(0.0, a.turn_end - a.vtime) * std::max(a.target, kLeastTarget) / turn.part;
         result.deadline = std::min(result.deadline, std::max(earliest, now + static_cast<Nanoseconds>(left)));
     } else {
         a.contended = false;
@@ -440,7 +452,9 @@ Nanoseconds Fair::next_event(const Groups& waiting, Nanoseconds now) const {
         if (a.cap.binds() && !a.cap.ready(now)) next = std::min(next, a.cap.ready_at(now));
         if (best_effort(*g) && g->spec.min > 0.0) {
             const double missing = g->spec.min * static_cast<double>(cycle_) - a.claim;
-            if (missing > 1.0) next = std::min(next, now + std::max<Nanoseconds>(1, missing / g->spec.min));
+            // Who is held back is not asked for its claim, which grows all the same.
+            const Nanoseconds claims = a.claim_at + std::max<Nanoseconds>(1, missing / g->spec.min);
+            if (missing > 1.0 && claims > now) next = std::min(next, claims);
         }
     }
     return next;

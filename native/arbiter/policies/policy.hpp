@@ -32,6 +32,7 @@ struct Turn {
     const Group* group;
     Nanoseconds granted;
     Nanoseconds deadline;
+    double part = 1.0;  // of the time that it is charged for: others run beside it
 };
 
 struct Terms {

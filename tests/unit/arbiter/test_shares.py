@@ -191,6 +191,17 @@ def test_new_shares_hold_soon_after_arrival_and_departure():
     assert shares(outcome, 5 * SECOND + soon, 10 * SECOND)["a"] == pytest.approx(1, abs=0.001)
 
 
+@pytest.mark.parametrize("later", [Priority.NORMAL, Priority.BEST_EFFORT])
+def test_a_group_of_another_class_brings_neither_claims_nor_debts(later):
+    """Each class has a virtual time of its own, and this group's says nothing in the other."""
+    earlier = {Priority.NORMAL: Priority.BEST_EFFORT, Priority.BEST_EFFORT: Priority.NORMAL}[later]
+    stays, changes = GroupSpec(name="stays", priority=later), GroupSpec(name="changes", priority=earlier)
+    outcome = simulate(
+        (stays, BUSY), (changes, BUSY), duration=13 * SECOND, change={10 * SECOND: replace(changes, priority=later)}
+    )
+    assert shares(outcome, 11 * SECOND)["stays"] == pytest.approx(0.5, abs=0.02)
+
+
 def test_a_live_change_holds_within_fifty_milliseconds():
     outcome = simulate(
         (GroupSpec(name="a"), BUSY),
