@@ -238,7 +238,8 @@ def main() -> None:
             )
             print(*rows[-1], file=sys.stderr, flush=True)
     header = (
-        "mix", "load", "sent", "in time sim.", "live", "points", "worst model", "told", "slower", "goodput sim.", "live ", "late sim.",
+        "mix", "load", "sent", "in time sim.", "live", "points", "worst model", "told", "slower", "goodput sim.",
+        "live ", "late sim.",
         "live  ",
     )  # fmt: skip
     print(
