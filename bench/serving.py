@@ -35,6 +35,7 @@ from gemlet.serve import arrivals, files, peak
 from gemlet.serve.execution.backend import BackendOptions, LetSpec
 from gemlet.serve.execution.backends import green, streams
 from gemlet.serve.execution.ladder import ladder
+from gemlet.serve.expectation import Expectation
 from gemlet.serve.models import catalogue
 from gemlet.serve.planner import Demand, Inventory, Options, Plan, plan
 from gemlet.serve.queue import Batch, Dispatcher, Place, Request
@@ -70,13 +71,25 @@ class Let(threading.Thread):
                 self.done.put((batch, time.perf_counter(), error))
 
 
+class Padded(Expectation):
+    """A batch takes as long as the captured one it is padded to."""
+
+    def __init__(self, known: Profiles, largest: dict[str, int]) -> None:
+        super().__init__()
+        self.steps = {model: ladder(most) for model, most in largest.items()}
+        for model in largest:
+            self.know(model, known.models[model])
+
+    def __call__(self, place: Place, rows: int) -> float:
+        return super().__call__(place, min(step for step in self.steps[place.model] if step >= rows))
+
+
 class Live:
     """One plan on one GPU, ready to be loaded with requests."""
 
     def __init__(self, backend: TorchLets, made: Plan, known: Profiles, slos: dict[str, float]) -> None:
         self.plan, self.known, self.slos = made, known, slos
         self.largest = {model: known.models[model].surface.max_batch for model in slos}
-        self.rows: dict[tuple[str, float], list[float]] = {}
         self.done: queue.SimpleQueue[Any] = queue.SimpleQueue()
         chance = np.random.default_rng(1)
         inputs: dict[str, dict[str, np.ndarray]] = {}
@@ -104,14 +117,6 @@ class Live:
         for let in self.lets.values():
             let.join(5)
 
-    def expect(self, place: Place, rows: int) -> float:
-        key = (place.model, place.let.sm)
-        if key not in self.rows:
-            row = self.known.models[place.model].surface.row(place.let.sm)
-            steps = ladder(self.largest[place.model])
-            self.rows[key] = [0.0] + [row[min(s for s in steps if s >= b)] for b in range(1, len(row))]
-        return self.rows[key][rows] * place.alpha
-
     def run(self, rates: dict[str, float], seconds: float, seed: int = 1) -> dict[str, Tally]:
         """Poisson requests for so long, all of them answered or dropped."""
         tallies = {model: Tally(slo) for model, slo in self.slos.items()}
@@ -123,7 +128,7 @@ class Live:
             )
         ]
         coming.sort()
-        dispatcher = Dispatcher(self.plan, self.expect, lambda model: self.largest[model])
+        dispatcher = Dispatcher(self.plan, Padded(self.known, self.largest), lambda model: self.largest[model])
         begin = time.perf_counter() + 0.01
         number = running = 0
         while number < len(coming) or running or any(dispatcher.queues.values()):

@@ -11,7 +11,8 @@ from gemlet.cli import options
 from gemlet.errors import UsageError
 
 if TYPE_CHECKING:
-    from gemlet.serve.server import Options, Started
+    from gemlet.serve.options import Options
+    from gemlet.serve.server import Started
 
 SCHEMA = 1  # of `gemlet serve -o json`
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -133,7 +134,7 @@ def command(
     import gemlet.serve.needs
 
     gemlet.serve.needs.check()
-    from gemlet.serve.server import Options
+    from gemlet.serve.options import Options
 
     if http_port == "none" and grpc_port == "none":
         raise UsageError("neither HTTP nor gRPC is left to serve", hint="leave out --http-port or --grpc-port")

@@ -223,7 +223,7 @@ class Engine:
             else:
                 self._send(served.spec, route.executor, route.name, batch)
                 continue
-            following += self._dispatcher.finish(batch, self._clock())
+            following += self._dispatcher.finish(batch, self._clock(), whole=False)
 
     def _fitting(self, spec: ModelSpec, batch: Batch) -> bool:
         """Refuses what came before the model was loaded anew and does not fit it now; whether anything is left."""
@@ -270,10 +270,9 @@ class Engine:
         batch, now = work.batch, self._clock()
         error = future.exception()
         served = self.models.get(batch.place.model)
+        whole = error is None and served is not None and len(requests) == len(batch.requests)
         if error is None and served is not None:
             rows = sum([request.rows for request in requests])
-            if work.parts == 1 and len(requests) == len(batch.requests):
-                self.expectation.observe(batch.place, rows, now - batch.started)
             served.statistics.ran(rows, future.result().ms)
             self._answer_all(served, batch, requests, future.result())
         elif error is None:
@@ -286,7 +285,7 @@ class Engine:
             self._went_wrong(batch.place, requests, error)
         work.parts -= 1
         if work.parts == 0:
-            for following in self._dispatcher.finish(batch, now):
+            for following in self._dispatcher.finish(batch, now, whole=whole):
                 self._execute(following)
             if batch.let.retired:
                 self._ended.set()
@@ -375,7 +374,6 @@ class Engine:
         waited, deadline = self._clock() - request.arrived, request.deadline - request.arrived
         words = f"{drop.reason}: the deadline is {deadline:.4g} ms after arrival, the request waited {waited:.4g} ms"
         if drop.expected is not None:
-            self.expectation.relax(request.model)
             words += f", and its batch would take {drop.expected:.4g} ms"
         self._refuse(request, Refusal("deadline", words))
 

@@ -7,25 +7,49 @@ On a gpu-let with several models the most urgent one has its turn: the one whose
 A batch is as large as planned, or larger if the gpu-let has one model only and the oldest request can bear it. Sizes
 are in rows; a request of several rows is never divided. A request that could not be answered in time even if it started
 now, in the batch that would be formed, is dropped at once and its sender told so: serving it would make those behind it
-late as well. In a queue the lower priority number goes first, and of equal ones the earlier deadline.
+late as well. Batches take longer than expected at times: where more waits than the batch takes, and in a batch larger
+than planned, the oldest must have a margin left, learned from such batches. Otherwise another request takes its place,
+which is in time more surely.
+
+In a queue the lower priority number goes first, and of equal ones the earlier deadline.
 
 The same code runs live and in the simulator; who calls it moves the time and does the work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gemlet.serve.waiting import Waiting
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from gemlet.serve.planner.model import Plan
 
-# Milliseconds that a batch of a model takes on a gpu-let of this share, as the caller expects it, neighbours included.
-Expect = Callable[["Place", int], float]
 SLACK_MS = 1e-9
+MARGIN_PART = 0.25  # of the time from a request's arrival to its deadline, which no margin is above
+
+
+class Expects(Protocol):
+    """How long batches take, in milliseconds, and learns of it; Expectation is the one that is used."""
+
+    def __call__(self, place: Place, rows: int) -> float:
+        """A batch of so many rows on this gpu-let, neighbours included."""
+        ...
+
+    def margin(self, place: Place) -> float:
+        """By how much nearly no batch is slower than that."""
+        ...
+
+    def observe(self, place: Place, rows: int, ms: float) -> None:
+        """One took so long."""
+        ...
+
+    def relax(self, place: Place) -> None:
+        """All that waited was dropped because of what is expected, so nothing will be observed."""
+        ...
 
 
 @dataclass(slots=True)
@@ -102,11 +126,11 @@ class Drop:
 class Dispatcher:
     """The queues of one plan. Every request comes out exactly once: in a batch, or as a drop.
 
-    expect: how long a batch will take; max_batch: the largest a model may have, planned or not; drop: False serves
-    late rather than never.
+    expect: how long a batch will take; it is told how long it took. max_batch: the largest a model may have, planned or
+    not; drop: False serves late rather than never.
     """
 
-    def __init__(self, plan: Plan, expect: Expect, max_batch: Callable[[str], int], *, drop: bool = True) -> None:
+    def __init__(self, plan: Plan, expect: Expects, max_batch: Callable[[str], int], *, drop: bool = True) -> None:
         self._expect = expect
         self._max_batch = max_batch
         self._drop = drop
@@ -176,9 +200,14 @@ class Dispatcher:
                     if batch is not None:
                         yield batch
 
-    def finish(self, batch: Batch, now: float) -> Iterator[Batch]:
-        """The batch is done; what its gpu-let executes next, if anything."""
+    def finish(self, batch: Batch, now: float, *, whole: bool = True) -> Iterator[Batch]:
+        """The batch is done; what its gpu-let executes next, if anything.
+
+        whole: it was executed, and in one piece, so that its time says how long such batches take.
+        """
         batch.let.running = None
+        if whole:
+            self._expect.observe(batch.place, batch.rows, now - batch.started)
         if not batch.let.retired and not batch.let.suspended:
             following = self._next(batch.let, now)
             if following is not None:
@@ -230,10 +259,14 @@ class Dispatcher:
         rows = queue.fitting(place.batch)
         while self._drop and queue and not queue.head.patient:
             expected = self._expect(place, rows)
+            if queue.rows > rows:  # what is dropped makes room for another
+                expected += self._margin(place, queue.head)
             if queue.head.deadline + SLACK_MS >= now + expected:
                 break
             self._drops.append(Drop(queue.pop(), "its deadline could not be met", late=True, expected=expected))
             rows = queue.fitting(place.batch)
+            if not queue:
+                self._expect.relax(place)
         if not queue:
             return None
         if len(place.let.places) == 1 and queue.rows > rows:
@@ -248,10 +281,14 @@ class Dispatcher:
         low, high = rows, max(rows, min(queue.rows, self._max_batch(place.model)))
         if queue.head.patient:
             return queue.fitting(high)
+        latest = queue.head.deadline - self._margin(place, queue.head)
         while low < high:
             middle = (low + high + 1) // 2
-            if now + self._expect(place, middle) <= queue.head.deadline:
+            if now + self._expect(place, middle) <= latest:
                 low = middle
             else:
                 high = middle - 1
         return queue.fitting(low)
+
+    def _margin(self, place: Place, head: Request) -> float:
+        return min(self._expect.margin(place), MARGIN_PART * (head.deadline - head.arrived))

@@ -7,40 +7,33 @@ import errno
 import gc
 import logging
 import resource
-from contextlib import AsyncExitStack, nullcontext
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from gemlet.errors import GemletError, UsageError
-from gemlet.serve import choice, files, initial_plan, planner
+from gemlet.serve import choice
+from gemlet.serve.arrangement import Arrangement
 from gemlet.serve.call import Refusal
 from gemlet.serve.catalog import Catalog, Known
-from gemlet.serve.control.controller import Controller
-from gemlet.serve.control.planning import PlanningProcess
-from gemlet.serve.control.settings import Settings
 from gemlet.serve.engine import Engine
 from gemlet.serve.execution import ray_placement
 from gemlet.serve.execution.backend import BackendOptions, ModelSpec
 from gemlet.serve.execution.device import Device
-from gemlet.serve.execution.executor import ARENA_BYTES, STOP_SECONDS
+from gemlet.serve.execution.executor import STOP_SECONDS
 from gemlet.serve.fleet import Fleet
 from gemlet.serve.frontend.grpc_server import GrpcServer
 from gemlet.serve.frontend.http_server import HttpServer
 from gemlet.serve.frontend.regions import Regions
 from gemlet.serve.profiles import render as render_profiles
-from gemlet.serve.scaling import DeviceScaler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
-    from pathlib import Path
 
-    from gemlet.serve.demand_file import Service as DemandedService
     from gemlet.serve.execution.executor import Executor
     from gemlet.serve.frontend.logs import LogTail
-    from gemlet.serve.planner.model import Demand, Plan
-    from gemlet.serve.profiles import Profiles
+    from gemlet.serve.options import Options
+    from gemlet.serve.planner.model import Plan
 
 logger = logging.getLogger(__name__)
 
@@ -49,35 +42,6 @@ SLOW_CHECK_S = 5.0
 HANG_CHECK_S = 0.5
 WATCH_S = 1.0
 FLUSH_S = 2.0  # for the last answers on their way out
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """How to serve. Ports: 0 = any, None = not at all. ``drain_s``: seconds that requests have to end at SIGTERM.
-
-    ``ray``: address of the Ray cluster that executors are placed in; None: they run beside the server.
-    ``scale``: least and most devices in use; executors of the others are ended. None: all stay.
-    hang_s: an executor that is at one batch for so long is killed and started again.
-    """
-
-    repository: Path
-    host: str = "127.0.0.1"
-    http_port: int | None = 8000
-    grpc_port: int | None = 8001
-    executor: choice.Wanted = "auto"
-    devices: tuple[int, ...] | None = None
-    profiles: Path | None = None
-    plan: Path | None = None
-    demand: Path | None = None
-    replan: bool = True
-    watch: bool = False
-    drop: bool = True
-    shared_memory: bool = True
-    drain_s: float = 10.0
-    hang_s: float = 120.0
-    arena_bytes: int = ARENA_BYTES
-    ray: str | None = None
-    scale: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +66,14 @@ class Server:
         self.regions = Regions(allowed=options.shared_memory)
         self.logs = logs
         self._options = options
-        self._catalog = Catalog(options.repository, self.engine, self._rearrange)
         self._cluster = ray_placement.Cluster(options.ray) if options.ray is not None else None
         self._choice = (
             choice.choose(options.executor, options.devices)
             if self._cluster is None
             else choice.placed(options.executor, options.devices, self._cluster)
         )
-        self._known = self._read_profiles()
-        self._demanded = files.load_service(options.demand) if options.demand else None
-        self._fleet = Fleet(self.engine, ())
-        self._controller: Controller | None = None
-        self._planning: PlanningProcess | None = None
+        self._arrangement = Arrangement(options, self._choice, self.engine)
+        self._catalog = Catalog(options.repository, self.engine, self._arrangement.rearrange)
 
     async def run(self, stop: asyncio.Event, started: Callable[[Started], None]) -> None:
         """Serves until ``stop`` is set; then refuses what is new and ends what is there. Raises GemletError."""
@@ -165,15 +125,20 @@ class Server:
         return self._fleet.plan()
 
     def runs_on(self) -> Mapping[str, str]:
+        known = self._arrangement.known
         return {
             "executor": self._choice.backend,
             "devices": ",".join(map(str, self._choice.devices)),
             "note": self._note(),
-            "profiles": self._known.origin if self._known is not None else "none",
+            "profiles": known.origin if known is not None else "none",
         }
 
     def restarts(self) -> Mapping[int, int]:
         return {device.index: device.restarts for device in self._fleet.all_devices}
+
+    @property
+    def _fleet(self) -> Fleet:
+        return self._arrangement.fleet
 
     # Start and end
 
@@ -192,11 +157,11 @@ class Server:
         self.logs.attach(asyncio.get_running_loop())
         asyncio.get_running_loop().set_exception_handler(_log_failure)
         self._catalog.read()
-        self._fleet = Fleet(self.engine, [self._device(index, tasks) for index in self._choice.devices])
+        self._arrangement.fleet = Fleet(self.engine, [self._device(index, tasks) for index in self._choice.devices])
         for device in self._fleet.all_devices:
             await device.start()
-        self._tell_expectation()
-        await self._fleet.apply(self._first_plan())
+        self._arrangement.tell_expectation()
+        await self._fleet.apply(self._arrangement.first_plan())
         self._catalog.all_ready()
         http, http_port = await self._listen_http()
         grpc, grpc_port = await self._listen_grpc()
@@ -206,7 +171,7 @@ class Server:
         keep(_every(HANG_CHECK_S, self._kill_stuck), "executors that hang")
         if self._options.watch:
             keep(self._watch(), "repository")
-        self._control(keep, ends, tasks)
+        self._arrangement.control(keep, ends, tasks)
         gc.collect()
         gc.freeze()  # what is there by now stays: collections look at what comes with requests only
         started(self._started(http_port, grpc_port))
@@ -243,11 +208,12 @@ class Server:
             await http.close()
 
     def _device(self, index: int, tasks: asyncio.TaskGroup) -> Device:
-        known = render_profiles(self._known) if self._known is not None else ""
+        known = self._arrangement.known
+        profiles = render_profiles(known) if known is not None else ""
         return Device(
             index,
             self._choice.backend,
-            BackendOptions(device=index if self._cluster is None else 0, profiles=known),  # Ray shows it one only
+            BackendOptions(device=index if self._cluster is None else 0, profiles=profiles),  # Ray shows it one only
             tasks,
             on_died=self._died,
             on_back=self.engine.resume,
@@ -257,8 +223,8 @@ class Server:
 
     def _died(self, executor: Executor) -> None:
         self.engine.suspend(executor)
-        if self._controller is not None:
-            self._controller.look()
+        if self._arrangement.controller is not None:
+            self._arrangement.controller.look()
 
     def _kill_stuck(self) -> None:
         for executor in self.engine.stuck(1000 * self._options.hang_s):
@@ -291,150 +257,22 @@ class Server:
             except Exception:  # one look that failed is no reason to end all requests
                 logger.exception("a look at the repository failed")
 
-    # Plans
-
-    def _specs(self) -> list[ModelSpec]:
-        return [served.spec for served in self.engine.models.values()]
-
-    def _read_profiles(self) -> Profiles | None:
-        """Those of the command line or the demand file; else the modelled ones, where time is modelled anyway."""
-        named = self._options.profiles
-        if named is None and self._options.demand is not None:
-            service = files.load_service(self._options.demand)
-            named = self._options.demand.parent / service.profiles if service.profiles else None
-        if named is None and self._choice.backend in choice.ON_GPU:
-            return None
-        return files.load_profiles(named)
-
-    def _of_models(self) -> Profiles | None:
-        return choice.profiles_of(self._specs(), self._known, self._choice.backend)
-
-    def _tell_expectation(self) -> None:
-        known = self._of_models()
-        for spec in self._specs():
-            self.engine.expectation.know(spec.name, known.models.get(spec.name) if known is not None else None)
-
-    def _first_plan(self) -> Plan:
-        if self._options.plan is None:
-            return self._make_plan()
-        known = self._of_models() or files.load_profiles(None)
-        demands = self._demanded.demands if self._demanded is not None else ()
-        plan = files.load_plan(self._options.plan, known, demands)
-        placed = {task.model for task in plan.tasks()}
-        missing = [spec.name for spec in self._specs() if spec.platform != "noop" and spec.name not in placed]
-        strange = sorted({gpu.index for gpu in plan.gpus} - set(self._choice.devices))
-        if missing:
-            hint = "plan again with them, or take them out of the repository"
-            raise UsageError(f"{self._options.plan} has no place for {', '.join(missing)}", hint=hint)
-        if strange:
-            hint = f"serve on more devices: --devices {','.join(str(gpu.index) for gpu in plan.gpus)}"
-            raise UsageError(f"{self._options.plan} is for GPU {strange[0]}, which does not serve here", hint=hint)
-        return plan
-
-    def _make_plan(self, demands: Sequence[Demand] | None = None) -> Plan:
-        """For these demands, and what is left for models without one; None: for those of the demand file alone."""
-        demanded: DemandedService | None = self._demanded
-        alive = [device.index for device in self._fleet.devices()] or list(self._choice.devices)
-        return initial_plan.make(
-            self._specs(),
-            self._of_models(),
-            alive,
-            demands=self._known_demands() if demands is None else demands,
-            fill=demands is not None,
-            options=msgspec.structs.replace(
-                demanded.options if demanded is not None else planner.Options(),
-                executor="mps" if self._choice.backend == "mps" else "green",
-            ),
-            policy=demanded.policy if demanded is not None else "nway+type",
-            apart=self._choice.backend not in choice.ON_GPU,
-        )
-
-    def _known_demands(self) -> list[Demand]:
-        """As the controller sees them, or as the demand file has them."""
-        if self._controller is not None:
-            demands = self._controller.decider.demands
-        else:
-            demands = self._demanded.demands if self._demanded is not None else ()
-        return [demand for demand in demands if demand.model in self.engine.models]
-
-    async def _rearrange(self, changed: str) -> None:
-        """A plan for the models of now, one of which was loaded, changed or unloaded."""
-        known = self._of_models()
-        profile = known.models.get(changed) if known is not None else None
-        self.engine.expectation.know(changed, profile)
-        demands = self._known_demands()
-        if changed in self.engine.models:
-            slo_ms = self.engine.models[changed].spec.slo_ms
-            demands = [
-                msgspec.structs.replace(demand, slo_ms=slo_ms) if demand.model == changed else demand
-                for demand in demands
-            ]
-        async with self._controller.applying if self._controller is not None else nullcontext():
-            plan = await asyncio.to_thread(self._make_plan, demands)  # many milliseconds: requests go on meanwhile
-            await self._fleet.apply(plan)
-            if self._controller is not None:
-                self._tell(self._controller, plan, changed)
-
-    def _tell(self, controller: Controller, plan: Plan, changed: str) -> None:
-        """That this plan is in force. It plans for the models that there are, as long as all have profiles."""
-        decider, known = controller.decider, self._of_models()
-        planned = {demand.model for demand in decider.demands}
-        for model in planned & ({changed} | (planned - self.engine.models.keys())):
-            decider.forget(model)
-        for demand in plan.demands:
-            if demand.model == changed or demand.model not in planned:
-                decider.demand(demand)
-        controller.paused = known is None or not initial_plan.planned_by_profiles(self._specs(), known)
-        if known is not None and self._planning is not None:
-            self._planning.know(known)
-        decider.started_with(plan, asyncio.get_running_loop().time())
-
-    def _control(
-        self, keep: Callable[[Coroutine[Any, Any, None], str], None], ends: AsyncExitStack, tasks: asyncio.TaskGroup
-    ) -> None:
-        """Starts the controller, if it is wanted and has profiles to plan with."""
-        known = self._of_models()
-        if not self._options.replan or known is None or not initial_plan.planned_by_profiles(self._specs(), known):
-            return
-        plan = self._fleet.plan()
-        demands = plan.demands or initial_plan.demands_of(self._specs(), known, initial_plan.FACTORS[-1])
-        self._planning = ends.enter_context(PlanningProcess(known))
-        self._controller = Controller(
-            self._fleet,
-            known,
-            demands,
-            self._settings(),
-            ask=self._planning,
-            waiting=self._waiting,
-            scaler=DeviceScaler(self._fleet, tasks) if self._options.scale is not None else None,
-            say=lambda change: logger.info("plan: %s", change),
-        )
-        keep(self._controller.run(), "controller")
-
-    def _settings(self) -> Settings:
-        least, most = self._options.scale or (1, None)
-        if self._demanded is None:
-            return Settings(least=least, most=most)
-        return Settings(least=least, most=most, policy=self._demanded.policy, planner=self._demanded.options)
-
-    def _waiting(self) -> Mapping[str, int]:
-        return {name: self.engine.waiting(name) for name in self.engine.models}
-
     # Words
 
     def _note(self) -> str:
         return next((device.note for device in self._fleet.all_devices if device.note), "")
 
     def _started(self, http_port: int | None, grpc_port: int | None) -> Started:
+        known = self._arrangement.known
         return Started(
             self._choice,
             self._note(),
-            tuple(self._specs()),
+            tuple(self._arrangement.specs()),
             self._fleet.plan(),
             http_port,
             grpc_port,
-            self._controller is not None,
-            f"{self._known.origin}: {self._known.note}" if self._known is not None else "none",
+            self._arrangement.controller is not None,
+            f"{known.origin}: {known.note}" if known is not None else "none",
         )
 
 

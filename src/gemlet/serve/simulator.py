@@ -1,7 +1,7 @@
 """Serving in virtual time: the queues of queue.py, arrivals of arrivals.py, batches that take what the profile says.
 
-A batch takes L(model, share, batch) x the slow-down by the neighbours that are at work when it starts x a lognormal
-factor with the profile's variation. The slow-down has the same form as the planner's prediction, but counts who really
+A batch takes L(model, share, batch) x the slow-down by the neighbours that are at work when it starts x the jitter of
+the profile's variation. The slow-down has the same form as the planner's prediction, but counts who really
 runs. What comes out is simulated: it says how plans and queues behave if the profile is right, not what a GPU does.
 
 With a `Control` the plan follows the load: it is asked as often as the live controller looks, and a new plan is in
@@ -15,11 +15,13 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from math import ceil, exp, log, sqrt
+from math import ceil
 from typing import TYPE_CHECKING, Protocol
 
+from gemlet.serve import jitter
+from gemlet.serve.expectation import Expectation
 from gemlet.serve.planner import interference
-from gemlet.serve.queue import Batch, Dispatcher, LetState, Place, Request
+from gemlet.serve.queue import Batch, Dispatcher, LetState, Request
 
 if TYPE_CHECKING:
     from gemlet.serve.planner.model import Plan
@@ -128,8 +130,11 @@ class _Run:
         self._interfere = interfere
         self._rows: dict[tuple[str, float], list[float]] = {}
         self._presses: dict[tuple[float, str], interference.Press] = {}
+        expectation = Expectation()
+        for model, profile in profiles.models.items():
+            expectation.know(model, profile)
         self._dispatcher = Dispatcher(
-            plan, self._expect, lambda model: profiles.models[model].surface.max_batch, drop=drop
+            plan, expectation, lambda model: profiles.models[model].surface.max_batch, drop=drop
         )
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
@@ -211,9 +216,6 @@ class _Run:
 
         self._at(batch.started + took, done)
 
-    def _expect(self, place: Place, batch: int) -> float:
-        return self._row(place.model, place.let.sm)[batch] * place.alpha
-
     def _row(self, model: str, sm: float) -> list[float]:
         if (model, sm) not in self._rows:
             self._rows[model, sm] = self._profiles.models[model].surface.row(sm)
@@ -227,10 +229,7 @@ class _Run:
             running = [let for let in self._working.get(place.let.gpu, ()) if let is not place.let]
             over = sum(let.sm for let in running) + place.let.sm - 1
             took *= interference.slow_down(profile.sensitivity, [self._press(let.running) for let in running], over)
-        if profile.variation > 0:
-            sigma = sqrt(log(1 + profile.variation**2))
-            took *= exp(self._chance.gauss(-sigma * sigma / 2, sigma))
-        return took
+        return took * jitter.factor(profile.variation, self._chance)
 
     def _press(self, batch: Batch | None) -> interference.Press:
         assert batch is not None

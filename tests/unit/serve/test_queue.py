@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import random
+from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gemlet.serve.planner import Gpu, Let, Plan, Task
-from gemlet.serve.queue import Batch, Dispatcher, Place, Request
+from gemlet.serve.queue import MARGIN_PART, Batch, Dispatcher, Place, Request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def task(model: str, rate: float = 100, batch: int = 4, slo: float = 100) -> Task:
@@ -23,13 +28,30 @@ def plan_of(*lets: tuple[float, tuple[Task, ...]]) -> Plan:
     )
 
 
-def ten_ms(place: Place, batch: int) -> float:
-    """10 ms, however many."""
-    return 10.0
+class Says:
+    """Batches are expected to take what a function of their rows says, and this margin longer; nothing is learned."""
+
+    def __init__(self, ms: Callable[[int], float], margin: float = 0.0) -> None:
+        self.ms = ms
+        self.margin_ms = margin
+        self.observed: list[tuple[int, float]] = []
+        self.relaxed = 0
+
+    def __call__(self, place: Place, rows: int) -> float:
+        return self.ms(rows)
+
+    def margin(self, place: Place) -> float:
+        return self.margin_ms
+
+    def observe(self, place: Place, rows: int, ms: float) -> None:
+        self.observed.append((rows, ms))
+
+    def relax(self, place: Place) -> None:
+        self.relaxed += 1
 
 
-def linear(place: Place, batch: int) -> float:
-    return 10.0 * batch
+ten_ms = Says(lambda rows: 10.0)
+linear = Says(lambda rows: 10.0 * rows)
 
 
 def send(queues: Dispatcher, model: str, now: float, slo: float = 100, count: int = 1) -> list[Batch]:
@@ -302,3 +324,91 @@ def test_whatever_comes_every_request_leaves_once(steps: list[tuple[int, int, fl
         running += queues.finish(batch, now)
     seen += [drop.request.payload for drop in queues.drops() + queues.abandon("end")]
     assert sorted(seen) == list(range(sent))
+
+
+def test_where_more_waits_the_oldest_needs_a_margin() -> None:
+    queues = Dispatcher(plan_of((1.0, (task("a", batch=2),))), Says(lambda rows: 10.0, margin=5.0), lambda _: 2)
+    (first,) = send(queues, "a", 0)
+    for slo in (24, 24, 25, 26, 99):
+        queues.submit(Request("a", 0, slo, slo))
+    (second,) = queues.finish(first, 10)  # done at 20, or at 25
+    assert payloads(second) == [25, 26]
+    assert [drop.request.payload for drop in queues.drops()] == [24, 24]
+
+
+def test_where_nobody_takes_its_place_a_request_needs_none() -> None:
+    expect = Says(lambda rows: 10.0, margin=5.0)
+    queues = Dispatcher(plan_of((1.0, (task("a", batch=2),))), expect, lambda _: 2)
+    (first,) = send(queues, "a", 0)
+    for slo in (19, 20, 21):
+        queues.submit(Request("a", 0, slo, slo))
+    (second,) = queues.finish(first, 10)
+    assert payloads(second) == [20, 21]
+    assert [drop.request.payload for drop in queues.drops()] == [19]
+
+
+def test_a_larger_batch_than_planned_leaves_a_margin() -> None:
+    queues = Dispatcher(plan_of((1.0, (task("a", batch=2),))), Says(lambda rows: 10.0 * rows, margin=7.0), lambda _: 64)
+    (first,) = send(queues, "a", 0)
+    send(queues, "a", 0, slo=75, count=20)
+    (second,) = queues.finish(first, 10)
+    assert len(second.requests) == 5  # 65 ms are left, 58 of them to be used
+
+
+@pytest.mark.parametrize(("slo", "starts"), [(99.0, True), (73.0, False)])
+def test_no_margin_is_above_a_part_of_the_time_a_request_has(slo: float, starts: bool) -> None:
+    queues = Dispatcher(plan_of((1.0, (task("a", batch=1),))), Says(lambda rows: 10.0, margin=1e9), lambda _: 1)
+    (first,) = send(queues, "a", 0)
+    queues.submit(Request("a", 0, slo, "this"))
+    queues.submit(Request("a", 0, 500, "other"))
+    (second,) = queues.finish(first, 45)
+    assert payloads(second) == ["this" if starts else "other"]
+
+
+def test_only_what_ran_in_one_piece_tells_how_long_it_takes() -> None:
+    expect = Says(lambda rows: 10.0)
+    queues = Dispatcher(plan_of((1.0, (task("a"),))), expect, lambda _: 4)
+    (first,) = send(queues, "a", 0)
+    send(queues, "a", 1, count=2)
+    (second,) = queues.finish(first, 12, whole=False)
+    assert list(queues.finish(second, 25)) == []
+    assert expect.observed == [(2, 13)]
+
+
+def test_an_expectation_is_relaxed_only_where_nothing_runs_because_of_it() -> None:
+    expect = Says(lambda rows: 10.0)
+    queues = Dispatcher(plan_of((1.0, (task("a"),))), expect, lambda _: 4)
+    (first,) = send(queues, "a", 0)
+    for slo in (12, 13, 100):
+        queues.submit(Request("a", 0, slo))
+    (second,) = queues.finish(first, 10)  # two are dropped, and one runs
+    assert (len(queues.drops()), expect.relaxed) == (2, 0)
+    for slo in (12, 13):
+        queues.submit(Request("a", 0, slo))
+    assert list(queues.finish(second, 20)) == []
+    assert (len(queues.drops()), expect.relaxed) == (2, 1)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 20), st.floats(1, 200), st.booleans()), max_size=60),
+    st.integers(1, 4),
+    st.floats(0, 40),
+)
+def test_whoever_has_others_behind_starts_with_the_margin(
+    steps: list[tuple[float, float, bool]], planned: int, margin: float
+) -> None:
+    expect = Says(lambda rows: 8.0 + rows, margin=margin)
+    queues = Dispatcher(plan_of((1.0, (task("a", batch=planned),))), expect, lambda _: 8)
+    running: list[Batch] = []
+    now = 0.0
+    for gap, slo, ends in steps:
+        now += gap
+        queues.submit(Request("a", now, now + slo))
+        batches = list(queues.finish(running.pop(), now)) if ends and running else list(queues.start(now))
+        for batch in batches:
+            oldest = batch.requests[0]
+            left = oldest.deadline - now - expect(batch.place, batch.rows)
+            assert left >= -1e-6
+            if queues.queues["a"] or batch.rows > planned:
+                assert left >= min(margin, MARGIN_PART * (oldest.deadline - oldest.arrived)) - 1e-6
+        running += batches

@@ -8,6 +8,7 @@ import pytest
 from tests.unit.serve.cases import DRAM_BOUND, demand, scaling, world
 
 from gemlet.serve import arrivals, modelled, peak
+from gemlet.serve.expectation import Expectation
 from gemlet.serve.planner import Demand, Inventory, Options, Plan, plan
 from gemlet.serve.profiles import ModelProfile, Profiles, Vector
 from gemlet.serve.simulator import Outcome, Tally, simulate
@@ -71,6 +72,23 @@ def test_overload_keeps_goodput_by_dropping_early() -> None:
     serving_all = run(profiles, wanted, 20, times=2.0, drop=False)
     assert dropping.goodput > 900  # of the 1000/s that a device can do
     assert serving_all.goodput < 100  # all late
+
+
+def test_in_overload_jitter_makes_few_late_and_costs_no_goodput(monkeypatch: pytest.MonkeyPatch) -> None:
+    profiles, wanted = world(m=scaling(1.0, variation=0.1)), [demand("m", 900, 40)]
+    steady = run(world(m=scaling(1.0)), wanted, 30, times=1.5)
+    with_margin = run(profiles, wanted, 30, times=1.5)
+    monkeypatch.setattr(Expectation, "margin", lambda self, place: 0.0)
+    without = run(profiles, wanted, 30, times=1.5)
+
+    def late(outcome: Outcome) -> float:
+        tally = outcome.models["m"]
+        return (len(tally.latencies) - tally.in_time) / tally.sent
+
+    assert late(without) > 0.02
+    assert late(with_margin) < 0.25 * late(without)
+    assert with_margin.goodput > 1.02 * without.goodput
+    assert with_margin.goodput > 0.97 * steady.goodput
 
 
 def test_interference_is_felt_by_who_did_not_plan_for_it() -> None:

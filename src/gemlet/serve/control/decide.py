@@ -24,7 +24,7 @@ SURE = 4.0  # standard deviations of a count that no plan's headroom explains
 RISE_OF_SCARCE = 1.25  # with too few devices a new plan only shares them out anew
 QUEUE_PART = 0.75  # of what could be served within an SLO: more than this waits only where service falls behind
 QUEUE_LEAST = 8
-QUEUE_TICKS = 2  # so many looks in a row
+QUEUE_S = 0.5  # for so long
 SLOWER_STEP, SLOWER_MOST, SLOWER_HOLD_S = 1.15, 2.0, 60.0
 
 
@@ -42,7 +42,7 @@ class Decider:
         self._planned_at = float("-inf")
         self._reviewed_at = float("-inf")
         self._planned_for: dict[str, float] = {}
-        self._long_queues: dict[str, int] = {}
+        self._long_queues: dict[str, float] = {}  # seconds
         self._slowed_at: dict[str, float] = {}
         self._changed = True  # models or devices since the last plan
         self._asked = False  # a plan is being made or applied
@@ -101,7 +101,7 @@ class Decider:
             return None
         self._reviewed_at = now
         self._recover(now)
-        moved = [t.demand.model for t in self._targets.values() if t.review(self.settings.period_s)]
+        moved = [t.demand.model for t in self._targets.values() if t.review(self.settings.horizon_s)]
         return Cause("rates", f"other rates: {', '.join(moved)}") if moved else None
 
     def question(self, cause: Cause) -> Question:
@@ -149,12 +149,14 @@ class Decider:
         for model, target in self._targets.items():
             can = capacity(self.in_force, model) / target.slower
             meter = target.meter
-            sudden = meter.last > can + SURE * meter.variation * sqrt(max(can, 1.0) / seconds)
+            # The last term is for counts of a few requests, which go further up than a normal distribution does.
+            chance = SURE * meter.variation * sqrt(max(can, 1.0) / seconds) + SURE**2 * meter.variation**2 / 6 / seconds
+            sudden = meter.last > can + chance
             if sudden or meter.fast > can + SURE * meter.error(FAST_S):
                 # A count of so short a time errs; what it lacks would cost a second emergency.
                 seen = meter.last + meter.error(seconds / 2) if sudden else meter.fast
                 hot.append(f"{model}: {seen:.4g} requests/s, the plan serves {can:.4g}")
-                target.leap(max(seen, meter.ahead(self.settings.period_s)))
+                target.leap(max(seen, meter.ahead(self.settings.horizon_s)))
         return Cause("overload", "; ".join(hot), emergency=True) if hot and self._could_be_better() else None
 
     def _could_be_better(self) -> bool:
@@ -172,8 +174,8 @@ class Decider:
             if waiting.get(model, 0) <= max(QUEUE_LEAST, bearable):
                 self._long_queues.pop(model, None)
                 continue
-            self._long_queues[model] = self._long_queues.get(model, 0) + 1
-            if self._long_queues[model] >= QUEUE_TICKS and target.slower < SLOWER_MOST:
+            self._long_queues[model] = self._long_queues.get(model, 0.0) + seconds
+            if self._long_queues[model] >= QUEUE_S - 1e-6 and target.slower < SLOWER_MOST:
                 long.append(f"{model}: {waiting[model]} requests wait")
                 target.slower = min(SLOWER_MOST, target.slower * SLOWER_STEP)
                 self._slowed_at[model] = now

@@ -10,9 +10,11 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from gemlet.serve.control.rates import LEAST_VARIATION, SLOW_S, Meter
-from gemlet.serve.planner.keep import FALL, RISE
+from gemlet.serve.planner.keep import FALL
 from gemlet.serve.planner.model import Demand
 
+SURE_UP, SURE_DOWN = 3.5, 2.0  # standard errors: up is asked often, and constant rates shall make no plan
+ABOVE = 1.05  # of what is expected, so that a rate that goes on rising does not make a plan at each look
 STEADY = (0.7, 1.4)  # of the variation: nobody plans anew within these
 MOST_VARIATION = 8.0  # beyond, the estimate is a guess
 
@@ -57,10 +59,10 @@ class Target:
         rate, variation = old.rate, old.variation
         expected = max(self.floor, self.slower * self.meter.ahead(horizon_s))
         highest = max(expected, self.floor, self.slower * self._seen[0][1] if self._seen else 0.0)
-        doubt = self.slower * 2 * self.meter.error(SLOW_S)
-        if expected - doubt > RISE * rate:
-            rate = RISE * expected  # what still counts as near enough must not eat the headroom for bursts
-        elif highest + doubt < FALL * rate:
+        error = self.slower * self.meter.error(SLOW_S)
+        if expected - SURE_UP * error > rate:  # whatever is above eats the headroom for bursts
+            rate = ABOVE * expected
+        elif highest + SURE_DOWN * error < FALL * rate:
             rate = highest
         seen = min(MOST_VARIATION, self.meter.variation)
         if not STEADY[0] * variation <= seen <= STEADY[1] * variation:

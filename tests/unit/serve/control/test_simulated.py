@@ -56,6 +56,18 @@ def test_a_plan_that_follows_meets_a_step_that_breaks_one_that_stays() -> None:
     assert control.history[0].cause.reason == "overload"
 
 
+@pytest.mark.parametrize("rate", [6.0, 400.0])
+def test_chance_is_no_emergency(rate: float) -> None:
+    seconds = 400 if rate < 100 else 60
+    demands = [demand("a", rate, 20.0)]
+    start = plan(PROFILES, demands, Inventory(gpus=3), None, OPTIONS)
+    assert isinstance(start, Plan)
+    control = simulated.SimulatedController(PROFILES, demands, Settings(planner=OPTIONS, most=3), start, devices=3)
+    stream = arrivals.times(arrivals.constant(rate), arrivals.gaps("poisson", 1.0, random.Random("chance")), seconds)
+    simulate(start, PROFILES, {"a": stream}, {"a": 20.0}, seconds, control=control)
+    assert [change for change in control.history if change.cause.emergency] == []
+
+
 def test_the_reaction_is_as_long_as_detecting_planning_and_loading() -> None:
     rates = {model: rate.at for model, rate in STEP.items()}
     quick, _ = run(follows=True, costs=simulated.Costs(plan_s=0.0, split_s=0.0))

@@ -1,15 +1,17 @@
 """Takes the time that a profile gives for (model, share, batch) and answers with zeros: serving without a GPU.
 
-The replies are of the declared shapes; what they are worth is how long they took. A model's profile is the one of its
-own name, or of the name in its parameter ``profile``. Neighbours do not slow each other down here.
+The replies are of the declared shapes; what they are worth is how long they took, which varies as the profile says. A
+model's profile is the one of its own name, or of the name in its parameter ``profile``. Neighbours do not slow each
+other down here.
 """
 
 from __future__ import annotations
 
+import random
 import time
 from typing import TYPE_CHECKING
 
-from gemlet.serve import modelled, profiles
+from gemlet.serve import jitter, modelled, profiles
 from gemlet.serve.execution.backend import LetGone, ModelError
 from gemlet.serve.execution.backends import noop
 
@@ -36,6 +38,7 @@ class ModelledBackend:
     def __init__(self, known: Profiles) -> None:
         self.note = f"{known.device.name}; profiles {known.origin}"
         self._known = known
+        self._chance = random.Random()
         self._models: dict[str, ModelSpec] = {}
         self._shares: dict[str, float] = {}
         self._rows: dict[tuple[str, float], list[float]] = {}
@@ -62,6 +65,7 @@ class ModelledBackend:
             row = self._rows[model, share] = self._profile(spec).surface.row(share)
         last = len(row) - 1
         ms = row[batch] if batch <= last else row[last] * batch / last  # beyond the profile: no faster per row
+        ms *= jitter.factor(self._profile(spec).variation, self._chance)
         outputs = {output.name: noop.zeros(spec, output, batch) for output in spec.outputs}
         time.sleep(max(0.0, began + ms / 1000 - time.perf_counter()))
         return outputs

@@ -1,0 +1,33 @@
+"""Quantiles of the last numbers of a stream. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from math import ceil
+
+
+class Recent:
+    """The last ``limit`` numbers."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._newest: deque[float] = deque()
+        self._ordered: list[float] = []
+
+    def __len__(self) -> int:
+        return len(self._newest)
+
+    def add(self, number: float) -> None:
+        if len(self._newest) == self._limit:
+            self.forget()
+        self._newest.append(number)
+        insort(self._ordered, number)
+
+    def forget(self) -> None:
+        """Takes out the oldest; there must be one."""
+        del self._ordered[bisect_left(self._ordered, self._newest.popleft())]
+
+    def quantile(self, part: float) -> float:
+        """Nearest rank; there must be a number."""
+        return self._ordered[max(0, ceil(part * len(self._ordered) - 1e-9) - 1)]
