@@ -111,6 +111,7 @@ void Arbiter::State::grant_while_possible(Nanoseconds now) {
         const double free = kFull - holds.occupied();
         Nanoseconds latest = kNever;
         if (sm_of_next(*next) > free) {
+            if (const Group* other = untried(*next); other && grant_beside(*groups[other->slot], now)) continue;
             if (grant_beside(*groups[next->slot], now)) continue;
             // The next one does not fit yet. A narrower one may go before it if that delays nobody: it must be gone
             // when the present holders are.

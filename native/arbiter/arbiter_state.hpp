@@ -53,6 +53,7 @@ struct Arbiter::State {
     void grant(Members& group, Nanoseconds latest, Nanoseconds now);
     std::vector<Hold*> companions(const Client& client);
     Nanoseconds together_for(const std::vector<Hold*>& others, const Client& client, Nanoseconds now);
+    const Group* untried(const Group& next);
     bool grant_beside(Members& group, Nanoseconds now);
     void join(Hold& hold, Nanoseconds now);
     bool goes_with(const Members& a, const Members& b) const;

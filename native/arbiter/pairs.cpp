@@ -208,6 +208,11 @@ bool Pairs::curious(GroupId group, Nanoseconds now) const {
     return alone != alone_.end() && alone->second.turns < alone->second.wanted && !fresh(alone->second, now);
 }
 
+bool Pairs::untried(GroupId a, GroupId b) const {
+    const auto found = pairs_.find(key(a, b));
+    return found == pairs_.end() || found->second.state == PairState::kUnknown;
+}
+
 bool Pairs::together(GroupId a, GroupId b) const {
     const auto found = pairs_.find(key(a, b));
     return found != pairs_.end() && found->second.state == PairState::kTogether;

@@ -55,6 +55,7 @@ class Pairs {
     bool may_have_company(GroupId group, Nanoseconds now) const;
     bool curious(GroupId group, Nanoseconds now) const;  // its next turns alone will be compared with others
     bool together(GroupId a, GroupId b) const;           // known to be good for both
+    bool untried(GroupId a, GroupId b) const;            // nothing is known of them
     void forget(GroupId group);
 
     std::vector<PairUsage> view() const;

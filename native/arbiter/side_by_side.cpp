@@ -119,6 +119,25 @@ void Arbiter::State::run_beside(Hold& hold, const std::vector<Hold*>& others, Na
     hold.crowd |= others.size() > 1;
 }
 
+// Turns keep their order, so two that are never neighbours in it would never be tried, and company that both belong
+// to never grow: who goes with the next one and is unknown to the holder is tried in its place. Null if there is
+// none.
+const Group* Arbiter::State::untried(const Group& next) {
+    const Hold* only = nullptr;
+    for (const Hold& hold : holds.all()) {
+        if (!hold.occupies()) continue;
+        if (only) return nullptr;
+        only = &hold;
+    }
+    if (!only || !pairs.together(only->group->id, next.id)) return nullptr;
+    for (const Group* g : waiting) {
+        if (g == &next || g == only->group || !pairs.together(g->id, next.id)) continue;
+        const Client* client = next_of(*groups[g->slot]);
+        if (pairs.untried(only->group->id, g->id) && may_overlap(*only->client, *client)) return g;
+    }
+    return nullptr;
+}
+
 bool Arbiter::State::grant_beside(Members& group, Nanoseconds now) {
     const Client& client = *next_of(group);
     const Nanoseconds length = together_for(companions(client), client, now);

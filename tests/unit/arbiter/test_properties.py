@@ -45,6 +45,8 @@ hostile = st.one_of(
     st.tuples(st.just("look"), client, st.sampled_from([0.0, 0.5, 1.0, 7.0])),
 )
 
+GRACE = 3_000_000  # ns, arbiter.hpp
+
 
 class Run:
     """Carries out steps and follows from the actions alone who may submit. ``mps``: which clients are under MPS."""
@@ -150,7 +152,9 @@ class Run:
             assert sum(self.sm[n] for n in endless) <= 1 + 1e-6
         pair = len(holders) == 2 and all(h["beside"] for h in holders.values())
         holding = sum(row["holding"] * self.thinnest[row["name"]] for row in self.s.arbiter.usage(self.s.now))
-        self.overlapped |= holding > 1 + 1e-6 and not pair
+        # Those who did not stop in time each pay for all they take.
+        late = any(h["deadline"] + GRACE <= self.s.now for h in holders.values())
+        self.overlapped |= holding > 1 + 1e-6 and (late or not pair)
 
 
 kinds = st.sampled_from([(False,), (True,), (True, False)])
