@@ -43,10 +43,10 @@ class PodFollower:
         self._node = node
         self._complained: dict[str, str] = {}
 
-    async def annotations(self, pod: Pod) -> dict[str, str]:
-        """Those of a pod, now. Raises ApiError."""
-        seen = await self._api.get(pod_path(pod))
-        return seen["metadata"].get("annotations") or {}
+    async def seen(self, pod: Pod) -> dict[str, Any]:
+        """A pod as it is now. Raises ApiError."""
+        found: dict[str, Any] = await self._api.get(pod_path(pod))
+        return found
 
     async def run(self) -> None:
         """Runs until cancelled."""
