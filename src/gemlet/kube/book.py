@@ -1,8 +1,8 @@
 """The shares of this node: opened, changed, closed, and brought back after anything restarted.
 
 A share is four things that must come and go together: a line in the checkpoint, a directory, a group with a socket in
-the daemon, and for a claim a CDI file. The checkpoint comes first and goes last, so what the others have too much is
-seen.
+the daemon, and for a claim a CDI file. Nobody is told of a share before it has all of them, and the checkpoint goes
+last, so that what there is too much or too little of after a crash is seen.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gemlet.kube.edits import Edits, Host, share_directory, share_edits
 from gemlet.kube.quantity import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Mapping
 
     from gemlet.kube.inventory import Gpu
     from gemlet.kube.share import Share
@@ -82,8 +82,8 @@ class ShareBook:
             self._check_room(share)
             self.shares[share.id] = share
             try:
-                await self._save()
-                await self._apply(share)
+                # Side by side, for the kubelet waits: whichever of the two a crash leaves alone, `restore` finds.
+                await _all(self._save(), self._apply(share))
             except BaseException:
                 with contextlib.suppress(OSError):
                     await self._undo(share)
@@ -220,6 +220,13 @@ class ShareBook:
             changes = self._changes
             await asyncio.to_thread(checkpoint.save, self._file, list(self.shares.values()))
             self._saved = changes
+
+
+async def _all(*steps: Awaitable[None]) -> None:
+    """Raises the first error of all ``steps``, when every one of them has ended."""
+    for result in await asyncio.gather(*steps, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
 
 
 def _overlap(first: Mapping[str, tuple[str, ...]], second: Mapping[str, tuple[str, ...]]) -> bool:

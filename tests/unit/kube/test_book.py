@@ -63,6 +63,16 @@ def test_an_unreachable_daemon_leaves_nothing(node, run):
     assert node.restart().shares == {}
 
 
+def test_a_checkpoint_that_cannot_be_written_leaves_nothing(node, run, monkeypatch):
+    def full(file, shares):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save", full)
+    with pytest.raises(OSError, match="No space left"):
+        run(node.book.open(fakes.claim_share()))
+    assert node.leftovers() == []
+
+
 def test_a_gpu_is_never_given_out_beyond_what_it_has(node, run):
     run(node.book.open(fakes.claim_share("u1", granted=fakes.amounts(memory=10, compute=60))))
     with pytest.raises(NoRoom, match=r"compute: 41 .* 60 of 100"):
