@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import re
+import signal
 import sys
 import time
 from datetime import UTC, datetime, timedelta
@@ -200,6 +203,32 @@ def test_two_slots_without_the_webhook_are_refused_by_the_node(cluster):
     cluster.create(pod("two", "probe", resources=limits))
     eventually(lambda: cluster.phase("two") == "Failed", "refusal")
     assert "exactly one slot, not 2; ask for 1" in cluster.get("pod", "two")["status"]["message"]
+
+
+def test_what_would_leave_its_share_is_refused_by_the_node_too(cluster):
+    """The webhook is not asked about this pod; its own LD_PRELOAD would come after the node's."""
+    slot = {"limits": {"gemlet.dev/share": "1"}}
+    cluster.create(pod("out", "probe", resources=slot, env=[{"name": "LD_PRELOAD", "value": "/x.so"}]))
+    eventually(lambda: "env[LD_PRELOAD]: would take the program out" in cluster.events("out"), "an event that says why")
+    assert "remove it: gemlet sets it" in cluster.events("out")
+    assert lines(cluster, "out", "total") == [], "it has not started"
+
+
+def test_a_daemon_that_does_not_answer_is_named_to_who_is_refused(cluster):
+    """And then nothing more is offered: a pod had better wait than be refused for good."""
+    daemon = cluster.gemlet.pid("daemon", cluster.node)
+    os.kill(daemon, signal.SIGSTOP)
+    try:
+        cluster.create(pod("a", "probe", annotations=SHARE))
+        eventually(lambda: cluster.phase("a") == "Failed", "refusal")
+        message = cluster.get("pod", "a")["status"]["message"]
+        assert re.search(r"the daemon at /run/gemlet/api.sock does not answer; see the log of the container", message)
+        eventually(lambda: cluster.allocatable() == 0, "nothing on offer")
+        cluster.create(pod("b", "probe", annotations=SHARE))
+        eventually(lambda: "Insufficient gemlet.dev/share" in cluster.events("b"), "the event that says why")
+    finally:
+        os.kill(daemon, signal.SIGCONT)
+    eventually(lambda: lines(cluster, "b", "total") == ["16384"], "its turn")
 
 
 def test_an_annotation_changes_a_running_pod(cluster):

@@ -15,7 +15,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from gemlet.errors import DaemonError, GemletError, Refused
+from gemlet.errors import DaemonError, DaemonUnreachable, GemletError, Refused
 from gemlet.kube import cdi, checkpoint, names
 from gemlet.kube.edits import Edits, Host, share_directory, share_edits
 from gemlet.kube.quantity import format_bytes
@@ -84,9 +84,9 @@ class ShareBook:
             try:
                 # Side by side, for the kubelet waits: whichever of the two a crash leaves alone, `restore` finds.
                 await _all(self._save(), self._apply(share))
-            except BaseException:
+            except BaseException as error:
                 with contextlib.suppress(OSError):
-                    await self._undo(share)
+                    await self._undo(share, ask=not isinstance(error, DaemonUnreachable))
                 raise
             return share
 
@@ -100,8 +100,12 @@ class ShareBook:
                 for other in self._in_the_way_of(share):
                     await self._close(other.id)
                 await self._daemon.remove(known.group)
-            await self._apply(share)
-            self.shares[share.id] = share
+            self.shares[share.id] = share  # before the daemon has it: `restore` must not take the group for a stranger
+            try:
+                await self._apply(share)
+            except BaseException:
+                self.shares[share.id] = known
+                raise
             await self._save()
 
     async def close(self, share_id: str) -> None:
@@ -156,12 +160,14 @@ class ShareBook:
         del self.shares[share_id]
         await self._save()
 
-    async def _undo(self, share: Share) -> None:
-        # Whatever the daemon may have of it, `restore` finds: nobody can reach it without the directory.
+    async def _undo(self, share: Share, *, ask: bool) -> None:
+        # Whatever the daemon may have of it, `restore` finds: nobody can reach it without the directory. So one that
+        # does not answer is not waited for again.
         cdi.remove(self._cdi, share.id)
         shutil.rmtree(share_directory(self.host.shares, share.id), ignore_errors=True)
-        with contextlib.suppress(DaemonError):
-            await self._daemon.remove(share.group)
+        if ask:
+            with contextlib.suppress(DaemonError):
+                await self._daemon.remove(share.group)
         self.shares.pop(share.id, None)
         await self._save()
 

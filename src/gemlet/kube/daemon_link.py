@@ -23,9 +23,9 @@ _CURE = "see the log of the container daemon in this node's gemlet-agent pod"
 class DaemonLink:
     """Asks one daemon, a connection a question: it may have been another daemon a moment ago.
 
-    Every method raises `DaemonUnreachable` if there is none and `DaemonError` if it does not answer. Nothing here takes
-    a thread: the kubelet waits for these answers one pod after the other, and on a busy node each change of thread is
-    a wait of its own.
+    Every method raises `DaemonUnreachable` if there is none, or none that answers, and `DaemonError` if what it answers
+    makes no sense. Nothing here takes a thread: the kubelet waits for these answers one pod after the other, and on a
+    busy node each change of thread is a wait of its own.
     """
 
     def __init__(self, endpoint: Endpoint, *, seconds: float = SECONDS) -> None:
@@ -71,7 +71,7 @@ class DaemonLink:
                     await writer.drain()
                 line = await reader.readline()
         except TimeoutError:
-            raise DaemonError(f"the daemon at {self._endpoint.api} does not answer", hint=_CURE) from None
+            raise DaemonUnreachable(f"the daemon at {self._endpoint.api} does not answer", hint=_CURE) from None
         except (OSError, ValueError) as error:  # ValueError: longer than any answer is
             raise DaemonError(f"the daemon at {self._endpoint.api} does not answer: {error}", hint=_CURE) from None
         if not line.endswith(b"\n"):

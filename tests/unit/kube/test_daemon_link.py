@@ -80,16 +80,22 @@ def test_no_daemon_is_an_error_with_a_cure_for_who_reads_an_event(endpoint, run)
 
 
 @pytest.mark.parametrize(
-    ("answer", "text"),
-    [(None, "hung up"), (b'{"ok": tr', "hung up"), (..., "does not answer$"), (b"nonsense\n", "makes no sense")],
+    ("answer", "kind", "text"),
+    [
+        (..., DaemonUnreachable, "does not answer$"),
+        (None, DaemonError, "hung up"),
+        (b'{"ok": tr', DaemonError, "hung up"),
+        (b"nonsense\n", DaemonError, "makes no sense"),
+    ],
 )
-def test_an_answer_that_is_none_is_an_error(endpoint, run, answer, text):
+def test_an_answer_that_is_none_is_an_error(endpoint, run, answer, kind, text):
     async def scenario():
         async with daemon(endpoint, answer) as link:
             await link.status()
 
     with pytest.raises(DaemonError, match=text) as caught:
         run(scenario())
+    assert type(caught.value) is kind
     assert caught.value.hint
 
 
