@@ -13,5 +13,6 @@ claims, slices, dra, plugin_socket              the DRA driver
 admission, templates, webhook, certificates     the webhook
 daemon_link  what is asked of the daemon
 api_server   what is asked of the apiserver
+pod_event    what a pod is told
 agent        `gemlet kube agent`: the tasks of a node
 """
