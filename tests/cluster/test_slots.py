@@ -84,6 +84,23 @@ def test_a_restarted_kubelet_finds_the_plugin_again(cluster):
     eventually(lambda: lines(cluster, "b", "total") == ["16384"], "a new pod")
 
 
+def test_a_restarted_runtime_leaves_running_pods_in_their_shares(cluster):
+    """containerd: the containers' own shims go on without it."""
+    cluster.create(pod("a", "probe", "1000", annotations=SHARE))
+    eventually(lambda: len(shares(cluster, "a")) >= 2, "work")
+    eventually(lambda: cluster.phase("a") == "Running", "the status of the work")
+    containerd = cluster.node.parts["containerd"]
+    containerd.stop()
+    containerd.start()
+    eventually(lambda: cluster.allocatable() == 8 and cluster.ready(), "slots")
+    count = len(shares(cluster, "a"))
+    eventually(lambda: len(shares(cluster, "a")) >= count + 4, "more work")
+    assert max(shares(cluster, "a")[-2:]) <= 30, "held to its share"
+    assert cluster.get("pod", "a")["status"]["containerStatuses"][0]["restartCount"] == 0
+    cluster.create(pod("b", "probe", annotations=SHARE))
+    eventually(lambda: lines(cluster, "b", "total") == ["16384"], "a new pod")
+
+
 @pytest.mark.parametrize("part", ["agent", "daemon"])
 def test_a_killed_part_leaves_running_pods_in_their_shares(cluster, part):
     """E4."""
