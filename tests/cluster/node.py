@@ -65,7 +65,7 @@ class Node:
             text,
         )
         buckets = {float(bound): int(count) for bound, count in found}
-        return buckets[float("inf")], buckets
+        return buckets.get(float("inf"), 0), buckets
 
     def _run(self, name: str, *command: object) -> None:
         self.parts[name] = Process(f"{self.name}-{name}", *command, prefix=self._enter).start()

@@ -290,6 +290,20 @@ def test_a_node_lists_its_shares_by_pod(cluster):
     assert table.splitlines()[1].startswith("default/a/c  16Gi "), table
 
 
+def test_a_pod_that_comes_alone_is_allocated_at_once(cluster):
+    """Without the crowd of the next test, in which every process waits for a core."""
+    before, within_before = cluster.node.allocations("gemlet.dev/share")
+    for number in range(20):
+        cluster.create(pod(f"p{number}", "true", annotations=SHARE))
+        eventually(lambda number=number: cluster.phase(f"p{number}") == "Succeeded", "its end")
+        cluster.delete(f"p{number}")
+    count, within = cluster.node.allocations("gemlet.dev/share")
+    within = {bound: total - within_before.get(bound, 0) for bound, total in within.items()}
+    print(f"\nAllocate as the kubelet measures it, {count - before} pods alone: {within}", file=sys.stderr)
+    assert count - before == 20
+    assert within[0.1] >= 18
+
+
 def test_many_pods_leave_nothing_behind(cluster):
     """100 pods; what is left of them is looked for in every place a share has."""
     for batch in range(10):
