@@ -128,6 +128,7 @@ def test_without_the_webhook_plain_pods_start_and_shares_are_refused(cluster):
     finally:
         scale_webhook(cluster, 2)
     eventually(lambda: admitted(cluster, "a"), "the webhook again")
+    eventually(lambda: lines(cluster, "a", "total") == ["16384"], "its first CUDA call")
 
 
 def scale_webhook(cluster, replicas):
