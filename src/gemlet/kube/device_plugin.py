@@ -121,7 +121,10 @@ class Allocations:
         assignments = await self._kubelet.assignments()
         pod = assignments.holder(resource, ids)
         if pod is None:
-            raise GemletError(f"the kubelet knows no container that has {', '.join(ids)} of {resource}")
+            raise GemletError(
+                f"the kubelet knows no container that has {', '.join(ids)} of {resource}",
+                hint="the pod is being deleted, or it will be tried again: delete it if that does not help",
+            )
         granted = grant(assignments, pod)
         share = self.of(resource, ids)
         if share is None:
