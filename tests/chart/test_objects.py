@@ -9,7 +9,7 @@ kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="`make c
 from gemlet.kube import slices  # noqa: E402
 from gemlet.kube.admission import Cluster, patch, template  # noqa: E402
 from gemlet.kube.inventory import Gpu  # noqa: E402
-from gemlet.kube.pods import event  # noqa: E402
+from gemlet.kube.pod_event import warning  # noqa: E402
 from gemlet.kube.request import Amounts  # noqa: E402
 from gemlet.model import Priority  # noqa: E402
 
@@ -47,7 +47,7 @@ OBJECTS = {
     "slice": slices.resource_slice("n1", [GPU], generation=1, owner={"metadata": {"uid": "u"}}),
     "template": template(Amounts(memory=16 * GIB, compute=25, limit=80, priority=Priority.LATENCY), "default"),
     "pod": pod(),
-    "event": event({"name": "p", "namespace": "default", "uid": "u"}, "text"),
+    "event": warning({"name": "p", "namespace": "default", "uid": "u"}, "text", reason="R", component="c")[1],
 }
 
 

@@ -146,8 +146,10 @@ class Cluster:
         return "\n".join(line.split(" ", 3)[-1] for line in lines)
 
     def delete(self, *pods: str) -> None:
+        # The kubelet of 1.20 collects what is left of a pod that goes before its container has come once a minute only.
+        options = ("--grace-period=1", "--wait=true", "--ignore-not-found")
         if pods:
-            self.kubectl("delete", "pod", *pods, "--grace-period=1", "--wait=true", "--ignore-not-found")
+            self.kubectl("delete", "pod", *pods, *options, seconds=130)
 
     def events(self, pod: str) -> str:
         items = self.get("events", "--field-selector", f"involvedObject.name={pod}")["items"]

@@ -53,8 +53,11 @@ class Node:
         rows = [line.split() for line in tasks.splitlines()]
         return next(int(row[1]) for row in rows if row[0] == container.rpartition("/")[2])
 
-    def allocations(self, resource: str) -> tuple[int, dict[float, int]]:
-        """How often the kubelet called Allocate for ``resource``, and how many calls took at most so many seconds."""
+    def allocations(self, resource: str, since: dict[float, int] | None = None) -> dict[float, int]:
+        """How many calls of Allocate for ``resource`` took the kubelet at most so many seconds; of all, at infinity.
+
+        since: what this said before; those are left out.
+        """
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the kubelet signs its own
         context.load_cert_chain(self._pki.directory / "admin.crt", self._pki.directory / "admin.key")
@@ -64,8 +67,7 @@ class Node:
             rf'kubelet_device_plugin_alloc_duration_seconds_bucket{{resource_name="{resource}",le="([^"]+)"}} (\d+)',
             text,
         )
-        buckets = {float(bound): int(count) for bound, count in found}
-        return buckets[float("inf")], buckets
+        return {float(bound): int(count) - (since or {}).get(float(bound), 0) for bound, count in found}
 
     def _run(self, name: str, *command: object) -> None:
         self.parts[name] = Process(f"{self.name}-{name}", *command, prefix=self._enter).start()

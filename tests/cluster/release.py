@@ -49,6 +49,12 @@ class Release:
     def wait(self) -> None:
         for kind in ("daemonset/gemlet-agent", "deployment/gemlet-webhook"):
             self._cluster.kubectl("-n", NAMESPACE, "rollout", "status", kind, "--timeout=120s", seconds=130)
+        # A rollout is over when the last old pod is told to go; until it has gone it may answer as the release before.
+        eventually(lambda: not self._going(), "the old pods' end")
+
+    def _going(self) -> list[dict[str, Any]]:
+        items = self._cluster.get("pods", "-n", NAMESPACE)["items"]
+        return [item for item in items if "deletionTimestamp" in item["metadata"]]
 
     def pods(self, component: str) -> list[dict[str, Any]]:
         """Those of `agent` or `webhook`, without the ones that are going."""

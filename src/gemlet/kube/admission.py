@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gemlet.errors import InvalidValue
 from gemlet.kube import names
+from gemlet.kube.escape import check_escape
 from gemlet.kube.quantity import format_bytes, parse_quantity
 from gemlet.kube.request import (
     Amounts,
@@ -30,11 +31,6 @@ if TYPE_CHECKING:
 
 Face = Literal["slots", "units", "dra"]
 CLAIM = "gemlet"  # name of the claim in the pod
-
-# A pod's own value for one of these would undo what the share sets; matched as a prefix where it ends in _.
-_FORBIDDEN_ENV = ("LD_PRELOAD", "LD_AUDIT", "GEMLET_", "GEMINI_", "NVIDIA_")
-_OWN_PATHS = (names.HOOK_DIRECTORY, names.SOCKET_DIRECTORY, names.PRELOAD_FILE)
-_HOST_PATHS = ("/dev", "/run/gemlet", "/var/run/gemlet", "/var/lib/gemlet", "/var/lib/kubelet", "/proc", "/sys")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +54,10 @@ def patch(pod: Mapping[str, Any], cluster: Cluster) -> list[dict[str, Any]]:
     if amounts is None:
         _check_lone_annotations(annotations, holders, pod)
         for number in holders:
-            _check_escape(pod, number)
+            check_escape(pod, _containers(pod)[number], f"spec.containers[{number}]")
         return []
     number = _chosen(pod, annotations)
-    _check_escape(pod, number)
+    check_escape(pod, _containers(pod)[number], f"spec.containers[{number}]")
     if cluster.face == "dra":
         return list(_claim(pod, number, amounts))
     return list(_counted(pod, number, amounts, cluster))
@@ -240,35 +236,3 @@ def _check_resources(number: int, container: Mapping[str, Any]) -> None:
         raise BadRequest(f"{where}[{names.SLOT_RESOURCE}]", "is asked for beside units", cure="ask for one of the two")
     if given and any(name.startswith("nvidia.com/") for name in limits):
         raise BadRequest(where, "asks for a share and for a GPU of NVIDIA's plugin", cure="ask for one of the two")
-
-
-def _check_escape(pod: Mapping[str, Any], number: int) -> None:
-    container, where = _containers(pod)[number], f"spec.containers[{number}]"
-    for variable in container.get("env") or []:
-        if any(
-            variable["name"].startswith(name) if name.endswith("_") else variable["name"] == name
-            for name in _FORBIDDEN_ENV
-        ):
-            raise BadRequest(
-                f"{where}.env[{variable['name']}]",
-                "would take the program out of its share",
-                cure="remove it: gemlet sets it",
-            )
-    if (container.get("securityContext") or {}).get("privileged"):
-        raise BadRequest(
-            f"{where}.securityContext.privileged", "shows the container all GPUs", cure="remove it, or add capabilities"
-        )
-    volumes = {volume["name"]: volume for volume in (pod["spec"].get("volumes") or [])}
-    for mount in container.get("volumeMounts") or []:
-        at = f"{where}.volumeMounts[{mount['mountPath']}]"
-        if any(_covers(mount["mountPath"], own) or _covers(own, mount["mountPath"]) for own in _OWN_PATHS):
-            raise BadRequest(at, "hides what gemlet puts there", cure="mount it elsewhere")
-        path = ((volumes.get(mount["name"]) or {}).get("hostPath") or {}).get("path")
-        if path is not None and any(_covers(path, host) or _covers(host, path) for host in _HOST_PATHS):
-            raise BadRequest(at, f"shows the host's {path}", cure="mount a directory that has no devices or sockets")
-
-
-def _covers(path: str, other: str) -> bool:
-    """Whether ``other`` is ``path`` or below it."""
-    path = "/" + path.strip("/")
-    return path in ("/", other) or other.startswith(f"{path}/")

@@ -99,7 +99,7 @@ class Agent:
         )
         self._kubelet = PodResources(options.kubelet / "pod-resources" / "kubelet.sock")
         self._follower = PodFollower(api, self._book, options.node)
-        allocations = Allocations(self._book, self._gpus, kubelet=self._kubelet, annotations=self._follower.annotations)
+        allocations = Allocations(self._book, self._gpus, kubelet=self._kubelet, pods=self._follower.seen)
         self._resources: list[Resource] = []
         if options.face == "slots":
             self._resources.append(SlotResource(allocations, per_gpu=options.slots_per_gpu, packing=options.packing))

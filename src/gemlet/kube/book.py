@@ -1,8 +1,8 @@
 """The shares of this node: opened, changed, closed, and brought back after anything restarted.
 
 A share is four things that must come and go together: a line in the checkpoint, a directory, a group with a socket in
-the daemon, and for a claim a CDI file. The checkpoint comes first and goes last, so what the others have too much is
-seen.
+the daemon, and for a claim a CDI file. Nobody is told of a share before it has all of them, and the checkpoint goes
+last, so that what there is too much or too little of after a crash is seen.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from gemlet.errors import DaemonError, GemletError, Refused
+from gemlet.errors import DaemonError, DaemonUnreachable, GemletError, Refused
 from gemlet.kube import cdi, checkpoint, names
 from gemlet.kube.edits import Edits, Host, share_directory, share_edits
 from gemlet.kube.quantity import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Mapping
 
     from gemlet.kube.inventory import Gpu
     from gemlet.kube.share import Share
@@ -82,11 +82,11 @@ class ShareBook:
             self._check_room(share)
             self.shares[share.id] = share
             try:
-                await self._save()
-                await self._apply(share)
-            except BaseException:
+                # Side by side, for the kubelet waits: whichever of the two a crash leaves alone, `restore` finds.
+                await _all(self._save(), self._apply(share))
+            except BaseException as error:
                 with contextlib.suppress(OSError):
-                    await self._undo(share)
+                    await self._undo(share, ask=not isinstance(error, DaemonUnreachable))
                 raise
             return share
 
@@ -100,8 +100,12 @@ class ShareBook:
                 for other in self._in_the_way_of(share):
                     await self._close(other.id)
                 await self._daemon.remove(known.group)
-            await self._apply(share)
-            self.shares[share.id] = share
+            self.shares[share.id] = share  # before the daemon has it: `restore` must not take the group for a stranger
+            try:
+                await self._apply(share)
+            except BaseException:
+                self.shares[share.id] = known
+                raise
             await self._save()
 
     async def close(self, share_id: str) -> None:
@@ -156,12 +160,14 @@ class ShareBook:
         del self.shares[share_id]
         await self._save()
 
-    async def _undo(self, share: Share) -> None:
-        # Whatever the daemon may have of it, `restore` finds: nobody can reach it without the directory.
+    async def _undo(self, share: Share, *, ask: bool) -> None:
+        # Whatever the daemon may have of it, `restore` finds: nobody can reach it without the directory. So one that
+        # does not answer is not waited for again.
         cdi.remove(self._cdi, share.id)
         shutil.rmtree(share_directory(self.host.shares, share.id), ignore_errors=True)
-        with contextlib.suppress(DaemonError):
-            await self._daemon.remove(share.group)
+        if ask:
+            with contextlib.suppress(DaemonError):
+                await self._daemon.remove(share.group)
         self.shares.pop(share.id, None)
         await self._save()
 
@@ -220,6 +226,13 @@ class ShareBook:
             changes = self._changes
             await asyncio.to_thread(checkpoint.save, self._file, list(self.shares.values()))
             self._saved = changes
+
+
+async def _all(*steps: Awaitable[None]) -> None:
+    """Raises the first error of all ``steps``, when every one of them has ended."""
+    for result in await asyncio.gather(*steps, return_exceptions=True):
+        if isinstance(result, BaseException):
+            raise result
 
 
 def _overlap(first: Mapping[str, tuple[str, ...]], second: Mapping[str, tuple[str, ...]]) -> bool:

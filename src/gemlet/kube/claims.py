@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gemlet.kube import names
+from gemlet.kube.escape import check_escape
 from gemlet.kube.request import Amounts, BadRequest, Settings, checked_memory, checked_percent, from_parameters
 from gemlet.kube.share import Pod, Share, share_id_of_claim
 
@@ -65,14 +66,17 @@ def pods_of(claim: Mapping[str, Any]) -> list[str]:
     return [entry["name"] for entry in reserved if entry.get("resource") == "pods"]
 
 
-def check_one_share_a_container(pod: Mapping[str, Any], ours: set[str]) -> None:
-    """Raises BadRequest if a container of ``pod`` uses two of the claims ``ours``: it can be in one share only."""
+def check_pod(pod: Mapping[str, Any], ours: set[str]) -> None:
+    """Raises BadRequest if a container of ``pod`` cannot be held to its share, the claims ``ours`` being shares.
+
+    A container can be in one share only, and nothing of its own may take it out of that.
+    """
     spec = pod["spec"]
     statuses = (pod.get("status") or {}).get("resourceClaimStatuses") or []
     made = {entry["name"]: entry.get("resourceClaimName") for entry in statuses}
     claims = {e["name"]: e.get("resourceClaimName") or made.get(e["name"]) for e in spec.get("resourceClaims") or []}
     for kind in ("initContainers", "containers"):
-        for container in spec.get(kind) or []:
+        for number, container in enumerate(spec.get(kind) or []):
             used = {entry["name"] for entry in (container.get("resources") or {}).get("claims") or []}
             shares = sorted(name for name in used if claims.get(name) in ours)
             if len(shares) > 1:
@@ -81,6 +85,8 @@ def check_one_share_a_container(pod: Mapping[str, Any], ours: set[str]) -> None:
                     f"{' and '.join(shares)} are both shares of GPUs",
                     cure="ask for several GPUs in one claim, with count or with several requests",
                 )
+            if shares:
+                check_escape(pod, container, f"spec.{kind}[{number}]")
 
 
 def _consumed(

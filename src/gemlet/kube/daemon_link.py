@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
-from gemlet.daemon.connection import Connection
-from gemlet.errors import Refused
+from gemlet.daemon import protocol
+from gemlet.errors import DaemonError, DaemonUnreachable, Refused
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from gemlet.daemon.address import Endpoint
     from gemlet.kube.share import Share
+
+SECONDS = 5.0  # for the whole of a question
+# Not the command line's: who reads this reads an event of a pod.
+_CURE = "see the log of the container daemon in this node's gemlet-agent pod"
 
 
 class DaemonLink:
     """Asks one daemon, a connection a question: it may have been another daemon a moment ago.
 
-    Every method raises `DaemonUnreachable` if there is none and `DaemonError` if it does not answer.
+    Every method raises `DaemonUnreachable` if there is none, or none that answers, and `DaemonError` if what it answers
+    makes no sense. Nothing here takes a thread: the kubelet waits for these answers one pod after the other, and on a
+    busy node each change of thread is a wait of its own.
     """
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, *, seconds: float = SECONDS) -> None:
         self._endpoint = endpoint
+        self._seconds = seconds
 
     async def open(self, share: Share, socket: str, *, device: int | None) -> None:
         """Makes the share's group be exactly what the share says, with its socket. Raises `Refused`."""
@@ -53,8 +63,31 @@ class DaemonLink:
         return status
 
     async def _call(self, op: str, **arguments: Any) -> Any:
-        def ask() -> Any:
-            with Connection(self._endpoint) as connection:
-                return connection.call(op, **arguments)
+        try:
+            async with asyncio.timeout(self._seconds), self._connected() as (reader, writer):
+                # A daemon that turns us away says why before it hangs up: its answer is there even if ours is not sent.
+                with contextlib.suppress(BrokenPipeError):
+                    writer.write(protocol.encode_request(op, arguments))
+                    await writer.drain()
+                line = await reader.readline()
+        except TimeoutError:
+            raise DaemonUnreachable(f"the daemon at {self._endpoint.api} does not answer", hint=_CURE) from None
+        except (OSError, ValueError) as error:  # ValueError: longer than any answer is
+            raise DaemonError(f"the daemon at {self._endpoint.api} does not answer: {error}", hint=_CURE) from None
+        if not line.endswith(b"\n"):
+            raise DaemonError(f"the daemon at {self._endpoint.api} hung up", hint=_CURE)
+        return protocol.decode_reply(line)
 
-        return await asyncio.to_thread(ask)
+    @contextlib.asynccontextmanager
+    async def _connected(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        try:
+            reader, writer = await asyncio.open_unix_connection(self._endpoint.api, limit=protocol.MAX_REPLY_BYTES)
+        except OSError as error:
+            reason = "" if isinstance(error, FileNotFoundError) else f": {error.strerror or error}"
+            raise DaemonUnreachable(f"no daemon at {self._endpoint.api}{reason}", hint=_CURE) from None
+        try:
+            yield reader, writer
+        finally:
+            writer.transport.abort()  # all is said, or nobody listens: nothing is left to be waited for
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()

@@ -19,6 +19,7 @@ import msgspec
 
 from gemlet.errors import GemletError
 from gemlet.kube import names, slots, units
+from gemlet.kube.escape import check_escape
 from gemlet.kube.protocol import deviceplugin_pb2 as messages
 from gemlet.kube.request import Amounts, BadRequest, in_force
 from gemlet.kube.share import Pod, Share
@@ -72,10 +73,10 @@ class Kubelet(Protocol):
     async def assignments(self) -> Assignments: ...
 
 
-class Annotations(Protocol):
-    """The annotations of a pod, now. Raises GemletError if they cannot be had."""
+class Pods(Protocol):
+    """A pod as the apiserver has it, now. Raises GemletError if it cannot be had."""
 
-    async def __call__(self, pod: Pod, /) -> dict[str, str]: ...
+    async def __call__(self, pod: Pod, /) -> dict[str, Any]: ...
 
 
 class Resource(Protocol):
@@ -92,11 +93,11 @@ class Resource(Protocol):
 class Allocations:
     """What the resources have in common: opening a share for ids, and finding out whose it is."""
 
-    def __init__(self, book: ShareBook, gpus: Gpus, *, kubelet: Kubelet, annotations: Annotations) -> None:
+    def __init__(self, book: ShareBook, gpus: Gpus, *, kubelet: Kubelet, pods: Pods) -> None:
         self.book = book
         self.gpus = gpus
         self._kubelet = kubelet
-        self._annotations = annotations
+        self._pods = pods
 
     async def open(self, kind: str, resource: str, ids: Sequence[str], amounts: Amounts) -> Edits:
         """Opens a share that nobody had before: what is left of an earlier one on these ids is closed."""
@@ -120,7 +121,10 @@ class Allocations:
         assignments = await self._kubelet.assignments()
         pod = assignments.holder(resource, ids)
         if pod is None:
-            raise GemletError(f"the kubelet knows no container that has {', '.join(ids)} of {resource}")
+            raise GemletError(
+                f"the kubelet knows no container that has {', '.join(ids)} of {resource}",
+                hint="the pod is being deleted, or it will be tried again: delete it if that does not help",
+            )
         granted = grant(assignments, pod)
         share = self.of(resource, ids)
         if share is None:
@@ -130,7 +134,9 @@ class Allocations:
                 f"no share is open for {', '.join(ids)} of {resource}",
                 hint="delete the pod: its share was lost with the agent's checkpoint",
             )
-        amounts = in_force(granted, for_container(await self._annotations(pod), pod))
+        seen = await self._pods(pod)
+        _check_escape(seen, pod.container)
+        amounts = in_force(granted, for_container(seen["metadata"].get("annotations") or {}, pod))
         group = f"{pod.namespace}/{pod.name}/{pod.container}"
         await self.book.change(msgspec.structs.replace(share, group=group, pod=pod, granted=granted, amounts=amounts))
 
@@ -145,6 +151,13 @@ class Allocations:
             if gpu.uuid == uuid:
                 return gpu
         raise GemletError(f"this node has no GPU {uuid}", hint="has it been taken out? `nvidia-smi -L` lists them")
+
+
+def _check_escape(seen: dict[str, Any], name: str) -> None:
+    for kind in ("initContainers", "containers"):
+        for number, container in enumerate(seen["spec"].get(kind) or []):
+            if container["name"] == name:
+                check_escape(seen, container, f"spec.{kind}[{number}]")
 
 
 def for_container(annotations: dict[str, str], pod: Pod) -> dict[str, str]:

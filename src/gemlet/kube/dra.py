@@ -99,7 +99,7 @@ class DraDriver:
         }
         for name in claims.pods_of(seen):
             pod = await self._api.get(f"/api/v1/namespaces/{claim.namespace}/pods/{name}")
-            claims.check_one_share_a_container(pod, ours | {claim.name})
+            claims.check_pod(pod, ours | {claim.name})
         return await self._book.open(share)
 
     def _response(self, share: Share) -> messages.NodePrepareResourceResponse:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,6 +15,7 @@ import msgspec
 from gemlet.errors import GemletError
 from gemlet.kube.api_server import ApiError
 from gemlet.kube.device_plugin import for_container, words
+from gemlet.kube.pod_event import warning
 from gemlet.kube.request import in_force
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 2.0
-COMPONENT = "gemlet-agent"
 
 
 def pod_path(pod: Pod) -> str:
@@ -43,10 +42,10 @@ class PodFollower:
         self._node = node
         self._complained: dict[str, str] = {}
 
-    async def annotations(self, pod: Pod) -> dict[str, str]:
-        """Those of a pod, now. Raises ApiError."""
-        seen = await self._api.get(pod_path(pod))
-        return seen["metadata"].get("annotations") or {}
+    async def seen(self, pod: Pod) -> dict[str, Any]:
+        """A pod as it is now. Raises ApiError."""
+        found: dict[str, Any] = await self._api.get(pod_path(pod))
+        return found
 
     async def run(self) -> None:
         """Runs until cancelled."""
@@ -104,30 +103,6 @@ class PodFollower:
         self._complained[share.id] = text
         logger.warning("pod=%s/%s annotations not applied: %s", meta["namespace"], meta["name"], text)
         try:
-            await self._api.create(f"/api/v1/namespaces/{meta['namespace']}/events", event(meta, text))
+            await self._api.create(*warning(meta, text, reason="ShareNotChanged", component="gemlet-agent"))
         except ApiError as error:
             logger.warning("event: %s", error)
-
-
-def event(meta: dict[str, Any], text: str) -> dict[str, Any]:
-    """A warning about a pod, as `kubectl describe` shows it."""
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return {
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"generateName": f"{meta['name']}.", "namespace": meta["namespace"]},
-        "involvedObject": {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "namespace": meta["namespace"],
-            "name": meta["name"],
-            "uid": meta["uid"],
-        },
-        "type": "Warning",
-        "reason": "ShareNotChanged",
-        "message": text[:1024],
-        "source": {"component": COMPONENT},
-        "firstTimestamp": now,
-        "lastTimestamp": now,
-        "count": 1,
-    }

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemlet.kube import admission, names
 from gemlet.kube.api_server import ApiError
+from gemlet.kube.pod_event import warning
 from gemlet.kube.request import BadRequest, from_annotations
 
 if TYPE_CHECKING:
@@ -29,6 +30,11 @@ RETRY_SECONDS = 2.0
 TEMPLATES = "/apis/resource.k8s.io/v1/resourceclaimtemplates"
 
 
+def templates_path(namespace: str) -> str:
+    """Where the apiserver has a namespace's templates."""
+    return f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaimtemplates"
+
+
 def named_template(pod: dict[str, Any]) -> str | None:
     """The template of ours that a pod names."""
     claims = pod["spec"].get("resourceClaims") or []
@@ -42,6 +48,7 @@ class TemplateMaker:
     def __init__(self, api: ApiServer) -> None:
         self._api = api
         self._made: set[tuple[str, str]] = set()
+        self._told: set[str] = set()  # uids of the pods that have their event
 
     async def run(self) -> None:
         """Runs until cancelled."""
@@ -50,19 +57,22 @@ class TemplateMaker:
             tasks.create_task(self._sweep())
 
     async def make(self, pod: dict[str, Any]) -> bool:
-        """Makes the template a pod names, unless it is there; returns whether. Raises ApiError."""
+        """Makes the template a pod names, unless it is there; returns whether. Raises ApiError.
+
+        A template that is not there and cannot be made, because the annotations do not ask for it, is told to the pod.
+        """
         name, meta = named_template(pod), pod["metadata"]
         if name is None or (meta["namespace"], name) in self._made:
             return False
         try:
             amounts = from_annotations(meta.get("annotations") or {})
         except BadRequest:
-            return False  # annotations changed since: the template that is named is not ours to guess
+            amounts = None  # annotations changed since: the template that is named is not ours to guess
         if amounts is None or admission.template_name(amounts) != name:
+            await self._miss(meta, name)
             return False
         try:
-            path = f"/apis/resource.k8s.io/v1/namespaces/{meta['namespace']}/resourceclaimtemplates"
-            await self._api.create(path, admission.template(amounts, meta["namespace"]))
+            await self._api.create(templates_path(meta["namespace"]), admission.template(amounts, meta["namespace"]))
         except ApiError as error:
             if error.status != 409:
                 raise
@@ -75,15 +85,33 @@ class TemplateMaker:
         pods = await self._api.get("/api/v1/pods")
         gone = unused(templates["items"], pods["items"], now)
         for namespace, name in gone:
-            await self._api.delete(f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaimtemplates/{name}")
+            await self._api.delete(f"{templates_path(namespace)}/{name}")
             self._made.discard((namespace, name))
         return [name for _, name in gone]
+
+    async def _miss(self, meta: dict[str, Any], name: str) -> None:
+        if meta["uid"] in self._told:
+            return
+        try:
+            await self._api.get(f"{templates_path(meta['namespace'])}/{name}")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            self._told.add(meta["uid"])
+            text = (
+                f"gemlet: spec.resourceClaims[{admission.CLAIM}].resourceClaimTemplateName: there is no {name} in "
+                f"{meta['namespace']}, and the pod's annotations do not ask for it; leave the claim out and ask by "
+                f"{names.ANNOTATION_MEMORY} and {names.ANNOTATION_COMPUTE}, or make the template"
+            )
+            logger.info("pod=%s/%s %s", meta["namespace"], meta["name"], text)
+            await self._api.create(*warning(meta, text, reason="NoShareTemplate", component="gemlet-webhook"))
 
     async def _follow(self) -> None:
         while True:
             try:
                 self._made.clear()  # somebody may have deleted one
                 pods = await self._api.get("/api/v1/pods")
+                self._told &= {pod["metadata"]["uid"] for pod in pods["items"]}
                 for pod in pods["items"]:
                     await self.make(pod)
                 version = pods["metadata"]["resourceVersion"]

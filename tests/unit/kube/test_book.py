@@ -63,6 +63,16 @@ def test_an_unreachable_daemon_leaves_nothing(node, run):
     assert node.restart().shares == {}
 
 
+def test_a_checkpoint_that_cannot_be_written_leaves_nothing(node, run, monkeypatch):
+    def full(file, shares):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save", full)
+    with pytest.raises(OSError, match="No space left"):
+        run(node.book.open(fakes.claim_share()))
+    assert node.leftovers() == []
+
+
 def test_a_gpu_is_never_given_out_beyond_what_it_has(node, run):
     run(node.book.open(fakes.claim_share("u1", granted=fakes.amounts(memory=10, compute=60))))
     with pytest.raises(NoRoom, match=r"compute: 41 .* 60 of 100"):
@@ -140,6 +150,28 @@ def test_a_changed_share_keeps_its_place(node, run):
     assert set(node.daemon.opened) == {"default/pod/main"}
     assert node.daemon.opened["default/pod/main"][0].limit == 80
     assert node.restart().shares["claim-u1"].group == "default/pod/main"
+
+
+def test_a_group_that_comes_is_no_stranger(node, run, monkeypatch):
+    """The agent looks for strangers every few seconds, and pods come when they like."""
+    share = run(node.book.open(fakes.claim_share("u1")))
+    opened = node.daemon.open
+
+    async def looked_at(share, path, *, device):
+        await opened(share, path, device=device)
+        await node.book._remove_strangers()
+
+    monkeypatch.setattr(node.daemon, "open", looked_at)
+    run(node.book.change(msgspec.structs.replace(share, group="default/a/c")))
+    assert set(node.daemon.opened) == {"default/a/c"}
+
+
+def test_a_change_that_fails_changes_nothing(node, run):
+    share = run(node.book.open(fakes.claim_share("u1")))
+    node.daemon.down = True
+    with pytest.raises(DaemonUnreachable):
+        run(node.book.change(msgspec.structs.replace(share, amounts=fakes.amounts(8))))
+    assert node.book.shares["claim-u1"] == share
 
 
 def test_a_share_in_use_is_not_closed(node, run, monkeypatch):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from gemlet.kube.claims import check_one_share_a_container, read_claim
+from gemlet.kube.claims import check_pod, read_claim
 from gemlet.kube.request import BadRequest
 from gemlet.model import Priority
 
@@ -125,7 +125,20 @@ def pod(*claims_of_containers):
 
 def test_a_container_is_in_one_share():
     ours = {"c", "pod-y-1"}
-    check_one_share_a_container(pod(["x"], ["y"]), ours)
-    check_one_share_a_container(pod(["x", "y"]), {"c"})
+    check_pod(pod(["x"], ["y"]), ours)
+    check_pod(pod(["x", "y"]), {"c"})
     with pytest.raises(BadRequest, match=r"containers\[c0\].*x and y"):
-        check_one_share_a_container(pod(["x", "y"]), ours)
+        check_pod(pod(["x", "y"]), ours)
+
+
+def test_a_container_that_would_leave_its_share_is_refused():
+    """Nobody asks admission about a claim that a pod brings itself."""
+    seen = pod(["x"], [])
+    seen["spec"]["containers"][1]["env"] = [{"name": "LD_PRELOAD", "value": "x.so"}]
+    check_pod(seen, {"c"})
+    seen["spec"]["containers"][0]["env"] = [{"name": "LD_PRELOAD", "value": "x.so"}]
+    with pytest.raises(BadRequest, match=r"spec.containers\[0\].env\[LD_PRELOAD\].*remove it"):
+        check_pod(seen, {"c"})
+    seen["spec"]["initContainers"] = [seen["spec"]["containers"].pop(0)]
+    with pytest.raises(BadRequest, match=r"spec.initContainers\[0\].env\[LD_PRELOAD\]"):
+        check_pod(seen, {"c"})

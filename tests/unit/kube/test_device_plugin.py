@@ -62,13 +62,15 @@ class Setup:
         self.gpus = Gpus()
         self.pods = fakes.FakeKubelet()
         self.annotations = {}
+        self.container = {"name": "c"}  # of whatever pod is asked for
         self.kubelet = PlayedKubelet(self.directory)
-        self.allocations = Allocations(node.book, self.gpus, kubelet=self.pods, annotations=self.annotations_of)
+        self.allocations = Allocations(node.book, self.gpus, kubelet=self.pods, pods=self.seen)
 
-    async def annotations_of(self, pod):
+    async def seen(self, pod):
         if self.annotations is None:
             raise GemletError("GET pods: 503", hint="is the apiserver up?")
-        return self.annotations
+        containers = [{"name": "sidecar", "env": [{"name": "LD_PRELOAD", "value": "its.so"}]}, self.container]
+        return {"metadata": {"name": pod.name, "annotations": self.annotations}, "spec": {"containers": containers}}
 
     @contextlib.asynccontextmanager
     async def running(self, *resources):
@@ -201,6 +203,24 @@ def test_a_container_does_not_start_with_annotations_that_make_no_sense(setup, r
             await refused(setup.pre_start(plugin, slot), "21Gi is more than its 20Gi")
             setup.annotations = None
             await refused(setup.pre_start(plugin, slot), "is the apiserver up?")
+
+    run(scenario())
+
+
+def test_a_container_that_would_leave_its_share_does_not_start(setup, run):
+    """Admission may not have been asked: its variables come after those of the node."""
+
+    async def scenario():
+        async with setup.running(setup.slots()) as (plugin,):
+            slot = f"{FIRST}::0"
+            await setup.allocate(plugin, slot)
+            setup.admit(plugin, "p", slot)
+            setup.container = {"name": "c", "env": [{"name": "LD_PRELOAD", "value": "x.so"}]}
+            await refused(setup.pre_start(plugin, slot), "spec.containers[1].env[LD_PRELOAD]")
+            setup.container = {"name": "c", "securityContext": {"privileged": True}}
+            await refused(setup.pre_start(plugin, slot), "spec.containers[1].securityContext.privileged")
+            setup.container = {"name": "c"}
+            await setup.pre_start(plugin, slot)
 
     run(scenario())
 

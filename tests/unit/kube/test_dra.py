@@ -210,6 +210,17 @@ async def test_one_container_with_two_shares_is_refused(setup, kubelet):
 
 
 @scenario
+async def test_a_container_that_would_leave_its_share_is_refused(setup, kubelet):
+    setup.put(allocated("u1"))
+    escaping = pod("u1")
+    escaping["spec"]["containers"][0]["env"] = [{"name": "LD_PRELOAD", "value": "x.so"}]
+    setup.api.objects["/api/v1/namespaces/default/pods/p"] = escaping
+    answers = await kubelet.prepare(("u1", "u1"))
+    assert "spec.containers[0].env[LD_PRELOAD]" in answers["u1"].error
+    assert not cdi.share_ids(setup.node.cdi)
+
+
+@scenario
 async def test_two_gpus_in_one_claim_have_names_of_their_own(setup, kubelet):
     setup.put(allocated("u1", "gpu-0", "gpu-1"))
     devices = (await kubelet.prepare(("u1", "u1")))["u1"].devices

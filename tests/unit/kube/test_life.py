@@ -142,7 +142,7 @@ def admitted_pod(memory="16Gi", namespace="default"):
     from gemlet.kube.admission import Cluster
 
     notes = {"gemlet.dev/memory": memory, "gemlet.dev/compute": "25"}
-    meta = {"name": "p", "namespace": namespace, "annotations": notes}
+    meta = {"name": "p", "namespace": namespace, "uid": "u", "annotations": notes}
     pod = {"metadata": meta, "spec": {"containers": [{"name": "c"}]}}
     for operation in patch(pod, Cluster(face="dra")):
         if operation["path"] == "/spec/resourceClaims":
@@ -170,12 +170,27 @@ class TestTemplates:
 
     def test_what_does_not_match_the_annotations_is_not_made(self, run):
         pod = admitted_pod()
-        pod["metadata"]["annotations"]["gemlet.dev/memory"] = "8Gi"
         api = FollowedApi()
+        name = templates.named_template(pod)
+        api.objects[f"{templates.templates_path('default')}/{name}"] = {}
+        pod["metadata"]["annotations"]["gemlet.dev/memory"] = "8Gi"
         assert not run(templates.TemplateMaker(api).make(pod))
         pod["metadata"]["annotations"]["gemlet.dev/memory"] = "nonsense"
         assert not run(templates.TemplateMaker(api).make(pod))
         assert api.created == []
+
+    def test_a_pod_whose_template_nobody_makes_is_told_once(self, run):
+        pod = admitted_pod()
+        pod["metadata"]["annotations"] = {}
+        api = FollowedApi()
+        maker = templates.TemplateMaker(api)
+        for _ in range(2):
+            assert not run(maker.make(pod))
+        ((path, told),) = api.created
+        assert path == "/api/v1/namespaces/default/events"
+        assert (told["involvedObject"]["uid"], told["reason"]) == ("u", "NoShareTemplate")
+        assert "spec.resourceClaims[gemlet].resourceClaimTemplateName: there is no gemlet-" in told["message"]
+        assert "leave the claim out and ask by gemlet.dev/memory" in told["message"]
 
     def test_old_templates_that_no_pod_names_are_unused(self):
         now = datetime(2026, 1, 2, tzinfo=UTC)

@@ -1,0 +1,52 @@
+"""What would take a container out of its share, found in its pod. Pure.
+
+Admission asks before a pod is made, and the node again before a container starts: a pod may have passed admission by
+(the webhook's opt-out label, a claim of its own making), and its own variables come after those the node gives it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gemlet.kube import names
+from gemlet.kube.request import BadRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# A pod's own value for one of these would undo what the share sets; matched as a prefix where it ends in _.
+_FORBIDDEN_ENV = ("LD_PRELOAD", "LD_AUDIT", "GEMLET_", "GEMINI_", "NVIDIA_")
+_OWN_PATHS = (names.HOOK_DIRECTORY, names.SOCKET_DIRECTORY, names.PRELOAD_FILE)
+_HOST_PATHS = ("/dev", "/run/gemlet", "/var/run/gemlet", "/var/lib/gemlet", "/var/lib/kubelet", "/proc", "/sys")
+
+
+def check_escape(pod: Mapping[str, Any], container: Mapping[str, Any], where: str) -> None:
+    """Raises BadRequest if ``container`` of ``pod`` could leave its share. ``where`` names it: spec.containers[0]."""
+    for variable in container.get("env") or []:
+        if any(
+            variable["name"].startswith(name) if name.endswith("_") else variable["name"] == name
+            for name in _FORBIDDEN_ENV
+        ):
+            raise BadRequest(
+                f"{where}.env[{variable['name']}]",
+                "would take the program out of its share",
+                cure="remove it: gemlet sets it",
+            )
+    if (container.get("securityContext") or {}).get("privileged"):
+        raise BadRequest(
+            f"{where}.securityContext.privileged", "shows the container all GPUs", cure="remove it, or add capabilities"
+        )
+    volumes = {volume["name"]: volume for volume in (pod["spec"].get("volumes") or [])}
+    for mount in container.get("volumeMounts") or []:
+        at = f"{where}.volumeMounts[{mount['mountPath']}]"
+        if any(_covers(mount["mountPath"], own) or _covers(own, mount["mountPath"]) for own in _OWN_PATHS):
+            raise BadRequest(at, "hides what gemlet puts there", cure="mount it elsewhere")
+        path = ((volumes.get(mount["name"]) or {}).get("hostPath") or {}).get("path")
+        if path is not None and any(_covers(path, host) or _covers(host, path) for host in _HOST_PATHS):
+            raise BadRequest(at, f"shows the host's {path}", cure="mount a directory that has no devices or sockets")
+
+
+def _covers(path: str, other: str) -> bool:
+    """Whether ``other`` is ``path`` or below it."""
+    path = "/" + path.strip("/")
+    return path in ("/", other) or other.startswith(f"{path}/")
