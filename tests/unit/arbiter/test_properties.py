@@ -176,7 +176,8 @@ def test_holders_fit_together_and_time_is_charged_once(scene_class, policy, spec
         rows = run.s.arbiter.usage(run.s.now)
         # A holder that was told to stop and does not pays beside its successor; else time is charged once.
         if not run.overlapped:
-            assert sum(row["used"] * run.thinnest[row["name"]] for row in rows) <= run.s.now + tails * 1e6 + 1
+            used = sum(row["used"] * run.thinnest[row["name"]] for row in rows)
+            assert used <= run.s.now + tails * 1e6 + 1000  # ns: parts of a time that is shared are rounded
         for row in rows:
             assert row["used"] >= -1
             assert row["used"] <= CLIENTS * run.s.now + tails * 1e6 + 1
