@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
 
+ROUNDED = 0.005  # of a group: plans round shares. 200 gpu-lets would have to be rounded up to want a group too many
+
+
 class Range(NamedTuple):
     """The groups first .. first + size - 1."""
 
@@ -20,9 +23,13 @@ class Range(NamedTuple):
         return max(0, min(self.first + self.size, other.first + other.size) - max(self.first, other.first))
 
 
-def groups_for(share: float, sms: int, group_sms: int, groups: int) -> int:
-    """Whole groups in a share of the SMs; at least one, and all of them for what is left of none."""
-    return min(groups, max(1, floor(share * sms / group_sms + 1e-6)))
+def groups_for(share: float, groups: int) -> int:
+    """Whole groups in a share of a device that has so many; at least one.
+
+    A share is one of groups, not of SMs: a driver may leave SMs that fill no group (15 groups of 8 on an H200 with 132
+    SMs), and shares that sum to the whole must not ask for a group more than there is.
+    """
+    return min(groups, max(1, floor(share * groups + ROUNDED)))
 
 
 def place(
