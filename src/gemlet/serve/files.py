@@ -10,6 +10,7 @@ import msgspec
 from gemlet.errors import ConfigError
 from gemlet.serve import demand_file, glet_files, modelled, profiles
 from gemlet.serve.planner.model import Plan
+from gemlet.serve.profiling import vectors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +45,7 @@ def load_service(path: Path) -> Service:
 
 def load_profiles(path: Path | None) -> Profiles:
     """The profiles in a file; without one the modelled H200. Raises ConfigError."""
-    return modelled.h200() if path is None else profiles.parse(read_text(path), str(path))
+    return modelled.h200() if path is None else vectors.derived(profiles.parse(read_text(path), str(path)))
 
 
 def load_plan(path: Path, known: Profiles, demands: Sequence[Demand]) -> Plan:
