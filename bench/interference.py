@@ -37,6 +37,11 @@ BATCHES = ((32, 32), (8, 32), (32, 8), (4, 4))
 AIM = {"p90": 0.1026, "p95": 0.1398}
 
 
+def sizes(split: tuple[float, float], groups: int) -> tuple[int, int]:
+    """Groups of one and of the other; together no more than there are."""
+    return max(1, int(split[0] * groups)), max(1, int(split[1] * groups))
+
+
 def predicted(known: Profiles, row: dict[str, Any]) -> list[float]:
     """The slow-down of both models of a row."""
     shares = [groups / row["of"] for groups in row["groups"]]
@@ -84,7 +89,7 @@ def measure(known: Profiles, models: list[str], budget: float, quick: bool) -> l
         sys.exit(f"the profiles are of {known.device.name}, this is {rig.device.name}")
     benches = {model: GpuBench(rig, catalogue.spec(model)) for model in models}
     cases = [
-        (pair, tuple(max(1, int(part * rig.groups)) for part in split), batches)
+        (pair, sizes(split, rig.groups), batches)
         for pair in combinations_with_replacement(models, 2)
         for split in (SPLITS[:2] if quick else SPLITS)
         for batches in (BATCHES[:1] if quick else BATCHES)

@@ -1,7 +1,7 @@
-"""Profiles that are part of gemlet: they load, are in order, plan; and what lies between their anchors was measured, too.
+"""Profiles that are part of gemlet: they load, are in order, and plan; what lies between their anchors was measured.
 
 between_h200.json: latencies at sizes and batches between the anchors, measured by bench/profile_check.py on the same
-H200 an hour after the profile: [model, share, batch, ms].
+H200 after the profile: [model, share, batch, ms].
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 from itertools import pairwise
 from pathlib import Path
 from statistics import quantiles
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,9 +19,11 @@ from gemlet.serve import files, profiles
 from gemlet.serve.models.catalogue import CATALOGUE, DEFAULT
 from gemlet.serve.planner import Demand, Inventory, Options, Plan, plan
 from gemlet.serve.planner.verify import verify
-from gemlet.serve.profiles import Profiles
 from gemlet.serve.profiling.steps import Latency, share, steps
 from gemlet.serve.surface import Surface
+
+if TYPE_CHECKING:
+    from gemlet.serve.profiles import Profiles
 
 BETWEEN = json.loads(Path(__file__).with_name("between_h200.json").read_text())
 
