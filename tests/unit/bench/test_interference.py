@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import interference
-import profile_check
 import pytest
 
+import interference
+import profile_check
 from gemlet.serve import files
 
 RESULTS = Path(__file__).parents[3] / "bench" / "results" / "h200-f4687c3"
