@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+ROOMIEST = 2  # devices on which the last and dearest move is tried
+
+
 def with_new_let(draft: Draft, gpu: DraftGpu, model: str, rate: float) -> DraftGpu | None:
     """The device with the smallest new gpu-let that serves the rate; neighbours it slows down grow as needed."""
     room = draft.room(gpu, model)
@@ -186,7 +189,7 @@ def _into_all(draft: Draft, gpus: list[DraftGpu], model: str, rate: float) -> fl
     """One new gpu-let, and every model spread anew over those it has alone: some were too full to bear a neighbour."""
     if draft.alone:
         return rate
-    for number in sorted(range(len(gpus)), key=lambda place: draft.room(gpus[place]), reverse=True):
+    for number in sorted(range(len(gpus)), key=lambda place: draft.room(gpus[place]), reverse=True)[:ROOMIEST]:
         room = draft.room(gpus[number], model)
         if room < 1:
             continue
