@@ -59,6 +59,13 @@ def test_a_share_is_whole_groups(share: float, groups: int) -> None:
     assert groups_for(share, GROUPS) == groups
 
 
+@pytest.mark.parametrize("groups", [15, 16, 7])
+def test_every_plan_of_whole_groups_fits(groups: int) -> None:
+    for count in range(1, groups + 1):
+        assert groups_for(round(count / groups, 6), groups) == count
+    assert groups_for(0.8, 15) + groups_for(0.2, 15) == 15  # of tenths, as gpulet's
+
+
 @given(st.lists(st.floats(1 / GROUPS, 1), min_size=1, max_size=16))
 def test_shares_that_fit_are_groups_that_fit(shares: list[float]) -> None:
     total = sum(shares)
@@ -66,12 +73,6 @@ def test_shares_that_fit_are_groups_that_fit(shares: list[float]) -> None:
     groups = [groups_for(share, GROUPS) for share in fitting]
     if min(fitting) >= 1 / GROUPS:  # a plan's shares are no smaller
         assert sum(groups) <= GROUPS
-
-
-@pytest.mark.parametrize("count", [1, 7, 15, 16])
-def test_a_plan_on_the_grid_of_groups_gets_exactly_these(count: int) -> None:
-    for groups in range(1, count + 1):
-        assert groups_for(round(groups / count, 6), count) == groups
 
 
 @given(st.integers(1, 300))

@@ -9,9 +9,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
 
-ROUNDED = 0.005  # of a group: plans round shares. 200 gpu-lets would have to be rounded up to want a group too many
-
-
 class Range(NamedTuple):
     """The groups first .. first + size - 1."""
 
@@ -23,13 +20,13 @@ class Range(NamedTuple):
         return max(0, min(self.first + self.size, other.first + other.size) - max(self.first, other.first))
 
 
-def groups_for(share: float, groups: int) -> int:
-    """Whole groups in a share of a device that has so many; at least one.
+ROUNDING = 0.01  # of a group: shares come with a few digits
 
-    A share is one of groups, not of SMs: a driver may leave SMs that fill no group (15 groups of 8 on an H200 with 132
-    SMs), and shares that sum to the whole must not ask for a group more than there is.
-    """
-    return min(groups, max(1, floor(share * groups + ROUNDED)))
+
+def groups_for(share: float, groups: int) -> int:
+    """Whole groups in a share; at least one. The share is of the groups, not of the SMs: there may be SMs that fill no
+    group (132 SMs of an H200 make 15 groups of 8), and shares that sum to the device must not need one group more."""
+    return min(groups, max(1, floor(share * groups + ROUNDING)))
 
 
 def place(
