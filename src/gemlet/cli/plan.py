@@ -28,7 +28,7 @@ def _list_policies(context: click.Context, _parameter: click.Parameter, wanted: 
 
 @click.command("plan")
 @click.argument("demands", type=_FILE)
-@click.option("--profiles", type=_FILE, help="Profile file; default: the demand file's, else a modelled H200.")
+@click.option("--profiles", type=_FILE, help="File, or h200: measured ones; default: the demand file's, else modelled.")
 @click.option("--policy", metavar="NAME", help="How to plan; `gemlet plan --policies` lists them.")
 @click.option("--gpus", type=int, metavar="N", help="Devices of the profiled kind.")
 @click.option("--memory", type=options.Size(), help="Of each device, in place of the profile's figure.")

@@ -83,7 +83,7 @@ def _write_example(context: click.Context, _parameter: click.Parameter, folder: 
 @click.option("--ray", metavar="ADDRESS", help="Place executors in this Ray cluster; auto: the one of this machine.")
 @click.option("--scale", type=Range(), help="Least and most devices in use, such as 1:4; the others' executors rest.")
 @click.option("--devices", type=Devices(), help="GPUs to serve on, such as 0,2; default: all.")
-@click.option("--profiles", type=_FILE, help="Profile file of these models on this kind of device.")
+@click.option("--profiles", type=_FILE, help="Profiles of these models on this kind of device: a file, or h200.")
 @click.option("--plan", type=_FILE, help="Start with this plan: JSON of `gemlet plan`, or glet's ModelList.txt.")
 @click.option("--demand", type=_FILE, help="Start with a plan for these rates: a demand file, or glet's rates.csv.")
 @click.option("--replan/--no-replan", default=True, show_default=True, help="Follow the load with new plans.")

@@ -1,7 +1,7 @@
 """Serving models on gpu-lets: profiles, plans, queues, a simulator in virtual time and a server of the same queues.
 
 profiles.py    latency by (SM share, batch), memory, interference vectors; surface.py fills what was not measured
-modelled.py    profiles computed from data sheets, and marked so
+modelled.py    profiles computed from data sheets, and marked so;  measured/ profiles that are part of gemlet
 planner/       which model on which gpu-let: pure, one file a policy
 queue.py       batching, early drop and routing, driven by explicit time
 waiting.py     one of its queues

@@ -2,7 +2,7 @@
 
 gpus = 2                       # of the profiled kind; default 1
 policy = "nway+type"           # of `gemlet plan`
-profiles = "h200.json"         # beside this file; without it the modelled H200
+profiles = "h200.json"         # beside this file, or "h200": gemlet's own; without it the modelled H200
 duration = "30s"               # of the simulation
 seed = 1
 

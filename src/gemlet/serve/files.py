@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,15 +11,16 @@ import msgspec
 from gemlet.errors import ConfigError
 from gemlet.serve import demand_file, glet_files, modelled, profiles
 from gemlet.serve.planner.model import Plan
+from gemlet.serve.profiling import vectors
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from gemlet.serve.demand_file import Service
     from gemlet.serve.planner.model import Demand
     from gemlet.serve.profiles import Profiles
 
+MEASURED = Path(__file__).with_name("measured")  # one file a device: profiles that are part of gemlet
 MAX_BYTES = 64 * 1024**2  # a trace of a month in seconds has 20 MB
 
 
@@ -43,8 +45,26 @@ def load_service(path: Path) -> Service:
 
 
 def load_profiles(path: Path | None) -> Profiles:
-    """The profiles in a file; without one the modelled H200. Raises ConfigError."""
-    return modelled.h200() if path is None else profiles.parse(read_text(path), str(path))
+    """The profiles in a file, or those of that name in shipped(); without either the modelled H200. Raises ConfigError.
+
+    A name has no suffix, and a file that is there goes before it.
+    """
+    if path is None:
+        return modelled.h200()
+    if not path.suffix and not path.exists():
+        known = shipped()
+        if path.name not in known:
+            hint = f"profiles measured for you: {', '.join(known)}; `gemlet profile` makes others"
+            raise ConfigError(
+                "there is no such file, and no profiles of that name in gemlet", path=str(path), hint=hint
+            )
+        path = known[path.name]
+    return vectors.derived(profiles.parse(read_text(path), str(path)))
+
+
+def shipped() -> dict[str, Path]:
+    """The profiles that are part of gemlet, by name; measured by its authors on a device that is like yours or not."""
+    return {path.stem: path for path in sorted(MEASURED.glob("*.json"))}
 
 
 def load_plan(path: Path, known: Profiles, demands: Sequence[Demand]) -> Plan:

@@ -10,6 +10,7 @@ A profile file holds one device and its models, as JSON or TOML of the same shap
     name = "NVIDIA H200"
     sms = 132
     sm_step = 8                     # SMs can be split in groups of so many
+    groups = 15                     # how many groups that makes; without it, sms / sm_step
     memory_mib = 143167
     driver = "580.159"
     versions = { cuda = "13.0" }
@@ -19,7 +20,8 @@ A profile file holds one device and its models, as JSON or TOML of the same shap
     weights_mib = 98
     activation_mib = 22             # for each request of a batch
     variation = 0.03                # standard deviation of the latency over its mean
-    sensitivity = { dram = 0.3, l2 = 0.1, compute = 0.5 }       # slow-down - 1 beside a stressor of this resource
+    # slow-down - 1 beside a stressor of this resource; beside: beside any neighbour
+    sensitivity = { dram = 0.3, l2 = 0.1, compute = 0.5, beside = 0.05 }
     pressure = { dram = 0.4, l2 = 0.2, compute = 0.6 }          # 0..1, on the whole device: how much of it it takes
 
 Text goes in and out here; who reads files is files.py.
@@ -42,23 +44,33 @@ RESOURCES = ("dram", "l2", "compute")
 
 
 class Vector(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One number for each resource that models share."""
+    """One number for each resource that models share; ``beside``, of sensitivities only: for any neighbour at all."""
 
     dram: float = 0.0
     l2: float = 0.0
     compute: float = 0.0
+    beside: float = 0.0
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The device that was profiled. ``context_mib`` is what one process takes before any model is loaded."""
+    """The device that was profiled. ``context_mib`` is what one process takes before any model is loaded.
+
+    groups: how many groups of ``sm_step`` SMs it splits into; 0: as many as there is room for.
+    """
 
     name: str
     sms: int
     memory_mib: float
     sm_step: int = 8
     context_mib: float = 500.0
+    groups: int = 0
     driver: str = ""
     versions: dict[str, str] = msgspec.field(default_factory=dict)
+
+    @property
+    def parts(self) -> int:
+        """How many gpu-lets of the least size the device can have."""
+        return self.groups or max(1, self.sms // self.sm_step)
 
 
 class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -130,6 +142,8 @@ def check(profiles: Profiles) -> str | None:
     device = profiles.device
     if device.sms < 1 or not 1 <= device.sm_step <= device.sms:
         return f"device: sms = {device.sms} with sm_step = {device.sm_step} makes no sense"
+    if not 0 <= device.groups <= device.sms // device.sm_step:
+        return f"device: {device.groups} groups of {device.sm_step} SMs with {device.sms} SMs make no sense"
     if device.memory_mib <= 0 or device.context_mib < 0:
         return "device: memory must be positive"
     return next((problem for name, model in profiles.models.items() if (problem := _check_model(name, model))), None)
@@ -142,6 +156,8 @@ def _check_model(name: str, model: ModelProfile) -> str | None:
         return f"model {name!r}: {error}"
     if min(model.weights_mib, model.activation_mib, model.variation) < 0:
         return f"model {name!r}: memory and variation cannot be negative"
+    if model.sensitivity.beside < 0 or model.pressure.beside:
+        return f"model {name!r}: `beside` belongs to the sensitivity, and is not negative"
     for what, vector in (("sensitivity", model.sensitivity), ("pressure", model.pressure)):
         for resource in RESOURCES:
             value = getattr(vector, resource)

@@ -4,8 +4,9 @@ Anchors need not fill the grid. Missing corners come from a fit of L = (k1 b^2 +
 iGniter (TPDS 2023) uses, with k1..k5 >= 0. Then noise is levelled by isotonic regression in both directions,
 which changes no anchor that is already in order. Between grid points the latency is linear in the batch and the
 throughput is linear in the share: throughput bends downwards over the share, so a chord of it promises too little
-rather than too much. Below the smallest measured share throughput is proportional to the share; above the largest
-measured batch the latency is infinite.
+rather than too much. A chord over more than a factor of two promises far too little; there the latency is t0 + c / s,
+what does not depend on the SMs and what is divided among them (Amdahl). Below the smallest measured share throughput is
+proportional to the share; above the largest measured batch the latency is infinite.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+FAR = 2.01  # between shares further apart than this the chord is left; doubled shares are rounded
 Point = tuple[float, int, float]  # SM share in (0, 1], batch, milliseconds
 
 
@@ -67,8 +69,11 @@ class Surface:
         if at == len(self.shares):
             return self._along_batches(at - 1, last)
         low, high = self.shares[at - 1], self.shares[at]
-        weight = (share - low) / (high - low)
         slow, fast = self._along_batches(at - 1, last), self._along_batches(at, last)
+        if high > FAR * low:
+            weight = (1 / share - 1 / high) / (1 / low - 1 / high)
+            return [b + weight * (a - b) for a, b in zip(slow, fast, strict=True)]
+        weight = (share - low) / (high - low)
         return [0.0] + [1 / ((1 - weight) / a + weight / b) for a, b in zip(slow[1:], fast[1:], strict=True)]
 
     def _along_batches(self, at: int, last: int) -> list[float]:

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.serve.cases import DRAM_BOUND, demand, scaling, world
+from tests.unit.serve.cases import COMPUTE_BOUND, DRAM_BOUND, demand, scaling, world
 
 from gemlet.errors import InvalidValue
 from gemlet.serve import modelled
-from gemlet.serve.planner import POLICIES, Demand, Infeasible, Inventory, Options, Plan, plan
-from gemlet.serve.planner.interference import slow_down
+from gemlet.serve.planner import POLICIES, Demand, Infeasible, Inventory, Options, Plan, grid_of, plan
+from gemlet.serve.planner.interference import press, slow_down
 from gemlet.serve.planner.verify import verify
 from gemlet.serve.profiles import Vector
 
@@ -267,11 +267,35 @@ def test_the_slow_down_by_hand() -> None:
     from gemlet.serve.planner.interference import Press
 
     me = Vector(dram=0.5, l2=0.2, compute=1.0)
-    half = Press(0.5, dram=0.8, l2=0.4, compute=0.6)
-    assert slow_down(me, [half]) == pytest.approx(1 + 0.5 * 0.4 + 0.2 * 0.2)
-    assert slow_down(me, [half] * 3) == pytest.approx(1 + 0.5 * 1.0 + 0.2 * 0.6)  # no memory has more than all of it
-    assert slow_down(me, [half], over=0.2) == pytest.approx(1.24 + 0.2 * 0.6)
-    assert slow_down(me, []) == 1.0
+    half = Press(dram=0.4, l2=0.2, compute=0.6)
+    assert slow_down(me, [half]) == pytest.approx(1 + 0.5 * 0.4), "the L2's 0.04 is part of the same path"
+    assert slow_down(me, [half] * 3) == pytest.approx(1 + 0.5 * 1.0)  # no memory has more than all of it
+    assert slow_down(me, [half], over=0.2) == pytest.approx(1.2 + 0.2 * 0.6)
+    assert slow_down(Vector(l2=0.7, dram=0.1), [half]) == pytest.approx(1 + 0.7 * 0.2)
+    assert slow_down(msgspec.structs.replace(me, beside=0.3), [half]) == pytest.approx(1.3)
+    assert slow_down(msgspec.structs.replace(me, beside=0.3), []) == 1.0
+
+
+def test_sizes_are_the_groups_that_the_driver_makes() -> None:
+    profiles = world(a=scaling(1.0))
+    assert grid_of(profiles, Options()) == 10
+    nine = msgspec.structs.replace(profiles, device=msgspec.structs.replace(profiles.device, groups=9))
+    assert grid_of(nine, Options()) == 9, "the tenth cannot be given to anybody alone"
+    made = plan(nine, [demand("a", 300, 20)], Inventory(gpus=1), None, Options(quantile=0.5))
+    assert isinstance(made, Plan)
+    assert made.gpus[0].lets[0].sm == pytest.approx(3 / 9, abs=1e-5)
+
+
+def test_a_neighbour_presses_as_much_as_it_gets_done() -> None:
+    profiles = world(
+        even=scaling(1.0, **DRAM_BOUND), early=scaling(1.0, knee=0.5, **DRAM_BOUND), other=scaling(1.0, **COMPUTE_BOUND)
+    )
+    assert press(profiles, 0.5, ["even"]).dram == pytest.approx(0.5), "half of the SMs, half of the work"
+    assert press(profiles, 0.5, ["early"]).dram == pytest.approx(1.0), "half of the SMs, all of the work"
+    assert press(profiles, 0.25, ["early"]).dram == pytest.approx(0.5)
+    # Of those who take turns the worst.
+    assert press(profiles, 0.5, ["even", "other"]) == pytest.approx((0.5, 0.0, 1.0))
+    assert press(profiles, 0.0, ["even"]).dram == 0
 
 
 def test_interference_makes_gpu_lets_larger_and_says_so() -> None:

@@ -8,7 +8,10 @@ import msgspec
 import pytest
 from tests.unit.serve.cases import COMPUTE_BOUND, DRAM_BOUND, batching, demand, scaling, world
 
+from gemlet.serve import modelled
 from gemlet.serve.planner import Demand, Infeasible, Inventory, Options, Plan, plan
+from gemlet.serve.planner.timing import Timing
+from gemlet.serve.planner.verify import verify
 
 if TYPE_CHECKING:
     from gemlet.serve.profiles import Profiles
@@ -175,6 +178,27 @@ def test_nway_is_as_good_as_exhaustive_here(rates: tuple[int, ...]) -> None:
     assert isinstance(best, Plan)
     assert isinstance(ours, Plan)
     assert len(ours.gpus) == len(best.gpus)
+
+
+@pytest.mark.parametrize(
+    "fifths",  # of what two devices serve of each model
+    [
+        {"vgg16": 2, "bert": 2, "mobilenet_v2": 2},
+        {"resnet50": 1, "bert": 2, "mobilenet_v2": 3},
+        {"bert": 3, "mobilenet_v2": 3},
+    ],
+)
+def test_gpu_lets_of_a_model_are_relieved_where_they_are_too_full_to_bear_a_neighbour(fifths: dict[str, int]) -> None:
+    known = modelled.h200()
+    options = Options(quantile=0.5, grid=5)
+    wanted = []
+    for model, parts in fifths.items():
+        slo = max(5.0, 2 * known.models[model].surface.latency(1.0, 32))
+        whole = Timing(known, {model: slo}, 5).capacity(model, 5).rate
+        wanted.append(demand(model, 0.2 * 2 * parts * whole, slo))
+    made = plan(known, wanted, Inventory(gpus=2), None, options, policy="nway+type")
+    assert isinstance(made, Plan), made
+    assert verify(made, known, Inventory(gpus=2), options) == []
 
 
 # Two models that live off the memory and two that compute: as neighbours, equals hurt and opposites do not.

@@ -62,6 +62,9 @@ def test_a_modelled_gpu_has_no_use_for_more_sms_than_a_batch_can_fill() -> None:
         ("dram = 1.5", "dram = -1", "sensitivity to dram"),
         ("compute = 0.25", "compute = 1.25", "pressure to compute"),
         ("compute = 0.25", "computing = 0.25", "computing"),
+        ("compute = 0.25", "beside = 0.25", "`beside` belongs to the sensitivity"),
+        ("dram = 1.5", "beside = -1", "`beside`"),
+        ("sm_step = 1", "sm_step = 1\ngroups = 11", "11 groups of 1 SMs with 10 SMs"),
         ("schema = 1", "schema = ", "not a profile file"),
     ],
 )

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from gemlet.errors import GemletError
 from gemlet.serve import profiles
-from gemlet.serve.profiles import Device, Probe, Profiles
+from gemlet.serve.profiles import Device, ModelProfile, Probe, Profiles, Vector
 from gemlet.serve.profiling import document, session, vectors
 from gemlet.serve.profiling.repetition import MOST, Samples
 from gemlet.serve.profiling.session import Subject
 from gemlet.serve.profiling.steps import Latency, Probes, steps
+from gemlet.serve.surface import Surface
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -198,12 +199,36 @@ def test_a_steady_model_is_measured_seldom_and_a_noisy_one_often() -> None:
 
 
 def test_vectors_without_probes_or_a_stressor_that_disturbs_nobody_are_nothing() -> None:
-    assert vectors.sensitivity([]) == vectors.pressure([], {}) == profiles.Vector()
+    even = Surface([(0.5, 8, 2.0), (1.0, 8, 1.0)])
+    assert vectors.sensitivity([]) == vectors.pressure([], {}, even) == profiles.Vector()
     probe = Probe("dram", 0.5, 8, 0.98, 1.4)
     assert vectors.sensitivity([probe]).dram == 0, "faster beside a stressor is noise"
-    assert vectors.pressure([probe], {"dram": 1.001}).dram == 0
-    assert vectors.pressure([probe], {"dram": 1.2}).dram == 1
-    assert vectors.pressure([probe], {"dram": 3.0}).dram == pytest.approx(0.4), "0.2 on a half is 0.4 on the whole"
+    assert vectors.pressure([probe], {"dram": 1.001}, even).dram == 0
+    assert vectors.pressure([probe], {"dram": 1.2}, even).dram == 1
+    assert vectors.pressure([probe], {"dram": 3.0}, even).dram == pytest.approx(0.4)  # 0.2 on a half
+
+
+def test_what_any_neighbour_costs_is_the_least_beside_the_stressor_that_leaves_the_memory_alone() -> None:
+    probes = [Probe("compute", 0.5, 8, 1.2, 1.0), Probe("compute", 0.5, 1, 1.05, 1.0), Probe("dram", 0.5, 8, 2.0, 1.0)]
+    found = vectors.sensitivity(probes)
+    assert (found.beside, found.compute, found.dram) == (0.05, 0.125, 1.0)
+
+
+def test_pressure_goes_with_the_throughput_of_the_largest_batch() -> None:
+    early = Surface([(0.25, 8, 2.0), (0.5, 8, 1.0), (1.0, 8, 1.0), (0.25, 1, 1.0), (0.5, 1, 0.5), (1.0, 1, 0.5)])
+    probes = [Probe("dram", 0.5, 8, 1.0, 1.4), Probe("dram", 0.25, 8, 1.0, 1.2), Probe("dram", 0.5, 1, 1.0, 1.9)]
+    assert vectors.pressure(probes, {"dram": 2.0}, early).dram == pytest.approx(0.4), "on a half as on the whole"
+
+
+def test_vectors_follow_from_the_probes_of_a_file_whatever_it_says() -> None:
+    probes = (Probe("dram", 0.5, 8, 1.5, 1.1), Probe("compute", 0.5, 8, 1.1, 1.0))
+    with_probes = ModelProfile(latency=((0.5, 8, 2.0), (1.0, 8, 1.0)), probes=probes, sensitivity=Vector(dram=9.0))
+    without = ModelProfile(latency=((1.0, 8, 1.0),), sensitivity=Vector(dram=9.0))
+    given = Profiles(origin="measured", device=DEVICE, models={"a": with_probes, "b": without}, stressors={"dram": 2.0})
+    models = vectors.derived(given).models
+    assert models["a"].sensitivity == Vector(dram=0.5, compute=0.1, beside=0.1)
+    assert models["a"].pressure.dram == pytest.approx(0.2)
+    assert models["b"] == without
 
 
 def test_an_imported_file_is_not_continued_as_measured() -> None:

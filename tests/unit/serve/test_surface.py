@@ -25,6 +25,13 @@ def test_between_anchors() -> None:
     assert 1 / surface.latency(0.75, 1) == pytest.approx((1 / 4 + 1 / 3) / 2)  # throughput is halfway
 
 
+def test_far_from_any_anchor_a_part_of_the_time_is_divided_among_the_sms_and_a_part_is_not() -> None:
+    ends = Surface([(1 / 16, 1, 18.0), (1.0, 1, 3.0), (1 / 16, 4, 34.0), (1.0, 4, 4.0)])
+    for share in (1 / 16, 0.1, 0.25, 0.5, 0.9, 1.0):
+        assert ends.latency(share, 1) == pytest.approx(2 + 1 / share)
+        assert ends.latency(share, 4) == pytest.approx(2 + 2 / share)
+
+
 def test_outside_of_what_was_measured() -> None:
     surface = Surface(GRID)
     assert surface.latency(0.125, 1) == pytest.approx(16.0)

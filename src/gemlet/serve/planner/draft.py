@@ -62,8 +62,9 @@ class Draft:
         self._everyone = tuple(timing.slos)
         self._cycles: dict[tuple[int, tuple[tuple[str, float], ...], tuple[float, ...]], cycle.Cycle | None] = {}
         self._presses: dict[tuple[int, tuple[str, ...]], Press] = {}
+        models = [self.profiles.models[name] for name in self._everyone]
         self.alone = not options.interference or not any(
-            v.dram or v.l2 or v.compute for v in (self.profiles.models[m].pressure for m in self._everyone)
+            m.sensitivity.beside or m.pressure.dram or m.pressure.l2 or m.pressure.compute for m in models
         )
 
     # What a device may carry

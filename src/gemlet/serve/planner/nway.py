@@ -50,9 +50,10 @@ def fill(draft: Draft, demands: Sequence[Demand]) -> None:
     found: list[tuple[int, int, int, list[DraftGpu]]] = []
     for size in sizes:
         for allowance in allowances:
-            draft.gpus = []
-            start(draft, demands, size, allowance)
-            found.append((len(draft.gpus), -gathered(draft.gpus), len(found), draft.gpus))
+            for even in (False,) if draft.alone else (False, True):
+                draft.gpus = []
+                start(draft, demands, size, allowance, even=even)
+                found.append((len(draft.gpus), -gathered(draft.gpus), len(found), draft.gpus))
     found.sort(key=lambda entry: entry[:3])
     best = found[0][3]
     for _, _, _, gpus in found[:IMPROVED]:
@@ -64,14 +65,22 @@ def fill(draft: Draft, demands: Sequence[Demand]) -> None:
             break
     draft.gpus = best
     simplify(draft)
-    level(draft)
+    packing.spread(draft, draft.gpus)  # so that none runs hot
 
 
-def start(draft: Draft, demands: Sequence[Demand], size: int | None, allowance: Allowance) -> None:
-    """A first packing: pieces of this size (None: each model's cheapest), largest first, best fit."""
+def start(
+    draft: Draft, demands: Sequence[Demand], size: int | None, allowance: Allowance, *, even: bool = False
+) -> None:
+    """A first packing: pieces of this size (None: each model's cheapest), largest first, best fit.
+
+    Full pieces and a rest, or ``even``: pieces of the same rate, of which none is too full to bear a neighbour.
+    """
     pieces: list[tuple[int, str, float]] = []
     for demand in demands:
-        pieces += cut(draft, demand.model, demand.rate, size, allowance)
+        cuts = cut(draft, demand.model, demand.rate, size, allowance)
+        if even and len(cuts) > 1 and cuts[-1][0] == cuts[0][0]:
+            cuts = [(cuts[0][0], demand.model, demand.rate / len(cuts))] * len(cuts)
+        pieces += cuts
     pieces.sort(key=lambda piece: (-piece[0], piece[1], -piece[2]))
     for _, model, rate in pieces:
         put(draft, model, rate)
@@ -114,19 +123,3 @@ def put(draft: Draft, model: str, rate: float) -> None:
         put(draft, model, rate - min(whole, rate / 2))
         return
     draft.gpus.append(added)
-
-
-def level(draft: Draft) -> None:
-    """Spreads each model over the gpu-lets it has alone in proportion to what they can serve, so that none runs hot."""
-    places: dict[str, list[tuple[DraftLet, float]]] = {}
-    for gpu in draft.gpus:
-        for let in gpu:
-            if len(let.rates) == 1:
-                served = draft.serve(let, [other for other in gpu if other is not let])
-                assert served is not None
-                places.setdefault(next(iter(let.rates)), []).append((let, served.capacities[0]))
-    for model, lets in places.items():
-        total = sum(let.rates[model] for let, _ in lets)
-        whole = sum(capacity for _, capacity in lets)
-        for let, capacity in lets:
-            let.rates[model] = total * capacity / whole

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+ROOMIEST = 2  # devices on which the last and dearest move is tried
+
+
 def with_new_let(draft: Draft, gpu: DraftGpu, model: str, rate: float) -> DraftGpu | None:
     """The device with the smallest new gpu-let that serves the rate; neighbours it slows down grow as needed."""
     room = draft.room(gpu, model)
@@ -134,7 +137,7 @@ def grown_to_share(
 
 def absorb(draft: Draft, gpus: list[DraftGpu], model: str, rate: float) -> float:
     """As much of the rate as these devices can take without a new one; returns what is left."""
-    for move in (_into_slack, _into_one, _into_larger, _into_parts, _into_turns):
+    for move in (_into_slack, _into_one, _into_larger, _into_parts, _into_turns, _into_all):
         if rate > SLACK:
             rate = move(draft, gpus, model, rate)
     return rate if rate > SLACK else 0.0
@@ -180,6 +183,40 @@ def _into_turns(draft: Draft, gpus: list[DraftGpu], model: str, rate: float) -> 
                 if rate > SLACK and join(draft, gpu, let, model, rate * part):
                     rate -= rate * part
     return rate
+
+
+def _into_all(draft: Draft, gpus: list[DraftGpu], model: str, rate: float) -> float:
+    """One new gpu-let, and every model spread anew over those it has alone: some were too full to bear a neighbour."""
+    if draft.alone:
+        return rate
+    for number in sorted(range(len(gpus)), key=lambda place: draft.room(gpus[place]), reverse=True)[:ROOMIEST]:
+        room = draft.room(gpus[number], model)
+        if room < 1:
+            continue
+        trial = [[let.copy() for let in gpu] for gpu in gpus]
+        trial[number].append(DraftLet(room, {model: rate}))
+        spread(draft, trial)
+        if all(draft.holds(gpu) for gpu in trial):
+            for gpu, better in zip(gpus, trial, strict=True):
+                gpu[:] = better
+            return 0.0
+    return rate
+
+
+def spread(draft: Draft, gpus: Iterable[DraftGpu]) -> None:
+    """Each model's rate over the gpu-lets it has alone, in proportion to what they serve beside their neighbours."""
+    places: dict[str, list[tuple[DraftLet, float]]] = {}
+    for gpu in gpus:
+        for let in gpu:
+            if len(let.rates) == 1:
+                (model,) = let.rates
+                alpha = draft.alpha(model, [other for other in gpu if other is not let], let.ticks)
+                places.setdefault(model, []).append((let, draft.timing.capacity(model, let.ticks, alpha).rate))
+    for model, lets in places.items():
+        total = sum(let.rates[model] for let, _ in lets)
+        whole = sum(capacity for _, capacity in lets)
+        for let, capacity in lets:
+            let.rates[model] = total * capacity / whole if whole else 0.0
 
 
 def _alone(gpus: Iterable[DraftGpu], model: str) -> list[tuple[DraftGpu, DraftLet]]:

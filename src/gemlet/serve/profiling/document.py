@@ -65,14 +65,9 @@ def with_latencies(
 
 def with_probes(model: ModelProfile, probes: Sequence[Probe], stressors: Mapping[str, float]) -> ModelProfile:
     """``model`` with further probes, and the vectors that follow from all of them."""
-    every = (*model.probes, *probes)
-    return replace(
-        model,
-        probes=every,
-        sensitivity=vectors.sensitivity(every),
-        pressure=vectors.pressure(every, stressors),
-    )
+    return vectors.of_model(replace(model, probes=(*model.probes, *probes)), stressors)
 
 
 def with_model(profiles: Profiles, name: str, model: ModelProfile) -> Profiles:
-    return replace(profiles, models={**profiles.models, name: model})
+    """``profiles`` with this one; its vectors follow from its latencies, too, of which there may be more by now."""
+    return replace(profiles, models={**profiles.models, name: vectors.of_model(model, profiles.stressors)})

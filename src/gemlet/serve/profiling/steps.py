@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 BATCHES = (1, 2, 4, 8, 16, 32)
 PARTS = (1.0, 1 / 16, 1 / 4, 1 / 2, 1 / 8, 3 / 4)  # of the groups of SMs, in the order of measuring
 PROBED = (1 / 2, 1 / 4)  # of the groups: the model's part beside a stressor
-QUICK_PARTS, QUICK_BATCHES = (1.0, 1 / 4), (1, 32)
+QUICK_PARTS, QUICK_BATCHES = (1.0, 1 / 16), (1, 32)  # the ends: what lies between follows, what lies beyond does not
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,24 +4,53 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from gemlet.serve.profiles import RESOURCES, Vector
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gemlet.serve.profiles import Probe
+    from gemlet.serve.profiles import ModelProfile, Probe, Profiles
+    from gemlet.serve.surface import Surface
+
+
+def derived(profiles: Profiles) -> Profiles:
+    """The same profiles, with the vectors that follow from the probes; models without probes keep what they have.
+
+    Probes are what was measured, and the rule that makes vectors of them may be another one in the next version.
+    """
+    models = {name: of_model(model, profiles.stressors) for name, model in profiles.models.items()}
+    return replace(profiles, models=models)
+
+
+def of_model(model: ModelProfile, stressors: Mapping[str, float]) -> ModelProfile:
+    """One model, likewise."""
+    if not model.probes:
+        return model
+    return replace(
+        model,
+        sensitivity=sensitivity(model.probes),
+        pressure=pressure(model.probes, stressors, model.surface),
+    )
 
 
 def sensitivity(probes: Sequence[Probe]) -> Vector:
-    """By how much the model is slower beside a stressor, the mean over shares and batches."""
-    return Vector(**{resource: _mean([p.slower - 1 for p in _of(probes, resource)]) for resource in RESOURCES})
+    """By how much the model is slower beside a stressor, the mean over shares and batches.
+
+    The stressor of compute runs on SMs of its own and leaves the memory alone, so the least that it costs is what any
+    neighbour does (``beside``).
+    """
+    means = {resource: _mean([p.slower - 1 for p in _of(probes, resource)]) for resource in RESOURCES}
+    least = min((p.slower - 1 for p in _of(probes, "compute")), default=0.0)
+    return Vector(**means, beside=round(max(0.0, least), 4))
 
 
-def pressure(probes: Sequence[Probe], stressors: Mapping[str, float]) -> Vector:
+def pressure(probes: Sequence[Probe], stressors: Mapping[str, float], surface: Surface) -> Vector:
     """How much the model presses on the whole device: 1 is what a stressor does to another of its kind.
 
-    The planner takes share x pressure for what a model on a share does, so this is the slope of that line through
-    what the probes found, and at most 1.
+    The planner takes it that a model on a share presses in proportion to the requests it serves there, so this is the
+    slope of that line through what the probes with the largest batch found, and at most 1.
     """
     values = {}
     for resource in RESOURCES:
@@ -29,7 +58,13 @@ def pressure(probes: Sequence[Probe], stressors: Mapping[str, float]) -> Vector:
         found = _of(probes, resource)
         if worst <= 0.01 or not found:
             continue  # where not even a stressor disturbs, nothing can be said
-        slope = sum((p.pressed - 1) / worst * p.share for p in found) / sum(p.share**2 for p in found)
+        batch = max(p.batch for p in found)
+        points = [
+            ((p.pressed - 1) / worst, surface.latency(1.0, batch) / surface.latency(p.share, batch))
+            for p in found
+            if p.batch == batch
+        ]
+        slope = sum(taken * part for taken, part in points) / sum(part**2 for _, part in points)
         values[resource] = round(min(1.0, max(0.0, slope)), 4)
     return Vector(**values)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class GreenBackend(TorchLets):
-    """Shares are whole groups of SMs, rounded down; the whole device is every SM."""
+    """Shares are whole groups of SMs, rounded down; the whole device is every SM, also those in no group."""
 
     name = "green"
 
@@ -27,7 +27,7 @@ class GreenBackend(TorchLets):
 
     def seats_for(self, lets: Sequence[LetSpec]) -> dict[str, Seat]:
         groups = self._parts.groups
-        wanted = {let.name: groups_for(let.sm, groups.sms, groups.group_sms, groups.count) for let in lets}
+        wanted = {let.name: groups_for(let.sm, groups.count) for let in lets}
         before = {name: seat.key for name, seat in self._lets.items() if isinstance(seat.key, Range)}
         ready = {key for key, seat in self._seats.items() if seat.models and isinstance(key, Range)}
         ranges = place(wanted, groups.count, before, ready)
