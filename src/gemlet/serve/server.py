@@ -170,6 +170,7 @@ class Server:
             "devices": ",".join(map(str, self._choice.devices)),
             "note": self._note(),
             "profiles": self._known.origin if self._known is not None else "none",
+            "slower": "; ".join(line for device in self._fleet.all_devices for line in device.slower),
         }
 
     def restarts(self) -> Mapping[int, int]:
