@@ -9,6 +9,7 @@ import pytest
 from tests.unit.serve.cases import COMPUTE_BOUND, DRAM_BOUND, batching, demand, scaling, world
 
 from gemlet.serve.planner import Demand, Infeasible, Inventory, Options, Plan, plan
+from gemlet.serve.profiles import Vector
 
 if TYPE_CHECKING:
     from gemlet.serve.profiles import Profiles
@@ -105,6 +106,14 @@ def test_gpulet_splits_a_device_in_two_at_most() -> None:
 def test_gpulet_sizes_are_glets() -> None:
     made = shape(LINEAR, [demand("a", 350, 10), demand("b", 550, 10)], "gpulet")
     assert made == [[(0.6, ("b",)), (0.4, ("a",))]]
+
+
+def test_gpulet_takes_turns_elsewhere_when_a_new_neighbour_leaves_too_little() -> None:
+    # a and b fill 0.2 of the device by turns; beside c they are 1.2 times as slow there, so one of them goes to c.
+    touchy = {"sensitivity": Vector(dram=0.5), "pressure": Vector(dram=0.5)}
+    profiles = world(**{name: scaling(1.0, **touchy) for name in "abc"})
+    wanted = [demand("a", 90, 100), demand("b", 91, 100), demand("c", 400, 100)]
+    assert shape(profiles, wanted, "gpulet") == [[(0.8, ("b", "c")), (0.2, ("a",))]]
 
 
 def test_greedy_takes_the_smallest_share_and_never_turns() -> None:
