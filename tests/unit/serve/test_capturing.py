@@ -104,8 +104,11 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def capture(model: Model) -> capturing.Captured:
-    x = torch.ones(2, 3)
-    return capturing.capture(lambda: (model(x),), Stream(), "m, batch 2")  # type: ignore[arg-type]
+    x, apart = torch.ones(2, 3), capturing.Apart()
+    try:
+        return capturing.capture(lambda: (model(x),), Stream(), "m, batch 2", apart)  # type: ignore[arg-type]
+    finally:
+        apart.close()
 
 
 def graphed(model: Model, batches: Sequence[int] = (1, 2, 4), stream: Stream | None = None) -> Graphed:
@@ -226,3 +229,17 @@ def test_graphs_are_dropped_when_their_own_stream_is_done() -> None:
     made.close()
     assert stream.waits == before + 1
     assert made._graphs == {}
+
+
+def threads() -> int:
+    return sum(thread.name == "capture" for thread in threading.enumerate())
+
+
+def test_the_thread_of_a_capture_lives_as_long_as_the_graph() -> None:
+    made = graphed(Model(**{"warm-up": ["no"]}))
+    assert made.retried == 1
+    assert threads() == 1
+    made.close()
+    assert threads() == 0
+    graphed(Model(capture=["no"] * 100))
+    assert threads() == 0

@@ -108,12 +108,17 @@ def test_gpulet_sizes_are_glets() -> None:
     assert made == [[(0.6, ("b",)), (0.4, ("a",))]]
 
 
-def test_gpulet_takes_turns_elsewhere_when_a_new_neighbour_leaves_too_little() -> None:
-    # a and b fill 0.2 of the device by turns; beside c they are 1.2 times as slow there, so one of them goes to c.
-    touchy = {"sensitivity": Vector(dram=0.5), "pressure": Vector(dram=0.5)}
-    profiles = world(**{name: scaling(1.0, **touchy) for name in "abc"})
-    wanted = [demand("a", 90, 100), demand("b", 91, 100), demand("c", 400, 100)]
-    assert shape(profiles, wanted, "gpulet") == [[(0.8, ("b", "c")), (0.2, ("a",))]]
+@pytest.mark.parametrize("rate", [20, 100, 180, 260, 340])
+def test_gpulet_takes_turns_elsewhere_when_a_new_neighbour_leaves_too_little(rate: float) -> None:
+    # a, b and c fit 0.2 of the device by turns, but not beside d: one of them must go to d's gpu-let.
+    touchy = {"sensitivity": Vector(dram=1.0), "pressure": Vector(dram=1.0)}
+    profiles = world(**{name: scaling(1.0, **touchy) for name in "abcd"})
+    wanted = [demand("a", 20, 30), demand("b", 21, 30), demand("c", 22, 30), demand("d", rate, 30)]
+    made = plan(profiles, wanted, Inventory(gpus=1), None, EXACT, policy="gpulet")
+    assert isinstance(made, Plan)
+    ((first, second),) = [gpu.lets for gpu in made.gpus]
+    assert (first.sm, second.sm) == (0.8, 0.2)
+    assert len(first.tasks) + len(second.tasks) >= 4
 
 
 def test_greedy_takes_the_smallest_share_and_never_turns() -> None:

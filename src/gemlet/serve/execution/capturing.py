@@ -5,7 +5,9 @@ destructor asks the driver things that no capture allows. Other threads go on: o
 
 A try may fail for what only this thread knows. cuDNN's plans are kept by thread, and one that was chosen on the whole
 device can be refused on a smaller part, where a thread that has no plans would have taken the next best; so the second
-try is in a new thread. The last also lets this process make any call during the capture ("relaxed").
+try is in a thread of its own. The last also lets this process make any call during the capture ("relaxed"). That
+thread must live as long as the graph: what a library compiled for a plan may go with the plan, and plans with the
+thread.
 
 A replay is compared with what the model itself gave, since a graph may not be silently wrong.
 """
@@ -15,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import queue
 import threading
 import time
 from dataclasses import dataclass
@@ -42,11 +45,48 @@ class NotCaptured(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A graph and where its results lie. attempts: how many it took."""
+    """A graph and where its results lie. attempts: how many it took; apart: its `Apart` must live as long as it."""
 
     graph: torch.cuda.CUDAGraph
     outputs: Tensors
-    attempts: int = 1
+    attempts: int
+    apart: bool
+
+
+class Apart:
+    """A thread that knows nothing yet; it starts when it is first asked, and ends with `close`. For one caller."""
+
+    def __init__(self) -> None:
+        self._asked: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Its result, or what it raises."""
+        if self._thread is None:
+            work = partial(self._work, torch.cuda.current_device())
+            self._thread = threading.Thread(target=work, name="capture", daemon=True)
+            self._thread.start()
+        self._asked.put(function)
+        result, error = self._answers.get()
+        if error is not None:
+            raise error
+        return result
+
+    def close(self) -> None:
+        if self._thread is not None:
+            self._asked.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _work(self, device: int) -> None:
+        torch.cuda.set_device(device)
+        while (function := self._asked.get()) is not None:
+            try:
+                self._answers.put((function(), None))
+            except BaseException as error:  # noqa: BLE001  raised again in the thread that asked
+                self._answers.put((None, error))
+            del function  # and what it holds
 
 
 @contextlib.contextmanager
@@ -64,31 +104,33 @@ def recording(graph: torch.cuda.CUDAGraph, pool: Pool | None = None, mode: Mode 
         graph.capture_end()
 
 
-def capture(call: Callable[[], Tensors], stream: torch.cuda.Stream, what: str, pool: Pool | None = None) -> Captured:
-    """``call`` as a graph of this stream. ``what`` it is, for the log: model and batch.
+def capture(
+    call: Callable[[], Tensors], stream: torch.cuda.Stream, what: str, apart: Apart, pool: Pool | None = None
+) -> Captured:
+    """``call`` as a graph of this stream. ``what`` it is, for the log: model and batch; ``apart``: for later attempts.
 
     Raises NotCaptured, and whatever else ``call`` raises that is not a RuntimeError; torch.cuda.OutOfMemoryError, too.
     """
     reason = ""
-    for number, (apart, mode) in enumerate(ATTEMPTS, 1):
+    for number, (own, mode) in enumerate(ATTEMPTS, 1):
         phase = ["warm-up"]
         begin = time.perf_counter()
         once = partial(_once, call, stream, pool, mode, phase)
         try:
-            graph, outputs = _apart(once) if apart else once()
+            graph, outputs = apart.call(once) if own else once()
         except torch.cuda.OutOfMemoryError:
             raise
         except RuntimeError as error:
             reason = first_line(error)
             logger.warning(
                 "%s: capture, attempt %d of %d (%s%s) failed in its %s after %.0f ms: %s",
-                what, number, len(ATTEMPTS), mode, ", own thread" if apart else "", phase[0],
+                what, number, len(ATTEMPTS), mode, ", own thread" if own else "", phase[0],
                 1000 * (time.perf_counter() - begin), reason,
             )  # fmt: skip
         else:
             if number > 1:
                 logger.info("%s: captured at attempt %d", what, number)
-            return Captured(graph, outputs, number)
+            return Captured(graph, outputs, number, own)
         _forget_error()
     raise NotCaptured(reason)
 
@@ -137,27 +179,6 @@ def _forget_error() -> None:
     """The runtime keeps this thread's last error until it is asked, and then blames whoever asked: so ask."""
     with contextlib.suppress(RuntimeError):
         torch.zeros(1, device="cuda").add_(1)
-
-
-def _apart(function: Callable[[], Any]) -> Any:
-    """The same in a thread that knows nothing yet."""
-    device = torch.cuda.current_device()
-    done: list[Any] = []
-    failed: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            torch.cuda.set_device(device)
-            done.append(function())
-        except BaseException as error:  # noqa: BLE001  raised again below, in the thread that asked
-            failed.append(error)
-
-    thread = threading.Thread(target=work, name="capture")
-    thread.start()
-    thread.join()
-    if failed:
-        raise failed.pop()
-    return done.pop()
 
 
 @contextlib.contextmanager

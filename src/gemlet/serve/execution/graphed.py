@@ -62,13 +62,19 @@ class Graphed:
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, tuple[torch.Tensor, ...]]] = {}
         self._staging: dict[str, torch.Tensor] = {}  # pinned, so that the copy to the device needs no host
         self._inputs: dict[str, torch.Tensor] = {}
+        self._apart = capturing.Apart()
         self._host = (
             threading.local()
         )  # pinned, one for each output, by thread: an old gpu-let's reply may be on its way
         self.why_eager = self._obstacle()
         if self.why_eager is None:
             self._reserve()
-            self._capture(pool)
+            used = False
+            try:
+                used = self._capture(pool)
+            finally:
+                if not used:
+                    self._apart.close()
 
     def run(self, inputs: Mapping[str, np.ndarray], batch: int) -> Mapping[str, np.ndarray]:
         """One batch from host to host. What comes back is valid until this thread's next call. Raises ModelError."""
@@ -86,6 +92,7 @@ class Graphed:
         self.stream.synchronize()
         self._graphs.clear()
         self._inputs.clear()
+        self._apart.close()
 
     def again(self, batch: int) -> None:
         """Submits one batch of what the inputs hold, without copies, and does not wait. Raises ModelError."""
@@ -155,12 +162,14 @@ class Graphed:
                 if dtype.is_floating_point:  # what is not all the same tells more; integers may be places in a table
                     given.uniform_()
 
-    def _capture(self, pool: Pool | None) -> None:
+    def _capture(self, pool: Pool | None) -> bool:
+        """Whether the other thread has captured anything that is kept."""
+        used = False
         for size in reversed(self.batches):
             arguments = [self._rows(each, size) for each in self._inputs.values()]
             what = f"{self.spec.name}, batch {size}"
             try:
-                made = capturing.capture(partial(self._call, arguments), self.stream, what, pool)
+                made = capturing.capture(partial(self._call, arguments), self.stream, what, self._apart, pool)
             except torch.cuda.OutOfMemoryError as error:
                 raise ModelError(f"{self.spec.name}: too little device memory for {size} at a time") from error
             except capturing.NotCaptured as error:
@@ -170,11 +179,13 @@ class Graphed:
                 continue
             pool = pool or made.graph.pool()
             self.retried += made.attempts > 1
+            used = used or made.apart
             self._graphs[size] = (made.graph, made.outputs)
         if self._graphs:
             self.batches = sorted(self._graphs)
         else:
             self.why_eager = next(iter(self.missing.values()))
+        return used
 
     def _replay(self, inputs: Mapping[str, np.ndarray], batch: int) -> tuple[torch.Tensor, ...]:
         graph, outputs = self._graphs[self.size_for(batch)]
