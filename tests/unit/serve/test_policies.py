@@ -121,6 +121,13 @@ def test_gpulet_takes_turns_elsewhere_when_a_new_neighbour_leaves_too_little(rat
     assert len(first.tasks) + len(second.tasks) >= 4
 
 
+def test_nway_takes_whole_devices_by_turns_where_neighbours_cost_too_much() -> None:
+    touchy = {"sensitivity": Vector(dram=2.0), "pressure": Vector(dram=1.0)}
+    profiles = world(**{name: scaling(1.0, **touchy) for name in "abc"})
+    wanted = [demand("a", 520, 30), demand("b", 521, 30), demand("c", 522, 30)]
+    assert len(shape(profiles, wanted, "nway+type")) == 2
+
+
 def test_greedy_takes_the_smallest_share_and_never_turns() -> None:
     made = shape(LINEAR, [demand("a", 250, 100), demand("b", 410, 100), demand("c", 10, 100)], "greedy")
     assert made == [[(0.5, ("b",)), (0.3, ("a",)), (0.1, ("c",))]]
