@@ -165,13 +165,13 @@ class Server:
         return self._fleet.plan()
 
     def runs_on(self) -> Mapping[str, str]:
+        slower = [line for device in self._fleet.all_devices for line in device.slower]
         return {
             "executor": self._choice.backend,
             "devices": ",".join(map(str, self._choice.devices)),
             "note": self._note(),
             "profiles": self._known.origin if self._known is not None else "none",
-            "slower": "; ".join(line for device in self._fleet.all_devices for line in device.slower),
-        }
+        } | ({"slower": "; ".join(slower)} if slower else {})
 
     def restarts(self) -> Mapping[int, int]:
         return {device.index: device.restarts for device in self._fleet.all_devices}
