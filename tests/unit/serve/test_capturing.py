@@ -8,6 +8,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: nothing is captured")
@@ -32,7 +33,7 @@ class Stream:
 
 
 class Graph:
-    """In place of torch.cuda.CUDAGraph: what is "captured" has run already, so a replay has nothing to do."""
+    """In place of torch.cuda.CUDAGraph. What is "captured" runs as well; a replay runs the model's work once more."""
 
     made: ClassVar[list[Graph]] = []
     wrong = False  # replays spoil the results
@@ -41,6 +42,7 @@ class Graph:
     def __init__(self) -> None:
         self.mode, self.thread, self.collecting, self.replays = "", 0, True, 0
         self.ended = False
+        self.work: list[tuple[torch.Tensor, torch.Tensor]] = []
         Graph.made.append(self)
 
     def capture_begin(self, pool: object = None, capture_error_mode: str = "global") -> None:
@@ -58,15 +60,14 @@ class Graph:
 
     def replay(self) -> None:
         self.replays += 1
-        if Graph.wrong:
-            Model.last.add_(1)  # type: ignore[union-attr]
+        for x, y in self.work:
+            torch.add(2 * x, 1.0 if Graph.wrong else 0.0, out=y)
 
 
 class Model:
     """y = 2 x. ``refuses``: messages of the next calls, by phase: "warm-up" or "capture"."""
 
     capturing: Graph | None = None
-    last: Any = None
 
     def __init__(self, **refuses: list[str]) -> None:
         self.refuses = refuses
@@ -78,8 +79,10 @@ class Model:
         waiting = self.refuses.get("capture" if Model.capturing else "warm-up")
         if waiting:
             raise RuntimeError(waiting.pop(0) + "\nand where")
-        Model.last = torch.rand_like(x) if self.random else 2 * x
-        return Model.last
+        y = torch.rand_like(x) if self.random else 2 * x
+        if Model.capturing:
+            Model.capturing.work.append((x, y))
+        return y
 
 
 @pytest.fixture(autouse=True)
@@ -91,6 +94,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     monkeypatch.setattr(torch, "zeros", anywhere(real_zeros))
     monkeypatch.setattr(torch, "empty", anywhere(real_empty))
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, *_: tensor)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
@@ -243,3 +247,21 @@ def test_the_thread_of_a_capture_lives_as_long_as_the_graph() -> None:
     assert threads() == 0
     graphed(Model(capture=["no"] * 100))
     assert threads() == 0
+
+
+@pytest.mark.parametrize("batch", [1, 3, 4])
+def test_a_batch_is_replayed_in_the_next_larger_graph(batch: int) -> None:
+    model = Model()
+    made = graphed(model)
+    called = len(model.threads)
+    given = np.arange(3 * batch, dtype=np.float32).reshape(batch, 3)
+    for inputs in (given, given + 1):
+        np.testing.assert_array_equal(made.run({"x": inputs}, batch)["y"], 2 * inputs)
+    assert len(model.threads) == called  # nothing but the graph ran
+
+
+def test_a_batch_without_a_graph_runs_as_it_is() -> None:
+    model = Model(capture=["a sync in the middle"] * 100)
+    made = graphed(model)
+    given = np.ones((3, 3), np.float32)
+    np.testing.assert_array_equal(made.run({"x": given}, 3)["y"], 2 * given)
