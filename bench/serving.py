@@ -85,9 +85,12 @@ def serve(
     row: dict[str, Any] = {"served": 0.0, "trials": []}
     total = sum(weights.values())
     begin = time.monotonic()
-    live = Live(backend, made, known, {m: mixes.slo(known, m) for m in weights})
+    live: Live | None = None
     low, high, times = 0.0, AMPLE * planned, FIRST * planned
     try:
+        for model in weights.keys() - backend.loaded:
+            backend.load(catalogue.spec(model))
+        live = Live(backend, made, known, {m: mixes.slo(known, m) for m in weights})
         row["prepared_ms"] = round(backend.prepared_ms, 1)
         row["graphs"], row["slower"] = backend.graphs(), backend.slower
         live.warm_up()
@@ -106,7 +109,8 @@ def serve(
         row["error"] = f"{type(error).__name__}: {error}"
         logging.error("%s", row["error"])
     finally:
-        live.close()
+        if live is not None:
+            live.close()
     return row
 
 
@@ -155,8 +159,6 @@ def main() -> None:
                 kind = "streams" if name == "streams" else "green"
                 if kind not in backends:
                     backends[kind] = streams.create(BackendOptions())
-                for model in weights.keys() - backends[kind].loaded:
-                    backends[kind].load(catalogue.spec(model))
                 row |= serve(backends[kind], known, weights, planned, made, o)
                 logging.info("%s, %s: %.0f requests/s of %.0f", mix, name, row["served"], row["planned"])
             if o.output:
