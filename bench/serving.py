@@ -146,7 +146,7 @@ def main() -> None:
     for mix in o.mixes.split(","):
         weights = {m: w for m, w in mixes.MIXES[mix].items() if m in known.models}
         for name, policy, more in cases(o):
-            options: Options = mixes.exact(weights, 1, **more)
+            options: Options = mixes.exact(weights, 1, grid=backends["green"].groups, **more)
             planned, made = mixes.largest_plan(known, weights, policy, 1, options)
             row: dict[str, Any] = {"mix": mix, "policy": name, "planned": round(planned * sum(weights.values()), 1)}
             rows.append(row)

@@ -10,6 +10,7 @@ A profile file holds one device and its models, as JSON or TOML of the same shap
     name = "NVIDIA H200"
     sms = 132
     sm_step = 8                     # SMs can be split in groups of so many
+    groups = 15                     # how many groups that makes; without it, sms / sm_step
     memory_mib = 143167
     driver = "580.159"
     versions = { cuda = "13.0" }
@@ -50,13 +51,17 @@ class Vector(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The device that was profiled. ``context_mib`` is what one process takes before any model is loaded."""
+    """The device that was profiled. ``context_mib`` is what one process takes before any model is loaded.
+
+    groups: how many groups of ``sm_step`` SMs it splits into; 0: as many as there is room for.
+    """
 
     name: str
     sms: int
     memory_mib: float
     sm_step: int = 8
     context_mib: float = 500.0
+    groups: int = 0
     driver: str = ""
     versions: dict[str, str] = msgspec.field(default_factory=dict)
 
@@ -130,6 +135,8 @@ def check(profiles: Profiles) -> str | None:
     device = profiles.device
     if device.sms < 1 or not 1 <= device.sm_step <= device.sms:
         return f"device: sms = {device.sms} with sm_step = {device.sm_step} makes no sense"
+    if not 0 <= device.groups <= device.sms // device.sm_step:
+        return f"device: {device.groups} groups of {device.sm_step} SMs with {device.sms} SMs make no sense"
     if device.memory_mib <= 0 or device.context_mib < 0:
         return "device: memory must be positive"
     return next((problem for name, model in profiles.models.items() if (problem := _check_model(name, model))), None)

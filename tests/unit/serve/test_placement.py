@@ -56,14 +56,21 @@ def test_ranges_whose_graphs_are_there_are_preferred() -> None:
     [(1.0, 16), (0.5, 8), (1 / 16, 1), (0.01, 1), (0.2, 3), (0.9999, 16), (0.75, 12)],
 )
 def test_a_share_is_whole_groups(share: float, groups: int) -> None:
-    assert groups_for(share, 132, 8, GROUPS) == groups
+    assert groups_for(share, GROUPS) == groups
+
+
+@pytest.mark.parametrize("groups", [15, 16, 7])
+def test_every_plan_of_whole_groups_fits(groups: int) -> None:
+    for count in range(1, groups + 1):
+        assert groups_for(round(count / groups, 6), groups) == count
+    assert groups_for(0.8, 15) + groups_for(0.2, 15) == 15  # of tenths, as gpulet's
 
 
 @given(st.lists(st.floats(1 / GROUPS, 1), min_size=1, max_size=16))
 def test_shares_that_fit_are_groups_that_fit(shares: list[float]) -> None:
     total = sum(shares)
     fitting = [share / max(1.0, total) for share in shares]
-    groups = [groups_for(share, 132, 8, GROUPS) for share in fitting]
+    groups = [groups_for(share, GROUPS) for share in fitting]
     if min(fitting) >= 1 / GROUPS:  # a plan's shares are no smaller
         assert sum(groups) <= GROUPS
 

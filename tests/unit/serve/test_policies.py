@@ -103,6 +103,15 @@ def test_gpulet_splits_a_device_in_two_at_most() -> None:
     assert len(shape(TINY, [demand(m, 900, 2.5) for m in "abc"], "nway")) == 1
 
 
+def test_sizes_are_those_that_the_device_splits_into() -> None:
+    device = msgspec.structs.replace(LINEAR.device, sms=132, sm_step=8, groups=15)  # 12 SMs fill no group
+    profiles = msgspec.structs.replace(LINEAR, device=device)
+    ((first, second),) = shape(profiles, [demand("a", 600, 100), demand("b", 390, 100)], "nway")
+    assert (first, second) == ((0.6, ("a",)), (0.4, ("b",)))
+    ((only,),) = shape(profiles, [demand("a", 190, 100)], "nway")
+    assert only == (0.2, ("a",))
+
+
 def test_gpulet_sizes_are_glets() -> None:
     made = shape(LINEAR, [demand("a", 350, 10), demand("b", 550, 10)], "gpulet")
     assert made == [[(0.6, ("b",)), (0.4, ("a",))]]

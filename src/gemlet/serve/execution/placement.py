@@ -20,9 +20,13 @@ class Range(NamedTuple):
         return max(0, min(self.first + self.size, other.first + other.size) - max(self.first, other.first))
 
 
-def groups_for(share: float, sms: int, group_sms: int, groups: int) -> int:
-    """Whole groups in a share of the SMs; at least one, and all of them for what is left of none."""
-    return min(groups, max(1, floor(share * sms / group_sms + 1e-6)))
+ROUNDING = 0.01  # of a group: shares come with a few digits
+
+
+def groups_for(share: float, groups: int) -> int:
+    """Whole groups in a share; at least one. The share is of the groups, not of the SMs: there may be SMs that fill no
+    group (132 SMs of an H200 make 15 groups of 8), and shares that sum to the device must not need one group more."""
+    return min(groups, max(1, floor(share * groups + ROUNDING)))
 
 
 def place(

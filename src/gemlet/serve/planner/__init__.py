@@ -77,7 +77,7 @@ def plan(
 def grid_of(profiles: Profiles, options: Options) -> int:
     """Ticks of a device: as asked for, else as many as it has groups of SMs. Raises InvalidValue."""
     if options.grid == 0:
-        return max(1, profiles.device.sms // profiles.device.sm_step)
+        return profiles.device.groups or max(1, profiles.device.sms // profiles.device.sm_step)
     if not 1 <= options.grid <= 100:
         raise InvalidValue(f"grid {options.grid} is not in 1..100", hint="10 makes sizes multiples of 10%")
     return options.grid

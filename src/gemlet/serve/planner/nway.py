@@ -54,10 +54,6 @@ def fill(draft: Draft, demands: Sequence[Demand]) -> None:
             draft.gpus = []
             start(draft, demands, size, allowance)
             found.append((len(draft.gpus), -gathered(draft.gpus), len(found), draft.gpus))
-    if not draft.alone:  # where neighbours cost much, whole devices may do with fewer
-        draft.gpus = []
-        timeshare.pack(draft, demands, 0)
-        found.append((len(draft.gpus), -gathered(draft.gpus), len(found), draft.gpus))
     found.sort(key=lambda entry: entry[:3])
     best = found[0][3]
     for _, _, _, gpus in found[:IMPROVED]:
@@ -67,6 +63,12 @@ def fill(draft: Draft, demands: Sequence[Demand]) -> None:
             best = draft.gpus
         if len(best) <= lower_bound:
             break
+    if not draft.alone and len(best) > lower_bound:  # where neighbours cost much, fewer whole devices may do
+        draft.gpus = []
+        timeshare.pack(draft, demands, 0)
+        improve(draft, lower_bound, draft.options.effort // IMPROVED)
+        if len(draft.gpus) < len(best):
+            best = draft.gpus
     draft.gpus = best
     simplify(draft)
     level(draft)

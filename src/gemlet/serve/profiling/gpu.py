@@ -48,6 +48,7 @@ class GpuRig:
             name=properties.name,
             sms=properties.multi_processor_count,
             sm_step=self.parts.groups.group_sms,
+            groups=self.groups,
             memory_mib=float(total // MIB),
             context_mib=500.0,
             driver=driver,

@@ -23,11 +23,12 @@ class GreenBackend(TorchLets):
         super().__init__(options)
         self._parts = Parts(options.device)
         groups = self._parts.groups
+        self.groups = groups.count
         self.note = f"{groups.sms} SMs in {groups.count} groups of {groups.group_sms}"
 
     def seats_for(self, lets: Sequence[LetSpec]) -> dict[str, Seat]:
         groups = self._parts.groups
-        wanted = {let.name: groups_for(let.sm, groups.sms, groups.group_sms, groups.count) for let in lets}
+        wanted = {let.name: groups_for(let.sm, groups.count) for let in lets}
         before = {name: seat.key for name, seat in self._lets.items() if isinstance(seat.key, Range)}
         ready = {key for key, seat in self._seats.items() if seat.models and isinstance(key, Range)}
         ranges = place(wanted, groups.count, before, ready)

@@ -59,6 +59,7 @@ class TorchLets(ABC):
 
     name = "torch"
     note = ""
+    groups = 0  # of SMs that shares are made of; 0 where they are made of nothing whole
 
     def __init__(self, options: BackendOptions) -> None:
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", CONNECTIONS)
