@@ -1,11 +1,14 @@
-"""The planner without a GPU: every number here is computed or simulated, none was measured on one.
+"""The planner without a GPU: every number here is computed or simulated, whatever the profiles are.
 
-python bench/planner.py [--only goodput,exhaustive,parvagpu,types] [--gpus 2] [--requests 30000]
+python bench/planner.py [--only goodput,exhaustive,parvagpu,types] [--gpus 2] [--requests 30000] [--profiles FILE]
 
+planned     (by --only) requests/s that each policy finds a plan for, and nway+type over others; --gpus 1,2,4
 goodput     requests/s by policy with 99 % of each model's requests in time: in the simulator, on modelled profiles
 exhaustive  how many rate scenarios a policy finds a plan for, against trying everything
 parvagpu    GPUs needed for ParvaGPU's public request sets S1-S6, by policy, and how long a plan takes on this machine
 types       what the workload types bring, step by step: on a mix that gains and on one that does not
+
+--profiles FILE: planned, goodput and types with these profiles, measured ones say, in place of the modelled H200.
 """
 
 from __future__ import annotations
@@ -15,56 +18,29 @@ import platform
 import random
 import time
 from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import mixes
 import parvagpu
 from gemlet.monitor.tables import table
-from gemlet.serve import arrivals, modelled, peak
+from gemlet.serve import arrivals, files, modelled, peak
 from gemlet.serve.planner import Demand, Infeasible, Inventory, Options, Plan, plan
 from gemlet.serve.planner.timing import Timing
 from gemlet.serve.simulator import simulate
 
+if TYPE_CHECKING:
+    from gemlet.serve.profiles import Profiles
+
 H200 = modelled.h200()
-# Requests of each model for one of the application. game and traffic are gpulet's applications, taken stage by stage.
-MIXES: dict[str, dict[str, float]] = {
-    "game": {**{f"lenet{n}": 1.0 for n in range(1, 7)}, "resnet50": 1.0},
-    "traffic": {"ssd-mobilenetv1": 1.0, "googlenet": 1.0, "vgg16": 1.0},
-    "language": {"bert": 1.0, "decoder": 6.0, "googlenet": 1.0, "mnasnet1_0": 2.0},
-    "vision": {"resnet50": 2.0, "vgg16": 1.0, "mobilenet_v2": 4.0, "densenet161": 0.5},
-    "opposites": {"bert": 1.0, "vgg16": 1.0, "dlrm": 6.0, "mobilenet_v2": 4.0},
-}
 POLICIES = ("timeshare", "static", "selftuning", "greedy", "gpulet-noint", "gpulet", "nway", "nway+type")
-LEAST_SLO_MS = 5.0  # twice the latency of a LeNet would be a tenth of a millisecond, which no network keeps
-EXACT = Options(quantile=0.5)
 
 
-def slo(model: str) -> float:
-    """gpulet's rule: twice the latency of a batch of 32 on the whole device."""
-    return max(LEAST_SLO_MS, 2 * H200.models[model].surface.latency(1.0, 32))
-
-
-def demands(mix: str, times: float) -> list[Demand]:
-    return [Demand(model=model, rate=weight * times, slo_ms=slo(model)) for model, weight in MIXES[mix].items()]
-
-
-def largest_plan(mix: str, policy: str, gpus: int, options: Options = EXACT) -> tuple[float, Plan | None]:
-    """The highest rate of the application that the policy finds a plan for, and that plan."""
-    plans: dict[float, Plan] = {}
-
-    def possible(times: float) -> bool:
-        made = plan(H200, demands(mix, times), Inventory(gpus=gpus), None, options, policy=policy)
-        if isinstance(made, Plan):
-            plans[times] = made
-        return isinstance(made, Plan)
-
-    times = peak.highest(possible, start=2000.0, steps=8)
-    return times, plans.get(times)
-
-
-def simulated_peak(mix: str, made: Plan, start: float, requests: int) -> float:
+def simulated_peak(known: Profiles, mix: str, made: Plan, start: float, requests: int) -> float:
     """The highest rate of the application at which 99 % of each model's requests are in time with this plan."""
 
     def holds(times: float) -> bool:
-        wanted = demands(mix, times)
+        wanted = mixes.demands(known, mixes.MIXES[mix], times)
         seconds = requests / sum(d.rate for d in wanted)
         streams = {
             d.model: arrivals.times(
@@ -73,39 +49,63 @@ def simulated_peak(mix: str, made: Plan, start: float, requests: int) -> float:
             for d in wanted
         }
         slos = {d.model: d.slo_ms for d in wanted}
-        return simulate(made, H200, streams, slos, seconds).worst_attainment >= peak.GOAL
+        return simulate(made, known, streams, slos, seconds).worst_attainment >= peak.GOAL
 
     return peak.highest(holds, start=start, steps=6)
 
 
-def best_served(mix: str, policy: str, gpus: int, requests: int, options: Options = EXACT) -> tuple[float, float]:
+def best_served(
+    known: Profiles, mix: str, policy: str, gpus: int, requests: int, options: Options
+) -> tuple[float, float]:
     """The highest rate of the application that is planned, and the highest that is served by one of three plans:
     for that rate, for 95 % and for 90 % of it, since a plan that leaves something in reserve may serve more."""
-    planned, made = largest_plan(mix, policy, gpus, options)
+    weights = mixes.MIXES[mix]
+    planned, made = mixes.largest_plan(known, weights, policy, gpus, options)
     served = 0.0
     for part in (1.0, 0.95, 0.9):
         if part < 1 and made is not None:
-            found = plan(H200, demands(mix, planned * part), Inventory(gpus=gpus), None, options, policy=policy)
+            wanted = mixes.demands(known, weights, planned * part)
+            found = plan(known, wanted, Inventory(gpus=gpus), None, options, policy=policy)
             made = found if isinstance(found, Plan) else None
         if made is not None:
-            served = max(served, simulated_peak(mix, made, planned * part, requests))
+            served = max(served, simulated_peak(known, mix, made, planned * part, requests))
     return planned, served
 
 
-def goodput(gpus: int, requests: int) -> None:
-    print(f"goodput: simulated, {gpus} x {H200.device.name}, Poisson arrivals.")
-    print(f"SLO = 2 x latency at batch 32 on the whole device, at least {LEAST_SLO_MS:g} ms. planned: requests/s that")
+def over(value: float, base: float) -> str:
+    return f"{value / base:.2f}" if base else "-"
+
+
+def planned_rates(known: Profiles, counts: list[int]) -> None:
     print(
-        "the policy accepts; served: what the simulator serves with 99 % of each model in time, the best of the plans"
+        f"planned: computed, {known.device.name}, {known.origin} profiles; requests/s that a policy finds a plan for,"
     )
-    print("for 100, 95 and 90 % of what is accepted")
+    print("SLO as below. bound: if gpu-lets could be cut to measure and had no neighbours; then nway+type over others")
+    policies = ("timeshare", "gpulet", "gpulet-noint", "nway", "nway+type")
     rows = []
-    for mix, weights in MIXES.items():
-        total = sum(weights.values())
-        found = {policy: best_served(mix, policy, gpus, requests) for policy in POLICIES}
+    for gpus in counts:
+        for mix, weights in mixes.MIXES.items():
+            total, options = sum(weights.values()), mixes.exact(weights, gpus)
+            found = {p: mixes.largest_plan(known, weights, p, gpus, options)[0] for p in policies}
+            gains = [over(found["nway+type"], found[base]) for base in ("timeshare", "gpulet")]
+            numbers = [f"{rate * total:.0f}" for rate in (*found.values(), mixes.bound(known, weights, gpus))]
+            rows.append((str(gpus), mix, *numbers, *gains))
+    header = ("GPUs", "mix", *policies, "bound", "/ timeshare", "/ gpulet")
+    print("\n".join(table(header, rows, right=frozenset(header[2:]))))
+
+
+def goodput(known: Profiles, gpus: int, requests: int) -> None:
+    print(f"goodput: simulated, {gpus} x {known.device.name}, {known.origin} profiles, Poisson arrivals.")
+    print(f"SLO = 2 x latency at batch 32 on the whole device, at least {mixes.LEAST_SLO_MS:g} ms. planned: requests/s")
+    print("that the policy accepts; served: what the simulator serves with 99 % of each model in time, the best of the")
+    print("plans for 100, 95 and 90 % of what is accepted")
+    rows = []
+    for mix, weights in mixes.MIXES.items():
+        total, options = sum(weights.values()), mixes.exact(weights, gpus)
+        found = {policy: best_served(known, mix, policy, gpus, requests, options) for policy in POLICIES}
         for policy, (planned, served) in found.items():
             bases = (found["timeshare"][1], found["gpulet"][1])
-            gains = (f"{served / base:.2f}" if base else "-" for base in bases)
+            gains = (over(served, base) for base in bases)
             rows.append((mix, policy, f"{planned * total:.0f}", f"{served * total:.0f}", *gains))
     header = ("mix", "policy", "planned/s", "served/s", "x timeshare", "x gpulet")
     print("\n".join(table(header, rows, right=frozenset(header[2:]))))
@@ -113,7 +113,7 @@ def goodput(gpus: int, requests: int) -> None:
 
 def exhaustive(grid: int = 5) -> None:
     models = ("googlenet", "resnet50", "vgg16", "bert", "mobilenet_v2")
-    slos = {model: slo(model) for model in models}
+    slos = {model: mixes.slo(H200, model) for model in models}
     timing = Timing(H200, slos, grid)
     full = {model: timing.capacity(model, grid).rate for model in models}
     options = Options(grid=grid, quantile=0.5)
@@ -173,43 +173,48 @@ def parvagpu_sets() -> None:
     print("\n".join(table(header, rows, right=frozenset(header[1:]))))
 
 
-def types(gpus: int, requests: int) -> None:
+def types(known: Profiles, gpus: int, requests: int) -> None:
     print(
-        f"types: simulated, {gpus} x {H200.device.name}; as above, nway with more and more made of the workload types"
+        f"types: simulated, {gpus} x {known.device.name}; as above, nway with more and more made of the workload types"
     )
     rows = []
     for mix in ("opposites", "game"):
-        base = 0.0
+        base, weights = 0.0, mixes.MIXES[mix]
         for level in ("none", "tie-break", "terms", "oversubscribe"):
             policy = "nway" if level in {"none", "tie-break"} else "nway+type"
-            planned, served = best_served(mix, policy, gpus, requests, Options(quantile=0.5, types=level))
+            planned, served = best_served(known, mix, policy, gpus, requests, mixes.exact(weights, gpus, types=level))
             base = base or served
-            total = sum(MIXES[mix].values())
+            total = sum(weights.values())
             rows.append((mix, level, f"{planned * total:.0f}", f"{served * total:.0f}", f"{served / base:.2f}"))
     header = ("mix", "types", "planned/s", "served/s", "x none")
     print("\n".join(table(header, rows, right=frozenset(header[2:]))))
 
 
 def main() -> None:
-    sections = ("goodput", "exhaustive", "parvagpu", "types")
+    sections = ("goodput", "exhaustive", "parvagpu", "types", "planned")
     parser = argparse.ArgumentParser(description="The planner by numbers; all of them computed or simulated.")
-    parser.add_argument("--only", default=",".join(sections), help="some of " + ", ".join(sections))
-    parser.add_argument("--gpus", type=int, default=2)
+    parser.add_argument("--only", default=",".join(sections[:-1]), help="some of " + ", ".join(sections))
+    parser.add_argument("--gpus", default="2", help="how many; several numbers, 1,2,4, for planned")
+    parser.add_argument("--profiles", type=Path, help="in place of the modelled H200")
     parser.add_argument("--requests", type=int, default=30_000, help="of each simulated run")
     parser.add_argument("--simulate", action="store_true", help="no effect: there is nothing else here")
     arguments = parser.parse_args()
     chosen = arguments.only.split(",")
     if unknown := set(chosen) - set(sections):
         parser.error(f"--only: {', '.join(unknown)} is none of {', '.join(sections)}")
+    counts = [int(count) for count in arguments.gpus.split(",")]
+    known = files.load_profiles(arguments.profiles) if arguments.profiles else H200
     for section in chosen:
-        if section == "goodput":
-            goodput(arguments.gpus, arguments.requests)
+        if section == "planned":
+            planned_rates(known, counts)
+        elif section == "goodput":
+            goodput(known, counts[0], arguments.requests)
         elif section == "exhaustive":
             exhaustive()
         elif section == "parvagpu":
             parvagpu_sets()
         else:
-            types(arguments.gpus, arguments.requests)
+            types(known, counts[0], arguments.requests)
         print()
 
 

@@ -97,3 +97,17 @@ def test_answers_are_those_of_the_model_itself_for_any_batch_and_division(make) 
     with pytest.raises(LetGone):
         backend.run("gpu0/let0", "googlenet", _images(1), 1)
     backend.close()
+
+
+@pytest.mark.parametrize("name", ["vgg16", "resnet50"])
+def test_every_size_has_its_graph_on_smaller_and_smaller_parts(name: str) -> None:
+    """What a library chose on the whole device may not run on a part of it: that must not cost the graph."""
+    backend = green.create(BackendOptions())
+    backend.load(catalogue.spec(name))
+    for sm in (1.0, 0.8, 0.4, 0.2):
+        backend.partition([LetSpec(name="gpu0/let0", sm=sm, models={name: 32})])
+        assert backend.slower == []
+        (told,) = backend.graphs()
+        assert told["batches"][-1] == 32
+    backend.unload(name)
+    backend.close()

@@ -1,4 +1,4 @@
-"""The highest rate at which a service still meets its SLOs, by bisection."""
+"""The highest rate at which a service still meets its SLOs, by trying."""
 
 from __future__ import annotations
 
@@ -26,6 +26,23 @@ def highest(holds: Callable[[float], bool], *, start: float = 1.0, steps: int = 
             if low < start / 1000:
                 return 0.0
     for _ in range(steps):
+        middle = (low + high) / 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def highest_below(holds: Callable[[float], bool], limit: float, *, step: float = 0.97, steps: int = 4) -> float:
+    """The same from ``limit`` downwards, for what may fail at a rate and hold at a higher one, as a heuristic's plans.
+
+    Tries limit, limit x step, ... down to limit / 1000, then halves the last interval ``steps`` times. 0.0 if nothing
+    holds.
+    """
+    high = low = limit
+    while not holds(low):
+        high, low = low, low * step
+        if low < limit / 1000:
+            return 0.0
+    for _ in range(steps if low < high else 0):
         middle = (low + high) / 2
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low

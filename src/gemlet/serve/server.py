@@ -126,12 +126,13 @@ class Server:
 
     def runs_on(self) -> Mapping[str, str]:
         known = self._arrangement.known
+        slower = [line for device in self._fleet.all_devices for line in device.slower]
         return {
             "executor": self._choice.backend,
             "devices": ",".join(map(str, self._choice.devices)),
             "note": self._note(),
             "profiles": known.origin if known is not None else "none",
-        }
+        } | ({"slower": "; ".join(slower)} if slower else {})
 
     def restarts(self) -> Mapping[int, int]:
         return {device.index: device.restarts for device in self._fleet.all_devices}

@@ -12,6 +12,7 @@ from gemlet.serve import modelled
 from gemlet.serve.planner import Demand, Infeasible, Inventory, Options, Plan, plan
 from gemlet.serve.planner.timing import Timing
 from gemlet.serve.planner.verify import verify
+from gemlet.serve.profiles import Vector
 
 if TYPE_CHECKING:
     from gemlet.serve.profiles import Profiles
@@ -105,9 +106,38 @@ def test_gpulet_splits_a_device_in_two_at_most() -> None:
     assert len(shape(TINY, [demand(m, 900, 2.5) for m in "abc"], "nway")) == 1
 
 
+def test_sizes_are_those_that_the_device_splits_into() -> None:
+    device = msgspec.structs.replace(LINEAR.device, sms=132, sm_step=8, groups=15)  # 12 SMs fill no group
+    profiles = msgspec.structs.replace(LINEAR, device=device)
+    ((first, second),) = shape(profiles, [demand("a", 600, 100), demand("b", 390, 100)], "nway")
+    assert (first, second) == ((0.6, ("a",)), (0.4, ("b",)))
+    ((only,),) = shape(profiles, [demand("a", 190, 100)], "nway")
+    assert only == (0.2, ("a",))
+
+
 def test_gpulet_sizes_are_glets() -> None:
     made = shape(LINEAR, [demand("a", 350, 10), demand("b", 550, 10)], "gpulet")
     assert made == [[(0.6, ("b",)), (0.4, ("a",))]]
+
+
+@pytest.mark.parametrize("rate", [20, 100, 180, 260, 340])
+def test_gpulet_takes_turns_elsewhere_when_a_new_neighbour_leaves_too_little(rate: float) -> None:
+    # a, b and c fit 0.2 of the device by turns, but not beside d: one of them must go to d's gpu-let.
+    touchy = {"sensitivity": Vector(dram=1.0), "pressure": Vector(dram=1.0)}
+    profiles = world(**{name: scaling(1.0, **touchy) for name in "abcd"})
+    wanted = [demand("a", 20, 30), demand("b", 21, 30), demand("c", 22, 30), demand("d", rate, 30)]
+    made = plan(profiles, wanted, Inventory(gpus=1), None, EXACT, policy="gpulet")
+    assert isinstance(made, Plan)
+    ((first, second),) = [gpu.lets for gpu in made.gpus]
+    assert (first.sm, second.sm) == (0.8, 0.2)
+    assert len(first.tasks) + len(second.tasks) >= 4
+
+
+def test_nway_takes_whole_devices_by_turns_where_neighbours_cost_too_much() -> None:
+    touchy = {"sensitivity": Vector(dram=2.0), "pressure": Vector(dram=1.0)}
+    profiles = world(**{name: scaling(1.0, **touchy) for name in "abc"})
+    wanted = [demand("a", 520, 30), demand("b", 521, 30), demand("c", 522, 30)]
+    assert len(shape(profiles, wanted, "nway+type")) == 2
 
 
 def test_greedy_takes_the_smallest_share_and_never_turns() -> None:

@@ -56,6 +56,7 @@ def test_a_modelled_gpu_has_no_use_for_more_sms_than_a_batch_can_fill() -> None:
         ("schema = 1", "schema = 9", "schema is 9"),
         ('"measured"', '"guessed"', "origin"),
         ("sms = 10", "sms = 0", "sms = 0"),
+        ("sm_step = 1", "sm_step = 3\ngroups = 4", "4 groups of 3 SMs"),
         ("memory_mib = 1000", "memory_mib = -1", "memory must be positive"),
         ("[1.0, 1, 1.0]", "[1.0, 1, -1.0]", "model 'm': the latency"),
         ("[1.0, 1, 1.0]", "[2.0, 1, 1.0]", "model 'm': an anchor's SM share"),

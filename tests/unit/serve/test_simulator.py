@@ -147,3 +147,12 @@ def test_the_search_finds_the_edge(edge: float) -> None:
 def test_the_search_gives_up() -> None:
     assert peak.highest(lambda _: False) == 0.0
     assert peak.highest(lambda _: True, limit=100) >= 100
+
+
+def test_the_search_from_above_finds_the_highest_of_several_edges() -> None:
+    def holds(rate: float) -> bool:
+        return rate <= 300 or 600 <= rate <= 800
+
+    assert peak.highest_below(holds, 2000) == pytest.approx(800, rel=0.01)
+    assert peak.highest_below(holds, 700) == 700
+    assert peak.highest_below(lambda _: False, 700) == 0.0

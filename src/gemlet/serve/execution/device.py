@@ -67,6 +67,11 @@ class Device:
         return not self.parked and not any(executor.died.is_set() for executor in self._executors.values())
 
     @property
+    def slower(self) -> list[str]:
+        """What runs without CUDA graphs here that should have them, a line each."""
+        return [line for executor in self._executors.values() for line in executor.slower]
+
+    @property
     def pids(self) -> list[int]:
         """Processes of its executors that live."""
         return [executor.pid for executor in self._executors.values() if not executor.died.is_set()]

@@ -87,6 +87,7 @@ class Executor:
         self.name = name
         self.backend = backend
         self.note = ""
+        self.slower: tuple[str, ...] = ()  # what runs without CUDA graphs that should have them, a line each
         self.pid = 0
         self.died = asyncio.Event()
         self._options = options
@@ -150,6 +151,7 @@ class Executor:
     async def partition(self, lets: Sequence[LetSpec]) -> float:
         """Makes these the gpu-lets; milliseconds that it took. Raises ModelError, ExecutorDied."""
         finished = await self._ask(lambda ticket: protocol.Partition(ticket, tuple(lets)))
+        self.slower = finished.slower
         ms: float = finished.ms
         return ms
 

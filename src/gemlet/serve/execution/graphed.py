@@ -1,6 +1,6 @@
 """A model on a stream, as CUDA graphs: one for each of a few batch sizes, replayed for any batch up to the next.
 
-What has to be known of CUDA graphs here:
+What has to be known of CUDA graphs here (capturing.py has the rest):
 - A graph's kernels keep the green context of the stream that captured them, so each gpu-let captures its own.
 - Graphs of one stream never run at the same time, so they share one memory pool; the largest is captured first.
 - torch.cuda.graph() waits for the whole device and empties the cache, which would stall the neighbours. The calls of
@@ -8,16 +8,20 @@ What has to be known of CUDA graphs here:
 - What a library makes at its first call (handles, workspaces, chosen algorithms) must not be made in a capture, so the
   model runs before it, on the same stream: torch keeps a workspace of cuBLAS for each thread's handle and stream.
 - A graph reads and writes fixed addresses: here the first rows of tensors of the largest batch.
+- torch.cuda.synchronize() does not wait for the streams of green contexts: what such a stream may still use is dropped
+  by `close`, which waits for that stream.
 """
 
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
+from gemlet.serve.execution import capturing
 from gemlet.serve.execution.backend import ModelError
 from gemlet.serve.execution.datatypes import TORCH
 
@@ -25,16 +29,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gemlet.serve.execution.backend import ModelSpec
+    from gemlet.serve.execution.capturing import Pool
     from gemlet.serve.execution.torch_models import Loaded
 
-Pool = tuple[int, int]
-_CAPTURING = threading.Lock()  # of two captures at a time each would see the other's allocations
+HOPELESS = 2  # so many sizes that cannot be captured, and none that can: it is the model
 
 
 class Graphed:
     """One model on one stream. The methods block, and are for one thread at a time.
 
-    ``why_eager`` says why the model runs without graphs; None if it has them. Raises ModelError.
+    ``why_eager`` says why the model runs without graphs; None if it has them. ``batches``: that there are graphs for,
+    ascending; ``largest``: that was asked for; ``missing``: those that could not be captured, and why: the next larger
+    graph serves them, and batches above the largest run without one. ``retried``: captures that took more than one
+    attempt. Raises ModelError.
     """
 
     def __init__(
@@ -48,17 +55,26 @@ class Graphed:
     ) -> None:
         self.spec, self.stream = spec, stream
         self.batches = sorted(set(batches)) if spec.max_batch else [1]
+        self.largest = self.batches[-1]
         self.loaded = loaded
+        self.missing: dict[int, str] = {}
+        self.retried = 0
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, tuple[torch.Tensor, ...]]] = {}
         self._staging: dict[str, torch.Tensor] = {}  # pinned, so that the copy to the device needs no host
         self._inputs: dict[str, torch.Tensor] = {}
+        self._apart = capturing.Apart()
         self._host = (
             threading.local()
         )  # pinned, one for each output, by thread: an old gpu-let's reply may be on its way
         self.why_eager = self._obstacle()
         if self.why_eager is None:
             self._reserve()
-            self._capture(pool)
+            used = False
+            try:
+                used = self._capture(pool)
+            finally:
+                if not used:
+                    self._apart.close()
 
     def run(self, inputs: Mapping[str, np.ndarray], batch: int) -> Mapping[str, np.ndarray]:
         """One batch from host to host. What comes back is valid until this thread's next call. Raises ModelError."""
@@ -66,15 +82,22 @@ class Graphed:
             try:
                 if self.loaded.infer is not None:
                     return self.loaded.infer(inputs)
-                results = self._eager(inputs) if self.why_eager else self._replay(inputs, batch)
+                results = self._replay(inputs, batch) if self._has_graph(batch) else self._eager(inputs)
                 return self._to_host(results)
             except (RuntimeError, ValueError) as error:  # torch's, whatever went wrong; numpy's, of shapes
                 raise ModelError(f"{self.spec.name} failed: {str(error).splitlines()[0]}") from error
 
+    def close(self) -> None:
+        """Waits for what still runs on the stream, then drops the graphs and their memory."""
+        self.stream.synchronize()
+        self._graphs.clear()
+        self._inputs.clear()
+        self._apart.close()
+
     def again(self, batch: int) -> None:
         """Submits one batch of what the inputs hold, without copies, and does not wait. Raises ModelError."""
         with torch.inference_mode(), torch.cuda.stream(self.stream):
-            if self.why_eager is None:
+            if self._has_graph(batch):
                 self._graphs[self.size_for(batch)][0].replay()
             elif self._inputs:
                 self._call([self._rows(each, batch) for each in self._inputs.values()])
@@ -83,17 +106,13 @@ class Graphed:
 
     def repeated(self, batch: int, times: int) -> Callable[[], None]:
         """A function that submits so many batches as one graph: the host need not keep up with short ones."""
-        if times < 2 or self.why_eager is not None:
+        if times < 2 or not self._has_graph(batch):
             return lambda: self.again(batch)
         arguments = [self._rows(each, self.size_for(batch)) for each in self._inputs.values()]
         graph = torch.cuda.CUDAGraph()
-        with torch.inference_mode(), torch.cuda.stream(self.stream), _CAPTURING:
-            graph.capture_begin(capture_error_mode="thread_local")
-            try:
-                for _ in range(times):
-                    self._call(arguments)
-            finally:
-                graph.capture_end()
+        with torch.inference_mode(), torch.cuda.stream(self.stream), capturing.recording(graph):
+            for _ in range(times):
+                self._call(arguments)
 
         def launch() -> None:
             with torch.cuda.stream(self.stream):
@@ -108,7 +127,17 @@ class Graphed:
         for size in self.batches:
             if size >= batch:
                 return size
-        raise ModelError(f"{self.spec.name}: a batch of {batch}, but at most {self.batches[-1]} are planned here")
+        raise self._too_large(batch)
+
+    def _has_graph(self, batch: int) -> bool:
+        if self.why_eager is not None:
+            return False
+        if self.spec.max_batch and batch > self.largest:
+            raise self._too_large(batch)
+        return not self.spec.max_batch or batch <= self.batches[-1]
+
+    def _too_large(self, batch: int) -> ModelError:
+        return ModelError(f"{self.spec.name}: a batch of {batch}, but at most {self.largest} are planned here")
 
     def _obstacle(self) -> str | None:
         if self.loaded.module is None:
@@ -129,31 +158,34 @@ class Graphed:
             for tensor in self.spec.inputs:
                 dtype, shape = TORCH[tensor.datatype], (*rows, *tensor.shape)
                 self._staging[tensor.name] = torch.zeros(shape, dtype=dtype, pin_memory=True)
-                self._inputs[tensor.name] = torch.zeros(shape, dtype=dtype, device="cuda")
+                given = self._inputs[tensor.name] = torch.zeros(shape, dtype=dtype, device="cuda")
+                if dtype.is_floating_point:  # what is not all the same tells more; integers may be places in a table
+                    given.uniform_()
 
-    def _capture(self, pool: Pool | None) -> None:
-        with torch.inference_mode(), torch.cuda.stream(self.stream):
+    def _capture(self, pool: Pool | None) -> bool:
+        """Whether the other thread has captured anything that is kept."""
+        used = False
+        for size in reversed(self.batches):
+            arguments = [self._rows(each, size) for each in self._inputs.values()]
+            what = f"{self.spec.name}, batch {size}"
             try:
-                for size in reversed(self.batches):
-                    arguments = [self._rows(each, size) for each in self._inputs.values()]
-                    self._call(arguments)
-                    self.stream.synchronize()
-                    graph = torch.cuda.CUDAGraph()
-                    with _CAPTURING:
-                        graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-                        try:
-                            outputs = self._call(arguments)
-                        finally:
-                            graph.capture_end()
-                    pool = pool or graph.pool()
-                    self._graphs[size] = (graph, outputs)
+                made = capturing.capture(partial(self._call, arguments), self.stream, what, self._apart, pool)
             except torch.cuda.OutOfMemoryError as error:
-                raise ModelError(
-                    f"{self.spec.name}: too little device memory for {self.batches[-1]} at a time"
-                ) from error
-            except RuntimeError as error:
-                self._graphs.clear()
-                self.why_eager = str(error).splitlines()[0]
+                raise ModelError(f"{self.spec.name}: too little device memory for {size} at a time") from error
+            except capturing.NotCaptured as error:
+                self.missing[size] = str(error)
+                if not self._graphs and len(self.missing) >= HOPELESS:
+                    break
+                continue
+            pool = pool or made.graph.pool()
+            self.retried += made.attempts > 1
+            used = used or made.apart
+            self._graphs[size] = (made.graph, made.outputs)
+        if self._graphs:
+            self.batches = sorted(self._graphs)
+        else:
+            self.why_eager = next(iter(self.missing.values()))
+        return used
 
     def _replay(self, inputs: Mapping[str, np.ndarray], batch: int) -> tuple[torch.Tensor, ...]:
         graph, outputs = self._graphs[self.size_for(batch)]
@@ -182,7 +214,9 @@ class Graphed:
         host = []
         for place, result in enumerate(results):
             if place == len(buffers) or buffers[place].nbytes < result.nbytes:
-                buffers[place : place + 1] = [torch.empty(result.nbytes, dtype=torch.uint8, pin_memory=True)]
+                largest = self._graphs[self.batches[-1]][1][place].nbytes if self._graphs else 0
+                room = max(result.nbytes, largest)  # at once for all batches: pinning takes milliseconds
+                buffers[place : place + 1] = [torch.empty(room, dtype=torch.uint8, pin_memory=True)]
             target = buffers[place][: result.nbytes].view(result.dtype).view(result.shape)
             host.append(target.copy_(result, non_blocking=True))
         self.stream.synchronize()

@@ -74,10 +74,14 @@ class Loaded(msgspec.Struct, frozen=True, tag="loaded", array_like=True):
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished", array_like=True):
-    """Unload or Partition was carried out, in so many milliseconds."""
+    """Unload or Partition was carried out, in so many milliseconds.
+
+    slower: of the gpu-lets of now, what runs without the CUDA graphs it should have, a line each: where and why.
+    """
 
     ticket: int
     ms: float
+    slower: tuple[str, ...] = ()
 
 
 class Done(msgspec.Struct, frozen=True, tag="done", array_like=True):

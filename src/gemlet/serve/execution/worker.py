@@ -121,7 +121,8 @@ class Worker:
                     self._models.pop(order.model, None)
                 else:
                     self._partition(order.lets)
-                self._channel.send(protocol.Finished(order.ticket, 1000 * (time.perf_counter() - began)))
+                slower = tuple(getattr(self._backend, "slower", ()))
+                self._channel.send(protocol.Finished(order.ticket, 1000 * (time.perf_counter() - began), slower))
             except Exception as error:  # noqa: BLE001  a backend's libraries raise anything
                 self._channel.send(_failure(order.ticket, error))
 

@@ -160,10 +160,13 @@ def _put(draft: Draft, gpu: DraftGpu, let: DraftLet, lost: dict[str, float]) -> 
     added = [other.copy() for other in gpu] + [let.copy()]
     cut: dict[str, float] = {}
     for place, other in enumerate(added):
+        neighbours = added[:place] + added[place + 1 :]
+        if len(other.rates) > 1:
+            _lighten(draft, other, neighbours, cut)
         if len(other.rates) != 1:
             continue
         ((model, rate),) = other.rates.items()
-        alpha = draft.alpha(model, added[:place] + added[place + 1 :], other.ticks)
+        alpha = draft.alpha(model, neighbours, other.ticks)
         can = draft.timing.capacity(model, other.ticks, alpha).rate
         if can < rate:
             cut[model] = cut.get(model, 0.0) + rate - can
@@ -174,6 +177,13 @@ def _put(draft: Draft, gpu: DraftGpu, let: DraftLet, lost: dict[str, float]) -> 
     for model, rate in cut.items():
         lost[model] = lost.get(model, 0.0) + rate
     return True
+
+
+def _lighten(draft: Draft, let: DraftLet, neighbours: DraftGpu, cut: dict[str, float]) -> None:
+    """Models that take turns, slowed down by new neighbours: whoever came last leaves until the others are served."""
+    while len(let.rates) > 1 and draft.serve(let, neighbours) is None:
+        model, rate = let.rates.popitem()
+        cut[model] = cut.get(model, 0.0) + rate
 
 
 def free(gpu: DraftGpu) -> int:

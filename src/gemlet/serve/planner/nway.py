@@ -1,6 +1,7 @@
 """`nway` and `nway+type`: any number of gpu-lets on a device, sizes by best throughput for each SM, and local search.
 
-1. A demand is cut into pieces: gpu-lets of the size that serves most requests for each tick, and one for the rest.
+1. A demand is cut into pieces: gpu-lets of the size that serves most requests for each tick, and one for the rest;
+   other sizes are tried too where neighbours cost something, and whole devices by turns.
 2. Pieces go on devices largest first, best fit; small rests take turns on one gpu-let where the cycle holds.
 3. Local search (improve.py) empties devices, with a bounded amount of work, always the same for the same input.
 4. What room is left is spent on fewer and calmer gpu-lets (simplify.py).
@@ -22,7 +23,7 @@ from math import ceil
 from statistics import mean
 from typing import TYPE_CHECKING
 
-from gemlet.serve.planner import packing
+from gemlet.serve.planner import packing, timeshare
 from gemlet.serve.planner.draft import SLACK, Draft, DraftGpu, DraftLet
 from gemlet.serve.planner.improve import gathered, improve
 from gemlet.serve.planner.simplify import simplify
@@ -63,6 +64,12 @@ def fill(draft: Draft, demands: Sequence[Demand]) -> None:
             best = draft.gpus
         if len(best) <= lower_bound:
             break
+    if not draft.alone and len(best) > lower_bound:  # where neighbours cost much, fewer whole devices may do
+        draft.gpus = []
+        timeshare.pack(draft, demands, 0)
+        improve(draft, lower_bound, draft.options.effort // IMPROVED)
+        if len(draft.gpus) < len(best):
+            best = draft.gpus
     draft.gpus = best
     simplify(draft)
     packing.spread(draft, draft.gpus)  # so that none runs hot

@@ -136,6 +136,8 @@ class GpuBench:
         return beside / mine.about_ms, pressed / alone
 
     def close(self) -> None:
+        for graphed in self._on.values():
+            graphed.close()
         self._alone.clear()
         self._on.clear()
         del self._loaded

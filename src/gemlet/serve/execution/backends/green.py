@@ -23,6 +23,7 @@ class GreenBackend(TorchLets):
         super().__init__(options)
         self._parts = Parts(options.device)
         groups = self._parts.groups
+        self.groups = groups.count
         self.note = f"{groups.sms} SMs in {groups.count} groups of {groups.group_sms}"
 
     def seats_for(self, lets: Sequence[LetSpec]) -> dict[str, Seat]:

@@ -46,12 +46,20 @@ class Seat:
         self.lock = threading.Lock()
         self.used = 0.0
 
+    def drop(self, model: str) -> None:
+        """Once nothing of it runs any more: torch.cuda.synchronize() would not wait for a green context's stream."""
+        with self.lock:
+            gone = self.models.pop(model, None)
+            if gone is not None:
+                gone.close()
+
 
 class TorchLets(ABC):
     """A Backend but for where its seats come from: `seats_for` of a subclass."""
 
     name = "torch"
     note = ""
+    groups = 0  # of SMs that shares are made of; 0 where they are made of nothing whole
 
     def __init__(self, options: BackendOptions) -> None:
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", CONNECTIONS)
@@ -91,10 +99,9 @@ class TorchLets(ABC):
         return int(torch.cuda.memory_allocated() - before)
 
     def unload(self, model: str) -> None:
-        self._models.pop(model, None)
         for seat in self._seats.values():
-            with seat.lock:
-                seat.models.pop(model, None)
+            seat.drop(model)
+        self._models.pop(model, None)
 
     def partition(self, lets: Sequence[LetSpec]) -> None:
         torch.cuda.set_device(self.device)
@@ -123,8 +130,11 @@ class TorchLets(ABC):
             return graphed.run(inputs, batch)
 
     def close(self) -> None:
-        torch.cuda.synchronize()
         self._lets = {}
+        for seat in self._seats.values():
+            for model in list(seat.models):
+                seat.drop(model)
+        torch.cuda.synchronize()
         self._seats.clear()
         self._models.clear()
 
@@ -134,14 +144,50 @@ class TorchLets(ABC):
         seat.used = time.monotonic()
         spec, loaded = self._models[model]
         there = seat.models.get(model)
-        if there is not None and there.loaded is loaded and there.batches[-1] >= batch:
+        if there is not None and there.loaded is loaded and there.largest >= batch:
             return  # else it is another version of the model, or its batches are too small
         with seat.lock:  # nobody replays on this stream meanwhile
+            seat.stream.synchronize()
             made = Graphed(spec, loaded, seat.stream, ladder(max(1, batch)))
             seat.models[model] = made
+            if there is not None:
+                there.close()
+        self._report(seat, model, made)
+
+    def _report(self, seat: Seat, model: str, made: Graphed) -> None:
         if made.why_eager and model not in self._eager:
-            self._eager.add(model)
-            logger.warning("%s runs without CUDA graphs: %s", model, made.why_eager)
+            logger.warning("%s runs without CUDA graphs on %s: %s", model, seat.key, made.why_eager)
+            if made.loaded.module is None or not made.missing:
+                self._eager.add(model)  # it always will; a capture that failed is news each time
+        for size, why in made.missing.items() if made.why_eager is None else ():
+            logger.warning("%s on %s has no CUDA graph for batches of %d: %s", model, seat.key, size, why)
+
+    @property
+    def slower(self) -> list[str]:
+        """What runs without CUDA graphs that should have them, a line each."""
+        lines = []
+        for let, seat in self._lets.items():
+            for model, made in seat.models.items():
+                if made.why_eager and made.missing:
+                    lines.append(f"{model} on {let}: no CUDA graphs: {made.why_eager}")
+                else:
+                    lines += [f"{model} on {let}: no CUDA graph of {n}: {why}" for n, why in made.missing.items()]
+        return lines
+
+    def graphs(self) -> list[dict[str, object]]:
+        """How each model of each gpu-let runs: let, model, batches with a graph, those without, and why."""
+        return [
+            {
+                "let": let,
+                "model": model,
+                "batches": [] if made.why_eager else list(made.batches),
+                "missing": {str(size): why for size, why in made.missing.items()},
+                "retried": made.retried,
+                "why_eager": made.why_eager,
+            }
+            for let, seat in self._lets.items()
+            for model, made in seat.models.items()
+        ]
 
     def _make_room(self) -> None:
         """Drops graphs that nobody uses, those unused for longest first, while the device's memory is short."""
@@ -151,5 +197,5 @@ class TorchLets(ABC):
             free, total = torch.cuda.mem_get_info()
             if free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > SPARE * total:
                 return
-            with seat.lock:
-                seat.models.clear()
+            for model in list(seat.models):
+                seat.drop(model)
