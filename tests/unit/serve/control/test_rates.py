@@ -96,7 +96,6 @@ def moves(rate: Callable[[float], float], guess: float, seconds: float) -> list[
 @pytest.mark.parametrize(
     ("rate", "wrong"),
     [
-        (1.740234375, 1.73828125),
         (1.4241057638799868, 1.7975127050331354),
         (1.7206500916619927, 2.571876251790142),
         (1.1642737366772704, 2.9560343739679187),
