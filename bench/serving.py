@@ -14,6 +14,7 @@ slower   models that run without a CUDA graph that they should have: such a row 
 streams  the plan of nway+type without green contexts: every gpu-let is a stream on all SMs
 
 types    (--types) nway+type with less and more made of the workload types: none, tie-break, terms, oversubscribe
+simulate (--simulate) without a GPU: what the simulator serves with the same plans; no streams
 
 The result file has every trial: attainment by model, what batches took against the profile, the idle time of gpu-lets
 between two batches, and the graphs of each gpu-let. Models are loaded once; their first batches on a GPU take long.
@@ -35,6 +36,7 @@ from gemlet.errors import GemletError
 from gemlet.monitor.tables import table
 from gemlet.serve import files, peak
 from gemlet.serve.models import catalogue
+from planner import simulated_peak
 from serving_live import WARM_UP_S, Live, harness_rate
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ POLICIES = ("timeshare", "nway+type", "gpulet", "nway", "streams")
 FIRST = 0.75  # of the planned rate: what the first trial asks for
 AMPLE = 1.15  # of the planned rate: what nobody is asked for
 MORE = 3  # trials, until one holds
+SIMULATED = 8000  # requests of each simulated run
 NEEDED_S = 3.0  # below this there is no time for another row
 
 
@@ -122,6 +125,24 @@ def cases(o: argparse.Namespace) -> list[tuple[str, str, dict[str, object]]]:
     return [(name, "nway+type" if name == "streams" else name, {}) for name in o.policies.split(",")]
 
 
+def simulated(known: Profiles, o: argparse.Namespace) -> None:
+    """What is left of a plan when requests come unevenly and batches take as long as the profile says."""
+    first, lines = cases(o)[0][0], []
+    for mix in o.mixes.split(","):
+        weights = {m: w for m, w in mixes.MIXES[mix].items() if m in known.models}
+        total, base = sum(weights.values()), 0.0
+        for name, policy, more in cases(o):
+            planned, made = mixes.largest_plan(known, weights, policy, 1, mixes.exact(weights, 1, **more))
+            if name == "streams" or made is None:
+                continue
+            served = simulated_peak(known, mix, made, planned, SIMULATED)
+            base = served if name == first else base
+            gain = f"{served / base:.2f}" if base else "-"
+            lines.append((mix, name, f"{planned * total:.0f}", f"{served * total:.0f}", gain))
+    header = ("mix", "policy", "planned/s", "simulated/s", f"x {first}")
+    print("\n".join(table(header, lines, right=frozenset(header[2:]))))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--profiles", type=Path, required=True)
@@ -132,11 +153,15 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=6, help="of each row, at most")
     parser.add_argument("--budget", type=float, default=220.0, help="seconds; rows that would begin later are left out")
     parser.add_argument("--quick", action="store_true", help="three trials a row")
+    parser.add_argument("--simulate", action="store_true", help="no GPU: the same plans in the simulator")
     parser.add_argument("-o", "--output", type=Path)
     o = parser.parse_args()
     logging.basicConfig(format="%(relativeCreated)d ms: %(message)s", level=logging.INFO)
     end = time.monotonic() + o.budget
     known = files.load_profiles(o.profiles)
+    if o.simulate:
+        simulated(known, o)
+        return
     sys.setswitchinterval(0.00005)  # the threads of gpu-lets must not wait 5 ms for the one that sends
     from gemlet.serve.execution.backend import BackendOptions
     from gemlet.serve.execution.backends import green, streams

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import looptime
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.unit.serve.cases import demand, scaling, world
 
@@ -135,6 +135,7 @@ def test_the_first_plan_comes_at_once() -> None:
 
 @settings(max_examples=15)
 @given(a=st.floats(0, 600), b=st.floats(0, 250), guess=st.floats(0.2, 3.0), seed=st.none() | st.integers(0, 1000))
+@example(a=0.0, b=1.740234375, guess=1.73828125, seed=None)
 def test_constant_rates_do_not_flap_and_everybody_is_served(a: float, b: float, guess: float, seed: int | None) -> None:
     fleet = FakeFleet(constant(a=a, b=b), [0, 1, 2], chance=None if seed is None else random.Random(seed))
     in_virtual_time(controlled(fleet, {"a": a * guess, "b": b * guess}), 300.0)

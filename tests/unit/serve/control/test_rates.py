@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,11 @@ from gemlet.serve.control.rates import Meter
 from gemlet.serve.control.targets import Target
 from gemlet.serve.planner import Demand
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 TICK_S = 0.5
+LOOK_S = 0.1  # of the controller
 
 
 def counts(
@@ -73,6 +78,45 @@ def test_even_arrivals_within_the_target_never_move_it(rate: float, wrong: float
         if tick % 10 == 0:
             target.review(5)
     assert target.demand.rate == pytest.approx(max(1, rate))
+
+
+def moves(rate: Callable[[float], float], guess: float, seconds: float) -> list[tuple[float, float]]:
+    """(second, new rate) of each move of a target that looks as the controller does; arrivals are even."""
+    target = Target.of(Demand(model="m", rate=guess, slo_ms=10), floor=1, down_after_s=30)
+    owed, found = 0.0, []
+    for tick in range(1, round(seconds / LOOK_S) + 1):
+        owed += rate(tick * LOOK_S) * LOOK_S
+        target.add(tick * LOOK_S, int(owed), LOOK_S)
+        owed -= int(owed)
+        if tick % 25 == 0 and target.review(5):
+            found.append((tick * LOOK_S, target.demand.rate))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("rate", "wrong"),
+    [
+        (1.4241057638799868, 1.7975127050331354),
+        (1.7206500916619927, 2.571876251790142),
+        (1.1642737366772704, 2.9560343739679187),
+        (2.5061235108097897, 2.2638749099303666),
+        (8.373875253523181, 0.37131334732486515),
+    ],
+)
+def test_a_rate_on_an_edge_of_its_target_does_not_cross_it_late(rate: float, wrong: float) -> None:
+    """Found by chance: the ripple of the averages took these over an edge after 100 s or more."""
+    assert [second for second, _ in moves(lambda _second: rate, rate * wrong, 600) if second > 100] == []
+
+
+@pytest.mark.parametrize(("rate", "end"), [(5.0, 0.4), (200.0, 0.7), (200.0, 2.0)])
+def test_a_rate_that_moves_slowly_is_followed_however_long_its_target_held(rate: float, end: float) -> None:
+    def drifting(second: float) -> float:
+        return rate * (1 + (end - 1) * max(0.0, min(1.0, (second - 600) / 1800)))
+
+    found = moves(drifting, rate, 3000)
+    assert found
+    assert all(second > 600 for second, _ in found)
+    assert found[-1][1] == pytest.approx(rate * end, rel=0.2 if rate > 10 else 0.5)
 
 
 def test_chance_hardly_ever_moves_a_target() -> None:
