@@ -280,10 +280,8 @@ std::optional<Attachment> attach(const unsigned char (&uuid)[16], uint32_t ordin
     a.latency = (fcntl(device.get(), F_GETFL) & O_ACCMODE) == O_RDWR;
     a.device = map<wire::DevicePage>(device.get(), a.latency ? PROT_READ | PROT_WRITE : PROT_READ);
     if (!a.page || !a.limits || !a.ledger || !a.device) return std::nullopt;
-    if (answer.flags & wire::kMovable && got == 5) {
+    if (answer.flags & wire::kMovable && got == 5)
         a.residency = map<wire::ResidencyPage>(residency.get(), PROT_READ | PROT_WRITE);
-        a.host_bytes = answer.value;
-    }
     Known& known = attachments_so_far().emplace_back(Known{{}, a});
     std::memcpy(known.uuid, uuid, sizeof known.uuid);
     return a;

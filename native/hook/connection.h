@@ -17,7 +17,6 @@ struct Attachment {
     uint32_t slot;
     // Null unless this process's memory on the device can move.
     wire::ResidencyPage* residency = nullptr;
-    uint64_t host_bytes = 0;  // most of it that may be on the host
 };
 
 // Where to go and as whom; read from the environment once, at the first use.

@@ -120,7 +120,10 @@ CUresult destroy(CUcontext context, Call&& call) {
     if (reentry.nested()) return call();
     context_destroying(context);
     CUresult result = call();
-    if (result != CUDA_SUCCESS) return result;
+    if (result != CUDA_SUCCESS) {
+        swap_context_stays(context);
+        return result;
+    }
     context_is_gone(context);
     for (int device = 0; device < kDevices; ++device) {
         DeviceContexts& known = *contexts_of(device);
@@ -177,9 +180,11 @@ CUresult drop_primary(CUdevice device, bool reset, Call&& call) {
     CUcontext primary = known->primary;
     if (primary && (reset || known->primary_retained <= 1)) context_destroying(primary);
     CUresult result = call();
-    if (result != CUDA_SUCCESS) return result;
-    if (!reset && known->primary_retained > 0) --known->primary_retained;
-    if (!reset && primary_is_active(device)) return result;
+    if (result == CUDA_SUCCESS && !reset && known->primary_retained > 0) --known->primary_retained;
+    if (result != CUDA_SUCCESS || (!reset && primary_is_active(device))) {
+        if (primary) swap_context_stays(primary);
+        return result;
+    }
     if (primary) context_is_gone(primary);
     known->primary = nullptr;
     known->primary_retained = 0;

@@ -71,6 +71,7 @@ bool swap_make_room(CUdevice device, uint64_t bytes);
 void swap_attached(Device& device, const Attachment& attachment);  // the daemon governs the device (anew)
 void swap_lost(Device& device);                                    // no daemon does
 void swap_context_destroying(CUcontext context);
+void swap_context_stays(CUcontext context);  // it could not be destroyed
 void swap_context_gone(CUcontext context);
 void swap_capture_begins();   // returns when no memory moves; none moves until the next
 void swap_capture_counted();  // ... call: the capture is counted by now

@@ -18,6 +18,7 @@ namespace gemlet::hook {
 namespace {
 
 constexpr uint64_t kHugePage = 2 << 20;
+constexpr uint64_t kFewest = 1 << 30;
 constexpr size_t kMostThreads = 8;
 
 struct Part {
@@ -63,36 +64,69 @@ void touch_all(char* at, uint64_t bytes) {
 
 }  // namespace
 
-Arena::Arena(uint64_t bytes) : bytes_(bytes), pieces_(bytes) {
-    void* reserved = mmap(nullptr, bytes_ + kHugePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+Arena::Arena(uint64_t bytes) : bytes_(bytes), pieces_(0) {
+    const auto reserve = [&] {
+        return mmap(nullptr, bytes_ + kHugePage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    };
+    void* reserved = reserve();
+    for (; reserved == MAP_FAILED && bytes_ > kFewest; reserved = reserve()) bytes_ /= 2;  // where these are limited
     if (reserved == MAP_FAILED) return;
+    pieces_ = Pieces(bytes_);
     reserved_ = reserved;
     memory_ =
         reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(reserved) + kHugePage - 1) / kHugePage * kHugePage);
-    // A child has no use for it, nor has a core dump; any of these may fail.
-    for (const int advice : {MADV_HUGEPAGE, MADV_DONTFORK, MADV_DONTDUMP}) madvise(memory_, bytes_, advice);
 }
 
 Arena::~Arena() {
     if (reserved_) munmap(reserved_, bytes_ + kHugePage);
 }
 
-bool Arena::pin(uint64_t offset) {
+uint64_t Arena::bytes_of(uint64_t segment) const {
+    return std::min(kSegment, bytes_ - segment * kSegment);
+}
+
+CUresult Arena::pin(uint64_t offset) {
     const uint64_t segment = offset / kSegment;
-    if (pinned_.contains(segment)) return true;
-    const uint64_t begin = segment * kSegment, bytes = std::min(kSegment, bytes_ - begin);
-    if (mprotect(at(begin), bytes, PROT_READ | PROT_WRITE) != 0) return false;
-    touch_all(at(begin), bytes);
-    // Memory that cannot be pinned is copied through the driver's own buffers: slower, and just as right.
-    own().cuMemHostRegister_v2(at(begin), bytes, CU_MEMHOSTREGISTER_PORTABLE);
+    if (pinned_.contains(segment)) return CUDA_SUCCESS;
+    char* const begin = at(segment * kSegment);
+    const uint64_t bytes = bytes_of(segment);
+    if (!taken_.contains(segment)) {
+        if (mprotect(begin, bytes, PROT_READ | PROT_WRITE) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
+        // A child has no use for it, nor has a core dump; any of these may fail.
+        for (const int advice : {MADV_HUGEPAGE, MADV_DONTFORK, MADV_DONTDUMP}) madvise(begin, bytes, advice);
+        touch_all(begin, bytes);
+        taken_.insert(segment);
+        taken_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+    }
+    // Memory that cannot be pinned is copied through the driver's own buffers: slower, and just as right. But a
+    // driver that has been torn down has nothing more to copy.
+    const CUresult result = own().cuMemHostRegister_v2(begin, bytes, CU_MEMHOSTREGISTER_PORTABLE);
+    if (result == CUDA_ERROR_DEINITIALIZED) return result;
     pinned_.insert(segment);
-    pinned_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+    return CUDA_SUCCESS;
+}
+
+bool Arena::release(uint64_t offset) {
+    const uint64_t segment = offset / kSegment;
+    char* const begin = at(segment * kSegment);
+    const uint64_t bytes = bytes_of(segment);
+    if (pinned_.contains(segment)) {
+        const CUresult result = own().cuMemHostUnregister(begin);
+        if (result != CUDA_SUCCESS && result != CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED) return false;
+        pinned_.erase(segment);
+    }
+    // At once, so that nobody else's memory comes to lie there.
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+    if (mmap(begin, bytes, PROT_NONE, flags, -1, 0) == MAP_FAILED) return false;
+    taken_.erase(segment);
+    taken_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
     return true;
 }
 
-void Arena::context_gone() {
+void Arena::context_goes(bool alive) {
+    if (alive)
+        for (const uint64_t segment : pinned_) own().cuMemHostUnregister(at(segment * kSegment));
     pinned_.clear();
-    pinned_bytes_.store(0, std::memory_order_relaxed);
 }
 
 std::optional<uint64_t> Arena::to_pin(uint64_t bytes) const {
@@ -104,6 +138,11 @@ std::optional<uint64_t> Arena::to_pin(uint64_t bytes) const {
     const uint64_t offset = segment * kSegment;
     if (offset >= std::min(bytes, bytes_)) return std::nullopt;
     return offset;
+}
+
+std::optional<uint64_t> Arena::last_taken(uint64_t bytes) const {
+    if (taken_.empty() || *taken_.rbegin() * kSegment < bytes) return std::nullopt;
+    return *taken_.rbegin() * kSegment;
 }
 
 }  // namespace gemlet::hook

@@ -56,7 +56,7 @@ struct Chunk {
     bool content = false;       // programs may have written to it; without, nothing is ever copied
     bool device_valid = false;  // the device has the content
     bool host_valid = false;    // the host has it, at `slot`
-    uint64_t slot = kNoSlot;    // offset in the arena; kept while the chunk lives
+    uint64_t slot = kNoSlot;    // offset in the arena
     bool busy = false;          // a copy is under way
     bool leaving = false;       // it is being freed
 
@@ -168,6 +168,16 @@ struct Chunk {
         copied_bytes = 0;
         dead.clear();
         now.clear();
+        to_copy.clear();
+    }
+    // What is at `slot` is not needed: the device has what counts.
+    bool may_leave_slot() const { return !busy && !host_valid && resident(); }
+    // It has no place on the host any more. Only if may_leave_slot(); what was planned counted on what was there.
+    void leave_slot() {
+        slot = kNoSlot;
+        kept.clear();
+        holes = {};
+        planned = false;
         to_copy.clear();
     }
     // Whatever is in it is not needed any more.

@@ -182,13 +182,20 @@ CUresult move_out(Mover& m, std::unique_lock<std::mutex>& lock) {
                 chunk->slot = *slot;
             }
             if (!space.arena.pinned(chunk->slot)) {
+                // What the daemon promised is enough, if chunks that are here let go of their places.
+                const uint64_t promised = space.page.load()->host.load(std::memory_order_relaxed);
+                if (space.arena.taken_bytes() >= host_side(promised) && take_place_of_another(m, *chunk)) continue;
+                const uint64_t slot = chunk->slot;
                 chunk->busy = true;
                 lock.unlock();
-                const bool there = space.arena.pin(chunk->slot);
+                const CUresult pinned = space.arena.pin(slot);
                 lock.lock();
                 chunk->busy = false;
                 space.copied.notify_all();
-                if (!there) result = CUDA_ERROR_OUT_OF_MEMORY;
+                if (pinned != CUDA_SUCCESS && !take_place_of_another(m, *chunk)) {
+                    if (pinned == CUDA_ERROR_OUT_OF_MEMORY) say_no_memory(space);
+                    result = pinned;
+                }
                 continue;  // it may have been freed meanwhile
             }
             if (!chunk->planned) chunk->plan();

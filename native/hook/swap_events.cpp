@@ -5,6 +5,7 @@
 #include "client.h"
 #include "connection.h"
 #include "own_calls.h"
+#include "say.h"
 #include "swap_reservation.h"
 
 namespace gemlet::hook {
@@ -20,9 +21,9 @@ std::array<std::atomic<SwapSpace*>, kMaxDevices> spaces;
 bool able() {
     const OwnCalls& o = own();
     return o.cuMemAddressReserve && o.cuMemAddressFree && o.cuMemCreate && o.cuMemRelease && o.cuMemMap &&
-           o.cuMemUnmap && o.cuMemSetAccess && o.cuMemHostRegister_v2 && o.cuMemcpyDtoHAsync_v2 &&
-           o.cuMemcpyHtoDAsync_v2 && o.cuStreamCreate && o.cuStreamDestroy_v2 && o.cuStreamSynchronize &&
-           o.cuEventSynchronize && o.cuCtxSynchronize;
+           o.cuMemUnmap && o.cuMemSetAccess && o.cuMemHostRegister_v2 && o.cuMemHostUnregister &&
+           o.cuMemcpyDtoHAsync_v2 && o.cuMemcpyHtoDAsync_v2 && o.cuStreamCreate && o.cuStreamDestroy_v2 &&
+           o.cuStreamSynchronize && o.cuEventSynchronize && o.cuCtxSynchronize;
 }
 
 }  // namespace
@@ -39,8 +40,12 @@ void swap_attached(Device& device, const Attachment& attachment) {
     if (!attachment.residency) return;  // one that is there already goes on without limits of its own
     if (!space) {
         if (!able()) return;
-        auto made = std::make_unique<SwapSpace>(device, attachment.residency, attachment);
-        if (!made->arena) return;
+        auto made = std::make_unique<SwapSpace>(device, attachment.residency);
+        if (!made->arena)
+            return say_once(Topic::kMemory,
+                            "no addresses are left for the host's side of GPU %d's memory, so none of it can move\n"
+                            "  hint: raise the limit of addresses (ulimit -v)",
+                            device.ordinal);
         slot.store(space = made.release());
         swap_devices.fetch_add(1);
         device.pacer.set_gate(&space->gate);
@@ -70,6 +75,12 @@ void swap_context_destroying(CUcontext context) {
         if (SwapSpace* space = slot.load()) forget_copies(*space, context);
 }
 
+void swap_context_stays(CUcontext context) {
+    if (!swap_active()) return;
+    for (auto& slot : spaces)
+        if (SwapSpace* space = slot.load()) context_went(*space, context);
+}
+
 void swap_context_gone(CUcontext context) {
     if (!swap_active()) return;
     for (auto& slot : spaces) {
@@ -83,6 +94,8 @@ void swap_context_gone(CUcontext context) {
         for (auto& [start, r] : space->reservations)
             if (r->context == context) theirs.push_back(start);
         for (CUdeviceptr start : theirs) free_reservation(*space, start, lock);
+        lock.unlock();
+        context_went(*space, context);  // once nothing names it any more
     }
 }
 

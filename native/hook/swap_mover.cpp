@@ -14,15 +14,18 @@ namespace {
 
 constexpr uint64_t kRestClosed = 2'000'000;  // looks again while programs wait
 constexpr uint64_t kRestOpen = 250'000'000;
-constexpr uint64_t kQuiet = 100'000'000;     // before anything is done ahead of need
+constexpr uint64_t kBetween = 100'000;       // somebody may wait for `using_driver`
 constexpr uint64_t kRetryFirst = 1'000'000;  // after the driver refused something
 constexpr uint64_t kRetryMost = 500'000'000;
 
 std::atomic<Mover*> movers[kMaxDevices];
 
-// A context to work in: where the memory was allocated. With `mutex`.
-CUcontext any_context(SwapSpace& space) {
-    return space.reservations.empty() ? nullptr : space.reservations.begin()->second->context;
+// A context to work in: where memory was allocated. With `using_driver` and `mutex`. One that is being destroyed is
+// none: streams made in it now would be named for ever.
+CUcontext any_context(const Mover& m) {
+    for (const auto& [start, r] : m.space.reservations)
+        if (!m.going.contains(r->context)) return r->context;
+    return nullptr;
 }
 
 // With `mutex`: programs may go on.
@@ -35,36 +38,14 @@ void open_gate(SwapSpace& space) {
     space.tell(wire::MessageType::kMoved);
 }
 
-// Pinning takes the driver's lock for 10 ms and more, and a program that grows, or moves, needs it itself.
-bool is_quiet(Mover& m, uint64_t movable) {
-    const uint32_t order = m.space.page.load()->order.load(std::memory_order_relaxed);
-    if (order != m.quiet_order || movable != m.quiet_movable) {
-        m.quiet_order = order;
-        m.quiet_movable = movable;
-        m.quiet_since = now_ns();
-    }
-    return now_ns() - m.quiet_since >= kQuiet;
-}
-
-// Some of the host's side, before it is needed. With `using_driver`. How long to rest; 0: there is more to do.
-uint64_t pin_ahead(Mover& m, CUcontext context, uint64_t movable, uint64_t rest) {
-    SwapSpace& space = m.space;
-    const bool quiet = is_quiet(m, movable);
-    const auto offset = space.arena.to_pin(space.page.load()->host.load(std::memory_order_relaxed));
-    if (!offset || !context) return rest;
-    if (!quiet) return std::min(rest, kQuiet);
-    ContextScope scope(m.streams.context ? m.streams.context : context);
-    if (!scope.ok() || make_streams(m, context) != CUDA_SUCCESS) return rest;
-    return space.arena.pin(*offset) ? 0 : rest;
-}
-
 // How long to rest; 0: there is more to do.
 uint64_t move(Mover& m) {
     SwapSpace& space = m.space;
+    std::lock_guard using_driver(m.using_driver);
     std::unique_lock lock(space.mutex);
     const uint32_t seen_before = space.page.load()->seen.load(std::memory_order_relaxed);
     space.adopt_order();
-    CUcontext context = any_context(space);
+    CUcontext context = any_context(m);
     const auto rest = [&] { return space.gate.closed() ? kRestClosed : kRestOpen; };
     const auto retry = [&] {
         m.retry = std::clamp(m.retry * 2, kRetryFirst, kRetryMost);
@@ -82,21 +63,32 @@ uint64_t move(Mover& m) {
             space.tell(wire::MessageType::kMoved);
         const uint64_t movable = space.movable;
         lock.unlock();
-        std::lock_guard using_driver(m.using_driver);
-        return pin_ahead(m, context, movable, kRestOpen);
+        return tend_host_side(m, context, movable, kRestOpen);
     }
-    if (!context) {  // nothing is left to move
-        if (space.gate.closed()) open_gate(space);
+    if (!context) {
+        if (!space.reservations.empty()) return kRestClosed;  // their contexts are being destroyed
+        if (space.gate.closed()) open_gate(space);            // nothing is left to move
         return kRestOpen;
     }
+    const uint64_t movable = space.movable;
+    const uint64_t to_go = too_much ? std::min(host_side(space.mapped - space.limit), movable) : 0;
     lock.unlock();
-    std::lock_guard using_driver(m.using_driver);
     // Once there are streams their context is the one: kernels go to streams of their own context only, and what is
     // loaded goes away with it.
     ContextScope scope(m.streams.context ? m.streams.context : context);
     if (!scope.ok()) return retry();
     if (make_streams(m, context) != CUDA_SUCCESS) return retry();
     if (too_much) {
+        // While the program runs on: it takes longer than to copy, and if the system has no memory it shall not stop.
+        if (!space.gate.closed()) {
+            if (launch_state.captures.load() != 0) return kRestClosed;
+            if (const auto offset = space.arena.to_pin(to_go)) {
+                const CUresult result = space.arena.pin(*offset);
+                if (result == CUDA_SUCCESS) return kBetween;
+                if (result == CUDA_ERROR_OUT_OF_MEMORY) say_no_memory(space);
+                return retry();
+            }
+        }
         if (!stop_program(m)) return launch_state.captures.load() != 0 ? kRestClosed : retry();
         m.fingerprinter.ready();  // loads its kernel the first time
         lock.lock();
@@ -127,9 +119,9 @@ uint64_t move(Mover& m) {
         return 0;
     }
     if (space.page.load()->seen.load(std::memory_order_relaxed) != seen_before) space.tell(wire::MessageType::kMoved);
-    const uint64_t movable = space.movable, pause = rest();
+    const uint64_t pause = rest();
     lock.unlock();
-    return pin_ahead(m, context, movable, pause);
+    return tend_host_side(m, context, movable, pause);
 }
 
 void* work(void* argument) {
@@ -167,13 +159,20 @@ void forget_copies(SwapSpace& space, CUcontext context) {
     Mover* m = movers[space.device.ordinal].load(std::memory_order_acquire);
     if (!m) return;
     std::lock_guard using_driver(m->using_driver);
+    m->going.insert(context);
     if (m->streams.context != context) return;
     ContextScope scope(context);
     if (scope.ok()) destroy_streams(*m);
     m->fingerprinter.unload(scope.ok());
     m->streams = {};
-    std::lock_guard lock(space.mutex);
-    space.arena.context_gone();
+    space.arena.context_goes(scope.ok());
+}
+
+void context_went(SwapSpace& space, CUcontext context) {
+    Mover* m = movers[space.device.ordinal].load(std::memory_order_acquire);
+    if (!m) return;
+    std::lock_guard using_driver(m->using_driver);
+    m->going.erase(context);
 }
 
 }  // namespace gemlet::hook

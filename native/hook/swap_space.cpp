@@ -9,8 +9,11 @@
 
 namespace gemlet::hook {
 
-SwapSpace::SwapSpace(Device& d, wire::ResidencyPage* p, const Attachment& attachment)
-    : device(d), page(p), arena(attachment.host_bytes) {
+// More than any device has: how much memory may lie there is the daemon's to say, and another daemon may say more.
+// Chunks do not cross segments, so the places of some bytes take more of it than these.
+constexpr uint64_t kArena = 1ull << 40;
+
+SwapSpace::SwapSpace(Device& d, wire::ResidencyPage* p) : device(d), page(p), arena(kArena) {
     unmanaged.allowed = unmanaged.ceiling = wire::kNoLimit;
 }
 
@@ -33,7 +36,7 @@ void SwapSpace::publish() {
     p.moved_out.store(moved_out);
     p.moved_in.store(moved_in);
     p.dropped.store(dropped);
-    p.pinned.store(arena.pinned_bytes());
+    p.pinned.store(arena.taken_bytes());
     p.away.store(gate.closed() ? 1 : 0);
 }
 

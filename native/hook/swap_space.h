@@ -54,7 +54,7 @@ struct PoolBytes {
 };
 
 struct SwapSpace {
-    SwapSpace(Device& d, wire::ResidencyPage* p, const Attachment& attachment);
+    SwapSpace(Device& d, wire::ResidencyPage* p);
 
     Device& device;
     // Of the daemon, or `unmanaged`: then everything is allowed. Pages of past daemons stay mapped.
@@ -137,5 +137,6 @@ void confirm_declarations(SwapSpace& space);  // with `mutex`: nobody is inside 
 void start_mover(SwapSpace& space);
 void forget_movers();                                     // in a forked child, which has none of the threads
 void forget_copies(SwapSpace& space, CUcontext context);  // before the context goes
+void context_went(SwapSpace& space, CUcontext context);   // or stayed, after all
 
 }  // namespace gemlet::hook

@@ -186,6 +186,17 @@ static uint64_t the_host_has_what_lives() {
         CHECK(chunk.prepare(driver) == CUDA_SUCCESS);
         for (int journey = 0; journey < 60; ++journey) {
             chunk.opened();
+            if (random() % 5 == 0) {  // its place is another's, before or after it was planned
+                if (random() % 2) {
+                    if (chunk.comparable()) chunk.now = look();
+                    chunk.plan();
+                }
+                CHECK(chunk.may_leave_slot());
+                chunk.leave_slot();
+                std::generate(host.begin(), host.end(), [&] { return random(); });
+                CHECK(!chunk.planned && !chunk.comparable());
+                chunk.now.clear();
+            }
             const bool much = random() % 8 == 0;
             for (uint64_t n = much ? pages : random() % 3; n > 0; --n) {
                 // Often a page that changes often, and back to what it was.
