@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,8 @@ def command(socket: str | None, once: bool, screenshot: Path | None, simulate: b
             return read_status(daemon)
 
     first = read()  # without a daemon this says so before the screen is taken
+    if screenshot is None and not _on_a_terminal():
+        once = True  # no key could end the live view: it would draw into a pipe for ever
     if once:
         from gemlet.monitor.tables import text
 
@@ -54,3 +57,8 @@ def command(socket: str | None, once: bool, screenshot: Path | None, simulate: b
         from gemlet.monitor.top import Top
 
         Top(read).run()
+
+
+def _on_a_terminal() -> bool:
+    """Whether keys can be read and the screen be seen; Textual draws on stderr."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()

@@ -108,7 +108,7 @@ def _join(service: Service, request: Join, peer: Peer) -> dict[str, Any]:
         "simulated": service.options.simulated,
         "machine": str(service.options.endpoint.machine) if service.options.simulated else None,
         "granted": _limits(entry),
-        "warnings": [*_no_device(service), *_memory_for_nothing(service, entry)],
+        "warnings": [*_no_device(service), *_about_memory(service, entry)],
         "movable": service.movable(entry.spec),
         **_environment(service, request, entry, peer),
     }
@@ -131,10 +131,17 @@ def _no_device(service: Service) -> list[remarks.Remark]:
     return [] if problem is None else [remarks.no_device(problem)]
 
 
-def _memory_for_nothing(service: Service, entry: Entry) -> list[remarks.Remark]:
-    limit, measured = entry.spec.memory, service.context_size()
-    remark = remarks.memory_for_nothing(limit, measured, group=entry.spec.name, simulated=service.options.simulated)
-    return [remark] if remark else []
+def _about_memory(service: Service, entry: Entry) -> list[remarks.Remark]:
+    spec, movable = entry.spec, service.movable(entry.spec)
+    largest = max((device.memory_total for device in service.devices()), default=None)
+    found = (
+        remarks.memory_for_nothing(
+            spec.memory, service.context_size(), group=spec.name, simulated=service.options.simulated
+        ),
+        remarks.memory_beyond_device(spec.memory, largest, movable=movable),
+        remarks.resident_for_nothing(spec.resident, spec.memory),
+    )
+    return [remark for remark in found if remark]
 
 
 def _check_device(service: Service, device: int | None) -> None:
@@ -162,7 +169,7 @@ def _set(service: Service, request: Set, peer: Peer) -> dict[str, Any]:
         "granted": _limits(entry),
         "saved": saved,
         "mps": service.mps.look().state,
-        "warnings": _memory_for_nothing(service, entry) if request.limits.memory is not None else [],
+        "warnings": _about_memory(service, entry) if request.limits.memory is not None else [],
     }
 
 

@@ -40,3 +40,23 @@ def memory_for_nothing(limit: int | None, measured: int, *, group: str, simulate
         message=f"{format_size(limit)} of memory are less than one CUDA context takes ({takes}): {what}",
         hint=f"`gemlet set {shlex.quote(group)} --memory 2GiB{where}` raises it",
     )
+
+
+def memory_beyond_device(limit: int | None, largest: int | None, *, movable: bool) -> Remark | None:
+    """A limit that no device can reach, if this is one. ``largest``: bytes of the largest device, None if unknown."""
+    if limit is None or largest is None or limit <= largest or movable:
+        return None
+    return Remark(
+        message=f"{format_size(limit)} of memory are more than any device here has ({format_size(largest)})",
+        hint="--resident SIZE lets what does not fit wait on the host; else ask for less",
+    )
+
+
+def resident_for_nothing(resident: int | None, limit: int | None) -> Remark | None:
+    """A part on the device that is no part, if this is one: nothing will ever move for it."""
+    if resident is None or limit is None or resident < limit:
+        return None
+    return Remark(
+        message=f"{format_size(resident)} on the device at a time are all of its {format_size(limit)} of memory",
+        hint="a --resident below --memory lets the rest wait on the host",
+    )

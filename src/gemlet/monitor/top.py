@@ -258,6 +258,11 @@ def _group_cells(device: DeviceStatus, group: GroupStatus) -> list[Text]:
     ]
 
 
+def _happened(event: Event) -> str:
+    word = HAPPENED.get(event.kind, event.kind)
+    return word if event.text == word else f"{word} {event.text}".strip()  # one that leaves has the text "left"
+
+
 def _events(events: Sequence[Event]) -> str:
     if not events:
         return "(no events)"
@@ -266,7 +271,7 @@ def _events(events: Sequence[Event]) -> str:
             time.strftime("%H:%M:%S", time.localtime(event.time)),
             event.group,
             f"{event.command} ({event.pid})" if event.command else "",
-            f"{HAPPENED.get(event.kind, event.kind)} {event.text}".strip(),
+            _happened(event),
         )
         for event in events
     ]

@@ -72,7 +72,7 @@ class Workload:
 
 def parse_duration(text: str) -> int:
     """Nanoseconds of ``"1.5s"``, ``"20ms"``, ``"155us"``. Raises ValueError."""
-    match = re.fullmatch(r"\s*([0-9.]+)\s*(ns|us|ms|s|m|h)\s*", text)
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+|[0-9]+\.)\s*(ns|us|ms|s|m|h)\s*", text)
     if match is None:
         raise ValueError(f"'{text}' is not a duration such as 20ms or 1.5s")
     return round(float(match[1]) * _UNITS[match[2]])

@@ -79,8 +79,9 @@ def test_senseless_groups_and_durations_are_usage_errors(tmp_path):
 def test_durations():
     assert parse_duration("1.5s") == 3 * SECOND // 2
     assert parse_duration("155 us") == 155_000
-    with pytest.raises(ValueError, match="duration"):
-        parse_duration("20")
+    for wrong in ("20", "1.2.3s", ".s"):
+        with pytest.raises(ValueError, match="duration"):
+            parse_duration(wrong)
 
 
 def test_statistics():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import daemon_fakes as fakes
 import pytest
 
-from gemlet.daemon.remarks import MIB, memory_for_nothing
+from gemlet.daemon.remarks import MIB, memory_beyond_device, memory_for_nothing, resident_for_nothing
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,36 @@ def test_join_and_set_warn_of_a_limit_below_one_context(start_daemon):
     assert daemon.call("set", group="a", limits={"max": 0.5})["warnings"] == []
     assert daemon.call("set", group="a", limits={"memory": 2 * MIB})["warnings"]
     assert daemon.call("set", group="a", limits={"memory": "none"})["warnings"] == []
+
+
+@pytest.mark.parametrize(
+    ("limit", "largest", "movable", "said"),
+    [
+        (None, 500 * MIB, False, False),
+        (501 * MIB, None, False, False),
+        (500 * MIB, 500 * MIB, False, False),
+        (501 * MIB, 500 * MIB, True, False),
+        (501 * MIB, 500 * MIB, False, True),
+    ],
+)
+def test_a_limit_beyond_the_device(limit, largest, movable, said):
+    assert bool(memory_beyond_device(limit, largest, movable=movable)) == said
+
+
+@pytest.mark.parametrize(
+    ("resident", "limit", "said"), [(None, MIB, False), (MIB, None, False), (MIB, 2 * MIB, False), (MIB, MIB, True)]
+)
+def test_a_part_that_is_all(resident, limit, said):
+    assert bool(resident_for_nothing(resident, limit)) == said
+
+
+def test_join_warns_of_memory_that_no_device_has(start_daemon):
+    daemon = start_daemon()
+    (said,) = daemon.call("join", group="a", limits={"memory": 1 << 50})["warnings"]
+    assert "of memory are more than any device here has" in said["message"]
+    assert daemon.call("join", group="b", limits={"memory": 1 << 50, "resident": 1 << 30})["warnings"] == []
+    (said,) = daemon.call("join", group="c", limits={"memory": 1 << 30, "resident": 2 << 30})["warnings"]
+    assert "2 GiB on the device at a time are all of its 1 GiB" in said["message"]
 
 
 def test_a_daemon_ends_only_if_it_is_unused(start_daemon):

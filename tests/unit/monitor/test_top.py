@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 from status_example import example
 
+from gemlet.daemon.events import Event
 from gemlet.daemon.status import SwapStatus
 from gemlet.errors import DaemonUnreachable
 from gemlet.monitor.top import Top, screenshot
@@ -40,6 +41,13 @@ def test_shows_devices_groups_clients_and_events():
     text = drive(Top(example))
     for word in ("Fake H200", "team", "42.1%", "below its minimum", "train", "4242", "refused", "space", "pause"):
         assert word in text, word
+
+
+def test_an_event_is_told_once():
+    left = Event(number=1, time=0.0, kind="leave", group="team", pid=4242, command="train", text="left")
+    text = drive(Top(lambda: replace(example(), events=(left,))))
+    assert "left" in text
+    assert "left left" not in text
 
 
 def swapping():

@@ -116,7 +116,8 @@ def _get(address: Address, path: str) -> dict[str, Any]:
         document = None
     if reply.status != 200:
         words = document.get("error", "") if isinstance(document, dict) else body[:200].decode(errors="replace")
-        raise LoadError(f"{address}{path}: {reply.status} {words}".rstrip())
+        hint = f"`curl -X POST {address}/v2/repository/index` lists its models" if reply.status == 404 else None
+        raise LoadError(f"{address}{path}: {reply.status} {words}".rstrip(), hint=hint)
     if not isinstance(document, dict):
         raise LoadError(f"{address}{path} does not speak the Open Inference Protocol")
     return document

@@ -126,8 +126,9 @@ def test_nobody_there_and_no_such_model(capsys: pytest.CaptureFixture[str]) -> N
         port = free.getsockname()[1]
     assert main.run(["load", f"http://127.0.0.1:{port}", "-m", "m", "--rate", "1"]) == 1
     assert "error: no server at" in capsys.readouterr().err
-    with FakeServer().running() as server, pytest.raises(LoadError, match="404"):
+    with FakeServer().running() as server, pytest.raises(LoadError, match="404") as caught:
         inquiry.model(Address.parse(server.url), "nobody")
+    assert "repository/index" in (caught.value.hint or "")
 
 
 def test_the_verb_prints_json_and_holds_a_goal(capsys: pytest.CaptureFixture[str]) -> None:
