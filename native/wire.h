@@ -97,9 +97,8 @@ struct Message {
 inline constexpr uint32_t kHelloCreateGroup = 1;  // flags of kHello: make the group if it does not exist
 inline constexpr uint32_t kUnderMps = 1;          // flags of kAttach: its contexts will be clients of MPS
 inline constexpr uint32_t kStillWants = 1;        // flags of kStopped: a kWant in the same breath
-inline constexpr uint32_t kMovable =
-    1;  // flags of kAttached: one more descriptor (ResidencyPage); value: bytes it may have on the host
-inline constexpr uint32_t kAdopt = 1;  // flags of kAdmit: it has them already, from before this daemon
+inline constexpr uint32_t kMovable = 1;           // flags of kAttached: one more descriptor (ResidencyPage)
+inline constexpr uint32_t kAdopt = 1;             // flags of kAdmit: it has them already, from before this daemon
 
 // --- data channel: the token ---------------------------------------------------------------------------------------
 

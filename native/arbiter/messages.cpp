@@ -259,7 +259,6 @@ bool Server::attach(Client& client, const Message& message) {
                                     latency ? device.page.fd() : device.page_to_read.get()};
     if (a.movable) {
         reply.flags |= wire::kMovable;
-        reply.value = a.movable->host_bytes;
         descriptors.push_back(a.movable->page.fd());
     }
     settle_residency(device, now);

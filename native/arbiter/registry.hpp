@@ -72,9 +72,7 @@ struct Client;
 
 // The memory of one client on one device, if it can move (residency_server.cpp).
 struct Movable {
-    explicit Movable(uint64_t bytes) : host_bytes(bytes) {}
     Shared<wire::ResidencyPage> page{"gemlet-residency", Access::kReadWrite};
-    uint64_t host_bytes;    // most that it may have on the host
     bool withheld = false;  // its wants are kept from the arbiter: not all its memory is there
     bool wants = false;     // ... and there is one
     uint32_t room_for = 0;  // number of its kRoom that waits; 0: none

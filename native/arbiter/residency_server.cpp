@@ -14,9 +14,6 @@ namespace gemlet::server {
 
 namespace {
 
-constexpr uint64_t kSegment = 64 << 20;  // the host's side is whole segments
-constexpr uint64_t kHostMost = 1ull << 40;
-
 // What a group's epochs weigh, next to others of the same device.
 double share_of(const GroupSpec& spec) {
     return spec.min > 0 ? spec.min : 0.05 * spec.weight;
@@ -71,8 +68,7 @@ void Server::set_resident(Device& device, const GroupSettings& settings, Nanosec
 
 void Server::join_residency(Device& device, Attachment& a, const Group& group, Nanoseconds now) {
     if (device.capacity || group.settings.resident) {
-        const uint64_t bytes = std::min(host_memory_, kHostMost) / kSegment * kSegment;
-        a.movable = std::make_unique<Movable>(std::max(bytes, kSegment));
+        a.movable = std::make_unique<Movable>();
     }
     GroupId id = group_on(device, groups_.at(group.settings.spec.name), now);
     device.residency.set_group(id, group.settings.resident.value_or(arbiter::kUnlimited),
