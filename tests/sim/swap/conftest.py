@@ -82,6 +82,14 @@ class Swapping:
     def start(self, group: str, **changes: str) -> Program:
         return Program(self.machine.start(group, **changes))
 
+    def two(self, mib: int, value: int) -> tuple[Program, Program]:
+        """Programs of groups a and b, each with an allocation 0 of so much that is filled with ``value``."""
+        a, b = self.start("a"), self.start("b")
+        for program in (a, b):
+            program.done("alloc", 0, mib * MIB)
+            program.done("fill", 0, value)
+        return a, b
+
     def uuid(self, device: int, **changes: str) -> bytes:
         return uuid_of(self.machine, device, **changes)
 

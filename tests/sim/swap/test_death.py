@@ -17,10 +17,7 @@ Make = "Callable[..., Any]"
 def test_a_killed_program_makes_room(swapping: Make, after: float) -> None:
     """Killed while it leaves, is away, or comes back: the other gets its turn and has its bytes."""
     s = swapping(200)
-    a, b = s.start("a"), s.start("b")
-    for program in (a, b):
-        program.done("alloc", 0, 150 * MIB)
-        program.done("fill", 0, 3)
+    a, b = s.two(150, 3)
     a.tell("work", 60, 1)
     b.tell("work", 1.5, 1)
     time.sleep(0.7 + after)
@@ -50,10 +47,7 @@ def test_nobody_starves(swapping: Make) -> None:
 
 def test_a_daemon_that_goes_and_comes_back(swapping: Make) -> None:
     s = swapping(200)
-    a, b = s.start("a"), s.start("b")
-    for program in (a, b):
-        program.done("alloc", 0, 150 * MIB)
-        program.done("fill", 0, 3)
+    a, b = s.two(150, 3)
     assert s.away(a) > 0
     s.server.stop()
     a.done("all")  # without a daemon nothing limits it: the simulated device has room for both

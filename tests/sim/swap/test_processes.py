@@ -12,10 +12,7 @@ Make = "Callable[..., Any]"
 
 def test_a_forked_child_has_nothing_and_harms_nothing(swapping: Make) -> None:
     s = swapping(20)
-    a, b = s.start("a"), s.start("b")
-    for program in (a, b):
-        program.done("alloc", 0, 16 * MIB)
-        program.done("fill", 0, 1)
+    a, b = s.two(16, 1)
     assert s.away(a) > 0
     a.done("fork", 0)  # while its memory is away
     a.done("all")

@@ -16,10 +16,7 @@ Make = "Callable[..., Any]"
 
 def test_memory_goes_and_comes_back_as_it_was(swapping: Make) -> None:
     s = swapping(250)
-    a, b = s.start("a"), s.start("b")
-    for program in (a, b):
-        program.done("alloc", 0, 150 * MIB)
-        program.done("fill", 0, 7)
+    a, b = s.two(150, 7)
     addresses = [p.number("address", 0) for p in (a, b)]
     for _ in range(3):
         for program in (a, b):
@@ -112,10 +109,7 @@ def test_small_allocations_share_slabs_and_move(swapping: Make) -> None:
 
 def test_a_freed_program_leaves_nothing(swapping: Make) -> None:
     s = swapping(250)
-    a, b = s.start("a"), s.start("b")
-    for program in (a, b):
-        program.done("alloc", 0, 175 * MIB)
-        program.done("fill", 0, 3)
+    a, b = s.two(175, 3)
     a.done("free", 0)  # while most of it is on the host
     eventually(lambda: s.memory(a)["bytes"] == 0)
     assert s.memory(a)["resident"] == 0

@@ -102,6 +102,11 @@ class Scene:
             self._act()
         self.now = end
 
+    def progress(self, client: int, work: float, dry: float) -> None:
+        """It has done ``work`` ms so far; ``dry`` of the looks at its queue, five in each of them, found it empty."""
+        looks = round(work * 5)
+        self.arbiter.progress(client, round(work * MS), looks, round(looks * dry))
+
     def usage(self, name: str) -> dict[str, Any]:
         return next(dict(row) for row in self.arbiter.usage(self.now) if row["name"] == name)
 

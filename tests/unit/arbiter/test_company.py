@@ -146,15 +146,21 @@ def test_a_company_that_requests_interrupt_comes_together_again(scene):
     assert (sum(m.work[n] for n in (1, 2, 3, 4)) - before) / 10_000 > 0.75
 
 
-def test_requests_slowed_down_a_little_by_company_have_none(scene):
-    """Neither neighbour alone does that, and no request is long enough to tell."""
+def requests_beside_two(scene, need):
+    """Client 9's requests of 6 ms, beside 1 and 2, which need so much of the device each; after 5 s."""
     m = Machine(scene)
     m.add(9, 0.3, wants=False, priority="latency", min=0.1)
-    m.add(1, 0.3)
-    m.add(2, 0.3)
+    m.add(1, need)
+    m.add(2, need)
     m.pauses(9, 6 * 0.3, 14.0)
     m.returns[9] = 1.0
     m.run(5000)
+    return m
+
+
+def test_requests_slowed_down_a_little_by_company_have_none(scene):
+    """Neither neighbour alone does that, and no request is long enough to tell."""
+    m = requests_beside_two(scene, 0.3)
     assert m.state(9, 1) == m.state(9, 2) == "together"
     assert m.most_beside(9, 5200) == 3
     m.crowded[9] = 0.87
@@ -164,13 +170,7 @@ def test_requests_slowed_down_a_little_by_company_have_none(scene):
 
 def test_neighbours_whose_company_requests_cannot_join_keep_little_in_flight(scene):
     """It goes well with each of them, but not with both at a time: both must stop when it comes."""
-    m = Machine(scene)
-    m.add(9, 0.3, wants=False, priority="latency", min=0.1)
-    m.add(1, 0.45)
-    m.add(2, 0.45)
-    m.pauses(9, 6 * 0.3, 14.0)
-    m.returns[9] = 1.0
-    m.run(5000)
+    m = requests_beside_two(scene, 0.45)
     assert m.state(9, 1) == m.state(9, 2) == m.state(1, 2) == "together"
     seen = set()
     while m.s.ms < 6000:

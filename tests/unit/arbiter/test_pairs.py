@@ -10,7 +10,33 @@ import pytest
 A, B, C = 1, 2, 3
 
 
-class Pair:
+class Programs:
+    """What they did so far is in ``work`` (ms), by client; ``dry``: part of the looks at their queues that find them
+    empty."""
+
+    def tell(self):
+        for number, work in self.work.items():
+            self.s.progress(number, work, self.dry)
+
+    def end_turns(self):
+        """Whoever holds the token beyond its deadline gives it back and wants it again."""
+        for number in list(self.s.holders):
+            deadline = self.s.deadline(number)
+            if deadline is not None and deadline <= self.s.ms:
+                self.tell()
+                self.s.stop(number)
+                self.s.want(number)
+
+    def run(self, until, step=0.5):
+        while self.s.ms < until:
+            self.end_turns()
+            end = min(until, self.s.ms + step)
+            self.advance(end - self.s.ms)
+            self.tell()
+            self.s.to(end)
+
+
+class Pair(Programs):
     """Two saturating programs whose work goes at ``speeds`` when both run, at 1 when one does."""
 
     def __init__(self, scene, speeds, *, mps=True, dry=0.0, **groups):
@@ -25,27 +51,11 @@ class Pair:
         for number in (A, B):
             self.s.want(number)
 
-    def run(self, until, step=0.5):
-        s = self.s
-        while s.ms < until:
-            for number in list(s.holders):  # also others than the two
-                deadline = s.deadline(number)
-                if deadline is not None and deadline <= s.ms:
-                    self.tell()
-                    s.stop(number)
-                    s.want(number)
-            end = min(until, s.ms + step)
-            both = {A, B} <= set(s.holders)
-            for number in set(s.holders) & {A, B}:
-                self.work[number] += (end - s.ms) * (self.speeds[number] if both else 1.0)
-            self.beside += (end - s.ms) * both
-            self.tell()
-            s.to(end)
-
-    def tell(self):
-        for number, work in self.work.items():
-            looks = round(work * 5)
-            self.s.arbiter.progress(number, round(work * 1e6), looks, round(looks * self.dry))
+    def advance(self, length):
+        both = {A, B} <= set(self.s.holders)  # there may be others than the two
+        for number in set(self.s.holders) & {A, B}:
+            self.work[number] += length * (self.speeds[number] if both else 1.0)
+        self.beside += length * both
 
     def state(self):
         ((_, _, state, *_),) = self.s.arbiter.pairs()
@@ -128,7 +138,7 @@ def test_not_beside_who_is_in_a_hurry_and_would_be_slowed_down(scene):
     assert p.beside < 200  # a trial
 
 
-class Requests:
+class Requests(Programs):
     """A latency client with requests of 6 ms every 20 ms, beside one that is always busy."""
 
     def __init__(self, scene, speeds, *, dry, mps=False, busy="best-effort", length=6.0):
@@ -178,11 +188,6 @@ class Requests:
             self.beside += length * both
             self.tell()
             s.to(s.ms + length)
-
-    def tell(self):
-        for number, work in self.work.items():
-            looks = round(work * 5)
-            self.s.arbiter.progress(number, round(work * 1e6), looks, round(looks * self.dry))
 
 
 def test_requests_beside_one_that_leaves_gaps(scene):
@@ -284,7 +289,7 @@ def test_who_may_not_have_a_neighbour_any_more_has_none_soon(scene, now):
     assert p.beside == before
 
 
-class Several:
+class Several(Programs):
     """Programs that are always busy with launches: each goes at ``speed(n)`` when n run."""
 
     def __init__(self, scene, count, speed, *, dry=0.7, **groups):
@@ -299,27 +304,11 @@ class Several:
         for number in self.work:
             self.s.want(number)
 
-    def run(self, until, step=0.5):
-        s = self.s
-        while s.ms < until:
-            for number in list(s.holders):
-                deadline = s.deadline(number)
-                if deadline is not None and deadline <= s.ms:
-                    self.tell()
-                    s.stop(number)
-                    s.want(number)
-            end = min(until, s.ms + step)
-            running = len(s.holders)
-            for number in s.holders:
-                self.work[number] += (end - s.ms) * self.speed(running)
-            self.at_a_time[running] += end - s.ms
-            self.tell()
-            s.to(end)
-
-    def tell(self):
-        for number, work in self.work.items():
-            looks = round(work * 5)
-            self.s.arbiter.progress(number, round(work * 1e6), looks, round(looks * self.dry))
+    def advance(self, length):
+        running = len(self.s.holders)
+        for number in self.s.holders:
+            self.work[number] += length * self.speed(running)
+        self.at_a_time[running] += length
 
     def used(self):
         return {number: self.s.used(f"g{number}") for number in self.work}

@@ -46,6 +46,7 @@ hostile = st.one_of(
 )
 
 GRACE = 3_000_000  # ns, arbiter.hpp
+END = 20_000  # ms: how long saturating programs are looked at
 
 
 class Run:
@@ -236,6 +237,51 @@ def test_saturating_clients_share_without_starving_anyone(scene_class, specs, la
                 assert s.used(str(number)) / s.ms >= spec.get("min", 0.0) - 0.04
 
 
+class Saturating:
+    """Programs in groups with these minima that always have work, but give the token back when they have been beside
+    others for ``leaves`` ms. ``dry``: see Scene.progress(). The test says how fast they are."""
+
+    def __init__(self, scene_class, minima, mps, dry, leaves):
+        self.s = scene_class()
+        self.minima, self.dry, self.leaves = minima, dry, leaves
+        self.work = [0.0] * len(minima)  # ms
+        for number, least in enumerate(minima):
+            self.s.group(str(number), min=least)
+            self.s.client(number, str(number), mps=mps[number % len(mps)])
+        for number in range(len(minima)):
+            self.s.want(number)
+
+    def tell(self):
+        for number, done in enumerate(self.work):
+            self.s.progress(number, done, self.dry[number])
+
+    def next_step(self):
+        """Ends the turns that are over; until when (ns) nothing else happens."""
+        s = self.s
+        for number in list(s.holders):
+            holder = s.holders.get(number)
+            late = holder and holder["deadline"] <= s.now
+            if holder and (late or (holder["beside"] and s.now - holder["granted"] >= self.leaves[number] * 1e6)):
+                self.tell()
+                s.stop(number, "deadline" if late else "idle")
+                s.want(number)
+        return min([s.now + 500_000, *(h["deadline"] for h in s.holders.values() if h["deadline"] > s.now)])
+
+    def pass_time(self, until):
+        self.tell()
+        self.s.to_ns(until)
+
+    def check_shares(self):
+        fair = (1 - sum(self.minima)) / len(self.minima)
+        for number, least in enumerate(self.minima):
+            if self.leaves[number] < 1e9:
+                continue  # what it leaves to others is its own business
+            share = max(least, min(fair, 1 / len(self.minima)))
+            assert self.work[number] / END >= 0.9 * share - 0.02, (
+                number, [w / END for w in self.work], self.s.arbiter.pairs(),
+            )  # fmt: skip
+
+
 @settings(max_examples=30, deadline=None)
 @given(
     minima=st.lists(st.sampled_from([0.0, 0.0, 0.1, 0.3]), min_size=2, max_size=4).filter(lambda m: sum(m) <= 1),
@@ -249,48 +295,16 @@ def test_saturating_clients_share_without_starving_anyone(scene_class, specs, la
 )
 def test_a_neighbour_costs_nobody_its_share_of_the_work(scene_class, minima, mps, habits, speeds):
     """Whatever two do to each other side by side, and however soon they have nothing more to do, for a moment."""
-    s = scene_class()
-    many = len(minima)
-    for number, least in enumerate(minima):
-        s.group(str(number), min=least)
-        s.client(number, str(number), mps=mps[number % len(mps)])
-    for number in range(many):
-        s.want(number)
-    work = [0.0] * many
-    end = 20_000
-
-    def tell():
-        for number, done in enumerate(work):
-            looks = round(done * 5)
-            s.arbiter.progress(number, round(done * 1e6), looks, round(looks * habits[number][0]))
-
-    def give_back(number, reason):
-        tell()
-        s.stop(number, reason)
-        s.want(number)
-
-    while s.ms < end:
-        for number in list(s.holders):
-            holder = s.holders.get(number)
-            if holder and holder["deadline"] <= s.now:
-                give_back(number, "deadline")
-            elif holder and holder["beside"] and s.now - holder["granted"] >= habits[number][1] * 1e6:
-                give_back(number, "idle")
-        step = min(
-            [s.now + 500_000, *(h["deadline"] for h in s.holders.values() if h["deadline"] > s.now)],
-        )
+    m = Saturating(scene_class, minima, mps, [habit[0] for habit in habits], [habit[1] for habit in habits])
+    s = m.s
+    while s.ms < END:
+        step = m.next_step()
         together = sorted(s.holders)
         for number in together:
             slowed = [speeds[number * 3 + (other - (other > number))] for other in together if other != number]
-            work[number] += (step - s.now) / 1e6 * min(slowed, default=1.0)
-        tell()
-        s.to_ns(step)
-    fair = (1 - sum(minima)) / many
-    for number, least in enumerate(minima):
-        if habits[number][1] < 1e9:
-            continue  # what it leaves to others is its own business
-        share = max(least, min(fair, 1 / many))
-        assert work[number] / end >= 0.9 * share - 0.02, (number, [w / end for w in work], s.arbiter.pairs())
+            m.work[number] += (step - s.now) / 1e6 * min(slowed, default=1.0)
+        m.pass_time(step)
+    m.check_shares()
 
 
 @settings(max_examples=20, deadline=None)
@@ -303,43 +317,17 @@ def test_a_neighbour_costs_nobody_its_share_of_the_work(scene_class, minima, mps
 )
 def test_company_costs_nobody_its_share_of_the_work(scene_class, minima, mps, dry, crowded, leaves):  # noqa: PLR0917
     """Two go well together; what more do to each other nobody could foresee. All time is charged, and once."""
-    s = scene_class()
-    many = len(minima)
-    for number, least in enumerate(minima):
-        s.group(str(number), min=least)
-        s.client(number, str(number), mps=mps)
-    for number in range(many):
-        s.want(number)
-    work = [0.0] * many
-    end = 20_000
-
-    def tell():
-        for number, done in enumerate(work):
-            looks = round(done * 5)
-            s.arbiter.progress(number, round(done * 1e6), looks, round(looks * dry))
-
-    while s.ms < end:
-        for number in list(s.holders):
-            holder = s.holders.get(number)
-            late = holder and holder["deadline"] <= s.now
-            if holder and (late or (holder["beside"] and s.now - holder["granted"] >= leaves[number] * 1e6)):
-                tell()
-                s.stop(number, "deadline" if late else "idle")
-                s.want(number)
-        step = min([s.now + 500_000, *(h["deadline"] for h in s.holders.values() if h["deadline"] > s.now)])
+    m = Saturating(scene_class, minima, [mps], [dry] * len(minima), leaves)
+    s = m.s
+    while s.ms < END:
+        step = m.next_step()
         running = len(s.holders)
         assert running, "somebody always wants"
         for number in s.holders:
-            work[number] += (step - s.now) / 1e6 * (1.0 if running < 3 else crowded[running])
-        tell()
-        s.to_ns(step)
-    assert abs(sum(s.used(str(number)) for number in range(many)) / s.ms - 1) <= 0.02
-    fair = (1 - sum(minima)) / many
-    for number, least in enumerate(minima):
-        if leaves[number] < 1e9:
-            continue  # what it leaves to others is its own business
-        share = max(least, min(fair, 1 / many))
-        assert work[number] / end >= 0.9 * share - 0.02, (number, [w / end for w in work], s.arbiter.pairs())
+            m.work[number] += (step - s.now) / 1e6 * (1.0 if running < 3 else crowded[running])
+        m.pass_time(step)
+    assert abs(sum(s.used(str(number)) for number in range(len(minima))) / s.ms - 1) <= 0.02
+    m.check_shares()
 
 
 @settings(max_examples=50, deadline=None)
