@@ -101,22 +101,20 @@ Nanoseconds Arbiter::State::together_for(const std::vector<Hold*>& others, const
 }
 
 void Arbiter::State::run_beside(Hold& hold, const std::vector<Hold*>& others, Nanoseconds length, Nanoseconds now) {
-    const auto changed = [&](Hold& one) {
+    const auto changed = [&](Hold& one, const Hold& partner) {
         const bool whole = hurried(*one.group) && others.size() == 1;
         const Nanoseconds longest = whole ? kRequestTurns * p.pair_turn : length;
         one.latest = std::min(one.latest, now + longest);
         one.measuring = false;
         one.together_since = now + kFreshNews;
+        one.partner_group = partner.group->id;
+        one.crowd |= others.size() > 1;
     };
     for (Hold* other : others) {
         holds.join(hold, *other);
-        changed(*other);
-        other->partner_group = hold.group->id;
-        other->crowd |= others.size() > 1;
+        changed(*other, hold);
     }
-    changed(hold);
-    hold.partner_group = others.front()->group->id;
-    hold.crowd |= others.size() > 1;
+    changed(hold, *others.front());
 }
 
 // Turns keep their order, so two that are never neighbours in it would never be tried, and company that both belong

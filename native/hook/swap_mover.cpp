@@ -46,6 +46,7 @@ uint64_t move(Mover& m) {
     const uint32_t seen_before = space.page.load()->seen.load(std::memory_order_relaxed);
     space.adopt_order();
     CUcontext context = any_context(m);
+    const uint64_t movable = space.movable;
     const auto rest = [&] { return space.gate.closed() ? kRestClosed : kRestOpen; };
     const auto retry = [&] {
         m.retry = std::clamp(m.retry * 2, kRetryFirst, kRetryMost);
@@ -61,7 +62,6 @@ uint64_t move(Mover& m) {
         // That it keeps to the order is news for the daemon.
         if (space.page.load()->seen.load(std::memory_order_relaxed) != seen_before)
             space.tell(wire::MessageType::kMoved);
-        const uint64_t movable = space.movable;
         lock.unlock();
         return tend_host_side(m, context, movable, kRestOpen);
     }
@@ -70,7 +70,6 @@ uint64_t move(Mover& m) {
         if (space.gate.closed()) open_gate(space);            // nothing is left to move
         return kRestOpen;
     }
-    const uint64_t movable = space.movable;
     const uint64_t to_go = too_much ? std::min(host_side(space.mapped - space.limit), movable) : 0;
     lock.unlock();
     // Once there are streams their context is the one: kernels go to streams of their own context only, and what is
