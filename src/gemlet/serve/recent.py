@@ -5,6 +5,15 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from math import ceil
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def nearest_rank(ordered: Sequence[float], part: float) -> float:
+    """The smallest of the sorted numbers that at least ``part`` (0..1) of them do not pass; there must be a number."""
+    return ordered[max(0, ceil(part * len(ordered) - 1e-9) - 1)]
 
 
 class Recent:
@@ -30,4 +39,4 @@ class Recent:
 
     def quantile(self, part: float) -> float:
         """Nearest rank; there must be a number."""
-        return self._ordered[max(0, ceil(part * len(self._ordered) - 1e-9) - 1)]
+        return nearest_rank(self._ordered, part)

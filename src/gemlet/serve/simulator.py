@@ -15,13 +15,13 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
-from math import ceil
 from typing import TYPE_CHECKING, Protocol
 
 from gemlet.serve import jitter
 from gemlet.serve.expectation import Expectation
 from gemlet.serve.planner import interference
 from gemlet.serve.queue import Batch, Dispatcher, LetState, Request
+from gemlet.serve.recent import nearest_rank
 
 if TYPE_CHECKING:
     from gemlet.serve.planner.model import Plan
@@ -53,10 +53,7 @@ class Tally:
 
     def percentile(self, q: float) -> float | None:
         """Nearest rank over the answered requests, q in 0..1."""
-        if not self.latencies:
-            return None
-        ordered = sorted(self.latencies)
-        return ordered[max(0, ceil(q * len(ordered) - 1e-9) - 1)]
+        return nearest_rank(sorted(self.latencies), q) if self.latencies else None
 
 
 @dataclass(slots=True)
