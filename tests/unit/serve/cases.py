@@ -23,6 +23,11 @@ def batching(fixed_ms: float, each_ms: float) -> ModelProfile:
     return ModelProfile(latency=tuple((s, b, (fixed_ms + each_ms * b) / s) for s in TENTHS for b in BATCHES))
 
 
+def fixed_part(fixed_ms: float, each_ms: float) -> ModelProfile:
+    """L = fixed + each * batch / share: a part that no SM makes shorter, as small kernels one after the other have."""
+    return ModelProfile(latency=tuple((s, b, fixed_ms + each_ms * b / s) for s in TENTHS for b in BATCHES))
+
+
 def world(**models: ModelProfile) -> Profiles:
     """An imaginary device that splits into tenths, with these models."""
     device = Device(name="imaginary", sms=100, sm_step=10, memory_mib=10_000, context_mib=100)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 BENCH = Path(__file__).resolve().parents[3] / "bench"
-EXACT = Options(quantile=0.5, grid=10)
+EXACT = Options(quantile=0.5, grid=10, executor="mps")  # one process a gpu-let, as it was measured
 
 
 @pytest.fixture(scope="module")

@@ -139,10 +139,11 @@ def test_a_little_less_keeps_the_plan_and_much_more_does_not() -> None:
     def at(rate: float) -> list[Demand]:
         return [demand("resnet50", rate, 10), demand("vgg16", 1000, 20)]
 
-    first = plan(H200, at(5000), Inventory(gpus=4))
+    options = Options(pool_models=0)  # pools bear more; see test_pools.py
+    first = plan(H200, at(5000), Inventory(gpus=4), None, options)
     assert isinstance(first, Plan)
     for rate, kept in ((4800, True), (4000, False), (20_000, False)):
-        made = plan(H200, at(rate), Inventory(gpus=4), first)
+        made = plan(H200, at(rate), Inventory(gpus=4), first, options)
         assert isinstance(made, Plan)
         assert made.kept is kept
         assert sum(task.rate for task in made.tasks() if task.model == "resnet50") >= rate
@@ -301,7 +302,7 @@ def test_a_neighbour_presses_as_much_as_it_gets_done() -> None:
 def test_interference_makes_gpu_lets_larger_and_says_so() -> None:
     profiles = world(a=scaling(1.0, **DRAM_BOUND), b=scaling(1.0, **DRAM_BOUND))
     wanted = [demand("a", 310, 10), demand("b", 310, 10)]
-    exact = Options(quantile=0.5, grid=10, max_models=1)
+    exact = Options(quantile=0.5, grid=10, max_models=1, pool_models=0)
     blind = plan(profiles, wanted, Inventory(gpus=1), None, msgspec.structs.replace(exact, interference=False))
     seeing = plan(profiles, wanted, Inventory(gpus=1), None, exact)
     assert isinstance(blind, Plan)

@@ -11,37 +11,50 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gemlet.serve.planner import cycle, interference
 from gemlet.serve.planner.model import Demand, Gpu, Let, Plan, Task
+from gemlet.serve.planner.pool import Pool, mean_press, reserve, turns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gemlet.serve.planner.interference import Press
     from gemlet.serve.planner.model import Inventory, Options
+    from gemlet.serve.planner.pool import Presses
     from gemlet.serve.planner.timing import Timing
     from gemlet.serve.profiles import Profiles
 
+BLIND = frozenset({"none", "tie-break"})  # types with which every neighbour may be the worst
 SLACK = 1e-6  # requests/s and ticks below which a difference is rounding
 
 
 @dataclass(slots=True)
 class DraftLet:
-    """``ticks`` of the SMs and requests/s by model."""
+    """``ticks`` of the SMs and requests/s by model. pool: one with those of the device that serve the same models."""
 
     ticks: int
     rates: dict[str, float]
     why: list[str] = field(default_factory=list)
+    pool: bool = False
 
     def copy(self) -> DraftLet:
-        return DraftLet(self.ticks, dict(self.rates), list(self.why))
+        return DraftLet(self.ticks, dict(self.rates), list(self.why), self.pool)
+
+    def pooled_with(self, other: DraftLet) -> bool:
+        """Whether both are of one pool."""
+        return self.pool and other.pool and self.rates.keys() == other.rates.keys()
 
 
 DraftGpu = list[DraftLet]
 
 
 class Served(NamedTuple):
-    """How a gpu-let serves its tasks: what Let and Task say of it, by task in the order of its rates."""
+    """How a gpu-let serves its tasks: what Let and Task say of it, by task in the order of its rates.
 
-    duty_ms: float
+    every_ms: from one turn of a task to its next. worst: ms of a request that just missed a turn.
+    """
+
+    every_ms: tuple[float, ...]
+    worst: tuple[float, ...]
+    occupancy: float
     batches: tuple[int, ...]
     latencies: tuple[float, ...]
     capacities: tuple[float, ...]
@@ -88,15 +101,31 @@ class Draft:
         return interference.slow_down(self.profiles.models[model].sensitivity, presses, over)
 
     def _press(self, let: DraftLet) -> Press:
-        blind = self.options.types in {"none", "tie-break"}
+        blind = self.options.types in BLIND
         key = (let.ticks, () if blind else tuple(let.rates))
         if key not in self._presses:
             models = self._everyone if blind else tuple(let.rates)
             self._presses[key] = interference.press(self.profiles, let.ticks / self.grid, models)
         return self._presses[key]
 
+    @property
+    def presses(self) -> Presses | None:
+        """What gpu-lets of pools do to their neighbours, as far as the options let it be known."""
+        if self.alone:
+            return None
+        if self.options.types in BLIND:
+            return lambda _pool, ticks: interference.press(self.profiles, ticks / self.grid, self._everyone)
+        return lambda pool, ticks: mean_press(self.timing, pool, ticks)
+
+    def bears(self, pools: Sequence[Pool]) -> float:
+        """How many times their rates pools bear beside each other on a device, with bursts."""
+        return reserve(self.timing, pools, self.presses)
+
     def serve(self, let: DraftLet, neighbours: Sequence[DraftLet]) -> Served | None:
         """How this gpu-let serves its rates beside its neighbours; None if it cannot."""
+        return self._serve_pooled(let, neighbours) if let.pool else self._serve_apart(let, neighbours)
+
+    def _serve_apart(self, let: DraftLet, neighbours: Sequence[DraftLet]) -> Served | None:
         models = tuple(let.rates)
         self.work += 1
         if len(models) == 1:
@@ -105,7 +134,8 @@ class Draft:
             found = self.timing.capacity(model, let.ticks, alpha)
             if found.rate < let.rates[model] - SLACK or not found.batch:
                 return None
-            return Served(found.latency_ms, (found.batch,), (found.latency_ms,), (found.rate,), (alpha,))
+            duty, busy = found.latency_ms, let.rates[model] / found.rate
+            return Served((duty,), (2 * duty,), busy, (found.batch,), (duty,), (found.rate,), (alpha,))
         if len(models) > self.options.max_models:
             return None
         alphas = tuple(self.alpha(model, neighbours, let.ticks) for model in models)
@@ -122,7 +152,34 @@ class Draft:
         capacities = tuple(
             max(rate, 1000 * batch / held.duty_ms) for batch, rate in zip(held.batches, let.rates.values(), strict=True)
         )
-        return Served(held.duty_ms, held.batches, held.latencies, capacities, alphas)
+        worst = tuple(held.duty_ms + latency for latency in held.latencies)
+        every = (held.duty_ms,) * len(models)
+        return Served(every, worst, held.occupancy, held.batches, held.latencies, capacities, alphas)
+
+    def _serve_pooled(self, let: DraftLet, neighbours: Sequence[DraftLet]) -> Served | None:
+        pools = pools_of([let, *neighbours])
+        self.work += 10
+        held = turns(self.timing, pools, self.presses)
+        if held is None:
+            return None
+        found = held[0].values()
+        batches = tuple(
+            self.timing.capacity(model, let.ticks, turn.alpha).batch or 1 for model, turn in held[0].items()
+        )
+        times = tuple(
+            self.timing.row(model, let.ticks)[batch] * turn.alpha
+            for (model, turn), batch in zip(held[0].items(), batches, strict=True)
+        )
+        busy = sum(turn.busy for turn in found) / len(pools[0].ticks)
+        return Served(
+            tuple(turn.every_ms for turn in found),
+            tuple(turn.worst_ms for turn in found),
+            busy,
+            batches,
+            times,
+            tuple(rate / busy for rate in let.rates.values()),
+            tuple(turn.alpha for turn in found),
+        )
 
     def _cycle(self, let: DraftLet, alphas: tuple[float, ...]) -> cycle.Cycle | None:
         key = (let.ticks, tuple(let.rates.items()), alphas)
@@ -190,7 +247,6 @@ class Draft:
         return how
 
     def _let(self, let: DraftLet, how: Served) -> Let:
-        alone = len(let.rates) == 1
         tasks = tuple(
             Task(
                 model=model,
@@ -198,22 +254,37 @@ class Draft:
                 capacity=_digits(capacity),
                 batch=batch,
                 latency_ms=_digits(latency),
-                worst_ms=_digits(how.duty_ms + latency),
+                worst_ms=_digits(worst),
                 slo_ms=self.timing.slos[model],
                 alpha=round(alpha, 4),
             )
-            for (model, rate), batch, latency, capacity, alpha in zip(
-                let.rates.items(), how.batches, how.latencies, how.capacities, how.alphas, strict=True
+            for (model, rate), batch, latency, worst, capacity, alpha in zip(
+                let.rates.items(), how.batches, how.latencies, how.worst, how.capacities, how.alphas, strict=True
             )
         )
-        busy = tasks[0].rate / tasks[0].capacity if alone else sum(how.latencies) / how.duty_ms
         return Let(
             sm=round(let.ticks / self.grid, 6),
-            duty_ms=_digits(how.duty_ms),
-            occupancy=round(min(1.0, busy), 4),
+            duty_ms=_digits(max(how.every_ms)),
+            occupancy=round(min(1.0, how.occupancy), 4),
             tasks=tasks,
+            pool=let.pool,
             why=tuple(let.why),
         )
+
+
+def pools_of(lets: Sequence[DraftLet]) -> list[Pool]:
+    """The pools of a device, that of the first gpu-let first; a gpu-let that is in none is one of its own."""
+    groups: list[list[DraftLet]] = []
+    for let in lets:
+        mates = next((mates for mates in groups if mates[0].pooled_with(let)), None)
+        if mates is None:
+            groups.append([let])
+        else:
+            mates.append(let)
+    return [
+        Pool(tuple(mate.ticks for mate in mates), {m: sum(mate.rates[m] for mate in mates) for m in mates[0].rates})
+        for mates in groups
+    ]
 
 
 def _digits(value: float) -> float:

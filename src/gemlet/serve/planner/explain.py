@@ -23,6 +23,8 @@ def percent(draft: Draft, ticks: int) -> str:
 def _size(draft: Draft, let: DraftLet, gpu: DraftGpu) -> str:
     timing = draft.timing
     size = percent(draft, let.ticks)
+    if let.pool:
+        return f"{size}: {_pool(let, gpu)}"
     if len(let.rates) > 1:
         return f"{size}: shared, because these rates are too small for a gpu-let each"
     ((model, rate),) = let.rates.items()
@@ -44,12 +46,22 @@ def _size(draft: Draft, let: DraftLet, gpu: DraftGpu) -> str:
     return f"{size}: what was free here; serves up to {can:.4g} requests/s of which {rate:.4g} are planned"
 
 
+def _pool(let: DraftLet, gpu: DraftGpu) -> str:
+    names = " and ".join(let.rates)
+    mates = sum(let.pooled_with(other) for other in gpu)
+    if mates == 1:
+        return f"for {names}, which take so little time that they would only cut up the others' batches"
+    return (
+        f"one of a pool of {mates} that all serve {names}; whichever is free takes the most urgent batch,"
+        " so a burst of one model finds them all"
+    )
+
+
 def _turns(draft: Draft, let: DraftLet, gpu: DraftGpu) -> list[str]:
     how = draft.serve(let, [other for other in gpu if other is not let and other.rates])
     assert how is not None
     lines = []
-    for model, batch, latency in zip(let.rates, how.batches, how.latencies, strict=True):
-        worst = how.duty_ms + latency
+    for model, batch, latency, worst in zip(let.rates, how.batches, how.latencies, how.worst, strict=True):
         lines.append(
             f"{model}: a batch of {batch} takes {latency:.3g} ms; who just missed one waits"
             f" {worst:.3g} of {draft.timing.slos[model]:g} ms"

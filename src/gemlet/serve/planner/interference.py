@@ -5,7 +5,8 @@
     press_j[r] = pressure_j[r] * throughput_j(share) / throughput_j(whole device)
 
 j are the neighbours; ``over`` is how far the shares on the device pass the whole: gpu-lets that do not overlap do not
-compete for SMs. A gpu-let of several models presses with the largest pressure among them.
+compete for SMs. A gpu-let of several models presses with the largest pressure among them; one of a pool (pool.py) with
+the mean over its time, since its neighbours meet each model for a short while only.
 
 Why so: what a neighbour takes of the memory goes with the work it gets done, which is less than proportional to its
 SMs. DRAM and L2 are two places of one path, which is as fast as the slower one, and a stressor of one already loads the
@@ -22,7 +23,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gemlet.serve.profiles import ModelProfile, Profiles, Vector
 
@@ -44,6 +45,18 @@ def press(profiles: Profiles, share: float, models: Iterable[str]) -> Press:
         dram = max(dram, part * model.pressure.dram)
         l2 = max(l2, part * model.pressure.l2)
         compute = max(compute, model.pressure.compute)
+    return Press(dram, l2, compute)
+
+
+def mean_press(profiles: Profiles, share: float, parts: Mapping[str, float]) -> Press:
+    """The same in the mean over its time, of which each model has a part: for many turns, short against an SLO."""
+    dram = l2 = compute = 0.0
+    for name, part in parts.items():
+        model = profiles.models[name]
+        done = part * _throughput_part(model, share)
+        dram += done * model.pressure.dram
+        l2 += done * model.pressure.l2
+        compute += part * model.pressure.compute
     return Press(dram, l2, compute)
 
 

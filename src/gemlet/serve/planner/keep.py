@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from gemlet.serve.planner import explain
-from gemlet.serve.planner.draft import SLACK, Draft, DraftGpu, DraftLet
+from gemlet.serve.planner.draft import SLACK, Draft, DraftGpu, DraftLet, pools_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,9 +27,10 @@ def keep(
     """
     same_way = previous.policy == policy and previous.device == draft.profiles.device.name
     fits = all(gpu.index < gpus for gpu in previous.gpus) and _on_grid(previous, draft.grid)
-    if not (same_way and fits and _near(previous.demands, demands)):
-        return None
     lets = lets_of(previous, draft.grid)
+    near = _near(previous.demands, demands, RISE, FALL)
+    if not (same_way and fits and (near or _elastic(previous, demands))):
+        return None
     wanted = {d.model: d.rate for d in planned}
     totals = dict.fromkeys(wanted, 0.0)
     for let in (let for gpu in lets for let in gpu):
@@ -42,20 +44,37 @@ def keep(
             let.rates = {model: rate * wanted[model] / totals[model] for model, rate in let.rates.items()}
         if sum(let.ticks for let in gpu) > draft.grid * limit + SLACK or not draft.holds(gpu):
             return None
+        if not near and draft.bears(pools_of(gpu)) < 1:
+            return None
     draft.gpus = lets
     explain.explain(draft)
-    made = draft.finish(policy, demands, ("kept: the rates are near those the previous plan was made for",))
+    made = draft.finish(policy, demands, (_why(near),))
     return msgspec.structs.replace(made, kept=True, gpus=_indexed(made.gpus, [gpu.index for gpu in previous.gpus]))
 
 
-def _near(before: Sequence[Demand], now: Sequence[Demand]) -> bool:
-    """The same models and SLOs, each rate within RISE and FALL of what it was."""
+def _why(near: bool) -> str:
+    if near:
+        return "kept: the rates are near those the previous plan was made for"
+    return "kept: its pools bear the new rates"
+
+
+def _elastic(previous: Plan, demands: Sequence[Demand]) -> bool:
+    """Pools only, which bear other rates as they are; several devices only if the rates did not fall for all."""
+    if not all(let.pool for gpu in previous.gpus for let in gpu.lets):
+        return False
+    before = {demand.model: demand.rate for demand in previous.demands}
+    fell = all(demand.rate < FALL * before.get(demand.model, 0.0) for demand in demands)
+    return _near(previous.demands, demands, inf, 0.0) and (len(previous.gpus) == 1 or not fell)
+
+
+def _near(before: Sequence[Demand], now: Sequence[Demand], rise: float, fall: float) -> bool:
+    """The same models and SLOs, each rate within these of what it was."""
     old = {d.model: d for d in before if d.rate > 0}
     new = {d.model: d for d in now if d.rate > 0}
     return set(old) == set(new) and all(
         old[model].slo_ms == demand.slo_ms
         and old[model].variation == demand.variation
-        and FALL * old[model].rate <= demand.rate <= RISE * old[model].rate
+        and fall * old[model].rate <= demand.rate <= rise * old[model].rate
         for model, demand in new.items()
     )
 
@@ -67,7 +86,10 @@ def _on_grid(plan: Plan, grid: int) -> bool:
 def lets_of(plan: Plan, grid: int) -> list[DraftGpu]:
     """The gpu-lets of a plan as a draft on this grid."""
     return [
-        [DraftLet(max(1, round(let.sm * grid)), {task.model: task.rate for task in let.tasks}) for let in gpu.lets]
+        [
+            DraftLet(max(1, round(let.sm * grid)), {task.model: task.rate for task in let.tasks}, pool=let.pool)
+            for let in gpu.lets
+        ]
         for gpu in plan.gpus
     ]
 

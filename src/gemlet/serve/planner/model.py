@@ -33,15 +33,17 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     grid: shares are multiples of 1/grid; 0 takes what the device can split. quantile: plan for this quantile of the
     requests that come in a second, given rate and variation; 0.5 plans for the rate itself. executor: one process for a
     whole device that holds a model's weights once (green contexts), or one process a gpu-let (MPS). max_models: at most
-    so many models take turns on one gpu-let. interference: count on neighbours slowing each other down. types: what is
-    made of the workload types (see nway.py). oversubscription: the largest sum of shares with types = oversubscribe.
-    usable_memory: the part of a device's memory that a plan may fill.
+    so many models take turns on one gpu-let; pool_models: at most so many are served by a pool of gpu-lets, 0 for none.
+    interference: count on neighbours slowing each other down. types: what is made of the workload types (see nway.py).
+    oversubscription: the largest sum of shares with types = oversubscribe. usable_memory: the part of a device's memory
+    that a plan may fill.
     """
 
     grid: int = 0
     quantile: float = 0.99
     executor: Executor = "green"
     max_models: int = 3
+    pool_models: int = 8
     interference: bool = True
     types: Types = "terms"
     oversubscription: float = 1.3
@@ -67,13 +69,17 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Let(msgspec.Struct, frozen=True, kw_only=True):
-    """A gpu-let: a share of one device's SMs. ``duty_ms``: every task has its turn once in this time."""
+    """A gpu-let: a share of one device's SMs. ``duty_ms``: every task has its turn once in this time.
+
+    pool: those of a device that are marked so and serve the same models work as one: a task has its turn on any.
+    """
 
     sm: float
     duty_ms: float
     occupancy: float
     tasks: tuple[Task, ...]
     why: tuple[str, ...] = ()
+    pool: bool = False
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@
 2. Pieces go on devices largest first, best fit; small rests take turns on one gpu-let where the cycle holds.
 3. Local search (improve.py) empties devices, with a bounded amount of work, always the same for the same input.
 4. What room is left is spent on fewer and calmer gpu-lets (simplify.py).
+5. Where gpu-lets would not bear bursts, those of a device become a pool (pooling.py).
 
 The workload types are the profiles' vectors. What is made of them, the option `types` says, for an ablation:
 
@@ -23,7 +24,7 @@ from math import ceil
 from statistics import mean
 from typing import TYPE_CHECKING
 
-from gemlet.serve.planner import packing, timeshare
+from gemlet.serve.planner import packing, pooling, timeshare
 from gemlet.serve.planner.draft import SLACK, Draft, DraftGpu, DraftLet
 from gemlet.serve.planner.improve import gathered, improve
 from gemlet.serve.planner.simplify import simplify
@@ -73,6 +74,7 @@ def fill(draft: Draft, demands: Sequence[Demand]) -> None:
     draft.gpus = best
     simplify(draft)
     packing.spread(draft, draft.gpus)  # so that none runs hot
+    pooling.pool(draft)
 
 
 def start(

@@ -33,10 +33,8 @@ def pack(draft: Draft, demands: Sequence[Demand], gpus: int) -> list[str]:
             let = gpu[0]
             let.rates[model] = rate
             how = draft.serve(let, ())
-            if how is not None and draft.holds(gpu):
-                occupancy = sum(how.latencies) / how.duty_ms
-                if best is None or occupancy > best[0]:
-                    best = (occupancy, let)
+            if how is not None and draft.holds(gpu) and (best is None or how.occupancy > best[0]):
+                best = (how.occupancy, let)
             del let.rates[model]
         if best is None:
             shared.append([DraftLet(draft.grid, {model: rate})])

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from gemlet.serve.planner import interference
 
 if TYPE_CHECKING:
-    from gemlet.serve.planner.model import Gpu, Inventory, Options, Plan
-    from gemlet.serve.profiles import Profiles
+    from collections.abc import Sequence
+
+    from gemlet.serve.planner.model import Gpu, Inventory, Let, Options, Plan
+    from gemlet.serve.profiles import ModelProfile, Profiles
 
 
 def verify(plan: Plan, profiles: Profiles, inventory: Inventory, options: Options) -> list[str]:
@@ -44,9 +46,11 @@ def _memory(gpu: Gpu, profiles: Profiles, options: Options) -> float:
 
 
 def _late(gpu: Gpu, profiles: Profiles, options: Options) -> list[str]:
-    wrong = []
+    wrong = _pools_late(gpu, profiles, options)
     presses = [interference.press(profiles, let.sm, [task.model for task in let.tasks]) for let in gpu.lets]
     for number, let in enumerate(gpu.lets):
+        if let.pool:
+            continue
         neighbours = presses[:number] + presses[number + 1 :] if options.interference else []
         latencies = []
         for task in let.tasks:
@@ -62,6 +66,56 @@ def _late(gpu: Gpu, profiles: Profiles, options: Options) -> list[str]:
             if task.rate > 1000 * task.batch / let.duty_ms * 1.0001 + 1e-5:
                 wrong.append(f"{where}: {task.model} gets {task.rate:.4g} requests/s, more than {task.batch} a cycle")
     return wrong
+
+
+def _pools_late(gpu: Gpu, profiles: Profiles, options: Options) -> list[str]:
+    """What the pools of a device do not hold: see pool.py."""
+    pools: dict[tuple[bool, object], list[Let]] = {}
+    for number, let in enumerate(gpu.lets):
+        key = tuple(sorted(task.model for task in let.tasks)) if let.pool else number
+        pools.setdefault((let.pool, key), []).append(let)
+    presses = [(let, _mean_press(lets, let, profiles)) for lets in pools.values() for let in lets]
+    wrong = []
+    for (pool, _), lets in pools.items():
+        if not pool:
+            continue
+        least = min(lets, key=lambda let: let.sm)
+        others = [press for let, press in presses if let is not least] if options.interference else []
+        busy = 0.0
+        for task in least.tasks:
+            profile = profiles.models[task.model]
+            alpha = interference.slow_down(profile.sensitivity, others, gpu.sm - 1)
+            rate = sum(each.rate for let in lets for each in let.tasks if each.model == task.model) / 1000
+            slow = [alpha * profile.surface.latency(least.sm, b) for b in range(1, profile.surface.max_batch + 1)]
+            every = max(min(b / rate, task.slo_ms - ms) for b, ms in enumerate(slow, 1) if ms < task.slo_ms)
+            come = max(1.0, rate * every)
+            busy += alpha * _mean_time(profile, lets, come) / every
+        if busy > len(lets) * 1.001:
+            names = ", ".join(task.model for task in least.tasks)
+            wrong.append(f"GPU {gpu.index}, pool of {names}: {busy:.4g} gpu-lets would be busy, there are {len(lets)}")
+    return wrong
+
+
+def _mean_press(lets: Sequence[Let], let: Let, profiles: Profiles) -> interference.Press:
+    times = {}
+    least = min(each.sm for each in lets)
+    for task in let.tasks:
+        profile = profiles.models[task.model]
+        row = [profile.surface.latency(least, b) for b in range(1, profile.surface.max_batch + 1)]
+        fitting = [(b / ms, b) for b, ms in enumerate(row, 1) if 2 * ms <= task.slo_ms + 1e-9]
+        batch = max(fitting)[1] if fitting else 1
+        rate = sum(each.rate for other in lets for each in other.tasks if each.model == task.model)
+        times[task.model] = rate * _mean_time(profile, lets, batch) / batch
+    whole = sum(times.values())
+    return interference.mean_press(profiles, let.sm, {model: time / whole for model, time in times.items()})
+
+
+def _mean_time(profile: ModelProfile, lets: Sequence[Let], batch: float) -> float:
+    low = int(batch)
+    steps = [
+        len(lets) / sum(1 / profile.surface.latency(let.sm, b) for let in lets) for b in (low, low + (batch > low))
+    ]
+    return steps[0] + (batch - low) * (steps[1] - steps[0])
 
 
 def _unserved(plan: Plan) -> list[str]:

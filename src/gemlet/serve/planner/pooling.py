@@ -1,0 +1,90 @@
+"""Turns the gpu-lets of a device into a pool where that bears more: after a plan was packed for the mean rates.
+
+Packing gives each model the gpu-let that serves its mean rate with the fewest SMs. Requests do not come evenly, and a
+small gpu-let of one model has nobody to help it with a burst. So each device is judged once more by what it bears with
+bursts (pool.py): as it was packed, as pools of two to seven gpu-lets for all its models, and as a pool beside one small
+gpu-let for those models that take the least time, which would cut up the batches of the others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gemlet.serve.planner.draft import SLACK, Draft, DraftGpu, DraftLet
+from gemlet.serve.planner.pool import Pool, mean_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+MOST = 7  # gpu-lets of a pool
+SMALL = (1, 2)  # ticks of the gpu-let beside a pool
+CALM = 1.5  # times the planned rates: what bears that with bursts and all stays as it is
+GAIN = 1.05  # what a pool must bear more
+TOO_LITTLE = 0.5  # times the planned rates: no pool then
+NEAR = 0.95  # of the best: what needs the fewest graphs is taken
+
+
+def pool(draft: Draft) -> None:
+    """Replaces the gpu-lets of each device that gains by it; the models of a device stay."""
+    draft.gpus = [_pooled(draft, gpu) or gpu for gpu in draft.gpus]
+
+
+def _pooled(draft: Draft, gpu: DraftGpu) -> DraftGpu | None:
+    there = {model: sum(let.rates.get(model, 0.0) for let in gpu) for model in draft.timing.slos}
+    rates = {model: rate for model, rate in there.items() if rate > 0}
+    if not _allowed(draft, rates):
+        return None
+    now = draft.bears([Pool((let.ticks,), let.rates) for let in gpu])
+    return _best(draft, rates, GAIN * now) if now < CALM else None
+
+
+def _allowed(draft: Draft, rates: Mapping[str, float]) -> bool:
+    """With MPS every gpu-let would have its own copy of the weights."""
+    return draft.options.executor == "green" and 1 < len(rates) <= draft.options.pool_models
+
+
+def _best(draft: Draft, rates: Mapping[str, float], least: float) -> DraftGpu | None:
+    """The pool to have for these rates, if one holds for them and bears bursts at ``least`` times them."""
+    tried = [(draft.bears(pools), pools) for pools in candidates(draft, rates)]
+    most = max((times for times, _ in tried), default=0.0)
+    good = sorted((entry for entry in tried if entry[0] >= max(NEAR * most, least, TOO_LITTLE)), key=_places)
+    for _, pools in good:
+        made = [let for each in pools for let in lets(draft, each)]
+        if draft.holds(made):
+            return made
+    return None
+
+
+def candidates(draft: Draft, rates: Mapping[str, float]) -> Iterator[list[Pool]]:
+    """Pools of the whole device, and those beside a small gpu-let."""
+    yield from ([Pool(sizes, rates)] for sizes in splits(draft.grid))
+    light = sorted(rates, key=lambda model: (rates[model] * mean_time(draft.timing, (draft.grid,), model, 1), model))
+    for ticks in SMALL:
+        for count in range(1, len(light)):
+            few = {model: rates[model] for model in light[:count]}
+            rest = {model: rates[model] for model in light[count:]}
+            if draft.grid > ticks:
+                yield from ([Pool(sizes, rest), Pool((ticks,), few)] for sizes in splits(draft.grid - ticks))
+
+
+def splits(ticks: int) -> Iterator[tuple[int, ...]]:
+    """So many ticks as gpu-lets of equal size, or nearly: from two to MOST of them."""
+    for count in range(2, min(MOST, ticks) + 1):
+        yield tuple(ticks // count + (place < ticks % count) for place in range(count))
+
+
+def lets(draft: Draft, pool: Pool) -> list[DraftLet]:
+    """The gpu-lets of a pool; each has the part of a rate that goes with how fast it is."""
+    made = [DraftLet(ticks, {}, pool=True) for ticks in pool.ticks]
+    for model, rate in pool.rates.items():
+        batch = draft.timing.capacity(model, min(pool.ticks)).batch or 1
+        speeds = [1 / draft.timing.row(model, let.ticks)[batch] for let in made]
+        for let, speed in zip(made, speeds, strict=True):
+            let.rates[model] = max(SLACK, rate * speed / sum(speeds))
+    return made
+
+
+def _places(entry: tuple[float, list[Pool]]) -> tuple[int, float]:
+    """Models times gpu-lets, each of which needs CUDA graphs of its own; of equals the one that bears most."""
+    times, pools = entry
+    return sum(len(pool.ticks) * len(pool.rates) for pool in pools), -times
