@@ -12,6 +12,7 @@ served   requests/s at which 99 % of each model's requests are in time with that
 harness  requests/s that this process carries with that plan if models take no time: a row near it is bound by it
 slower   models that run without a CUDA graph that they should have: such a row says little
 streams  the plan of nway+type without green contexts: every gpu-let is a stream on all SMs
+apart    nway+type without pools: each model has gpu-lets of its own, or takes turns on one
 
 types    (--types) nway+type with less and more made of the workload types: none, tie-break, terms, oversubscribe
 simulate (--simulate) without a GPU: what the simulator serves with the same plans; no streams
@@ -45,7 +46,11 @@ if TYPE_CHECKING:
     from gemlet.serve.profiles import Profiles
     from gemlet.serve.simulator import Tally
 
-POLICIES = ("timeshare", "nway+type", "gpulet", "nway", "streams")
+POLICIES = ("timeshare", "nway+type", "gpulet", "apart", "streams")
+OURS: dict[str, tuple[str, dict[str, object]]] = {
+    "streams": ("nway+type", {}),
+    "apart": ("nway+type", {"pool_models": 0}),
+}
 FIRST = 0.75  # of the planned rate: what the first trial asks for
 AMPLE = 1.15  # of the planned rate: what nobody is asked for
 MORE = 3  # trials, until one holds
@@ -122,7 +127,7 @@ def cases(o: argparse.Namespace) -> list[tuple[str, str, dict[str, object]]]:
     if o.types:
         levels = [("none", "nway"), ("tie-break", "nway"), ("terms", "nway+type"), ("oversubscribe", "nway+type")]
         return [(level, policy, {"types": level}) for level, policy in levels]
-    return [(name, "nway+type" if name == "streams" else name, {}) for name in o.policies.split(",")]
+    return [(name, *OURS.get(name, (name, {}))) for name in o.policies.split(",")]
 
 
 def simulated(known: Profiles, o: argparse.Namespace) -> None:
