@@ -55,7 +55,7 @@ native: $(BUILD)/build.ninja  ## the native parts only, what has changed
 	@PATH="$(abspath $(BIN)):$$PATH" cmake --build $(BUILD) -j $(JOBS) -- --quiet
 
 .PHONY: sanitize
-sanitize: $(STAMP)  ## tests of the native parts under address, undefined-behaviour and thread sanitizers
+sanitize: setup  ## tests of the native parts under address, undefined-behaviour and thread sanitizers
 	@.ci/sanitize $(VENV)
 
 .PHONY: fuzz

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import threading
 import time
 from itertools import pairwise
@@ -27,6 +28,7 @@ from gemlet.errors import GemletError
 from gemlet.monitor.tables import table
 from gemlet.serve.execution.backend import BackendOptions, LetGone, LetSpec
 from gemlet.serve.execution.backends import green
+from gemlet.serve.execution.worker import SWITCH_INTERVAL
 from gemlet.serve.models import catalogue
 
 MODELS = {"a": "resnet50", "b": "bert", "c": "googlenet"}
@@ -71,6 +73,7 @@ def gap(answers: list[float], begin: float, end: float) -> tuple[float, float]:
 
 
 def measure(times: int) -> list[dict[str, Any]]:
+    sys.setswitchinterval(SWITCH_INTERVAL)  # as the process that serves does
     backend = green.create(BackendOptions())
     for model in MODELS.values():
         backend.load(catalogue.spec(model))

@@ -28,9 +28,8 @@ CUresult admit(Needs needs);
 // `name` is the entry point's own, as in GEMLET_SIM_FAULTS. The body returns nothing, or a CUresult.
 template <class Body>
 CUresult api(const char* name, Body&& body, Needs needs = Needs::kInitialised) noexcept {
-    static FaultPoint fault(name);  // one of each call site: the body's type is its own
     if (const CUresult refused = admit(needs); refused != CUDA_SUCCESS) return refused;
-    if (const int code = fault.next(); code != 0) return static_cast<CUresult>(code);
+    if (const int code = due_fault(name); code != 0) return static_cast<CUresult>(code);
     try {
         if constexpr (std::is_void_v<decltype(body())>) {
             body();

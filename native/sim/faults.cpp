@@ -1,9 +1,11 @@
 #include "faults.hpp"
 
+#include <atomic>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <string>
-#include <vector>
 
 #include "mps_session.hpp"
 
@@ -15,6 +17,7 @@ struct Fault {
     uint64_t call;  // 0: every one
     int code;
     bool sticky;
+    std::atomic<uint64_t> calls{0};
 };
 
 std::atomic<int> stuck{0};
@@ -36,21 +39,19 @@ bool parse(const std::string& text, Fault& fault) {
     return !code.empty() && *end == '\0' && fault.code > 0;
 }
 
-const std::vector<Fault>& faults() {
-    static const auto* all = [] {
-        auto* list = new std::vector<Fault>;
+std::deque<Fault>& faults() {
+    static auto* all = [] {
+        auto* list = new std::deque<Fault>;
         const char* setting = std::getenv("GEMLET_SIM_FAULTS");
         std::string rest = setting != nullptr ? setting : "";
         while (!rest.empty()) {
             const auto comma = rest.find(',');
             const std::string one = rest.substr(0, comma);
             rest = comma == std::string::npos ? "" : rest.substr(comma + 1);
-            Fault fault;
-            if (parse(one, fault))
-                list->push_back(fault);
-            else
-                std::fprintf(stderr, "gemlet-sim: GEMLET_SIM_FAULTS: '%s' is not FUNCTION:CALL=CODE, ignored\n",
-                             one.c_str());
+            if (parse(one, list->emplace_back())) continue;
+            list->pop_back();
+            std::fprintf(stderr, "gemlet-sim: GEMLET_SIM_FAULTS: '%s' is not FUNCTION:CALL=CODE, ignored\n",
+                         one.c_str());
         }
         return list;
     }();
@@ -69,21 +70,21 @@ bool means(const Fault& fault, const std::string& function) {
 
 }  // namespace
 
-FaultPoint::FaultPoint(const char* name) : name_(name) {
-    for (const Fault& fault : faults()) armed_ = armed_ || means(fault, name);
-}
-
-int FaultPoint::next_armed() {
-    const uint64_t call = calls_.fetch_add(1) + 1;
-    for (const Fault& fault : faults()) {
-        if (!means(fault, name_) || (fault.call != 0 && fault.call != call)) continue;
-        if (fault.sticky) {
-            stick(fault.code);
-            mps_report_fault(fault.code);
-        }
-        return fault.code;
+int due_fault(const char* name) {
+    static const bool armed = !faults().empty();
+    if (!armed) return 0;
+    const Fault* due = nullptr;
+    for (Fault& fault : faults()) {
+        if (!means(fault, name)) continue;
+        const uint64_t call = fault.calls.fetch_add(1) + 1;
+        if (due == nullptr && (fault.call == 0 || fault.call == call)) due = &fault;
     }
-    return 0;
+    if (due == nullptr) return 0;
+    if (due->sticky) {
+        stick(due->code);
+        mps_report_fault(due->code);
+    }
+    return due->code;
 }
 
 void stick(int code) {

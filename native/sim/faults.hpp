@@ -5,23 +5,10 @@
 // call fails, as after a launch failure (719!) or when the device fell off the bus (lost, the same as 999!).
 #pragma once
 
-#include <atomic>
-#include <cstdint>
-
 namespace gemlet::sim {
 
-class FaultPoint {
-  public:
-    explicit FaultPoint(const char* name);
-    // 0, or the CUresult this call is to fail with.
-    int next() { return armed_ ? next_armed() : 0; }
-
-  private:
-    int next_armed();
-    const char* name_;
-    bool armed_ = false;
-    std::atomic<uint64_t> calls_{0};
-};
+// Counts a call of the entry point `name`. 0, or the CUresult it is to fail with.
+int due_fault(const char* name);
 
 // Makes `code` the error of every later call, unless there is one already.
 void stick(int code);

@@ -5,6 +5,9 @@ Needs torch with CUDA, and Triton, which comes with it, to ask a kernel where it
 
 from __future__ import annotations
 
+import threading
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 
@@ -16,10 +19,26 @@ if not torch.cuda.is_available():
 
 from triton import language as tl  # noqa: E402
 
-from gemlet.serve.execution.backend import BackendOptions, LetGone, LetSpec, ModelError  # noqa: E402
+from gemlet.serve.execution.backend import (  # noqa: E402
+    BackendOptions,
+    LetGone,
+    LetSpec,
+    ModelError,
+    ModelSpec,
+    TensorSpec,
+)
 from gemlet.serve.execution.backends import green, streams  # noqa: E402
 from gemlet.serve.execution.parts import Parts  # noqa: E402
 from gemlet.serve.models import build, catalogue  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from gemlet.serve.execution.backends.torch_lets import TorchLets
+    from gemlet.serve.execution.graphed import Graphed
+
+ONE_CALL = hasattr(torch.cuda.CUDAGraph, "raw_cuda_graph_exec")  # torch 2.8
 
 
 @triton.jit
@@ -111,3 +130,85 @@ def test_every_size_has_its_graph_on_smaller_and_smaller_parts(name: str) -> Non
         assert told["batches"][-1] == 32
     backend.unload(name)
     backend.close()
+
+
+@pytest.fixture(params=[green.create, streams.create], ids=["green", "streams"])
+def backend(request: pytest.FixtureRequest) -> Iterator[TorchLets]:
+    made = request.param(BackendOptions())
+    yield made
+    made.close()
+
+
+def _let(backend: TorchLets, spec: ModelSpec) -> Graphed:
+    """The model on half of the device, for batches up to 8."""
+    backend.load(spec)
+    backend.partition([LetSpec(name="gpu0/let0", sm=0.5, models={spec.name: 8})])
+    return backend._lets["gpu0/let0"].models[spec.name]
+
+
+@pytest.mark.skipif(not ONE_CALL, reason="this torch does not tell a graph's handle")
+def test_a_batch_in_one_call_gives_what_torch_gives(backend: TorchLets) -> None:
+    made = _let(backend, catalogue.spec("googlenet"))
+    for batch in (8, 1, 5):
+        assert made._call_for(batch) is not None
+        wanted = made._run(_images(batch), batch)["output"].copy()
+        np.testing.assert_allclose(made.run(_images(batch), batch)["output"], wanted, atol=1e-4)
+    other_type = {"input": _images(5)["input"].astype(np.uint16)}
+    np.testing.assert_allclose(made.run(other_type, 5)["output"], wanted, atol=1e-4)
+    every_other = np.repeat(_images(5)["input"], 2, axis=3)[..., ::2]
+    np.testing.assert_allclose(made.run({"input": every_other}, 5)["output"], wanted, atol=1e-4)
+    with pytest.raises(ModelError, match="could not broadcast"):
+        made.run({"input": _images(5)["input"][:, :, :7]}, 5)
+    np.testing.assert_allclose(made.run(_images(5), 5)["output"], wanted, atol=1e-4)
+
+
+@pytest.mark.skipif(not ONE_CALL, reason="this torch does not tell a graph's handle")
+def test_a_thread_that_never_used_the_device_runs_a_batch(backend: TorchLets) -> None:
+    made = _let(backend, catalogue.spec("googlenet"))
+    wanted = made._run(_images(3), 3)["output"].copy()
+    got: list[np.ndarray] = []
+    thread = threading.Thread(target=lambda: got.append(made.run(_images(3), 3)["output"]))
+    thread.start()
+    thread.join()
+    np.testing.assert_allclose(got[0], wanted, atol=1e-4)
+
+
+def _written(tmp_path: Path, forward: str) -> ModelSpec:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "model.py").write_text(
+        f"""
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return {forward}
+
+def module():
+    return Model()
+"""
+    )
+    return ModelSpec(
+        name="written",
+        directory=str(tmp_path),
+        platform="python",
+        inputs=(TensorSpec("X", "FP32", (16,)),),
+        outputs=(TensorSpec("Y", "FP32", (16,)),),
+        max_batch=8,
+    )
+
+
+def test_a_model_that_draws_random_numbers_draws_new_ones_each_time(backend: TorchLets, tmp_path: Path) -> None:
+    made = _let(backend, _written(tmp_path, "x + torch.rand_like(x)"))
+    assert made.why_eager is None
+    x = {"X": np.zeros((4, 16), np.float32)}
+    answers = [made.run(x, 4)["Y"].copy() for _ in range(4)]
+    assert len({answer.tobytes() for answer in answers}) == 4
+    assert all(answer.min() >= 0 and answer.max() < 1 for answer in answers)
+    assert made._call_for(4) is None
+
+
+def test_results_that_lie_otherwise_on_the_device_come_back_in_order(backend: TorchLets, tmp_path: Path) -> None:
+    made = _let(backend, _written(tmp_path, "(2 * x).t().contiguous().t()"))
+    x = np.arange(48, dtype=np.float32).reshape(3, 16)
+    np.testing.assert_array_equal(made.run({"X": x}, 3)["Y"], 2 * x)
+    assert (made._call_for(3) is not None) == ONE_CALL

@@ -159,6 +159,17 @@ def test_faults_on_demand(machine: SimulatedMachine) -> None:
     )
 
 
+def test_calls_that_share_their_code_are_counted_apart(machine: SimulatedMachine) -> None:
+    machine.run(
+        """
+        open_device(); p = check(cu.cuMemAlloc(8)); word = bytes(8)
+        to_device, to_host = (lambda: code(cu.cuMemcpyHtoD(p, word, 8))), (lambda: code(cu.cuMemcpyDtoH(word, p, 8)))
+        assert [to_device(), to_host(), to_device(), to_host(), to_device()] == [0, 0, 2, 0, 0]
+        """,
+        GEMLET_SIM_FAULTS="cuMemcpyHtoD:2=2",
+    )
+
+
 def test_a_lost_device_is_lost_for_everyone(machine: SimulatedMachine) -> None:
     victim = machine.start("""
         open_device(); spin = kernel("spin"); check(launch(spin, 60_000_000_000)); print("ready", flush=True)

@@ -2,109 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import logging
 import threading
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: nothing is captured")
 
+from graph_doubles import Graph, Model, Stream, graphed, on_the_cpu  # noqa: E402
+
 from gemlet.serve.execution import capturing  # noqa: E402
-from gemlet.serve.execution.backend import ModelError, ModelSpec, TensorSpec  # noqa: E402
-from gemlet.serve.execution.graphed import Graphed  # noqa: E402
-from gemlet.serve.execution.torch_models import Loaded  # noqa: E402
+from gemlet.serve.execution.backend import ModelError  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-
-class Stream:
-    """Counts how often it was waited for."""
-
-    def __init__(self) -> None:
-        self.waits = 0
-
-    def synchronize(self) -> None:
-        self.waits += 1
-
-
-class Graph:
-    """In place of torch.cuda.CUDAGraph. What is "captured" runs as well; a replay runs the model's work once more."""
-
-    made: ClassVar[list[Graph]] = []
-    wrong = False  # replays spoil the results
-    refusals: ClassVar[list[str]] = []  # of the next captures, at their end
-
-    def __init__(self) -> None:
-        self.mode, self.thread, self.collecting, self.replays = "", 0, True, 0
-        self.ended = False
-        self.work: list[tuple[torch.Tensor, torch.Tensor]] = []
-        Graph.made.append(self)
-
-    def capture_begin(self, pool: object = None, capture_error_mode: str = "global") -> None:
-        self.mode, self.thread, self.collecting = capture_error_mode, threading.get_ident(), gc.isenabled()
-        self.given_pool = pool
-        Model.capturing = self
-
-    def capture_end(self) -> None:
-        self.ended, Model.capturing = True, None
-        if Graph.refusals:
-            raise RuntimeError(Graph.refusals.pop(0))
-
-    def pool(self) -> tuple[int, int]:
-        return (0, 1)
-
-    def replay(self) -> None:
-        self.replays += 1
-        for x, y in self.work:
-            torch.add(2 * x, 1.0 if Graph.wrong else 0.0, out=y)
-
-
-class Model:
-    """y = 2 x. ``refuses``: messages of the next calls, by phase: "warm-up" or "capture"."""
-
-    capturing: Graph | None = None
-
-    def __init__(self, **refuses: list[str]) -> None:
-        self.refuses = refuses
-        self.threads: list[int] = []
-        self.random = False
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        self.threads.append(threading.get_ident())
-        waiting = self.refuses.get("capture" if Model.capturing else "warm-up")
-        if waiting:
-            raise RuntimeError(waiting.pop(0) + "\nand where")
-        y = torch.rand_like(x) if self.random else 2 * x
-        if Model.capturing:
-            Model.capturing.work.append((x, y))
-        return y
+    from collections.abc import Iterator
 
 
 @pytest.fixture(autouse=True)
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    real_zeros, real_empty = torch.zeros, torch.empty
-
-    def anywhere(real: Any) -> Any:
-        return lambda *shape, **more: real(*shape, **{k: v for k, v in more.items() if k == "dtype"})
-
-    monkeypatch.setattr(torch, "zeros", anywhere(real_zeros))
-    monkeypatch.setattr(torch, "empty", anywhere(real_empty))
-    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, *_: tensor)
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-    monkeypatch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
-    monkeypatch.setattr(Graph, "made", [])
-    monkeypatch.setattr(Graph, "refusals", [])
-    monkeypatch.setattr(Graph, "wrong", False)
-    yield
-    assert gc.isenabled()
-    assert Model.capturing is None
+    with on_the_cpu(monkeypatch):
+        yield
 
 
 def capture(model: Model) -> capturing.Captured:
@@ -113,18 +32,6 @@ def capture(model: Model) -> capturing.Captured:
         return capturing.capture(lambda: (model(x),), Stream(), "m, batch 2", apart)  # type: ignore[arg-type]
     finally:
         apart.close()
-
-
-def graphed(model: Model, batches: Sequence[int] = (1, 2, 4), stream: Stream | None = None) -> Graphed:
-    spec = ModelSpec(
-        name="m",
-        directory="/m",
-        platform="python",
-        inputs=(TensorSpec("x", "FP32", (3,)),),
-        outputs=(TensorSpec("y", "FP32", (3,)),),
-        max_batch=8,
-    )
-    return Graphed(spec, Loaded(model), stream or Stream(), batches)  # type: ignore[arg-type]
 
 
 def test_the_collector_rests_during_a_capture_and_only_then() -> None:

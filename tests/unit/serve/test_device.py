@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 
+import msgspec
 import numpy as np
 import psutil
 import pytest
@@ -17,6 +18,7 @@ from gemlet.serve.execution import device as devices
 from gemlet.serve.execution.backend import BackendOptions, LetGone, LetSpec
 from gemlet.serve.execution.device import Device
 from gemlet.serve.execution.executor import Executor, ExecutorDied, ExecutorFailed, Input
+from gemlet.serve.execution.worker import SWITCH_INTERVAL
 
 SECONDS = 40.0
 
@@ -71,6 +73,20 @@ def test_one_process_serves_all_gpu_lets_of_a_device():
             await device.retire(frozenset())
             with pytest.raises(LetGone):
                 await executor.run("b", "echo", [x(1.0)], 1)
+
+    asyncio.run(run())
+
+
+def test_threads_of_an_executor_take_short_turns(tmp_path):
+    (tmp_path / "1").mkdir()
+    code = "import sys, numpy\ndef infer(inputs): return {'Y': numpy.full((1, 1), sys.getswitchinterval(), 'float32')}"
+    (tmp_path / "1" / "model.py").write_text(code)
+    spec = msgspec.structs.replace(model(platform="python"), directory=str(tmp_path))
+
+    async def run():
+        async with device_of("cpu") as (device, _, _):
+            await device.prepare({"echo": spec}, [let("a")])
+            assert values(await device.executor("a").run("a", "echo", [x(1.0)], 1)) == [np.float32(SWITCH_INTERVAL)]
 
     asyncio.run(run())
 

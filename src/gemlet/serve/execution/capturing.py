@@ -45,10 +45,14 @@ class NotCaptured(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A graph and where its results lie. attempts: how many it took; apart: its `Apart` must live as long as it."""
+    """A graph and where its results lie. attempts: how many it took; apart: its `Apart` must live as long as it.
+
+    draws: replay() advances torch's generator of random numbers, so nothing else may launch the graph.
+    """
 
     graph: torch.cuda.CUDAGraph
     outputs: Tensors
+    draws: bool
     attempts: int
     apart: bool
 
@@ -117,7 +121,7 @@ def capture(
         begin = time.perf_counter()
         once = partial(_once, call, stream, pool, mode, phase)
         try:
-            graph, outputs = apart.call(once) if own else once()
+            graph, outputs, draws = apart.call(once) if own else once()
         except torch.cuda.OutOfMemoryError:
             raise
         except RuntimeError as error:
@@ -130,7 +134,7 @@ def capture(
         else:
             if number > 1:
                 logger.info("%s: captured at attempt %d", what, number)
-            return Captured(graph, outputs, number, own)
+            return Captured(graph, outputs, draws, number, own)
         _forget_error()
     raise NotCaptured(reason)
 
@@ -157,7 +161,7 @@ def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _once(
     call: Callable[[], Tensors], stream: torch.cuda.Stream, pool: Pool | None, mode: Mode, phase: list[str]
-) -> tuple[torch.cuda.CUDAGraph, Tensors]:
+) -> tuple[torch.cuda.CUDAGraph, Tensors, bool]:
     with torch.inference_mode(), torch.cuda.stream(stream):
         expected = tuple(each.clone() for each in call())
         stream.synchronize()
@@ -166,13 +170,16 @@ def _once(
         with recording(graph, pool, mode):
             outputs = call()
         phase[0] = "check"
+        before = torch.cuda.get_rng_state()
         graph.replay()
+        # Another thread may have drawn meanwhile; then torch goes on replaying a graph that need not be.
+        draws = not torch.equal(torch.cuda.get_rng_state(), before)
         if not same(outputs, expected):
             again = tuple(each.clone() for each in call())
             if same(again, expected):  # else the model is never twice the same, and nothing can be said
                 raise RuntimeError("the graph gives something else than the model")
         stream.synchronize()
-        return graph, outputs
+        return graph, outputs, draws
 
 
 def _forget_error() -> None:

@@ -10,6 +10,8 @@ What has to be known of CUDA graphs here (capturing.py has the rest):
 - A graph reads and writes fixed addresses: here the first rows of tensors of the largest batch.
 - torch.cuda.synchronize() does not wait for the streams of green contexts: what such a stream may still use is dropped
   by `close`, which waits for that stream.
+- A batch with a graph is one call of batch_call.py, unless torch must take part: where its replay() advances a
+  generator of random numbers, before torch 2.8, which does not tell the graph's handle, or without that library.
 """
 
 from __future__ import annotations
@@ -21,18 +23,30 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from gemlet.serve.execution import capturing
+from gemlet.serve.execution import batch_call, capturing
 from gemlet.serve.execution.backend import ModelError
+from gemlet.serve.execution.batch_call import BatchCall
 from gemlet.serve.execution.datatypes import TORCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gemlet.serve.execution.backend import ModelSpec
-    from gemlet.serve.execution.capturing import Pool
+    from gemlet.serve.execution.capturing import Captured, Pool
     from gemlet.serve.execution.torch_models import Loaded
 
 HOPELESS = 2  # so many sizes that cannot be captured, and none that can: it is the model
+
+
+class _Mine(threading.local):
+    """What each thread has of its own: an old gpu-let's reply may be on its way when the next one's thread runs.
+
+    ``buffers``: pinned, one for each output; ``calls``: by batch, None where a batch takes torch.
+    """
+
+    def __init__(self) -> None:
+        self.buffers: list[torch.Tensor] = []
+        self.calls: dict[int, BatchCall | None] = {}
 
 
 class Graphed:
@@ -59,13 +73,12 @@ class Graphed:
         self.loaded = loaded
         self.missing: dict[int, str] = {}
         self.retried = 0
-        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, tuple[torch.Tensor, ...]]] = {}
+        self._graphs: dict[int, Captured] = {}
         self._staging: dict[str, torch.Tensor] = {}  # pinned, so that the copy to the device needs no host
         self._inputs: dict[str, torch.Tensor] = {}
         self._apart = capturing.Apart()
-        self._host = (
-            threading.local()
-        )  # pinned, one for each output, by thread: an old gpu-let's reply may be on its way
+        self._mine = _Mine()
+        self._driver: batch_call.Driver | None = None  # of the device that is current here, as `_reserve` takes it
         self.why_eager = self._obstacle()
         if self.why_eager is None:
             self._reserve()
@@ -75,21 +88,21 @@ class Graphed:
             finally:
                 if not used:
                     self._apart.close()
+        if self._graphs:
+            self._driver = batch_call.driver(torch.cuda.current_device())
 
     def run(self, inputs: Mapping[str, np.ndarray], batch: int) -> Mapping[str, np.ndarray]:
         """One batch from host to host. What comes back is valid until this thread's next call. Raises ModelError."""
-        with torch.inference_mode(), torch.cuda.stream(self.stream):
-            try:
-                if self.loaded.infer is not None:
-                    return self.loaded.infer(inputs)
-                results = self._replay(inputs, batch) if self._has_graph(batch) else self._eager(inputs)
-                return self._to_host(results)
-            except (RuntimeError, ValueError) as error:  # torch's, whatever went wrong; numpy's, of shapes
-                raise ModelError(f"{self.spec.name} failed: {str(error).splitlines()[0]}") from error
+        try:
+            call = self._call_for(batch)
+            return call.run(inputs) if call is not None else self._run(inputs, batch)
+        except (RuntimeError, ValueError) as error:  # torch's or the driver's, whatever went wrong; numpy's, of shapes
+            raise ModelError(f"{self.spec.name} failed: {str(error).splitlines()[0]}") from error
 
     def close(self) -> None:
         """Waits for what still runs on the stream, then drops the graphs and their memory."""
         self.stream.synchronize()
+        self._mine = _Mine()  # no thread's calls outlive what they point to
         self._graphs.clear()
         self._inputs.clear()
         self._apart.close()
@@ -98,7 +111,7 @@ class Graphed:
         """Submits one batch of what the inputs hold, without copies, and does not wait. Raises ModelError."""
         with torch.inference_mode(), torch.cuda.stream(self.stream):
             if self._has_graph(batch):
-                self._graphs[self.size_for(batch)][0].replay()
+                self._graphs[self.size_for(batch)].graph.replay()
             elif self._inputs:
                 self._call([self._rows(each, batch) for each in self._inputs.values()])
             else:
@@ -180,21 +193,55 @@ class Graphed:
             pool = pool or made.graph.pool()
             self.retried += made.attempts > 1
             used = used or made.apart
-            self._graphs[size] = (made.graph, made.outputs)
+            self._graphs[size] = made
         if self._graphs:
             self.batches = sorted(self._graphs)
         else:
             self.why_eager = next(iter(self.missing.values()))
         return used
 
+    def _run(self, inputs: Mapping[str, np.ndarray], batch: int) -> Mapping[str, np.ndarray]:
+        with torch.inference_mode(), torch.cuda.stream(self.stream):
+            if self.loaded.infer is not None:
+                return self.loaded.infer(inputs)
+            results = self._replay(inputs, batch) if self._has_graph(batch) else self._eager(inputs)
+            return self._to_host(results)
+
+    def _call_for(self, batch: int) -> BatchCall | None:
+        """This thread's way to run such a batch in one call; None where that is torch's affair."""
+        calls = self._mine.calls
+        if batch not in calls:
+            has_graph = self.loaded.infer is None and self._has_graph(batch)
+            calls[batch] = self._prepare_call(batch) if has_graph else None
+        return calls[batch]
+
+    def _prepare_call(self, batch: int) -> BatchCall | None:
+        made = self._graphs[self.size_for(batch)]
+        handle = getattr(made.graph, "raw_cuda_graph_exec", None)
+        if self._driver is None or handle is None or made.draws:
+            return None
+        with torch.inference_mode(), torch.cuda.stream(self.stream):
+            results = [self._rows(each, batch) for each in made.outputs]
+            if not all(map(_plain, results)):
+                return None
+            given = [
+                batch_call.Tensor(name, _array(self._rows(self._staging[name], batch)), each.data_ptr())
+                for name, each in self._inputs.items()
+            ]
+            taken = [
+                batch_call.Tensor(spec.name, _array(self._host_place(place, result)), result.data_ptr())
+                for place, (spec, result) in enumerate(zip(self.spec.outputs, results, strict=True))
+            ]
+        return BatchCall(self._driver, self.stream.cuda_stream, handle(), given, taken)
+
     def _replay(self, inputs: Mapping[str, np.ndarray], batch: int) -> tuple[torch.Tensor, ...]:
-        graph, outputs = self._graphs[self.size_for(batch)]
+        made = self._graphs[self.size_for(batch)]
         for name, target in self._inputs.items():
             staged = self._rows(self._staging[name], batch)
             np.copyto(_array(staged), inputs[name])  # torch would complain of arrays that may not be written
             self._rows(target, batch).copy_(staged, non_blocking=True)
-        graph.replay()
-        return tuple(self._rows(each, batch) for each in outputs)
+        made.graph.replay()
+        return tuple(self._rows(each, batch) for each in made.outputs)
 
     def _eager(self, inputs: Mapping[str, np.ndarray]) -> tuple[torch.Tensor, ...]:
         return self._call([torch.from_numpy(np.array(inputs[t.name])).to("cuda") for t in self.spec.inputs])
@@ -207,22 +254,30 @@ class Graphed:
         several = tuple(result) if isinstance(result, (tuple, list)) else (result,)
         if len(several) != len(self.spec.outputs) or not all(isinstance(each, torch.Tensor) for each in several):
             raise ModelError(f"{self.spec.name} returned something other than its {len(self.spec.outputs)} outputs")
-        return several
+        return tuple(each.contiguous() for each in several)  # in the graph, too, so that each is one copy to the host
 
     def _to_host(self, results: tuple[torch.Tensor, ...]) -> dict[str, np.ndarray]:
-        buffers: list[torch.Tensor] = self._host.__dict__.setdefault("buffers", [])
-        host = []
-        for place, result in enumerate(results):
-            if place == len(buffers) or buffers[place].nbytes < result.nbytes:
-                largest = self._graphs[self.batches[-1]][1][place].nbytes if self._graphs else 0
-                room = max(result.nbytes, largest)  # at once for all batches: pinning takes milliseconds
-                buffers[place : place + 1] = [torch.empty(room, dtype=torch.uint8, pin_memory=True)]
-            target = buffers[place][: result.nbytes].view(result.dtype).view(result.shape)
-            host.append(target.copy_(result, non_blocking=True))
+        host = [
+            self._host_place(place, result).copy_(result, non_blocking=True) for place, result in enumerate(results)
+        ]
         self.stream.synchronize()
         return {tensor.name: _array(each) for tensor, each in zip(self.spec.outputs, host, strict=True)}
+
+    def _host_place(self, place: int, result: torch.Tensor) -> torch.Tensor:
+        """Where this thread's output ``place`` goes: pinned, C-contiguous, of the result's shape and type."""
+        buffers = self._mine.buffers
+        if place == len(buffers) or buffers[place].nbytes < result.nbytes:
+            largest = self._graphs[self.batches[-1]].outputs[place].nbytes if self._graphs else 0
+            room = max(result.nbytes, largest)  # at once for all batches: pinning takes milliseconds
+            buffers[place : place + 1] = [torch.empty(room, dtype=torch.uint8, pin_memory=True)]
+        return buffers[place][: result.nbytes].view(result.dtype).view(result.shape)
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray:
     array: np.ndarray = (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
     return array
+
+
+def _plain(tensor: torch.Tensor) -> bool:
+    """Whether its bytes on the device, in a row, are its values."""
+    return tensor.is_cuda and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()

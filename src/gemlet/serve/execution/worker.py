@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from gemlet.serve.execution.backend import Backend, LetSpec, ModelSpec, TensorSpec
 
 logger = logging.getLogger("gemlet.serve.executor")
+# Seconds that a thread may keep the interpreter while others want it. While graphs are captured one thread is in Python
+# for long, and with Python's 5 ms every gpu-let waits that long each time that it has to come back.
+SWITCH_INTERVAL = 100e-6
 
 
 class Channel:
@@ -223,6 +226,7 @@ def main() -> int:
     arguments = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group; the server says when this ends
         signal.signal(number, signal.SIG_IGN)
+    sys.setswitchinterval(SWITCH_INTERVAL)
     sys.dont_write_bytecode = True  # a model.py that is edited twice in a second must not be taken for the first
     inputs: Mapping
     outputs: Arena

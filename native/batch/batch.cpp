@@ -1,0 +1,118 @@
+#include "batch.h"
+
+#include <cstdio>
+#include <cstring>
+
+#include "driver.hpp"
+
+#define GEMBATCH_EXPORT __attribute__((visibility("default")))
+
+namespace {
+
+using gemlet::batch::Driver;
+using gemlet::batch::driver;
+
+// The context is current as long as this lives. Threads of a server come without one; torch's have the right one.
+class Current {
+  public:
+    Current(const Driver& cuda, CUcontext wanted) noexcept : cuda_(cuda) {
+        CUcontext now = nullptr;
+        result_ = cuda_.current(&now);
+        if (result_ != CUDA_SUCCESS || now == wanted) return;
+        result_ = cuda_.push(wanted);
+        pushed_ = result_ == CUDA_SUCCESS;
+    }
+    ~Current() {
+        CUcontext popped = nullptr;
+        if (pushed_) cuda_.pop(&popped);
+    }
+    Current(const Current&) = delete;
+    Current& operator=(const Current&) = delete;
+    CUresult result() const noexcept { return result_; }
+
+  private:
+    const Driver& cuda_;
+    CUresult result_;
+    bool pushed_ = false;
+};
+
+CUresult submit(const Driver& cuda, gembatch_batch& batch, CUstream stream) noexcept {
+    batch.step = GEMBATCH_INPUT;
+    for (batch.place = 0; batch.place < batch.input_count; ++batch.place) {
+        const gembatch_input& input = batch.inputs[batch.place];
+        if (input.bytes == 0) continue;
+        if (input.source != nullptr) std::memcpy(input.staging, input.source, input.bytes);
+        const CUresult result = cuda.to_device(input.device, input.staging, input.bytes, stream);
+        if (result != CUDA_SUCCESS) return result;
+    }
+    batch.step = GEMBATCH_LAUNCH;
+    batch.place = 0;
+    const CUresult launched = cuda.launch(static_cast<CUgraphExec>(batch.graph), stream);
+    if (launched != CUDA_SUCCESS) return launched;
+    batch.step = GEMBATCH_OUTPUT;
+    for (batch.place = 0; batch.place < batch.output_count; ++batch.place) {
+        const gembatch_output& output = batch.outputs[batch.place];
+        if (output.bytes == 0) continue;
+        const CUresult result = cuda.to_host(output.host, output.device, output.bytes, stream);
+        if (result != CUDA_SUCCESS) return result;
+    }
+    batch.step = GEMBATCH_NOTHING;
+    batch.place = 0;
+    return CUDA_SUCCESS;
+}
+
+void say(char* text, uint64_t room, const char* what, const char* why) noexcept {
+    if (text != nullptr && room > 0) std::snprintf(text, room, "%s%s%s", what, *why ? ": " : "", why);
+}
+
+}  // namespace
+
+extern "C" {
+
+GEMBATCH_EXPORT int gembatch_open(int device, void** context, char* missing, uint64_t room) {
+    const Driver& cuda = driver();
+    if (cuda.missing != nullptr) {
+        say(missing, room, cuda.missing, "");
+        return CUDA_ERROR_NOT_FOUND;
+    }
+    CUdevice handle = 0;
+    CUcontext primary = nullptr;
+    const char* step = "cuInit";
+    CUresult result = cuda.init(0);
+    if (result == CUDA_SUCCESS) {
+        step = "cuDeviceGet";
+        result = cuda.device_get(&handle, device);
+    }
+    if (result == CUDA_SUCCESS) {
+        step = "cuDevicePrimaryCtxRetain";
+        result = cuda.retain(&primary, handle);
+    }
+    if (result != CUDA_SUCCESS) {
+        say(missing, room, step, gembatch_words(result));
+        return result;
+    }
+    *context = primary;
+    return CUDA_SUCCESS;
+}
+
+GEMBATCH_EXPORT int gembatch_run(gembatch_batch* batch) {
+    const Driver& cuda = driver();
+    const auto stream = static_cast<CUstream>(batch->stream);
+    batch->step = GEMBATCH_CONTEXT;
+    batch->place = 0;
+    const Current current(cuda, static_cast<CUcontext>(batch->context));
+    if (current.result() != CUDA_SUCCESS) return current.result();
+    const CUresult submitted = submit(cuda, *batch, stream);
+    const CUresult waited = cuda.wait(stream);  // also after a failure: what was submitted before it uses the memory
+    if (submitted != CUDA_SUCCESS) return submitted;
+    if (waited != CUDA_SUCCESS) batch->step = GEMBATCH_WAIT;
+    return waited;
+}
+
+GEMBATCH_EXPORT const char* gembatch_words(int result) {
+    const char* words = nullptr;
+    driver().words(static_cast<CUresult>(result), &words);
+    return words != nullptr ? words : "an error that the driver does not know";
+}
+
+}  // extern "C"
