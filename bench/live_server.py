@@ -219,7 +219,7 @@ class Load:
     def __init__(self, url: str, *arguments: str, seconds: float) -> None:
         self._out = tempfile.TemporaryFile()  # noqa: SIM115  close() closes it
         self._words = tempfile.TemporaryFile()  # noqa: SIM115
-        self._deadline = time.monotonic() + seconds + LOAD_MORE_S
+        self.deadline = time.monotonic() + seconds + LOAD_MORE_S
         self.process = subprocess.Popen(
             [*GEMLET, "load", url, *arguments, "--duration", f"{1000 * seconds:.0f}ms", "-o", "json"],
             stdout=self._out, stderr=self._words, start_new_session=True,
@@ -228,12 +228,12 @@ class Load:
     def stop(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
-            self._deadline = min(self._deadline, time.monotonic() + LOAD_MORE_S)
+            self.deadline = min(self.deadline, time.monotonic() + LOAD_MORE_S)
 
     def result(self) -> dict[str, Any]:
         """Its one run. Raises ServerError if it failed, or did not end in time."""
         try:
-            code = self.process.wait(max(0.0, self._deadline - time.monotonic()))
+            code = self.process.wait(max(0.0, self.deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             raise ServerError("gemlet load did not end in time") from None
         finally:

@@ -145,6 +145,7 @@ async def _work(job: Job, part: int, parts: int, pipe: Connection) -> None:
         asyncio.get_running_loop().add_reader(pipe.fileno(), _stop, generator, pipe)
         report = await generator.run(start)
         asyncio.get_running_loop().remove_reader(pipe.fileno())
+        os.set_blocking(pipe.fileno(), True)  # uvloop's readers are not; a report is more than a socket takes at once
         pipe.send(report)
     finally:
         await client.close()

@@ -141,6 +141,14 @@ def test_an_interrupt_ends_a_run_with_what_there_is(tmp_path: Path) -> None:
         assert model["offered"] == pytest.approx(100, rel=0.5)
 
 
+def test_a_long_report_arrives_whole() -> None:
+    """More than the socket between the processes takes at once."""
+    with FakeServer(lambda _: (60.0, 200, "")).running() as server:
+        (model,) = load(server, 30_000, 1.0, connections=1, patience_s=0.1).models
+    assert model.refused == {"no reply": model.requests}
+    assert model.requests >= 29_999
+
+
 def test_a_server_without_the_binary_extension_gets_json() -> None:
     with FakeServer(extensions=()).running() as server:
         (model,) = load(server, 50, 0.21).models
