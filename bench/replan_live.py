@@ -253,7 +253,8 @@ def show(result: dict[str, Any]) -> None:
             print(
                 f"{name}: {one['requests']} requests, {one['violations']:.2%} violations,"
                 f" {len(one['plans'])} plans{part}; {one['refused']} refused, {one['lost']} lost;"
-                f" server {one['cpu_s']['server'] / one['seconds']:.2f} cores, executors {one['cpu_s']['executors'] / one['seconds']:.2f}; exit code {one['exit_code']}"
+                f" server {one['cpu_s']['server'] / one['seconds']:.2f} cores,"
+                f" executors {one['cpu_s']['executors'] / one['seconds']:.2f}; exit code {one['exit_code']}"
             )
             if one["bottleneck"]:
                 print(f"doubtful: {name}: {one['bottleneck']}")
