@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 EVERY_S = 1.0
 PROGRESS_S = 10.0
+SAME = ", 0 gpu-lets changed"  # in the words of a plan
 WARM_UP = 1 / 60  # of the run: not counted in totals
 LESS = 0.95  # of all rates, again and again, until a fixed plan fits on the device
 PLANS = {"follow": "first", "mean": "mean", "highest": "highest"}
@@ -220,6 +221,7 @@ class Run:
         self.result |= {
             "seconds": found["seconds"], "stopped": found["stopped"], "requests": total.requests,
             "violations": 1 - total.attainment, "lost": total.lost + total.unaccounted, "refused": total.refused,
+            "plans_with_other_lets": sum(SAME not in each["words"] and "failed" not in each["words"] for each in plans),
             "bottleneck": found["bottleneck"], "generator_busy": found["generator_busy"], "plans": plans,
             "models": models,
         }  # fmt: skip
@@ -249,10 +251,11 @@ def show(result: dict[str, Any]) -> None:
         print("\n".join(table(header, lines, right=frozenset(header) - {"plan", "model", "reaction"})))
     for name, one in result["runs"].items():
         if "models" in one:
+            plans = f"{len(one['plans'])} plans, {one['plans_with_other_lets']} with other gpu-lets"
             part = "" if one["planned_part"] == 1 else f", first planned for {one['planned_part']:.0%} of its rates"
             print(
-                f"{name}: {one['requests']} requests, {one['violations']:.2%} violations,"
-                f" {len(one['plans'])} plans{part}; {one['refused']} refused, {one['lost']} lost;"
+                f"{name}: {one['requests']} requests, {one['violations']:.2%} violations, {one['refused']} refused,"
+                f" {one['lost']} lost; {plans}{part};"
                 f" server {one['cpu_s']['server'] / one['seconds']:.2f} cores,"
                 f" executors {one['cpu_s']['executors'] / one['seconds']:.2f}; exit code {one['exit_code']}"
             )
