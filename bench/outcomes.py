@@ -59,6 +59,17 @@ def count(run: Mapping[str, Any], model: str | None = None) -> Count:
     )
 
 
+def merged(intervals: Sequence[Mapping[str, Any]], several: int) -> list[dict[str, Any]]:
+    """Intervals that are ``several`` times as long; p99_ms is the highest of theirs."""
+    found = []
+    for at in range(0, len(intervals), several):
+        part = intervals[at : at + several]
+        counts = {key: sum(each[key] for each in part) for key in ("requests", "answered", "in_time")}
+        slowest = max((each["p99_ms"] for each in part if each["p99_ms"] is not None), default=None)
+        found.append({"at": part[0]["at"], **counts, "highest_p99_ms": slowest})
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Spell:
     """Intervals in a row, seconds of the run, of which none was good. late: requests that were not in time."""

@@ -3,7 +3,7 @@
 violations  requests that were not answered within their SLO, of all that were due
 bad         seconds in which fewer than 99 % of a model's requests were in time
 reaction    from a step of a model's rate to the end of the bad spell that it began; 0 if it began none
-silent      seconds in which a model's requests were due and none was answered
+silent      the longest time, in tenths of a second, in which a model's requests were due and none was answered
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gemlet.serve import files
 from gemlet.serve.planner import Demand, Inventory, Options, Plan, plan
 from live_server import LiveServer, Load, ServerError, background, demand_file, write_models
 from machine import end_on_signals
-from outcomes import count, reaction, silences, spells
+from outcomes import count, merged, reaction, silences, spells
 from own_mps import mps_of_gemlet
 from replan import LENGTH_S, TRAFFIC, of, slos_of
 
@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from gemlet.serve.profiles import Profiles
 
 SCHEMA = 1
-EVERY_S = 1.0
+FINE_S = 0.1  # intervals in which silence is looked for
+FINE = 10  # of them in a second
+EVERY_S = FINE * FINE_S
 PROGRESS_S = 10.0
 SAME = ", 0 gpu-lets changed"  # in the words of a plan
 WARM_UP = 1 / 60  # of the run: not counted in totals
@@ -150,7 +152,7 @@ class Run:
 
     def measure(self, server: LiveServer, folder: Path) -> None:
         warm_up = f"{1000 * WARM_UP * self.o.seconds:.0f}ms"
-        arguments = ("--every", f"{EVERY_S:g}s", "--warmup", warm_up)
+        arguments = ("--every", f"{FINE_S:g}s", "--warmup", warm_up)
         before = server.cpu()
         with background(server.http, str(folder / "load.toml"), *arguments, seconds=self.o.seconds) as load:
             try:
@@ -204,18 +206,19 @@ class Run:
         models: dict[str, Any] = {}
         for name, each in found["models"].items():
             of_model = count(found, name)
-            bad = spells(each["intervals"], EVERY_S)
+            seconds = merged(each["intervals"], FINE)
+            bad = spells(seconds, EVERY_S)
             models[name] = {
                 "requests": of_model.requests, "violations": 1 - of_model.attainment, "refused": of_model.refused,
                 "lost": of_model.lost, "reasons": dict(of_model.reasons), "p50_ms": each["p50_ms"],
                 "p99_ms": each["p99_ms"], "bad": [msgspec.to_builtins(spell) for spell in bad],
-                "silent": [msgspec.to_builtins(spell) for spell in silences(each["intervals"], EVERY_S)],
+                "silent": [msgspec.to_builtins(spell) for spell in silences(each["intervals"], FINE_S)],
                 "reactions": [
                     step | {"reaction_s": reaction(bad, step["at_s"])}
                     for step in steps_of(self.o)
                     if step["model"] == name and step["at_s"] < found["seconds"]
                 ],
-                "intervals": each["intervals"],
+                "intervals": seconds,
             }  # fmt: skip
         plans = [{"at_s": round(c["unix_s"] - found["began_unix_s"], 2), "words": c["words"]} for c in changes]
         self.result |= {
@@ -241,7 +244,8 @@ def show(result: dict[str, Any]) -> None:
                     f"{each['p50_ms'] or 0:.2f}", f"{each['p99_ms'] or 0:.2f}",
                     f"{sum(s['end'] - s['begin'] for s in each['bad']):.0f} s",
                     f"{max((s['end'] - s['begin'] for s in each['bad']), default=0):.0f} s",
-                    f"{sum(s['end'] - s['begin'] for s in each['silent']):.0f} s", str(each["lost"]), steps,
+                    f"{max((s['end'] - s['begin'] for s in each['silent']), default=0):.1f} s",
+                    str(each["lost"]), steps,
                 )
             )  # fmt: skip
     header = (

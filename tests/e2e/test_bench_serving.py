@@ -29,7 +29,7 @@ def test_everything_that_is_done_to_a_server_has_its_verdict(tmp_path):
     must = [*answered, "tritonclient http", "tritonclient grpc", "reload: unload", "reload: load", "ending: SIGTERM"]
     assert [verdicts[what] for what in must if not verdicts[what]["held"]] == []
     assert document["killed"]["restarted_after_s"] > 0
-    assert document["rates"][0]["cpu_s"]["executors"] > 0
+    assert document["rates"][0]["cpu_s"]["generator"] > 0
     assert "no GPU was used" in done.stdout
 
 

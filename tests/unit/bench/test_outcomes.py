@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outcomes import Spell, back_after, count, is_lost, reaction, silences, spells
+from outcomes import Spell, back_after, count, is_lost, merged, reaction, silences, spells
 
 
 @pytest.mark.parametrize(
@@ -68,3 +68,12 @@ def test_back_after_a_death():
     assert back_after(SECONDS, 1.0, 2.5, steady_s=2.5) is None
     assert back_after(SECONDS, 1.0, 8.0) == 0.0
     assert back_after(SECONDS[:-1], 1.0, 5.5) is None
+
+
+def test_short_intervals_make_long_ones():
+    short = [row(0.1 * n, 10, 9, 10) | {"p99_ms": None if n == 1 else float(n)} for n in range(5)]
+    assert merged(short, 2) == [
+        {"at": 0.0, "requests": 20, "answered": 20, "in_time": 18, "highest_p99_ms": 0.0},
+        {"at": 0.2, "requests": 20, "answered": 20, "in_time": 18, "highest_p99_ms": 3.0},
+        {"at": 0.4, "requests": 10, "answered": 10, "in_time": 9, "highest_p99_ms": 4.0},
+    ]
