@@ -146,13 +146,13 @@ class LiveServer:
         return found
 
     def executors(self) -> list[psutil.Process]:
-        return [child for child in self._children() if WORKER in cmdline(child)]
+        return [child for child in self._children(recursive=False) if WORKER in cmdline(child)]
 
     def cpu(self) -> dict[str, float]:
         """Processor seconds until now of the server and of its executors that live."""
         return {
             "server": processor_seconds(psutil.Process(self.process.pid)),
-            "executors": sum(map(processor_seconds, self.executors())),
+            "executors": sum(processor_seconds(each) for one in self.executors() for each in (one, *children(one))),
         }
 
     def end(self) -> Ending:
@@ -160,7 +160,7 @@ class LiveServer:
         if self.ending is not None:
             return self.ending
         began = time.monotonic()
-        children = self._children()
+        before = self._children()
         if self.process.poll() is None:
             self.process.terminate()
         code: int | None = None
@@ -170,7 +170,7 @@ class LiveServer:
             self.process.kill()
             self.process.wait()
         seconds = time.monotonic() - began
-        _, left = psutil.wait_procs(children, timeout=5)
+        _, left = psutil.wait_procs(before, timeout=5)
         for child in left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
@@ -179,9 +179,9 @@ class LiveServer:
         self.ending = Ending(code, seconds, len(left))
         return self.ending
 
-    def _children(self) -> list[psutil.Process]:
+    def _children(self, *, recursive: bool = True) -> list[psutil.Process]:
         try:
-            return psutil.Process(self.process.pid).children(recursive=True)
+            return children(psutil.Process(self.process.pid), recursive=recursive)
         except psutil.NoSuchProcess:
             return []
 
@@ -196,6 +196,13 @@ class LiveServer:
                 raise ServerError(f"gemlet serve did not start:\n{self.log[-2000:]}")
             line += more
         return json.loads(line)
+
+
+def children(process: psutil.Process, *, recursive: bool = True) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=recursive)
+    except (psutil.NoSuchProcess, psutil.AccessDenied):
+        return []
 
 
 def cmdline(process: psutil.Process) -> list[str]:
