@@ -48,6 +48,7 @@ from gemlet.serve.planner import Demand, Inventory, Options, Plan, plan
 from gemlet.serve.profiles import Device as ProfiledDevice
 from gemlet.serve.profiles import Profiles, render
 from gemlet.serve.simulator import Tally, simulate
+from machine import end_on_signals
 from own_mps import mps_of_gemlet
 
 if TYPE_CHECKING:
@@ -373,6 +374,7 @@ def main() -> None:
     o.mixes = o.mixes or ",".join(there)
     if unknown := set(o.mixes.split(",")) - set(there):
         parser.error(f"no mix {', '.join(unknown)}; there are {', '.join(there)}")
+    end_on_signals()
     with mps_of_gemlet() if o.executor == "mps" else contextlib.nullcontext(dict(os.environ)) as env:
         os.environ.update(env)
         known, rows = measure(o)
@@ -394,4 +396,10 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (GemletError, RuntimeError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

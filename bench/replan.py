@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import argparse
 import random
+import sys
 import time
 from dataclasses import dataclass
 from math import pi, sin
 from pathlib import Path
 
+from gemlet.errors import GemletError
 from gemlet.monitor.tables import table
 from gemlet.serve import arrivals, files, modelled
 from gemlet.serve.control import simulated
@@ -208,5 +210,8 @@ def main() -> int:
 if __name__ == "__main__":
     try:
         raise SystemExit(main())
+    except (GemletError, RuntimeError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
