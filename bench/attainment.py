@@ -1,43 +1,58 @@
 """Simulated against live: the part of the requests that is in time, of the same plans under the same arrivals.
 
 python bench/attainment.py --simulate [--seconds 6] [--seeds 2] [--mixes one,two,turns] [--variation 0.03] [--slower 10]
+python bench/attainment.py --executor green --profiles h200 [--seconds 6] [--seeds 2] [--mixes one,two,three] [-o FILE]
 
-Live is the engine, the queues and an executor's process of `gemlet serve` in modelled time (backend `modelled`),
-without a network; requests come from this process, Poisson. Simulated is the simulator of `gemlet simulate --serve`.
-Both know the same profiles: a roofline on the data sheet of an NVIDIA L4, `--slower` times slower, so that one core
-can send what fills it. Neighbours do not slow each other down in modelled time, so they do not in the simulation. No
-GPU is used; what differs is what the simulator does not know: the time that this machine takes for messages, timers
-and other work. ``told``: a simulation that was told how much slower batches were live than their profile, and how
-much that varied; what differs there is the simulator's own fault, or pauses of this process.
+Live is the engine, the queues and the executors of `gemlet serve`, without a network; requests come from this process,
+Poisson. Simulated is the simulator of `gemlet simulate --serve`. Both know the same profiles.
+
+simulate  in modelled time (backend `modelled`): a roofline on the data sheet of an NVIDIA L4, `--slower` times slower,
+          so that one core can send what fills it. Neighbours do not slow each other down in modelled time, so they do
+          not in the simulation. No GPU is used; what differs is what the simulator does not know: the time that this
+          machine takes for messages, timers and other work.
+executor  on a GPU, with its measured profiles, on gpu-lets as small as one process can fill; neighbours slow each other
+          down in both. `--executor modelled` tries that without a GPU.
+
+``told``: a simulation that was told how much slower batches were live than their profile, and how much that varied;
+what differs there is the simulator's own fault, or pauses of this process.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import heapq
+import json
+import os
 import random
 import sys
 from itertools import repeat
+from pathlib import Path
 from statistics import mean, stdev
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
+from gemlet.errors import GemletError
 from gemlet.monitor.tables import table
-from gemlet.serve import arrivals, modelled
+from gemlet.serve import arrivals, files, modelled
 from gemlet.serve.call import Call, Refusal, Tensor
 from gemlet.serve.engine import Engine, Served, now_ms
 from gemlet.serve.execution.backend import BackendOptions, ModelSpec, TensorSpec
 from gemlet.serve.execution.device import Device
 from gemlet.serve.fleet import Fleet
+from gemlet.serve.models import catalogue
 from gemlet.serve.planner import Demand, Inventory, Options, Plan, plan
 from gemlet.serve.profiles import Device as ProfiledDevice
 from gemlet.serve.profiles import Profiles, render
 from gemlet.serve.simulator import Tally, simulate
+from machine import end_on_signals
+from own_mps import mps_of_gemlet
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from gemlet.serve.queue import Place
 
@@ -48,6 +63,18 @@ MIXES: dict[str, tuple[str, dict[str, tuple[float, float]]]] = {
     "turns": ("timeshare", {"googlenet": (0.25, 8.0), "resnet50": (0.2, 6.0), "bert": (0.2, 5.0)}),
 }
 TIMES = (0.5, 0.8, 1.2, 1.5)
+# On a GPU: requests/s of each model, few enough for the one process that sends and serves; the gpu-lets that nway+type
+# makes for them. SLO: twice a batch of 32 on the whole device, at least LEAST_SLO_MS.
+ON_GPU: dict[str, dict[str, float]] = {
+    "one": {"vgg16": 500},
+    "two": {"vgg16": 400, "bert": 1000},
+    "three": {"densenet161": 60, "vgg16": 80, "resnet50": 100},
+}
+LEAST_SLO_MS = 10.0
+WARM_UP_S = 1.0  # of each live mix, at a tenth of what its plan serves: not counted
+END_S = 30.0  # for the last requests of a run
+VARIANTS = 4  # different inputs of a model, that take turns
+KINDS = {"UINT8": np.uint8, "INT64": np.int64}
 
 
 def device(variation: float, slower: float = 10.0) -> Profiles:
@@ -80,6 +107,19 @@ def largest(known: Profiles, mix: str) -> Plan:
     raise SystemExit(f"{mix}: no plan: {best}")
 
 
+def on_gpu(known: Profiles, mix: str, executor: str) -> Plan:
+    """For the rates of ON_GPU."""
+    demands = [
+        Demand(model=model, rate=rate, slo_ms=max(LEAST_SLO_MS, 2 * known.models[model].surface.latency(1.0, 32)))
+        for model, rate in ON_GPU[mix].items()
+    ]
+    options = Options(quantile=0.5, executor="mps" if executor == "mps" else "green")
+    made = plan(known, demands, Inventory(gpus=1), None, options)
+    if not isinstance(made, Plan):
+        raise SystemExit(f"{mix}: no plan: {made}")
+    return made
+
+
 def streams(made: Plan, times: float, seconds: float, seed: int) -> dict[str, Iterator[float]]:
     """In seconds, by model; at ``times`` what the plan can serve."""
     found = {}
@@ -90,10 +130,12 @@ def streams(made: Plan, times: float, seconds: float, seed: int) -> dict[str, It
     return found
 
 
-def simulated(known: Profiles, made: Plan, times: float, seconds: float, seed: int) -> dict[str, Tally]:
+def simulated(
+    known: Profiles, made: Plan, times: float, seconds: float, seed: int, *, interfere: bool = False
+) -> dict[str, Tally]:
     slos = {demand.model: demand.slo_ms for demand in made.demands}
     coming = streams(made, times, seconds, seed)
-    return simulate(made, known, coming, slos, seconds, seed=seed, interfere=False).models
+    return simulate(made, known, coming, slos, seconds, seed=seed, interfere=interfere).models
 
 
 def told(known: Profiles, ratios: dict[str, list[float]]) -> Profiles:
@@ -106,67 +148,128 @@ def told(known: Profiles, ratios: dict[str, list[float]]) -> Profiles:
     return msgspec.structs.replace(known, models=models)
 
 
-async def live(
-    known: Profiles, made: Plan, times: float, seconds: float, seed: int, ratios: dict[str, list[float]]
-) -> dict[str, Tally]:
-    slos = {demand.model: demand.slo_ms for demand in made.demands}
-    tallies = {model: Tally(slo) for model, slo in slos.items()}
-    engine = Engine()
-    for model, slo in slos.items():
-        spec = ModelSpec(
-            name=model,
-            directory="",
-            platform="modelled",
-            inputs=(TensorSpec("X", "FP32", (4,)),),
-            outputs=(TensorSpec("Y", "FP32", (4,)),),
-            max_batch=known.models[model].surface.max_batch,
-            slo_ms=slo,
-        )
-        engine.models[model] = Served(spec)
-        engine.expectation.know(model, known.models[model])
-    learn = engine.expectation.observe
+def modelled_spec(known: Profiles, model: str) -> ModelSpec:
+    return ModelSpec(
+        name=model,
+        directory="",
+        platform="modelled",
+        inputs=(TensorSpec("X", "FP32", (4,)),),
+        outputs=(TensorSpec("Y", "FP32", (4,)),),
+        max_batch=known.models[model].surface.max_batch,
+    )
 
-    def observe(place: Place, rows: int, ms: float) -> None:
-        ratios.setdefault(place.model, []).append(ms / known.models[place.model].surface.row(place.let.sm)[rows])
-        learn(place, rows, ms)
 
-    setattr(engine.expectation, "observe", observe)  # noqa: B010  for once, somebody looks on
-    async with asyncio.TaskGroup() as tasks:
-        options = BackendOptions(device=0, profiles=render(known))
-        one = Device(0, "modelled", options, tasks, on_died=engine.suspend, on_back=engine.resume)
-        await one.start()
-        fleet = Fleet(engine, [one])
+class Live:
+    """One plan on one device. A context manager: executors start with it, and end with it."""
+
+    def __init__(self, known: Profiles, made: Plan, backend: str, specs: dict[str, ModelSpec]) -> None:
+        self.known, self.plan, self.backend = known, made, backend
+        self.slos = {demand.model: demand.slo_ms for demand in made.demands}
+        self.engine = Engine()
+        self.ratios: dict[str, list[float]] = {}
+        self.inputs = {model: _inputs(spec) for model, spec in specs.items()}
+        for model, spec in specs.items():
+            self.engine.models[model] = Served(msgspec.structs.replace(spec, slo_ms=self.slos[model]))
+            self.engine.expectation.know(model, known.models[model])
+        learn = self.engine.expectation.observe
+
+        def observe(place: Place, rows: int, ms: float) -> None:
+            by_profile = known.models[place.model].surface.row(place.let.sm)[rows]
+            self.ratios.setdefault(place.model, []).append(ms / by_profile)
+            learn(place, rows, ms)
+
+        setattr(self.engine.expectation, "observe", observe)  # noqa: B010  for once, somebody looks on
+
+    async def __aenter__(self) -> Live:
+        self._ends = contextlib.AsyncExitStack()
         try:
-            await fleet.apply(made)
-            ends = asyncio.Event()
-            named = (zip(stream, repeat(model)) for model, stream in streams(made, times, seconds, seed).items())
-            expiring = tasks.create_task(_expire(engine, ends))
-            await _send(engine, tallies, heapq.merge(*named))
-            while engine.in_flight:  # noqa: ASYNC110  once in a run, and the count is kept anyway
+            tasks = await self._ends.enter_async_context(asyncio.TaskGroup())
+            options = BackendOptions(device=0, profiles=render(self.known))
+            engine = self.engine
+            one = Device(0, self.backend, options, tasks, on_died=engine.suspend, on_back=engine.resume)
+            await one.start()
+            fleet = Fleet(engine, [one])
+            self._ends.push_async_callback(fleet.close)
+            await fleet.apply(self.plan)
+            self.note = one.note
+            expiring = tasks.create_task(_expire(engine))
+            self._ends.callback(expiring.cancel)
+        except BaseException:
+            await self._ends.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._ends.aclose()
+
+    async def run(self, times: float, seconds: float, seed: int) -> dict[str, Tally]:
+        """Raises TimeoutError if requests do not end."""
+        self.ratios.clear()
+        tallies = {model: Tally(slo) for model, slo in self.slos.items()}
+        coming = streams(self.plan, times, seconds, seed)
+        named = (zip(stream, repeat(model)) for model, stream in coming.items())
+        await _send(self, tallies, heapq.merge(*named))
+        async with asyncio.timeout(END_S):
+            while self.engine.in_flight:  # noqa: ASYNC110  once in a run, and the count is kept anyway
                 await asyncio.sleep(0.01)
-            ends.set()
-            await expiring
-        finally:
-            await fleet.close()
-    return tallies
+        return tallies
 
 
-async def _expire(engine: Engine, ends: asyncio.Event) -> None:
-    while not ends.is_set():
+def _inputs(spec: ModelSpec) -> list[list[Tensor]]:
+    """One row of everything the model wants, VARIANTS times."""
+    chance = np.random.default_rng(1)
+    below = catalogue.CATALOGUE[spec.name].below if spec.platform == "builtin" else 256
+
+    def data(tensor: TensorSpec) -> bytes:
+        if tensor.datatype not in KINDS:
+            return chance.random(tensor.shape, dtype=np.float32).tobytes()
+        return chance.integers(0, below, tensor.shape).astype(KINDS[tensor.datatype]).tobytes()
+
+    return [[Tensor(t.name, t.datatype, (1, *t.shape), data(t)) for t in spec.inputs] for _ in range(VARIANTS)]
+
+
+Runs = dict[tuple[float, int], tuple[dict[str, Tally], dict[str, list[float]]]]
+
+
+async def modelled_runs(known: Profiles, made: Plan, times: float, seconds: float, seeds: Sequence[int]) -> Runs:
+    """Live in modelled time: each with an executor of its own, which has learned nothing."""
+    specs = {demand.model: modelled_spec(known, demand.model) for demand in made.demands}
+    found: Runs = {}
+    for seed in seeds:
+        async with Live(known, made, "modelled", specs) as live:
+            found[times, seed] = (await live.run(times, seconds, seed), dict(live.ratios))
+    return found
+
+
+async def gpu_runs(known: Profiles, made: Plan, backend: str, seconds: float, seeds: Sequence[int]) -> Runs:
+    """Live on a GPU: models are loaded once for all runs of a mix"""
+    specs = {demand.model: catalogue.spec(demand.model) for demand in made.demands}
+    found: Runs = {}
+    async with Live(known, made, backend, specs) as live:
+        print(f"{backend}: {live.note}", file=sys.stderr, flush=True)
+        await live.run(0.1, WARM_UP_S, 0)
+        for times in TIMES:
+            for seed in seeds:
+                found[times, seed] = (await live.run(times, seconds, seed), dict(live.ratios))
+    return found
+
+
+async def _expire(engine: Engine) -> None:
+    while True:
         engine.expire()
         await asyncio.sleep(0.005)
 
 
-async def _send(engine: Engine, tallies: dict[str, Tally], coming: Iterator[tuple[float, str]]) -> None:
+async def _send(live: Live, tallies: dict[str, Tally], coming: Iterator[tuple[float, str]]) -> None:
     begin = now_ms() + 100
     for at, model in coming:
         wait = begin + 1000 * at - now_ms()
         if wait > 0:
             await asyncio.sleep(wait / 1000)
-        _send_one(engine, tallies[model], model, now_ms())
+        _send_one(live, tallies[model], model, now_ms())
 
 
-def _send_one(engine: Engine, tally: Tally, model: str, arrived: float) -> None:
+def _send_one(live: Live, tally: Tally, model: str, arrived: float) -> None:
     tally.sent += 1
 
     def answer(came: list[Tensor] | Refusal) -> None:
@@ -177,7 +280,7 @@ def _send_one(engine: Engine, tally: Tally, model: str, arrived: float) -> None:
             return
         tally.latencies.append(now_ms() - arrived)
 
-    engine.infer(Call(model, [Tensor("X", "FP32", (1, 4), bytes(16))], answer, arrived))
+    live.engine.infer(Call(model, live.inputs[model][tally.sent % VARIANTS], answer, arrived))
 
 
 def summed(tallies: dict[str, Tally]) -> tuple[int, int, int]:
@@ -187,68 +290,116 @@ def summed(tallies: dict[str, Tally]) -> tuple[int, int, int]:
     return sent, good, sum(len(tally.latencies) for tally in tallies.values()) - good
 
 
+def row(mix: str, times: float, o: argparse.Namespace, known: Profiles, made: Plan, runs: Runs) -> dict[str, Any]:
+    """One plan at one load, all seeds together: simulated, live, and simulated with what was seen live."""
+    totals = [[0, 0, 0], [0, 0, 0], [0, 0, 0]]
+    slower, apart = [], []
+    by_model: dict[str, list[float]] = {}
+    interfere = not o.simulate and o.executor != "modelled"
+    for (at, seed), (lived, ratios) in runs.items():
+        if at != times:
+            continue
+        plain = simulated(known, made, times, o.seconds, seed, interfere=interfere)
+        # What neighbours took is in the batches that were seen: once is enough.
+        found = (plain, lived, simulated(told(known, ratios), made, times, o.seconds, seed))
+        slower += [mean(seen) for seen in ratios.values()]
+        for total, tallies in zip(totals, found, strict=True):
+            total[:] = [a + b for a, b in zip(total, summed(tallies), strict=True)]
+        apart += [abs(plain[m].attainment - lived[m].attainment) for m in plain]
+        for m in plain:
+            by_model.setdefault(m, []).append(lived[m].attainment - plain[m].attainment)
+    (sent, good, late), (live_sent, live_good, live_late), (_, told_good, _) = totals
+    length = o.seconds * o.seeds
+    return {
+        "mix": mix, "times": times, "sent_per_s": sent / length, "simulated": good / sent,
+        "live": live_good / live_sent,
+        "told": told_good / sent, "points": 100 * (live_good / live_sent - good / sent),
+        "worst_model_points": 100 * max(apart), "by_model_points": {m: 100 * mean(d) for m, d in by_model.items()},
+        "slower": mean(slower) - 1, "goodput_simulated": good / length, "goodput_live": live_good / length,
+        "late_simulated": late / sent, "late_live": live_late / live_sent,
+    }  # fmt: skip
+
+
+def cells(r: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        r["mix"], f"{r['times']:g} x", f"{r['sent_per_s']:.0f}/s", f"{r['simulated']:.1%}", f"{r['live']:.1%}",
+        f"{r['points']:+.1f}", f"{r['worst_model_points']:.1f}", f"{100 * (r['live'] - r['told']):+.1f}",
+        f"{r['slower']:.1%}", f"{r['goodput_simulated']:.0f}/s", f"{r['goodput_live']:.0f}/s",
+        f"{r['late_simulated']:.1%}", f"{r['late_live']:.1%}",
+    )  # fmt: skip
+
+
+def measure(o: argparse.Namespace) -> tuple[Profiles, list[dict[str, Any]]]:
+    known = device(o.variation, o.slower) if o.simulate else files.load_profiles(Path(o.profiles))
+    rows: list[dict[str, Any]] = []
+    seeds = range(1, o.seeds + 1)
+    for mix in o.mixes.split(","):
+        made = largest(known, mix) if o.simulate else on_gpu(known, mix, o.executor)
+        runs: Runs = {}
+        if not o.simulate:
+            lets = [(round(let.sm, 3), [t.model for t in let.tasks]) for gpu in made.gpus for let in gpu.lets]
+            print(f"{mix}: {lets}", file=sys.stderr, flush=True)
+            try:
+                runs = asyncio.run(gpu_runs(known, made, o.executor, o.seconds, seeds))
+            except (GemletError, TimeoutError, ExceptionGroup) as error:  # one mix that fails does not cost the others
+                print(f"failed: {mix}: {error!r}", file=sys.stderr, flush=True)
+                continue
+        for times in TIMES:
+            if o.simulate:
+                runs = asyncio.run(modelled_runs(known, made, times, o.seconds, seeds))
+            rows.append(row(mix, times, o, known, made, runs))
+            print(*cells(rows[-1]), file=sys.stderr, flush=True)
+            if o.output:
+                about = {"schema": 1, "executor": o.executor, "modelled": o.simulate or o.executor == "modelled"}
+                about |= {"profiles": known.device.name, "seconds": o.seconds, "seeds": o.seeds}
+                o.output.write_text(json.dumps(about | {"rows": rows}, indent=1) + "\n")
+    return known, rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--simulate", action="store_true", help="in modelled time; there is no other way yet")
+    parser.add_argument("--simulate", action="store_true", help="in modelled time, on a slow device")
+    parser.add_argument("--executor", choices=["green", "mps", "streams", "modelled"], help="live with it")
+    parser.add_argument("--profiles", default="h200", help="with --executor: a name or a file; default h200")
     parser.add_argument("--seconds", type=float, default=6.0, help="of each run")
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--mixes", default=",".join(MIXES))
+    parser.add_argument("--mixes", help=f"of {','.join(MIXES)}; with --executor of {','.join(ON_GPU)}")
     parser.add_argument("--variation", type=float, default=0.03)
     parser.add_argument("--slower", type=float, default=10.0, help="times slower than an L4")
-    options = parser.parse_args()
-    if not options.simulate:
-        parser.error("only --simulate works: nothing here drives a GPU")
-    known = device(options.variation, options.slower)
-    rows = []
-    for mix in options.mixes.split(","):
-        made = largest(known, mix)
-        for times in TIMES:
-            totals = [[0, 0, 0], [0, 0, 0], [0, 0, 0]]
-            slower = []
-            apart = []
-            for seed in range(1, options.seeds + 1):
-                ratios: dict[str, list[float]] = {}
-                found = (
-                    simulated(known, made, times, options.seconds, seed),
-                    asyncio.run(live(known, made, times, options.seconds, seed, ratios)),
-                    simulated(told(known, ratios), made, times, options.seconds, seed),
-                )
-                slower += [mean(seen) for seen in ratios.values()]
-                for total, tallies in zip(totals, found, strict=True):
-                    total[:] = [a + b for a, b in zip(total, summed(tallies), strict=True)]
-                apart += [abs(found[0][m].attainment - found[1][m].attainment) for m in found[0]]
-            (sent, good, late), (live_sent, live_good, live_late), (_, told_good, _) = totals
-            length = options.seconds * options.seeds
-            rows.append(
-                (
-                    mix,
-                    f"{times:g} x",
-                    f"{sent / length:.0f}/s",
-                    f"{good / sent:.1%}",
-                    f"{live_good / live_sent:.1%}",
-                    f"{100 * (live_good / live_sent - good / sent):+.1f}",
-                    f"{100 * max(apart):.1f}",
-                    f"{100 * (live_good - told_good) / sent:+.1f}",
-                    f"{mean(slower) - 1:.1%}",
-                    f"{good / length:.0f}/s",
-                    f"{live_good / length:.0f}/s",
-                    f"{late / sent:.1%}",
-                    f"{live_late / live_sent:.1%}",
-                )
-            )
-            print(*rows[-1], file=sys.stderr, flush=True)
+    parser.add_argument("-o", "--output", type=Path, help="JSON, written as results come")
+    o = parser.parse_args()
+    if o.simulate == (o.executor is not None):
+        parser.error("either --simulate or --executor")
+    there = MIXES if o.simulate else ON_GPU
+    o.mixes = o.mixes or ",".join(there)
+    if unknown := set(o.mixes.split(",")) - set(there):
+        parser.error(f"no mix {', '.join(unknown)}; there are {', '.join(there)}")
+    end_on_signals()
+    with mps_of_gemlet() if o.executor == "mps" else contextlib.nullcontext(dict(os.environ)) as env:
+        os.environ.update(env)
+        known, rows = measure(o)
     header = (
         "mix", "load", "sent", "in time sim.", "live", "points", "worst model", "told", "slower", "goodput sim.",
         "live ", "late sim.",
         "live  ",
     )  # fmt: skip
-    print(
-        f"modelled time: {known.device.name}, variation {options.variation:g}, {options.seeds} x {options.seconds:g} s"
-    )
-    print("\n".join(table(header, rows, right=frozenset(header) - {"mix"})))
+    where = f"{o.executor}: {known.device.name}" if o.executor else f"modelled time: {known.device.name}, variation"
+    print(f"{where}{'' if o.executor else f' {o.variation:g}'}, {o.seeds} x {o.seconds:g} s")
+    print("\n".join(table(header, [cells(r) for r in rows], right=frozenset(header) - {"mix"})))
     print("points: live minus simulated, in points; told: minus the simulation that was told how slow batches were")
     print("worst model: the largest difference of one model in one run; slower: batches than their profile, on average")
+    if not rows:
+        raise SystemExit("nothing was measured")
+    print(f"largest difference of a plan at a load: {max(abs(r['points']) for r in rows):.1f} points")
+    if o.executor == "modelled":
+        print("modelled time: no GPU was used")
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (GemletError, RuntimeError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

@@ -1,81 +1,124 @@
 """Rates that change for minutes: a plan that follows them against plans that do not.
 
-python bench/replan.py --simulate [--seconds 300] [--gpus 4] [--seed 1] [--changes]
+python bench/replan.py --simulate [--traffic l4|h200] [--seconds 300] [--gpus 4] [--seed 1] [--changes]
+python bench/replan.py --live --executor green --profiles h200 [--seconds 300] [--plans follow,mean,highest] [-o FILE]
 
-Computed: the simulator runs the live queues and the live controller's decisions in virtual time, on modelled profiles
-of an NVIDIA L4 (a small device: the rates that fill it can be simulated one request at a time). No GPU was used.
+simulate  computed: the simulator runs the live queues and the live controller's decisions in virtual time. No GPU is
+          used. Traffic l4: on modelled profiles of an NVIDIA L4 (a small device: the rates that fill it can be
+          simulated one request at a time); h200: what --live sends, on --profiles.
+live      `gemlet load` sends the traffic to `gemlet serve` over HTTP, on one device. Ctrl-C and SIGTERM end it with
+          what there is. With `--executor modelled` batches take the time of their profile, and no GPU is used.
+
+Periods and steps are made for 300 seconds; with other --seconds they are as much shorter or longer.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import sys
 import time
+from dataclasses import dataclass
 from math import pi, sin
+from pathlib import Path
 
+from gemlet.errors import GemletError
 from gemlet.monitor.tables import table
-from gemlet.serve import arrivals, modelled
+from gemlet.serve import arrivals, files, modelled
 from gemlet.serve.control import simulated
 from gemlet.serve.control.settings import Settings
 from gemlet.serve.planner import Demand, Inventory, Plan, plan
 from gemlet.serve.profiles import Device, Profiles
 from gemlet.serve.simulator import Outcome, simulate
 
-# Model -> mean requests/s, swing, period in s, phase; and steps: from which second to which, times how much.
-TRAFFIC: dict[str, tuple[float, float, float, float]] = {
-    "resnet50": (1200, 0.5, 120, 0.0),
-    "vgg16": (350, 0.5, 90, 0.3),
-    "bert": (500, 0.4, 150, 0.6),
-    "mobilenet_v2": (2500, 0.6, 60, 0.5),
-    "googlenet": (1200, 0.3, 200, 0.8),
-}
-STEPS: tuple[tuple[str, float, float, float], ...] = (
-    ("vgg16", 50, 110, 2.0), ("resnet50", 140, 180, 1.8), ("bert", 200, 240, 2.0), ("mobilenet_v2", 250, 280, 0.3),
-)  # fmt: skip
 LEAST_SLO_MS = 10.0
 RESOLUTION_S = 0.5
+LENGTH_S = 300.0  # what periods and steps are made for
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """``models``: mean requests/s, swing, period in s, phase; ``steps``: model, from which second to which, times."""
+
+    gpus: int
+    models: dict[str, tuple[float, float, float, float]]
+    steps: tuple[tuple[str, float, float, float], ...]
+
+    def at(self, model: str, second: float) -> float:
+        """Requests/s; ``second`` of LENGTH_S."""
+        mean, swing, period, phase = self.models[model]
+        factor = 1.0
+        for name, begin, end, times in self.steps:
+            if name == model and begin <= second < end:
+                factor *= times
+        return factor * mean * (1 + swing * sin(2 * pi * (second / period + phase)))
+
+    def rates(self, seconds: float, times: float = 1.0) -> dict[str, arrivals.Steps]:
+        """All of it in so many seconds, ``times`` as high."""
+        moments = [RESOLUTION_S * step for step in range(round(seconds / RESOLUTION_S) + 1)]
+        return {
+            model: arrivals.trace([times * self.at(model, t * LENGTH_S / seconds) for t in moments], RESOLUTION_S)
+            for model in self.models
+        }
+
+
+TRAFFIC = {
+    "l4": Traffic(
+        4,
+        {
+            "resnet50": (1200, 0.5, 120, 0.0),
+            "vgg16": (350, 0.5, 90, 0.3),
+            "bert": (500, 0.4, 150, 0.6),
+            "mobilenet_v2": (2500, 0.6, 60, 0.5),
+            "googlenet": (1200, 0.3, 200, 0.8),
+        },
+        (
+            ("vgg16", 50, 110, 2.0), ("resnet50", 140, 180, 1.8), ("bert", 200, 240, 2.0),
+            ("mobilenet_v2", 250, 280, 0.3),
+        ),
+    ),
+    # One H200 behind a frontend on one core: most requests are small, and images (150 kB) are few.
+    "h200": Traffic(
+        1,
+        {
+            "densenet161": (250, 0.5, 120, 0.0),
+            "vgg16": (300, 0.5, 90, 0.3),
+            "resnet50": (500, 0.5, 150, 0.6),
+            "bert": (1500, 0.5, 75, 0.5),
+            "decoder": (1200, 0.3, 200, 0.8),
+        },
+        (("vgg16", 50, 110, 2.0), ("bert", 140, 180, 2.0), ("densenet161", 200, 240, 2.0), ("decoder", 250, 280, 0.3)),
+    ),
+}  # fmt: skip
 
 
 def l4() -> Profiles:
     """A roofline on the data sheet of an NVIDIA L4: 121 TFLOP/s, 0.3 TB/s, 58 SMs, 24 GB."""
     device = Device(name="NVIDIA L4 (modelled)", sms=58, sm_step=4, memory_mib=23_000)
-    models = {name: modelled.profile(modelled.ARCHITECTURES[name], tflops=121.0, tb_per_s=0.3) for name in TRAFFIC}
+    names = TRAFFIC["l4"].models
+    models = {name: modelled.profile(modelled.ARCHITECTURES[name], tflops=121.0, tb_per_s=0.3) for name in names}
     return Profiles(origin="modelled", device=device, models=models, note="computed from data-sheet numbers")
 
 
-def rate_of(model: str, seconds: float) -> arrivals.Steps:
-    mean, swing, period, phase = TRAFFIC[model]
-
-    def at(second: float) -> float:
-        factor = 1.0
-        for name, begin, end, times in STEPS:
-            if name == model and begin <= second < end:
-                factor *= times
-        return factor * mean * (1 + swing * sin(2 * pi * (second / period + phase)))
-
-    return arrivals.trace([at(RESOLUTION_S * step) for step in range(round(seconds / RESOLUTION_S) + 1)], RESOLUTION_S)
+def slos_of(known: Profiles, traffic: Traffic) -> dict[str, float]:
+    """Milliseconds: gpulet's rule, twice a batch of 32 on the whole device."""
+    return {m: max(LEAST_SLO_MS, round(2 * known.models[m].surface.latency(1.0, 32), 1)) for m in traffic.models}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--simulate", action="store_true", help="in virtual time; there is no other way yet")
-    parser.add_argument("--seconds", type=float, default=300.0)
-    parser.add_argument("--gpus", type=int, default=4)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--changes", action="store_true", help="also list what the controller did")
-    options = parser.parse_args()
-    if not options.simulate:
-        parser.error("only --simulate works: nothing here drives a GPU")
-    profiles = l4()
-    rates = {model: rate_of(model, options.seconds) for model in TRAFFIC}
-    slos = {m: max(LEAST_SLO_MS, round(2 * p.surface.latency(1.0, 32), 1)) for m, p in profiles.models.items()}
+def of(which: str, rate: arrivals.Steps) -> float:
+    """The ``first``, ``mean`` or ``highest`` of its rates."""
+    return {"first": rate.rates[0], "mean": sum(rate.rates) / len(rate.rates), "highest": max(rate.rates)}[which]
+
+
+def compute(options: argparse.Namespace) -> None:
+    traffic = TRAFFIC[options.traffic]
+    profiles = l4() if options.traffic == "l4" else files.load_profiles(Path(options.profiles))
+    rates = traffic.rates(options.seconds, options.times)
+    slos = slos_of(profiles, traffic)
+    most = options.gpus or traffic.gpus
 
     def demands(which: str) -> list[Demand]:
-        def rate(model: str) -> float:
-            values = rates[model].rates
-            return {"first": values[0], "mean": sum(values) / len(values), "highest": max(values)}[which]
-
-        return [Demand(model=model, rate=rate(model), slo_ms=slos[model]) for model in rates]
+        return [Demand(model=model, rate=of(which, rate), slo_ms=slos[model]) for model, rate in rates.items()]
 
     def run(start: Plan, control: simulated.SimulatedController | None) -> Outcome:
         streams = {
@@ -95,15 +138,15 @@ def main() -> None:
         ("planned anew, gpulet", "first", "gpulet", True),
         ("planned anew, nway+type", "first", "nway+type", True),
     ):
-        gpus = options.gpus if which != "highest" else 99
+        gpus = most if which != "highest" else 99
         start = plan(profiles, demands(which), Inventory(gpus=gpus), None, policy=policy)
         if not isinstance(start, Plan):
             rows.append((name, "no plan", *[""] * 6))
             continue
         control = None
         if follows:
-            settings = Settings(policy=policy, most=options.gpus)
-            control = simulated.SimulatedController(profiles, demands("first"), settings, start, devices=options.gpus)
+            settings = Settings(policy=policy, most=most)
+            control = simulated.SimulatedController(profiles, demands("first"), settings, start, devices=most)
         began = time.perf_counter()
         outcome = run(start, control)
         took = time.perf_counter() - began
@@ -123,7 +166,7 @@ def main() -> None:
         if control is not None:
             histories.append((name, control.history))
     header = ("plan", "violations", "worst model", "GPUs", "longest short", "short in all", "new plans", "computed in")
-    total = sum(sum(rate.rates) / len(rate.rates) for rate in rates.values())
+    total = sum(of("mean", rate) for rate in rates.values())
     print(f"computed, virtual time: {options.seconds:g} s of {total:.0f} requests/s on average, {profiles.device.name}")
     print("SLOs:", ", ".join(f"{model} {slo:g} ms" for model, slo in slos.items()))
     print("\n".join(table(header, rows, right=frozenset(header) - {"plan"})))
@@ -136,5 +179,39 @@ def main() -> None:
             print("\n".join(f"{change.at:7.2f} s  {change}" for change in history))
 
 
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--simulate", action="store_true", help="in virtual time")
+    parser.add_argument("--live", action="store_true", help="with gemlet serve and gemlet load")
+    parser.add_argument("--seconds", type=float, default=LENGTH_S)
+    parser.add_argument("--times", type=float, default=1.0, help="multiplies all rates")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--profiles", default="h200", help="of traffic h200: a name or a file; default h200")
+    parser.add_argument("--traffic", choices=sorted(TRAFFIC), help="default: l4, and h200 with --live")
+    parser.add_argument("--gpus", type=int, help="simulate: at most; default 4, of h200 1")
+    parser.add_argument("--changes", action="store_true", help="also list what the controller did")
+    parser.add_argument("--executor", default="green", choices=["green", "mps", "streams", "modelled"], help="live")
+    parser.add_argument("--plans", default="follow", help="live: of follow,mean,highest, one run after the other")
+    parser.add_argument("-o", "--output", type=Path, help="live: JSON, written as results come")
+    options = parser.parse_args()
+    if options.simulate == options.live:
+        parser.error("either --simulate or --live")
+    options.traffic = options.traffic or ("h200" if options.live else "l4")
+    if not options.live:
+        compute(options)
+        return 0
+    if options.traffic == "l4":
+        parser.error("traffic l4 is for the simulator: nobody has profiles of an L4")
+    import replan_live
+
+    return replan_live.run(options)
+
+
 if __name__ == "__main__":
-    main()
+    try:
+        raise SystemExit(main())
+    except (GemletError, RuntimeError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

@@ -14,6 +14,7 @@ from programs import MULTIPROCESSORS, SPIN
 from waiting import eventually
 
 from gemlet import paths
+from gemlet.cli import serve_mps
 
 FAKE_PROGRAM = str(Path(__file__).parents[1] / "mps_control.sh")
 
@@ -260,3 +261,33 @@ def test_a_missing_program_on_a_real_machine(gemlet):
     assert done.returncode == 125
     assert "nvidia-cuda-mps-control is not on PATH" in done.stderr
     assert "GEMLET_MPS_CONTROL names it elsewhere" in done.stderr
+
+
+def test_executors_of_a_server_find_the_mps_that_gemlet_started(started):
+    pipes = mps(started)["pipe_directory"]
+    socket = str(Path(pipes).parents[1])  # the daemon's directory
+    found: dict[str, str] = {}
+    serve_mps.join(socket, found)
+    assert found["CUDA_MPS_PIPE_DIRECTORY"] == pipes
+    assert Path(found["CUDA_MPS_LOG_DIRECTORY"]).is_dir()
+    named = {"CUDA_MPS_PIPE_DIRECTORY": "/somewhere/else"}
+    serve_mps.join(socket, named)
+    assert named == {"CUDA_MPS_PIPE_DIRECTORY": "/somewhere/else"}
+    assert started("mps", "stop", "--simulate").returncode == 0
+    nothing: dict[str, str] = {}
+    serve_mps.join(socket, nothing)
+    assert started("stop", "--simulate").returncode == 0
+    serve_mps.join(socket, nothing)
+    assert nothing == {}
+
+
+def test_a_benchmark_leaves_no_mps_behind(monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "bench"))
+    from own_mps import mps_of_gemlet
+
+    with mps_of_gemlet(simulate=True) as environment:
+        pipes = Path(environment["CUDA_MPS_PIPE_DIRECTORY"])
+        pid = int((pipes / "nvidia-cuda-mps-control.pid").read_text())
+        assert alive(pid)
+    eventually(lambda: not alive(pid))
+    assert not pipes.exists()

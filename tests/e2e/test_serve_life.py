@@ -122,6 +122,22 @@ def test_clients_that_go_on_asking_all_get_their_answers_at_the_end(repository, 
     assert set(last) <= {200, 503}
 
 
+def test_a_request_that_is_half_here_at_the_end_gets_its_answer(repository, tmp_path):
+    body = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 1], "data": [0.0]}]}).encode()
+    head = b"POST /v2/models/sleepy/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with serving(repository, tmp_path / "log") as server:
+        host, _, port = server.http.rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=20) as half:
+            half.sendall(head + body[:10])
+            assert ask(server, "sleepy", 0.0)[0] == 200  # so that the server has read the first half
+            server.process.send_signal(signal.SIGTERM)
+            wait_for(lambda: "ending: " in server.log)
+            time.sleep(0.3)  # by now everything else is over
+            half.sendall(body[10:])
+            assert half.recv(4096).startswith(b"HTTP/1.1 503 ")
+        assert server.process.wait(20) == 0
+
+
 def test_what_takes_longer_than_the_drain_is_refused_with_words(repository, tmp_path):
     with serving(repository, tmp_path / "log", "--drain", "0.3") as server, ThreadPoolExecutor(4) as pool:
         requests = [pool.submit(ask, server, "sleepy", 20.0) for _ in range(3)]

@@ -28,6 +28,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--times", type=float, default=1.0, metavar="X", help="Multiplies all rates.")
 @click.option("--duration", metavar="TIME", help="Of each run; default: the file's, else 10s.")
 @click.option("--warmup", metavar="TIME", default="0s", help="Requests due before this are sent but not counted.")
+@click.option("--every", metavar="TIME", help="-o json: also what became of the requests of each so long, such as 1s.")
 @click.option("--batch", type=click.IntRange(1), default=1, metavar="N", help="Rows in each request; default 1.")
 @click.option("--shape", "shapes", multiple=True, metavar="INPUT:SIZES", help="Where metadata say -1: tokens:128.")
 @click.option("--seed", type=int, metavar="N", help="Of arrivals and tensors; default: the file's, else 1.")
@@ -49,7 +50,8 @@ def command(url: str, demands: Path | None, **given: Any) -> int:
 
     Any server of the Open Inference Protocol v2 will do: gemlet, Triton, KServe. Inputs are made from what it says of
     the model. Latencies count from when a request was due, so neither a server that stalls nor a late generator can
-    hide it. The file of demands is that of `gemlet plan`; several models are loaded at once.
+    hide it. The file of demands is that of `gemlet plan`; several models are loaded at once. Ctrl-C ends a run early
+    and prints what there is.
     """
     from gemlet.errors import GemletError
 

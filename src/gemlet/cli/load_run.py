@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 DURATION_S = 10.0
 VARIANTS = 4  # different tensors that take turns, so that a cache of replies helps nobody
 FASTEST = 1e6  # requests/s; above, drawing the arrivals takes longer than sending them
+SHORTEST_S = 0.01  # of --every
+INTERRUPTED = 130  # as a shell says it of Ctrl-C
 LARGEST = 4 << 20  # bytes of a message above which there is one variant only
 
 
@@ -47,6 +49,7 @@ class Given:
     times: float
     duration: str | None
     warmup: str
+    every: str | None
     batch: int
     shapes: tuple[str, ...]
     seed: int | None
@@ -65,7 +68,7 @@ def run(url: str, demands: Path | None, given: Given) -> int:
     _check(services, given)
     if given.loadgen:
         return _loadgen(address, services, given)
-    reports = []
+    reports: list[Report] = []
     for service in services:
         job = _job(address, service, given)
         if given.peak:
@@ -78,7 +81,11 @@ def run(url: str, demands: Path | None, given: Given) -> int:
             reports.append(highest)
             continue
         reports.append(_measure(job, given))
+        if reports[-1].stopped:
+            break
     _print(reports, given.output)
+    if reports and reports[-1].stopped:
+        return INTERRUPTED
     worst = [each.worst_attainment for each in reports if each.worst_attainment is not None]
     return int(given.goal is not None and not given.peak and min(worst, default=1.0) < given.goal)
 
@@ -88,6 +95,8 @@ def _check(services: list[Service], given: Given) -> None:
     if not 0 < given.times < inf:
         raise UsageError(f"--times {given.times:g} leaves nothing to send", hint="a number above 0: --times 1.5")
     warmup = _seconds(given.warmup, "--warmup")
+    if given.every is not None and _seconds(given.every, "--every") < SHORTEST_S:
+        raise UsageError(f"--every {given.every} is too short to say anything", hint="--every 1s")
     for service in services:
         if service.seconds <= 0:
             raise UsageError("--duration: 0 seconds is no time at all", hint="--duration 10s")
@@ -106,7 +115,8 @@ def _measure(job: Job, given: Given) -> Report:
     rate = sum(_mean(stream.rate, job.seconds) for stream in job.streams)
     by = "1 process" if count == 1 else f"{count} processes"
     click.echo(f"gemlet: {rate:.4g} requests/s for {job.seconds:g} s to {job.address}, by {by}", err=True)
-    return measure.measure(job, count=count, warmup_s=_seconds(given.warmup, "--warmup"))
+    every = _seconds(given.every, "--every") if given.every is not None else None
+    return measure.measure(job, count=count, warmup_s=_seconds(given.warmup, "--warmup"), every_s=every)
 
 
 def _highest(job: Job, given: Given) -> tuple[float, Report | None]:
@@ -118,6 +128,8 @@ def _highest(job: Job, given: Given) -> tuple[float, Report | None]:
 
     def holds(times: float) -> bool:
         runs[times] = _measure(_scaled(job, times), given)
+        if runs[times].stopped:
+            raise KeyboardInterrupt  # a run that is cut short says nothing of a rate
         if runs[times].bottleneck is not None:
             click.echo(f"gemlet: {runs[times].bottleneck}", err=True)
         return (runs[times].worst_attainment or 0.0) >= goal

@@ -107,7 +107,10 @@ def _write_example(context: click.Context, _parameter: click.Parameter, folder: 
 )  # fmt: skip
 @click.option("-v", "--verbose", is_flag=True, help="Log more.")
 @options.output("words", "json")
+@click.pass_obj
 def command(
+    socket: str | None,
+    /,
     repository: Path,
     *,
     verbose: bool,
@@ -146,6 +149,12 @@ def command(
         hang_s=hang,
         **given,
     )
+    if wanted.executor == "mps":
+        import os
+
+        from gemlet.cli import serve_mps
+
+        serve_mps.join(socket, os.environ)
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

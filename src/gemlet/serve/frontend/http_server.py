@@ -383,9 +383,9 @@ class HttpServer:
             server.close()
 
     def close_idle(self) -> None:
-        """Ends the connections to which no answer is due."""
+        """Ends the connections to which no answer is due; a request that is half here is still waited for."""
         for connection in list(self.connections):
-            if connection.idle:
+            if connection.idle and connection.began is None:
                 connection.close()
 
     async def close(self) -> None:

@@ -50,20 +50,35 @@ class Generator:
         self._recordings = [Recording() for _ in job.streams]
         self._open = 0
         self._all_done = asyncio.Event()
+        self._sending: asyncio.Task[None] | None = None
+        self._stopped = False
 
     async def run(self, start: float) -> Part:
         """Sends everything, the first second beginning at ``start`` of time.monotonic(); waits for the last replies."""
         cpu = time.process_time()
         began = time.monotonic()
         with Timer() as timer:
-            await self._send_all(start, timer)
-        sending = max(1e-9, time.monotonic() - began)
+            self._sending = asyncio.create_task(self._send_all(start, timer))
+            try:
+                await self._sending
+            except asyncio.CancelledError:
+                if not self._stopped:
+                    raise
+        ended = time.monotonic()
+        sending = max(1e-9, ended - began)
         busy = (time.process_time() - cpu) / sending
         if self._open:
             self._all_done.clear()
             with contextlib.suppress(TimeoutError):  # what is open stays noted as without a reply
                 await asyncio.wait_for(self._all_done.wait(), self._job.patience_s)
-        return Part(self._recordings, busy, self._client.waited)
+        seconds = max(0.0, min(self._job.seconds, ended - start)) if self._stopped else None
+        return Part(self._recordings, busy, self._client.waited, seconds)
+
+    def stop(self) -> None:
+        """Sends nothing more; replies are waited for as at the end, and run() returns what there is."""
+        if self._sending is not None and not self._sending.done():
+            self._stopped = True
+            self._sending.cancel()
 
     async def _send_all(self, start: float, timer: Timer) -> None:
         messages = [stream.messages for stream in self._job.streams]

@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import multiprocessing
 import os
+import signal
 import time
+from dataclasses import dataclass
 from math import ceil
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING
@@ -34,8 +36,18 @@ def fitting(job: Job) -> int:
     return max(1, min(os.cpu_count() or 1, ceil(highest / each)))
 
 
-def run(job: Job, processes: int) -> list[Part]:
-    """What each process reports. Raises LoadError if the server cannot be reached or a process dies."""
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What each process reported. began: the first second, Unix time; seconds: of the job, or until it was stopped."""
+
+    parts: list[Part]
+    began: float
+    seconds: float
+    stopped: bool
+
+
+def run(job: Job, processes: int) -> Run:
+    """What each process reports; Ctrl-C makes them stop and report. Raises LoadError if one dies or finds no server."""
     context = multiprocessing.get_context("spawn")
     children: list[tuple[SpawnProcess, Connection]] = []
     try:
@@ -48,10 +60,10 @@ def run(job: Job, processes: int) -> list[Part]:
         for child, pipe in children:
             _receive(child, pipe, START_S)  # it is connected
         start = time.monotonic() + AHEAD_S
+        began = time.time() + AHEAD_S
         for _, pipe in children:
             pipe.send(start)
-        limit = job.seconds + job.patience_s + START_S
-        parts = [_receive(child, pipe, limit) for child, pipe in children]
+        parts = _reports(children, job)
     finally:
         for child, pipe in children:
             pipe.close()  # ends a child that waits for the start
@@ -59,7 +71,30 @@ def run(job: Job, processes: int) -> list[Part]:
             if child.is_alive():
                 child.kill()
                 child.join()
-    return [part for part in parts if isinstance(part, Part)]
+    stops = [part.seconds for part in parts if part.seconds is not None]
+    return Run(parts, began, max(stops, default=job.seconds), bool(stops))
+
+
+def _reports(children: list[tuple[SpawnProcess, Connection]], job: Job) -> list[Part]:
+    """Of all processes. The first interrupt makes them stop sending, the second one is raised."""
+    limit = job.seconds + job.patience_s + START_S
+    parts: list[Part] = []
+    try:
+        _collect(parts, children, limit)
+    except KeyboardInterrupt:
+        for _, pipe in children:
+            with contextlib.suppress(OSError):  # one that has reported already
+                pipe.send(None)
+        _collect(parts, children, job.patience_s + START_S)
+    return parts
+
+
+def _collect(parts: list[Part], children: list[tuple[SpawnProcess, Connection]], seconds: float) -> None:
+    """Adds what the others report."""
+    for child, pipe in children[len(parts) :]:
+        part = _receive(child, pipe, seconds)
+        assert part is not None
+        parts.append(part)
 
 
 def together(parts: list[Part]) -> list[Recording]:
@@ -85,15 +120,14 @@ def _receive(child: SpawnProcess, pipe: Connection, seconds: float) -> Part | No
 
 
 def _child(job: Job, part: int, parts: int, pipe: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to everybody; the parent tells us what to do
     try:
         with contextlib.suppress(ImportError):
             import uvloop  # noqa: PLC0415  a third of the cost of each request, where it is there
 
-            with contextlib.suppress(KeyboardInterrupt):
-                uvloop.run(_work(job, part, parts, pipe))
+            uvloop.run(_work(job, part, parts, pipe))
             return
-        with contextlib.suppress(KeyboardInterrupt):
-            asyncio.run(_work(job, part, parts, pipe))
+        asyncio.run(_work(job, part, parts, pipe))
     except LoadError as error:
         pipe.send(error)
     except (EOFError, BrokenPipeError):
@@ -106,6 +140,17 @@ async def _work(job: Job, part: int, parts: int, pipe: Connection) -> None:
     try:
         pipe.send(None)
         start: float = pipe.recv()
-        pipe.send(await Generator(job, client, part, parts).run(start))
+        generator = Generator(job, client, part, parts)
+        # The parent says nothing but "stop", with a word or with its end.
+        asyncio.get_running_loop().add_reader(pipe.fileno(), _stop, generator, pipe)
+        report = await generator.run(start)
+        asyncio.get_running_loop().remove_reader(pipe.fileno())
+        os.set_blocking(pipe.fileno(), True)  # uvloop's readers are not; a report is more than a socket takes at once
+        pipe.send(report)
     finally:
         await client.close()
+
+
+def _stop(generator: Generator, pipe: Connection) -> None:
+    asyncio.get_running_loop().remove_reader(pipe.fileno())
+    generator.stop()

@@ -57,8 +57,12 @@ class Recording:
 
 @dataclass(slots=True)
 class Part:
-    """What one process reports: its streams, and how busy it was itself (processor seconds over seconds)."""
+    """What one process reports: its streams, and how busy it was itself (processor seconds over seconds).
+
+    seconds: of the job, until it was told to stop; None: it was not.
+    """
 
     recordings: list[Recording]
     busy: float
     waited: int  # requests that waited for a connection
+    seconds: float | None = None

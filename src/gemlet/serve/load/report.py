@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
-from math import isnan
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gemlet.serve.load.intervals import Interval, cut, nearest_rank
 from gemlet.serve.load.recording import ANSWERED, Part, Recording
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class ModelReport:
     offered: requests/s that were due. answered, in_time: requests; in time of all is ``attainment``, None without an
     SLO. percentiles: by RANKS. refused: requests by reason. sent_late: went out more than LATE_MS after they were due;
     send_ms: mean delay until a request was written, most_late_ms: the largest; queue_ms, input_ms, infer_ms, output_ms:
-    the server's own means, None where it tells none.
+    the server's own means, None where it tells none. intervals: the whole run, warm-up too, if anybody asked for them.
     """
 
     model: str
@@ -51,6 +51,7 @@ class ModelReport:
     input_ms: float | None = None
     infer_ms: float | None = None
     output_ms: float | None = None
+    intervals: tuple[Interval, ...] = ()
 
     @property
     def offered(self) -> float:
@@ -75,7 +76,10 @@ class ModelReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """One run. busy: the busiest generator process, in parts of a core; waited: requests without a free connection."""
+    """One run. busy: the busiest generator process, in parts of a core; waited: requests without a free connection.
+
+    began: the first second, as Unix time; 0 where nobody noted it. stopped: it was ended before its time.
+    """
 
     address: str
     seconds: float
@@ -83,6 +87,8 @@ class Report:
     busy: float
     waited: int
     models: tuple[ModelReport, ...]
+    began: float = 0.0
+    stopped: bool = False
 
     @property
     def bottleneck(self) -> str | None:
@@ -117,6 +123,7 @@ def of_model(
     warmup_s: float = 0.0,
     before: ServerTimes | None = None,
     after: ServerTimes | None = None,
+    every_s: float | None = None,
 ) -> ModelReport:
     """Requests that were due in the first ``warmup_s`` seconds do not count."""
     due, sent, done = (np.array(column) for column in (recording.due, recording.sent, recording.done))
@@ -140,13 +147,14 @@ def of_model(
         requests=len(due),
         answered=len(latency),
         in_time=len(latency) if slo_ms is None else int((latency <= slo_ms).sum()),
-        percentiles={rank: _nearest_rank(latency, rank) for rank in RANKS} if len(latency) else {},
+        percentiles={rank: nearest_rank(latency, rank) for rank in RANKS} if len(latency) else {},
         mean_ms=float(latency.mean()) if len(latency) else None,
         most_ms=float(latency[-1]) if len(latency) else None,
         refused=dict(reasons.most_common()),
         sent_late=int((delay > LATE_MS).sum()) + unsent,
         send_ms=float(delay.mean()) if len(delay) else 0.0,
         most_late_ms=float(delay.max()) if len(delay) else 0.0,
+        intervals=cut(recording, every_s, seconds, slo_ms=slo_ms) if every_s is not None else (),
         **server,
     )
 
@@ -164,6 +172,8 @@ def _run(report: Report) -> dict[str, Any]:
     return {
         "address": report.address,
         "seconds": report.seconds,
+        "began_unix_s": report.began,
+        "stopped": report.stopped,
         "processes": report.processes,
         "generator_busy": report.busy,
         "waited_for_a_connection": report.waited,
@@ -189,13 +199,8 @@ def _run(report: Report) -> dict[str, Any]:
                 "server_compute_input_ms": model.input_ms,
                 "server_compute_infer_ms": model.infer_ms,
                 "server_compute_output_ms": model.output_ms,
+                "intervals": [asdict(interval) for interval in model.intervals],
             }
             for model in report.models
         },
     }
-
-
-def _nearest_rank(ordered: np.ndarray, rank: int) -> float:
-    value = float(ordered[max(0, -(-rank * len(ordered) // 100) - 1)])
-    assert not isnan(value)
-    return value

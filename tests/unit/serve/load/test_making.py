@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from array import array
 from math import nan
 
 import msgspec
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from gemlet.errors import InvalidValue
 from gemlet.serve import arrivals, tensors
-from gemlet.serve.load import inputs, messages, report, table
+from gemlet.serve.load import inputs, intervals, messages, report, table
 from gemlet.serve.load.http_client import reason
 from gemlet.serve.load.inputs import Declared
 from gemlet.serve.load.inquiry import ServerTimes
@@ -190,3 +191,20 @@ def test_reasons_without_their_numbers() -> None:
     assert reason(503, b'{"error": "12.5 ms left,\\n 14 needed"}') == "503 # ms left, # needed"
     assert reason(500, b"<html>") == "500 <html>"
     assert reason(502, b"\xff\xfe") == "502 \ufffd\ufffd"
+
+
+def test_intervals_are_the_whole_run_by_when_requests_were_due() -> None:
+    recording = recorded([10.0, None, 30.0, 10.0])
+    recording.due[:] = array("d", [0.2, 2.6, 0.9, 2.1])
+    recording.done[:] = array("d", [0.21, nan, 0.93, 2.11])
+    found = intervals.cut(recording, 1.0, 4.0, slo_ms=20.0)
+    assert [each.at for each in found] == [0.0, 1.0, 2.0, 3.0]
+    assert [(each.requests, each.answered, each.in_time) for each in found] == [
+        (2, 2, 1),
+        (0, 0, 0),
+        (2, 1, 1),
+        (0, 0, 0),
+    ]
+    assert [each.p99_ms for each in found] == [pytest.approx(30.0), None, pytest.approx(10.0), None]
+    assert sum(each.requests for each in intervals.cut(recording, 0.7, 4.0, slo_ms=None)) == 4
+    assert len(intervals.cut(Recording(), 0.1, 0.3, slo_ms=None)) == 3

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -21,6 +25,8 @@ from gemlet.serve.load.job import Address, Job, LoadError, Stream
 from gemlet.serve.protocol import inference_pb2
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gemlet.serve.load.report import Report
 
 
@@ -113,6 +119,36 @@ def test_a_reply_that_never_comes_is_not_waited_for_for_ever() -> None:
     assert model.refused == {"no reply": 1}
 
 
+def test_an_interrupt_ends_a_run_with_what_there_is(tmp_path: Path) -> None:
+    with FakeServer().running() as server, (tmp_path / "out").open("w+") as out:
+        command = [sys.executable, "-m", "gemlet", "load", server.url, "-m", "m", "--rate", "100:300:100"]
+        more = ["--duration", "10m", "--processes", "2", "--every", "500ms", "-o", "json"]
+        with subprocess.Popen([*command, *more], stdout=out, stderr=subprocess.PIPE, start_new_session=True) as process:
+            deadline = time.monotonic() + 60
+            while len(server.bodies) < 50 and time.monotonic() < deadline:
+                time.sleep(0.02)
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of its processes
+            assert process.wait(30) == 130
+            assert process.stderr is not None
+            assert b"Traceback" not in process.stderr.read()
+        out.seek(0)
+        (run,) = json.load(out)["runs"]  # no run follows at the next rate
+        (model,) = run["models"].values()
+        assert run["stopped"]
+        assert 0.1 < run["seconds"] < 60
+        assert model["answered"] == model["requests"] == len(server.bodies) >= 50
+        assert sum(each["requests"] for each in model["intervals"]) == model["requests"]
+        assert model["offered"] == pytest.approx(100, rel=0.5)
+
+
+def test_a_long_report_arrives_whole() -> None:
+    """More than the socket between the processes takes at once."""
+    with FakeServer(lambda _: (60.0, 200, "")).running() as server:
+        (model,) = load(server, 30_000, 1.0, connections=1, patience_s=0.1).models
+    assert model.refused == {"no reply": model.requests}
+    assert model.requests >= 29_999
+
+
 def test_a_server_without_the_binary_extension_gets_json() -> None:
     with FakeServer(extensions=()).running() as server:
         (model,) = load(server, 50, 0.21).models
@@ -195,6 +231,7 @@ def test_the_slo_is_the_servers_where_nobody_says_one(said: str, slo_ms: float |
         (["-m", "m", "--rate", "5", "--arrivals", "gamma", "--variation", "-1"], "is not above 0"),
         (["-m", "m", "--rate", "5", "--arrivals", "gamma", "--variation", "nan"], "is not above 0"),
         (["-m", "m", "--steps", "abc"], "not a list of moments and rates"),
+        (["-m", "m", "--rate", "5", "--every", "0s"], "--every 0s is too short"),
         (["-m", "m", "--rate", "1e12"], "more than a generator can send"),
     ],
 )
