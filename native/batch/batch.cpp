@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 
 #include "driver.hpp"
 
@@ -11,6 +12,11 @@ namespace {
 
 using gemlet::batch::Driver;
 using gemlet::batch::driver;
+
+constexpr uint32_t kTurnsBetweenLooks = 64;  // at the clock: some microseconds
+constexpr uint64_t kSpinNs = 5'000'000;      // most batches are shorter; a processor for each gpu-let until then
+constexpr long kNapNs = 20'000;
+constexpr uint64_t kAskNs = 2'000'000;
 
 // The context is current as long as this lives. Threads of a server come without one; torch's have the right one.
 class Current {
@@ -61,6 +67,47 @@ CUresult submit(const Driver& cuda, gembatch_batch& batch, CUstream stream) noex
     return CUDA_SUCCESS;
 }
 
+uint64_t now_ns() noexcept {
+    timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
+}
+
+void pause() noexcept {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+// Until the device has written the ticket. A device that failed never does, so the driver is asked now and then.
+CUresult watch(const Driver& cuda, const uint32_t* done, uint32_t ticket, CUstream stream) noexcept {
+    const uint64_t began = now_ns();
+    uint64_t asked = began;
+    for (uint32_t turn = 1; __atomic_load_n(done, __ATOMIC_ACQUIRE) != ticket; ++turn) {
+        pause();
+        if (turn % kTurnsBetweenLooks != 0) continue;
+        const uint64_t now = now_ns();
+        if (now - began > kSpinNs) {
+            const timespec nap{0, kNapNs};
+            nanosleep(&nap, nullptr);
+        }
+        if (now - asked < kAskNs) continue;
+        asked = now;
+        const CUresult state = cuda.query(stream);
+        if (state != CUDA_ERROR_NOT_READY) return state;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult finish(const Driver& cuda, gembatch_batch& batch, CUstream stream) noexcept {
+    if (batch.done == nullptr) return cuda.wait(stream);
+    const uint32_t ticket = ++batch.ticket;
+    // Page-locked memory has one address for host and device.
+    const auto where = reinterpret_cast<CUdeviceptr>(batch.done);
+    if (cuda.write(stream, where, ticket, CU_STREAM_WRITE_VALUE_DEFAULT) != CUDA_SUCCESS) return cuda.wait(stream);
+    return watch(cuda, batch.done, ticket, stream);
+}
+
 void say(char* text, uint64_t room, const char* what, const char* why) noexcept {
     if (text != nullptr && room > 0) std::snprintf(text, room, "%s%s%s", what, *why ? ": " : "", why);
 }
@@ -103,8 +150,11 @@ GEMBATCH_EXPORT int gembatch_run(gembatch_batch* batch) {
     const Current current(cuda, static_cast<CUcontext>(batch->context));
     if (current.result() != CUDA_SUCCESS) return current.result();
     const CUresult submitted = submit(cuda, *batch, stream);
-    const CUresult waited = cuda.wait(stream);  // also after a failure: what was submitted before it uses the memory
-    if (submitted != CUDA_SUCCESS) return submitted;
+    if (submitted != CUDA_SUCCESS) {
+        cuda.wait(stream);  // what was submitted before it uses the memory
+        return submitted;
+    }
+    const CUresult waited = finish(cuda, *batch, stream);
     if (waited != CUDA_SUCCESS) batch->step = GEMBATCH_WAIT;
     return waited;
 }

@@ -42,10 +42,12 @@ struct gembatch_batch {
     void* graph;   /* CUgraphExec */
     const struct gembatch_input* inputs;
     const struct gembatch_output* outputs;
+    uint32_t* done; /* a word of page-locked memory for the device to say that it is done; null: ask the driver */
     uint32_t input_count;
     uint32_t output_count;
-    uint32_t step;  /* out, where gembatch_run fails: gembatch_step */
-    uint32_t place; /* out: of which input or output */
+    uint32_t ticket; /* the call's own: what the device writes next */
+    uint32_t step;   /* out, where gembatch_run fails: gembatch_step */
+    uint32_t place;  /* out: of which input or output */
 };
 
 /* Finds the driver (once a process) and the primary context of a device, which is the one that CUDA's runtime uses.
@@ -53,9 +55,10 @@ struct gembatch_batch {
    not. */
 int gembatch_open(int device, void** context, char* missing, uint64_t room);
 
-/* Copies, launches, copies back and waits. The calling thread may have any context or none; it has the same
-   afterwards. 0, or the CUresult of the first step that failed. Either way nothing of the batch runs any more when it
-   returns, unless waiting itself failed. */
+/* Copies, launches, copies back and waits. With `done` the thread watches that word and leaves the driver alone while
+   it waits: a wait inside the driver holds its locks, and keeps from it whoever captures a graph or allocates. The
+   calling thread may have any context or none; it has the same afterwards. 0, or the CUresult of the first step that
+   failed. Either way nothing of the batch runs any more when it returns, unless waiting itself failed. */
 int gembatch_run(struct gembatch_batch* batch);
 
 /* What a CUresult means, in the driver's words. Needs a gembatch_open that succeeded. */

@@ -17,6 +17,8 @@ namespace gemlet::batch {
     X(to_device, "cuMemcpyHtoDAsync_v2", cuMemcpyHtoDAsync)         \
     X(to_host, "cuMemcpyDtoHAsync_v2", cuMemcpyDtoHAsync)           \
     X(launch, "cuGraphLaunch", cuGraphLaunch)                       \
+    X(write, "cuStreamWriteValue32_v2", cuStreamWriteValue32)       \
+    X(query, "cuStreamQuery", cuStreamQuery)                        \
     X(wait, "cuStreamSynchronize", cuStreamSynchronize)             \
     X(words, "cuGetErrorString", cuGetErrorString)
 

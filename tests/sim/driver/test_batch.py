@@ -33,7 +33,7 @@ def pinned():
     address = check(cu.cuMemHostAlloc(8 * WORDS, 0))
     return np.frombuffer((ctypes.c_ubyte * (8 * WORDS)).from_address(int(address)), np.uint64)
 
-def prepare(value, spin_ns=0):
+def prepare(value, spin_ns=0, watched=True):
     stream = check(cu.cuStreamCreate(1))
     x, w, y, z = (check(cu.cuMemAlloc(8 * WORDS)) for _ in range(4))
     check(cu.cuStreamBeginCapture(stream, cu.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL))
@@ -45,7 +45,8 @@ def prepare(value, spin_ns=0):
     graph = check(cu.cuGraphInstantiate(check(cu.cuStreamEndCapture(stream)), 0))
     given = [Tensor("x", pinned(), int(x)), Tensor("w", pinned(), int(w))]
     taken = [Tensor("y", pinned(), int(y)), Tensor("z", pinned(), int(z))]
-    return BatchCall(batch_call.driver(0), int(stream), int(graph), given, taken), stream
+    done = pinned().view(np.uint32)[:1] if watched else None
+    return BatchCall(batch_call.driver(0), int(stream), int(graph), given, taken, done=done), stream
 
 def words(first):
     return np.arange(first, first + WORDS, dtype=np.uint64)
@@ -125,7 +126,7 @@ def test_other_types_strides_and_shapes_are_taken_as_numpy_copies_them(machine: 
         ("cuMemcpyHtoDAsync:2=2", "INPUT", 1, " (copying input 'w')"),
         ("cuGraphLaunch:1=701", "LAUNCH", 0, " (launching the graph)"),
         ("cuMemcpyDtoHAsync:2=2", "OUTPUT", 1, " (copying output 'z')"),
-        ("cuStreamSynchronize:1=700", "WAIT", 0, ""),
+        ("cuStreamQuery:1=700", "WAIT", 0, ""),
     ],
 )
 def test_what_fails_is_named_and_nothing_runs_any_more(
@@ -147,6 +148,32 @@ def test_what_fails_is_named_and_nothing_runs_any_more(
     right(call.run({{"x": words(3), "w": words(4)}}), words(3), words(4), 7)
     """,
         GEMLET_SIM_FAULTS=fault,
+    )
+
+
+@pytest.mark.parametrize(
+    ("watched", "fault"), [(False, "cuStreamWriteValue32:1=801!"), (True, "cuStreamWriteValue32:1=801")]
+)
+def test_without_a_word_to_watch_the_driver_waits(machine: SimulatedMachine, watched: bool, fault: str) -> None:
+    run(
+        machine,
+        f"""
+    call, stream = prepare(7, spin_ns=20_000_000, watched={watched})
+    for n in (1, 2):
+        right(call.run({{"x": words(n), "w": words(2)}}), words(n), words(2), 7)
+    """,
+        GEMLET_SIM_FAULTS=fault,
+    )
+
+
+def test_waiting_is_no_call_of_the_driver(machine: SimulatedMachine) -> None:
+    run(
+        machine,
+        """
+    call, stream = prepare(7, spin_ns=20_000_000)
+    right(call.run({"x": words(1), "w": words(2)}), words(1), words(2), 7)
+    """,
+        GEMLET_SIM_FAULTS="cuStreamSynchronize:1=700",
     )
 
 

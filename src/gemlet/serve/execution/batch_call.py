@@ -54,7 +54,8 @@ class _Batch(ctypes.Structure):
     _fields_ = (
         ("context", ctypes.c_void_p), ("stream", ctypes.c_void_p), ("graph", ctypes.c_void_p),
         ("inputs", ctypes.POINTER(_Input)), ("outputs", ctypes.POINTER(_Output)),
-        ("input_count", ctypes.c_uint32), ("output_count", ctypes.c_uint32),
+        ("done", ctypes.c_void_p),
+        ("input_count", ctypes.c_uint32), ("output_count", ctypes.c_uint32), ("ticket", ctypes.c_uint32),
         ("step", ctypes.c_uint32), ("place", ctypes.c_uint32),
     )  # fmt: skip
 
@@ -125,17 +126,28 @@ class Tensor:
 class BatchCall:
     """One batch of one size through one graph, again and again. For one thread.
 
-    ``graph``: a CUgraphExec; ``stream``: a CUstream. Graph, stream and memory must be there for as long as `run` is
-    called; the host's arrays are kept.
+    ``graph``: a CUgraphExec; ``stream``: a CUstream; ``done``: a word (uint32) of page-locked memory, for this call
+    alone, that says when the device is done; without it the thread waits inside the driver. Graph, stream and memory
+    must be there for as long as `run` is called; the host's arrays are kept.
     """
 
     def __init__(
-        self, driver: Driver, stream: int, graph: int, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+        self,
+        driver: Driver,
+        stream: int,
+        graph: int,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        *,
+        done: np.ndarray | None = None,
     ) -> None:
         self._driver = driver
         entries = (_Input * len(inputs))(*(_Input(None, _address(t.host), t.device, t.host.nbytes) for t in inputs))
         results = (_Output * len(outputs))(*(_Output(t.device, _address(t.host), t.host.nbytes) for t in outputs))
-        self._batch = _Batch(driver.context, stream, graph, entries, results, len(inputs), len(outputs))
+        self._done = done
+        word = None if done is None else _address(done)
+        first = 0 if done is None else int(done[0])
+        self._batch = _Batch(driver.context, stream, graph, entries, results, word, len(inputs), len(outputs), first)
         self._given = ctypes.addressof(self._batch)
         # What a call needs of each input: attributes of a tensor would be looked up each time.
         self._inputs = [

@@ -232,7 +232,8 @@ class Graphed:
                 batch_call.Tensor(spec.name, _array(self._host_place(place, result)), result.data_ptr())
                 for place, (spec, result) in enumerate(zip(self.spec.outputs, results, strict=True))
             ]
-        return BatchCall(self._driver, self.stream.cuda_stream, handle(), given, taken)
+            done = torch.zeros(1, dtype=torch.int32, pin_memory=True).numpy().view(np.uint32)
+        return BatchCall(self._driver, self.stream.cuda_stream, handle(), given, taken, done=done)
 
     def _replay(self, inputs: Mapping[str, np.ndarray], batch: int) -> tuple[torch.Tensor, ...]:
         made = self._graphs[self.size_for(batch)]

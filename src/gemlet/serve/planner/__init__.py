@@ -7,7 +7,7 @@ timing.py        latency and capacity by (model, size);  cycle.py: several model
 interference.py  what neighbours cost
 draft.py         gpu-lets under construction, and whether a device can carry them
 packing.py improve.py simplify.py    moves
-pool.py          several gpu-lets that serve the same models, and the bursts they bear;  pooling.py: where a plan has them
+pool.py          gpu-lets that serve the same models, and the bursts they bear;  pooling.py: where they are taken
 demand.py        headroom; which demands no device can meet
 keep.py          staying near the previous plan
 explain.py       why each gpu-let is as it is
