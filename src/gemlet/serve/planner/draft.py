@@ -163,9 +163,8 @@ class Draft:
         if held is None:
             return None
         found = held[0].values()
-        batches = tuple(
-            self.timing.capacity(model, let.ticks, turn.alpha).batch or 1 for model, turn in held[0].items()
-        )
+        # Without neighbours, so that other rates, and with them other neighbours' turns, need no other CUDA graphs.
+        batches = tuple(self.timing.capacity(model, let.ticks).batch or 1 for model in let.rates)
         times = tuple(
             self.timing.row(model, let.ticks)[batch] * turn.alpha
             for (model, turn), batch in zip(held[0].items(), batches, strict=True)

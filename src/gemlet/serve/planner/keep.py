@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gemlet.serve.planner import explain
+from gemlet.serve.planner import explain, pooling
 from gemlet.serve.planner.draft import SLACK, Draft, DraftGpu, DraftLet, pools_of
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gemlet.serve.planner.model import Demand, Gpu, Plan
 
 RISE, FALL = 1.05, 0.85  # a plan is kept while each rate is within these of what it was made for
+WORTH = 0.9  # of what the best pools bear: less is worth the change
 
 
 def keep(
@@ -44,7 +45,7 @@ def keep(
             let.rates = {model: rate * wanted[model] / totals[model] for model, rate in let.rates.items()}
         if sum(let.ticks for let in gpu) > draft.grid * limit + SLACK or not draft.holds(gpu):
             return None
-        if not near and draft.bears(pools_of(gpu)) < 1:
+        if not near and not _bears(draft, gpu):
             return None
     draft.gpus = lets
     explain.explain(draft)
@@ -65,6 +66,15 @@ def _elastic(previous: Plan, demands: Sequence[Demand]) -> bool:
     before = {demand.model: demand.rate for demand in previous.demands}
     fell = all(demand.rate < FALL * before.get(demand.model, 0.0) for demand in demands)
     return _near(previous.demands, demands, inf, 0.0) and (len(previous.gpus) == 1 or not fell)
+
+
+def _bears(draft: Draft, gpu: DraftGpu) -> bool:
+    """Whether these pools bear their rates with bursts, or other ones would hardly bear more."""
+    now = pools_of(gpu)
+    bears = draft.bears(now)
+    rates = {model: sum(pool.rates.get(model, 0.0) for pool in now) for model in draft.timing.slos}
+    there = {model: rate for model, rate in rates.items() if rate > 0}
+    return bears >= 1 or bears >= WORTH * max(map(draft.bears, pooling.candidates(draft, there)))
 
 
 def _near(before: Sequence[Demand], now: Sequence[Demand], rise: float, fall: float) -> bool:
