@@ -45,11 +45,15 @@ class ServerError(RuntimeError):
     """It did not start, or does not answer."""
 
 
-def write_models(folder: Path, slos_ms: Mapping[str, float], max_batch: int = 32) -> None:
-    """A repository of models of the catalogue, with random weights."""
+def write_models(
+    folder: Path, slos_ms: Mapping[str, float], max_batch: int = 32, shares: Mapping[str, float] | None = None
+) -> None:
+    """A repository of models of the catalogue, with random weights; ``shares``: `sm` of those that have one."""
     for name, slo in slos_ms.items():
         (folder / name / "1").mkdir(parents=True, exist_ok=True)
-        (folder / name / "config.yaml").write_text(f"platform: builtin\nmax_batch: {max_batch}\nslo: {slo:g}ms\n")
+        share = f"sm: {100 * shares[name]:g}%\n" if shares and name in shares else ""
+        words = f"platform: builtin\nmax_batch: {max_batch}\nslo: {slo:g}ms\n{share}"
+        (folder / name / "config.yaml").write_text(words)
 
 
 def demand_file(slos_ms: Mapping[str, float], rates: Mapping[str, object], seconds: float, **more: object) -> str:

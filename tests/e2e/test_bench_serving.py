@@ -18,7 +18,7 @@ def bench(script, *arguments):
 
 def test_everything_that_is_done_to_a_server_has_its_verdict(tmp_path):
     out = tmp_path / "out.json"
-    arguments = ["--models", "densenet161,lenet1", "--rates", "20", "--seconds", "1", "--most", "400", "-o", str(out)]
+    arguments = ["--models", "densenet161,lenet1", "--rates", "20", "--seconds", "1", "-o", str(out)]
     done = subprocess.run(bench("serve_http.py", *arguments), capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode in {0, 1}, done.stderr
     document = json.loads(out.read_text())

@@ -6,6 +6,8 @@ Needs torch with CUDA, and Triton, which comes with it, to ask a kernel where it
 from __future__ import annotations
 
 import threading
+import time
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -212,3 +214,40 @@ def test_results_that_lie_otherwise_on_the_device_come_back_in_order(backend: To
     x = np.arange(48, dtype=np.float32).reshape(3, 16)
     np.testing.assert_array_equal(made.run({"X": x}, 3)["Y"], 2 * x)
     assert (made._call_for(3) is not None) == ONE_CALL
+
+
+def test_a_seat_in_use_answers_while_another_model_is_captured_for_it(backend: TorchLets) -> None:
+    names = ["googlenet", "mobilenet_v2", "bert"]
+    for name in names:
+        backend.load(catalogue.spec(name))
+    batches = dict.fromkeys(names[:1], 8)
+    backend.partition([LetSpec(name="gpu0/let0", sm=0.5, models=batches)])
+    wanted = backend.run("gpu0/let0", "googlenet", _images(8), 8)["output"].copy()
+    answers: list[float] = []
+    wrong: list[float] = []
+    end, images = threading.Event(), _images(8)
+
+    def ask() -> None:
+        while not end.is_set():
+            got = backend.run("gpu0/let0", "googlenet", images, 8)["output"]
+            answers.append(time.perf_counter())
+            wrong.append(float(np.abs(got - wanted).max()))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        for count in (2, 3):  # the same seat: it has the same name and size
+            begin = time.perf_counter()
+            batches |= dict.fromkeys(names[:count], 8)
+            backend.partition([LetSpec(name="gpu0/let0", sm=0.5, models=dict(batches))])
+            took = time.perf_counter() - begin
+            time.sleep(0.05)
+            during = [at for at in answers if begin < at < begin + took]
+            longest = max(b - a for a, b in pairwise([begin, *during, begin + took]))
+            assert longest < max(0.04, 0.3 * took), (longest, took)
+    finally:
+        end.set()
+        thread.join()
+    assert max(wrong) < 1e-3
+    stream = {id(made.captured_on) for made in backend._lets["gpu0/let0"].models.values()}
+    assert len(stream) == 3  # each on one of its own, since the seat was in use

@@ -55,7 +55,7 @@ class Graphed:
     ``why_eager`` says why the model runs without graphs; None if it has them. ``batches``: that there are graphs for,
     ascending; ``largest``: that was asked for; ``missing``: those that could not be captured, and why: the next larger
     graph serves them, and batches above the largest run without one. ``retried``: captures that took more than one
-    attempt. Raises ModelError.
+    attempt. captured_on: another stream on the same SMs, while others still use ``stream``. Raises ModelError.
     """
 
     def __init__(
@@ -66,8 +66,10 @@ class Graphed:
         batches: Sequence[int],
         *,
         pool: Pool | None = None,
+        captured_on: torch.cuda.Stream | None = None,
     ) -> None:
         self.spec, self.stream = spec, stream
+        self.captured_on = captured_on or stream
         self.batches = sorted(set(batches)) if spec.max_batch else [1]
         self.largest = self.batches[-1]
         self.loaded = loaded
@@ -167,7 +169,7 @@ class Graphed:
 
     def _reserve(self) -> None:
         rows = (self.batches[-1],) if self.spec.max_batch else ()
-        with torch.cuda.stream(self.stream):
+        with torch.cuda.stream(self.captured_on):
             for tensor in self.spec.inputs:
                 dtype, shape = TORCH[tensor.datatype], (*rows, *tensor.shape)
                 self._staging[tensor.name] = torch.zeros(shape, dtype=dtype, pin_memory=True)
@@ -182,7 +184,7 @@ class Graphed:
             arguments = [self._rows(each, size) for each in self._inputs.values()]
             what = f"{self.spec.name}, batch {size}"
             try:
-                made = capturing.capture(partial(self._call, arguments), self.stream, what, self._apart, pool)
+                made = capturing.capture(partial(self._call, arguments), self.captured_on, what, self._apart, pool)
             except torch.cuda.OutOfMemoryError as error:
                 raise ModelError(f"{self.spec.name}: too little device memory for {size} at a time") from error
             except capturing.NotCaptured as error:

@@ -21,9 +21,11 @@ class Parts:
         """A stream on the groups first .. first + count - 1; the same one each time."""
         key = (first, count)
         if key not in self._streams:
-            if count >= self.groups.count:
-                self._streams[key] = torch.cuda.Stream()
-            else:
-                green = self.groups.stream(first, count)
-                self._streams[key] = torch.cuda.ExternalStream(green.handle, device=self.device)
+            self._streams[key] = self.another_stream(first, count)
         return self._streams[key]
+
+    def another_stream(self, first: int, count: int) -> torch.cuda.Stream:
+        """A new one each time."""
+        if count >= self.groups.count:
+            return torch.cuda.Stream()
+        return torch.cuda.ExternalStream(self.groups.stream(first, count).handle, device=self.device)

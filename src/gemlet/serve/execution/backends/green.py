@@ -11,6 +11,8 @@ from gemlet.serve.execution.placement import Range, groups_for, place
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import torch
+
     from gemlet.serve.execution.backend import BackendOptions, LetSpec
 
 
@@ -25,6 +27,10 @@ class GreenBackend(TorchLets):
         groups = self._parts.groups
         self.groups = groups.count
         self.note = f"{groups.sms} SMs in {groups.count} groups of {groups.group_sms}"
+
+    def another_stream(self, seat: Seat) -> torch.cuda.Stream:
+        assert isinstance(seat.key, Range)
+        return self._parts.another_stream(*seat.key)
 
     def seats_for(self, lets: Sequence[LetSpec]) -> dict[str, Seat]:
         groups = self._parts.groups

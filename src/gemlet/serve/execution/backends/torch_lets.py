@@ -24,7 +24,7 @@ from gemlet.serve.execution.ladder import ladder
 from gemlet.serve.models.catalogue import completed
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     import numpy as np
 
@@ -38,13 +38,28 @@ CONNECTIONS = "32"
 
 
 class Seat:
-    """A stream, and the models that are captured on it. ``lock``: an old and a new gpu-let may both have it."""
+    """A stream, and the models that run on it. ``lock``: an old and a new gpu-let may both have it.
+
+    Models are captured on that stream, too, unless a gpu-let of now has the seat: then on another one of the same SMs,
+    so that it need not wait. That must be a stream that no other model here was captured on: cuBLAS has a workspace for
+    each stream, which graphs go on using, and the model runs a few times before it is captured.
+    """
 
     def __init__(self, key: Hashable, stream: torch.cuda.Stream) -> None:
         self.key, self.stream = key, stream
         self.models: dict[str, Graphed] = {}
         self.lock = threading.Lock()
         self.used = 0.0
+        self._others: list[torch.cuda.Stream] = []
+
+    def other_stream(self, make: Callable[[], torch.cuda.Stream]) -> torch.cuda.Stream:
+        """One for capturing while the seat is in use; a new one if all are taken."""
+        taken = [made.captured_on for made in self.models.values()]
+        for stream in self._others:
+            if not any(stream is other for other in taken):
+                return stream
+        self._others.append(make())
+        return self._others[-1]
 
     def drop(self, model: str) -> None:
         """Once nothing of it runs any more: torch.cuda.synchronize() would not wait for a green context's stream."""
@@ -78,6 +93,10 @@ class TorchLets(ABC):
     def seats_for(self, lets: Sequence[LetSpec]) -> dict[str, Seat]:
         """A seat for each gpu-let."""
 
+    def another_stream(self, seat: Seat) -> torch.cuda.Stream:
+        """A new one on the SMs of the seat."""
+        return torch.cuda.Stream()
+
     def seat(self, key: Hashable, stream: torch.cuda.Stream) -> Seat:
         return self._seats.setdefault(key, Seat(key, stream))
 
@@ -107,9 +126,11 @@ class TorchLets(ABC):
         torch.cuda.set_device(self.device)
         begin = time.perf_counter()
         seats = self.seats_for(lets)
+        now = set(map(id, self._lets.values()))
         for let in lets:
             for model, batch in let.models.items():
-                self._prepare(seats[let.name], model, batch)
+                seat = seats[let.name]
+                self._prepare(seat, model, batch, in_use=id(seat) in now)
         switch = time.perf_counter()
         self._lets = seats
         end = time.perf_counter()
@@ -138,7 +159,7 @@ class TorchLets(ABC):
         self._seats.clear()
         self._models.clear()
 
-    def _prepare(self, seat: Seat, model: str, batch: int) -> None:
+    def _prepare(self, seat: Seat, model: str, batch: int, *, in_use: bool) -> None:
         if model not in self._models:
             raise ModelError(f"{model} is not loaded")
         seat.used = time.monotonic()
@@ -146,13 +167,24 @@ class TorchLets(ABC):
         there = seat.models.get(model)
         if there is not None and there.loaded is loaded and there.largest >= batch:
             return  # else it is another version of the model, or its batches are too small
-        with seat.lock:  # nobody replays on this stream meanwhile
-            seat.stream.synchronize()
-            made = Graphed(spec, loaded, seat.stream, ladder(max(1, batch)))
-            seat.models[model] = made
-            if there is not None:
-                there.close()
+        sizes = ladder(max(1, batch))
+        if in_use:
+            other = seat.other_stream(lambda: self.another_stream(seat))
+            made = Graphed(spec, loaded, seat.stream, sizes, captured_on=other)
+            with seat.lock:
+                self._replace(seat, model, made)
+        else:
+            with seat.lock:  # whoever had it before may still be at its last batch
+                seat.stream.synchronize()
+                made = Graphed(spec, loaded, seat.stream, sizes)
+                self._replace(seat, model, made)
         self._report(seat, model, made)
+
+    def _replace(self, seat: Seat, model: str, made: Graphed) -> None:
+        before = seat.models.get(model)
+        seat.models[model] = made
+        if before is not None:
+            before.close()
 
     def _report(self, seat: Seat, model: str, made: Graphed) -> None:
         if made.why_eager and model not in self._eager:
