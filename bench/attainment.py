@@ -113,7 +113,8 @@ def on_gpu(known: Profiles, mix: str, executor: str) -> Plan:
         Demand(model=model, rate=rate, slo_ms=max(LEAST_SLO_MS, 2 * known.models[model].surface.latency(1.0, 32)))
         for model, rate in ON_GPU[mix].items()
     ]
-    options = Options(quantile=0.5, executor="mps" if executor == "mps" else "green")
+    # Without pools, which would have the whole device, and serve more than this one process sends.
+    options = Options(quantile=0.5, executor="mps" if executor == "mps" else "green", pool_models=0)
     made = plan(known, demands, Inventory(gpus=1), None, options)
     if not isinstance(made, Plan):
         raise SystemExit(f"{mix}: no plan: {made}")
