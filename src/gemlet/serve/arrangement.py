@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gemlet.serve.profiles import Profiles
 
 logger = logging.getLogger(__name__)
+POLICY = "nway+type"  # where nothing else is asked for
 
 
 class Arrangement:
@@ -96,11 +97,8 @@ class Arrangement:
             alive,
             demands=self._known_demands() if demands is None else demands,
             fill=demands is not None,
-            options=msgspec.structs.replace(
-                demanded.options if demanded is not None else planner.Options(),
-                executor="mps" if self._choice.backend == "mps" else "green",
-            ),
-            policy=demanded.policy if demanded is not None else "nway+type",
+            options=self._planner_options(),
+            policy=demanded.policy if demanded is not None else POLICY,
             apart=self._choice.backend not in choice.ON_GPU,
         )
 
@@ -168,9 +166,15 @@ class Arrangement:
 
     def _settings(self) -> Settings:
         least, most = self._options.scale or (1, None)
-        if self._demanded is None:
-            return Settings(least=least, most=most)
-        return Settings(least=least, most=most, policy=self._demanded.policy, planner=self._demanded.options)
+        policy = self._demanded.policy if self._demanded is not None else POLICY
+        return Settings(least=least, most=most, policy=policy, planner=self._planner_options())
+
+    def _planner_options(self) -> planner.Options:
+        """Those of the demand file, for the executors that there are."""
+        return msgspec.structs.replace(
+            self._demanded.options if self._demanded is not None else planner.Options(),
+            executor="mps" if self._choice.backend == "mps" else "green",
+        )
 
     def _waiting(self) -> Mapping[str, int]:
         return {name: self._engine.waiting(name) for name in self._engine.models}
