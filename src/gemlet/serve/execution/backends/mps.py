@@ -28,6 +28,9 @@ class MpsBackend(TorchLets):
     """The only gpu-let of its process."""
 
     name = "mps"
+    # Clients of MPS share the device's queues, and one keeps those it asked for: with 32 each, the fourth process had
+    # "out of memory" when it started (H200). This one has one gpu-let, and one stream.
+    connections = "2"
 
     def __init__(self, options: BackendOptions) -> None:
         given = os.environ.get(PERCENTAGE)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ import torch
 from gemlet.errors import DeviceError
 from gemlet.serve.execution import torch_models
 from gemlet.serve.execution.backend import LetGone, ModelError
+from gemlet.serve.execution.fair_lock import FairLock
 from gemlet.serve.execution.graphed import Graphed
 from gemlet.serve.execution.ladder import ladder
 from gemlet.serve.models.catalogue import completed
@@ -48,7 +48,7 @@ class Seat:
     def __init__(self, key: Hashable, stream: torch.cuda.Stream) -> None:
         self.key, self.stream = key, stream
         self.models: dict[str, Graphed] = {}
-        self.lock = threading.Lock()
+        self.lock = FairLock()
         self.used = 0.0
         self._others: list[torch.cuda.Stream] = []
 
@@ -75,9 +75,10 @@ class TorchLets(ABC):
     name = "torch"
     note = ""
     groups = 0  # of SMs that shares are made of; 0 where they are made of nothing whole
+    connections = CONNECTIONS
 
     def __init__(self, options: BackendOptions) -> None:
-        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", CONNECTIONS)
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", self.connections)
         if not torch.cuda.is_available():
             raise DeviceError("torch sees no GPU here", hint="--executor cpu and --executor modelled need none")
         torch.cuda.set_device(options.device)

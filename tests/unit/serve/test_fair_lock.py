@@ -1,0 +1,47 @@
+"""One thread that takes the lock again and again, and one that wants it once."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from gemlet.serve.execution.fair_lock import FairLock
+
+HOLD_S = 0.002
+
+
+def test_who_waits_is_next_however_soon_the_other_comes_back() -> None:
+    lock, end = FairLock(), threading.Event()
+    taken: list[int] = []
+
+    def again_and_again() -> None:
+        while not end.is_set():
+            with lock:
+                taken.append(1)
+                time.sleep(HOLD_S)
+
+    thread = threading.Thread(target=again_and_again)
+    thread.start()
+    try:
+        for _ in range(20):
+            while not taken:
+                time.sleep(HOLD_S / 10)
+            before = len(taken)
+            with lock:
+                waited = len(taken) - before
+            assert waited <= 2  # the turn that was on, and one that was at the door before
+    finally:
+        end.set()
+        thread.join()
+
+
+def test_it_is_given_back_after_an_error() -> None:
+    lock = FairLock()
+    for _ in range(2):
+        try:
+            with lock:
+                raise KeyError
+        except KeyError:
+            pass
+    with lock:
+        pass
