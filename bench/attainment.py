@@ -39,6 +39,7 @@ from gemlet.errors import GemletError
 from gemlet.monitor.tables import table
 from gemlet.serve import arrivals, files, modelled
 from gemlet.serve.call import Call, Refusal, Tensor
+from gemlet.serve.demand_file import HOP_MS
 from gemlet.serve.engine import Engine, Served, now_ms
 from gemlet.serve.execution.backend import BackendOptions, ModelSpec, TensorSpec
 from gemlet.serve.execution.device import Device
@@ -132,11 +133,18 @@ def streams(made: Plan, times: float, seconds: float, seed: int) -> dict[str, It
 
 
 def simulated(
-    known: Profiles, made: Plan, times: float, seconds: float, seed: int, *, interfere: bool = False
+    known: Profiles,
+    made: Plan,
+    times: float,
+    seconds: float,
+    seed: int,
+    *,
+    interfere: bool = False,
+    hop_ms: float = 0.0,
 ) -> dict[str, Tally]:
     slos = {demand.model: demand.slo_ms for demand in made.demands}
     coming = streams(made, times, seconds, seed)
-    return simulate(made, known, coming, slos, seconds, seed=seed, interfere=interfere).models
+    return simulate(made, known, coming, slos, seconds, seed=seed, interfere=interfere, hop_ms=hop_ms).models
 
 
 def told(known: Profiles, ratios: dict[str, list[float]]) -> Profiles:
@@ -300,8 +308,8 @@ def row(mix: str, times: float, o: argparse.Namespace, known: Profiles, made: Pl
     for (at, seed), (lived, ratios) in runs.items():
         if at != times:
             continue
-        plain = simulated(known, made, times, o.seconds, seed, interfere=interfere)
-        # What neighbours took is in the batches that were seen: once is enough.
+        plain = simulated(known, made, times, o.seconds, seed, interfere=interfere, hop_ms=HOP_MS)
+        # What neighbours and the way took is in the batches that were seen: once is enough.
         found = (plain, lived, simulated(told(known, ratios), made, times, o.seconds, seed))
         slower += [mean(seen) for seen in ratios.values()]
         for total, tallies in zip(totals, found, strict=True):

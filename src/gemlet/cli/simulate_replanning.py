@@ -51,8 +51,9 @@ def replay(service: Service, known: Profiles, policy: str, seconds: float) -> tu
     controller = simulated.SimulatedController(known, demands, settings, first, devices=service.gpus)
     slos = {demand.model: demand.slo_ms for demand in demands}
     outcome = simulator.simulate(
-        first, known, service.arrivals(seconds), slos, seconds, seed=service.seed, control=controller
-    )
+        first, known, service.arrivals(seconds), slos, seconds,
+        seed=service.seed, hop_ms=service.hop_ms, control=controller,
+    )  # fmt: skip
     return outcome, controller.history
 
 

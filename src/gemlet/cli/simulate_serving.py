@@ -66,7 +66,8 @@ def planned(service: Service, known: Profiles, policy: str | None) -> Plan:
 def simulate(service: Service, made: Plan, known: Profiles, seconds: float, times: float = 1.0) -> Outcome:
     """One run with all rates multiplied by ``times``."""
     slos = {demand.model: demand.slo_ms for demand in service.demands}
-    return simulator.simulate(made, known, service.arrivals(seconds, times), slos, seconds, seed=service.seed)
+    coming = service.arrivals(seconds, times)
+    return simulator.simulate(made, known, coming, slos, seconds, seed=service.seed, hop_ms=service.hop_ms)
 
 
 def document(made: Plan, outcome: Outcome, highest: float | None) -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Serving in virtual time: the queues of queue.py, arrivals of arrivals.py, batches that take what the profile says.
 
 A batch takes L(model, share, batch) x the slow-down by the neighbours that are at work when it starts x the jitter of
-the profile's variation. The slow-down has the same form as the planner's prediction, but counts who really
-runs. What comes out is simulated: it says how plans and queues behave if the profile is right, not what a GPU does.
+the profile's variation + what its way to the executor and back takes. The slow-down has the same form as the planner's
+prediction, but counts who really runs. What comes out is simulated: it says how plans and queues behave if the profile
+is right, not what a GPU does.
 
 With a `Control` the plan follows the load: it is asked as often as the live controller looks, and a new plan is in
 force after as long as the control says that it takes.
@@ -103,10 +104,14 @@ def simulate(
     seed: int = 1,
     drop: bool = True,
     interfere: bool = True,
+    hop_ms: float = 0.0,
     control: Control | None = None,
 ) -> Outcome:
-    """Runs until every request that comes within ``seconds`` is answered or dropped. ``slos`` in ms, by model."""
-    run = _Run(plan, profiles, slos, random.Random(seed), drop=drop, interfere=interfere)
+    """Runs until every request that comes within ``seconds`` is answered or dropped. ``slos`` in ms, by model.
+
+    hop_ms: of each batch, beside its time.
+    """
+    run = _Run(plan, profiles, slos, random.Random(seed), drop=drop, interfere=interfere, hop_ms=hop_ms)
     return run.run(arrivals, seconds, control)
 
 
@@ -120,11 +125,13 @@ class _Run:
         *,
         drop: bool,
         interfere: bool,
+        hop_ms: float,
     ) -> None:
         self._profiles = profiles
         self._slos = slos
         self._chance = chance
         self._interfere = interfere
+        self._hop_ms = hop_ms
         self._rows: dict[tuple[str, float], list[float]] = {}
         self._presses: dict[tuple[float, str], interference.Press] = {}
         expectation = Expectation()
@@ -226,7 +233,7 @@ class _Run:
             running = [let for let in self._working.get(place.let.gpu, ()) if let is not place.let]
             over = sum(let.sm for let in running) + place.let.sm - 1
             took *= interference.slow_down(profile.sensitivity, [self._press(let.running) for let in running], over)
-        return took * jitter.factor(profile.variation, self._chance)
+        return took * jitter.factor(profile.variation, self._chance) + self._hop_ms
 
     def _press(self, batch: Batch | None) -> interference.Press:
         assert batch is not None

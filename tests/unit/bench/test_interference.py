@@ -11,7 +11,7 @@ import interference
 import profile_check
 from gemlet.serve import files
 
-RESULTS = Path(__file__).parents[3] / "bench" / "results" / "h200-f4687c3"
+RESULTS = Path(__file__).parents[3] / "bench" / "results" / "h200-0767227"
 KNOWN = files.load_profiles(Path("h200"))
 
 
@@ -23,11 +23,11 @@ def rows() -> list[dict[str, object]]:
 
 def test_slow_downs_are_predicted_as_well_as_gpulets_paper_reports(rows: list[dict[str, object]]) -> None:
     summary = interference.summary(KNOWN, rows)
-    assert summary["points"] == 430
+    assert summary["points"] == 1622
     for which in ("error", "error_on_own_sms"):
         assert summary[which]["p90"] <= interference.AIM["p90"]
         assert summary[which]["p95"] <= interference.AIM["p95"]
-    assert summary["error_on_own_sms"]["points"] + summary["error_with_a_shared_group"]["points"] == 430
+    assert summary["error_on_own_sms"]["points"] == 1622
     assert summary["error"]["p90"] < 0.6 * summary["error_without_a_model"]["p90"]
 
 
@@ -47,7 +47,9 @@ def test_no_split_of_the_bench_lets_two_have_the_same_sms(groups: int) -> None:
 
 
 def test_the_check_of_a_profile_finds_the_anchors_of_a_quick_run() -> None:
-    assert profile_check.estimated(KNOWN, "bert", "few", 1.0, 32) == KNOWN.models["bert"].surface.latency(1.0, 32)
+    assert profile_check.estimated(KNOWN, "bert", "few", 1.0, 32) == pytest.approx(
+        KNOWN.models["bert"].surface.latency(1.0, 32)
+    )
     few = profile_check.estimated(KNOWN, "bert", "few", 0.25, 16)
     assert few == pytest.approx(KNOWN.models["bert"].surface.latency(0.25, 16), rel=0.15)
     assert few != profile_check.estimated(KNOWN, "bert", "between", 0.25, 16)

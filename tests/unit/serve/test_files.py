@@ -90,6 +90,19 @@ def test_bad_demand_files(old: str, new: str, message: str) -> None:
     assert caught.value.hint or "x.toml" in str(caught.value)
 
 
+def test_the_way_to_the_executor_takes_time_unless_it_is_said_to_take_none() -> None:
+    text = "[[model]]\nname = 'resnet50'\nslo = '20ms'\nrate = 100\n"
+
+    def hop(line: str) -> float:
+        return demand_file.parse(line + text, "x.toml", read).hop_ms
+
+    assert hop("") == pytest.approx(0.4)
+    assert hop("hop = '0s'\n") == 0.0
+    assert hop("hop = '250us'\n") == pytest.approx(0.25)
+    with pytest.raises(ConfigError, match="hop: 'soon' is not a duration"):
+        hop("hop = 'soon'\n")
+
+
 def test_a_misspelt_key_has_a_suggestion() -> None:
     with pytest.raises(ConfigError) as caught:
         demand_file.parse(TEXT.replace("slo =", "sloo =", 1), "x.toml", read)

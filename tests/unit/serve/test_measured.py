@@ -105,7 +105,7 @@ def test_the_anchors_of_a_quick_run_tell_most_of_it(h200: Profiles) -> None:
     }
     assert all(len(surface.shares) == len(surface.batches) == 2 for surface in few.values())
     errors = [abs(few[m].latency(s, b) / ms - 1) for m, s, b, ms in BETWEEN]
-    assert quantiles(errors, n=10)[-1] < 0.10
+    assert quantiles(errors, n=10)[-1] < 0.12
     assert max(errors) < 0.25
     # And at the anchors that a quick run leaves out: here smaller shares with large batches, and models of 0.1 ms.
     left = [

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from cases import DRAM_BOUND, batching, demand, fixed_part, scaling, world
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.serve.cases import DRAM_BOUND, batching, demand, fixed_part, scaling, world
 
 from gemlet.serve import arrivals, files
 from gemlet.serve.planner import Demand, Inventory, Options, Plan, plan

@@ -50,6 +50,19 @@ def test_a_single_server_waits_as_queueing_theory_says() -> None:
     assert outcome.busy[0, 0] / 200 == pytest.approx(0.7, rel=0.02)
 
 
+def test_the_way_to_the_executor_is_part_of_each_batch() -> None:
+    profiles = world(m=scaling(1.0))
+    made = plan(profiles, [demand("m", 100, 50)], Inventory(gpus=1), None, Options(quantile=0.5, grid=1))
+    assert isinstance(made, Plan)
+    arriving = [{"m": iter([0.0, 1.0, 2.0])} for _ in range(2)]
+    without, with_hop = (
+        simulate(made, profiles, streams, {"m": 50.0}, 3.0, hop_ms=hop)
+        for streams, hop in zip(arriving, (0.0, 0.5), strict=True)
+    )
+    difference = [b - a for a, b in zip(without.models["m"].latencies, with_hop.models["m"].latencies, strict=True)]
+    assert difference == pytest.approx([0.5, 0.5, 0.5])
+
+
 def test_a_clockwork_arrival_within_the_plan_is_never_late() -> None:
     wanted = [demand("resnet50", 9000, 10), demand("vgg16", 1500, 20), demand("dlrm", 9000, 5)]
     quiet = Profiles(
