@@ -13,6 +13,8 @@ simulate  in modelled time (backend `modelled`): a roofline on the data sheet of
 executor  on a GPU, with its measured profiles, on gpu-lets as small as one process can fill; neighbours slow each other
           down in both. `--executor modelled` tries that without a GPU.
 
+check     RESULT of an earlier `--executor green`: what the simulator of now says of the same plans and arrivals
+
 ``told``: a simulation that was told how much slower batches were live than their profile, and how much that varied;
 what differs there is the simulator's own fault, or pauses of this process.
 """
@@ -365,6 +367,35 @@ def measure(o: argparse.Namespace) -> tuple[Profiles, list[dict[str, Any]]]:
     return known, rows
 
 
+def check(known: Profiles, result: dict[str, Any]) -> None:
+    """The live attainment of a result beside what the simulator of now says of the same arrivals."""
+    lines, worst = [], 0.0
+    for r in result["rows"]:
+        made = on_gpu(known, r["mix"], result["executor"])
+        parts = []
+        for hop_ms in (0.0, HOP_MS):
+            good = sent = 0
+            for seed in range(1, result["seeds"] + 1):
+                tallies = simulated(known, made, r["times"], result["seconds"], seed, interfere=True, hop_ms=hop_ms)
+                one = summed(tallies)
+                sent, good = sent + one[0], good + one[1]
+            parts.append(good / sent)
+        points = [100 * (r["live"] - part) for part in parts]
+        worst = max(worst, abs(points[1]))
+        lines.append(
+            (
+                r["mix"],
+                f"{r['times']:g} x",
+                f"{r['live']:.1%}",
+                *(f"{p:.1%}" for p in parts),
+                *(f"{p:+.1f}" for p in points),
+            )
+        )
+    header = ("mix", "load", "live", "simulated, no hop", f"hop {HOP_MS:g} ms", "points", "points ")
+    print("\n".join(table(header, lines, right=frozenset(header[2:]))))
+    print(f"largest difference: {worst:.1f} points")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--simulate", action="store_true", help="in modelled time, on a slow device")
@@ -375,8 +406,12 @@ def main() -> None:
     parser.add_argument("--mixes", help=f"of {','.join(MIXES)}; with --executor of {','.join(ON_GPU)}")
     parser.add_argument("--variation", type=float, default=0.03)
     parser.add_argument("--slower", type=float, default=10.0, help="times slower than an L4")
+    parser.add_argument("--check", type=Path, metavar="RESULT", help="simulate anew what this result has of a GPU")
     parser.add_argument("-o", "--output", type=Path, help="JSON, written as results come")
     o = parser.parse_args()
+    if o.check is not None:
+        check(files.load_profiles(Path(o.profiles)), json.loads(o.check.read_text()))
+        return
     if o.simulate == (o.executor is not None):
         parser.error("either --simulate or --executor")
     there = MIXES if o.simulate else ON_GPU
