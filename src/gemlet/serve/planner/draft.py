@@ -117,9 +117,9 @@ class Draft:
             return lambda _pool, ticks: interference.press(self.profiles, ticks / self.grid, self._everyone)
         return lambda pool, ticks: mean_press(self.timing, pool, ticks)
 
-    def bears(self, pools: Sequence[Pool]) -> float:
-        """How many times their rates pools bear beside each other on a device, with bursts."""
-        return reserve(self.timing, pools, self.presses)
+    def bears(self, pools: Sequence[Pool], least: float = 0.0) -> float:
+        """How many times their rates pools bear beside each other on a device, with bursts; 0.0 below ``least``."""
+        return reserve(self.timing, pools, self.presses, least=least)
 
     def serve(self, let: DraftLet, neighbours: Sequence[DraftLet]) -> Served | None:
         """How this gpu-let serves its rates beside its neighbours; None if it cannot."""

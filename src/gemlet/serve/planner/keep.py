@@ -74,7 +74,7 @@ def _bears(draft: Draft, gpu: DraftGpu) -> bool:
     bears = draft.bears(now)
     rates = {model: sum(pool.rates.get(model, 0.0) for pool in now) for model in draft.timing.slos}
     there = {model: rate for model, rate in rates.items() if rate > 0}
-    return bears >= 1 or bears >= WORTH * max(map(draft.bears, pooling.candidates(draft, there)))
+    return bears >= 1 or bears >= WORTH * pooling.most_borne(draft, there)
 
 
 def _near(before: Sequence[Demand], now: Sequence[Demand], rise: float, fall: float) -> bool:

@@ -79,9 +79,16 @@ def turns(
     return found
 
 
-def reserve(timing: Timing, pools: Sequence[Pool], presses: Presses | None, *, most: float = 4.0) -> float:
-    """How many times the rates these bear with bursts and all, to some 2 %; ``most`` is enough."""
-    low, high = 0.0, most
+def reserve(
+    timing: Timing, pools: Sequence[Pool], presses: Presses | None, *, least: float = 0.0, most: float = 4.0
+) -> float:
+    """How many times the rates these bear with bursts and all, to some 2 %; ``most`` is enough.
+
+    0.0 if it is not ``least``, which is found out at once.
+    """
+    low, high = least, most
+    if least and turns(timing, pools, presses, burst=BURST, times=least) is None:
+        return 0.0
     if turns(timing, pools, presses, burst=BURST, times=most) is not None:
         return most
     while high - low > max(0.02 * high, 0.005):

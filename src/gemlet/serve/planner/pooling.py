@@ -14,12 +14,13 @@ from gemlet.serve.planner.draft import SLACK, Draft, DraftGpu, DraftLet
 from gemlet.serve.planner.pool import Pool, mean_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 MOST = 5  # gpu-lets of a pool: simulated, more bear less than is reckoned, since each waits for its own long batches
 SMALL = (1, 2)  # ticks of the gpu-let beside a pool
 CALM = 1.5  # times the planned rates: what bears that with bursts and all stays as it is
 GAIN = 1.05  # what a pool must bear more
+BETTER = 1.01  # than the best so far, to be looked at any closer
 TOO_LITTLE = 0.5  # times the planned rates: no pool then
 NEAR = 0.97  # of the best: what needs the fewest graphs is taken
 
@@ -43,15 +44,23 @@ def _allowed(draft: Draft, rates: Mapping[str, float]) -> bool:
     return draft.options.executor == "green" and 1 < len(rates) <= draft.options.pool_models
 
 
+def most_borne(draft: Draft, rates: Mapping[str, float], least: float = 0.0) -> float:
+    """How many times these rates the best pools bear; 0.0 if it is not ``least``."""
+    most = 0.0
+    for pools in candidates(draft, rates):
+        most = max(most, draft.bears(pools, max(least, BETTER * most)))
+    return most
+
+
 def _best(draft: Draft, rates: Mapping[str, float], least: float) -> DraftGpu | None:
-    """The pool to have for these rates, if one holds for them and bears bursts at ``least`` times them."""
-    tried = [(draft.bears(pools), pools) for pools in candidates(draft, rates)]
-    most = max((times for times, _ in tried), default=0.0)
-    good = sorted((entry for entry in tried if entry[0] >= max(NEAR * most, least, TOO_LITTLE)), key=_places)
-    for _, pools in good:
-        made = [let for each in pools for let in lets(draft, each)]
-        if draft.holds(made):
-            return made
+    """The pools to have for these rates, if some hold for them and bear bursts at ``least`` times them."""
+    least = max(least, TOO_LITTLE)
+    enough = max(least, NEAR * most_borne(draft, rates, least))
+    for pools in sorted(candidates(draft, rates), key=_places):
+        if draft.bears(pools, enough):
+            made = [let for each in pools for let in lets(draft, each)]
+            if draft.holds(made):
+                return made
     return None
 
 
@@ -84,7 +93,6 @@ def lets(draft: Draft, pool: Pool) -> list[DraftLet]:
     return made
 
 
-def _places(entry: tuple[float, list[Pool]]) -> tuple[int, float]:
-    """Models times gpu-lets, each of which needs CUDA graphs of its own; of equals the one that bears most."""
-    times, pools = entry
-    return sum(len(pool.ticks) * len(pool.rates) for pool in pools), -times
+def _places(pools: Sequence[Pool]) -> int:
+    """Models times gpu-lets, each of which needs CUDA graphs of its own."""
+    return sum(len(pool.ticks) * len(pool.rates) for pool in pools)
