@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 from array import array
 from math import nan
@@ -153,6 +154,13 @@ def test_requests_without_a_reply_are_late_and_not_in_time() -> None:
 
 def a_report(model: report.ModelReport, *, busy: float = 0.1, waited: int = 0) -> Report:
     return Report(address="x", seconds=1.0, processes=1, busy=busy, waited=waited, models=(model,))
+
+
+def test_one_late_request_is_one_request() -> None:
+    fine = report.of_model("m", recorded([9.0] * 200), 1.0, slo_ms=10.0)
+    once = dataclasses.replace(fine, sent_late=1, most_late_ms=1.1)
+    assert table.notes(a_report(once))[0].startswith("1 request went out late, by 1.1 ms")
+    assert table.notes(a_report(dataclasses.replace(once, sent_late=2)))[0].startswith("2 requests went")
 
 
 def test_who_is_the_bottleneck() -> None:
