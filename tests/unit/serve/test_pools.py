@@ -13,7 +13,7 @@ from cases import DRAM_BOUND, batching, demand, fixed_part, scaling, world
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemlet.serve import arrivals, files, modelled
+from gemlet.serve import arrivals, example, files, modelled
 from gemlet.serve.planner import Demand, Inventory, Options, Plan, plan
 from gemlet.serve.planner.pool import BURST, Pool, longest, mean_press, reserve, turns
 from gemlet.serve.planner.timing import Timing
@@ -145,7 +145,7 @@ def test_models_that_take_little_time_have_a_gpu_let_beside_the_pool() -> None:
 
 
 def test_one_model_beside_a_pool_is_spoken_of_as_one() -> None:
-    wanted = [demand("ssd-mobilenetv1", 4000, 10), demand("googlenet", 4500, 10), demand("vgg16", 3000, 20)]
+    wanted = files.load_service(example.SOURCE.with_name("traffic.toml")).demands
     found = plan(modelled.h200(), wanted, Inventory(gpus=1))
     assert isinstance(found, Plan)
     alone = [let for let in found.gpus[0].lets if len(let.tasks) == 1]

@@ -46,7 +46,8 @@ def _size(draft: Draft, let: DraftLet, gpu: DraftGpu) -> str:
         )
     if let.ticks == draft.grid:
         return f"{size}: the whole device, which serves up to {can:.4g} requests/s"
-    return f"{size}: what was free here; serves up to {can:.4g} requests/s of which {rate:.4g} are planned"
+    chosen = "the smallest there is" if let.ticks == 1 else "what was free here"
+    return f"{size}: {chosen}; serves up to {can:.4g} requests/s of which {rate:.4g} are planned"
 
 
 def _pool(let: DraftLet, gpu: DraftGpu) -> str:
