@@ -303,7 +303,7 @@ def test_a_small_rate_on_an_empty_device_has_the_smallest_gpu_let_and_not_what_w
     found = plan(H200, [demand("resnet50", 200, 25), demand("vgg16", 100, 25)], Inventory(gpus=1))
     assert isinstance(found, Plan)
     for let in found.gpus[0].lets:
-        assert let.sm == pytest.approx(1 / grid_of(H200))
+        assert let.sm == pytest.approx(1 / grid_of(H200, Options()))
         assert "the smallest there is; serves up to" in let.why[0]
 
 
