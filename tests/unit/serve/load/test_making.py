@@ -178,7 +178,9 @@ def test_what_loadgen_misses_and_how_much_of_it() -> None:
     whole = a_report(report.of_model("m", recorded([9.0]), 1.0, slo_ms=10.0))
     assert Verdict(False, summary, whole).verdict == "INVALID, not met: Early stopping"
     summary += " * Would need to run at least 359 more queries,\n"
-    assert Verdict(False, summary, whole).verdict.endswith("Early stopping; it wants 359 more queries: a longer --duration")
+    assert Verdict(False, summary, whole).verdict.endswith(
+        "Early stopping; it wants 359 more queries: a longer --duration"
+    )
 
 
 def test_perf_analyzers_columns_sum_to_the_mean_latency() -> None:
