@@ -231,7 +231,7 @@ def _words(wanted: Options, started: Started) -> list[str]:
     for gpu in started.plan.gpus:
         for let in gpu.lets:
             for task in let.tasks:
-                lets.setdefault(task.model, []).append(f"{format_share(let.sm)} of {gpu.index}")
+                lets.setdefault(task.model, []).append(f"{format_share(let.sm)} of device {gpu.index}")
     for spec in started.models:
         place = ", ".join(lets.get(spec.name, ["in the server itself"]))
         lines.append(f"  {spec.name} {spec.version}: {spec.platform}, SLO {spec.slo_ms:g} ms, {place}")

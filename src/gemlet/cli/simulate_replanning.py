@@ -107,8 +107,8 @@ def text(outcome: Outcome, history: list[Change], short: list[Shortage]) -> list
         longest = max(s.end - s.begin for s in short)
         total = sum(s.end - s.begin for s in short)
         lines.append(
-            f"{len(short)} times a rate was above what the plan could serve, for {longest:.1f} s at most"
-            f" and {total:.1f} s in all"
+            f"{len(short)} time{'s' * (len(short) != 1)} a rate was above what the plan could serve,"
+            f" for {longest:.1f} s at most and {total:.1f} s in all"
         )
     else:
         lines.append("no rate was ever above what the plan could serve")

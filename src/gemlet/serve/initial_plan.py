@@ -63,7 +63,8 @@ def make(
     """
     served = [spec for spec in specs if spec.platform != "noop"]
     if known is None or not planned_by_profiles(specs, known):
-        return by_configuration(served, devices, apart=apart)
+        plan = by_configuration(served, devices, apart=apart)
+        return msgspec.structs.replace(plan, notes=(_unplanned(served, known),)) if demands else plan
     inventory = Inventory(gpus=len(devices))
     wanted = [list(demands)] if demands else []
     if fill or not demands:
@@ -126,6 +127,15 @@ def _complete(plan: Plan, served: Sequence[ModelSpec], devices: Sequence[int]) -
         raise UsageError(f"the plan has no place for {', '.join(missing)}", hint=hint)
     gpus = tuple(Gpu(index=devices[gpu.index], memory_mib=gpu.memory_mib, lets=gpu.lets) for gpu in plan.gpus)
     return msgspec.structs.replace(plan, gpus=gpus)
+
+
+def _unplanned(served: Sequence[ModelSpec], known: Profiles | None) -> str:
+    """Why rates are given, and yet nothing is planned for them."""
+    fixed = [spec.name for spec in served if spec.sm is not None]
+    unknown = [spec.name for spec in served if known is None or spec.name not in known.models]
+    reasons = [f"no profile says how long {' and '.join(unknown)} would take here"] if unknown else []
+    reasons += [f"`sm` is set for {' and '.join(fixed)}"] if fixed else []
+    return f"not planned for the rates given: {'; '.join(reasons)}"
 
 
 def _let(share: float, specs: Sequence[ModelSpec]) -> Let:

@@ -182,7 +182,7 @@ class Server:
         await self._drain(http, grpc)
 
     async def _drain(self, http: HttpServer | None, grpc: GrpcServer | None) -> None:
-        logger.info("ending: %d requests have %g s", self.engine.in_flight, self._options.drain_s)
+        logger.info("ending: %d requests left, for %g s at most", self.engine.in_flight, self._options.drain_s)
         self.engine.closing = "the server is ending"
         self.logs.end_followers()
         if http is not None:

@@ -47,6 +47,16 @@ def test_demands_go_before_guesses():
         )
 
 
+def test_rates_that_cannot_be_planned_for_are_not_passed_over_in_silence():
+    specs = [spec("resnet50", sm=0.3), spec("language", platform="python")]
+    demands = [Demand(model="resnet50", rate=100, slo_ms=25.0)]
+    known = profiles_of(specs, KNOWN, "cpu")
+    assert initial_plan.make(specs, known, [0]).notes == ()
+    assert initial_plan.make(specs, known, [0], demands=demands).notes == (
+        "not planned for the rates given: no profile says how long language would take here; `sm` is set for resnet50",
+    )
+
+
 def test_a_model_that_nobody_demanded_gets_what_is_left():
     specs = [spec("resnet50", slo_ms=25.0), spec("bert", slo_ms=25.0)]
     plan = initial_plan.make(specs, KNOWN, [0], demands=[Demand(model="resnet50", rate=100, slo_ms=25.0)], fill=True)

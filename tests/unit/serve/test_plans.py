@@ -299,6 +299,14 @@ def test_a_neighbour_presses_as_much_as_it_gets_done() -> None:
     assert press(profiles, 0.0, ["even"]).dram == 0
 
 
+def test_a_small_rate_on_an_empty_device_has_the_smallest_gpu_let_and_not_what_was_left() -> None:
+    found = plan(H200, [demand("resnet50", 200, 25), demand("vgg16", 100, 25)], Inventory(gpus=1))
+    assert isinstance(found, Plan)
+    for let in found.gpus[0].lets:
+        assert let.sm == pytest.approx(1 / grid_of(H200, Options()))
+        assert "the smallest there is; serves up to" in let.why[0]
+
+
 def test_interference_makes_gpu_lets_larger_and_says_so() -> None:
     profiles = world(a=scaling(1.0, **DRAM_BOUND), b=scaling(1.0, **DRAM_BOUND))
     wanted = [demand("a", 310, 10), demand("b", 310, 10)]

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.serve.cases import DRAM_BOUND, batching, demand, fixed_part, scaling, world
 
-from gemlet.serve import arrivals, files
+from gemlet.serve import arrivals, example, files, modelled
 from gemlet.serve.planner import Demand, Inventory, Options, Plan, plan
 from gemlet.serve.planner.pool import BURST, Pool, longest, mean_press, reserve, turns
 from gemlet.serve.planner.timing import Timing
@@ -139,6 +139,17 @@ def test_models_that_take_little_time_have_a_gpu_let_beside_the_pool() -> None:
     assert sorted(task.model for task in small.tasks) == lenets
     assert "cut up the others' batches" in small.why[0]
     assert verify(found, known, Inventory(gpus=1), Options(quantile=0.5, max_models=6)) == []
+    for let in found.gpus[0].lets:
+        slowest = max(task.alpha for task in let.tasks)
+        assert f"up to {slowest - 1:.1%} slower" in let.why[-1], "the sentence says what the table says"
+
+
+def test_one_model_beside_a_pool_is_spoken_of_as_one() -> None:
+    wanted = files.load_service(example.SOURCE.with_name("traffic.toml")).demands
+    found = plan(modelled.h200(), wanted, Inventory(gpus=1))
+    assert isinstance(found, Plan)
+    alone = [let for let in found.gpus[0].lets if len(let.tasks) == 1]
+    assert "which takes so little time that it would" in alone[0].why[0]
 
 
 def test_pools_need_one_process_for_the_device_and_few_models() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import re
 import tempfile
 import threading
 import time
@@ -43,8 +44,10 @@ class Verdict:
         if self.valid:
             return "VALID"
         conditions = (line.split(":") for line in self.summary.splitlines() if ":" in line)
-        missed = [words[0].strip(" *") for words in conditions if words[1].strip() == "NO"]
-        return f"INVALID, not met: {', '.join(missed) or 'see its summary'}"
+        missed = [words[0].strip(" *").removesuffix(" satisfied") for words in conditions if words[1].strip() == "NO"]
+        more = re.search(r"at least (\d+) more queries", self.summary)
+        hint = f"; it wants {more[1]} more queries: a longer --duration" if more else ""
+        return f"INVALID, not met: {', '.join(missed) or 'see its summary'}{hint}"
 
 
 def require() -> Any:

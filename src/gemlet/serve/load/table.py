@@ -69,7 +69,8 @@ def notes(report: Report) -> list[str]:
     late = sum(model.sent_late for model in report.models)
     worst = max((model.most_late_ms for model in report.models), default=0.0)
     if late and report.bottleneck is None:
-        lines.append(f"{late} requests went out late, by {worst:.1f} ms at most; {counted}")
+        requests = "request" if late == 1 else "requests"
+        lines.append(f"{late} {requests} went out late, by {worst:.1f} ms at most; {counted}")
     if report.bottleneck is not None:
         lines.append(f"the load was not as planned: {report.bottleneck}")
     return lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gemlet.serve.planner.draft import Draft, DraftGpu, DraftLet
+    from gemlet.serve.planner.draft import Draft, DraftGpu, DraftLet, Served
 
 
 def explain(draft: Draft) -> None:
@@ -13,7 +13,10 @@ def explain(draft: Draft) -> None:
     for gpu in draft.gpus:
         for let in gpu:
             if let.rates:
-                let.why += [_size(draft, let, gpu), *_turns(draft, let, gpu), _neighbours(draft, let, gpu)]
+                others = [other for other in gpu if other is not let and other.rates]
+                how = draft.serve(let, others)
+                assert how is not None
+                let.why += [_size(draft, let, gpu), *_turns(draft, let, how), _neighbours(draft, let, others, how)]
 
 
 def percent(draft: Draft, ticks: int) -> str:
@@ -43,23 +46,23 @@ def _size(draft: Draft, let: DraftLet, gpu: DraftGpu) -> str:
         )
     if let.ticks == draft.grid:
         return f"{size}: the whole device, which serves up to {can:.4g} requests/s"
-    return f"{size}: what was free here; serves up to {can:.4g} requests/s of which {rate:.4g} are planned"
+    chosen = "the smallest there is" if let.ticks == 1 else "what was free here"
+    return f"{size}: {chosen}; serves up to {can:.4g} requests/s of which {rate:.4g} are planned"
 
 
 def _pool(let: DraftLet, gpu: DraftGpu) -> str:
     names = " and ".join(let.rates)
     mates = sum(let.pooled_with(other) for other in gpu)
     if mates == 1:
-        return f"for {names}, which take so little time that they would only cut up the others' batches"
+        whose = "which takes so little time that it" if len(let.rates) == 1 else "which take so little time that they"
+        return f"for {names}, {whose} would only cut up the others' batches"
     return (
         f"one of a pool of {mates} that all serve {names}; whichever is free takes the most urgent batch,"
         " so a burst of one model finds them all"
     )
 
 
-def _turns(draft: Draft, let: DraftLet, gpu: DraftGpu) -> list[str]:
-    how = draft.serve(let, [other for other in gpu if other is not let and other.rates])
-    assert how is not None
+def _turns(draft: Draft, let: DraftLet, how: Served) -> list[str]:
     lines = []
     for model, batch, latency, worst in zip(let.rates, how.batches, how.latencies, how.worst, strict=True):
         lines.append(
@@ -69,15 +72,14 @@ def _turns(draft: Draft, let: DraftLet, gpu: DraftGpu) -> list[str]:
     return lines
 
 
-def _neighbours(draft: Draft, let: DraftLet, gpu: DraftGpu) -> str:
-    others = [other for other in gpu if other is not let and other.rates]
+def _neighbours(draft: Draft, let: DraftLet, others: list[DraftLet], how: Served) -> str:
     if not others:
         return "no neighbours"
     names = ", ".join(f"{' and '.join(other.rates)} ({percent(draft, other.ticks)})" for other in others)
     if draft.alone:
         reason = "interference is left out" if not draft.options.interference else "the profile has no interference"
         return f"beside {names}; {reason}"
-    slow = max(draft.alpha(model, others, let.ticks) for model in let.rates)
+    slow = max(how.alphas)
     kind = " by the worst neighbour possible" if draft.options.types in {"none", "tie-break"} else ""
     over = sum(other.ticks for other in others) + let.ticks - draft.grid
     extra = f"; SMs are shared: {percent(draft, over)} more than the device has" if over > 0 else ""

@@ -377,7 +377,7 @@ def test_weights_that_do_not_fit_beside_each_other_come_one_after_the_other() ->
 def test_changes_are_told_in_words() -> None:
     change = Change(1.0, Cause("overload", "a: 9 requests/s"), 2, 3, 1, 0.5, 0.042)
     assert str(change) == (
-        "planned anew (a: 9 requests/s): 2 devices, for 50% of the rates, 1 gpu-lets changed and 3 as before,"
+        "planned anew (a: 9 requests/s): 2 devices, for 50% of the rates, 1 gpu-let changed and 3 as before,"
         " in force after 42 ms"
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 from array import array
 from math import nan
@@ -20,6 +21,7 @@ from gemlet.serve.load.http_client import reason
 from gemlet.serve.load.inputs import Declared
 from gemlet.serve.load.inquiry import ServerTimes
 from gemlet.serve.load.job import Address, Job, Stream
+from gemlet.serve.load.loadgen import Verdict
 from gemlet.serve.load.recording import Recording
 from gemlet.serve.load.report import Report
 
@@ -155,6 +157,13 @@ def a_report(model: report.ModelReport, *, busy: float = 0.1, waited: int = 0) -
     return Report(address="x", seconds=1.0, processes=1, busy=busy, waited=waited, models=(model,))
 
 
+def test_one_late_request_is_one_request() -> None:
+    fine = report.of_model("m", recorded([9.0] * 200), 1.0, slo_ms=10.0)
+    once = dataclasses.replace(fine, sent_late=1, most_late_ms=1.1)
+    assert table.notes(a_report(once))[0].startswith("1 request went out late, by 1.1 ms")
+    assert table.notes(a_report(dataclasses.replace(once, sent_late=2)))[0].startswith("2 requests went")
+
+
 def test_who_is_the_bottleneck() -> None:
     late = report.of_model("m", recorded([9.0] * 100, late_ms=3.0), 1.0, slo_ms=10.0)
     fine = report.of_model("m", recorded([9.0] * 100), 1.0, slo_ms=10.0)
@@ -162,6 +171,16 @@ def test_who_is_the_bottleneck() -> None:
     assert "--processes" in (a_report(late, busy=0.99).bottleneck or "")
     assert "--connections" in (a_report(late, waited=50).bottleneck or "")
     assert "something else" in (a_report(late).bottleneck or "")
+
+
+def test_what_loadgen_misses_and_how_much_of_it() -> None:
+    summary = "Result is : INVALID\n  Min queries satisfied : Yes\n  Early stopping satisfied: NO\n"
+    whole = a_report(report.of_model("m", recorded([9.0]), 1.0, slo_ms=10.0))
+    assert Verdict(False, summary, whole).verdict == "INVALID, not met: Early stopping"
+    summary += " * Would need to run at least 359 more queries,\n"
+    assert Verdict(False, summary, whole).verdict.endswith(
+        "Early stopping; it wants 359 more queries: a longer --duration"
+    )
 
 
 def test_perf_analyzers_columns_sum_to_the_mean_latency() -> None:
