@@ -12,6 +12,7 @@ from gemlet.devices import nvml
 from gemlet.errors import DeviceError, UsageError
 from gemlet.serve.execution.backends import BACKENDS
 from gemlet.serve.execution.backends.modelled import profile_name
+from gemlet.serve.profiles import limited
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,7 +89,11 @@ def profiles_of(specs: Sequence[ModelSpec], known: Profiles | None, backend: str
     if known is None:
         return None
     about = [spec for spec in specs if backend in ON_GPU | {"modelled"} or spec.platform == "modelled"]
-    models = {spec.name: known.models[profile_name(spec)] for spec in about if profile_name(spec) in known.models}
+    models = {
+        spec.name: limited(known.models[profile_name(spec)], max(1, spec.max_batch))
+        for spec in about
+        if profile_name(spec) in known.models
+    }
     return msgspec.structs.replace(known, models=models) if models else None
 
 

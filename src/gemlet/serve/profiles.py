@@ -103,6 +103,15 @@ class ModelProfile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return Surface(self.latency)
 
 
+def limited(model: ModelProfile, largest: int) -> ModelProfile:
+    """The profile of a model that takes no larger batches than this, though it was measured with such."""
+    surface = model.surface
+    if largest >= surface.max_batch:
+        return model
+    edge = tuple((share, largest, surface.latency(share, largest)) for share in sorted({p[0] for p in model.latency}))
+    return msgspec.structs.replace(model, latency=(*(p for p in model.latency if p[1] < largest), *edge))
+
+
 class Profiles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All models of one device.
 

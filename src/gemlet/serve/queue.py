@@ -251,12 +251,16 @@ class Dispatcher:
     def _urgency(self, place: Place) -> tuple[int, float]:
         """By priority, then by when the head must start at the latest."""
         queue = self.queues[place.model]
-        return queue.head.priority, queue.head.deadline - self._expect(place, queue.fitting(place.batch))
+        return queue.head.priority, queue.head.deadline - self._expect(place, queue.fitting(self._planned(place)))
+
+    def _planned(self, place: Place) -> int:
+        """Rows of a planned batch; a plan that came from elsewhere may have more than the model takes."""
+        return min(place.batch, self._max_batch(place.model))
 
     def _form(self, place: Place, now: float) -> Batch | None:
         """The next batch of this model here, or None if all that waits is too late."""
         queue = self.queues[place.model]
-        rows = queue.fitting(place.batch)
+        rows = queue.fitting(self._planned(place))
         while self._drop and queue and not queue.head.patient:
             expected = self._expect(place, rows)
             if queue.rows > rows:  # what is dropped makes room for another
@@ -264,7 +268,7 @@ class Dispatcher:
             if queue.head.deadline + SLACK_MS >= now + expected:
                 break
             self._drops.append(Drop(queue.pop(), "its deadline could not be met", late=True, expected=expected))
-            rows = queue.fitting(place.batch)
+            rows = queue.fitting(self._planned(place))
             if not queue:
                 self._expect.relax(place)
         if not queue:

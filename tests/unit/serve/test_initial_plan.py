@@ -112,3 +112,15 @@ def test_a_profile_may_have_another_name_and_counts_where_it_means_something():
     assert set(profiles_of([mine, real], KNOWN, "cpu").models) == {"mine"}
     assert set(profiles_of([mine, real], KNOWN, "modelled").models) == {"mine", "real"}
     assert profiles_of([real], KNOWN, "cpu") is None
+
+
+def test_a_plan_has_no_batches_that_the_model_does_not_take():
+    most = {"resnet50": 4, "bert": 1}
+    specs = [
+        model("resnet50", platform="modelled", max_batch=4, slo_ms=1000.0),
+        model("bert", platform="modelled", max_batch=0, slo_ms=1000.0),
+    ]
+    wanted = [Demand(model="resnet50", rate=100, slo_ms=1000)]
+    plan = initial_plan.make(specs, profiles_of(specs, KNOWN, "modelled"), [0], demands=wanted, fill=True)
+    assert {task.model for task in plan.tasks()} == set(most)
+    assert all(task.batch <= most[task.model] for task in plan.tasks())

@@ -7,7 +7,7 @@ import pytest
 
 from gemlet.errors import ConfigError
 from gemlet.serve import modelled
-from gemlet.serve.profiles import ModelProfile, Vector, parse, render
+from gemlet.serve.profiles import ModelProfile, Vector, limited, parse, render
 
 TOML = """
 schema = 1
@@ -83,3 +83,14 @@ def test_json_that_is_none() -> None:
 
 def test_a_model_without_interference_needs_no_vectors() -> None:
     assert msgspec.convert({"latency": [[1.0, 1, 1.0]]}, ModelProfile).sensitivity == Vector()
+
+
+def test_a_model_that_takes_smaller_batches_is_known_up_to_those() -> None:
+    model = modelled.h200().models["resnet50"]
+    small = limited(model, 24)
+    assert small.surface.max_batch == 24
+    for share in (0.2, 0.5, 1.0):
+        for batch in (1, 8, 24):
+            assert small.surface.latency(share, batch) == pytest.approx(model.surface.latency(share, batch), rel=0.02)
+    assert limited(model, model.surface.max_batch) is model
+    assert limited(model, 1).surface.max_batch == 1

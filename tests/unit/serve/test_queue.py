@@ -143,6 +143,14 @@ def test_on_a_shared_gpu_let_the_most_urgent_model_is_next() -> None:
     assert order == ["c", "b", "a"]
 
 
+def test_a_planned_batch_is_no_larger_than_the_model_takes() -> None:
+    queues = Dispatcher(plan_of((1.0, (task("m", batch=8),))), ten_ms, {"m": 3}.__getitem__)
+    (first,) = send(queues, "m", 0)
+    for _ in range(8):
+        queues.submit(Request("m", 0, 100))
+    assert [batch.rows for batch in queues.finish(first, 10)] == [3]
+
+
 def test_a_shared_gpu_let_keeps_to_planned_batches() -> None:
     queues = Dispatcher(plan_of((1.0, (task("a", batch=2), task("b")))), ten_ms, lambda _: 64)
     (running,) = send(queues, "b", 0)
