@@ -43,14 +43,17 @@ def keep(
     for gpu in lets:
         for let in gpu:
             let.rates = {model: rate * wanted[model] / totals[model] for model, rate in let.rates.items()}
+        if any(let.pool for let in gpu) and not pooling.allowed(draft, {model for let in gpu for model in let.rates}):
+            return None
         if sum(let.ticks for let in gpu) > draft.grid * limit + SLACK or not draft.holds(gpu):
             return None
         if not near and not _bears(draft, gpu):
             return None
+    numbers = [gpu.index for gpu in previous.gpus if any(let.tasks for let in gpu.lets)]
     draft.gpus = lets
     explain.explain(draft)
     made = draft.finish(policy, demands, (_why(near),))
-    return msgspec.structs.replace(made, kept=True, gpus=_indexed(made.gpus, [gpu.index for gpu in previous.gpus]))
+    return msgspec.structs.replace(made, kept=True, gpus=_indexed(made.gpus, numbers))
 
 
 def _why(near: bool) -> str:
@@ -64,7 +67,7 @@ def _elastic(previous: Plan, demands: Sequence[Demand]) -> bool:
     if not all(let.pool for gpu in previous.gpus for let in gpu.lets):
         return False
     before = {demand.model: demand.rate for demand in previous.demands}
-    fell = all(demand.rate < FALL * before.get(demand.model, 0.0) for demand in demands)
+    fell = all(demand.rate < FALL * before.get(demand.model, 0.0) for demand in demands if demand.rate > 0)
     return _near(previous.demands, demands, inf, 0.0) and (len(previous.gpus) == 1 or not fell)
 
 
@@ -74,7 +77,7 @@ def _bears(draft: Draft, gpu: DraftGpu) -> bool:
     bears = draft.bears(now)
     rates = {model: sum(pool.rates.get(model, 0.0) for pool in now) for model in draft.timing.slos}
     there = {model: rate for model, rate in rates.items() if rate > 0}
-    return bears >= 1 or bears >= WORTH * max(map(draft.bears, pooling.candidates(draft, there)))
+    return bears >= 1 or bears >= WORTH * max(map(draft.bears, pooling.candidates(draft, there)), default=0.0)
 
 
 def _near(before: Sequence[Demand], now: Sequence[Demand], rise: float, fall: float) -> bool:
@@ -94,11 +97,12 @@ def _on_grid(plan: Plan, grid: int) -> bool:
 
 
 def lets_of(plan: Plan, grid: int) -> list[DraftGpu]:
-    """The gpu-lets of a plan as a draft on this grid."""
+    """The gpu-lets of a plan that serve something, as a draft on this grid."""
     return [
         [
             DraftLet(max(1, round(let.sm * grid)), {task.model: task.rate for task in let.tasks}, pool=let.pool)
             for let in gpu.lets
+            if let.tasks
         ]
         for gpu in plan.gpus
     ]
