@@ -143,14 +143,14 @@ def test_nothing_prepared_outlives_its_graphs(driver: Driver) -> None:
 
 def test_what_fails_without_words_or_for_its_type_is_a_failure_of_the_model(driver: Driver) -> None:
     made = graphed(Model())
-    with pytest.raises(ModelError, match="^m failed: Cannot cast"):
+    with pytest.raises(ModelError, match=r"^m failed: Cannot cast"):
         made.run({"x": np.ones((4, 3), np.complex64)}, 4)
 
     def infer(_: object) -> dict[str, np.ndarray]:
         raise RuntimeError
 
-    silent = Graphed(made.spec, Loaded(infer=infer), Stream(), (4,))  # type: ignore[arg-type]
-    with pytest.raises(ModelError, match="^m failed: RuntimeError$"):
+    silent = Graphed(made.spec, Loaded(infer=infer), Stream(), (4,))
+    with pytest.raises(ModelError, match=r"^m failed: RuntimeError$"):
         silent.run({"x": np.ones((4, 3), np.float32)}, 4)
 
 
@@ -174,7 +174,7 @@ def test_inputs_that_are_made_when_they_are_asked_for_live_until_they_are_read(
         max_batch=8,
     )
     model = Model()
-    made = Graphed(spec, Loaded(lambda x, _: model(x)), Stream(), (2,))  # type: ignore[arg-type]
+    made = Graphed(spec, Loaded(lambda x, _: model(x)), Stream(), (2,))
     real = driver.run
     alive: list[bool] = []
 
