@@ -29,8 +29,10 @@ def keep(
     same_way = previous.policy == policy and previous.device == draft.profiles.device.name
     fits = all(gpu.index < gpus for gpu in previous.gpus) and _on_grid(previous, draft.grid)
     lets = lets_of(previous, draft.grid)
-    near = _near(previous.demands, demands, RISE, FALL)
-    if not (same_way and fits and (near or _elastic(previous, demands))):
+    made_for = previous.made_for or previous.demands
+    # A slow fall is near at every step; what was made for other rates altogether would be kept for ever.
+    near = _near(previous.demands, demands, RISE, FALL) and _near(made_for, demands, inf, FALL)
+    if not (same_way and fits and (near or _elastic(previous, made_for, demands))):
         return None
     wanted = {d.model: d.rate for d in planned}
     totals = dict.fromkeys(wanted, 0.0)
@@ -53,7 +55,7 @@ def keep(
     draft.gpus = lets
     explain.explain(draft)
     made = draft.finish(policy, demands, (_why(near),))
-    return msgspec.structs.replace(made, kept=True, gpus=_indexed(made.gpus, numbers))
+    return msgspec.structs.replace(made, kept=True, made_for=made_for, gpus=_indexed(made.gpus, numbers))
 
 
 def _why(near: bool) -> str:
@@ -62,13 +64,13 @@ def _why(near: bool) -> str:
     return "kept: its pools bear the new rates"
 
 
-def _elastic(previous: Plan, demands: Sequence[Demand]) -> bool:
+def _elastic(previous: Plan, made_for: Sequence[Demand], demands: Sequence[Demand]) -> bool:
     """Pools only, which bear other rates as they are; several devices only if the rates did not fall for all."""
     if not all(let.pool for gpu in previous.gpus for let in gpu.lets):
         return False
-    before = {demand.model: demand.rate for demand in previous.demands}
+    before = {demand.model: demand.rate for demand in made_for}
     fell = all(demand.rate < FALL * before.get(demand.model, 0.0) for demand in demands if demand.rate > 0)
-    return _near(previous.demands, demands, inf, 0.0) and (len(previous.gpus) == 1 or not fell)
+    return _near(made_for, demands, inf, 0.0) and (len(previous.gpus) == 1 or not fell)
 
 
 def _bears(draft: Draft, gpu: DraftGpu) -> bool:
