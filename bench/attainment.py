@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from arguments import count, output, positive
 from gemlet.errors import GemletError
 from gemlet.monitor.tables import table
 from gemlet.serve import arrivals, files, modelled
@@ -401,13 +402,13 @@ def main() -> None:
     parser.add_argument("--simulate", action="store_true", help="in modelled time, on a slow device")
     parser.add_argument("--executor", choices=["green", "mps", "streams", "modelled"], help="live with it")
     parser.add_argument("--profiles", default="h200", help="with --executor: a name or a file; default h200")
-    parser.add_argument("--seconds", type=float, default=6.0, help="of each run")
-    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--seconds", type=positive, default=6.0, help="of each run")
+    parser.add_argument("--seeds", type=count, default=2)
     parser.add_argument("--mixes", help=f"of {','.join(MIXES)}; with --executor of {','.join(ON_GPU)}")
     parser.add_argument("--variation", type=float, default=0.03)
-    parser.add_argument("--slower", type=float, default=10.0, help="times slower than an L4")
+    parser.add_argument("--slower", type=positive, default=10.0, help="times slower than an L4")
     parser.add_argument("--check", type=Path, metavar="RESULT", help="simulate anew what this result has of a GPU")
-    parser.add_argument("-o", "--output", type=Path, help="JSON, written as results come")
+    parser.add_argument("-o", "--output", type=output, help="JSON, written as results come")
     o = parser.parse_args()
     if o.check is not None:
         check(files.load_profiles(Path(o.profiles)), json.loads(o.check.read_text()))

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from math import pi, sin
 from pathlib import Path
 
+from arguments import count, output, positive
 from gemlet.errors import GemletError
 from gemlet.monitor.tables import table
 from gemlet.serve import arrivals, files, modelled
@@ -183,16 +184,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--simulate", action="store_true", help="in virtual time")
     parser.add_argument("--live", action="store_true", help="with gemlet serve and gemlet load")
-    parser.add_argument("--seconds", type=float, default=LENGTH_S)
-    parser.add_argument("--times", type=float, default=1.0, help="multiplies all rates")
+    parser.add_argument("--seconds", type=positive, default=LENGTH_S)
+    parser.add_argument("--times", type=positive, default=1.0, help="multiplies all rates")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--profiles", default="h200", help="of traffic h200: a name or a file; default h200")
     parser.add_argument("--traffic", choices=sorted(TRAFFIC), help="default: l4, and h200 with --live")
-    parser.add_argument("--gpus", type=int, help="simulate: at most; default 4, of h200 1")
+    parser.add_argument("--gpus", type=count, help="simulate: at most; default 4, of h200 1")
     parser.add_argument("--changes", action="store_true", help="also list what the controller did")
     parser.add_argument("--executor", default="green", choices=["green", "mps", "streams", "modelled"], help="live")
     parser.add_argument("--plans", default="follow", help="live: of follow,mean,highest, one run after the other")
-    parser.add_argument("-o", "--output", type=Path, help="live: JSON, written as results come")
+    parser.add_argument("-o", "--output", type=output, help="live: JSON, written as results come")
     options = parser.parse_args()
     if options.simulate == options.live:
         parser.error("either --simulate or --live")

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import triton_check
+from arguments import output, positive, positives
 from gemlet.errors import GemletError
 from gemlet.monitor.tables import table
 from gemlet.serve import files
@@ -64,7 +65,7 @@ class Bench:
         self.known = files.load_profiles(Path(o.profiles))
         self.models: list[str] = o.models.split(",")
         self.slos = {m: max(LEAST_SLO_MS, 2 * self.known.models[m].surface.latency(1.0, 32)) for m in self.models}
-        self.totals = sorted(float(rate) for rate in o.rates.split(","))
+        self.totals: list[float] = o.rates
         self.end = 0.0
         self.lines: list[tuple[str, ...]] = []
         self.result: dict[str, Any] = {
@@ -314,20 +315,31 @@ def main() -> int:
     parser.add_argument("--executor", default="green", choices=["green", "mps", "streams", "modelled"])
     parser.add_argument("--profiles", default="h200", help="a name or a file; default h200")
     parser.add_argument("--models", default="bert,lenet1,resnet50,densenet161", help="of the catalogue, in this order")
-    parser.add_argument("--rates", default="500,1000,2000,4000", help="requests/s of all models; over gRPC half of it")
-    parser.add_argument("--seconds", type=float, default=8.0, help="of each run")
-    parser.add_argument("--overload", type=float, default=2.5, help="times what the gpu-let serves by its profile")
+    parser.add_argument(
+        "--rates", type=positives, default="500,1000,2000,4000", help="requests/s of all models; over gRPC half of it"
+    )
+    parser.add_argument("--seconds", type=positive, default=8.0, help="of each run")
+    parser.add_argument("--overload", type=positive, default=2.5, help="times what the gpu-let serves by its profile")
     parser.add_argument("--only", default=",".join(SECTIONS), help="sections: %(default)s")
     parser.add_argument(
-        "--budget", type=float, default=400.0, help="seconds from when it is ready; what would begin later is left out"
+        "--budget",
+        type=positive,
+        default=400.0,
+        help="seconds from when it is ready; what would begin later is left out",
     )
     parser.add_argument("--quick", action="store_true", help="some 60 s: two rates, 3 s each")
-    parser.add_argument("-o", "--output", type=Path)
+    parser.add_argument("-o", "--output", type=output)
     o = parser.parse_args()
     if o.quick:
-        o.seconds, o.rates, o.budget = min(o.seconds, 3.0), ",".join(o.rates.split(",")[1:3]), min(o.budget, 75.0)
+        o.seconds, o.rates, o.budget = min(o.seconds, 3.0), o.rates[1:3] or o.rates, min(o.budget, 75.0)
     if unknown := set(o.only.split(",")) - set(SECTIONS):
         parser.error(f"no section {', '.join(unknown)}; there are {', '.join(SECTIONS)}")
+    models = o.models.split(",")
+    known = files.load_profiles(Path(o.profiles)).models
+    if strange := [model for model in models if model not in CATALOGUE or model not in known]:
+        parser.error(f"no model {', '.join(strange)} of the catalogue in these profiles")
+    if len(set(models)) < max(2, len(models)):
+        parser.error("--models: two at least, each once")
     end_on_signals()
     mps = mps_of_gemlet() if o.executor == "mps" else contextlib.nullcontext(dict(os.environ))
     with tempfile.TemporaryDirectory(prefix="gemlet-bench-") as folder, mps as env:

@@ -1,5 +1,8 @@
 #include "batch.h"
 
+#include <sched.h>
+
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <ctime>
@@ -14,7 +17,8 @@ using gemlet::batch::Driver;
 using gemlet::batch::driver;
 
 constexpr uint32_t kTurnsBetweenLooks = 64;  // at the clock: some microseconds
-constexpr uint64_t kSpinNs = 5'000'000;      // most batches are shorter; a processor for each gpu-let until then
+constexpr uint64_t kSpinNs =
+    5'000'000;  // most batches are shorter; a processor for each gpu-let, if there are so many
 constexpr long kNapNs = 20'000;
 constexpr uint64_t kAskNs = 2'000'000;
 
@@ -79,15 +83,41 @@ void pause() noexcept {
 #endif
 }
 
+std::atomic<int> spinning{0};  // threads of this process
+
+int processors() noexcept {
+    cpu_set_t mine;
+    return sched_getaffinity(0, sizeof(mine), &mine) == 0 ? CPU_COUNT(&mine) : CPU_SETSIZE;
+}
+
+// Whether this thread may spin: one processor is left to those that have work. Others nap from the beginning.
+class Spinning {
+  public:
+    Spinning() noexcept : allowed_(++spinning < processors()) {
+        if (!allowed_) --spinning;
+    }
+    ~Spinning() {
+        if (allowed_) --spinning;
+    }
+    Spinning(const Spinning&) = delete;
+    Spinning& operator=(const Spinning&) = delete;
+    bool allowed() const noexcept { return allowed_; }
+
+  private:
+    const bool allowed_;
+};
+
 // Until the device has written the ticket. A device that failed never does, so the driver is asked now and then.
 CUresult watch(const Driver& cuda, const uint32_t* done, uint32_t ticket, CUstream stream) noexcept {
+    const Spinning here;
+    const uint64_t spin = here.allowed() ? kSpinNs : 0;
     const uint64_t began = now_ns();
     uint64_t asked = began;
     for (uint32_t turn = 1; __atomic_load_n(done, __ATOMIC_ACQUIRE) != ticket; ++turn) {
         pause();
         if (turn % kTurnsBetweenLooks != 0) continue;
         const uint64_t now = now_ns();
-        if (now - began > kSpinNs) {
+        if (now - began >= spin) {
             const timespec nap{0, kNapNs};
             nanosleep(&nap, nullptr);
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -138,3 +139,53 @@ def test_nothing_prepared_outlives_its_graphs(driver: Driver) -> None:
     with pytest.raises(KeyError):
         made.run({"x": np.ones((4, 3), np.float32)}, 4)
     assert len(driver.calls) == 1
+
+
+def test_what_fails_without_words_or_for_its_type_is_a_failure_of_the_model(driver: Driver) -> None:
+    made = graphed(Model())
+    with pytest.raises(ModelError, match=r"^m failed: Cannot cast"):
+        made.run({"x": np.ones((4, 3), np.complex64)}, 4)
+
+    def infer(_: object) -> dict[str, np.ndarray]:
+        raise RuntimeError
+
+    silent = Graphed(made.spec, Loaded(infer=infer), Stream(), (4,))
+    with pytest.raises(ModelError, match=r"^m failed: RuntimeError$"):
+        silent.run({"x": np.ones((4, 3), np.float32)}, 4)
+
+
+def test_inputs_that_are_made_when_they_are_asked_for_live_until_they_are_read(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[weakref.ref[np.ndarray]] = []
+
+    class Lazy(dict[str, np.ndarray]):
+        def __getitem__(self, name: str) -> np.ndarray:
+            array = np.full((2, 3), len(name), np.float32)
+            asked.append(weakref.ref(array))
+            return array
+
+    spec = ModelSpec(
+        name="m",
+        directory="/m",
+        platform="python",
+        inputs=(TensorSpec("x", "FP32", (3,)), TensorSpec("xx", "FP32", (3,))),
+        outputs=(TensorSpec("y", "FP32", (3,)),),
+        max_batch=8,
+    )
+    model = Model()
+    made = Graphed(spec, Loaded(lambda x, _: model(x)), Stream(), (2,))
+    real = driver.run
+    alive: list[bool] = []
+
+    def run(address: int) -> int:
+        alive.extend(each() is not None for each in asked)
+        return real(address)
+
+    monkeypatch.setattr(driver, "run", run)
+    np.testing.assert_array_equal(made.run(Lazy(), 2)["y"], np.full((2, 3), 2))
+    assert alive == [True, True]
+
+
+def test_a_batch_of_no_rows_has_results_of_no_rows(driver: Driver) -> None:
+    assert graphed(Model()).run({"x": np.ones((0, 3), np.float32)}, 0)["y"].shape == (0, 3)

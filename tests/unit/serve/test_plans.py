@@ -25,6 +25,7 @@ H200 = modelled.h200()
 MODELS = ("resnet50", "vgg16", "mobilenet_v2", "bert", "dlrm")
 SMALL = {"ideal", "exhaustive"}
 EXACT = Options(quantile=0.5, grid=10)
+APART = Options(pool_models=0)
 
 demands = st.lists(
     st.builds(
@@ -160,6 +161,23 @@ def test_a_new_plan_leaves_models_on_the_gpus_they_were_on() -> None:
     now = {task.model: gpu.index for gpu in second.gpus for let in gpu.lets for task in let.tasks}
     assert {model: now[model] for model in "ab"} == where
     assert sorted(now.values()) == [0, 1, 2]
+
+
+def test_rates_that_fall_slowly_free_devices_too() -> None:
+    wanted = [demand("bert", 8000, 40), demand("vgg16", 8000, 40)]
+    found = plan(H200, wanted, Inventory(gpus=8), None, APART)
+    assert isinstance(found, Plan)
+    devices, kept = [len(found.gpus)], 0
+    for _ in range(20):
+        wanted = [msgspec.structs.replace(d, rate=0.9 * d.rate) for d in wanted]
+        found = plan(H200, wanted, Inventory(gpus=8), msgspec.json.decode(msgspec.json.encode(found), type=Plan), APART)
+        assert isinstance(found, Plan)
+        devices.append(len(found.gpus))
+        kept += found.kept
+    fresh = plan(H200, wanted, Inventory(gpus=8), None, APART)
+    assert isinstance(fresh, Plan)
+    assert kept
+    assert devices[0] > devices[-1] == len(fresh.gpus)
 
 
 def test_fewer_gpus_than_before_do_not_keep_the_plan() -> None:

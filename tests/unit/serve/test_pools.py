@@ -18,6 +18,7 @@ from gemlet.serve.planner import Demand, Inventory, Options, Plan, plan
 from gemlet.serve.planner.pool import BURST, Pool, longest, mean_press, reserve, turns
 from gemlet.serve.planner.timing import Timing
 from gemlet.serve.planner.verify import verify
+from gemlet.serve.profiles import ModelProfile
 from gemlet.serve.simulator import simulate
 
 if TYPE_CHECKING:
@@ -213,3 +214,95 @@ def test_blind_to_types_every_neighbour_is_the_worst() -> None:
     assert isinstance(seeing, Plan)
     slow = [task.alpha for found in (blind, seeing) for task in found.tasks() if task.model == "a"]
     assert max(slow) == slow[0]
+
+
+def test_a_pool_is_not_kept_where_pools_are_not_allowed() -> None:
+    pooled = made(THREE, BUSY)
+    for other in (Options(quantile=0.5, grid=10, executor="mps"), APART, Options(quantile=0.5, grid=10, pool_models=2)):
+        found = plan(THREE, BUSY, Inventory(gpus=4), pooled, other)
+        assert isinstance(found, Plan)
+        assert not any(let.pool for gpu in found.gpus for let in gpu.lets)
+
+
+def test_rates_that_fell_for_all_free_devices_whatever_models_have_no_rate() -> None:
+    profiles = world(**THREE.models, idle=scaling(1.0))
+    idle = demand("idle", 0, 20)
+    one = made(profiles, [*BUSY, idle])
+    before = msgspec.structs.replace(
+        one,
+        gpus=(one.gpus[0], msgspec.structs.replace(one.gpus[0], index=1)),
+        demands=tuple(msgspec.structs.replace(d, rate=2 * d.rate) for d in one.demands),
+    )
+    for times, left in ((1.2, 2), (0.1, 1)):
+        now = [*(msgspec.structs.replace(d, rate=times * d.rate) for d in BUSY), idle]
+        if times > 1:  # not for all
+            now[0] = msgspec.structs.replace(now[0], rate=2 * BUSY[0].rate)
+        found = plan(profiles, now, Inventory(gpus=2), before, EXACT)
+        assert isinstance(found, Plan)
+        assert len(found.gpus) == left
+
+
+def test_a_pool_of_a_device_that_is_not_cut_is_judged_too() -> None:
+    whole = Options(quantile=0.5, grid=1)
+    light = [msgspec.structs.replace(d, rate=d.rate / 4) for d in BUSY]
+    apart = made(THREE, light, whole)
+    pooled = msgspec.structs.replace(
+        apart,
+        gpus=tuple(
+            msgspec.structs.replace(gpu, lets=tuple(msgspec.structs.replace(let, pool=True) for let in gpu.lets))
+            for gpu in apart.gpus
+        ),
+    )
+    for times in (0.5, *(1 + step / 20 for step in range(2, 140, 3))):
+        wanted = [msgspec.structs.replace(d, rate=d.rate * times) for d in light]
+        assert isinstance(plan(THREE, wanted, Inventory(gpus=4), pooled, whole), Plan)
+
+
+@pytest.mark.parametrize("largest", [3, 6, 24, 48, 49, 100])
+def test_a_turn_as_long_as_the_largest_batch_takes_to_come_needs_no_larger_batch(largest: int) -> None:
+    row = tuple((share, batch, 0.01 / share) for share in (0.5, 1.0) for batch in (1, largest))
+    profiles = world(a=ModelProfile(latency=row), b=ModelProfile(latency=row))
+    timing = Timing(profiles, {"a": 1e6, "b": 1e6}, 10)
+    for step in range(200):
+        pool = Pool((5, 5), {"a": 100.0 + step / 7, "b": 100.0 + step / 3})
+        assert turns(timing, [pool], None) is not None
+
+
+def test_what_a_pool_of_a_file_promises_is_judged_whatever_stands_in_it() -> None:
+    found = made(THREE, BUSY)
+
+    def changed(**more: float) -> Plan:
+        return msgspec.structs.replace(
+            found,
+            gpus=tuple(
+                msgspec.structs.replace(
+                    gpu,
+                    lets=tuple(
+                        msgspec.structs.replace(
+                            let, tasks=tuple(msgspec.structs.replace(task, **more) for task in let.tasks)
+                        )
+                        for let in gpu.lets
+                    ),
+                )
+                for gpu in found.gpus
+            ),
+        )
+
+    inventory = Inventory(gpus=1)
+    assert any("at batch 1 already" in line for line in verify(changed(slo_ms=0.5), THREE, inventory, EXACT))
+    assert all("are placed" in line for line in verify(changed(rate=0.0), THREE, inventory, EXACT))
+
+
+def test_devices_and_gpu_lets_without_models_do_not_keep_a_plan_from_being_kept() -> None:
+    light = [msgspec.structs.replace(d, rate=d.rate / 9) for d in BUSY]
+    before = made(THREE, light, gpus=3)
+    (gpu,) = before.gpus
+    let = msgspec.structs.replace(gpu.lets[0], tasks=(), sm=0.1)
+    empty = msgspec.structs.replace(gpu, index=0, lets=())
+    idle = msgspec.structs.replace(gpu, index=1, lets=(let,))
+    used = msgspec.structs.replace(gpu, index=2)
+    odd = msgspec.structs.replace(before, gpus=(empty, idle, used))
+    found = plan(THREE, light, Inventory(gpus=3), odd, EXACT)
+    assert isinstance(found, Plan)
+    assert found.kept
+    assert [each.index for each in found.gpus] == [2]

@@ -161,8 +161,10 @@ class BatchCall:
 
         Raises BatchFailed, then nothing of the batch runs any more; ValueError and TypeError of np.copyto.
         """
+        given = []  # what a mapping makes when it is asked must live until the call has read it
         for name, host, dtype, shape, entry in self._inputs:
             array = inputs[name]
+            given.append(array)
             if array.dtype == dtype and array.shape == shape and array.flags.c_contiguous:
                 entry.source = array.ctypes.data
             else:  # another type, other strides, or to be repeated: Python's affair, before the call

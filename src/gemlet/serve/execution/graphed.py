@@ -98,8 +98,9 @@ class Graphed:
         try:
             call = self._call_for(batch)
             return call.run(inputs) if call is not None else self._run(inputs, batch)
-        except (RuntimeError, ValueError) as error:  # torch's or the driver's, whatever went wrong; numpy's, of shapes
-            raise ModelError(f"{self.spec.name} failed: {str(error).splitlines()[0]}") from error
+        # torch's or the driver's, whatever went wrong; numpy's, of shapes and types
+        except (RuntimeError, ValueError, TypeError) as error:
+            raise ModelError(f"{self.spec.name} failed: {capturing.first_line(error)}") from error
 
     def close(self) -> None:
         """Waits for what still runs on the stream, then drops the graphs and their memory."""

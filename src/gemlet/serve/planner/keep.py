@@ -29,8 +29,10 @@ def keep(
     same_way = previous.policy == policy and previous.device == draft.profiles.device.name
     fits = all(gpu.index < gpus for gpu in previous.gpus) and _on_grid(previous, draft.grid)
     lets = lets_of(previous, draft.grid)
-    near = _near(previous.demands, demands, RISE, FALL)
-    if not (same_way and fits and (near or _elastic(previous, demands))):
+    made_for = previous.made_for or previous.demands
+    # A slow fall is near at every step; what was made for other rates altogether would be kept for ever.
+    near = _near(previous.demands, demands, RISE, FALL) and _near(made_for, demands, inf, FALL)
+    if not (same_way and fits and (near or _elastic(previous, made_for, demands))):
         return None
     wanted = {d.model: d.rate for d in planned}
     totals = dict.fromkeys(wanted, 0.0)
@@ -43,14 +45,17 @@ def keep(
     for gpu in lets:
         for let in gpu:
             let.rates = {model: rate * wanted[model] / totals[model] for model, rate in let.rates.items()}
+        if any(let.pool for let in gpu) and not pooling.allowed(draft, {model for let in gpu for model in let.rates}):
+            return None
         if sum(let.ticks for let in gpu) > draft.grid * limit + SLACK or not draft.holds(gpu):
             return None
         if not near and not _bears(draft, gpu):
             return None
+    numbers = [gpu.index for gpu in previous.gpus if any(let.tasks for let in gpu.lets)]
     draft.gpus = lets
     explain.explain(draft)
     made = draft.finish(policy, demands, (_why(near),))
-    return msgspec.structs.replace(made, kept=True, gpus=_indexed(made.gpus, [gpu.index for gpu in previous.gpus]))
+    return msgspec.structs.replace(made, kept=True, made_for=made_for, gpus=_indexed(made.gpus, numbers))
 
 
 def _why(near: bool) -> str:
@@ -59,13 +64,13 @@ def _why(near: bool) -> str:
     return "kept: its pools bear the new rates"
 
 
-def _elastic(previous: Plan, demands: Sequence[Demand]) -> bool:
+def _elastic(previous: Plan, made_for: Sequence[Demand], demands: Sequence[Demand]) -> bool:
     """Pools only, which bear other rates as they are; several devices only if the rates did not fall for all."""
     if not all(let.pool for gpu in previous.gpus for let in gpu.lets):
         return False
-    before = {demand.model: demand.rate for demand in previous.demands}
-    fell = all(demand.rate < FALL * before.get(demand.model, 0.0) for demand in demands)
-    return _near(previous.demands, demands, inf, 0.0) and (len(previous.gpus) == 1 or not fell)
+    before = {demand.model: demand.rate for demand in made_for}
+    fell = all(demand.rate < FALL * before.get(demand.model, 0.0) for demand in demands if demand.rate > 0)
+    return _near(made_for, demands, inf, 0.0) and (len(previous.gpus) == 1 or not fell)
 
 
 def _bears(draft: Draft, gpu: DraftGpu) -> bool:
@@ -94,11 +99,12 @@ def _on_grid(plan: Plan, grid: int) -> bool:
 
 
 def lets_of(plan: Plan, grid: int) -> list[DraftGpu]:
-    """The gpu-lets of a plan as a draft on this grid."""
+    """The gpu-lets of a plan that serve something, as a draft on this grid."""
     return [
         [
             DraftLet(max(1, round(let.sm * grid)), {task.model: task.rate for task in let.tasks}, pool=let.pool)
             for let in gpu.lets
+            if let.tasks
         ]
         for gpu in plan.gpus
     ]

@@ -94,7 +94,10 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, tag="plan", tag_field="result"):
-    """Models on gpu-lets. ``origin`` is that of the profiles: a plan of modelled profiles is a modelled plan."""
+    """Models on gpu-lets. ``origin`` is that of the profiles: a plan of modelled profiles is a modelled plan.
+
+    made_for: of a plan that was kept, the demands when its gpu-lets were chosen; empty where that is ``demands``.
+    """
 
     policy: str
     device: str
@@ -103,6 +106,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, tag="plan", tag_field="res
     demands: tuple[Demand, ...]
     notes: tuple[str, ...] = ()
     kept: bool = False
+    made_for: tuple[Demand, ...] = ()
     schema: int = SCHEMA
 
     def tasks(self) -> list[Task]:

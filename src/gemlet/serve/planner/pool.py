@@ -147,7 +147,7 @@ def mean_time(timing: Timing, ticks: Sequence[int], model: str, batch: float) ->
     low = max(1, int(batch))
     rows = [timing.row(model, size) for size in ticks]
     one = len(ticks) / sum(1 / row[low] for row in rows)
-    if batch <= low:
+    if batch - low <= ROUNDING:  # rate * (batch / rate) may be above the largest batch that there is
         return one
     return one + (batch - low) * (len(ticks) / sum(1 / row[low + 1] for row in rows) - one)
 

@@ -14,7 +14,7 @@ from gemlet.serve.planner.draft import SLACK, Draft, DraftGpu, DraftLet
 from gemlet.serve.planner.pool import Pool, mean_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
 MOST = 5  # gpu-lets of a pool: simulated, more bear less than is reckoned, since each waits for its own long batches
 SMALL = (1, 2)  # ticks of the gpu-let beside a pool
@@ -33,15 +33,15 @@ def pool(draft: Draft) -> None:
 def _pooled(draft: Draft, gpu: DraftGpu) -> DraftGpu | None:
     there = {model: sum(let.rates.get(model, 0.0) for let in gpu) for model in draft.timing.slos}
     rates = {model: rate for model, rate in there.items() if rate > 0}
-    if not _allowed(draft, rates):
+    if not allowed(draft, rates):
         return None
     now = draft.bears([Pool((let.ticks,), let.rates) for let in gpu])
     return _best(draft, rates, GAIN * now) if now < CALM else None
 
 
-def _allowed(draft: Draft, rates: Mapping[str, float]) -> bool:
-    """With MPS every gpu-let would have its own copy of the weights."""
-    return draft.options.executor == "green" and 1 < len(rates) <= draft.options.pool_models
+def allowed(draft: Draft, models: Collection[str]) -> bool:
+    """On a device with these models. With MPS every gpu-let would have its own copy of the weights."""
+    return draft.options.executor == "green" and 1 < len(models) <= draft.options.pool_models
 
 
 def most_borne(draft: Draft, rates: Mapping[str, float], least: float = 0.0) -> float:

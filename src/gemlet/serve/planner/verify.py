@@ -86,8 +86,16 @@ def _pools_late(gpu: Gpu, profiles: Profiles, options: Options) -> list[str]:
             profile = profiles.models[task.model]
             alpha = interference.slow_down(profile.sensitivity, others, gpu.sm - 1)
             rate = sum(each.rate for let in lets for each in let.tasks if each.model == task.model) / 1000
+            if rate <= 0:
+                continue
             slow = [alpha * profile.surface.latency(least.sm, b) for b in range(1, profile.surface.max_batch + 1)]
-            every = max(min(b / rate, task.slo_ms - ms) for b, ms in enumerate(slow, 1) if ms < task.slo_ms)
+            fitting = [min(b / rate, task.slo_ms - ms) for b, ms in enumerate(slow, 1) if ms < task.slo_ms]
+            if not fitting:
+                wrong.append(
+                    f"GPU {gpu.index}, pool: {task.model} takes {slow[0]:.3g} of {task.slo_ms:g} ms at batch 1 already"
+                )
+                continue
+            every = max(fitting)
             come = max(1.0, rate * every)
             busy += alpha * _mean_time(profile, lets, come) / every
         if busy > len(lets) * 1.001:
@@ -106,15 +114,14 @@ def _mean_press(lets: Sequence[Let], let: Let, profiles: Profiles) -> interferen
         batch = max(fitting)[1] if fitting else 1
         rate = sum(each.rate for other in lets for each in other.tasks if each.model == task.model)
         times[task.model] = rate * _mean_time(profile, lets, batch) / batch
-    whole = sum(times.values())
+    whole = sum(times.values()) or 1.0  # no requests press on nobody
     return interference.mean_press(profiles, let.sm, {model: time / whole for model, time in times.items()})
 
 
 def _mean_time(profile: ModelProfile, lets: Sequence[Let], batch: float) -> float:
-    low = int(batch)
-    steps = [
-        len(lets) / sum(1 / profile.surface.latency(let.sm, b) for let in lets) for b in (low, low + (batch > low))
-    ]
+    low = int(batch + 1e-9)  # what comes while the largest batch fills may be rounded to more than it
+    high = low + (batch > low + 1e-9)
+    steps = [len(lets) / sum(1 / profile.surface.latency(let.sm, b) for let in lets) for b in (low, high)]
     return steps[0] + (batch - low) * (steps[1] - steps[0])
 
 
