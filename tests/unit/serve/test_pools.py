@@ -101,6 +101,17 @@ def test_bursts_cost_something_and_more_on_one_gpu_let() -> None:
     assert left((3,)) < left((3, 3, 3)) - 0.02 < 1
 
 
+def test_short_deadlines_do_not_wait_behind_long_batches() -> None:
+    profiles = world(short=fixed_part(2.0, 0.1), long=batching(2.0, 0.2))
+    wanted = [demand("short", 2200, 7), demand("long", 1100, 75)]
+    pooled, apart = made(profiles, wanted), made(profiles, wanted, APART)
+    assert attainment(profiles, pooled, wanted) > attainment(profiles, apart, wanted) - 0.005
+    timing = Timing(profiles, {"short": 7.0, "long": 75.0}, 10)
+    rates = {d.model: d.rate for d in wanted}
+    patient = Timing(profiles, {"short": 75.0, "long": 75.0}, 10)
+    assert reserve(timing, [Pool((5, 5), rates)], None) < 0.5 * reserve(patient, [Pool((5, 5), rates)], None)
+
+
 def test_neighbours_in_a_pool_press_in_the_mean_over_their_time() -> None:
     profiles = world(heavy=scaling(1.0, **DRAM_BOUND), light=scaling(1.0))
     timing = Timing(profiles, {"heavy": 20.0, "light": 20.0}, 10)

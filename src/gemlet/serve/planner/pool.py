@@ -3,7 +3,7 @@
 A model has a turn every T ms, on any of the pool's k gpu-lets. The pool holds if
 
     T_i + L_i(b_i) + margin <= SLO_i          b_i = ceil(rate_i T_i)
-    sum over i of L_i(rate_i T_i) / T_i <= k
+    sum over i of min(1, rate_i T_i) L_i(rate_i T_i) / T_i <= k
     margin = z / k sqrt(sum over i of c_i^2 rate_i T_i)
 
 T is as long as it may be. Batches are larger when a burst has come, up to the largest with 2 L(b) <= SLO. With z = 0 it
@@ -13,6 +13,9 @@ a turn; c is what one more request in a batch costs. Of k gpu-lets all work off 
 is why a pool bears more than the same gpu-lets with a model each. z = 3 is what simulated pools and single gpu-lets
 serve with 99 % in time, within some 10 % (docs/serving.md).
 
+A batch that runs is not interrupted, so a pool does not bear bursts either where batches that a request cannot wait for
+too often leave fewer gpu-lets than the others need.
+
 Gpu-lets of a pool may differ in size: turns count with the harmonic mean of their times, promises with the slowest.
 Neighbours press as much as their models do in the mean over their time.
 """
@@ -20,7 +23,7 @@ Neighbours press as much as their models do in the mean over their time.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import ceil, sqrt
+from math import ceil, comb, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
 from gemlet.serve.planner import interference
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from gemlet.serve.profiles import Vector
 
 BURST = 3.0  # standard deviations of the arrivals within a turn
+BLOCKED = 0.12  # of the time, at most; what is late then is less. With this simulated pools are hardly worse than gpu-lets apart
 ROUNDING = 1e-6
 
 
@@ -120,14 +124,38 @@ def _beside(timing: Timing, pool: Pool, alphas: Sequence[float], burst: float, t
             come = rate * every
             turn = mean_time(timing, pool.ticks, model, come) * alpha
             worst = every + slow[max(1, ceil(come - ROUNDING))] * alpha
-            found[model] = Turn(every, worst, alpha, turn / every)
-            busy += turn / every
+            found[model] = Turn(every, worst, alpha, min(1.0, come) * turn / every)
+            busy += found[model].busy
             spread += (_cost(timing, pool.ticks, model, largest) * alpha) ** 2 * come
         if busy > count + ROUNDING:
             return None
-        if margin or not burst:
+        if not burst:
             return found
+        if margin:
+            return found if _seldom_blocked(timing, pool, found, alphas) else None
         margin = burst / count * sqrt(spread)
+
+
+def _seldom_blocked(timing: Timing, pool: Pool, found: Mapping[str, Turn], alphas: Sequence[float]) -> bool:
+    """Whether batches that a request cannot wait for leave the others enough gpu-lets nearly always.
+
+    A batch of L ms that can be borne for ``room`` ms is in the way for L - room of them. How many of the gpu-lets are
+    at such batches is taken for binomial.
+    """
+    count, smallest = len(pool.ticks), min(pool.ticks)
+    for model, alpha in zip(found, alphas, strict=True):
+        room = timing.slos[model] - timing.row(model, smallest)[1] * alpha
+        in_the_way = others = 0.0
+        for turn in found.values():
+            batch = turn.worst_ms - turn.every_ms
+            if batch > room:
+                in_the_way += turn.busy * (1 - room / batch)
+            else:
+                others += turn.busy
+        part, spare = min(1.0, in_the_way / count), int(count - others + ROUNDING)
+        if sum(comb(count, n) * part**n * (1 - part) ** (count - n) for n in range(spare + 1, count + 1)) > BLOCKED:
+            return False
+    return True
 
 
 def longest(row: Sequence[float], rate: float, alpha: float, budget: float) -> float:

@@ -96,8 +96,8 @@ def _pools_late(gpu: Gpu, profiles: Profiles, options: Options) -> list[str]:
                 )
                 continue
             every = max(fitting)
-            come = max(1.0, rate * every)
-            busy += alpha * _mean_time(profile, lets, come) / every
+            come = rate * every
+            busy += min(1.0, come) * alpha * _mean_time(profile, lets, max(1.0, come)) / every
         if busy > len(lets) * 1.001:
             names = ", ".join(task.model for task in least.tasks)
             wrong.append(f"GPU {gpu.index}, pool of {names}: {busy:.4g} gpu-lets would be busy, there are {len(lets)}")
