@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gemlet.serve.profiles import Vector
 
 BURST = 3.0  # standard deviations of the arrivals within a turn
-BLOCKED = 0.12  # of the time, at most; what is late then is less. With this simulated pools are hardly worse than gpu-lets apart
+BLOCKED = 0.12  # of the time, at most: with this simulated pools are hardly worse than gpu-lets apart
 ROUNDING = 1e-6
 
 
