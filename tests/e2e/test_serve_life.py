@@ -19,11 +19,14 @@ from serve_process import COMMAND, serving, write_model
 
 ONE = "inputs: [{name: X, datatype: FP32, shape: [1]}]\noutputs: [{name: Y, datatype: FP32, shape: [1]}]\n"
 SLEEPY = """
+from gemlet.serve.execution.backend import DeviceLost
 import os, time
 from pathlib import Path
 
 def infer(inputs):
     seconds = float(inputs["X"][0, 0])
+    if seconds < -1:
+        raise DeviceLost("sleepy failed: an illegal address")
     if seconds < 0:
         os._exit(9)
     Path(__file__).with_name("began").touch()
@@ -176,12 +179,14 @@ def test_a_killed_executor_is_replaced_and_its_request_run_again(repository, tmp
         assert ask(server, "sleepy", 0.0)[0] == 200
 
 
-def test_a_request_that_kills_executors_is_refused_and_the_next_one_served(repository, tmp_path):
+@pytest.mark.parametrize("value", [-1.0, -2.0], ids=["its process", "the device"])
+def test_a_request_that_kills_executors_is_refused_and_the_next_one_served(repository, tmp_path, value):
     with serving(repository, tmp_path / "log") as server:
-        status, body, _ = ask(server, "sleepy", -1.0)
+        status, body, _ = ask(server, "sleepy", value)
         assert status == 500
         assert "died 2 times" in body["error"]
         assert ask(server, "sleepy", 0.0)[0] == 200
+    assert ("its device is lost" in (tmp_path / "log").read_text()) is (value == -2.0)
 
 
 def test_an_executor_that_hangs_is_replaced(repository, tmp_path):

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: there are n
 
 from graph_doubles import Driver, Graph, GraphWithHandle, Model, Stream, give_driver, graphed, on_the_cpu  # noqa: E402
 
-from gemlet.serve.execution.backend import ModelError, ModelSpec, TensorSpec  # noqa: E402
+from gemlet.serve.execution.backend import DeviceLost, ModelError, ModelSpec, TensorSpec  # noqa: E402
 from gemlet.serve.execution.graphed import Graphed  # noqa: E402
 from gemlet.serve.execution.torch_models import Loaded  # noqa: E402
 
@@ -189,3 +189,23 @@ def test_inputs_that_are_made_when_they_are_asked_for_live_until_they_are_read(
 
 def test_a_batch_of_no_rows_has_results_of_no_rows(driver: Driver) -> None:
     assert graphed(Model()).run({"x": np.ones((0, 3), np.float32)}, 0)["y"].shape == (0, 3)
+
+
+class FailedStream(Stream):
+    """Of a device that an error stays on."""
+
+    lost = False
+
+    def synchronize(self) -> None:
+        super().synchronize()
+        if self.lost:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+@pytest.mark.parametrize(("lost", "error"), [(True, DeviceLost), (False, ModelError)])
+def test_an_error_that_stays_is_told_from_one_that_is_over(driver: Driver, lost: bool, error: type[Exception]) -> None:
+    stream = FailedStream()
+    made = graphed(Model(), stream=stream)
+    driver.codes, stream.lost = [700], lost
+    with pytest.raises(error, match=r"^m failed: "):
+        made.run({"x": np.ones((1, 3), np.float32)}, 1)

@@ -31,6 +31,10 @@ class LetGone(GemletError):
     """The gpu-let is not there any more: a newer partition took its place. Its requests go elsewhere, unharmed."""
 
 
+class DeviceLost(GemletError):
+    """The device does nothing more for this process: after an illegal access, say. Only a new process helps."""
+
+
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """An input or output. ``datatype`` as in the Open Inference Protocol: "FP32", "INT64", "BYTES", ...
@@ -106,7 +110,7 @@ class Backend(Protocol):
         """Runs a batch of so many rows and waits for it, in the thread of that gpu-let.
 
         The arrays of ``inputs`` are views of shared memory, valid until return; axis 0 is the batch unless max_batch
-        is 0. BYTES are arrays of objects (bytes). Raises ModelError, LetGone.
+        is 0. BYTES are arrays of objects (bytes). Raises ModelError, LetGone, DeviceLost.
         """
         ...
 

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from gemlet.serve.execution import batch_call, capturing
-from gemlet.serve.execution.backend import ModelError
+from gemlet.serve.execution.backend import DeviceLost, ModelError
 from gemlet.serve.execution.batch_call import BatchCall
 from gemlet.serve.execution.datatypes import TORCH
 
@@ -94,13 +94,25 @@ class Graphed:
             self._driver = batch_call.driver(torch.cuda.current_device())
 
     def run(self, inputs: Mapping[str, np.ndarray], batch: int) -> Mapping[str, np.ndarray]:
-        """One batch from host to host. What comes back is valid until this thread's next call. Raises ModelError."""
+        """One batch from host to host. What comes back is valid until this thread's next call.
+
+        Raises ModelError; DeviceLost where no batch of any model can run in this process any more.
+        """
         try:
             call = self._call_for(batch)
             return call.run(inputs) if call is not None else self._run(inputs, batch)
         # torch's or the driver's, whatever went wrong; numpy's, of shapes and types
         except (RuntimeError, ValueError, TypeError) as error:
-            raise ModelError(f"{self.spec.name} failed: {capturing.first_line(error)}") from error
+            words = f"{self.spec.name} failed: {capturing.first_line(error)}"
+            raise DeviceLost(words) if self._device_is_lost() else ModelError(words) from error
+
+    def _device_is_lost(self) -> bool:
+        """An error of the device stays: what is asked next fails with it, too. Others are over once they are told."""
+        try:
+            self.stream.synchronize()
+        except RuntimeError:
+            return True
+        return False
 
     def close(self) -> None:
         """Waits for what still runs on the stream, then drops the graphs and their memory."""

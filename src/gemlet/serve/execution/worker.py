@@ -24,7 +24,7 @@ from gemlet.errors import GemletError
 from gemlet.serve import tensors
 from gemlet.serve.execution import backends, hosting, protocol
 from gemlet.serve.execution.arena import Arena, Mapping, Nowhere
-from gemlet.serve.execution.backend import BackendOptions, LetGone, ModelError
+from gemlet.serve.execution.backend import BackendOptions, DeviceLost, LetGone, ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping as Dictionary
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gemlet.serve.execution.backend import Backend, LetSpec, ModelSpec, TensorSpec
 
 logger = logging.getLogger("gemlet.serve.executor")
+DEVICE_LOST = 70  # exit code
 # Seconds that a thread may keep the interpreter while others want it. While graphs are captured one thread is in Python
 # for long, and with Python's 5 ms every gpu-let waits that long each time that it has to come back.
 SWITCH_INTERVAL = 100e-6
@@ -150,6 +151,9 @@ class Worker:
         while (run := waiting.get()) is not None:
             try:
                 self._channel.send(self._run(run))
+            except DeviceLost as error:  # the server starts another process, and has the batch done there
+                logger.error("%s; this process ends, since its device is lost to it", error.message)
+                os._exit(DEVICE_LOST)
             except Exception as error:  # noqa: BLE001  whatever a model raises is its requests' answer
                 self._channel.send(_failure(run.ticket, error))
 
