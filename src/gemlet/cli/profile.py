@@ -30,7 +30,11 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option("--quick", is_flag=True, help="Two sizes and two batches a model.")
 @click.option("--fresh", is_flag=True, help="Measure all anew, whatever FILE holds.")
-@click.option("--modelled", is_flag=True, help="Compute instead of measuring; needs no GPU, and the file says so.")
+@click.option(
+    "--modelled",
+    is_flag=True,
+    help="Compute instead of measuring, built-in models only; needs no GPU, and the file says so.",
+)
 @click.option("--list", "listing", is_flag=True, help="List the built-in models and stop.")
 def command(
     models: tuple[str, ...],
@@ -113,6 +117,9 @@ def _modelled(models: tuple[str, ...]) -> Profiles:
     from gemlet.serve import modelled
 
     every = modelled.h200()
+    if folders := [name for name in models if name not in every.models and Path(name).is_dir()]:
+        hint = f"built-in models can: {', '.join(every.models)}"
+        raise UsageError(f"{', '.join(folders)}: the models of a repository can only be measured, on a GPU", hint=hint)
     if unknown := [name for name in models if name not in every.models]:
         hint = f"known: {', '.join(every.models)}"
         raise UsageError(f"there is no modelled profile of {', '.join(unknown)}", hint=hint)

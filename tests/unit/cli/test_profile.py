@@ -23,6 +23,13 @@ def test_modelled_profiles_say_so_and_can_be_planned_with(tmp_path: Path, capsys
     assert set(profiles.parse(capsys.readouterr().out, "stdout").models) == {"bert"}
 
 
+def test_a_repository_cannot_be_computed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["profile", "--modelled", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert "can only be measured" in said
+    assert "resnet50" in said
+
+
 def test_models_that_are_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["profile", "--modelled", "resnet5"]) == 2
     assert "resnet5" in capsys.readouterr().err
