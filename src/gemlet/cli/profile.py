@@ -33,7 +33,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--modelled",
     is_flag=True,
-    help="Compute instead of measuring, built-in models only; needs no GPU, and the file says so.",
+    help="Compute, for built-in models; needs no GPU, and the file says so.",
 )
 @click.option("--list", "listing", is_flag=True, help="List the built-in models and stop.")
 def command(
