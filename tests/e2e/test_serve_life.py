@@ -82,6 +82,10 @@ def executors(server):
     return psutil.Process(server.process.pid).children()
 
 
+def arrived(server, model):
+    return json.loads(get(server, f"/v2/models/{model}/stats")[1])["model_stats"][0]["gemlet"]["arrived"]
+
+
 def began(repository):
     return (repository / "sleepy" / "1" / "began").exists()
 
@@ -144,7 +148,7 @@ def test_a_request_that_is_half_here_at_the_end_gets_its_answer(repository, tmp_
 def test_what_takes_longer_than_the_drain_is_refused_with_words(repository, tmp_path):
     with serving(repository, tmp_path / "log", "--drain", "0.3") as server, ThreadPoolExecutor(4) as pool:
         requests = [pool.submit(ask, server, "sleepy", 20.0) for _ in range(3)]
-        wait_for(lambda: began(repository))
+        wait_for(lambda: began(repository) and arrived(server, "sleepy") == 3)  # else some find the door closed
         server.process.send_signal(signal.SIGTERM)
         for request in requests:
             status, body, headers = request.result()
