@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gemlet.serve.planner.draft import BLIND
+
 if TYPE_CHECKING:
     from gemlet.serve.planner.draft import Draft, DraftGpu, DraftLet, Served
 
@@ -80,7 +82,7 @@ def _neighbours(draft: Draft, let: DraftLet, others: list[DraftLet], how: Served
         reason = "interference is left out" if not draft.options.interference else "the profile has no interference"
         return f"beside {names}; {reason}"
     slow = max(how.alphas)
-    kind = " by the worst neighbour possible" if draft.options.types in {"none", "tie-break"} else ""
+    kind = " by the worst neighbour possible" if draft.options.types in BLIND else ""
     over = sum(other.ticks for other in others) + let.ticks - draft.grid
     extra = f"; SMs are shared: {percent(draft, over)} more than the device has" if over > 0 else ""
     return f"beside {names}: up to {slow - 1:.1%} slower{kind}{extra}"

@@ -75,11 +75,8 @@ def _elastic(previous: Plan, made_for: Sequence[Demand], demands: Sequence[Deman
 
 def _bears(draft: Draft, gpu: DraftGpu) -> bool:
     """Whether these pools bear their rates with bursts, or other ones would hardly bear more."""
-    now = pools_of(gpu)
-    bears = draft.bears(now)
-    rates = {model: sum(pool.rates.get(model, 0.0) for pool in now) for model in draft.timing.slos}
-    there = {model: rate for model, rate in rates.items() if rate > 0}
-    return bears >= 1 or bears >= WORTH * pooling.most_borne(draft, there)
+    bears = draft.bears(pools_of(gpu))
+    return bears >= 1 or bears >= WORTH * pooling.most_borne(draft, pooling.demanded(draft, gpu))
 
 
 def _near(before: Sequence[Demand], now: Sequence[Demand], rise: float, fall: float) -> bool:

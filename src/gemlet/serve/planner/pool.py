@@ -63,24 +63,13 @@ class Turn(NamedTuple):
 
 
 def turns(
-    timing: Timing, pools: Sequence[Pool], presses: Presses | None, *, burst: float = 0.0, times: float = 1.0
+    timing: Timing, pools: Sequence[Pool], presses: Presses | None, *, times: float = 1.0
 ) -> list[dict[str, Turn]] | None:
-    """By pool and model, beside each other on a device, for ``times`` the rates; None if one of them does not hold.
+    """By pool and model, beside each other on a device, for ``times`` the rates; None if a pool does not hold.
 
-    A gpu-let of its own is a pool of one. ``presses``: what neighbours do; None leaves that out.
+    Requests come evenly. A gpu-let of its own is a pool of one. ``presses``: what neighbours do; None leaves that out.
     """
-    pressing = [presses(pool, ticks) for pool in pools for ticks in pool.ticks] if presses else []
-    over = sum(sum(pool.ticks) for pool in pools) / timing.grid - 1
-    found, first = [], 0
-    for pool in pools:
-        others = [*pressing[:first], *pressing[first + 1 :]]
-        first += len(pool.ticks)
-        alphas = [interference.slow_down(_sensitivity(timing, model), others, over) for model in pool.rates]
-        held = _beside(timing, pool, alphas, burst, times)
-        if held is None:
-            return None
-        found.append(held)
-    return found
+    return _held(timing, pools, _slow_downs(timing, pools, presses), times=times)
 
 
 def reserve(
@@ -90,18 +79,44 @@ def reserve(
 
     0.0 if it is not ``least``, which is found out at once.
     """
+    alphas = _slow_downs(timing, pools, presses)  # the same however many times: each model's part of the time is
+
+    def bear(times: float) -> bool:
+        return _held(timing, pools, alphas, burst=BURST, times=times) is not None
+
     low, high = least, most
-    if least and turns(timing, pools, presses, burst=BURST, times=least) is None:
+    if least and not bear(least):
         return 0.0
-    if turns(timing, pools, presses, burst=BURST, times=most) is not None:
+    if bear(most):
         return most
     while high - low > max(0.02 * high, 0.005):
         middle = (low + high) / 2
-        if turns(timing, pools, presses, burst=BURST, times=middle) is None:
-            high = middle
-        else:
-            low = middle
+        low, high = (middle, high) if bear(middle) else (low, middle)
     return low
+
+
+def _slow_downs(timing: Timing, pools: Sequence[Pool], presses: Presses | None) -> list[list[float]]:
+    """Of each pool's models, by the neighbours."""
+    pressing = [presses(pool, ticks) for pool in pools for ticks in pool.ticks] if presses else []
+    over = sum(sum(pool.ticks) for pool in pools) / timing.grid - 1
+    found, first = [], 0
+    for pool in pools:
+        others = [*pressing[:first], *pressing[first + 1 :]]
+        first += len(pool.ticks)
+        found.append([interference.slow_down(_sensitivity(timing, model), others, over) for model in pool.rates])
+    return found
+
+
+def _held(
+    timing: Timing, pools: Sequence[Pool], alphas: Sequence[Sequence[float]], *, burst: float = 0.0, times: float = 1.0
+) -> list[dict[str, Turn]] | None:
+    found = []
+    for pool, slow in zip(pools, alphas, strict=True):
+        held = _beside(timing, pool, slow, burst, times)
+        if held is None:
+            return None
+        found.append(held)
+    return found
 
 
 def _sensitivity(timing: Timing, model: str) -> Vector:

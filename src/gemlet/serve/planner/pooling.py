@@ -31,12 +31,17 @@ def pool(draft: Draft) -> None:
 
 
 def _pooled(draft: Draft, gpu: DraftGpu) -> DraftGpu | None:
-    there = {model: sum(let.rates.get(model, 0.0) for let in gpu) for model in draft.timing.slos}
-    rates = {model: rate for model, rate in there.items() if rate > 0}
+    rates = demanded(draft, gpu)
     if not allowed(draft, rates):
         return None
     now = draft.bears([Pool((let.ticks,), let.rates) for let in gpu])
     return _best(draft, rates, GAIN * now) if now < CALM else None
+
+
+def demanded(draft: Draft, gpu: DraftGpu) -> dict[str, float]:
+    """Requests/s of each model that the device serves, in the order of the demands."""
+    there = {model: sum(let.rates.get(model, 0.0) for let in gpu) for model in draft.timing.slos}
+    return {model: rate for model, rate in there.items() if rate > 0}
 
 
 def allowed(draft: Draft, models: Collection[str]) -> bool:
