@@ -61,6 +61,13 @@ class Seat:
         self._others.append(make())
         return self._others[-1]
 
+    def put(self, model: str, made: Graphed) -> None:
+        """In place of what the model had. The caller has the lock."""
+        before = self.models.get(model)
+        self.models[model] = made
+        if before is not None:
+            before.close()
+
     def drop(self, model: str) -> None:
         """Once nothing of it runs any more: torch.cuda.synchronize() would not wait for a green context's stream."""
         with self.lock:
@@ -173,19 +180,13 @@ class TorchLets(ABC):
             other = seat.other_stream(lambda: self.another_stream(seat))
             made = Graphed(spec, loaded, seat.stream, sizes, captured_on=other)
             with seat.lock:
-                self._replace(seat, model, made)
+                seat.put(model, made)
         else:
             with seat.lock:  # whoever had it before may still be at its last batch
                 seat.stream.synchronize()
                 made = Graphed(spec, loaded, seat.stream, sizes)
-                self._replace(seat, model, made)
+                seat.put(model, made)
         self._report(seat, model, made)
-
-    def _replace(self, seat: Seat, model: str, made: Graphed) -> None:
-        before = seat.models.get(model)
-        seat.models[model] = made
-        if before is not None:
-            before.close()
 
     def _report(self, seat: Seat, model: str, made: Graphed) -> None:
         if made.why_eager and model not in self._eager:
