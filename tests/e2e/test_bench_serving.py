@@ -43,7 +43,7 @@ def test_changing_rates_can_be_stopped_with_what_there_is(tmp_path):
         for line in process.stdout:
             if "ready after" in line or time.monotonic() > deadline:
                 break
-        time.sleep(5)
+        time.sleep(5)  # of the run, so that there is something to stop with
         process.send_signal(signal.SIGTERM)
         words, errors = process.communicate(timeout=60)
         assert process.returncode == 0, errors

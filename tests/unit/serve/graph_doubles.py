@@ -173,13 +173,15 @@ def give_driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     return made
 
 
-def graphed(model: Model, batches: Sequence[int] = (1, 2, 4), stream: Stream | None = None) -> Graphed:
+def graphed(
+    model: Model, batches: Sequence[int] = (1, 2, 4), stream: Stream | None = None, datatype: str = "FP32"
+) -> Graphed:
     spec = ModelSpec(
         name="m",
         directory="/m",
         platform="python",
-        inputs=(TensorSpec("x", "FP32", (3,)),),
-        outputs=(TensorSpec("y", "FP32", (3,)),),
+        inputs=(TensorSpec("x", datatype, (3,)),),
+        outputs=(TensorSpec("y", datatype, (3,)),),
         max_batch=8,
     )
     return Graphed(spec, Loaded(model), stream or Stream(), batches)  # type: ignore[arg-type]

@@ -118,15 +118,7 @@ def test_each_thread_has_results_of_its_own_valid_until_its_next_call(driver: Dr
 
 
 def test_half_precision_of_the_other_kind_is_its_bits(driver: Driver) -> None:
-    spec = ModelSpec(
-        name="m",
-        directory="/m",
-        platform="python",
-        inputs=(TensorSpec("x", "BF16", (3,)),),
-        outputs=(TensorSpec("y", "BF16", (3,)),),
-        max_batch=8,
-    )
-    made = Graphed(spec, Loaded(Model()), Stream(), (2,))  # type: ignore[arg-type]
+    made = graphed(Model(), (2,), datatype="BF16")
     bits = np.full((2, 3), 0x3F80, np.uint16)  # 1.0
     np.testing.assert_array_equal(made.run({"x": bits}, 2)["y"], np.full((2, 3), 0x4000, np.uint16))
     assert len(driver.calls) == 1
