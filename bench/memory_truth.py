@@ -1,4 +1,4 @@
-"""What the driver really takes for an allocation, as nvidia-smi counts it: constants of native/hook/memory_size.cpp.
+"""What the driver really takes for an allocation, as nvidia-smi counts it: constants of native/hook/memory/size.cpp.
 
 python bench/memory_truth.py        on a GPU, nothing else running; needs cuda-bindings and nvidia-ml-py
 """

@@ -9,7 +9,7 @@
 //   DevicePage    one per device, written by clients of the class `latency`, read by the others
 //   GroupLimits   one per group and device, mapped read-only by clients (the memfd is sealed against writing)
 //   GroupLedger   one per group and device, written by the members of that one group only
-//   ResidencyPage one per client and device whose memory may be moved to the host (native/arbiter/residency.hpp)
+//   ResidencyPage one per client and device whose memory may be moved to the host (native/arbiter/residency)
 //
 // Times are nanoseconds of CLOCK_MONOTONIC, sizes are bytes. Everything is fixed in size and host byte order: both
 // ends are always the same machine.

@@ -1,4 +1,4 @@
-"""Runs the kernel of native/hook/swap_fingerprint.cpp on whatever libcuda.so.1 is found, and compares it with the same
+"""Runs the kernel of native/hook/swap/fingerprint.cpp on whatever libcuda.so.1 is found, and compares it with the same
 sums in Python. Prints `same` or what differs; tests/sim/driver runs it on the simulated machine, tests/gpu on a GPU."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import random
 import re
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parents[1] / "native/hook/swap_fingerprint.cpp"
+SOURCE = Path(__file__).resolve().parents[1] / "native/hook/swap/fingerprint.cpp"
 PART = 512 << 10
 WORDS = PART // 8
 PARTS = 3

@@ -26,7 +26,7 @@ class Held {
             }
         }
         if (!pieces_.empty()) CHECK(cuCtxSynchronize());
-        // Of gemlet's preloaded library (native/hook/swap_declare.h), if it is there.
+        // Of gemlet's preloaded library (native/hook/swap/declare.h), if it is there.
         iteration_ends_ = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "gemlet_iteration_ends"));
         dead_begin_ = reinterpret_cast<uint64_t (*)()>(dlsym(RTLD_DEFAULT, "gemlet_dead_begin"));
         declare_dead_ = reinterpret_cast<Declare>(dlsym(RTLD_DEFAULT, "gemlet_declare_dead"));

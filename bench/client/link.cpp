@@ -51,7 +51,7 @@ struct Pinning {
     double touch_ms, pin_ms;  // per GiB
 };
 
-// Of memory such as what is moved lies in (native/hook/swap_arena.h).
+// Of memory such as what is moved lies in (native/hook/swap/arena.h).
 Pinning pinning() {
     constexpr size_t kBytes = 8 * kPiece;
     constexpr double kPerGib = double(1 << 30) / double(kBytes) / 1e6;

@@ -146,7 +146,7 @@ bool kernel_acts(const KernelStep& step) {
            step.entry->kind == KernelKind::kFingerprint;
 }
 
-// What native/hook/swap_fingerprint.cpp has as PTX: two sums over the words of each part, written as pairs.
+// What native/hook/swap/fingerprint.cpp has as PTX: two sums over the words of each part, written as pairs.
 static void fingerprint(const std::vector<uint64_t>& arguments, uint64_t parts) {
     const uint64_t data = arguments[0], out = arguments[1], words = arguments[2];
     const uint64_t key_a = arguments[3], step_a = arguments[4], key_b = arguments[5], step_b = arguments[6];

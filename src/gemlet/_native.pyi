@@ -81,7 +81,7 @@ class ResidencyUsage(TypedDict):
     reason: str
 
 class Residency:
-    """Decides whose memory is on one device; native/arbiter/residency.hpp describes events and orders.
+    """Decides whose memory is on one device; native/arbiter/residency/residency.hpp describes events and orders.
 
     ``capacity``, ``host`` and a group's ``resident`` are bytes, None for no limit.
     """

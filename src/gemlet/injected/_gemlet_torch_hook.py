@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
-# What gemlet_iteration_ends() answers (native/hook/swap_declare.h).
+# What gemlet_iteration_ends() answers (native/hook/swap/declare.h).
 USELESS, USEFUL, WANTED = range(3)
 
 LEAST = 512 << 10  # bytes: a hole in what is copied costs about as much as copying this
@@ -60,7 +60,7 @@ class Dead:
     """Declares unused blocks dead, when asked or when there is time."""
 
     def __init__(self, torch: Any, library: Any, clock: Callable[[], float] = time.monotonic) -> None:
-        """``library``: what has the functions of native/hook/swap_declare.h. Raises `Off`."""
+        """``library``: what has the functions of native/hook/swap/declare.h. Raises `Off`."""
         try:
             self._ends = library.gemlet_iteration_ends
             self._begin = library.gemlet_dead_begin

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gemlet.model import GroupSpec
     from gemlet.simulate.workload import DeviceModel, ProgramSpec, Workload
 
-LATENCY_WINDOW = 100_000  # ns; kLatencyWindow of native/hook/pacer.h
+LATENCY_WINDOW = 100_000  # ns; kLatencyWindow of native/hook/submit/pacer.h
 Reason = Literal["deadline", "idle", "revoked", "exit"]
 
 

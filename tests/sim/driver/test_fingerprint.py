@@ -28,7 +28,7 @@ def test_its_ptx_assembles(tmp_path: Path) -> None:
     ptxas = shutil.which("ptxas") or shutil.which("/usr/local/cuda/bin/ptxas")
     if not ptxas:
         pytest.skip("ptxas is not installed")
-    text = (ROOT / "native/hook/swap_fingerprint.cpp").read_text()
+    text = (ROOT / "native/hook/swap/fingerprint.cpp").read_text()
     source = tmp_path / "fingerprint.ptx"
     source.write_text(text.split('R"(')[1].split(')"')[0])
     for target in ("sm_80", "sm_90"):

@@ -31,7 +31,7 @@ PLAIN = ["cuDriverGetVersion", "cuCtxGetCurrent", "cuGetExportTable", "cuMemAllo
 
 
 def hooks_def() -> tuple[list[str], list[str]]:
-    text = (ROOT / "native/hook/hooks.def").read_text()
+    text = (ROOT / "native/hook/lookup/hooks.def").read_text()
     return re.findall(r"^HOOK\((\w+)\)$", text, re.MULTILINE), re.findall(r"^NVML\((\w+)\)$", text, re.MULTILINE)
 
 
@@ -44,7 +44,7 @@ def test_exports_are_the_hooks_and_nothing_else(built: Built) -> None:
     driver, nvml = hooks_def()
     assert len(driver) == len(set(driver)) > 100
     own = {name for name in exported(built.hook) if not name.startswith("gemlet_test_")}
-    declared = re.findall(r"^\w[\w ]* (gemlet_\w+)\(", (ROOT / "native/hook/swap_declare.h").read_text(), re.MULTILINE)
+    declared = re.findall(r"^\w[\w ]* (gemlet_\w+)\(", (ROOT / "native/hook/swap/declare.h").read_text(), re.MULTILINE)
     assert len(declared) == 4
     assert own == {*driver, *nvml, *declared, "dlsym", "dlvsym"}
 

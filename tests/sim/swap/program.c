@@ -135,7 +135,7 @@ static uint64_t work(double seconds, int threads) {
     return rounds;
 }
 
-// What native/hook/swap_declare.h declares, if the library is there.
+// What native/hook/swap/declare.h declares, if the library is there.
 static int (*iteration_ends)(void);
 static uint64_t (*dead_begin)(void);
 static int64_t (*declare_dead)(uint64_t, const uint64_t*, const uint64_t*, uint64_t);

@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "check.h"
-#include "own_calls.h"
-#include "swap_arena.h"
+#include "hook/lookup/own_calls.h"
+#include "hook/swap/arena.h"
 
 using namespace gemlet::hook;
 

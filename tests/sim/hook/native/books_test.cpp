@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "check.h"
-#include "memory_size.h"
-#include "pointer_map.h"
+#include "hook/memory/size.h"
+#include "hook/memory/pointer_map.h"
 
 using namespace gemlet::hook;
 

@@ -1,14 +1,14 @@
 // client.h without a daemon: GEMLET_TEST_LIMIT bytes for every device, counted in this process only.
-#include "client.h"
+#include "hook/submit/client.h"
 
 #include <array>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
 
-#include "connection.h"
-#include "device.h"
-#include "memory.h"
+#include "hook/link/connection.h"
+#include "hook/submit/device.h"
+#include "hook/memory/held.h"
 #include "wire.h"
 
 namespace gemlet::hook {

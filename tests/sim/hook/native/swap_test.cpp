@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "check.h"
-#include "swap_chunk.h"
-#include "swap_gate.h"
-#include "swap_pieces.h"
+#include "hook/swap/chunk.h"
+#include "hook/submit/move_gate.h"
+#include "hook/swap/pieces.h"
 
 using namespace gemlet::hook;
 

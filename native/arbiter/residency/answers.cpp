@@ -1,0 +1,122 @@
+// What is asked of it: who is where, what is promised, and why, for people.
+#include <algorithm>
+#include <cstdio>
+
+#include "arbiter/residency/residency.hpp"
+#include "arbiter/saturating.hpp"
+
+namespace gemlet::arbiter {
+
+// The most of `member` that could ever have to be on the host: what its scopes lack if all want to be in.
+uint64_t Residency::host_of(ClientId id, const Member& member, ClientId changed, uint64_t movable) const {
+    const uint64_t mine = id == changed ? movable : member.movable;
+    uint64_t lack = 0;
+    for (const Scope& scope : scopes_of(member)) {
+        uint64_t sum = 0;
+        for (const auto& [other_id, other] : members_)
+            if (scope.has(other)) sum = plus(sum, other_id == changed ? movable : other.movable);
+        lack = std::max(lack, minus(sum, room(scope)));
+    }
+    return std::min(mine, lack);
+}
+
+uint64_t Residency::host_promised() const {
+    uint64_t sum = 0;
+    for (const auto& [id, m] : members_) sum = plus(sum, host_of(id, m, id, m.movable));
+    return sum;
+}
+
+uint64_t Residency::held() const {
+    uint64_t sum = 0;
+    for (const auto& [id, m] : members_) sum = plus(sum, plus(m.committed, m.fixed));
+    return sum;
+}
+
+bool Residency::within() const {
+    for (const auto& [id, member] : members_) {
+        for (const Scope& scope : scopes_of(member)) {
+            uint64_t sum = 0;
+            for (const auto& [other_id, m] : members_)
+                if (scope.has(m)) sum = plus(sum, plus(m.committed, m.fixed));
+            if (sum > scope.limit) return false;
+        }
+    }
+    return true;
+}
+
+bool Residency::fits_fixed(uint64_t bytes) const {
+    for (const auto& [id, member] : members_) {
+        for (const Scope& scope : scopes_of(member)) {
+            uint64_t largest = 0;
+            for (const auto& [other_id, m] : members_)
+                if (scope.has(m)) largest = std::max(largest, m.movable);
+            if (plus(largest, bytes) > room(scope)) return false;
+        }
+    }
+    return true;
+}
+
+uint64_t Residency::ceiling(ClientId client) const {
+    const auto found = members_.find(client);
+    uint64_t ceiling = kUnlimited;
+    if (found == members_.end()) return ceiling;
+    for (const Scope& scope : scopes_of(found->second)) ceiling = std::min(ceiling, room(scope, &found->second));
+    return ceiling;
+}
+
+uint64_t Residency::host(ClientId client) const {
+    const auto found = members_.find(client);
+    return found == members_.end() ? 0 : host_of(client, found->second, client, found->second.movable);
+}
+
+bool Residency::resident(ClientId client) const {
+    const auto found = members_.find(client);
+    return found == members_.end() || (found->second.in && found->second.complete);
+}
+
+bool Residency::may_stay(ClientId client) const {
+    const auto found = members_.find(client);
+    return found == members_.end() || found->second.in;
+}
+
+std::vector<ResidencyUsage> Residency::usage(Nanoseconds now) const {
+    std::vector<ResidencyUsage> all;
+    bool somebody_waits = false;
+    for (const auto& [id, m] : members_) somebody_waits = somebody_waits || m.queued != kNever;
+    for (const auto& [id, m] : members_) {
+        ResidencyUsage u{id,
+                         m.movable,
+                         m.mapped,
+                         m.allowed,
+                         m.in && m.complete,
+                         m.queued != kNever,
+                         host_of(id, m, id, m.movable),
+                         kNever,
+                         m.last_handover,
+                         ""};
+        if (m.in && somebody_waits) u.epoch_end = may_go_at(m, now);
+        char text[200] = "";
+        constexpr double mib = 1 << 20;
+        if (m.movable > ceiling(id))
+            std::snprintf(text, sizeof text,
+                          pinned(m)
+                              ? "has %.0f MiB, and no more than %.0f MiB are left beside what cannot move and other "
+                                "clients of class latency: these take turns now"
+                              : "has %.0f MiB, and no more than %.0f MiB fit on the device since the limit changed",
+                          double(m.movable) / mib, double(ceiling(id)) / mib);
+        else if (m.in && !m.complete)
+            std::snprintf(text, sizeof text, "its memory is being brought back (%.0f of %.0f MiB are on the device)",
+                          double(m.mapped) / mib, double(m.movable) / mib);
+        else if (!m.in && m.queued != kNever)
+            std::snprintf(text, sizeof text, "waits for room on the device: %.0f of its %.0f MiB are on the host",
+                          double(minus(m.movable, m.mapped)) / mib, double(m.movable) / mib);
+        else if (!m.in)
+            std::snprintf(text, sizeof text, "idle, %.0f of its %.0f MiB are on the host",
+                          double(minus(m.movable, m.mapped)) / mib, double(m.movable) / mib);
+        u.reason = text;
+        all.push_back(std::move(u));
+    }
+    return all;
+}
+
+}  // namespace gemlet::arbiter

@@ -1,0 +1,128 @@
+// What happens to clients and limits; each time the policy settles anew (residency/policy.cpp).
+#include <algorithm>
+
+#include "arbiter/residency/residency.hpp"
+#include "arbiter/saturating.hpp"
+
+namespace gemlet::arbiter {
+
+void Residency::set_capacity(uint64_t bytes, Nanoseconds now) {
+    capacity_ = bytes;
+    settle(now);
+}
+
+void Residency::set_group(GroupId group, uint64_t resident, double share, Nanoseconds now, bool pinned) {
+    groups_[group] = {resident, share, pinned};
+    settle(now);
+}
+
+void Residency::remove_group(GroupId group) {
+    groups_.erase(group);
+}
+
+void Residency::add(ClientId client, GroupId group, Nanoseconds now) {
+    Member m;
+    m.group = group;
+    m.in = m.complete = true;  // of nothing
+    m.turn = ++turn_;
+    m.entered = m.epoch = m.idle_since = now;
+    members_[client] = m;
+    settle(now);
+}
+
+void Residency::remove(ClientId client, Nanoseconds now) {
+    members_.erase(client);
+    settle(now);
+}
+
+void Residency::leave(ClientId client, Nanoseconds now) {
+    const auto found = members_.find(client);
+    if (found == members_.end()) return;
+    found->second.gone = true;
+    found->second.active = false;
+    found->second.queued = kNever;
+    settle(now);
+}
+
+Refusal Residency::admit(ClientId client, uint64_t bytes, Nanoseconds now) {
+    const auto found = members_.find(client);
+    if (found == members_.end()) return Refusal::kNone;
+    Member& m = found->second;
+    if (bytes > m.movable) {
+        for (const Scope& scope : scopes_of(m))
+            if (bytes > room(scope, &m)) return scope.group ? Refusal::kResident : Refusal::kCapacity;
+        uint64_t promised = 0;
+        for (const auto& [id, other] : members_) promised = plus(promised, host_of(id, other, client, bytes));
+        if (promised > host_) return Refusal::kHost;
+        m.turn = ++turn_;
+        m.movable = bytes;
+        if (m.in && !fits(m, {})) put_out(m, now);  // it is the one that waits for its growth
+        if (!m.in && m.queued == kNever) m.queued = now;
+    }
+    m.movable = bytes;
+    settle(now);
+    return Refusal::kNone;
+}
+
+void Residency::adopt(ClientId client, uint64_t bytes, uint64_t mapped, Nanoseconds now) {
+    const auto found = members_.find(client);
+    if (found == members_.end()) return;
+    Member& m = found->second;
+    m.movable = bytes;
+    m.mapped = m.committed = std::min(mapped, bytes);
+    m.allowed = m.committed;
+    m.complete = m.mapped == m.movable;
+    orders_.push_back({client, m.allowed, ++m.number});  // also if it is never changed: it waits for a first one
+    settle(now);
+}
+
+void Residency::set_fixed(ClientId client, uint64_t bytes, Nanoseconds now) {
+    const auto found = members_.find(client);
+    if (found == members_.end() || found->second.fixed == bytes) return;
+    found->second.fixed = bytes;
+    settle(now);
+}
+
+void Residency::report(ClientId client, uint64_t mapped, uint32_t seen, bool complete, Nanoseconds now) {
+    const auto found = members_.find(client);
+    if (found == members_.end()) return;
+    Member& m = found->second;
+    if (m.mapped == mapped && m.seen == seen && m.complete == complete) return;
+    m.mapped = mapped;
+    m.seen = seen;
+    const bool arrived = complete && !m.complete;
+    m.complete = complete;
+    if (arrived && m.in) {
+        m.epoch = now;
+        if (m.entry_bytes > 0) {
+            m.last_handover = now - m.entered;
+            m.handover = m.handover == 0 ? m.last_handover : (m.handover * 3 + m.last_handover) / 4;
+            m.entry_bytes = 0;
+        }
+    }
+    settle(now);
+}
+
+void Residency::want(ClientId client, Nanoseconds now) {
+    const auto found = members_.find(client);
+    if (found == members_.end()) return;
+    Member& m = found->second;
+    if (m.active && (m.in || m.queued != kNever)) return;
+    if (const Nanoseconds idle = now - m.idle_since; !m.active && idle > p_.idle)
+        m.idles_for = m.idles_for == 0 ? idle : (m.idles_for * 3 + idle) / 4;
+    m.active = true;
+    if (!m.in && m.queued == kNever) m.queued = now;
+    settle(now);
+}
+
+void Residency::idle(ClientId client, Nanoseconds now) {
+    const auto found = members_.find(client);
+    if (found == members_.end() || !found->second.active) return;
+    Member& m = found->second;
+    m.active = false;
+    m.idle_since = now;
+    if (!m.in) m.queued = kNever;
+    settle(now);
+}
+
+}  // namespace gemlet::arbiter

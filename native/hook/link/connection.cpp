@@ -1,0 +1,303 @@
+#include "hook/link/connection.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hook/link/mps.h"
+#include "hook/link/say.h"
+
+namespace gemlet::hook {
+
+namespace {
+
+// The number of our socket. It is ours for as long as the process lives: a lost connection is only shut down and the
+// next one takes its place, so a thread that still sends never meets a file of the program's under this number. The
+// program may close it all the same (daemons close all they have); what is there then is not the socket we know.
+std::atomic<int> socket_fd{-1};
+std::atomic<ino_t> socket_inode{0};
+std::atomic<bool> joined{false};
+std::mutex request_mutex;
+
+char told_group[wire::kGroupNameBytes];  // by the daemon; written before `joined` is set
+
+constexpr int kFarFromTheProgram = 500;  // programs count on getting the lowest numbers
+
+bool is_ours(int fd) {
+    struct stat s;
+    return fd >= 0 && fstat(fd, &s) == 0 && S_ISSOCK(s.st_mode) && s.st_ino == socket_inode.load();
+}
+
+// -1 if there is none, or the program closed it.
+int our_socket() {
+    if (!joined.load(std::memory_order_acquire)) return -1;
+    int fd = socket_fd.load();
+    return is_ours(fd) ? fd : -1;
+}
+
+bool put_in_place(int fd) {
+    struct stat s;
+    if (fstat(fd, &s) != 0) return false;
+    int place = socket_fd.load();
+    if (is_ours(place)) {
+        if (dup3(fd, place, O_CLOEXEC) < 0) return false;
+    } else {
+        place = fcntl(fd, F_DUPFD_CLOEXEC, kFarFromTheProgram);
+        if (place < 0) place = fcntl(fd, F_DUPFD_CLOEXEC, 3);  // a low limit on descriptors
+        if (place < 0) return false;
+    }
+    socket_inode = s.st_ino;
+    socket_fd = place;
+    joined.store(true, std::memory_order_release);
+    return true;
+}
+
+// Of this connection: NVML may have asked about a device before CUDA starts on it, and a device is attached once.
+struct Known {
+    unsigned char uuid[16];
+    Attachment attachment;
+};
+std::vector<Known>& attachments_so_far() {
+    static auto* all = new std::vector<Known>;
+    return *all;
+}
+
+class Descriptor {
+  public:
+    explicit Descriptor(int fd = -1) : fd_(fd) {}
+    ~Descriptor() {
+        if (fd_ >= 0) close(fd_);
+    }
+    Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+    Descriptor& operator=(Descriptor&& other) noexcept {
+        std::swap(fd_, other.fd_);
+        return *this;
+    }
+    int get() const { return fd_; }
+    int release() { return std::exchange(fd_, -1); }
+
+  private:
+    int fd_;
+};
+
+void copy_name(char* to, size_t size, const char* from) {
+    size_t n = from ? strnlen(from, size - 1) : 0;
+    std::memcpy(to, from, n);
+    std::memset(to + n, 0, size - n);
+}
+
+Destination read_destination() {
+    Destination d{};
+    const char* strict = std::getenv("GEMLET_STRICT");
+    d.strict = strict && *strict && std::strcmp(strict, "0") != 0;
+    const char* machine = std::getenv("GEMLET_SIM_DIR");
+    d.simulated = machine && *machine;
+    const char* group = std::getenv("GEMLET_GROUP");
+    const char* gemini_group = std::getenv("GEMINI_GROUP_NAME");
+    if (!group || !*group) group = gemini_group;
+    char host[wire::kGroupNameBytes] = "";
+    if (!group || !*group) {
+        gethostname(host, sizeof host - 1);  // Gemini's default name
+        group = host;
+    }
+    copy_name(d.group, sizeof d.group, group);
+    const char* path = std::getenv("GEMLET_SOCKET");
+    const char* gemini_dir = std::getenv("GEMINI_IPC_DIR");
+    if (path && *path) {
+        copy_name(d.socket, sizeof d.socket, path);
+    } else if ((gemini_dir && *gemini_dir) || (gemini_group && *gemini_group)) {
+        // Gemini's second generation: one socket a group in a common folder.
+        std::string named = std::string(gemini_dir && *gemini_dir ? gemini_dir : "/tmp/gemini/ipc") + "/" + d.group;
+        copy_name(d.socket, sizeof d.socket, named.c_str());
+    }
+    return d;
+}
+
+timeval seconds(int n) {
+    return {n, 0};
+}
+
+bool receive(int fd, wire::Message& m, int* descriptors, size_t wanted, size_t& got) {
+    got = 0;
+    iovec part{&m, sizeof m};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 6)];
+    msghdr header{};
+    header.msg_iov = &part;
+    header.msg_iovlen = 1;
+    header.msg_control = control;
+    header.msg_controllen = sizeof control;
+    ssize_t n;
+    do n = recvmsg(fd, &header, MSG_CMSG_CLOEXEC);
+    while (n < 0 && errno == EINTR);
+    if (n < 0) return false;
+    for (cmsghdr* c = CMSG_FIRSTHDR(&header); c; c = CMSG_NXTHDR(&header, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+        size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < count; ++i) {
+            int fd_in;
+            std::memcpy(&fd_in, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+            if (got < wanted)
+                descriptors[got++] = fd_in;
+            else
+                close(fd_in);
+        }
+    }
+    return n == ssize_t(sizeof m) && m.header.magic == wire::kMagic && m.header.version == wire::kWireVersion;
+}
+
+template <class T>
+T* map(int fd, int protection) {
+    struct stat s;
+    if (fstat(fd, &s) != 0 || s.st_size < off_t(sizeof(T))) return nullptr;  // or touching it would be SIGBUS
+    void* p = mmap(nullptr, sizeof(T), protection, MAP_SHARED, fd, 0);
+    return p == MAP_FAILED ? nullptr : static_cast<T*>(p);
+}
+
+}  // namespace
+
+const Destination& destination() {
+    static const Destination d = read_destination();
+    return d;
+}
+
+const char* joined_group() {
+    return joined.load(std::memory_order_acquire) && told_group[0] ? told_group : destination().group;
+}
+
+bool connected() {
+    int fd = our_socket();
+    if (fd < 0) return false;
+    pollfd p{fd, 0, 0};
+    return poll(&p, 1, 0) == 0 || !(p.revents & (POLLHUP | POLLERR | POLLNVAL));
+}
+
+void forget_connection() {
+    joined = false;
+    // Closed, not shut down: it is the parent's, too.
+    if (int fd = socket_fd.exchange(-1); is_ours(fd)) close(fd);
+    new (&request_mutex) std::mutex;
+}
+
+void disconnect() {
+    if (int fd = our_socket(); fd >= 0) shutdown(fd, SHUT_RDWR);
+    joined = false;
+}
+
+bool connect_daemon() {
+    std::lock_guard lock(request_mutex);
+    if (our_socket() >= 0) return true;
+    const Destination& d = destination();
+    Descriptor fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    copy_name(address.sun_path, sizeof address.sun_path, d.socket);
+    timeval limit = seconds(2);
+    setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    limit = seconds(1);
+    setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    if (fd.get() < 0 || connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+        say_once(
+            Topic::kDaemon,
+            "no daemon at %s (%s): %s\n  hint: start one with `gemlet daemon%s`, or run the program with `gemlet "
+            "run%s -- ...`",
+            d.socket, std::strerror(errno),
+            d.strict ? "refusing to run without it (--strict)" : "running without limits",
+            d.simulated ? " --simulate" : "", d.simulated ? " --simulate" : "");
+        return false;
+    }
+    wire::Message hello{};
+    hello.header = {wire::kMagic, wire::kWireVersion, wire::MessageType::kHello, 0, 0};
+    hello.pid = getpid();
+    hello.flags = wire::kHelloCreateGroup;
+    copy_name(hello.group, sizeof hello.group, d.group);
+    copy_name(hello.text, sizeof hello.text, program_invocation_short_name);
+    wire::Message answer{};
+    size_t none;
+    if (::send(fd.get(), &hello, sizeof hello, MSG_NOSIGNAL) != ssize_t(sizeof hello) ||
+        !receive(fd.get(), answer, nullptr, 0, none) || answer.header.type != wire::MessageType::kWelcome) {
+        say_once(Topic::kVersion,
+                 "the daemon at %s is of another version of gemlet than this program's hook (%u): %s\n"
+                 "  hint: end it with `gemlet stop%s`, then start the program again with `gemlet run%s -- ...`",
+                 d.socket, unsigned(wire::kWireVersion),
+                 d.strict ? "refusing to run (--strict)" : "running without limits", d.simulated ? " --simulate" : "",
+                 d.simulated ? " --simulate" : "");
+        return false;
+    }
+    if (answer.status != wire::Status::kOk) {
+        answer.text[sizeof answer.text - 1] = 0;
+        say_once(Topic::kDaemon, "the daemon refused group '%s': %s", d.group, answer.text);
+        return false;
+    }
+    attachments_so_far().clear();
+    answer.group[sizeof answer.group - 1] = 0;
+    if (std::strcmp(told_group, answer.group) != 0) copy_name(told_group, sizeof told_group, answer.group);
+    return put_in_place(fd.get());
+}
+
+std::optional<Attachment> attach(const unsigned char (&uuid)[16], uint32_t ordinal) {
+    std::lock_guard lock(request_mutex);
+    int fd = our_socket();
+    if (fd < 0) return std::nullopt;
+    for (const Known& known : attachments_so_far())
+        if (std::memcmp(known.uuid, uuid, sizeof known.uuid) == 0) return known.attachment;
+    wire::Message m{};
+    m.header = {wire::kMagic, wire::kWireVersion, wire::MessageType::kAttach, 0, 0};
+    m.value = ordinal;
+    m.flags = under_mps() ? wire::kUnderMps : 0;
+    std::memcpy(m.uuid, uuid, sizeof m.uuid);
+    if (!send(m)) return std::nullopt;
+    wire::Message answer{};
+    int raw[5] = {-1, -1, -1, -1, -1};
+    size_t got = 0;
+    bool ok = receive(fd, answer, raw, 5, got);
+    Descriptor page(raw[0]), limits(raw[1]), ledger(raw[2]), device(raw[3]), residency(raw[4]);
+    if (!ok || answer.header.type != wire::MessageType::kAttached) return std::nullopt;
+    if (answer.status != wire::Status::kOk || got < 4 || answer.slot >= wire::kLedgerSlots) {
+        answer.text[sizeof answer.text - 1] = 0;
+        say_once(Topic::kAttach, "the daemon does not manage this device: %s", answer.text);
+        return std::nullopt;
+    }
+    Attachment a{map<wire::ClientPage>(page.get(), PROT_READ | PROT_WRITE),
+                 map<wire::GroupLimits>(limits.get(), PROT_READ),
+                 map<wire::GroupLedger>(ledger.get(), PROT_READ | PROT_WRITE),
+                 nullptr,
+                 false,
+                 answer.header.device,
+                 answer.slot};
+    a.latency = (fcntl(device.get(), F_GETFL) & O_ACCMODE) == O_RDWR;
+    a.device = map<wire::DevicePage>(device.get(), a.latency ? PROT_READ | PROT_WRITE : PROT_READ);
+    if (!a.page || !a.limits || !a.ledger || !a.device) return std::nullopt;
+    if (answer.flags & wire::kMovable && got == 5)
+        a.residency = map<wire::ResidencyPage>(residency.get(), PROT_READ | PROT_WRITE);
+    Known& known = attachments_so_far().emplace_back(Known{{}, a});
+    std::memcpy(known.uuid, uuid, sizeof known.uuid);
+    return a;
+}
+
+bool send(const wire::Message& message) {
+    int fd = our_socket();
+    if (fd < 0) return false;
+    // Only for the daemon's log; a program that tries again and again must not wait for a daemon that is stopped.
+    const int dispensable = message.header.type == wire::MessageType::kRefused ? MSG_DONTWAIT : 0;
+    ssize_t n;
+    do n = ::send(fd, &message, sizeof message, MSG_NOSIGNAL | dispensable);
+    while (n < 0 && errno == EINTR);
+    // A want or a stop that got lost would be waited for for ever: a fresh connection starts with a clean sheet.
+    if (n < 0 && !dispensable) shutdown(fd, SHUT_RDWR);
+    return n == ssize_t(sizeof message);
+}
+
+}  // namespace gemlet::hook

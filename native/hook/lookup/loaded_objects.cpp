@@ -1,0 +1,96 @@
+// Reads the loader's own list of objects and calls nothing: the first to look something up is often a sanitizer's
+// runtime, before its own wrappers of libc functions work.
+#include "hook/lookup/loaded_objects.h"
+
+#include <elf.h>
+#include <link.h>
+#include <cstdint>
+
+namespace gemlet::hook {
+
+namespace {
+
+bool same(const char* a, const char* b) {
+    for (; *a && *a == *b; ++a, ++b) {
+    }
+    return *a == *b;
+}
+
+// The dynamic symbol table of one loaded object.
+class DynamicSymbols {
+  public:
+    explicit DynamicSymbols(const link_map& object) : base_(object.l_addr) {
+        for (const ElfW(Dyn)* entry = object.l_ld; entry && entry->d_tag != DT_NULL; ++entry) {
+            // glibc relocates these pointers in place, except in read-only objects such as the vDSO.
+            uintptr_t at = entry->d_un.d_ptr < base_ ? entry->d_un.d_ptr + base_ : entry->d_un.d_ptr;
+            if (entry->d_tag == DT_SYMTAB) symbols_ = reinterpret_cast<const ElfW(Sym)*>(at);
+            if (entry->d_tag == DT_STRTAB) strings_ = reinterpret_cast<const char*>(at);
+            if (entry->d_tag == DT_GNU_HASH) gnu_hash_ = reinterpret_cast<const uint32_t*>(at);
+            if (entry->d_tag == DT_HASH) sysv_hash_ = reinterpret_cast<const uint32_t*>(at);
+        }
+    }
+
+    void* find(const char* name) const {
+        if (!symbols_ || !strings_) return nullptr;
+        if (gnu_hash_) return find_gnu(name);
+        return sysv_hash_ ? find_sysv(name) : nullptr;
+    }
+
+  private:
+    void* match(uint32_t index, const char* name) const {
+        const ElfW(Sym) & symbol = symbols_[index];
+        bool defined = symbol.st_shndx != SHN_UNDEF && ELF64_ST_TYPE(symbol.st_info) == STT_FUNC;
+        if (!defined || !same(strings_ + symbol.st_name, name)) return nullptr;
+        return reinterpret_cast<void*>(base_ + symbol.st_value);
+    }
+
+    void* find_gnu(const char* name) const {
+        uint32_t hash = 5381;
+        for (const char* c = name; *c; ++c) hash = hash * 33 + static_cast<unsigned char>(*c);
+        const uint32_t buckets = gnu_hash_[0], first = gnu_hash_[1], bloom_words = gnu_hash_[2];
+        const uint32_t* bucket = gnu_hash_ + 4 + bloom_words * (sizeof(ElfW(Addr)) / sizeof(uint32_t));
+        const uint32_t* chain = bucket + buckets;
+        if (buckets == 0) return nullptr;
+        for (uint32_t i = bucket[hash % buckets]; i >= first; ++i) {
+            uint32_t other = chain[i - first];
+            if ((other | 1) == (hash | 1))
+                if (void* found = match(i, name)) return found;
+            if (other & 1) break;  // end of the chain
+        }
+        return nullptr;
+    }
+
+    void* find_sysv(const char* name) const {
+        const uint32_t symbols = sysv_hash_[1];
+        for (uint32_t i = 0; i < symbols; ++i)
+            if (void* found = match(i, name)) return found;
+        return nullptr;
+    }
+
+    const uintptr_t base_;
+    const ElfW(Sym) * symbols_ = nullptr;
+    const char* strings_ = nullptr;
+    const uint32_t* gnu_hash_ = nullptr;
+    const uint32_t* sysv_hash_ = nullptr;
+};
+
+}  // namespace
+
+// No lock is needed: between us and libc lie only objects of the program's start, which are never unloaded.
+void* next_definition(const char* name) {
+    bool passed_ourselves = false;
+    void* before = nullptr;
+    for (const link_map* object = _r_debug.r_map; object; object = object->l_next) {
+        if (object->l_ld == _DYNAMIC) {  // the linker defines one in every object
+            passed_ourselves = true;
+            continue;
+        }
+        if (before && !passed_ourselves) continue;
+        void* found = DynamicSymbols(*object).find(name);
+        if (found && passed_ourselves) return found;
+        if (found) before = found;
+    }
+    return before;
+}
+
+}  // namespace gemlet::hook

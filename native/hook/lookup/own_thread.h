@@ -1,0 +1,36 @@
+// Threads of the hook's own inside the program: the watcher of a device, the mover of its memory.
+#pragma once
+
+#include <pthread.h>
+#include <sys/prctl.h>
+#include <csignal>
+
+#include "hook/lookup/own_calls.h"
+
+namespace gemlet::hook {
+
+// What such a thread does first.
+inline void begin_own_thread(const char* name) {
+    pthread_setname_np(pthread_self(), name);
+    prctl(PR_SET_TIMERSLACK, 1);
+    // For good: nothing this thread asks the driver may disturb a capture of the program's.
+    CUstreamCaptureMode relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
+    own().cuThreadExchangeStreamCaptureMode(&relaxed);
+}
+
+// Nobody joins it. False if there can be no more threads.
+inline bool start_own_thread(void* (*run)(void*), void* argument) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);  // the program's signals are the program's
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    pthread_t thread;
+    const bool started = pthread_create(&thread, &attributes, run, argument) == 0;
+    pthread_attr_destroy(&attributes);
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return started;
+}
+
+}  // namespace gemlet::hook

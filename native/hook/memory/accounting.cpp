@@ -1,0 +1,146 @@
+#include "hook/memory/accounting.h"
+
+#include <pthread.h>
+#include <array>
+#include <atomic>
+#include <new>
+
+#include "hook/memory/slab.h"
+#include "hook/submit/client.h"
+#include "hook/swap/swap.h"
+#include "wire.h"
+
+namespace gemlet::hook {
+
+namespace {
+
+constexpr int kDevices = 64;
+
+struct Books {
+    std::array<std::atomic<uint64_t>, kDevices> held{};
+    std::array<std::atomic<bool>, kDevices> elastic{};
+    PointerMap<Allocation> allocations;
+    PointerMap<Allocation> arrays;
+};
+
+std::atomic<bool> in_use{false};
+
+// Never destroyed: memory is still freed while the program's destructors run.
+Books& books() {
+    static Books* all = [] {
+        in_use.store(true);
+        return new Books;
+    }();
+    return *all;
+}
+
+std::atomic<uint64_t>* held_on(CUdevice device) {
+    return device >= 0 && device < kDevices ? &books().held[static_cast<size_t>(device)] : nullptr;
+}
+
+// Locks may be held by threads the child does not have, so everything is made anew; the old tables leak.
+void in_child() {
+    if (!in_use.load(std::memory_order_relaxed)) return;
+    new (&books()) Books;
+    forget_slabs();
+    forget_pools();
+    forget_graph_memory();
+    forget_virtual_memory();
+}
+
+[[gnu::constructor]] void watch_forks() {
+    pthread_atfork(nullptr, nullptr, in_child);
+}
+
+}  // namespace
+
+namespace {
+
+bool reserve_within_limit(CUdevice device, uint64_t bytes) {
+    if (device >= 0 && device < kDevices &&
+        books().elastic[static_cast<size_t>(device)].load(std::memory_order_relaxed)) {
+        MemoryView view = memory_view(device);
+        if (view.used > view.limit || bytes > view.limit - view.used) refresh_elastic(device);
+    }
+    return memory_reserve(device, bytes);
+}
+
+}  // namespace
+
+bool reserve(CUdevice device, uint64_t bytes) {
+    if (!reserve_within_limit(device, bytes)) return false;
+    if (swap_active() && !swap_make_room(device, bytes)) [[unlikely]] {
+        memory_release(device, bytes);
+        return false;
+    }
+    return true;
+}
+
+bool charge_movable(CUdevice device, uint64_t bytes) {
+    auto* held = held_on(device);
+    if (!held || !reserve_within_limit(device, bytes)) return false;
+    held->fetch_add(bytes, std::memory_order_relaxed);
+    return true;
+}
+
+bool charge(CUdevice device, uint64_t bytes) {
+    auto* held = held_on(device);
+    if (!held || bytes == 0) return true;
+    if (!reserve(device, bytes)) return false;
+    held->fetch_add(bytes, std::memory_order_relaxed);
+    return true;
+}
+
+void give_back(CUdevice device, uint64_t bytes) {
+    auto* held = held_on(device);
+    if (!held || bytes == 0) return;
+    held->fetch_sub(bytes, std::memory_order_relaxed);
+    memory_release(device, bytes);
+}
+
+void book(CUdevice device, uint64_t bytes) {
+    auto* held = held_on(device);
+    if (!held || bytes == 0) return;
+    held->fetch_add(bytes, std::memory_order_relaxed);
+    memory_book(device, bytes);
+}
+
+void has_elastic(CUdevice device) {
+    if (device >= 0 && device < kDevices) books().elastic[static_cast<size_t>(device)].store(true);
+}
+
+void refresh_elastic(CUdevice device) {
+    refresh_pools(device);
+    refresh_graph_memory(device);
+}
+
+PointerMap<Allocation>& allocations() {
+    return books().allocations;
+}
+PointerMap<Allocation>& arrays() {
+    return books().arrays;
+}
+
+void settle_freed(CUdeviceptr pointer, const Allocation& allocation) {
+    switch (allocation.kind) {
+        case Allocation::Kind::kOwnBlocks:
+            return give_back(allocation.device, allocation.bytes);
+        case Allocation::Kind::kSlab:
+            return leave_slab(pointer, allocation);
+        case Allocation::Kind::kPooled:
+            return pooled_freed(allocation.pool, allocation.bytes);
+    }
+}
+
+void forget_context(CUcontext context) {
+    auto theirs = [=](const Allocation& a) { return a.context == context && a.kind != Allocation::Kind::kPooled; };
+    allocations().take_all(theirs, [](uint64_t pointer, const Allocation& a) { settle_freed(pointer, a); });
+    arrays().take_all(theirs, [](uint64_t, const Allocation& a) { give_back(a.device, a.bytes); });
+}
+
+uint64_t memory_held(CUdevice device) {
+    auto* held = held_on(device);
+    return held ? held->load(std::memory_order_relaxed) : 0;
+}
+
+}  // namespace gemlet::hook

@@ -1,0 +1,69 @@
+// This process's books of device memory: what it charged to the group's ledger and on whose behalf. The hooks in
+// memory/linear.cpp, memory/pool.cpp, memory/array.cpp and memory/virtual.cpp write here.
+//
+// The rule of every hook: charge before the driver is asked, give back if the driver refuses, give back on a free
+// only after it succeeded. An entry is taken out before the free (afterwards another thread may get the same pointer)
+// and put back if the free fails.
+#pragma once
+
+#include <cstdint>
+
+#include "hook/lookup/cuda_api.h"
+#include "hook/memory/held.h"
+#include "hook/memory/pointer_map.h"
+
+namespace gemlet::hook {
+
+// --- charging (device memory in bytes) ---------------------------------------------------------------------------
+
+// Room in the group's limit, after a second look at what the driver may have given back by itself.
+bool reserve(CUdevice device, uint64_t bytes);
+
+// The same, counted as held by this process. False: over the limit.
+bool charge(CUdevice device, uint64_t bytes);
+// The same for memory that can move, which asks for its place on the device by itself.
+bool charge_movable(CUdevice device, uint64_t bytes);
+void give_back(CUdevice device, uint64_t bytes);
+
+// Books what the driver already took by itself (a pool or a graph that grew), past the limit if it must be.
+void book(CUdevice device, uint64_t bytes);
+
+// What may shrink without a call of ours: pools and graph memory. They read their size from the driver again.
+void refresh_elastic(CUdevice device);
+void has_elastic(CUdevice device);  // from now on refresh_elastic(device) has something to do
+
+// --- allocations ---------------------------------------------------------------------------------------------------
+
+struct Pool;
+
+struct Allocation {
+    enum class Kind : uint8_t { kOwnBlocks, kSlab, kPooled };
+    uint64_t bytes;     // charged for it; of kSlab and kPooled: its share of what is charged as a whole
+    CUcontext context;  // it dies with this one
+    Pool* pool;         // of kPooled
+    CUdevice device;
+    Kind kind;
+};
+
+PointerMap<Allocation>& allocations();  // by device pointer
+PointerMap<Allocation>& arrays();       // by CUarray and CUmipmappedArray
+
+// An allocation that was taken out of the map and is now really gone.
+void settle_freed(CUdeviceptr pointer, const Allocation& allocation);
+
+// Everything that belonged to a destroyed context.
+void forget_context(CUcontext context);
+
+// --- parts of the whole, by file -----------------------------------------------------------------------------------
+
+void refresh_pools(CUdevice device);            // memory/pool.cpp
+void refresh_graph_memory(CUdevice device);     // memory/graph.cpp
+void pooled_freed(Pool* pool, uint64_t bytes);  // memory/pool.cpp
+
+// A forked child owns none of its parent's memory.
+void forget_slabs();
+void forget_pools();
+void forget_graph_memory();
+void forget_virtual_memory();
+
+}  // namespace gemlet::hook

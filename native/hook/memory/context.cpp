@@ -1,0 +1,346 @@
+// Contexts: who this process is on which device. A context takes hundreds of MiB before the first allocation, so room
+// for it is reserved before it is made; afterwards the daemon, which can see what the driver really took, books it.
+#include "hook/memory/context.h"
+
+#include <pthread.h>
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <mutex>
+#include <new>
+#include <vector>
+
+#include "hook/lookup/driver.h"
+#include "hook/lookup/intercept.h"
+#include "hook/lookup/own_calls.h"
+#include "hook/lookup/reentry.h"
+#include "hook/memory/accounting.h"
+#include "hook/submit/client.h"
+#include "hook/swap/swap.h"
+#include "wire.h"
+
+namespace gemlet::hook {
+
+namespace {
+
+constexpr int kDevices = 64;
+
+std::atomic<bool> started{false};
+
+// Raised when a context goes away: its handle may come back for another device.
+std::atomic<uint32_t> generation{1};
+
+struct Created {
+    CUcontext context;
+    int usage = 1;  // cuCtxAttach and cuCtxDetach
+};
+
+struct DeviceContexts {
+    std::mutex mutex;
+    std::vector<Created> created;
+    CUcontext primary = nullptr;  // as we last saw it; the runtime may hold one we never saw
+    bool primary_active = false;
+    int primary_retained = 0;
+
+    int count() const { return static_cast<int>(created.size()) + (primary_active ? 1 : 0); }
+};
+
+// Never destroyed: contexts are still used and destroyed while the program's destructors run.
+std::array<DeviceContexts, kDevices>& contexts() {
+    static auto* all = new std::array<DeviceContexts, kDevices>;
+    return *all;
+}
+
+DeviceContexts* contexts_of(CUdevice device) {
+    return device >= 0 && device < kDevices ? &contexts()[static_cast<size_t>(device)] : nullptr;
+}
+
+bool primary_is_active(CUdevice device) {
+    unsigned int flags = 0;
+    int active = 0;
+    auto get_state = own().cuDevicePrimaryCtxGetState;
+    return get_state && get_state(device, &flags, &active) == CUDA_SUCCESS && active;
+}
+
+// Room for one context while it is being made.
+class ContextRoom {
+  public:
+    explicit ContextRoom(CUdevice device) : device_(device), bytes_(context_estimate(device)) {
+        reserved_ = bytes_ == 0 || reserve(device_, bytes_);
+    }
+    ~ContextRoom() {
+        if (!reserved_ || bytes_ == 0) return;
+        memory_release(device_, bytes_);
+        if (handed_over_) swap_hide(device_, -int64_t(bytes_));
+    }
+    // The daemon books the context from now on, so that this is not counted beside it as memory that cannot move.
+    void hand_over() {
+        if (!swap_active() || !reserved_ || bytes_ == 0) return;
+        handed_over_ = true;
+        swap_hide(device_, int64_t(bytes_));
+    }
+    ContextRoom(const ContextRoom&) = delete;
+    ContextRoom& operator=(const ContextRoom&) = delete;
+    explicit operator bool() const { return reserved_; }
+
+  private:
+    CUdevice device_;
+    uint64_t bytes_;
+    bool reserved_;
+    bool handed_over_ = false;
+};
+
+template <class Call>
+CUresult create(CUcontext* context, CUdevice device, Call&& call) {
+    Reentry reentry;
+    DeviceContexts* known = contexts_of(device);
+    if (reentry.nested() || !known) return call();
+    ContextRoom room(device);
+    if (!room) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = call();
+    if (result == CUDA_SUCCESS && context) {
+        std::lock_guard lock(known->mutex);
+        known->created.push_back({*context});
+        room.hand_over();
+        context_count_changed(device, known->count());
+        await_contexts_booked(device, known->count());  // before the room is given back
+    }
+    return result;
+}
+
+void context_is_gone(CUcontext context) {
+    generation.fetch_add(1, std::memory_order_release);
+    forget_context(context);
+    swap_context_gone(context);
+}
+
+template <class Call>
+CUresult destroy(CUcontext context, Call&& call) {
+    Reentry reentry;
+    if (reentry.nested()) return call();
+    context_destroying(context);
+    CUresult result = call();
+    if (result != CUDA_SUCCESS) {
+        swap_context_stays(context);
+        return result;
+    }
+    context_is_gone(context);
+    for (int device = 0; device < kDevices; ++device) {
+        DeviceContexts& known = *contexts_of(device);
+        std::lock_guard lock(known.mutex);
+        if (std::erase_if(known.created, [=](const Created& c) { return c.context == context; }))
+            context_count_changed(device, known.count());
+    }
+    return result;
+}
+
+// Adds to the usage of a context; what it is then, or -1 for one we did not see made.
+int add_usage(CUcontext context, int by) {
+    for (int device = 0; device < kDevices; ++device) {
+        DeviceContexts& known = *contexts_of(device);
+        std::lock_guard lock(known.mutex);
+        for (Created& c : known.created)
+            if (c.context == context) return c.usage += by;
+    }
+    return -1;
+}
+
+CUresult retain_primary(CUcontext* context, CUdevice device) {
+    Reentry reentry;
+    DeviceContexts* known = contexts_of(device);
+    if (reentry.nested() || !known) return real::cuDevicePrimaryCtxRetain(context, device);
+    std::lock_guard lock(known->mutex);
+    if (known->primary_active && primary_is_active(device)) {
+        CUresult result = real::cuDevicePrimaryCtxRetain(context, device);
+        if (result == CUDA_SUCCESS) ++known->primary_retained;
+        return result;
+    }
+    ContextRoom room(device);
+    if (!room) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = real::cuDevicePrimaryCtxRetain(context, device);
+    if (result == CUDA_SUCCESS && context) {
+        known->primary = *context;
+        known->primary_active = true;
+        known->primary_retained = 1;
+        room.hand_over();
+        context_count_changed(device, known->count());
+        await_contexts_booked(device, known->count());
+    }
+    return result;
+}
+
+// A release or a reset. Only the driver knows whether it was the last release: older runtimes retain the primary
+// context through private tables.
+template <class Call>
+CUresult drop_primary(CUdevice device, bool reset, Call&& call) {
+    Reentry reentry;
+    DeviceContexts* known = contexts_of(device);
+    if (reentry.nested() || !known) return call();
+    std::lock_guard lock(known->mutex);
+    CUcontext primary = known->primary;
+    if (primary && (reset || known->primary_retained <= 1)) context_destroying(primary);
+    CUresult result = call();
+    if (result == CUDA_SUCCESS && !reset && known->primary_retained > 0) --known->primary_retained;
+    if (result != CUDA_SUCCESS || (!reset && primary_is_active(device))) {
+        if (primary) swap_context_stays(primary);
+        return result;
+    }
+    if (primary) context_is_gone(primary);
+    known->primary = nullptr;
+    known->primary_retained = 0;
+    if (known->primary_active) {
+        known->primary_active = false;
+        context_count_changed(device, known->count());
+    }
+    return result;
+}
+
+// In a forked child nothing of the parent's CUDA state exists, and a lock may be held by a thread that does not
+// either.
+void in_child() {
+    if (!started.load(std::memory_order_relaxed)) return;
+    started.store(false, std::memory_order_relaxed);
+    generation.fetch_add(1, std::memory_order_release);
+    new (&contexts()) std::array<DeviceContexts, kDevices>;
+}
+
+[[gnu::constructor]] void watch_forks() {
+    pthread_atfork(nullptr, nullptr, in_child);
+}
+
+}  // namespace
+
+bool cuda_started() {
+    return started.load(std::memory_order_acquire);
+}
+
+CUcontext current_context() {
+    CUcontext context = nullptr;
+    auto get_current = own().cuCtxGetCurrent;
+    return get_current && get_current(&context) == CUDA_SUCCESS ? context : nullptr;
+}
+
+CUdevice current_device() {
+    struct Cached {
+        CUcontext context = nullptr;
+        uint32_t generation = 0;
+        CUdevice device = -1;
+    };
+    static thread_local constinit Cached cached;
+    CUcontext context = current_context();
+    if (!context) return -1;
+    uint32_t now = generation.load(std::memory_order_acquire);
+    if (cached.context == context && cached.generation == now) [[likely]]
+        return cached.device;
+    CUdevice device = -1;
+    if (!own().cuCtxGetDevice || own().cuCtxGetDevice(&device) != CUDA_SUCCESS) return -1;
+    cached = {context, now, device};
+    return device;
+}
+
+CUdevice device_of_stream(CUstream stream) {
+    bool is_default = !stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+    CUcontext context = nullptr;
+    if (is_default) return current_device();
+    if (!own().cuStreamGetCtx || own().cuStreamGetCtx(stream, &context) != CUDA_SUCCESS) return -1;
+    ContextScope scope(context);
+    return scope.ok() ? current_device() : -1;
+}
+
+}  // namespace gemlet::hook
+
+using namespace gemlet::hook;
+
+extern "C" {
+
+CUresult cuInit(unsigned int flags) {
+    CUresult result = real::cuInit(flags);
+    if (result == CUDA_SUCCESS) {
+        check_lookup();
+        started.store(true, std::memory_order_release);
+        client_start();
+    }
+    return result;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+    return retain_primary(context, device);
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+    return drop_primary(device, false, [=] { return real::cuDevicePrimaryCtxRelease(device); });
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+    return drop_primary(device, false, [=] { return real::cuDevicePrimaryCtxRelease_v2(device); });
+}
+
+CUresult cuDevicePrimaryCtxReset(CUdevice device) {
+    return drop_primary(device, true, [=] { return real::cuDevicePrimaryCtxReset(device); });
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+    return drop_primary(device, true, [=] { return real::cuDevicePrimaryCtxReset_v2(device); });
+}
+
+CUresult cuCtxCreate(CUcontext* context, unsigned int flags, CUdevice device) {
+    return create(context, device, [=] { return real::cuCtxCreate(context, flags, device); });
+}
+
+CUresult cuCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device) {
+    return create(context, device, [=] { return real::cuCtxCreate_v2(context, flags, device); });
+}
+
+CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* affinity, int count, unsigned int flags,
+                        CUdevice device) {
+    return create(context, device, [=] { return real::cuCtxCreate_v3(context, affinity, count, flags, device); });
+}
+
+CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* parameters, unsigned int flags, CUdevice device) {
+    return create(context, device, [=] { return real::cuCtxCreate_v4(context, parameters, flags, device); });
+}
+
+CUresult cuCtxDestroy(CUcontext context) {
+    return destroy(context, [=] { return real::cuCtxDestroy(context); });
+}
+
+CUresult cuCtxDestroy_v2(CUcontext context) {
+    return destroy(context, [=] { return real::cuCtxDestroy_v2(context); });
+}
+
+CUresult cuCtxAttach(CUcontext* context, unsigned int flags) {
+    CUresult result = real::cuCtxAttach(context, flags);
+    if (result == CUDA_SUCCESS && context) add_usage(*context, 1);
+    return result;
+}
+
+CUresult cuCtxDetach(CUcontext context) {
+    if (add_usage(context, -1) == 0) return destroy(context, [=] { return real::cuCtxDetach(context); });
+    return real::cuCtxDetach(context);
+}
+
+// The limit is the size of the device as the program shall see it.
+CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
+    CUresult result = real::cuDeviceTotalMem_v2(bytes, device);
+    if (result != CUDA_SUCCESS || !bytes) return result;
+    MemoryView view = memory_view(device);
+    if (view.limit != gemlet::wire::kNoLimit) *bytes = view.limit;
+    return result;
+}
+
+CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
+    CUresult result = real::cuMemGetInfo_v2(free, total);
+    CUdevice device = result == CUDA_SUCCESS ? current_device() : -1;
+    if (device < 0) return result;
+    refresh_elastic(device);
+    MemoryView view = memory_view(device);
+    // What is free now says nothing where others' memory can move away.
+    if (swap_active() && free) *free = swap_free_bytes(device, *free, view.limit - std::min(view.limit, view.used));
+    if (view.limit == gemlet::wire::kNoLimit) return result;
+    const uint64_t left = view.used < view.limit ? view.limit - view.used : 0;
+    if (free) *free = std::min<uint64_t>(*free, left);
+    if (total) *total = view.limit;
+    return result;
+}
+
+}  // extern "C"

@@ -1,0 +1,72 @@
+// Memory of graph allocation nodes: the driver keeps one pool of it per device, which grows when a graph with such
+// nodes is launched and shrinks when it is trimmed.
+#include <array>
+#include <mutex>
+#include <new>
+
+#include "hook/lookup/driver.h"
+#include "hook/lookup/own_calls.h"
+#include "hook/memory/accounting.h"
+#include "hook/submit/client.h"
+
+namespace gemlet::hook {
+
+namespace {
+
+struct GraphMemory {
+    std::mutex mutex;
+    uint64_t booked = 0;
+    bool used = false;
+};
+
+using Devices = std::array<GraphMemory, 64>;
+
+Devices& devices() {
+    static auto* all = new Devices;
+    return *all;
+}
+
+GraphMemory* on(CUdevice device) {
+    return device >= 0 && static_cast<size_t>(device) < devices().size() ? &devices()[static_cast<size_t>(device)]
+                                                                         : nullptr;
+}
+
+void settle(CUdevice device, GraphMemory& memory) {
+    RelaxedCapture relaxed;
+    cuuint64_t now = 0;
+    auto get = own().cuDeviceGetGraphMemAttribute;
+    if (!get || get(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &now) != CUDA_SUCCESS) return;
+    if (now > memory.booked) book(device, now - memory.booked);
+    if (now < memory.booked) give_back(device, memory.booked - now);
+    memory.booked = now;
+}
+
+}  // namespace
+
+void graph_memory_changed(CUdevice device) {
+    GraphMemory* memory = on(device);
+    if (!memory) return;
+    std::lock_guard lock(memory->mutex);
+    if (!memory->used) has_elastic(device);
+    memory->used = true;
+    settle(device, *memory);
+}
+
+void refresh_graph_memory(CUdevice device) {
+    GraphMemory* memory = on(device);
+    if (!memory) return;
+    std::lock_guard lock(memory->mutex);
+    if (memory->used) settle(device, *memory);
+}
+
+void forget_graph_memory() {
+    new (&devices()) Devices;
+}
+
+}  // namespace gemlet::hook
+
+extern "C" CUresult cuDeviceGraphMemTrim(CUdevice device) {
+    CUresult result = gemlet::hook::real::cuDeviceGraphMemTrim(device);
+    if (result == CUDA_SUCCESS) gemlet::hook::refresh_graph_memory(device);
+    return result;
+}

@@ -1,0 +1,39 @@
+// What a person can do about a limit that a program met.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+
+#include "hook/link/connection.h"
+#include "wire.h"
+
+namespace gemlet::hook {
+
+// A group's name as a shell reads it back.
+struct Quoted {
+    explicit Quoted(const char* name) {
+        constexpr const char* kPlain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./:@";
+        const char* mark = name[std::strspn(name, kPlain)] ? "'" : "";
+        std::snprintf(text, sizeof text, "%s%s%s", mark, name, mark);
+    }
+    char text[wire::kGroupNameBytes + 2];
+};
+
+// `option` of gemlet set, such as "--memory", so that the limit holds `bytes`. Of a share with a socket of its own
+// the group's name is not the program's, and the limit not the user's to change.
+struct LimitHint {
+    LimitHint(const char* option, uint64_t bytes) {
+        constexpr uint64_t gib = 1ull << 30;
+        const char* group = joined_group();
+        if (std::strcmp(group, destination().group) != 0)
+            std::snprintf(text, sizeof text, "ask for more where this share was made (in Kubernetes: in the pod)");
+        else
+            std::snprintf(text, sizeof text, "raise it with `gemlet set %s %s %lluGiB%s`", Quoted(group).text, option,
+                          static_cast<unsigned long long>((bytes + gib - 1) / gib),
+                          destination().simulated ? " --simulate" : "");
+    }
+    char text[wire::kGroupNameBytes + 96];
+};
+
+}  // namespace gemlet::hook

@@ -1,0 +1,127 @@
+// Linear allocations: cuMemAlloc, its pitched and managed relatives, and cuMemFree for whatever may be freed with it.
+#include "hook/memory/held.h"
+
+#include <algorithm>
+
+#include "hook/lookup/driver.h"
+#include "hook/lookup/reentry.h"
+#include "hook/memory/accounting.h"
+#include "hook/memory/context.h"
+#include "hook/memory/managed.h"
+#include "hook/memory/size.h"
+#include "hook/memory/slab.h"
+#include "hook/submit/client.h"
+#include "hook/swap/swap.h"
+
+using namespace gemlet::hook;
+
+namespace {
+
+using Kind = Allocation::Kind;
+
+void remember(CUdeviceptr pointer, const Allocation& allocation) {
+    // A pointer we still knew was freed behind our back, e.g. by a free captured into a graph.
+    if (auto stale = allocations().put(pointer, allocation)) settle_freed(pointer, *stale);
+}
+
+// An allocation with blocks of its own. `actual()` is what it takes, known only afterwards for pitched memory.
+template <class Call, class Actual>
+CUresult allocate_blocks(CUdevice device, CUdeviceptr* pointer, uint64_t expected, Call&& call, Actual&& actual) {
+    uint64_t bytes = round_up(expected, kBlock);
+    if (!charge(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = call();
+    if (result != CUDA_SUCCESS || !pointer) {
+        give_back(device, bytes);
+        return result;
+    }
+    const uint64_t taken = round_up(actual(), kBlock);
+    if (taken > bytes && !charge(device, taken - bytes)) {
+        real::cuMemFree_v2(*pointer);
+        give_back(device, bytes);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (taken < bytes) give_back(device, bytes - taken);
+    remember(*pointer, {taken, current_context(), nullptr, device, Kind::kOwnBlocks});
+    return result;
+}
+
+// A small one. If the slabs we know may have room it is not charged at first: charging a whole slab would refuse a
+// program at its limit the last bytes of a slab it has paid for.
+template <class Call>
+CUresult allocate_in_slab(CUdevice device, CUdeviceptr* pointer, uint64_t expected, Call&& call) {
+    const Allocation allocation{round_up(expected, kSmallUnit), current_context(), nullptr, device, Kind::kSlab};
+    bool charged = !slabs_have_room(device, allocation.bytes);
+    if (charged && !charge(device, kBlock)) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = call();
+    if (result != CUDA_SUCCESS || !pointer) {
+        if (charged) give_back(device, kBlock);
+        return result;
+    }
+    const bool opened = enter_slab(*pointer, allocation);
+    if (charged && !opened) give_back(device, kBlock);
+    if (!charged && opened && !charge(device, kBlock)) {
+        leave_slab_uncharged(*pointer, allocation);
+        real::cuMemFree_v2(*pointer);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    remember(*pointer, allocation);
+    return result;
+}
+
+template <class Call, class Actual>
+CUresult allocate(CUdeviceptr* pointer, uint64_t expected, Call&& call, Actual&& actual) {
+    Reentry reentry;
+    CUdevice device = reentry.nested() ? -1 : current_device();
+    // Nothing to count: the driver will say what is wrong with the call.
+    if (device < 0 || expected == 0 || expected >= kAbsurd) return call();
+    if (shares_slab(expected)) return allocate_in_slab(device, pointer, expected, call);
+    return allocate_blocks(device, pointer, expected, call, actual);
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult cuMemAlloc_v2(CUdeviceptr* pointer, size_t bytes) {
+    if (managed_in_place()) [[unlikely]]
+        return allocate(pointer, bytes, [=] { return allocate_managed(pointer, bytes); }, [=] { return bytes; });
+    if (swap_active()) [[unlikely]] {
+        if (auto result = swap_allocate(pointer, bytes)) return *result;
+    }
+    return allocate(pointer, bytes, [=] { return real::cuMemAlloc_v2(pointer, bytes); }, [=] { return bytes; });
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr* pointer, size_t* pitch, size_t width, size_t height, unsigned int element) {
+    if (swap_active()) [[unlikely]] {
+        if (auto result = swap_allocate_pitch(pointer, pitch, width, height, element)) return *result;
+    }
+    const uint64_t rows = std::max<uint64_t>(1, height);
+    const uint64_t row = width < kAbsurd ? round_up(width, kPitchUnit) : kAbsurd;
+    const uint64_t expected = row < kAbsurd / rows ? row * rows : kAbsurd;
+    return allocate(
+        pointer, expected, [=] { return real::cuMemAllocPitch_v2(pointer, pitch, width, height, element); },
+        [=] { return pitch ? *pitch * rows : expected; });
+}
+
+// Managed memory may be resident as a whole at any time, so it counts as a whole.
+CUresult cuMemAllocManaged(CUdeviceptr* pointer, size_t bytes, unsigned int flags) {
+    return allocate(
+        pointer, bytes, [=] { return real::cuMemAllocManaged(pointer, bytes, flags); }, [=] { return bytes; });
+}
+
+CUresult cuMemFree_v2(CUdeviceptr pointer) {
+    if (swap_active()) [[unlikely]] {
+        if (auto result = swap_free(pointer)) return *result;
+    }
+    Reentry reentry;
+    auto allocation = reentry.nested() ? std::nullopt : allocations().take(pointer);
+    CUresult result = real::cuMemFree_v2(pointer);
+    if (!allocation) return result;
+    if (result == CUDA_SUCCESS)
+        settle_freed(pointer, *allocation);
+    else
+        allocations().put(pointer, *allocation);
+    return result;
+}
+
+}  // extern "C"

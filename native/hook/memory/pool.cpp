@@ -1,0 +1,301 @@
+// Stream-ordered memory. A pool holds more than is allocated from it, keeps it after frees and gives it back when it
+// likes, so what counts is the size the driver says is reserved, read again after every call that may change it and
+// before anybody is refused.
+//
+// Nothing is read or charged inside a stream capture: there, an allocation becomes a graph node and takes no memory.
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <new>
+#include <vector>
+
+#include "hook/link/say.h"
+#include "hook/lookup/driver.h"
+#include "hook/lookup/own_calls.h"
+#include "hook/lookup/reentry.h"
+#include "hook/memory/accounting.h"
+#include "hook/memory/context.h"
+#include "hook/memory/size.h"
+#include "hook/submit/client.h"
+#include "hook/submit/streams.h"
+#include "hook/swap/swap.h"
+#include "wire.h"
+
+namespace gemlet::hook {
+
+// Lives for ever: allocations name it.
+struct Pool {
+    CUmemoryPool handle;
+    CUdevice device;
+    std::mutex mutex;
+    uint64_t booked = 0;  // what the driver reserved when we last looked; charged
+    uint64_t live = 0;    // of which allocated and not freed, as far as we saw
+    // Nobody but this process on this device can hold on to its memory: where memory can move, this may.
+    std::atomic<bool> private_to_us{false};
+    std::atomic<bool> destroyed{false};  // by the program; the driver keeps it until its last allocation is freed
+};
+
+namespace {
+
+struct Pools {
+    std::mutex mutex;
+    std::vector<Pool*> all;
+    std::vector<CUmemoryPool> shared;  // given to other devices
+};
+
+Pools& pools() {
+    static auto* all = new Pools;
+    return *all;
+}
+
+Pool* find(CUmemoryPool handle) {
+    for (Pool* pool : pools().all)
+        if (pool->handle == handle && !pool->destroyed) return pool;
+    return nullptr;
+}
+
+Pool* known_pool(CUmemoryPool handle) {
+    std::lock_guard lock(pools().mutex);
+    return find(handle);
+}
+
+// The current default pool of a device, a pool the program made, or one from a library that made it out of our sight.
+Pool* pool_of(CUmemoryPool handle, CUdevice device) {
+    if (!handle || device < 0) return nullptr;
+    std::lock_guard lock(pools().mutex);
+    if (Pool* pool = find(handle)) return pool;
+    auto* pool = new Pool{.handle = handle, .device = device, .mutex = {}};
+    CUmemoryPool of_device = nullptr;
+    auto get_default = own().cuDeviceGetDefaultMemPool;
+    const auto& shared = pools().shared;
+    pool->private_to_us = get_default && get_default(&of_device, device) == CUDA_SUCCESS && of_device == handle &&
+                          std::find(shared.begin(), shared.end(), handle) == shared.end();
+    pools().all.push_back(pool);
+    has_elastic(device);
+    return pool;
+}
+
+Pool* current_pool(CUdevice device) {
+    CUmemoryPool handle = nullptr;
+    auto get_pool = own().cuDeviceGetMemPool;
+    return device >= 0 && get_pool && get_pool(&handle, device) == CUDA_SUCCESS ? pool_of(handle, device) : nullptr;
+}
+
+// Makes `booked` what the driver says. `reserved` was charged in advance and becomes part of it. Holds pool.mutex.
+void settle(Pool& pool, uint64_t reserved) {
+    uint64_t now = pool.live;  // what is left of a destroyed pool is what is still allocated
+    if (!pool.destroyed) {
+        RelaxedCapture relaxed;
+        cuuint64_t bytes = 0;
+        auto get = own().cuMemPoolGetAttribute;
+        bool known = get && get(pool.handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes) == CUDA_SUCCESS;
+        now = known ? bytes : std::max(pool.booked, pool.live);
+    }
+    const uint64_t charged = pool.booked + reserved;
+    if (now > charged) book(pool.device, now - charged);
+    if (now < charged) give_back(pool.device, charged - now);
+    pool.booked = now;
+}
+
+// What an allocation may make the pool grow by, as far as it is free to choose below the limit.
+uint64_t expected_growth(Pool& pool, uint64_t bytes) {
+    std::lock_guard lock(pool.mutex);
+    if (pool.booked >= pool.live && pool.booked - pool.live >= bytes) return 0;
+    const uint64_t block = round_up(bytes, kPoolBlock);
+    MemoryView view = memory_view(pool.device);
+    const bool fits = view.limit == wire::kNoLimit || (view.used <= view.limit && block <= view.limit - view.used);
+    return fits ? block : round_up(bytes, kBlock);
+}
+
+bool captured(CUstream stream, bool per_thread) {
+    if (launch_state.captures.load(std::memory_order_relaxed) == 0) return false;
+    return is_capturing(!stream && per_thread ? CU_STREAM_PER_THREAD : stream);
+}
+
+template <class Call>
+CUresult allocate(Pool* pool, CUdeviceptr* pointer, uint64_t size, Call&& call) {
+    if (!pool || size == 0 || size >= kAbsurd) return call();
+    const uint64_t bytes = round_up(size, kSmallUnit);
+    const uint64_t reserved = expected_growth(*pool, bytes);
+    if (!charge(pool->device, reserved)) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = call();
+    std::optional<Allocation> stale;
+    if (result == CUDA_SUCCESS && pointer)
+        stale = allocations().put(*pointer, {bytes, nullptr, pool, pool->device, Allocation::Kind::kPooled});
+    {
+        std::lock_guard lock(pool->mutex);
+        if (result == CUDA_SUCCESS && pointer) pool->live += bytes;
+        settle(*pool, reserved);
+    }
+    if (stale) settle_freed(*pointer, *stale);  // a pointer whose free went into a graph
+    return result;
+}
+
+std::optional<CUresult> allocate_movable(Pool* pool, CUdeviceptr* pointer, size_t size, CUstream stream,
+                                         bool per_thread) {
+    if (!swap_active() || !pool || !pool->private_to_us) return std::nullopt;
+    return swap_allocate_async(pointer, size, pool->handle, stream, per_thread);
+}
+
+// Others are to see the pool's memory, so that it can no longer move. False: what is allocated already may be away.
+bool stays_from_now_on(CUmemoryPool handle) {
+    if (swap_active() && swap_pool_bytes(handle).reserved > 0) {
+        say_once(Topic::kMemory,
+                 "memory of a pool can move to the host, so the pool cannot be shared with other devices\n"
+                 "  hint: run the program in a group without --resident, on a device without `capacity`");
+        return false;
+    }
+    std::lock_guard lock(pools().mutex);
+    pools().shared.push_back(handle);
+    if (Pool* pool = find(handle)) pool->private_to_us = false;
+    return true;
+}
+
+template <class Call>
+CUresult allocate_async(CUdeviceptr* pointer, size_t size, CUstream stream, bool per_thread, Call&& call) {
+    Reentry reentry;
+    if (reentry.nested() || captured(stream, per_thread)) return call();
+    Pool* pool = current_pool(device_of_stream(stream));
+    if (auto result = allocate_movable(pool, pointer, size, stream, per_thread)) return *result;
+    return allocate(pool, pointer, size, call);
+}
+
+template <class Call>
+CUresult allocate_from(CUmemoryPool pool, CUdeviceptr* pointer, size_t size, CUstream stream, bool per_thread,
+                       Call&& call) {
+    Reentry reentry;
+    if (reentry.nested() || captured(stream, per_thread)) return call();
+    Pool* known = pool_of(pool, device_of_stream(stream));
+    if (auto result = allocate_movable(known, pointer, size, stream, per_thread)) return *result;
+    return allocate(known, pointer, size, call);
+}
+
+template <class Call>
+CUresult free_async(CUdeviceptr pointer, CUstream stream, bool per_thread, Call&& call) {
+    Reentry reentry;
+    if (reentry.nested() || captured(stream, per_thread)) return call();
+    if (swap_active())
+        if (auto result = swap_free_async(pointer, stream, per_thread)) return *result;
+    auto allocation = allocations().take(pointer);
+    CUresult result = call();
+    if (!allocation) return result;
+    if (result == CUDA_SUCCESS)
+        settle_freed(pointer, *allocation);
+    else
+        allocations().put(pointer, *allocation);
+    return result;
+}
+
+}  // namespace
+
+void pooled_freed(Pool* pool, uint64_t bytes) {
+    std::lock_guard lock(pool->mutex);
+    pool->live -= std::min(bytes, pool->live);
+    settle(*pool, 0);
+}
+
+void refresh_pools(CUdevice device) {
+    std::vector<Pool*> all;
+    {
+        std::lock_guard lock(pools().mutex);
+        all = pools().all;
+    }
+    for (Pool* pool : all) {
+        if (pool->device != device) continue;
+        std::lock_guard lock(pool->mutex);
+        settle(*pool, 0);
+    }
+}
+
+void forget_pools() {
+    new (&pools()) Pools;
+}
+
+}  // namespace gemlet::hook
+
+using namespace gemlet::hook;
+
+extern "C" {
+
+CUresult cuMemAllocAsync(CUdeviceptr* pointer, size_t bytes, CUstream stream) {
+    return allocate_async(pointer, bytes, stream, false,
+                          [=] { return real::cuMemAllocAsync(pointer, bytes, stream); });
+}
+
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr* pointer, size_t bytes, CUstream stream) {
+    return allocate_async(pointer, bytes, stream, true,
+                          [=] { return real::cuMemAllocAsync_ptsz(pointer, bytes, stream); });
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
+    return allocate_from(pool, pointer, bytes, stream, false,
+                         [=] { return real::cuMemAllocFromPoolAsync(pointer, bytes, pool, stream); });
+}
+
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
+    return allocate_from(pool, pointer, bytes, stream, true,
+                         [=] { return real::cuMemAllocFromPoolAsync_ptsz(pointer, bytes, pool, stream); });
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
+    return free_async(pointer, stream, false, [=] { return real::cuMemFreeAsync(pointer, stream); });
+}
+
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
+    return free_async(pointer, stream, true, [=] { return real::cuMemFreeAsync_ptsz(pointer, stream); });
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
+    Reentry reentry;
+    CUresult result = real::cuMemPoolCreate(pool, properties);
+    if (result == CUDA_SUCCESS && !reentry.nested() && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE)
+        if (Pool* made = pool_of(*pool, properties->location.id))
+            made->private_to_us = properties->handleTypes == CU_MEM_HANDLE_TYPE_NONE && properties->maxSize == 0;
+    return result;
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool handle) {
+    Pool* pool = known_pool(handle);
+    if (!pool) return real::cuMemPoolDestroy(handle);
+    if (swap_active()) swap_pool_trim(handle, 0);
+    std::lock_guard lock(pool->mutex);
+    CUresult result = real::cuMemPoolDestroy(handle);
+    if (result != CUDA_SUCCESS) return result;
+    pool->destroyed = true;
+    settle(*pool, 0);
+    return result;
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep) {
+    if (swap_active()) swap_pool_trim(handle, keep);
+    CUresult result = real::cuMemPoolTrimTo(handle, keep);
+    Pool* pool = result == CUDA_SUCCESS ? known_pool(handle) : nullptr;
+    if (!pool) return result;
+    std::lock_guard lock(pool->mutex);
+    settle(*pool, 0);
+    return result;
+}
+
+CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute which, void* value) {
+    CUresult result = real::cuMemPoolGetAttribute(handle, which, value);
+    if (result != CUDA_SUCCESS || !swap_active()) return result;
+    auto& bytes = *static_cast<cuuint64_t*>(value);
+    const SwapPoolBytes movable = swap_pool_bytes(handle);
+    if (which == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) bytes += movable.reserved;
+    if (which == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) bytes += movable.reserved_high;
+    if (which == CU_MEMPOOL_ATTR_USED_MEM_CURRENT) bytes += movable.used;
+    if (which == CU_MEMPOOL_ATTR_USED_MEM_HIGH) bytes += movable.used_high;
+    return result;
+}
+
+CUresult cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc* map, size_t count) {
+    Pool* pool = known_pool(handle);
+    bool others = false;
+    for (size_t i = 0; map && i < count; ++i)
+        others = others || map[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || !pool ||
+                 map[i].location.id != pool->device;
+    if (others && !stays_from_now_on(handle)) return CUDA_ERROR_NOT_SUPPORTED;
+    return real::cuMemPoolSetAccess(handle, map, count);
+}
+
+}  // extern "C"

@@ -1,0 +1,69 @@
+#include "hook/memory/slab.h"
+
+#include <array>
+#include <atomic>
+#include <new>
+
+#include "hook/memory/size.h"
+
+namespace gemlet::hook {
+
+namespace {
+
+constexpr size_t kDevices = 64;
+
+struct Slab {
+    uint32_t allocations = 0;
+};
+
+struct Slabs {
+    std::array<std::atomic<int64_t>, kDevices> room{};  // bytes no allocation uses, over all slabs of the device
+    PointerMap<Slab> by_block;
+};
+
+Slabs& slabs() {
+    static auto* all = new Slabs;
+    return *all;
+}
+
+std::atomic<int64_t>& room_on(CUdevice device) {
+    return slabs().room[static_cast<size_t>(device) % kDevices];
+}
+
+}  // namespace
+
+bool slabs_have_room(CUdevice device, uint64_t bytes) {
+    return room_on(device).load(std::memory_order_relaxed) >= static_cast<int64_t>(bytes);
+}
+
+bool enter_slab(CUdeviceptr pointer, const Allocation& allocation) {
+    bool first = false;
+    slabs().by_block.edit(slab_of(pointer), {}, [&](Slab& slab) {
+        first = slab.allocations++ == 0;
+        return true;
+    });
+    const auto change = static_cast<int64_t>(first ? kBlock - allocation.bytes : -allocation.bytes);
+    room_on(allocation.device).fetch_add(change, std::memory_order_relaxed);
+    return first;
+}
+
+bool leave_slab_uncharged(CUdeviceptr pointer, const Allocation& allocation) {
+    bool last = false;
+    slabs().by_block.edit(slab_of(pointer), {1}, [&](Slab& slab) {
+        last = --slab.allocations == 0;
+        return !last;
+    });
+    const auto change = static_cast<int64_t>(last ? allocation.bytes - kBlock : allocation.bytes);
+    room_on(allocation.device).fetch_add(change, std::memory_order_relaxed);
+    return last;
+}
+
+void leave_slab(CUdeviceptr pointer, const Allocation& allocation) {
+    if (leave_slab_uncharged(pointer, allocation)) give_back(allocation.device, kBlock);
+}
+
+void forget_slabs() {
+    new (&slabs()) Slabs;
+}
+
+}  // namespace gemlet::hook

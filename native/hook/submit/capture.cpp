@@ -1,0 +1,78 @@
+// Stream capture: nothing of ours may happen inside one, so its begin and end are watched.
+#include "hook/lookup/driver.h"
+#include "hook/submit/streams.h"
+#include "hook/swap/swap.h"
+
+using namespace gemlet::hook;
+
+namespace {
+
+template <class Call>
+CUresult begin(CUstream stream, Call&& call) {
+    swap_capture_begins();
+    capture_begins();
+    swap_capture_counted();
+    CUresult result = call();
+    capture_began(stream, result == CUDA_SUCCESS);
+    return result;
+}
+
+template <class Call>
+CUresult end(CUstream stream, Call&& call) {
+    CUresult result = call();
+    capture_ended(stream);
+    return result;
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult cuStreamBeginCapture(CUstream s) {
+    return begin(s, [&] { return real::cuStreamBeginCapture(s); });
+}
+CUresult cuStreamBeginCapture_ptsz(CUstream s) {
+    return begin(s, [&] { return real::cuStreamBeginCapture_ptsz(s); });
+}
+CUresult cuStreamBeginCapture_v2(CUstream s, CUstreamCaptureMode mode) {
+    return begin(s, [&] { return real::cuStreamBeginCapture_v2(s, mode); });
+}
+CUresult cuStreamBeginCapture_v2_ptsz(CUstream s, CUstreamCaptureMode mode) {
+    return begin(s, [&] { return real::cuStreamBeginCapture_v2_ptsz(s, mode); });
+}
+CUresult cuStreamBeginCaptureToGraph(CUstream s, CUgraph graph, const CUgraphNode* nodes,
+                                     const CUgraphEdgeData* edges, size_t count, CUstreamCaptureMode mode) {
+    return begin(s, [&] { return real::cuStreamBeginCaptureToGraph(s, graph, nodes, edges, count, mode); });
+}
+CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream s, CUgraph graph, const CUgraphNode* nodes,
+                                          const CUgraphEdgeData* edges, size_t count, CUstreamCaptureMode mode) {
+    return begin(s, [&] { return real::cuStreamBeginCaptureToGraph_ptsz(s, graph, nodes, edges, count, mode); });
+}
+CUresult cuStreamBeginRecaptureToGraph(CUstream s, CUstreamCaptureMode mode, CUgraph graph,
+                                       CUgraphRecaptureCallback callback, void* data) {
+    return begin(s, [&] { return real::cuStreamBeginRecaptureToGraph(s, mode, graph, callback, data); });
+}
+CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream s, CUstreamCaptureMode mode, CUgraph graph,
+                                            CUgraphRecaptureCallback callback, void* data) {
+    return begin(s, [&] { return real::cuStreamBeginRecaptureToGraph_ptsz(s, mode, graph, callback, data); });
+}
+CUresult cuStreamBeginCaptureToCig(CUstream s, CUstreamCigCaptureParams* parameters) {
+    return begin(s, [&] { return real::cuStreamBeginCaptureToCig(s, parameters); });
+}
+CUresult cuStreamBeginCaptureToCig_ptsz(CUstream s, CUstreamCigCaptureParams* parameters) {
+    return begin(s, [&] { return real::cuStreamBeginCaptureToCig_ptsz(s, parameters); });
+}
+CUresult cuStreamEndCaptureToCig(CUstream s) {
+    return end(s, [&] { return real::cuStreamEndCaptureToCig(s); });
+}
+CUresult cuStreamEndCaptureToCig_ptsz(CUstream s) {
+    return end(s, [&] { return real::cuStreamEndCaptureToCig_ptsz(s); });
+}
+CUresult cuStreamEndCapture(CUstream s, CUgraph* graph) {
+    return end(s, [&] { return real::cuStreamEndCapture(s, graph); });
+}
+CUresult cuStreamEndCapture_ptsz(CUstream s, CUgraph* graph) {
+    return end(s, [&] { return real::cuStreamEndCapture_ptsz(s, graph); });
+}
+
+}  // extern "C"

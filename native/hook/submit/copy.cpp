@@ -1,0 +1,99 @@
+// Copies and sets of every kind: work like any other. Each line defines the symbol and its per-thread-default-stream
+// twin, which differ only in what stream handle 0 means.
+#include "hook/lookup/driver.h"
+#include "hook/submit/gate.h"
+
+using namespace gemlet::hook;
+
+namespace {
+
+constexpr bool kLink = true;     // crosses PCIe
+constexpr bool kDevice = false;  // stays on the device
+constexpr CUstream kDefault = nullptr;
+
+uint64_t bytes_of(const CUDA_MEMCPY2D* c) {
+    return c ? uint64_t(c->WidthInBytes) * c->Height : 0;
+}
+uint64_t bytes_of(const CUDA_MEMCPY3D* c) {
+    return c ? uint64_t(c->WidthInBytes) * c->Height * c->Depth : 0;
+}
+uint64_t bytes_of(const CUDA_MEMCPY3D_PEER* c) {
+    return c ? uint64_t(c->WidthInBytes) * c->Height * c->Depth : 0;
+}
+
+uint64_t sum(const size_t* sizes, size_t count) {
+    uint64_t total = 0;
+    for (size_t i = 0; sizes && i < count; ++i) total += sizes[i];
+    return total;
+}
+
+}  // namespace
+
+#define GATED(symbol, per_thread, bytes, link, stream, parameters, arguments)                              \
+    CUresult symbol parameters {                                                                           \
+        return submit(stream, per_thread, copy_work(bytes, link), [&] { return real::symbol arguments; }); \
+    }
+#define COPY(symbol, twin, bytes, link, stream, parameters, arguments) \
+    GATED(symbol, false, bytes, link, stream, parameters, arguments)   \
+    GATED(symbol##twin, true, bytes, link, stream, parameters, arguments)
+
+// clang-format off
+extern "C" {
+
+COPY(cuMemcpy,              _ptds, n, kLink,   kDefault, (CUdeviceptr to, CUdeviceptr from, size_t n), (to, from, n))
+COPY(cuMemcpyAsync,         _ptsz, n, kLink,   s, (CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s), (to, from, n, s))
+COPY(cuMemcpyHtoD_v2,       _ptds, n, kLink,   kDefault, (CUdeviceptr to, const void* from, size_t n), (to, from, n))
+COPY(cuMemcpyHtoDAsync_v2,  _ptsz, n, kLink,   s, (CUdeviceptr to, const void* from, size_t n, CUstream s), (to, from, n, s))
+COPY(cuMemcpyDtoH_v2,       _ptds, n, kLink,   kDefault, (void* to, CUdeviceptr from, size_t n), (to, from, n))
+COPY(cuMemcpyDtoHAsync_v2,  _ptsz, n, kLink,   s, (void* to, CUdeviceptr from, size_t n, CUstream s), (to, from, n, s))
+COPY(cuMemcpyDtoD_v2,       _ptds, n, kDevice, kDefault, (CUdeviceptr to, CUdeviceptr from, size_t n), (to, from, n))
+COPY(cuMemcpyDtoDAsync_v2,  _ptsz, n, kDevice, s, (CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s), (to, from, n, s))
+
+COPY(cuMemcpyDtoA_v2,       _ptds, n, kDevice, kDefault, (CUarray to, size_t at, CUdeviceptr from, size_t n), (to, at, from, n))
+COPY(cuMemcpyAtoD_v2,       _ptds, n, kDevice, kDefault, (CUdeviceptr to, CUarray from, size_t at, size_t n), (to, from, at, n))
+COPY(cuMemcpyAtoA_v2,       _ptds, n, kDevice, kDefault, (CUarray to, size_t to_at, CUarray from, size_t at, size_t n), (to, to_at, from, at, n))
+COPY(cuMemcpyHtoA_v2,       _ptds, n, kLink,   kDefault, (CUarray to, size_t at, const void* from, size_t n), (to, at, from, n))
+COPY(cuMemcpyHtoAAsync_v2,  _ptsz, n, kLink,   s, (CUarray to, size_t at, const void* from, size_t n, CUstream s), (to, at, from, n, s))
+COPY(cuMemcpyAtoH_v2,       _ptds, n, kLink,   kDefault, (void* to, CUarray from, size_t at, size_t n), (to, from, at, n))
+COPY(cuMemcpyAtoHAsync_v2,  _ptsz, n, kLink,   s, (void* to, CUarray from, size_t at, size_t n, CUstream s), (to, from, at, n, s))
+
+COPY(cuMemcpy2D_v2,          _ptds, bytes_of(c), kLink, kDefault, (const CUDA_MEMCPY2D* c), (c))
+COPY(cuMemcpy2DUnaligned_v2, _ptds, bytes_of(c), kLink, kDefault, (const CUDA_MEMCPY2D* c), (c))
+COPY(cuMemcpy2DAsync_v2,     _ptsz, bytes_of(c), kLink, s, (const CUDA_MEMCPY2D* c, CUstream s), (c, s))
+COPY(cuMemcpy3D_v2,          _ptds, bytes_of(c), kLink, kDefault, (const CUDA_MEMCPY3D* c), (c))
+COPY(cuMemcpy3DAsync_v2,     _ptsz, bytes_of(c), kLink, s, (const CUDA_MEMCPY3D* c, CUstream s), (c, s))
+COPY(cuMemcpy3DPeer,         _ptds, bytes_of(c), kLink, kDefault, (const CUDA_MEMCPY3D_PEER* c), (c))
+COPY(cuMemcpy3DPeerAsync,    _ptsz, bytes_of(c), kLink, s, (const CUDA_MEMCPY3D_PEER* c, CUstream s), (c, s))
+COPY(cuMemcpyPeer,           _ptds, n, kLink, kDefault, (CUdeviceptr to, CUcontext tc, CUdeviceptr from, CUcontext fc, size_t n), (to, tc, from, fc, n))
+COPY(cuMemcpyPeerAsync,      _ptsz, n, kLink, s, (CUdeviceptr to, CUcontext tc, CUdeviceptr from, CUcontext fc, size_t n, CUstream s), (to, tc, from, fc, n, s))
+
+// CUDA 12.8 had a failure index here, 13.0 (_v2) has not.
+COPY(cuMemcpyBatchAsync,    _ptsz, sum(n, count), kLink, s, (CUdeviceptr* to, CUdeviceptr* from, size_t* n, size_t count, CUmemcpyAttributes* a, size_t* ai, size_t na, size_t* failed, CUstream s), (to, from, n, count, a, ai, na, failed, s))
+COPY(cuMemcpyBatchAsync_v2, _ptsz, sum(n, count), kLink, s, (CUdeviceptr* to, CUdeviceptr* from, size_t* n, size_t count, CUmemcpyAttributes* a, size_t* ai, size_t na, CUstream s), (to, from, n, count, a, ai, na, s))
+COPY(cuMemcpy3DBatchAsync,    _ptsz, 0, kLink, s, (size_t count, CUDA_MEMCPY3D_BATCH_OP* o, size_t* failed, unsigned long long flags, CUstream s), (count, o, failed, flags, s))
+COPY(cuMemcpy3DBatchAsync_v2, _ptsz, 0, kLink, s, (size_t count, CUDA_MEMCPY3D_BATCH_OP* o, unsigned long long flags, CUstream s), (count, o, flags, s))
+
+COPY(cuMemcpyWithAttributesAsync,   _ptsz, n, kLink, s, (CUdeviceptr to, CUdeviceptr from, size_t n, CUmemcpyAttributes* a, CUstream s), (to, from, n, a, s))
+COPY(cuMemcpy3DWithAttributesAsync, _ptsz, 0, kLink, s, (CUDA_MEMCPY3D_BATCH_OP* o, unsigned long long flags, CUstream s), (o, flags, s))
+COPY(cuMemBatchDecompressAsync,     _ptsz, 0, kDevice, s, (CUmemDecompressParams* p, size_t count, unsigned flags, size_t* failed, CUstream s), (p, count, flags, failed, s))
+
+COPY(cuMemPrefetchAsync,      _ptsz, n, kLink, s, (CUdeviceptr p, size_t n, CUdevice to, CUstream s), (p, n, to, s))
+COPY(cuMemPrefetchAsync_v2,   _ptsz, n, kLink, s, (CUdeviceptr p, size_t n, CUmemLocation to, unsigned flags, CUstream s), (p, n, to, flags, s))
+COPY(cuMemPrefetchBatchAsync, _ptsz, sum(n, count), kLink, s, (CUdeviceptr* p, size_t* n, size_t count, CUmemLocation* to, size_t* ti, size_t nt, unsigned long long flags, CUstream s), (p, n, count, to, ti, nt, flags, s))
+COPY(cuMemDiscardAndPrefetchBatchAsync, _ptsz, sum(n, count), kLink, s, (CUdeviceptr* p, size_t* n, size_t count, CUmemLocation* to, size_t* ti, size_t nt, unsigned long long flags, CUstream s), (p, n, count, to, ti, nt, flags, s))
+
+COPY(cuMemsetD8_v2,       _ptds, n,     kDevice, kDefault, (CUdeviceptr to, unsigned char v, size_t n), (to, v, n))
+COPY(cuMemsetD16_v2,      _ptds, n * 2, kDevice, kDefault, (CUdeviceptr to, unsigned short v, size_t n), (to, v, n))
+COPY(cuMemsetD32_v2,      _ptds, n * 4, kDevice, kDefault, (CUdeviceptr to, unsigned v, size_t n), (to, v, n))
+COPY(cuMemsetD8Async,     _ptsz, n,     kDevice, s, (CUdeviceptr to, unsigned char v, size_t n, CUstream s), (to, v, n, s))
+COPY(cuMemsetD16Async,    _ptsz, n * 2, kDevice, s, (CUdeviceptr to, unsigned short v, size_t n, CUstream s), (to, v, n, s))
+COPY(cuMemsetD32Async,    _ptsz, n * 4, kDevice, s, (CUdeviceptr to, unsigned v, size_t n, CUstream s), (to, v, n, s))
+COPY(cuMemsetD2D8_v2,     _ptds, w * h,     kDevice, kDefault, (CUdeviceptr to, size_t pitch, unsigned char v, size_t w, size_t h), (to, pitch, v, w, h))
+COPY(cuMemsetD2D16_v2,    _ptds, w * h * 2, kDevice, kDefault, (CUdeviceptr to, size_t pitch, unsigned short v, size_t w, size_t h), (to, pitch, v, w, h))
+COPY(cuMemsetD2D32_v2,    _ptds, w * h * 4, kDevice, kDefault, (CUdeviceptr to, size_t pitch, unsigned v, size_t w, size_t h), (to, pitch, v, w, h))
+COPY(cuMemsetD2D8Async,   _ptsz, w * h,     kDevice, s, (CUdeviceptr to, size_t pitch, unsigned char v, size_t w, size_t h, CUstream s), (to, pitch, v, w, h, s))
+COPY(cuMemsetD2D16Async,  _ptsz, w * h * 2, kDevice, s, (CUdeviceptr to, size_t pitch, unsigned short v, size_t w, size_t h, CUstream s), (to, pitch, v, w, h, s))
+COPY(cuMemsetD2D32Async,  _ptsz, w * h * 4, kDevice, s, (CUdeviceptr to, size_t pitch, unsigned v, size_t w, size_t h, CUstream s), (to, pitch, v, w, h, s))
+
+}  // extern "C"
+// clang-format on

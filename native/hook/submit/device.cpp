@@ -1,0 +1,161 @@
+#include "hook/submit/client.h"
+
+#include <pthread.h>
+#include <array>
+#include <cstring>
+#include <mutex>
+#include <new>
+
+#include "futex.h"
+#include "hook/link/connection.h"
+#include "hook/link/say.h"
+#include "hook/lookup/own_calls.h"
+#include "hook/submit/device.h"
+#include "hook/submit/streams.h"
+#include "hook/submit/token.h"
+#include "hook/swap/swap.h"
+
+namespace gemlet::hook {
+
+using wire::TokenState;
+
+namespace {
+
+std::array<std::atomic<Device*>, kMaxDevices> devices;
+
+// Guards making devices, (re)connecting and losing the connection. Re-made in a forked child, where a thread that no
+// longer exists may have held it.
+std::mutex state_mutex;
+std::atomic<bool> started{false};
+
+bool managed() {
+    return destination().socket[0] != 0;
+}
+
+void set_unmanaged(Device& device) {
+    std::lock_guard lock(device.ledger_mutex);
+    device.ledger = nullptr;
+    device.limits = nullptr;
+    device.shared = nullptr;
+    device.raise = nullptr;
+    device.use_page(&device.unmanaged);
+    swap_lost(device);
+}
+
+void attach_device(Device& device) {
+    auto attachment =
+        attach(reinterpret_cast<const unsigned char (&)[16]>(device.uuid.bytes), uint32_t(device.ordinal));
+    if (!attachment) return;
+    wire::ClientPage* before = device.page.load();
+    {
+        std::lock_guard lock(device.ledger_mutex);
+        device.ledger = attachment->ledger;
+        device.limits = attachment->limits;
+        device.slot = attachment->slot;
+        // What this process holds is held, whatever a new daemon's limits say.
+        device.ledger->slots[device.slot].used.store(device.used, std::memory_order_release);
+    }
+    device.wire_index = attachment->wire_index;
+    device.want_epoch = UINT32_MAX;
+    device.stop_told = 0;
+    device.raise = attachment->latency ? attachment->device : nullptr;
+    device.urgent_seen = attachment->device->urgent.load();
+    device.shared = attachment->device;
+    device.use_page(attachment->page);
+    swap_attached(device, *attachment);
+    futex_wake_all(before->token);
+    if (device.contexts > 0) context_count_changed(device.ordinal, device.contexts);
+    start_watcher(device);
+}
+
+// In a forked child nothing of the parent's CUDA state works; a child that starts its own joins anew in cuInit.
+void in_child() {
+    forget_connection();
+    forget_streams();
+    swap_in_child();
+    started = false;
+    new (&state_mutex) std::mutex;
+    for (auto& slot : devices) slot.store(nullptr);  // leaked with their locks, which may be held by nobody
+}
+
+}  // namespace
+
+Device::Device(CUdevice o, const CUuuid& u) : page(&unmanaged), unmanaged{}, ordinal(o), uuid(u) {
+    bool refuse = managed() && destination().strict;
+    unmanaged.token = wire::token_word(0, refuse ? TokenState::kBlocked : TokenState::kRun);
+    unmanaged.deadline_ns = wire::kNever;
+    unmanaged.window_ns = wire::kNever;
+}
+
+void client_start() {
+    if (started.load(std::memory_order_acquire) || !managed()) return;
+    std::lock_guard lock(state_mutex);
+    if (started.load()) return;
+    static std::once_flag once;
+    std::call_once(once, [] { pthread_atfork(nullptr, nullptr, in_child); });
+    connect_daemon();
+    started.store(true, std::memory_order_release);
+}
+
+Device* device_for(CUdevice ordinal) {
+    if (ordinal < 0 || ordinal >= kMaxDevices) return nullptr;
+    if (Device* device = devices[size_t(ordinal)].load(std::memory_order_acquire)) return device;
+    if (!own().complete) return nullptr;
+    client_start();
+    std::lock_guard lock(state_mutex);
+    auto& slot = devices[size_t(ordinal)];
+    if (Device* device = slot.load()) return device;
+    CUuuid uuid{};
+    auto get_uuid = own().cuDeviceGetUuid_v2 ? own().cuDeviceGetUuid_v2 : own().cuDeviceGetUuid;
+    if (get_uuid(&uuid, ordinal) != CUDA_SUCCESS) return nullptr;
+    auto* device = new Device(ordinal, uuid);
+    if (managed()) {
+        attach_device(*device);
+        start_watcher(*device);  // also without a daemon: it is the watcher that notices one has come
+    }
+    slot.store(device, std::memory_order_release);
+    return device;
+}
+
+void lost() {
+    std::lock_guard lock(state_mutex);
+    if (connected()) return;
+    disconnect();
+    say_once(Topic::kDaemon, "the daemon is gone: %s",
+             destination().strict ? "work waits for it to come back, and fails after 10 s (--strict)"
+                                  : "running without limits until it is back");
+    for (auto& slot : devices)
+        if (Device* device = slot.load()) {
+            wire::ClientPage* page = device->page.load();
+            set_unmanaged(*device);
+            futex_wake_all(page->token);
+        }
+}
+
+bool reconnect() {
+    std::lock_guard lock(state_mutex);
+    if (!connected()) {
+        disconnect();
+        if (!connect_daemon()) return false;
+        may_say_again(Topic::kDaemon);
+    }
+    bool any = false;
+    for (auto& slot : devices)
+        if (Device* device = slot.load(); device && device->page.load() == &device->unmanaged) {
+            attach_device(*device);
+            any = any || device->page.load() != &device->unmanaged;
+        }
+    return any;
+}
+
+void context_count_changed(CUdevice ordinal, int contexts) {
+    Device* device = device_for(ordinal);
+    if (!device) return;
+    device->contexts = contexts;
+    wire::Message m{};
+    m.header = {wire::kMagic, wire::kWireVersion, wire::MessageType::kContext, device->wire_index.load(), 0};
+    m.value = uint64_t(contexts);
+    send(m);
+}
+
+}  // namespace gemlet::hook

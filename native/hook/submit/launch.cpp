@@ -1,0 +1,143 @@
+// Kernels, graphs, and the streams they go to.
+#include <algorithm>
+
+#include "hook/link/clock.h"
+#include "hook/lookup/driver.h"
+#include "hook/memory/held.h"
+#include "hook/submit/client.h"
+#include "hook/submit/gate.h"
+
+using namespace gemlet::hook;
+
+namespace gemlet::hook {
+
+namespace {
+
+// The daemon's bound is for the end of a turn. Before, a longer queue keeps the device busy while the program's host
+// does other things, as between the layers of a network. Not longer than a slice of the hardware's own: if the turn
+// is cut short for somebody, its tail is not cut in many pieces.
+constexpr uint64_t kMidTurn = 2'000'000;
+
+uint64_t room(const Device& device, uint64_t window_ns) {
+    const uint64_t deadline =
+        device.page.load(std::memory_order_acquire)->deadline_ns.load(std::memory_order_relaxed);
+    if (window_ns <= Pacer::kLatencyWindow) return window_ns;
+    const uint64_t now = now_ns();
+    const uint64_t half = deadline > now ? (deadline - now) / 2 : 0;  // of what is left of the turn
+    return std::max(window_ns, std::min(half, kMidTurn));
+}
+
+}  // namespace
+
+void after_window(Device& device, Stream& stream, uint64_t window_ns) {
+    const uint64_t unit = stream.unmarked_ns.load(std::memory_order_relaxed);
+    const uint64_t inflight = device.pacer.mark(stream, room(device, window_ns));
+    // The next unit will be about as long as this one. A turn ends with the unit that ends nearest to its deadline;
+    // with a latency client on the device it ends in time.
+    const uint64_t ahead = window_ns <= Pacer::kLatencyWindow ? unit : unit / 2;
+    check_deadline(device, inflight, ahead);
+    make_way(device);
+}
+
+}  // namespace gemlet::hook
+
+namespace {
+
+// Graphs with allocation nodes take their memory when they are launched. It settles after the first few launches, so
+// those are looked at, and then every 64th: the question costs a tenth of a launch.
+void count_graph_memory() {
+    static std::atomic<uint32_t> launches{0};
+    const uint32_t n = launches.fetch_add(1, std::memory_order_relaxed);
+    if (n < 8 || n % 64 == 0) graph_memory_changed(current_device());
+}
+
+}  // namespace
+
+// clang-format off
+#define GRID unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared
+// clang-format on
+
+extern "C" {
+
+CUresult cuLaunchKernel(CUfunction f, GRID, CUstream stream, void** parameters, void** extra) {
+    return submit(stream, false, kernel_work(f, gx, gy, gz),
+                  [&] { return real::cuLaunchKernel(f, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra); });
+}
+
+CUresult cuLaunchKernel_ptsz(CUfunction f, GRID, CUstream stream, void** parameters, void** extra) {
+    return submit(stream, true, kernel_work(f, gx, gy, gz), [&] {
+        return real::cuLaunchKernel_ptsz(f, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra);
+    });
+}
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** parameters, void** extra) {
+    if (!config) return real::cuLaunchKernelEx(config, f, parameters, extra);
+    return submit(config->hStream, false, kernel_work(f, config->gridDimX, config->gridDimY, config->gridDimZ),
+                  [&] { return real::cuLaunchKernelEx(config, f, parameters, extra); });
+}
+
+CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig* config, CUfunction f, void** parameters, void** extra) {
+    if (!config) return real::cuLaunchKernelEx_ptsz(config, f, parameters, extra);
+    return submit(config->hStream, true, kernel_work(f, config->gridDimX, config->gridDimY, config->gridDimZ),
+                  [&] { return real::cuLaunchKernelEx_ptsz(config, f, parameters, extra); });
+}
+
+CUresult cuLaunchCooperativeKernel(CUfunction f, GRID, CUstream stream, void** parameters) {
+    return submit(stream, false, kernel_work(f, gx, gy, gz), [&] {
+        return real::cuLaunchCooperativeKernel(f, gx, gy, gz, bx, by, bz, shared, stream, parameters);
+    });
+}
+
+CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, GRID, CUstream stream, void** parameters) {
+    return submit(stream, true, kernel_work(f, gx, gy, gz), [&] {
+        return real::cuLaunchCooperativeKernel_ptsz(f, gx, gy, gz, bx, by, bz, shared, stream, parameters);
+    });
+}
+
+CUresult cuLaunch(CUfunction f) {
+    return submit(nullptr, false, kernel_work(f, 1, 1, 1), [&] { return real::cuLaunch(f); });
+}
+
+CUresult cuLaunchGrid(CUfunction f, int width, int height) {
+    return submit(nullptr, false, kernel_work(f, unsigned(width), unsigned(height), 1),
+                  [&] { return real::cuLaunchGrid(f, width, height); });
+}
+
+CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream) {
+    return submit(stream, false, kernel_work(f, unsigned(width), unsigned(height), 1),
+                  [&] { return real::cuLaunchGridAsync(f, width, height, stream); });
+}
+
+// One launch on several devices: the token of the first stands for all (the call is deprecated and rare).
+CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* list, unsigned count, unsigned flags) {
+    if (!list || !count) return real::cuLaunchCooperativeKernelMultiDevice(list, count, flags);
+    return submit(list[0].hStream, false,
+                  kernel_work(list[0].function, list[0].gridDimX, list[0].gridDimY, list[0].gridDimZ),
+                  [&] { return real::cuLaunchCooperativeKernelMultiDevice(list, count, flags); });
+}
+
+// A graph is one unit: it cannot be stopped half-way, so it is estimated and bounded as a whole.
+CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
+    CUresult result = submit(stream, false, graph_work(graph), [&] { return real::cuGraphLaunch(graph, stream); });
+    count_graph_memory();
+    return result;
+}
+
+CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream) {
+    CUresult result =
+        submit(stream, true, graph_work(graph), [&] { return real::cuGraphLaunch_ptsz(graph, stream); });
+    count_graph_memory();
+    return result;
+}
+
+CUresult cuStreamDestroy(CUstream stream) {
+    stream_destroying(stream);
+    return real::cuStreamDestroy(stream);
+}
+
+CUresult cuStreamDestroy_v2(CUstream stream) {
+    stream_destroying(stream);
+    return real::cuStreamDestroy_v2(stream);
+}
+
+}  // extern "C"

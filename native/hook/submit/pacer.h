@@ -1,0 +1,138 @@
+// Bounds what one process has in flight on one device, in time.
+//
+// Without a bound a holder whose quantum ended runs on for 1022 queued launches: 21 ms at 20 us each, a second at
+// 1 ms (measured on an H200). Each launch adds its estimate to its stream; when a third of the window has gathered,
+// an event (a *mark*) is recorded behind it. The work in flight is what was launched since the last mark that
+// completed.
+//
+// Marks are recorded by the launching thread, or, when it went quiet, by the watcher; never while any stream is being
+// captured. `mutex` covers all but the two counters of a stream that launches touch.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <mutex>
+#include <vector>
+
+#include "hook/lookup/cuda_api.h"
+#include "hook/submit/estimate.h"
+#include "wire.h"
+
+namespace gemlet::hook {
+
+struct Device;
+class SwapGate;
+
+// One stream of one context as the pacer sees it. Slots live as long as the process; `handle` changes hands. What a
+// launch touches is in the first cache line: after the driver's own work little else is in L1.
+struct alignas(64) Stream {
+    std::atomic<wire::ClientPage*> page{nullptr};  // its device's
+    std::atomic<uint64_t> unmarked_ns{0};          // estimates of launches since the last mark
+    std::atomic<uint32_t> unmarked{0};             // ... and how many
+    // The last kernel's estimate, for as many launches of it in a row as need no sample.
+    std::atomic<uint32_t> memo_left{0};
+    std::atomic<uint64_t> memo_key{0};
+    std::atomic<uint64_t> memo_ns{0};
+    std::atomic<uint64_t> launches{0};
+    Device* device = nullptr;
+    std::atomic<SwapGate*> gate{nullptr};  // null unless this process's memory on the device can move
+
+    alignas(64) std::atomic<CUstream> handle{nullptr};
+    std::atomic<CUcontext> context{nullptr};
+    bool per_thread = false;            // only its own thread can record on it
+    uint64_t seen_ns = 0, seen_at = 0;  // what was unmarked, and since when, if only its own thread could mark it
+};
+
+// A pair of events around one launch.
+struct Sample {
+    uint64_t key = 0;
+    bool first = false;
+    CUcontext context = nullptr;
+    CUevent begin = nullptr, end = nullptr;
+};
+
+class Pacer {
+  public:
+    Estimates estimates;
+
+    // The windows up to this are those of a device with a latency client on it.
+    static constexpr uint64_t kLatencyWindow = 100'000;
+
+    // Behind the launch path, every third of a window: records a mark on `stream`, learns from finished samples, and
+    // waits until less than `window_ns` is in flight. Returns what is in flight then.
+    uint64_t mark(Stream& stream, uint64_t window_ns);
+
+    // Without waiting: records what is unmarked (unless somebody captures), drops what is complete. For the watcher.
+    uint64_t poll();
+
+    uint64_t launches();  // so far, on all streams
+
+    // So far. Work is what the launches were estimated to take, which is exclusive time. Looks are those of poll() at
+    // moments that have nothing to do with the launches; dry ones found nothing left to run.
+    struct Progress {
+        uint64_t work_ns = 0, looks = 0, dry = 0;
+    };
+    Progress progress();
+
+    // Nothing was completed for much longer than the running unit should take: it waits for the host, maybe for a
+    // thread that waits for the token.
+    bool stuck();
+
+    uint64_t inflight() const { return inflight_.load(std::memory_order_relaxed); }
+
+    // The begin event of a timed launch, or false if this is no moment for it (capture, no events left).
+    bool begin_sample(Stream& stream, uint64_t key, bool first, Sample& sample);
+    void end_sample(Stream& stream, Sample& sample);
+
+    // Everything launched on the stream so far is known to be complete.
+    void settled(Stream& stream);
+
+    // Returns when whoever was recording has finished.
+    void barrier() { std::lock_guard lock(mutex_); }
+
+    void add_stream(Stream* stream, const std::atomic<wire::ClientPage*>& page);
+    void set_page(wire::ClientPage* page);  // of every stream
+    void set_gate(SwapGate* gate);          // of every stream, also of those to come
+    std::vector<CUcontext> contexts();      // that work was submitted to
+    void forget(CUcontext context);
+    void forget(Stream& stream);
+
+  private:
+    struct Mark {
+        Stream* stream;
+        CUcontext context;
+        CUevent event;
+        uint64_t nanoseconds;
+    };
+
+    CUevent take_event(CUcontext context, bool timing);
+    void give_event(CUcontext context, bool timing, CUevent event);
+    void record(Stream& stream);
+    static bool dry(const Stream& stream);  // nothing left to run, marked or not
+    // Of work that nobody can mark now: its thread waits for the token itself or is gone, or somebody captures. It is
+    // taken to run as estimated. If it counted for ever, a stop would never be told and its thread would never go on.
+    static uint64_t left_unmarked(Stream& stream, uint64_t now);
+    void reap();
+    void learn();
+    uint64_t give_up_at(uint64_t now) const;
+    void wait_for_room(std::unique_lock<std::mutex>& lock, uint64_t window_ns);
+    void wait_for_last_moment(std::unique_lock<std::mutex>& lock, uint64_t window_ns);
+
+    std::mutex mutex_;
+    std::deque<Mark> marks_;
+    std::vector<Sample> samples_;
+    std::vector<Stream*> streams_;
+    SwapGate* gate_ = nullptr;
+    struct Pool {
+        CUcontext context;
+        std::vector<CUevent> timed, untimed;
+    };
+    std::vector<Pool> pools_;
+    uint64_t past_launches_ = 0;  // on streams that are gone
+    Progress progress_;
+    uint64_t running_since_ = 0;  // when the oldest mark began to run, as far as was seen
+    std::atomic<uint64_t> inflight_{0};
+};
+
+}  // namespace gemlet::hook

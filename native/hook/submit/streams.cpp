@@ -1,0 +1,186 @@
+#include "hook/submit/streams.h"
+
+#include <algorithm>
+#include <mutex>
+#include <shared_mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "hook/lookup/own_calls.h"
+#include "hook/submit/client.h"
+#include "hook/submit/device.h"
+#include "hook/swap/swap.h"
+
+namespace gemlet::hook {
+
+constinit LaunchState launch_state;
+
+namespace {
+
+struct Key {
+    CUcontext context;  // of default streams; null for explicit ones, whose handle is unique
+    CUstream handle;
+    const void* thread;  // of per-thread default streams
+    bool operator==(const Key&) const = default;
+};
+
+struct KeyHash {
+    size_t operator()(const Key& k) const {
+        auto bits = reinterpret_cast<uintptr_t>(k.context) * 31 + reinterpret_cast<uintptr_t>(k.handle) * 17 +
+                    reinterpret_cast<uintptr_t>(k.thread);
+        return bits * 0x9e3779b97f4a7c15u >> 13;
+    }
+};
+
+// Never destroyed: threads still launch while the program's destructors run.
+struct Table {
+    std::shared_mutex mutex;
+    std::unordered_map<Key, Stream*, KeyHash> slots;
+    std::mutex capture_mutex;
+    std::vector<CUstream> capturing;
+};
+
+std::atomic<Table*> the_table{nullptr};
+
+Table& table() {
+    Table* t = the_table.load(std::memory_order_acquire);
+    if (t) return *t;
+    auto* fresh = new Table;
+    if (the_table.compare_exchange_strong(t, fresh)) return *fresh;
+    delete fresh;
+    return *t;
+}
+
+struct alignas(64) Cached {
+    uint32_t generation = 0;
+    Key key{};
+    Stream* stream = nullptr;
+};
+thread_local Cached cache[8];
+thread_local const char thread_identity = 0;
+
+CUdevice device_of(CUcontext context) {
+    ContextScope scope(context);
+    CUdevice device = -1;
+    if (!scope.ok() || own().cuCtxGetDevice(&device) != CUDA_SUCCESS) return -1;
+    return device;
+}
+
+Stream* create(const Key& key, CUstream handle, bool own_thread_only) {
+    CUcontext context = key.context;
+    if (!context && own().cuStreamGetCtx(handle, &context) != CUDA_SUCCESS) return nullptr;
+    CUdevice ordinal = device_of(context);
+    Device* device = ordinal < 0 ? nullptr : device_for(ordinal);
+    if (!device) return nullptr;
+    Table& t = table();
+    std::unique_lock lock(t.mutex);
+    Stream*& slot = t.slots[key];
+    if (!slot) {
+        slot = new Stream;
+        slot->per_thread = own_thread_only;
+        slot->handle = handle;
+        slot->context = context;
+        slot->device = device;
+        device->pacer.add_stream(slot, device->page);
+    }
+    return slot;
+}
+
+}  // namespace
+
+Stream* stream_for(CUstream handle, bool per_thread) {
+    bool legacy = handle == CU_STREAM_LEGACY || (!handle && !per_thread);
+    bool own_default = handle == CU_STREAM_PER_THREAD || (!handle && per_thread);
+    Key key{nullptr, handle, nullptr};
+    if (legacy || own_default) {
+        if (own().cuCtxGetCurrent(&key.context) != CUDA_SUCCESS || !key.context) return nullptr;
+        key.handle = legacy ? CU_STREAM_LEGACY : CU_STREAM_PER_THREAD;
+        key.thread = own_default ? &thread_identity : nullptr;
+    }
+    Cached& cached =
+        cache[(reinterpret_cast<uintptr_t>(key.handle) >> 4 ^ reinterpret_cast<uintptr_t>(key.handle) >> 9) & 7];
+    uint32_t now = launch_state.generation.load(std::memory_order_acquire);
+    if (cached.generation == now && cached.key == key) [[likely]]
+        return cached.stream;
+    Stream* stream = nullptr;
+    {
+        std::shared_lock lock(table().mutex);
+        if (auto found = table().slots.find(key); found != table().slots.end()) stream = found->second;
+    }
+    if (!stream) stream = create(key, key.handle, own_default);
+    if (stream) cached = {now, key, stream};
+    return stream;
+}
+
+void forget_streams() {
+    the_table.store(nullptr);  // leaked, with locks that a thread of the parent may hold
+    launch_state.captures = 0;
+    launch_state.generation.fetch_add(1);
+}
+
+bool is_capturing(CUstream handle) {
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    // The legacy stream answers with an error while a stream it would wait for is captured: hands off then, too.
+    return own().cuStreamIsCapturing(handle, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+void capture_begins() {
+    launch_state.captures.fetch_add(1);
+    Table& t = table();
+    // Whoever is recording a mark right now finishes before the capture starts.
+    std::shared_lock lock(t.mutex);
+    for (auto& [key, stream] : t.slots)
+        if (Device* device = stream->device) device->pacer.barrier();
+}
+
+void capture_began(CUstream handle, bool succeeded) {
+    if (!succeeded) {
+        launch_state.captures.fetch_sub(1);
+        return;
+    }
+    std::lock_guard lock(table().capture_mutex);
+    table().capturing.push_back(handle);
+}
+
+// Ends the count even if the capture was invalidated, and leaves it alone if the stream was not capturing at all.
+void capture_ended(CUstream handle) {
+    Table& t = table();
+    std::lock_guard lock(t.capture_mutex);
+    auto found = std::find(t.capturing.begin(), t.capturing.end(), handle);
+    if (found == t.capturing.end()) return;
+    t.capturing.erase(found);
+    launch_state.captures.fetch_sub(1);
+}
+
+void stream_destroying(CUstream handle) {
+    capture_ended(handle);
+    if (handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) return;
+    Table& t = table();
+    std::unique_lock lock(t.mutex);
+    auto found = t.slots.find(Key{nullptr, handle, nullptr});
+    if (found == t.slots.end()) return;
+    Stream* stream = found->second;  // kept: marks may still name it
+    t.slots.erase(found);
+    launch_state.generation.fetch_add(1, std::memory_order_release);
+    if (Device* device = stream->device) device->pacer.forget(*stream);
+}
+
+void context_destroying(CUcontext context) {
+    swap_context_destroying(context);
+    Table& t = table();
+    std::unique_lock lock(t.mutex);
+    Device* device = nullptr;
+    for (auto entry = t.slots.begin(); entry != t.slots.end();) {
+        Stream* stream = entry->second;
+        if (stream->context.load() != context) {
+            ++entry;
+            continue;
+        }
+        device = stream->device;
+        entry = t.slots.erase(entry);
+    }
+    launch_state.generation.fetch_add(1, std::memory_order_release);
+    if (device) device->pacer.forget(context);
+}
+
+}  // namespace gemlet::hook

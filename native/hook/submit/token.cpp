@@ -1,0 +1,269 @@
+#include "hook/submit/token.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "futex.h"
+#include "hook/link/clock.h"
+#include "hook/link/connection.h"
+#include "hook/lookup/own_calls.h"
+#include "hook/lookup/own_thread.h"
+#include "hook/submit/client.h"
+
+namespace gemlet::hook {
+
+using wire::StopReason;
+using wire::TokenState;
+
+namespace {
+
+// Nobody waits: only so that the books show an idle group as idle, and a newcomer starts at once.
+constexpr uint64_t kIdleAlone = 5'000'000;
+constexpr uint64_t kPollContended = 100'000;
+constexpr uint64_t kPollAlone = 5'000'000;
+constexpr uint64_t kPollDraining = 25'000;
+constexpr uint64_t kPollWaiting = 250'000'000;
+constexpr uint64_t kReconnect = 250'000'000;
+constexpr uint64_t kOrderComes = 300'000;  // the daemon's order to stop takes about 80 us
+// After an alarm that no order followed (the other fits beside this process under MPS, or means ill) none is heeded
+// for so long: they may cost a fiftieth of the time.
+constexpr uint64_t kFalseAlarm = 50 * kOrderComes;
+
+wire::Message message(Device& device, wire::MessageType type, uint32_t epoch) {
+    wire::Message m{};
+    m.header = {wire::kMagic, wire::kWireVersion, type, device.wire_index.load(std::memory_order_relaxed), epoch};
+    m.time_ns = now_ns();
+    return m;
+}
+
+void tell_stopped(Device& device, uint32_t epoch, uint64_t inflight_ns) {
+    if (device.stop_told.exchange(epoch) == epoch) return;  // the launching thread or the watcher, whoever is first
+    auto reason = StopReason(device.stop_reason.load(std::memory_order_relaxed));
+    auto m = message(device, wire::MessageType::kStopped, epoch);
+    m.reason = reason;
+    m.tail_ns = inflight_ns;
+    // A holder stopped in the middle of its work will want to go on: said in the same message, so that the daemon
+    // never believes the next holder to be alone.
+    // So will a thread that waits for memory, which a turn ends for.
+    bool wants =
+        reason == StopReason::kDeadline || reason == StopReason::kRevoked || device.awaiting_memory.load() > 0;
+    if (wants) {
+        m.flags = wire::kStillWants;
+        device.want_epoch.store(epoch);
+    }
+    send(m);
+}
+
+struct Watch {
+    wire::ClientPage* page = nullptr;
+    uint64_t idle_since = 0;
+    uint64_t launches = 0;
+    uint32_t held = 0;      // epoch the above speak of
+    uint32_t draining = 0;  // epoch whose end is still to be told
+    uint32_t drained = 0;   // epoch whose end was told last
+    uint64_t asked = 0;     // when the connection was last looked at
+};
+
+void tell_progress(Device& device, wire::ClientPage& page) {
+    const Pacer::Progress progress = device.pacer.progress();
+    page.work_ns.store(progress.work_ns, std::memory_order_relaxed);
+    page.looks.store(progress.looks, std::memory_order_relaxed);
+    page.dry.store(progress.dry, std::memory_order_relaxed);
+}
+
+uint64_t watch_holder(Device& device, wire::ClientPage& page, uint32_t epoch, Watch& watch) {
+    bool contended = page.contended.load(std::memory_order_relaxed);
+    uint64_t inflight = device.pacer.poll();
+    uint64_t now = now_ns();
+    uint64_t launches = device.pacer.launches();
+    page.launches.store(launches, std::memory_order_relaxed);
+    tell_progress(device, page);
+    // A thread that was just granted the token may take a while to wake; it is not idle.
+    if (inflight || launches != watch.launches || watch.held != epoch || device.waiting.load() > 0) {
+        watch.held = epoch;
+        watch.idle_since = now;
+        watch.launches = launches;
+    }
+    uint64_t idle = contended ? wire::kIdleContended : kIdleAlone;
+    uint64_t deadline = page.deadline_ns.load(std::memory_order_relaxed);
+    if (deadline != wire::kNever) idle = wire::kIdleContended;  // a capped group is charged only for what it uses
+    if (page.patient.load(std::memory_order_relaxed)) idle = std::max(idle, wire::kIdlePatient);
+    if (now - watch.idle_since >= idle) {
+        stop_holding(device, StopReason::kIdle, 0);
+        return 0;
+    }
+    uint64_t sleep = contended || deadline != wire::kNever ? kPollContended : kPollAlone;
+    if (deadline != wire::kNever) {
+        if (now + inflight >= deadline) {
+            stop_holding(device, StopReason::kDeadline, inflight);
+            return 0;
+        }
+        sleep = std::min(sleep, deadline - inflight - now);
+    }
+    return sleep;
+}
+
+// An alarm of before this turn is over: whoever raised it had its turn.
+void begins(Device& device) {
+    if (const wire::DevicePage* shared = device.shared.load(std::memory_order_acquire))
+        device.urgent_seen.store(shared->urgent.load(std::memory_order_relaxed), std::memory_order_relaxed);
+}
+
+class Waiting {
+  public:
+    explicit Waiting(Device& device) : device_(device) { device_.waiting.fetch_add(1); }
+    ~Waiting() { device_.waiting.fetch_sub(1); }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+
+  private:
+    Device& device_;
+};
+
+uint64_t watch_once(Device& device, Watch& watch) {
+    wire::ClientPage& page = *device.page.load(std::memory_order_acquire);
+    if (&page == &device.unmanaged) {
+        return reconnect() ? 0 : kReconnect;
+    }
+    if (watch.page != &page) watch = {.page = &page};
+    uint32_t word = page.token.load(std::memory_order_acquire);
+    TokenState state = wire::token_state(word);
+    uint32_t epoch = wire::token_epoch(word);
+    uint64_t sleep = kPollWaiting;
+
+    if (state == TokenState::kRevoked) {
+        stop_holding(device, StopReason::kRevoked, device.pacer.poll());
+        return 0;
+    }
+    // The launching thread may have told the end itself, and the daemon may have answered before this thread looked.
+    uint32_t told = device.stop_told.load(std::memory_order_relaxed);
+    if (state == TokenState::kStopping && watch.drained != epoch)
+        watch.draining = epoch;
+    else if (told && watch.drained != told)
+        watch.draining = told;
+    if (watch.draining) {
+        uint64_t inflight = device.pacer.poll();
+        bool again = watch.draining != epoch;  // granted anew: the old tail is part of the new hold
+        bool lead = inflight <= page.lead_ns.load(std::memory_order_relaxed) ||
+                    device.stop_reason.load(std::memory_order_relaxed) == uint32_t(StopReason::kRevoked);
+        if (lead || again || device.pacer.stuck()) tell_stopped(device, watch.draining, inflight);
+        if (inflight == 0 || again) {
+            tell_progress(device, page);
+            send(message(device, wire::MessageType::kDrained, watch.draining));
+            watch.drained = std::exchange(watch.draining, 0);
+        } else {
+            sleep = kPollDraining;
+        }
+    }
+    if (state == TokenState::kRun) sleep = watch_holder(device, page, epoch, watch);
+    // Also while it holds: a lone program may never wait for anything, and would never join a daemon that came back.
+    if (uint64_t now = now_ns(); now - watch.asked >= kPollWaiting || sleep == kPollWaiting) {
+        watch.asked = now;
+        if (!connected()) {
+            lost();
+            return 0;
+        }
+    }
+    if (sleep == kPollDraining)
+        sleep_ns(sleep);
+    else if (sleep)
+        futex_wait(page.token, word, sleep);
+    return 0;
+}
+
+void* watch(void* argument) {
+    auto& device = *static_cast<Device*>(argument);
+    begin_own_thread("gemlet");
+    Watch state;
+    for (;;)
+        if (uint64_t ns = watch_once(device, state)) sleep_ns(ns);
+    return nullptr;
+}
+
+}  // namespace
+
+bool wait_for_token(Device& device) {
+    Waiting waiting(device);
+    uint64_t unmanaged_since = 0;
+    for (;;) {
+        wire::ClientPage& page = *device.page.load(std::memory_order_acquire);
+        uint32_t word = page.token.load(std::memory_order_acquire);
+        uint32_t epoch = wire::token_epoch(word);
+        switch (wire::token_state(word)) {
+            case TokenState::kRun:
+                begins(device);
+                return true;
+            case TokenState::kParked: {
+                uint32_t run = wire::token_word(epoch, TokenState::kRun);
+                if (!page.token.compare_exchange_strong(word, run)) continue;
+                if (auto* shared = device.raise.load()) shared->urgent.fetch_add(1);
+                send(message(device, wire::MessageType::kTook, epoch));
+                futex_wake_all(page.token);  // the watcher
+                begins(device);
+                return true;
+            }
+            case TokenState::kBlocked:
+                if (&page == &device.unmanaged) {  // strict: no daemon, no work
+                    uint64_t now = now_ns();
+                    if (!unmanaged_since) unmanaged_since = now;
+                    if (now - unmanaged_since > 10'000'000'000u) return false;
+                } else if (device.want_epoch.exchange(epoch) != epoch) {
+                    send(message(device, wire::MessageType::kWant, epoch));
+                }
+                break;
+            case TokenState::kRevoked:
+            case TokenState::kStopping:
+                break;  // the watcher tells the daemon, which then blocks, parks or grants
+        }
+        futex_wait(page.token, word, 100'000'000);
+        if (&page != &device.unmanaged && !connected()) lost();
+    }
+}
+
+void stop_holding(Device& device, StopReason reason, uint64_t inflight_ns) {
+    wire::ClientPage& page = *device.page.load(std::memory_order_acquire);
+    if (&page == &device.unmanaged) return;
+    uint32_t word = page.token.load(std::memory_order_acquire);
+    uint32_t epoch = wire::token_epoch(word);
+    for (;;) {
+        TokenState state = wire::token_state(word);
+        if (state != TokenState::kRun && state != TokenState::kRevoked) return;
+        device.stop_reason.store(uint32_t(reason), std::memory_order_relaxed);
+        if (page.token.compare_exchange_strong(word, wire::token_word(epoch, TokenState::kStopping))) break;
+    }
+    if (inflight_ns <= page.lead_ns.load(std::memory_order_relaxed)) tell_stopped(device, epoch, inflight_ns);
+    futex_wake_all(page.token);  // the watcher follows the tail
+}
+
+void make_way(Device& device) {
+    const wire::DevicePage* shared = device.shared.load(std::memory_order_acquire);
+    if (!shared || device.raise.load(std::memory_order_relaxed)) return;
+    const uint32_t urgent = shared->urgent.load(std::memory_order_relaxed);
+    if (urgent == device.urgent_seen.load(std::memory_order_relaxed)) return;
+    device.urgent_seen.store(urgent, std::memory_order_relaxed);  // once, whether the order comes or not
+    const wire::ClientPage& page = *device.page.load(std::memory_order_acquire);
+    uint64_t now = now_ns();
+    if (now < device.urgent_from.load(std::memory_order_relaxed)) return;
+    const uint64_t until = now + kOrderComes;
+    while (wire::token_state(page.token.load(std::memory_order_relaxed)) == TokenState::kRun) {
+        if ((now = now_ns()) >= until) {
+            device.urgent_from.store(now + kFalseAlarm, std::memory_order_relaxed);
+            return;
+        }
+        step_aside();
+    }
+}
+
+void check_deadline(Device& device, uint64_t inflight_ns, uint64_t ahead_ns) {
+    const wire::ClientPage& page = *device.page.load(std::memory_order_acquire);
+    uint64_t deadline = page.deadline_ns.load(std::memory_order_relaxed);
+    if (deadline != wire::kNever && now_ns() + inflight_ns + ahead_ns >= deadline)
+        stop_holding(device, StopReason::kDeadline, inflight_ns);
+}
+
+void start_watcher(Device& device) {
+    if (device.watched.exchange(true)) return;
+    if (!start_own_thread(watch, &device)) device.watched = false;
+}
+
+}  // namespace gemlet::hook

@@ -1,0 +1,42 @@
+// Asking the daemon for movable memory: what is said before, what a refusal means, what is said after a free.
+#pragma once
+
+#include <utility>
+
+#include "hook/swap/space.h"
+
+namespace gemlet::hook {
+
+// One line for people.
+void explain_refusal(SwapSpace& space, wire::Admission why, uint64_t bytes);
+
+// Less is granted without asking: the daemon is only told. With `mutex`.
+void tell_less(SwapSpace& space);
+
+// The daemon takes what is in the ledger and is not movable to be fixed, so that a little of it is said to be movable
+// before it is charged, and until after it was given back.
+class Announced {
+  public:
+    Announced(SwapSpace& space, uint64_t bytes) : space_(space), bytes_(bytes) {
+        std::lock_guard lock(space_.mutex);
+        total_ = space_.movable + bytes;
+        space_.announced += bytes;
+        space_.publish();
+    }
+    ~Announced() {
+        std::lock_guard lock(space_.mutex);
+        came_true();
+        space_.publish();
+    }
+    Announced(const Announced&) = delete;
+    Announced& operator=(const Announced&) = delete;
+
+    uint64_t total() const { return total_; }                           // bytes there will be
+    void came_true() { space_.announced -= std::exchange(bytes_, 0); }  // with `mutex`
+
+  private:
+    SwapSpace& space_;
+    uint64_t bytes_, total_;
+};
+
+}  // namespace gemlet::hook

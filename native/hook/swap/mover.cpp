@@ -1,0 +1,177 @@
+// The thread that moves memory, one a device. It compares what is on the device with what the daemon allows and does
+// the next step towards it; nothing depends on how far an earlier attempt came.
+#include "hook/swap/mover.h"
+
+#include <algorithm>
+
+#include "hook/lookup/own_calls.h"
+#include "hook/lookup/own_thread.h"
+#include "hook/submit/streams.h"
+
+namespace gemlet::hook {
+
+namespace {
+
+constexpr uint64_t kRestClosed = 2'000'000;  // looks again while programs wait
+constexpr uint64_t kRestOpen = 250'000'000;
+constexpr uint64_t kBetween = 100'000;       // somebody may wait for `using_driver`
+constexpr uint64_t kRetryFirst = 1'000'000;  // after the driver refused something
+constexpr uint64_t kRetryMost = 500'000'000;
+
+std::atomic<Mover*> movers[kMaxDevices];
+
+// A context to work in: where memory was allocated. With `using_driver` and `mutex`. One that is being destroyed is
+// none: streams made in it now would be named for ever.
+CUcontext any_context(const Mover& m) {
+    for (const auto& [start, r] : m.space.reservations)
+        if (!m.going.contains(r->context)) return r->context;
+    return nullptr;
+}
+
+// With `mutex`: programs may go on.
+void open_gate(SwapSpace& space) {
+    for (Chunk* chunk : space.chunks)
+        if (!chunk->leaving) chunk->opened();
+    space.opened_at = now_ns();
+    space.gate.open();
+    space.publish();
+    space.tell(wire::MessageType::kMoved);
+}
+
+// How long to rest; 0: there is more to do.
+uint64_t move(Mover& m) {
+    SwapSpace& space = m.space;
+    std::lock_guard using_driver(m.using_driver);
+    std::unique_lock lock(space.mutex);
+    const uint32_t seen_before = space.page.load()->seen.load(std::memory_order_relaxed);
+    space.adopt_order();
+    CUcontext context = any_context(m);
+    const uint64_t movable = space.movable;
+    const auto rest = [&] { return space.gate.closed() ? kRestClosed : kRestOpen; };
+    const auto retry = [&] {
+        m.retry = std::clamp(m.retry * 2, kRetryFirst, kRetryMost);
+        return m.retry;
+    };
+    if (space.broken) {
+        if (space.gate.closed()) space.gate.open();
+        return kRestOpen;
+    }
+    const bool too_much = space.mapped > space.limit;
+    if (!too_much && !space.gate.closed()) {
+        space.publish();
+        // That it keeps to the order is news for the daemon.
+        if (space.page.load()->seen.load(std::memory_order_relaxed) != seen_before)
+            space.tell(wire::MessageType::kMoved);
+        lock.unlock();
+        return tend_host_side(m, context, movable, kRestOpen);
+    }
+    if (!context) {
+        if (!space.reservations.empty()) return kRestClosed;  // their contexts are being destroyed
+        if (space.gate.closed()) open_gate(space);            // nothing is left to move
+        return kRestOpen;
+    }
+    const uint64_t to_go = too_much ? std::min(host_side(space.mapped - space.limit), movable) : 0;
+    lock.unlock();
+    // Once there are streams their context is the one: kernels go to streams of their own context only, and what is
+    // loaded goes away with it.
+    ContextScope scope(m.streams.context ? m.streams.context : context);
+    if (!scope.ok()) return retry();
+    if (make_streams(m, context) != CUDA_SUCCESS) return retry();
+    if (too_much) {
+        // While the program runs on: it takes longer than to copy, and if the system has no memory it shall not stop.
+        if (!space.gate.closed()) {
+            if (launch_state.captures.load() != 0) return kRestClosed;
+            if (const auto offset = space.arena.to_pin(to_go)) {
+                const CUresult result = space.arena.pin(*offset);
+                if (result == CUDA_SUCCESS) return kBetween;
+                if (result == CUDA_ERROR_OUT_OF_MEMORY) say_no_memory(space);
+                return retry();
+            }
+        }
+        if (!stop_program(m)) return launch_state.captures.load() != 0 ? kRestClosed : retry();
+        m.fingerprinter.ready();  // loads its kernel the first time
+        lock.lock();
+        space.publish();
+        space.tell(wire::MessageType::kMoved);
+        CUresult result = move_out(m, lock);
+        space.publish();
+        space.tell(wire::MessageType::kMoved);
+        lock.unlock();
+        take_note(m, result);
+        if (result != CUDA_SUCCESS) return retry();
+        m.retry = 0;
+        return 0;
+    }
+    lock.lock();
+    CUresult result = move_in(m, lock);
+    space.publish();
+    if (result != CUDA_SUCCESS) {
+        lock.unlock();
+        take_note(m, result);
+        return retry();
+    }
+    m.retry = 0;
+    m.dead = 0;
+    if (space.mapped > space.limit) return 0;
+    if (space.all_resident()) {
+        open_gate(space);
+        return 0;
+    }
+    if (space.page.load()->seen.load(std::memory_order_relaxed) != seen_before) space.tell(wire::MessageType::kMoved);
+    const uint64_t pause = rest();
+    lock.unlock();
+    return tend_host_side(m, context, movable, pause);
+}
+
+void* work(void* argument) {
+    Mover& m = *static_cast<Mover*>(argument);
+    begin_own_thread("gemlet-mover");
+    for (;;) {
+        wire::ResidencyPage& page = *m.space.page.load(std::memory_order_acquire);
+        const uint32_t order = page.order.load(std::memory_order_acquire);
+        const uint32_t nudges = m.space.nudges.load();
+        const uint64_t rest = move(m);
+        if (rest && nudges == m.space.nudges.load()) futex_wait(page.order, order, rest);
+    }
+    return nullptr;
+}
+
+}  // namespace
+
+void start_mover(SwapSpace& space) {
+    auto& slot = movers[space.device.ordinal];
+    if (slot.load(std::memory_order_acquire)) return;
+    auto* mover = new Mover(space);
+    Mover* none = nullptr;
+    if (!slot.compare_exchange_strong(none, mover)) {
+        delete mover;
+        return;
+    }
+    if (!start_own_thread(work, mover)) slot.store(nullptr);  // tried again
+}
+
+void forget_movers() {
+    for (auto& slot : movers) slot.store(nullptr);
+}
+
+void forget_copies(SwapSpace& space, CUcontext context) {
+    Mover* m = movers[space.device.ordinal].load(std::memory_order_acquire);
+    if (!m) return;
+    std::lock_guard using_driver(m->using_driver);
+    m->going.insert(context);
+    if (m->streams.context != context) return;
+    ContextScope scope(context);
+    if (scope.ok()) destroy_streams(*m);
+    m->fingerprinter.unload(scope.ok());
+    m->streams = {};
+    space.arena.context_goes(scope.ok());
+}
+
+void context_went(SwapSpace& space, CUcontext context) {
+    Mover* m = movers[space.device.ordinal].load(std::memory_order_acquire);
+    if (!m) return;
+    std::lock_guard using_driver(m->using_driver);
+    m->going.erase(context);
+}
+
+}  // namespace gemlet::hook

@@ -1,0 +1,97 @@
+// One device's movable memory: what the daemon is told and asked, and how threads wait at the closed gate.
+#include "hook/swap/space.h"
+
+#include <algorithm>
+
+#include "hook/link/connection.h"
+#include "hook/submit/client.h"
+#include "hook/submit/token.h"
+
+namespace gemlet::hook {
+
+// More than any device has: how much memory may lie there is the daemon's to say, and another daemon may say more.
+// Chunks do not cross segments, so the places of some bytes take more of it than these.
+constexpr uint64_t kArena = 1ull << 40;
+
+SwapSpace::SwapSpace(Device& d, wire::ResidencyPage* p) : device(d), page(p), arena(kArena) {
+    unmanaged.allowed = unmanaged.ceiling = wire::kNoLimit;
+}
+
+bool SwapSpace::all_resident() const {
+    return std::all_of(chunks.begin(), chunks.end(), [](const Chunk* c) { return c->resident() || c->leaving; });
+}
+
+void SwapSpace::adopt_order() {
+    wire::ResidencyPage& p = *page.load(std::memory_order_acquire);
+    const uint32_t order = p.order.load(std::memory_order_acquire);
+    if (order == 0 && &p != &unmanaged) return;  // a daemon that has not spoken yet
+    limit = p.allowed.load(std::memory_order_acquire);
+    p.seen.store(order, std::memory_order_release);
+}
+
+void SwapSpace::publish() {
+    wire::ResidencyPage& p = *page.load(std::memory_order_acquire);
+    p.movable.store(movable + announced);
+    p.mapped.store(mapped);
+    p.moved_out.store(moved_out);
+    p.moved_in.store(moved_in);
+    p.dropped.store(dropped);
+    p.pinned.store(arena.taken_bytes());
+    p.away.store(gate.closed() ? 1 : 0);
+}
+
+void SwapSpace::tell(wire::MessageType type, uint64_t value, uint32_t epoch, uint32_t flags) {
+    wire::Message m{};
+    m.header = {wire::kMagic, wire::kWireVersion, type, device.wire_index.load(), epoch};
+    m.value = value;
+    m.flags = flags;
+    m.time_ns = now_ns();
+    send(m);
+}
+
+void SwapSpace::wake_mover() {
+    ++nudges;
+    futex_wake_all(page.load(std::memory_order_acquire)->order);
+}
+
+void SwapSpace::close_gate() {
+    asked.store(false);
+    stopped = false;
+    page.load(std::memory_order_acquire)->away.store(1);  // from now on the token would be wasted on it
+    gate.close();
+}
+
+wire::Admission SwapSpace::ask(wire::MessageType type, uint64_t value) {
+    wire::ResidencyPage& p = *page.load(std::memory_order_acquire);
+    if (&p == &unmanaged) return wire::Admission::kGranted;
+    std::lock_guard lock(asking);
+    const uint32_t number = ++request;
+    tell(type, value, number);
+    for (;;) {
+        const uint32_t answered = p.answered.load(std::memory_order_acquire);
+        if (answered == number) return wire::Admission(p.admission.load(std::memory_order_acquire));
+        // A daemon that is gone limits nothing; make_reservation() tells the next one.
+        if (page.load(std::memory_order_acquire) != &p) return wire::Admission::kGranted;
+        futex_wait(p.answered, answered, 100'000'000);
+        if (!connected()) lost();
+    }
+}
+
+void SwapSpace::await_open() {
+    device.awaiting_memory.fetch_add(1);
+    while (gate.closed()) {
+        // A parked token may have been taken before the gate was looked at.
+        stop_holding(device, wire::StopReason::kIdle, 0);
+        if (managed() && !asked.exchange(true)) tell(wire::MessageType::kWant);
+        // Asked again after a while: the watcher may have told the end of the turn, idle, behind the want.
+        if (!gate.wait_for_change(100'000'000)) asked.store(false);
+        if (managed() && !connected()) lost();
+    }
+    device.awaiting_memory.fetch_sub(1);
+}
+
+void swap_await_open(SwapGate& gate) {
+    gate.space().await_open();
+}
+
+}  // namespace gemlet::hook

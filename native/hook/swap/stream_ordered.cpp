@@ -1,0 +1,239 @@
+// cuMemAllocAsync, cuMemAllocFromPoolAsync and cuMemFreeAsync on movable memory.
+//
+// The order of streams: an allocation may be used at once by everybody, which is more than the program may assume. A
+// free puts the block aside with an event of its stream behind it. The block is handed out again to the same stream,
+// whose next work comes after the free anyway, or to any other once the event is over, and given back to the driver
+// only then. What is put aside is dead: it moves without a copy.
+//
+// A pool stays with the driver, and its memory where it is, if others may hold on to that memory: it was made to be
+// shared or exported, or other devices have access to it (memory/pool.cpp decides).
+#include "hook/swap/stream_ordered.h"
+
+#include <algorithm>
+
+#include "hook/lookup/own_calls.h"
+#include "hook/lookup/reentry.h"
+#include "hook/memory/size.h"
+#include "hook/submit/client.h"
+#include "hook/submit/streams.h"
+#include "hook/swap/reservation.h"
+
+namespace gemlet::hook {
+
+namespace {
+
+// The driver gives back at the next synchronisation what is above a pool's threshold. Here it is what has lain unused
+// for a while: making it anew costs a hundred times as much as handing it out again.
+constexpr uint64_t kUnused = 100'000'000;
+constexpr int kLooks = 8;  // at other streams' blocks, the oldest first: if these are in use, the later ones are
+
+bool is_over(const FreedBlock& block, bool wait = false) {
+    RelaxedCapture relaxed;
+    return !block.event || (wait ? own().cuEventSynchronize : own().cuEventQuery)(block.event) == CUDA_SUCCESS;
+}
+
+uint64_t owner_of(const Stream& stream) {
+    static std::atomic<uint64_t> threads{0};
+    static thread_local const uint64_t number = ++threads;
+    return stream.per_thread ? number : 0;
+}
+
+uint64_t threshold_of(CUmemoryPool pool) {
+    RelaxedCapture relaxed;
+    cuuint64_t bytes = 0;
+    auto get = own().cuMemPoolGetAttribute;
+    return get && get(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &bytes) == CUDA_SUCCESS ? bytes : 0;
+}
+
+// A block that was put aside and fits: not much larger than it has to be. With `mutex`.
+std::list<FreedBlock>::iterator find_freed(SwapSpace& space, CUmemoryPool pool, uint64_t need, const Stream* stream) {
+    const uint32_t generation = launch_state.generation.load(std::memory_order_acquire);
+    const uint64_t thread = owner_of(*stream);
+    const auto fits = [&](const FreedBlock& block) {
+        return block.pool == pool && block.bytes >= need && block.bytes <= need + need / 8;
+    };
+    auto& freed = space.freed;
+    for (auto block = freed.begin(); block != freed.end(); ++block)
+        if (fits(*block) && block->stream == stream && block->thread == thread && block->generation == generation)
+            return block;
+    int looks = kLooks;
+    for (auto block = freed.begin(); block != freed.end() && looks > 0; ++block)
+        if (fits(*block) && (--looks, is_over(*block))) return block;
+    return freed.end();
+}
+
+void note_used(SwapSpace& space, CUmemoryPool pool, uint64_t bytes) {
+    PoolBytes& p = space.pools[pool];
+    p.used += bytes;
+    p.used_high = std::max(p.used_high, p.used);
+}
+
+// What nobody asked for in a while, and nothing uses any more: what runs may wait for something that this thread does
+// next, so this thread waits for nothing. With `allocating`.
+void release_unused(SwapSpace& space) {
+    std::map<CUmemoryPool, uint64_t> old;
+    {
+        std::lock_guard lock(space.mutex);
+        const uint64_t now = now_ns();
+        for (const FreedBlock& block : space.freed)
+            if (now - block.freed_at > kUnused) old[block.pool] += block.bytes;
+    }
+    for (auto [pool, bytes] : old)
+        if (const uint64_t threshold = threshold_of(pool); bytes > threshold)
+            release_freed(space, threshold, pool, false);
+}
+
+}  // namespace
+
+bool is_freed(const SwapSpace& space, CUdeviceptr pointer) {
+    return std::any_of(space.freed.begin(), space.freed.end(),
+                       [&](const FreedBlock& b) { return b.start == pointer; });
+}
+
+bool release_freed(SwapSpace& space, uint64_t keep, std::optional<CUmemoryPool> pool, bool wait) {
+    if (launch_state.captures.load() != 0) return false;  // which giving memory back would spoil
+    std::list<FreedBlock> going;
+    std::unique_lock lock(space.mutex);
+    uint64_t left = 0;
+    for (const FreedBlock& block : space.freed)
+        if (!pool || block.pool == *pool) left += block.bytes;
+    for (auto block = space.freed.begin(); block != space.freed.end() && left > keep;) {
+        const auto next = std::next(block);
+        if ((!pool || block->pool == *pool) && (wait || is_over(*block))) {
+            left -= block->bytes;
+            going.splice(going.end(), space.freed, block);
+        }
+        block = next;
+    }
+    bool some = false;
+    while (!going.empty()) {
+        lock.unlock();
+        const bool over = is_over(going.front(), wait);
+        lock.lock();
+        // One that cannot be given back is put aside again.
+        if (over && free_block(space, going.front().start, lock) == CUDA_SUCCESS) {
+            if (going.front().event) own().cuEventDestroy_v2(going.front().event);
+            going.pop_front();
+            some = true;
+        } else {
+            going.front().freed_at = now_ns();
+            space.freed.splice(space.freed.end(), going, going.begin());
+        }
+    }
+    return some;
+}
+
+void free_blocks_are_dead(SwapSpace& space) {
+    for (const FreedBlock& block : space.freed)
+        if (Reservation* r = find_in(space, block.start))
+            for (auto& chunk : r->chunks) {
+                const CUdeviceptr from = std::max(block.start, chunk->address);
+                const CUdeviceptr to = std::min(block.start + block.bytes, chunk->address + chunk->bytes);
+                if (from < to) chunk->dead.add(from - chunk->address, to - chunk->address);
+            }
+}
+
+void forget_freed(SwapSpace& space, CUcontext context) {
+    space.freed.remove_if([&](const FreedBlock& block) { return block.context == context; });
+    for (FreedBlock& block : space.freed)
+        if (block.event_in == context) block.event = nullptr;  // a context that goes has nothing running
+}
+
+std::optional<CUresult> swap_allocate_async(CUdeviceptr* pointer, uint64_t bytes, CUmemoryPool pool, CUstream handle,
+                                            bool per_thread) {
+    Stream* stream = bytes == 0 || bytes >= kAbsurd || !pointer ? nullptr : stream_for(handle, per_thread);
+    SwapSpace* found = stream ? swap_space(stream->device->ordinal) : nullptr;
+    if (!found) return std::nullopt;
+    SwapSpace& space = *found;
+    const uint64_t need = shares_slab(bytes) ? round_up(bytes, kSmallUnit) : round_up(bytes, kBlock);
+    std::lock_guard allocating(space.allocating);
+    {
+        std::lock_guard lock(space.mutex);
+        if (auto block = find_freed(space, pool, need, stream); block != space.freed.end()) {
+            *pointer = block->start;
+            if (Reservation* r = find_in(space, block->start); !r->pieces) r->asked = bytes;
+            note_used(space, pool, block->bytes);
+            if (block->event) own().cuEventDestroy_v2(block->event);
+            space.freed.erase(block);
+            return CUDA_SUCCESS;
+        }
+    }
+    release_unused(space);
+    CUresult result = allocate_block(space, pointer, bytes, stream->context, pool);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && release_freed(space, 0))
+        result = allocate_block(space, pointer, bytes, stream->context, pool);
+    if (result == CUDA_SUCCESS) {
+        std::lock_guard lock(space.mutex);
+        note_used(space, pool, need);
+    }
+    return result;
+}
+
+std::optional<CUresult> swap_free_async(CUdeviceptr pointer, CUstream handle, bool per_thread) {
+    CUdevice device = -1;
+    {
+        std::unique_lock<std::mutex> lock;
+        auto [space, r] = find_reservation(pointer, lock);
+        if (!space) return std::nullopt;
+        device = space->device.ordinal;
+    }
+    Stream* stream = stream_for(handle, per_thread);
+    if (!stream) return CUDA_ERROR_INVALID_CONTEXT;
+    SwapSpace& space = *swap_space(device);
+    std::lock_guard allocating(space.allocating);
+    std::unique_lock lock(space.mutex);
+    Reservation* r = find_in(space, pointer);
+    const uint64_t bytes = r ? block_at(*r, pointer) : 0;
+    if (bytes == 0 || is_freed(space, pointer)) return CUDA_ERROR_INVALID_VALUE;
+    FreedBlock block{.start = pointer,
+                     .bytes = bytes,
+                     .pool = r->pool,
+                     .context = r->context,
+                     .stream = stream,
+                     .thread = owner_of(*stream),
+                     .generation = launch_state.generation.load(std::memory_order_acquire),
+                     .event = nullptr,
+                     .event_in = stream->context,
+                     .freed_at = now_ns()};
+    {
+        ContextScope scope(stream->context);
+        RelaxedCapture relaxed;
+        if (CUresult failed = own().cuEventCreate(&block.event, CU_EVENT_DISABLE_TIMING)) return failed;
+        const CUstream at = !handle && per_thread ? CU_STREAM_PER_THREAD : handle;
+        if (CUresult failed = own().cuEventRecord(block.event, at)) {
+            own().cuEventDestroy_v2(block.event);
+            return failed;
+        }
+    }
+    if (block.pool) space.pools[block.pool].used -= bytes;
+    space.freed.push_back(block);
+    lock.unlock();
+    release_unused(space);
+    return CUDA_SUCCESS;
+}
+
+SwapPoolBytes swap_pool_bytes(CUmemoryPool pool) {
+    SwapPoolBytes sum;
+    for (CUdevice device = 0; device < kMaxDevices; ++device) {
+        SwapSpace* space = swap_space(device);
+        if (!space) continue;
+        std::lock_guard lock(space->mutex);
+        const auto known = space->pools.find(pool);
+        if (known == space->pools.end()) continue;
+        const PoolBytes& p = known->second;
+        sum = {sum.used + p.used, sum.used_high + p.used_high, sum.reserved + p.reserved,
+               sum.reserved_high + p.reserved_high};
+    }
+    return sum;
+}
+
+void swap_pool_trim(CUmemoryPool pool, uint64_t keep) {
+    for (CUdevice device = 0; device < kMaxDevices; ++device) {
+        SwapSpace* space = swap_space(device);
+        if (!space) continue;
+        std::lock_guard allocating(space->allocating);
+        release_freed(*space, keep, pool);
+    }
+}
+
+}  // namespace gemlet::hook

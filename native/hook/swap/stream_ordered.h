@@ -1,0 +1,16 @@
+// Movable memory that is allocated and freed in the order of a stream, in place of a pool's.
+#pragma once
+
+#include "hook/swap/space.h"
+
+namespace gemlet::hook {
+
+// With `mutex`: freed in some stream's order, and not given back yet.
+bool is_freed(const SwapSpace& space, CUdeviceptr pointer);
+// Gives freed blocks back, of `pool` (null: those of none) or of all, until at most `keep` bytes are left of them.
+// Waits for what uses them, or leaves those out. With `allocating`, without `mutex`. False: there was nothing to give
+// back.
+bool release_freed(SwapSpace& space, uint64_t keep, std::optional<CUmemoryPool> pool = std::nullopt,
+                   bool wait = true);
+
+}  // namespace gemlet::hook

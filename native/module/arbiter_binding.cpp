@@ -1,0 +1,171 @@
+// The class Arbiter for Python. Times are nanoseconds of whatever clock the caller keeps.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <stdexcept>
+
+#include "arbiter/arbiter.hpp"
+#include "arbiter/policies/gemini_predictor.hpp"
+#include "module/binding.hpp"
+#include "module/decision_cost.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using namespace gemlet::arbiter;
+
+namespace {
+
+constexpr const char* kKinds[] = {"grant", "update", "revoke", "park", "unpark"};
+constexpr const char* kPredictorModes[] = {"p90", "max"};
+constexpr const char* kReasons[] = {"deadline", "idle", "revoked", "exit"};
+
+template <typename Enum, size_t N>
+Enum from_name(const char* const (&names)[N], const std::string& name, const char* what) {
+    for (size_t i = 0; i < N; ++i) {
+        if (name == names[i]) return static_cast<Enum>(i);
+    }
+    throw std::invalid_argument(std::string(what) + " '" + name + "' is unknown");
+}
+
+template <typename T>
+bool read(const std::string& key, const nb::handle& value, const char* name, T& field) {
+    if (key != name) return false;
+    field = nb::cast<T>(value);
+    return true;
+}
+
+GroupId set_group(Arbiter& self, const std::string& name, Nanoseconds now, double min, double max, double weight,
+                  double sm, const std::string& priority, const std::string& workload) {
+    return self.set_group({name, min, max, weight, sm, priority_from(priority), workload_from(workload)}, now);
+}
+
+nb::list take_actions(Arbiter& self) {
+    nb::list result;
+    for (const Action& a : self.take_actions()) {
+        result.append(nb::make_tuple(kKinds[static_cast<size_t>(a.kind)], a.client, a.deadline, a.window, a.contended,
+                                     a.beside, a.patient));
+    }
+    return result;
+}
+
+nb::list pairs(const Arbiter& self) {
+    nb::list result;
+    for (const PairUsage& p : self.pairs())
+        result.append(nb::make_tuple(p.a, p.b, kPairStates[static_cast<size_t>(p.state)], p.speed_a, p.speed_b));
+    return result;
+}
+
+nb::list usage(const Arbiter& self, Nanoseconds now) {
+    nb::list result;
+    for (const GroupUsage& u : self.usage(now)) {
+        nb::dict row;
+        row["id"] = u.id;
+        row["name"] = u.spec.name;
+        row["min"] = u.spec.min;
+        row["max"] = u.spec.max;
+        row["weight"] = u.spec.weight;
+        row["sm"] = u.spec.sm;
+        row["priority"] = kPriorityNames[static_cast<size_t>(u.spec.priority)];
+        row["target"] = u.target;
+        row["used"] = u.used;
+        row["clients"] = u.clients;
+        row["waiting"] = u.waiting;
+        row["holding"] = u.holding;
+        row["reason"] = u.reason;
+        row["throttled"] = u.throttled;
+        result.append(row);
+    }
+    return result;
+}
+
+}  // namespace
+
+namespace gemlet::arbiter {
+
+Workload workload_from(const std::string& name) {
+    return from_name<Workload>(kWorkloadNames, name, "workload");
+}
+
+Priority priority_from(const std::string& name) {
+    return from_name<Priority>(kPriorityNames, name, "priority");
+}
+
+Parameters parameters_from(const nb::kwargs& given) {
+    Parameters p;
+    for (const auto& [handle, value] : given) {
+        const std::string key = nb::cast<std::string>(handle);
+        const bool known =
+            read(key, value, "switch_cost", p.switch_cost) || read(key, value, "switch_loss", p.switch_loss) ||
+            read(key, value, "switch_cost_mps", p.switch_cost_mps) ||
+            read(key, value, "interrupt_loss", p.interrupt_loss) || read(key, value, "cycle_min", p.cycle_min) ||
+            read(key, value, "cycle_max", p.cycle_max) || read(key, value, "quantum_min", p.quantum_min) ||
+            read(key, value, "cap_block", p.cap_block) || read(key, value, "grace", p.grace) ||
+            read(key, value, "latency_quiet", p.latency_quiet) || read(key, value, "expect_early", p.expect_early) ||
+            read(key, value, "hardware_turn", p.hardware_turn) || read(key, value, "debt_max", p.debt_max) ||
+            read(key, value, "window_latency", p.window_latency) ||
+            read(key, value, "window_shared", p.window_shared) || read(key, value, "window_alone", p.window_alone) ||
+            read(key, value, "quiet", p.quiet) || read(key, value, "pair_trial", p.pair_trial) ||
+            read(key, value, "pair_turn", p.pair_turn) || read(key, value, "pair_gain", p.pair_gain) ||
+            read(key, value, "pair_again", p.pair_again) || read(key, value, "pair_refresh", p.pair_refresh) ||
+            read(key, value, "gemini_base_quota", p.gemini_base_quota) ||
+            read(key, value, "gemini_min_quota", p.gemini_min_quota) ||
+            read(key, value, "gemini_window", p.gemini_window);
+        if (!known) throw std::invalid_argument("no parameter '" + key + "'");
+    }
+    return p;
+}
+
+}  // namespace gemlet::arbiter
+
+void bind_arbiter(nb::module_& m) {
+    m.attr("NEVER") = kNever;
+    nb::class_<Arbiter>(m, "Arbiter")
+        .def(
+            "__init__",
+            [](Arbiter* self, const std::string& policy, const nb::kwargs& parameters) {
+                new (self) Arbiter(policy, parameters_from(parameters));
+            },
+            "policy"_a, "parameters"_a)
+        .def("set_group", set_group, "name"_a, "now"_a, nb::kw_only(), "min"_a = 0.0, "max"_a = 1.0, "weight"_a = 1.0,
+             "sm"_a = 1.0, "priority"_a = "normal", "workload"_a = "unknown")
+        .def("remove_group", &Arbiter::remove_group, "group"_a, "now"_a)
+        .def("add_client", &Arbiter::add_client, "client"_a, "group"_a, "now"_a, nb::kw_only(), "mps"_a = false)
+        .def("remove_client", &Arbiter::remove_client, "client"_a, "now"_a)
+        .def("want", &Arbiter::want, "client"_a, "now"_a)
+        .def("took", &Arbiter::took, "client"_a, "now"_a)
+        .def(
+            "stopped",
+            [](Arbiter& self, ClientId client, const std::string& reason, Nanoseconds tail, Nanoseconds now) {
+                self.stopped(client, from_name<StopReason>(kReasons, reason, "reason"), tail, now);
+            },
+            "client"_a, "reason"_a, "tail"_a, "now"_a)
+        .def("drained", &Arbiter::drained, "client"_a, "at"_a, "now"_a)
+        .def(
+            "progress",
+            [](Arbiter& self, ClientId client, Nanoseconds work, uint64_t looks, uint64_t dry) {
+                self.progress(client, work, {looks, dry});
+            },
+            "client"_a, "work"_a, "looks"_a = 0, "dry"_a = 0)
+        .def("pairs", pairs)
+        .def("next_event", &Arbiter::next_event)
+        .def("tick", &Arbiter::tick, "now"_a)
+        .def("take_actions", take_actions)
+        .def("usage", usage, "now"_a)
+        .def_prop_ro("ignored", &Arbiter::ignored);
+    nb::class_<GeminiPredictor>(m, "GeminiPredictor")
+        .def(
+            "__init__",
+            [](GeminiPredictor* self, Nanoseconds merge_threshold, Nanoseconds keep, const std::string& mode) {
+                new (self) GeminiPredictor(merge_threshold, keep,
+                                           from_name<GeminiPredictor::Mode>(kPredictorModes, mode, "mode"));
+            },
+            "merge_threshold"_a, nb::kw_only(), "keep"_a = 3'000'000'000, "mode"_a = "p90")
+        .def("record_start", &GeminiPredictor::record_start, "now"_a)
+        .def("record_stop", &GeminiPredictor::record_stop, "now"_a)
+        .def("interrupt", &GeminiPredictor::interrupt)
+        .def("reset", &GeminiPredictor::reset)
+        .def("predict_plain", &GeminiPredictor::predict_plain, "now"_a)
+        .def("predict_merged", &GeminiPredictor::predict_merged, "now"_a);
+    m.def("decision_cost", &decision_cost, "policy"_a, nb::kw_only(), "clients"_a, "groups"_a, "decisions"_a);
+}

@@ -1,0 +1,264 @@
+// The class Server for Python. Calls that take the server's mutex release the GIL first.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <stdexcept>
+
+#include "module/binding.hpp"
+#include "server/server.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+using namespace gemlet::arbiter;
+using namespace gemlet::server;
+
+namespace {
+
+Uuid uuid_from(const nb::bytes& bytes) {
+    if (bytes.size() != 16) throw std::invalid_argument("a device UUID has 16 bytes");
+    Uuid uuid;
+    std::memcpy(uuid.data(), bytes.c_str(), uuid.size());
+    return uuid;
+}
+
+nb::bytes bytes_of(const Uuid& uuid) {
+    return nb::bytes(uuid.data(), uuid.size());
+}
+
+ServerOptions options_from(const std::string& policy, nb::kwargs given) {
+    ServerOptions options;
+    options.policy = policy;
+    if (given.contains("lead")) {
+        options.lead = nb::cast<Nanoseconds>(given["lead"]);
+        nb::del(given["lead"]);
+    }
+    if (given.contains("trace")) {
+        options.trace = nb::cast<size_t>(given["trace"]);
+        nb::del(given["trace"]);
+    }
+    if (given.contains("host_memory")) {
+        options.host_memory = nb::cast<std::optional<uint64_t>>(given["host_memory"]).value_or(kUnlimited);
+        nb::del(given["host_memory"]);
+    }
+    const auto take = [&](const char* name, auto& value) {
+        if (!given.contains(name)) return;
+        value = nb::cast<std::remove_reference_t<decltype(value)>>(given[name]);
+        nb::del(given[name]);
+    };
+    take("epoch_overhead", options.residency.overhead);
+    take("epoch_min", options.residency.epoch_min);
+    take("epoch_max", options.residency.epoch_max);
+    if (!(options.residency.overhead > 0 && options.residency.overhead < 1))
+        throw std::invalid_argument("epoch_overhead must be in (0, 1)");
+    if (options.residency.epoch_min <= 0 || options.residency.epoch_max < options.residency.epoch_min)
+        throw std::invalid_argument("epoch_min must be in (0, epoch_max]");
+    options.arbiter = parameters_from(given);
+    return options;
+}
+
+nb::object maybe(const std::optional<uint64_t>& value) {
+    return value ? nb::cast(*value) : nb::none();
+}
+
+void set_group(Server& self, const std::string& name, double min, double max, double weight, double sm,
+               const std::string& priority, const std::string& workload, std::optional<uint64_t> memory,
+               std::optional<uint64_t> resident, std::optional<std::vector<uid_t>> users) {
+    GroupSettings settings{{name, min, max, weight, sm, priority_from(priority), workload_from(workload)},
+                           memory,
+                           resident,
+                           std::move(users)};
+    nb::gil_scoped_release release;
+    self.set_group(settings);
+}
+
+nb::object text(const std::string& s) {
+    return nb::steal(PyUnicode_DecodeUTF8(s.data(), Py_ssize_t(s.size()), "replace"));
+}
+
+nb::dict client_dict(const ClientView& c) {
+    nb::dict d;
+    d["id"] = c.id;
+    d["pid"] = c.pid;
+    d["uid"] = c.uid;
+    d["command"] = text(c.command);
+    d["state"] = c.state;
+    d["memory"] = c.memory;
+    d["unledgered"] = c.unledgered;
+    d["launches"] = c.launches;
+    d["contexts"] = c.contexts;
+    d["mps"] = c.mps;
+    d["since_ns"] = c.since;
+    if (!c.movable) {
+        d["movable"] = nb::none();
+        return d;
+    }
+    const MovableView& m = *c.movable;
+    nb::dict movable;
+    movable["bytes"] = m.usage.movable;
+    movable["resident"] = m.usage.mapped;
+    movable["allowed"] = m.usage.allowed;
+    movable["here"] = m.usage.resident;
+    movable["queued"] = m.usage.queued;
+    movable["host"] = m.usage.host;
+    movable["handover_ns"] = m.usage.last_handover;
+    movable["reason"] = text(m.usage.reason);
+    movable["moved_out"] = m.moved_out;
+    movable["moved_in"] = m.moved_in;
+    movable["dropped"] = m.dropped;
+    movable["pinned"] = m.pinned;
+    d["movable"] = movable;
+    return d;
+}
+
+nb::dict group_dict(const GroupView& g) {
+    const GroupSpec& spec = g.usage.spec;
+    nb::dict d;
+    d["name"] = text(spec.name);
+    d["min"] = spec.min;
+    d["max"] = spec.max;
+    d["weight"] = spec.weight;
+    d["sm"] = spec.sm;
+    d["priority"] = kPriorityNames[size_t(spec.priority)];
+    d["workload"] = kWorkloadNames[size_t(spec.workload)];
+    d["target"] = g.usage.target;
+    d["used_ns"] = g.usage.used;
+    d["throttled_ns"] = g.usage.throttled;
+    d["waiting"] = g.usage.waiting;
+    d["holding"] = g.usage.holding;
+    d["reason"] = text(g.usage.reason);
+    d["memory_limit"] = maybe(g.memory_limit);
+    d["resident_limit"] = maybe(g.resident_limit);
+    d["memory_used"] = g.memory_used;
+    d["unledgered"] = g.unledgered;
+    d["made_by_client"] = g.made_by_client;
+    nb::list clients;
+    for (const ClientView& c : g.clients) clients.append(client_dict(c));
+    d["clients"] = clients;
+    return d;
+}
+
+nb::dict snapshot(Server& self) {
+    ServerView view;
+    {
+        nb::gil_scoped_release release;
+        view = self.view();
+    }
+    nb::dict d;
+    d["now_ns"] = view.now;
+    d["denied"] = view.denied;
+    nb::list devices;
+    for (const DeviceView& v : view.devices) {
+        nb::dict device;
+        device["uuid"] = bytes_of(v.uuid);
+        device["index"] = v.index;
+        device["policy"] = v.policy;
+        device["ignored"] = v.ignored;
+        device["capacity"] = maybe(v.capacity);
+        device["held"] = v.held;
+        device["host_promised"] = v.host_promised;
+        device["context_estimate"] = v.context_estimate;
+        nb::list groups;
+        for (const GroupView& g : v.groups) groups.append(group_dict(g));
+        device["groups"] = groups;
+        nb::list pairs;
+        for (const PairView& p : v.pairs) {
+            nb::dict pair;
+            pair["groups"] = nb::make_tuple(text(p.a), text(p.b));
+            pair["state"] = kPairStates[size_t(p.state)];
+            pair["speeds"] = nb::make_tuple(p.speed_a, p.speed_b);
+            pairs.append(pair);
+        }
+        device["pairs"] = pairs;
+        devices.append(device);
+    }
+    d["devices"] = devices;
+    nb::list groups;
+    for (const GroupSettings& g : view.groups) groups.append(text(g.spec.name));
+    d["groups"] = groups;
+    return d;
+}
+
+nb::list take_events(Server& self) {
+    std::vector<Event> events;
+    {
+        nb::gil_scoped_release release;
+        events = self.take_events();
+    }
+    nb::list list;
+    for (const Event& e : events) {
+        nb::dict d;
+        d["kind"] = e.kind;
+        d["group"] = text(e.group);
+        d["command"] = text(e.command);
+        d["device"] = e.device.empty() ? nb::none() : nb::cast(std::stoi(e.device));
+        d["text"] = text(e.text);
+        d["pid"] = e.pid;
+        d["uid"] = e.uid;
+        list.append(d);
+    }
+    return list;
+}
+
+nb::list take_trace(Server& self) {
+    nb::list list;
+    for (const auto& [step, group] : self.take_trace())
+        list.append(nb::make_tuple(step.at, text(group), step.client, step.what, step.value));
+    return list;
+}
+
+}  // namespace
+
+void bind_server(nb::module_& m) {
+    nb::class_<Server>(m, "Server")
+        .def(
+            "__init__",
+            [](Server* self, const std::string& policy, const nb::kwargs& parameters) {
+                new (self) Server(options_from(policy, parameters));
+            },
+            "policy"_a = "fair", "parameters"_a)
+        .def("listen", &Server::listen, "path"_a, "group"_a = nb::none(), "mode"_a = 0600,
+             nb::call_guard<nb::gil_scoped_release>())
+        .def("unlisten", &Server::unlisten, "path"_a, nb::call_guard<nb::gil_scoped_release>())
+        .def(
+            "add_device",
+            [](Server& self, const nb::bytes& uuid, int index, const std::string& policy, uint64_t context_estimate) {
+                Uuid id = uuid_from(uuid);
+                nb::gil_scoped_release release;
+                self.add_device(id, index, policy, context_estimate);
+            },
+            "uuid"_a, "index"_a, nb::kw_only(), "policy"_a = "", "context_estimate"_a = 0)
+        .def(
+            "set_capacity",
+            [](Server& self, const nb::bytes& uuid, std::optional<uint64_t> bytes) {
+                Uuid id = uuid_from(uuid);
+                nb::gil_scoped_release release;
+                self.set_capacity(id, bytes);
+            },
+            "uuid"_a, "bytes"_a.none())
+        .def("set_host_memory", &Server::set_host_memory, "bytes"_a, nb::call_guard<nb::gil_scoped_release>())
+        .def("set_group", set_group, "name"_a, nb::kw_only(), "min"_a = 0.0, "max"_a = 1.0, "weight"_a = 1.0,
+             "sm"_a = 1.0, "priority"_a = "normal", "workload"_a = "unknown", "memory"_a = nb::none(),
+             "resident"_a = nb::none(), "users"_a = nb::none())
+        .def("remove_group", &Server::remove_group, "name"_a, nb::call_guard<nb::gil_scoped_release>())
+        .def(
+            "set_process_memory",
+            [](Server& self, const nb::bytes& uuid, pid_t pid, uint64_t bytes,
+               std::optional<std::tuple<uint64_t, uint32_t, uint64_t>> seen) {
+                Uuid id = uuid_from(uuid);
+                std::optional<Server::Seen> before;
+                if (seen) before = {std::get<0>(*seen), std::get<1>(*seen), std::get<2>(*seen)};
+                nb::gil_scoped_release release;
+                self.set_process_memory(id, pid, bytes, before);
+            },
+            "uuid"_a, "pid"_a, "bytes"_a, "seen"_a = nb::none())
+        .def("start", &Server::start, nb::call_guard<nb::gil_scoped_release>())
+        .def("stop", &Server::stop, nb::call_guard<nb::gil_scoped_release>())
+        .def("snapshot", snapshot)
+        .def("eventfd", &Server::event_fd)
+        .def("take_events", take_events)
+        .def("take_trace", take_trace);
+}

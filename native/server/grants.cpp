@@ -1,0 +1,94 @@
+// What the arbiter decided, written into the pages of those it concerns.
+#include "server/server.hpp"
+
+#include "futex.h"
+
+namespace gemlet::server {
+
+using wire::TokenState;
+
+namespace {
+
+constexpr const char* kNames[] = {"grant", "update", "revoke", "park", "unpark"};
+
+uint64_t wire_time(Nanoseconds t) {
+    return t == kNever ? wire::kNever : uint64_t(t);
+}
+
+void set_terms(wire::ClientPage& page, const Action& action) {
+    page.deadline_ns.store(wire_time(action.deadline), std::memory_order_relaxed);
+    page.window_ns.store(uint64_t(action.window), std::memory_order_relaxed);
+    page.contended.store(action.contended, std::memory_order_relaxed);
+    page.beside.store(action.beside, std::memory_order_relaxed);
+    page.patient.store(action.patient, std::memory_order_relaxed);
+}
+
+bool change(Attachment& a, TokenState from, TokenState to) {
+    uint32_t word = wire::token_word(a.epoch, from);
+    return a.page->token.compare_exchange_strong(word, wire::token_word(a.epoch, to));
+}
+
+}  // namespace
+
+void Server::read_progress(Device& device, const Attachment& a) {
+    constexpr auto relaxed = std::memory_order_relaxed;
+    device.arbiter->progress(a.id, Nanoseconds(a.page->work_ns.load(relaxed)),
+                             {a.page->looks.load(relaxed), a.page->dry.load(relaxed)});
+}
+
+void Server::read_progress(Device& device) {
+    for (auto& [id, a] : device.attachments)
+        if (a->holds) read_progress(device, *a);
+}
+
+void Server::grant(Attachment& a, const Action& action) {
+    set_terms(*a.page, action);
+    a.page->lead_ns.store(uint64_t(options_.lead), std::memory_order_relaxed);
+    a.epoch = wire::next_epoch(a.epoch);
+    a.page->token.store(wire::token_word(a.epoch, TokenState::kRun), std::memory_order_release);
+    a.state = "runs";
+    a.holds = true;
+}
+
+void Server::apply(Device& device, Nanoseconds now) {
+    // took() below may lead to further actions; each list is short.
+    for (auto actions = device.arbiter->take_actions(); !actions.empty(); actions = device.arbiter->take_actions()) {
+        for (const Action& action : actions) {
+            auto found = device.attachments.find(action.client);
+            if (found == device.attachments.end()) continue;
+            Attachment& a = *found->second;
+            note(a, kNames[size_t(action.kind)], action.deadline == kNever ? -1 : action.deadline);
+            switch (action.kind) {
+                case Action::Kind::kGrant:
+                    grant(a, action);
+                    break;
+                case Action::Kind::kUpdate:
+                    set_terms(*a.page, action);
+                    break;
+                case Action::Kind::kRevoke:
+                    set_terms(*a.page, action);
+                    change(a, TokenState::kRun, TokenState::kRevoked);
+                    a.state = "stops";
+                    break;
+                case Action::Kind::kPark:
+                    // Whoever takes it must not find the end of an earlier turn there.
+                    a.page->deadline_ns.store(wire::kNever, std::memory_order_relaxed);
+                    // A new epoch, so that a want sent a moment ago does not count for the time after this.
+                    a.epoch = wire::next_epoch(a.epoch);
+                    a.page->token.store(wire::token_word(a.epoch, TokenState::kParked));
+                    a.state = "idle";
+                    break;
+                case Action::Kind::kUnpark:
+                    if (!change(a, TokenState::kParked, TokenState::kBlocked)) {
+                        device.arbiter->took(a.id, now);  // it was faster; its own message is on its way
+                        a.state = "runs";
+                        a.holds = true;
+                    }
+                    break;
+            }
+            futex_wake_all(a.page->token);  // its watcher reads the new terms even if the word is the old one
+        }
+    }
+}
+
+}  // namespace gemlet::server

@@ -1,0 +1,142 @@
+// Devices and groups: made, changed while clients run, and forgotten.
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+#include "server/server.hpp"
+
+namespace gemlet::server {
+
+void Server::add_device(const Uuid& uuid, int index, const std::string& policy, uint64_t context_estimate) {
+    std::lock_guard lock(mutex_);
+    Device& device = device_for(uuid, index);
+    device.index = index;
+    device.measured = true;
+    device.made_by_client = false;
+    if (!policy.empty() && policy != device.policy) {
+        if (!device.attachments.empty()) throw std::invalid_argument("the policy of a device in use cannot change");
+        device.arbiter = std::make_unique<Arbiter>(policy, options_.arbiter);
+        device.policy = policy;
+        device.groups.clear();
+    }
+    if (context_estimate) device.context_estimate = context_estimate;
+}
+
+Device& Server::device_for(const Uuid& uuid, int index) {
+    for (auto& device : devices_)
+        if (device->uuid == uuid) return *device;
+    auto device = std::make_unique<Device>();
+    device->uuid = uuid;
+    device->index = index;
+    device->policy = options_.policy;
+    device->arbiter = std::make_unique<Arbiter>(options_.policy, options_.arbiter);
+    device->residency = Residency(options_.residency);
+    devices_.push_back(std::move(device));
+    return *devices_.back();
+}
+
+void Server::forget_unused_devices() {
+    std::erase_if(devices_, [](const auto& device) { return device->made_by_client && device->attachments.empty(); });
+}
+
+void Server::validate(const GroupSettings& settings) {
+    const GroupSpec& s = settings.spec;
+    auto fail = [&](const std::string& what) { throw std::invalid_argument("group '" + s.name + "': " + what); };
+    if (s.name.empty() || s.name.size() >= wire::kGroupNameBytes) fail("a name has 1 to 255 bytes");
+    if (s.name.find('\0') != std::string::npos) fail("a name has no NUL");
+    if (!(s.min >= 0 && s.min <= 1)) fail("min must be between 0 and 1");
+    if (!(s.max >= 0 && s.max <= 1)) fail("max must be between 0 and 1");
+    if (s.min > s.max) fail("min must not be above max");
+    if (!(s.weight > 0) || !std::isfinite(s.weight)) fail("weight must be above 0");
+    if (!(s.sm > 0 && s.sm <= 1)) fail("sm must be above 0 and at most 1");
+}
+
+void Server::set_group(const GroupSettings& settings) {
+    validate(settings);
+    std::lock_guard lock(mutex_);
+    Group& group = groups_[settings.spec.name];
+    group.settings = settings;
+    group.made_by_client = false;
+    Nanoseconds now = clock();
+    for (auto& device : devices_) {
+        if (auto known = device->groups.find(settings.spec.name); known != device->groups.end()) {
+            device->arbiter->set_group(settings.spec, now);
+            apply(*device, now);
+        }
+        if (auto ledger = device->ledgers.find(settings.spec.name); ledger != device->ledgers.end())
+            ledger->second->set_limit(settings.memory.value_or(wire::kNoLimit));
+        set_resident(*device, settings, now);
+    }
+    wake();
+}
+
+bool Server::remove_group(const std::string& name) {
+    std::lock_guard lock(mutex_);
+    auto found = groups_.find(name);
+    if (found == groups_.end()) return true;
+    if (found->second.clients > 0) return false;
+    forget_group(name);
+    return true;
+}
+
+void Server::leave_group(const std::string& name) {
+    auto found = groups_.find(name);
+    if (found != groups_.end() && --found->second.clients == 0 && found->second.made_by_client) forget_group(name);
+}
+
+void Server::forget_group(const std::string& name) {
+    Nanoseconds now = clock();
+    for (auto& device : devices_) {
+        if (auto known = device->groups.find(name); known != device->groups.end()) {
+            device->arbiter->remove_group(known->second, now);
+            device->residency.remove_group(known->second);
+            device->groups.erase(known);
+        }
+        device->ledgers.erase(name);
+    }
+    groups_.erase(name);
+}
+
+namespace {
+
+constexpr uint64_t kAnyMoved = UINT64_MAX;
+
+bool at_rest(const Movable& movable, uint64_t moved_before) {
+    const wire::ResidencyPage& page = *movable.page;
+    const uint64_t moved = page.moved_out.load() + page.moved_in.load() + page.dropped.load();
+    return page.away.load() == 0 && page.mapped.load() == page.movable.load() &&
+           (moved_before == kAnyMoved || moved_before == moved);
+}
+
+}  // namespace
+
+void Server::set_process_memory(const Uuid& uuid, pid_t pid, uint64_t bytes, std::optional<Seen> seen) {
+    std::lock_guard lock(mutex_);
+    for (auto& device : devices_) {
+        if (device->uuid != uuid) continue;
+        for (auto& [id, attachment] : device->attachments) {
+            if (attachment->client->pid != pid) continue;
+            Ledger& ledger = *device->ledgers.at(attachment->client->group);
+            uint64_t ledgered = ledger.used(attachment->slot);
+            if (seen && (seen->memory != ledgered || seen->contexts != attachment->contexts)) continue;
+            // The driver has less of it while some is on the host.
+            if (attachment->movable && !at_rest(*attachment->movable, seen ? seen->moved : kAnyMoved)) continue;
+            uint64_t rest = bytes > ledgered ? bytes - ledgered : 0;
+            ledger.set_unledgered(attachment->slot, rest);
+            // A context and nothing else: of managed memory the driver counts less than was charged, so the
+            // difference would be less than a context, for everybody.
+            bool bare = attachment->contexts == 1 && ledgered == 0 && rest > 0;
+            if (bare && (device->context_estimate == 0 || rest < device->context_estimate)) {
+                device->context_estimate = rest;
+                for (auto& [name, other] : device->ledgers) other->set_context_estimate(rest);
+            }
+            if (rest > 0 && attachment->page->contexts.load() != attachment->contexts) publish_contexts(*attachment);
+        }
+        Nanoseconds now = clock();
+        settle_residency(*device, now);
+        apply(*device, now);
+        wake();
+    }
+}
+
+}  // namespace gemlet::server

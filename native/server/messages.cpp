@@ -1,0 +1,271 @@
+// What clients say. Nothing in a message is believed but what the kernel vouches for (who sent it): sizes, indices
+// and epochs are checked, times are clamped, and a client that speaks rubbish is dropped.
+#include <sys/socket.h>
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "futex.h"
+#include "server/server.hpp"
+
+namespace gemlet::server {
+
+using wire::Message;
+using wire::MessageType;
+using wire::Status;
+using wire::TokenState;
+
+namespace {
+
+constexpr size_t kMaxDevices = 64;
+constexpr int kBurst = 32;  // messages of one client before the others have their turn
+
+std::string text_of(const char* text, size_t size) {
+    return {text, strnlen(text, size)};
+}
+
+}  // namespace
+
+bool Server::receive(Client& client) {
+    for (int i = 0; i < kBurst; ++i) {
+        Message message;
+        ssize_t n = recv(client.socket.get(), &message, sizeof message, MSG_DONTWAIT | MSG_TRUNC);
+        if (n < 0) return errno == EAGAIN || errno == EINTR;
+        if (n == 0) return false;
+        if (n != ssize_t(sizeof message) || message.header.magic != wire::kMagic) {
+            ++denied_;
+            emit("denied", client, "sent something that is not a message of gemlet's");
+            return false;
+        }
+        if (!handle(client, message)) return false;
+    }
+    return true;
+}
+
+bool Server::answer(Client& client, Message message, Status status, const std::string& text,
+                    const std::vector<int>& descriptors) {
+    message.header.magic = wire::kMagic;
+    message.header.version = wire::kWireVersion;
+    message.status = status;
+    std::memset(message.text, 0, sizeof message.text);
+    text.copy(message.text, sizeof message.text - 1);
+    iovec part{&message, sizeof message};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 6)] = {};
+    msghdr header{};
+    header.msg_iov = &part;
+    header.msg_iovlen = 1;
+    if (!descriptors.empty()) {
+        header.msg_control = control;
+        header.msg_controllen = CMSG_SPACE(sizeof(int) * descriptors.size());
+        cmsghdr* c = CMSG_FIRSTHDR(&header);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(sizeof(int) * descriptors.size());
+        std::memcpy(CMSG_DATA(c), descriptors.data(), sizeof(int) * descriptors.size());
+    }
+    bool sent = sendmsg(client.socket.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT) == ssize_t(sizeof message);
+    return sent && status == Status::kOk;
+}
+
+bool Server::handle(Client& client, const Message& message) {
+    if (message.header.type == MessageType::kHello) return hello(client, message);
+    if (message.header.version != wire::kWireVersion) return false;
+    if (client.group.empty()) return false;  // nothing else before it has joined
+    if (message.header.type == MessageType::kAttach) return attach(client, message);
+    if (message.header.device >= client.devices.size()) return false;
+    auto [device, attachment] = client.devices[message.header.device];
+    Nanoseconds now = clock();
+    uint32_t epoch = message.header.epoch;
+    switch (message.header.type) {
+        case MessageType::kWant:
+            note(*attachment, "want", epoch);
+            if (epoch != 0 && epoch != attachment->epoch) break;  // it has been granted or parked since
+            if (!withheld(*device, *attachment, now)) device->arbiter->want(attachment->id, now);
+            if (std::strcmp(attachment->state, "idle") == 0) attachment->state = "waits";
+            break;
+        case MessageType::kTook:
+            note(*attachment, "took", epoch);
+            if (epoch == attachment->epoch) {
+                device->arbiter->took(attachment->id, now);
+                device->residency.want(attachment->id, now);
+                attachment->state = "runs";
+                attachment->holds = true;
+            }
+            break;
+        case MessageType::kStopped:
+            note(*attachment, epoch == attachment->epoch ? "stopped" : "stopped too late", int64_t(message.tail_ns));
+            if (epoch == attachment->epoch) stopped(*device, *attachment, message, now);
+            break;
+        case MessageType::kDrained: {
+            Nanoseconds at = std::clamp(Nanoseconds(message.time_ns), now - 1'000'000'000, now);
+            note(*attachment, "drained", at);
+            read_progress(*device, *attachment);
+            device->arbiter->drained(attachment->id, at, now);
+            break;
+        }
+        case MessageType::kContext:
+            context_changed(*device, *attachment, message);
+            break;
+        case MessageType::kRefused:
+            emit("refused", client, std::to_string(message.value), device);
+            break;
+        case MessageType::kAdmit:
+            admit(*device, *attachment, message, now);
+            break;
+        case MessageType::kRoom:
+            make_room(*device, *attachment, message, now);
+            break;
+        case MessageType::kMoved:
+            break;
+        default:
+            ++denied_;
+            emit("denied", client, "sent a message of an unknown type");
+            return false;
+    }
+    settle_residency(*device, now);
+    apply(*device, now);
+    return true;
+}
+
+void Server::stopped(Device& device, Attachment& a, const Message& message, Nanoseconds now) {
+    uint32_t word = wire::token_word(a.epoch, TokenState::kStopping);
+    a.page->token.compare_exchange_strong(word, wire::token_word(a.epoch, TokenState::kBlocked));
+    auto reason = static_cast<StopReason>(std::min<uint32_t>(uint32_t(message.reason), uint32_t(StopReason::kExit)));
+    auto tail = Nanoseconds(std::min<uint64_t>(message.tail_ns, 60'000'000'000u));
+    bool wants = message.flags & wire::kStillWants;
+    a.state = wants ? "waits" : "idle";
+    read_progress(device);
+    a.holds = false;
+    device.arbiter->stopped(a.id, reason, tail, now);
+    if (!wants) device.residency.idle(a.id, now);
+    if (wants && !withheld(device, a, now)) device.arbiter->want(a.id, now);
+    futex_wake_all(a.page->token);
+}
+
+void Server::context_changed(Device& device, Attachment& a, const Message& message) {
+    const uint64_t before = a.contexts, estimate = device.context_estimate;
+    a.contexts = uint32_t(std::min<uint64_t>(message.value, 1024));
+    Ledger& ledger = *device.ledgers.at(a.client->group);
+    // Until NVML has been asked, a context is worth what the others were.
+    uint64_t booked = ledger.unledgered(a.slot);
+    if (a.contexts >= before)
+        booked += (a.contexts - before) * estimate;
+    else
+        booked -= std::min(booked, (before - a.contexts) * estimate);
+    ledger.set_unledgered(a.slot, a.contexts ? booked : 0);
+    // The very first context here: its size is known only once the driver was asked, and the client waits for that.
+    if (estimate > 0 || a.contexts <= before || !device.measured) publish_contexts(a);
+    emit("context", *a.client, std::to_string(a.contexts), &device);
+}
+
+void Server::publish_contexts(Attachment& a) {
+    a.page->contexts.store(a.contexts, std::memory_order_release);
+    futex_wake_all(a.page->contexts);
+}
+
+bool Server::hello(Client& client, const Message& message) {
+    Message reply{};
+    reply.header.type = MessageType::kWelcome;
+    reply.client = client.id;
+    if (message.header.version != wire::kWireVersion)
+        return answer(client, reply, Status::kMismatch,
+                      "this daemon speaks version " + std::to_string(wire::kWireVersion) + ", the hook version " +
+                          std::to_string(message.header.version));
+    if (!client.group.empty()) return false;  // once
+    // A process that joins again is not the one it was: what that one held is free.
+    release_if([](const Client& other, int64_t pid) { return other.pid == pid; }, client.pid);
+    std::string name = client.fixed ? *client.fixed : text_of(message.group, sizeof message.group);
+    auto deny = [&](Status status, const std::string& why) {
+        ++denied_;
+        client.command = client.command.empty() ? "?" : client.command;
+        emit("denied", client, "group '" + printable(name) + "': " + why);
+        return answer(client, reply, status, why);
+    };
+    if (name.empty() || name.size() >= wire::kGroupNameBytes) return deny(Status::kMalformed, "no group was named");
+    if (name != printable(name)) return deny(Status::kMalformed, "its name has control characters");
+    auto found = groups_.find(name);
+    if (found == groups_.end()) {
+        if (!(message.flags & wire::kHelloCreateGroup)) return deny(Status::kUnknown, "there is no such group");
+        GroupSettings settings;
+        settings.spec.name = name;
+        settings.users = std::vector<uid_t>{client.uid};
+        found = groups_.emplace(name, Group{settings, true, 0}).first;
+    }
+    const auto& users = found->second.settings.users;
+    bool member = !users || client.fixed || client.uid == 0 ||
+                  std::find(users->begin(), users->end(), client.uid) != users->end();
+    if (!member) return deny(Status::kDenied, "user " + std::to_string(client.uid) + " may not join it");
+    client.group = name;
+    ++found->second.clients;
+    name.copy(reply.group, sizeof reply.group - 1);
+    emit("join", client);
+    return answer(client, reply, Status::kOk, "");
+}
+
+GroupId Server::group_on(Device& device, Group& group, Nanoseconds now) {
+    const std::string& name = group.settings.spec.name;
+    auto known = device.groups.find(name);
+    if (known == device.groups.end())
+        known = device.groups.emplace(name, device.arbiter->set_group(group.settings.spec, now)).first;
+    return known->second;
+}
+
+bool Server::attach(Client& client, const Message& message) {
+    Message reply{};
+    reply.header.type = MessageType::kAttached;
+    Uuid uuid;
+    std::copy_n(message.uuid, uuid.size(), uuid.begin());
+    bool known = std::any_of(devices_.begin(), devices_.end(), [&](auto& d) { return d->uuid == uuid; });
+    if (!known && devices_.size() >= kMaxDevices) forget_unused_devices();
+    if (client.devices.size() >= kMaxDevices || (!known && devices_.size() >= kMaxDevices))
+        return answer(client, reply, Status::kFull, "too many devices") || true;
+    Device& device = device_for(uuid, int(std::min<uint64_t>(message.value, kMaxDevices)));
+    for (auto [other, attachment] : client.devices)
+        if (other == &device) return answer(client, reply, Status::kMalformed, "attached already") || true;
+
+    Nanoseconds now = clock();
+    Group& group = groups_.at(client.group);
+    // What may throw for want of descriptors comes before anything that would have to be undone.
+    auto attachment = std::make_unique<Attachment>();
+    auto known_ledger = device.ledgers.find(client.group);
+    if (known_ledger == device.ledgers.end()) {
+        auto made = std::make_unique<Ledger>();
+        made->set_limit(group.settings.memory.value_or(wire::kNoLimit));
+        made->set_context_estimate(device.context_estimate);
+        known_ledger = device.ledgers.emplace(client.group, std::move(made)).first;
+    }
+    Ledger& ledger = *known_ledger->second;
+    auto slot = ledger.take_slot();
+    if (!slot) return answer(client, reply, Status::kFull, "the group has too many processes") || true;
+
+    Attachment& a = *attachment;
+    a.id = next_attachment_++;
+    a.client = &client;
+    a.slot = *slot;
+    a.mps = message.flags & wire::kUnderMps;
+    a.page->attached = 1;
+    a.page->deadline_ns = wire::kNever;
+    a.page->window_ns = uint64_t(options_.arbiter.window_alone);
+    a.page->lead_ns = uint64_t(options_.lead);
+    join_residency(device, a, group, now);
+    device.attachments[a.id] = std::move(attachment);
+    device.arbiter->add_client(a.id, group_on(device, group, now), now, a.mps);
+    reply.header.device = uint32_t(client.devices.size());
+    reply.slot = *slot;
+    client.devices.emplace_back(&device, &a);
+    apply(device, now);
+    const bool latency = group.settings.spec.priority == arbiter::Priority::kLatency;
+    std::vector<int> descriptors = {a.page.fd(), ledger.limits_fd(), ledger.ledger_fd(),
+                                    latency ? device.page.fd() : device.page_to_read.get()};
+    if (a.movable) {
+        reply.flags |= wire::kMovable;
+        descriptors.push_back(a.movable->page.fd());
+    }
+    settle_residency(device, now);
+    bool sent = answer(client, reply, Status::kOk, "", descriptors);
+    a.page.close_fd();
+    if (a.movable) a.movable->page.close_fd();
+    return sent;
+}
+
+}  // namespace gemlet::server

@@ -1,0 +1,149 @@
+// Who is who in the server: devices, groups, clients and their attachments. Plain data, guarded by Server's mutex.
+#pragma once
+
+#include <sys/types.h>
+#include <unistd.h>
+#include <array>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "arbiter/arbiter.hpp"
+#include "arbiter/residency/residency.hpp"
+#include "server/ledger.hpp"
+#include "server/shared_memory.hpp"
+#include "wire.h"
+
+namespace gemlet::server {
+
+// Not in the arbiter's namespace: its Client and Group are other things, and one definition must not pass for
+// another.
+using arbiter::Action;
+using arbiter::Arbiter;
+using arbiter::ClientId;
+using arbiter::GroupId;
+using arbiter::GroupSpec;
+using arbiter::GroupUsage;
+using arbiter::kNever;
+using arbiter::Nanoseconds;
+using arbiter::Parameters;
+using arbiter::Refusal;
+using arbiter::Residency;
+using arbiter::ResidencyUsage;
+using arbiter::StopReason;
+
+using Uuid = std::array<uint8_t, 16>;
+
+class Descriptor {
+  public:
+    explicit Descriptor(int fd = -1) : fd_(fd) {}
+    ~Descriptor() {
+        if (fd_ >= 0) close(fd_);
+    }
+    Descriptor(Descriptor&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
+    Descriptor& operator=(Descriptor&& other) noexcept {
+        std::swap(fd_, other.fd_);
+        return *this;
+    }
+    int get() const { return fd_; }
+
+  private:
+    int fd_;
+};
+
+struct GroupSettings {
+    GroupSpec spec;
+    std::optional<uint64_t> memory;           // bytes per device
+    std::optional<uint64_t> resident;         // of these on the device at a time; the others are on the host
+    std::optional<std::vector<uid_t>> users;  // who may join; nullopt: anybody who reaches the socket
+};
+
+struct Group {
+    GroupSettings settings;
+    bool made_by_client = false;  // goes with its last client
+    size_t clients = 0;
+};
+
+struct Client;
+
+// The memory of one client on one device, if it can move (server/residency.cpp).
+struct Movable {
+    Shared<wire::ResidencyPage> page{"gemlet-residency", Access::kReadWrite};
+    bool withheld = false;  // its wants are kept from the arbiter: not all its memory is there
+    bool wants = false;     // ... and there is one
+    uint32_t room_for = 0;  // number of its kRoom that waits; 0: none
+};
+
+// One client on one device.
+struct Attachment {
+    ClientId id;  // as the device's arbiter knows it
+    Client* client;
+    uint32_t slot;
+    Shared<wire::ClientPage> page{"gemlet-page", Access::kReadWrite};
+    uint32_t epoch = 0;
+    uint32_t contexts = 0;
+    bool mps = false;
+    bool holds = false;          // the token, or did when it was last heard of: its page has news
+    const char* state = "idle";  // for people
+    std::unique_ptr<Movable> movable;
+};
+
+struct Device {
+    Uuid uuid{};
+    int index = -1;
+    bool made_by_client = true;  // an attach named it and nobody else has: forgotten when there are too many
+    std::string policy;
+    uint64_t context_estimate = 0;
+    bool measured = false;  // somebody calls set_process_memory() for it
+    Shared<wire::DevicePage> page{"gemlet-device", Access::kReadWrite};
+    Descriptor page_to_read{reopen_read_only(page.fd())};
+    std::unique_ptr<Arbiter> arbiter;
+    Residency residency;
+    std::optional<uint64_t> capacity;       // bytes of it that clients may use; the others' memory moves away
+    std::map<std::string, GroupId> groups;  // those with clients here, now or before
+    std::map<std::string, std::unique_ptr<Ledger>> ledgers;
+    std::unordered_map<ClientId, std::unique_ptr<Attachment>> attachments;
+};
+
+struct Client {
+    uint32_t id;
+    Descriptor socket, process;  // process: a pidfd, readable when it has ended
+    pid_t pid = 0;
+    uid_t uid = 0;
+    std::string command, group;        // group is empty until it has joined
+    std::optional<std::string> fixed;  // the group of the socket it came through
+    Nanoseconds since = 0;
+    std::vector<std::pair<Device*, Attachment*>> devices;  // by the index that messages carry
+    // Once its socket is closed: slots that are still booked, and until when at most.
+    std::vector<std::pair<Ledger*, uint32_t>> slots;
+    std::vector<std::pair<Device*, ClientId>> residencies;
+    Nanoseconds booked_until = kNever;
+    bool gone() const { return booked_until != kNever; }
+};
+
+// For people's terminals: what a client says of itself must not act on them.
+inline std::string printable(std::string text) {
+    for (char& c : text)
+        if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+    return text;
+}
+
+// One step of one client, for timelines and for finding out why somebody waited.
+struct Step {
+    Nanoseconds at;
+    ClientId client;
+    const char* what;
+    int64_t value;  // ns: a deadline for grants and updates, the tail for stops
+};
+
+struct Event {
+    std::string kind, group, command, device, text;
+    pid_t pid = 0;
+    uid_t uid = 0;
+};
+
+}  // namespace gemlet::server

@@ -1,0 +1,101 @@
+// What the server tells Python: events, the trace of steps, and the whole picture.
+#include <unistd.h>
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "server/server.hpp"
+
+namespace gemlet::server {
+
+constexpr size_t kMaxEvents = 10'000;  // nobody takes them: keep the newest
+
+void Server::emit(const char* kind, const Client& client, std::string text, const Device* device) {
+    if (events_.size() >= kMaxEvents) events_.erase(events_.begin(), events_.begin() + kMaxEvents / 2);
+    char index[16] = "";
+    if (device) std::snprintf(index, sizeof index, "%d", device->index);
+    events_.push_back({kind, client.group, client.command, index, std::move(text), client.pid, client.uid});
+    uint64_t one = 1;
+    ssize_t ignored = write(events_ready_.get(), &one, sizeof one);
+    (void)ignored;
+}
+
+std::vector<Event> Server::take_events() {
+    std::lock_guard lock(mutex_);
+    uint64_t count;
+    ssize_t ignored = read(events_ready_.get(), &count, sizeof count);
+    (void)ignored;
+    return std::exchange(events_, {});
+}
+
+void Server::note(const Attachment& attachment, const char* what, int64_t value) {
+    if (trace_.size() < options_.trace)
+        trace_.push_back({{clock(), attachment.id, what, value}, attachment.client->group});
+}
+
+std::vector<std::pair<Step, std::string>> Server::take_trace() {
+    std::lock_guard lock(mutex_);
+    return std::exchange(trace_, {});
+}
+
+ServerView Server::view() {
+    std::lock_guard lock(mutex_);
+    ServerView v{clock(), denied_, {}, {}};
+    for (auto& [name, group] : groups_) v.groups.push_back(group.settings);
+    for (auto& device : devices_) {
+        DeviceView d{device->uuid, device->index, device->policy, device->arbiter->ignored(), {}, {}};
+        d.capacity = device->capacity;
+        d.held = device->residency.held();
+        d.host_promised = device->residency.host_promised();
+        d.context_estimate = device->context_estimate;
+        // Once over the clients: with thousands of groups, a search for each group's would keep clients waiting.
+        std::unordered_map<std::string_view, std::vector<ClientView>> clients;
+        auto residency = residencies(*device, v.now);
+        for (auto& [id, a] : device->attachments) {
+            const Ledger& ledger = *device->ledgers.at(a->client->group);
+            clients[a->client->group].push_back({a->client->id,
+                                                 a->client->pid,
+                                                 a->client->uid,
+                                                 a->client->command,
+                                                 a->state,
+                                                 ledger.used(a->slot),
+                                                 ledger.unledgered(a->slot),
+                                                 a->page->launches.load(),
+                                                 a->contexts,
+                                                 a->mps,
+                                                 a->client->since,
+                                                 {}});
+            if (!a->movable) continue;
+            const wire::ResidencyPage& page = *a->movable->page;
+            clients[a->client->group].back().movable = {residency[id], page.moved_out.load(), page.moved_in.load(),
+                                                        page.dropped.load(), page.pinned.load()};
+        }
+        const auto usages = device->arbiter->usage(v.now);
+        const auto name_of = [&](GroupId id) {
+            const auto found = std::find_if(usages.begin(), usages.end(), [&](auto& u) { return u.id == id; });
+            return found == usages.end() ? std::string() : found->spec.name;
+        };
+        for (const arbiter::PairUsage& p : device->arbiter->pairs())
+            d.pairs.push_back({name_of(p.a), name_of(p.b), p.state, p.speed_a, p.speed_b});
+        for (const GroupUsage& usage : usages) {
+            GroupView g{usage, {}, {}, 0, 0, false, {}};
+            const std::string& name = g.usage.spec.name;
+            if (auto group = groups_.find(name); group != groups_.end()) {
+                g.memory_limit = group->second.settings.memory;
+                g.resident_limit = group->second.settings.resident;
+                g.made_by_client = group->second.made_by_client;
+            }
+            auto ledger = device->ledgers.find(name);
+            if (ledger != device->ledgers.end()) {
+                g.memory_used = ledger->second->used();
+                g.unledgered = ledger->second->unledgered();
+            }
+            if (auto theirs = clients.find(name); theirs != clients.end()) g.clients = std::move(theirs->second);
+            d.groups.push_back(std::move(g));
+        }
+        v.devices.push_back(std::move(d));
+    }
+    return v;
+}
+
+}  // namespace gemlet::server

@@ -1,0 +1,173 @@
+// Memory that moves, in real time: what clients say of theirs goes into Residency, its orders go into their pages,
+// and a client whose memory is not there does not get the token.
+//
+// A client's fixed memory is what its ledger has beyond what it says can move, and what the driver holds beyond that.
+// The client says first that memory can move and charges it then, so a moment of each change counts too little of it
+// as fixed, never too much: else others would have to go for nothing.
+#include <algorithm>
+#include <utility>
+
+#include "futex.h"
+#include "server/server.hpp"
+
+namespace gemlet::server {
+
+namespace {
+
+// What a group's epochs weigh, next to others of the same device.
+double share_of(const GroupSpec& spec) {
+    return spec.min > 0 ? spec.min : 0.05 * spec.weight;
+}
+
+bool is_pinned(const GroupSpec& spec) {
+    return spec.priority == arbiter::Priority::kLatency;
+}
+
+}  // namespace
+
+bool Server::limits_residency(const Device& device) {
+    if (device.capacity) return true;
+    return std::any_of(device.attachments.begin(), device.attachments.end(),
+                       [](const auto& entry) { return entry.second->movable != nullptr; });
+}
+
+void Server::set_host_memory(uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    host_memory_ = bytes;
+}
+
+// What other devices' clients may not need.
+uint64_t Server::host_left(const Device& device) const {
+    uint64_t others = 0;
+    for (const auto& other : devices_)
+        if (other.get() != &device && limits_residency(*other)) others += other->residency.host_promised();
+    return host_memory_ - std::min(host_memory_, others);
+}
+
+void Server::set_capacity(const Uuid& uuid, std::optional<uint64_t> bytes) {
+    std::lock_guard lock(mutex_);
+    Nanoseconds now = clock();
+    for (auto& device : devices_) {
+        if (device->uuid != uuid) continue;
+        device->capacity = bytes;
+        settle_residency(*device, now);
+        device->residency.set_capacity(bytes.value_or(arbiter::kUnlimited), now);
+        settle_residency(*device, now);
+    }
+    wake();
+}
+
+void Server::set_resident(Device& device, const GroupSettings& settings, Nanoseconds now) {
+    auto known = device.groups.find(settings.spec.name);
+    if (known == device.groups.end()) return;
+    device.residency.set_group(known->second, settings.resident.value_or(arbiter::kUnlimited),
+                               share_of(settings.spec), now, is_pinned(settings.spec));
+    settle_residency(device, now);
+    apply(device, now);
+}
+
+void Server::join_residency(Device& device, Attachment& a, const Group& group, Nanoseconds now) {
+    if (device.capacity || group.settings.resident) {
+        a.movable = std::make_unique<Movable>();
+    }
+    GroupId id = group_on(device, groups_.at(group.settings.spec.name), now);
+    device.residency.set_group(id, group.settings.resident.value_or(arbiter::kUnlimited),
+                               share_of(group.settings.spec), now, is_pinned(group.settings.spec));
+    device.residency.add(a.id, id, now);
+}
+
+void Server::leave_residency(Client& client, Nanoseconds now) {
+    for (auto [device, id] : client.residencies) {
+        auto known = std::find_if(devices_.begin(), devices_.end(), [&](auto& d) { return d.get() == device; });
+        if (known == devices_.end()) continue;
+        device->residency.remove(id, now);
+        settle_residency(*device, now);
+        apply(*device, now);
+    }
+}
+
+void Server::admit(Device& device, Attachment& a, const wire::Message& message, Nanoseconds now) {
+    if (!a.movable) return;
+    settle_residency(device, now);  // on what is there now: ledgers change without a message
+    wire::ResidencyPage& page = *a.movable->page;
+    Refusal refusal = Refusal::kNone;
+    device.residency.set_host(host_left(device));
+    if (message.flags & wire::kAdopt)
+        device.residency.adopt(a.id, message.value, page.mapped.load(), now);
+    else
+        refusal = device.residency.admit(a.id, message.value, now);
+    settle_residency(device, now);  // the client finds its allowance with the answer
+    if (message.header.epoch == 0) return;
+    page.admission.store(uint32_t(refusal), std::memory_order_relaxed);
+    page.answered.store(message.header.epoch, std::memory_order_release);
+    futex_wake_all(page.answered);
+    if (refusal != Refusal::kNone) emit("refused", *a.client, std::to_string(message.value), &device);
+}
+
+void Server::make_room(Device& device, Attachment& a, const wire::Message& message, Nanoseconds now) {
+    if (!a.movable) return;
+    a.movable->room_for = message.header.epoch;  // answered by settle_residency()
+}
+
+bool Server::withheld(Device& device, Attachment& a, Nanoseconds now) {
+    device.residency.want(a.id, now);
+    if (!a.movable || !a.movable->withheld) return false;
+    a.movable->wants = true;
+    return true;
+}
+
+// Reads what clients say, publishes what follows, and lets those run whose memory is there.
+void Server::settle_residency(Device& device, Nanoseconds now) {
+    if (!limits_residency(device)) return;
+    for (auto& [id, a] : device.attachments) {
+        const Ledger& ledger = *device.ledgers.at(a->client->group);
+        const uint64_t used = ledger.used(a->slot);
+        uint64_t movable = 0;
+        if (a->movable) {
+            const wire::ResidencyPage& page = *a->movable->page;
+            movable = page.movable.load();
+            const uint32_t seen = page.seen.load(std::memory_order_acquire);
+            const uint64_t mapped = page.mapped.load();
+            device.residency.report(id, mapped, seen, page.away.load() == 0, now);
+        }
+        device.residency.set_fixed(id, used - std::min(used, movable) + ledger.unledgered(a->slot), now);
+    }
+    for (const arbiter::Order& order : device.residency.take_orders()) {
+        auto found = device.attachments.find(order.client);
+        if (found == device.attachments.end() || !found->second->movable) continue;
+        wire::ResidencyPage& page = *found->second->movable->page;
+        page.allowed.store(order.allowed, std::memory_order_relaxed);
+        page.order.store(order.number, std::memory_order_release);
+        futex_wake_all(page.order);
+    }
+    for (auto& [id, a] : device.attachments) {
+        if (!a->movable) continue;
+        Movable& m = *a->movable;
+        m.page->ceiling.store(device.residency.ceiling(id), std::memory_order_relaxed);
+        m.page->host.store(device.residency.host(id), std::memory_order_relaxed);
+        // One that is to go runs on until it stops by itself: at the end of an iteration, if it tells of them.
+        const bool here = device.residency.resident(id) || m.page->away.load() == 0;
+        if (!here && !m.withheld) {
+            m.withheld = true;
+            m.wants = device.arbiter->withdraw(id, now) || m.wants;
+        } else if (here && m.withheld) {
+            m.withheld = false;
+            if (std::exchange(m.wants, false)) device.arbiter->want(id, now);
+        }
+        if (m.room_for == 0) continue;
+        const bool never = !device.residency.fits_fixed(0);
+        if (!never && !device.residency.within()) continue;
+        m.page->admission.store(uint32_t(never ? Refusal::kCapacity : Refusal::kNone), std::memory_order_relaxed);
+        m.page->answered.store(std::exchange(m.room_for, 0), std::memory_order_release);
+        futex_wake_all(m.page->answered);
+    }
+}
+
+std::unordered_map<ClientId, ResidencyUsage> Server::residencies(const Device& device, Nanoseconds now) {
+    std::unordered_map<ClientId, ResidencyUsage> all;
+    if (!limits_residency(device)) return all;
+    for (ResidencyUsage& usage : device.residency.usage(now)) all.emplace(usage.client, std::move(usage));
+    return all;
+}
+
+}  // namespace gemlet::server

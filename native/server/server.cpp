@@ -1,0 +1,323 @@
+#include "server/server.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/timerfd.h>
+#include <sys/un.h>
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <stdexcept>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "futex.h"
+
+namespace gemlet::server {
+
+namespace {
+
+constexpr Nanoseconds kTeardown = 1'000'000'000;
+constexpr size_t kMaxClients = 4096;
+constexpr size_t kMaxClientsOfUser = kMaxClients / 2;  // nobody keeps all others out
+
+// What an epoll entry stands for: kind in the high half, index or client id in the low.
+enum Tag : uint64_t {
+    kTimer = 1ull << 32,
+    kWake = 2ull << 32,
+    kListener = 3ull << 32,
+    kSocket = 4ull << 32,
+    kProcess = 5ull << 32
+};
+
+Descriptor checked(int fd, const char* what) {
+    if (fd < 0) throw std::system_error(errno, std::generic_category(), what);
+    return Descriptor(fd);
+}
+
+std::string command_of(pid_t pid) {
+    char path[64], name[32] = "";
+    std::snprintf(path, sizeof path, "/proc/%d/comm", int(pid));
+    if (Descriptor file(open(path, O_RDONLY | O_CLOEXEC)); file.get() >= 0) {
+        ssize_t n = read(file.get(), name, sizeof name - 1);
+        name[n > 0 ? n - 1 : 0] = 0;  // without the newline
+    }
+    return printable(name);
+}
+
+}  // namespace
+
+Nanoseconds Server::clock() {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return Nanoseconds(t.tv_sec) * 1'000'000'000 + t.tv_nsec;
+}
+
+Server::Server(ServerOptions options)
+    : options_(std::move(options)),
+      epoll_(checked(epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
+      timer_(checked(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC), "timerfd_create")),
+      wake_(checked(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd")),
+      events_ready_(checked(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd")),
+      spare_(open("/dev/null", O_RDONLY | O_CLOEXEC)),
+      host_memory_(options_.host_memory) {
+    Arbiter probe(options_.policy, options_.arbiter);  // an unknown policy is the caller's mistake, now and not later
+    rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
+        files.rlim_cur = files.rlim_max;  // two descriptors a client; nothing here uses select(2)
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
+    watch(timer_.get(), kTimer);
+    watch(wake_.get(), kWake);
+}
+
+Server::~Server() {
+    stop();
+}
+
+void Server::watch(int fd, uint64_t tag) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u64 = tag;
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
+        throw std::system_error(errno, std::generic_category(), "epoll_ctl");
+}
+
+void Server::listen(const std::string& path, std::optional<std::string> group, mode_t mode) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    if (path.empty() || path.size() >= sizeof address.sun_path)
+        throw std::invalid_argument("socket path is empty or longer than 107 bytes: " + path);
+    path.copy(address.sun_path, path.size());
+    Descriptor fd = checked(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), "socket");
+    unlink(path.c_str());
+    mode_t before = umask(0777 & ~mode);
+    int bound = bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address);
+    int error = errno;
+    umask(before);
+    if (bound != 0 || ::listen(fd.get(), 512) != 0)
+        throw std::system_error(bound != 0 ? error : errno, std::generic_category(), "cannot listen on " + path);
+    std::lock_guard lock(mutex_);
+    auto listener = std::make_unique<Listener>(Listener{std::move(fd), path, std::move(group)});
+    auto place = std::find(listeners_.begin(), listeners_.end(), nullptr);
+    if (place == listeners_.end()) place = listeners_.emplace(place);
+    watch(listener->socket.get(), kListener | uint64_t(place - listeners_.begin()));
+    *place = std::move(listener);
+}
+
+bool Server::unlisten(const std::string& path) {
+    std::lock_guard lock(mutex_);
+    auto found = std::find_if(listeners_.begin(), listeners_.end(),
+                              [&](const auto& listener) { return listener && listener->path == path; });
+    if (found == listeners_.end()) return false;
+    unlink(path.c_str());
+    found->reset();  // its place stays: the others are known to epoll by theirs
+    return true;
+}
+
+void Server::start() {
+    std::lock_guard lock(mutex_);
+    if (thread_.joinable()) return;
+    stopping_ = false;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are Python's
+    thread_ = std::thread([this] { run(); });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void Server::stop() {
+    stopping_ = true;
+    wake();
+    if (thread_.joinable()) thread_.join();
+    std::lock_guard lock(mutex_);
+    // Whoever waits need not wait until it notices: everybody may run.
+    for (auto& device : devices_)
+        for (auto& [id, attachment] : device->attachments) {
+            attachment->page->attached = 0;
+            attachment->page->deadline_ns = wire::kNever;
+            attachment->epoch = wire::next_epoch(attachment->epoch);
+            attachment->page->token = wire::token_word(attachment->epoch, wire::TokenState::kRun);
+            futex_wake_all(attachment->page->token);
+        }
+    for (auto& device : devices_) device->attachments.clear();
+    clients_.clear();
+    gone_ = 0;
+    for (auto& listener : listeners_)
+        if (listener) unlink(listener->path.c_str());
+    listeners_.clear();
+}
+
+void Server::wake() {
+    uint64_t one = 1;
+    ssize_t ignored = write(wake_.get(), &one, sizeof one);
+    (void)ignored;
+}
+
+void Server::arm_timer() {
+    Nanoseconds next = kNever;
+    for (auto& device : devices_)
+        next = std::min({next, device->arbiter->next_event(), device->residency.next_event()});
+    if (gone_ > 0)
+        for (auto& [id, client] : clients_) next = std::min(next, client->booked_until);
+    itimerspec when{};
+    if (next != kNever) {
+        next = std::max<Nanoseconds>(next, 1);
+        when.it_value = {time_t(next / 1'000'000'000), long(next % 1'000'000'000)};
+    }
+    timerfd_settime(timer_.get(), TFD_TIMER_ABSTIME, &when, nullptr);
+}
+
+void Server::tick() {
+    Nanoseconds now = clock();
+    for (auto& device : devices_) {
+        if (std::min(device->arbiter->next_event(), device->residency.next_event()) > now) continue;
+        read_progress(*device);
+        device->arbiter->tick(now);
+        device->residency.tick(now);
+        settle_residency(*device, now);
+        apply(*device, now);
+    }
+    release_if([](const Client& client, int64_t at) { return client.booked_until <= at; }, now);
+}
+
+bool Server::receive_safely(Client& client) {
+    try {
+        return receive(client);
+    } catch (const std::exception& error) {  // out of memory or descriptors: this client's problem alone
+        ++denied_;
+        emit("denied", client, error.what());
+        return false;
+    }
+}
+
+bool Server::crowded(uid_t user) const {
+    if (clients_.size() >= kMaxClients) return true;
+    if (clients_.size() < kMaxClientsOfUser) return false;
+    auto theirs = [=](const auto& entry) { return entry.second->uid == user; };
+    return size_t(std::count_if(clients_.begin(), clients_.end(), theirs)) >= kMaxClientsOfUser;
+}
+
+void Server::accept_client(Listener& listener) try {
+    Descriptor fd(accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (fd.get() < 0 && (errno == EMFILE || errno == ENFILE)) {
+        // Turn the caller away with the descriptor kept for this: else it would wait, and epoll would spin.
+        spare_ = Descriptor();
+        fd = Descriptor(accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
+        fd = Descriptor();
+        spare_ = Descriptor(open("/dev/null", O_RDONLY | O_CLOEXEC));
+        ++denied_;
+    }
+    if (fd.get() < 0) return;
+    ucred peer{};
+    socklen_t size = sizeof peer;
+    if (getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || crowded(peer.uid)) {
+        ++denied_;
+        return;
+    }
+    auto client = std::make_unique<Client>();
+    client->id = next_client_++;
+    client->socket = std::move(fd);
+    client->pid = peer.pid;
+    client->uid = peer.uid;
+    client->fixed = listener.group;
+    client->command = command_of(peer.pid);
+    client->since = clock();
+    // The socket alone would not tell of a death while a forked child still holds it.
+    if (peer.pid > 0) {
+        client->process = Descriptor(int(syscall(SYS_pidfd_open, peer.pid, 0)));
+        if (client->process.get() < 0 && (errno == EMFILE || errno == ENFILE)) {
+            ++denied_;
+            return;
+        }
+    }
+    watch(client->socket.get(), kSocket | client->id);
+    if (client->process.get() >= 0) watch(client->process.get(), kProcess | client->id);
+    clients_[client->id] = std::move(client);
+} catch (const std::exception&) {  // out of memory or of places in epoll: the caller is turned away
+    ++denied_;
+}
+
+void Server::drop(Client& client, const char* why) {
+    Nanoseconds now = clock();
+    for (auto [device, attachment] : client.devices) {
+        device->arbiter->remove_client(attachment->id, now);
+        device->residency.leave(attachment->id, now);
+        client.residencies.emplace_back(device, attachment->id);
+        client.slots.emplace_back(device->ledgers.at(client.group).get(), attachment->slot);
+        attachment->page->attached = 0;
+        device->attachments.erase(attachment->id);
+        settle_residency(*device, now);
+        apply(*device, now);
+    }
+    client.devices.clear();
+    if (!client.group.empty()) emit("leave", client, why);
+    // A killed process closes its socket before the driver has taken its memory back; that is done when the process
+    // has ended. One that lives on has replaced itself by exec(2), or does not want us any more: it gets a moment.
+    pollfd ended{client.process.get(), POLLIN, 0};
+    if (client.slots.empty() || client.process.get() < 0 || poll(&ended, 1, 0) != 0) return release(client);
+    client.socket = Descriptor();
+    client.booked_until = now + kTeardown;
+    ++gone_;
+}
+
+void Server::release(Client& client) {
+    if (client.gone()) --gone_;
+    for (auto [ledger, slot] : client.slots) ledger->give_slot(slot);
+    leave_residency(client, clock());
+    if (!client.group.empty()) leave_group(client.group);
+    clients_.erase(client.id);
+}
+
+void Server::release_if(bool (*which)(const Client&, int64_t), int64_t value) {
+    if (gone_ == 0) return;
+    for (auto next = clients_.begin(); next != clients_.end();) {
+        Client& client = *(next++)->second;
+        if (client.gone() && which(client, value)) release(client);
+    }
+}
+
+void Server::run() {
+    pthread_setname_np(pthread_self(), "gemlet-arbiter");
+    prctl(PR_SET_TIMERSLACK, 1);
+    std::array<epoll_event, 64> ready;
+    while (!stopping_) {
+        int n = epoll_wait(epoll_.get(), ready.data(), int(ready.size()), -1);
+        if (n < 0 && errno != EINTR) break;
+        std::lock_guard lock(mutex_);
+        for (int i = 0; i < n; ++i) {
+            uint64_t kind = ready[size_t(i)].data.u64 & ~0xffffffffull;
+            auto index = uint32_t(ready[size_t(i)].data.u64);
+            uint64_t count;
+            if (kind == kTimer || kind == kWake) {
+                ssize_t ignored = read(kind == kTimer ? timer_.get() : wake_.get(), &count, sizeof count);
+                (void)ignored;
+            } else if (kind == kListener) {
+                if (index < listeners_.size() && listeners_[index]) accept_client(*listeners_[index]);
+            } else if (auto found = clients_.find(index); found != clients_.end()) {
+                Client& client = *found->second;
+                if (client.gone())
+                    release(client);
+                else if (kind == kProcess)
+                    drop(client, "exit");
+                else if (!receive_safely(client))
+                    drop(client, "left");
+            }
+        }
+        tick();
+        arm_timer();
+    }
+}
+
+}  // namespace gemlet::server

@@ -1,0 +1,194 @@
+// Real time around the arbiter: sockets, pages, futexes, deadlines. One thread, the only one with a clock; Python
+// calls in from others and holds `mutex_` for microseconds, so a hand-over never waits for Python.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "server/registry.hpp"
+
+namespace gemlet::server {
+
+struct ServerOptions {
+    Parameters arbiter;
+    std::string policy = "fair";
+    // A holder's end is told when no more than this is in flight, so that the next one's first launch arrives as the
+    // device runs dry: about what two wake-ups of sleeping CPUs take.
+    Nanoseconds lead = 400'000;
+    size_t trace = 0;  // steps to remember; 0: none
+    // Bytes of the host that clients' memory may move to, of all devices together.
+    uint64_t host_memory = arbiter::kUnlimited;
+    arbiter::ResidencyParameters residency;
+};
+
+struct MovableView {
+    ResidencyUsage usage;
+    uint64_t moved_out, moved_in, dropped, pinned;
+};
+
+struct ClientView {
+    uint32_t id;
+    pid_t pid;
+    uid_t uid;
+    std::string command;
+    const char* state;
+    uint64_t memory, unledgered, launches;
+    uint32_t contexts;
+    bool mps;
+    Nanoseconds since;
+    std::optional<MovableView> movable;
+};
+
+struct GroupView {
+    GroupUsage usage;
+    std::optional<uint64_t> memory_limit, resident_limit;
+    uint64_t memory_used, unledgered;
+    bool made_by_client;
+    std::vector<ClientView> clients;
+};
+
+// Two groups under MPS that may run side by side; speeds are of that alone, 0 if never tried.
+struct PairView {
+    std::string a, b;
+    arbiter::PairState state;
+    double speed_a, speed_b;
+};
+
+struct DeviceView {
+    Uuid uuid;
+    int index;
+    std::string policy;
+    uint64_t ignored;
+    std::vector<GroupView> groups;
+    std::vector<PairView> pairs;
+    std::optional<uint64_t> capacity = {};
+    uint64_t held = 0, host_promised = 0;  // bytes clients have on the device, and may have to have on the host
+    uint64_t context_estimate = 0;         // bytes one more context will take; 0 before one was measured
+};
+
+struct ServerView {
+    Nanoseconds now;
+    uint64_t denied;
+    std::vector<DeviceView> devices;
+    std::vector<GroupSettings> groups;
+};
+
+class Server {
+  public:
+    explicit Server(ServerOptions options);  // throws std::invalid_argument, std::system_error
+    ~Server();
+
+    // A socket for clients; `group` fixes the group of whoever comes through it.
+    void listen(const std::string& path, std::optional<std::string> group, mode_t mode);
+    bool unlisten(const std::string& path);  // clients that came through it stay; false if there is no such socket
+    void add_device(const Uuid& uuid, int index, const std::string& policy, uint64_t context_estimate);
+    // `bytes` of the device for all its clients; none: as much as it has. For clients that come from now on.
+    void set_host_memory(uint64_t bytes);
+    void set_capacity(const Uuid& uuid, std::optional<uint64_t> bytes);
+    void set_group(const GroupSettings& settings);  // creates, or changes a live one; throws std::invalid_argument
+    bool remove_group(const std::string& name);     // false while it has clients
+    // What the driver holds for a process in all (NVML); what its ledger does not explain is booked as unledgered.
+    // `seen` is what view() said before the driver was asked: if it changed meanwhile, the difference would be wrong
+    // by as much, so nothing is booked until the next time.
+    struct Seen {
+        uint64_t memory;
+        uint32_t contexts;
+        uint64_t moved;  // bytes of its memory that left the device or came back
+    };
+    void set_process_memory(const Uuid& uuid, pid_t pid, uint64_t bytes, std::optional<Seen> seen = {});
+
+    void start();
+    void stop();  // clients run on unmanaged
+
+    ServerView view();
+    int event_fd() const { return events_ready_.get(); }  // readable while take_events() would return something
+    std::vector<Event> take_events();
+    std::vector<std::pair<Step, std::string>> take_trace();  // each with its group
+
+  private:
+    struct Listener {
+        Descriptor socket;
+        std::string path;
+        std::optional<std::string> group;
+    };
+
+    // server.cpp: sockets, the thread and its timer
+    void run();
+    void accept_client(Listener& listener);
+    bool receive_safely(Client& client);
+    void drop(Client& client, const char* why);
+    void release(Client& client);
+    void release_if(bool (*which)(const Client&, int64_t), int64_t value);
+    void watch(int fd, uint64_t tag);
+    void tick();
+    void arm_timer();
+    void wake();
+    bool crowded(uid_t user) const;
+
+    // reports.cpp
+    void note(const Attachment& attachment, const char* what, int64_t value);
+    void emit(const char* kind, const Client& client, std::string text = {}, const Device* device = nullptr);
+
+    // messages.cpp
+    bool receive(Client& client);  // false: the client is to be dropped
+    bool handle(Client& client, const wire::Message& message);
+    bool hello(Client& client, const wire::Message& message);
+    bool attach(Client& client, const wire::Message& message);
+    void stopped(Device& device, Attachment& attachment, const wire::Message& message, Nanoseconds now);
+    void context_changed(Device& device, Attachment& attachment, const wire::Message& message);
+    static void publish_contexts(Attachment& attachment);
+    bool answer(Client& client, wire::Message message, wire::Status status, const std::string& text,
+                const std::vector<int>& descriptors = {});
+
+    // server/residency.cpp
+    uint64_t host_left(const Device& device) const;
+    static bool limits_residency(const Device& device);
+    void join_residency(Device& device, Attachment& attachment, const Group& group, Nanoseconds now);
+    void set_resident(Device& device, const GroupSettings& settings, Nanoseconds now);
+    void admit(Device& device, Attachment& attachment, const wire::Message& message, Nanoseconds now);
+    void make_room(Device& device, Attachment& attachment, const wire::Message& message, Nanoseconds now);
+    bool withheld(Device& device, Attachment& attachment, Nanoseconds now);  // a want that is to wait
+    void settle_residency(Device& device, Nanoseconds now);
+    void leave_residency(Client& client, Nanoseconds now);
+    static std::unordered_map<ClientId, ResidencyUsage> residencies(const Device& device, Nanoseconds now);
+
+    // grants.cpp
+    void apply(Device& device, Nanoseconds now);
+    void grant(Attachment& attachment, const Action& action);
+    static void read_progress(Device& device, const Attachment& attachment);
+    static void read_progress(Device& device);  // of all who hold the token
+
+    // groups.cpp
+    Device& device_for(const Uuid& uuid, int index);
+    void forget_unused_devices();
+    void leave_group(const std::string& name);
+    void forget_group(const std::string& name);
+    static void validate(const GroupSettings& settings);
+
+    GroupId group_on(Device& device, Group& group, Nanoseconds now);
+    static Nanoseconds clock();
+
+    const ServerOptions options_;
+    std::mutex mutex_;
+    std::thread thread_;
+    std::atomic<bool> stopping_{false};
+    Descriptor epoll_, timer_, wake_, events_ready_, spare_;
+    std::vector<std::unique_ptr<Listener>> listeners_;
+    std::map<std::string, Group> groups_;
+    std::vector<std::unique_ptr<Device>> devices_;
+    std::map<uint32_t, std::unique_ptr<Client>> clients_;
+    std::vector<Event> events_;
+    std::vector<std::pair<Step, std::string>> trace_;
+    uint32_t next_client_ = 1;
+    ClientId next_attachment_ = 1;
+    uint64_t host_memory_;
+    uint64_t denied_ = 0;
+    size_t gone_ = 0;  // clients whose slots are still booked
+};
+
+}  // namespace gemlet::server

@@ -1,0 +1,62 @@
+#include "server/shared_memory.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <cerrno>
+#include <string>
+#include <system_error>
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+namespace gemlet::server {
+
+namespace {
+[[noreturn]] void fail(const char* what, int fd) {
+    int error = errno;
+    if (fd >= 0) close(fd);
+    throw std::system_error(error, std::generic_category(), what);
+}
+}  // namespace
+
+void* make_shared_memory(const char* name, size_t size, Access access, int& fd) {
+    fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0) fail("memfd_create", fd);
+    if (ftruncate(fd, off_t(size)) != 0) fail("ftruncate", fd);
+    void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED) fail("mmap", fd);
+    int seals = F_SEAL_SHRINK | F_SEAL_GROW;
+    if (access == Access::kReadOnly && fcntl(fd, F_ADD_SEALS, seals | F_SEAL_FUTURE_WRITE) == 0) return memory;
+    if (fcntl(fd, F_ADD_SEALS, seals) != 0) {
+        munmap(memory, size);
+        fail("F_ADD_SEALS", fd);
+    }
+    if (access == Access::kReadOnly) {  // before Linux 5.1: hand out a descriptor that was never open for writing
+        int read_only = -1;
+        try {
+            read_only = reopen_read_only(fd);
+        } catch (...) {
+            munmap(memory, size);
+            close(fd);
+            throw;
+        }
+        close(fd);
+        fd = read_only;
+    }
+    return memory;
+}
+
+int reopen_read_only(int fd) {
+    int read_only = open(("/proc/self/fd/" + std::to_string(fd)).c_str(), O_RDONLY | O_CLOEXEC);
+    if (read_only < 0) fail("reopen read-only", -1);
+    return read_only;
+}
+
+void free_shared_memory(void* memory, size_t size, int fd) noexcept {
+    if (memory) munmap(memory, size);
+    if (fd >= 0) close(fd);
+}
+
+}  // namespace gemlet::server
