@@ -83,12 +83,12 @@ ray-test: setup  ## executors placed by a real Ray cluster of several nodes on t
 	@$(BIN)/python -m pytest tests/ray --timeout=300 $(PYTEST_ARGS)
 
 .PHONY: protocol
-protocol: $(STAMP)  ## the messages of the kubelet and of inference clients anew from src/gemlet/{kube,serve}/protocol/*.proto
+protocol: $(STAMP)  ## the messages of the kubelet and of inference clients anew from their .proto files
 	@cd src && $(abspath $(BIN))/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. gemlet/kube/protocol/*.proto \
-	    gemlet/serve/protocol/*.proto
+	    gemlet/inference_protocol/*.proto
 
 .PHONY: bench
-bench: setup  ## the benchmarks, into build/bench; ARGS='--quick --simulate' goes to bench/all.py
+bench: setup  ## the benchmarks, into build/bench; ARGS='--quick --simulate' goes to bench.all
 	@ARGS="$(ARGS)" .ci/bench $(VENV)
 
 .PHONY: clean

@@ -1,6 +1,6 @@
 """Runs the benchmarks one after another, each within its time, and prints what came of it.
 
-    python bench/all.py --out DIR [--quick] [--simulate] [--only latency,shares,...] [--budget SECONDS]
+    python -m bench.all --out DIR [--quick] [--simulate] [--only latency,shares,...] [--budget SECONDS]
 
 Builds nothing but the benchmarks' own program. Every benchmark writes its results to DIR as they come, so what is cut
 short leaves what it had; the whole output goes to DIR/log.txt. A step for which no budget is left is left out.
@@ -19,12 +19,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-from latency_table import table
-from machine import end_on_signals
-from report import Row, heading, line
+from bench.latency_table import table
+from bench.machine import end_on_signals
+from bench.report import Row, heading, line
 
-HERE = Path(__file__).resolve().parent
+ROOT = Path(__file__).resolve().parent.parent
 GRACE = 30  # seconds between being asked to end and being killed: MPS is stopped in them
 LEAST = 20  # seconds left under which no step is begun
 
@@ -32,7 +31,7 @@ LEAST = 20  # seconds left under which no step is begun
 @dataclass(frozen=True)
 class Step:
     name: str
-    script: str
+    module: str
     limit: int  # seconds
     quick_limit: int
     args: str = ""
@@ -43,22 +42,22 @@ class Step:
 # In the order of what is wanted first when time is short.
 STEPS = [
     Step(
-        "latency", "latency.py", 540, 150,
+        "latency", "latency", 540, 150,
         quick="--seconds 4 --only alone,100us,1ms --ways alone,slicing,gemlet,mps,mps-gemlet",
     ),
-    Step("shares", "shares.py", 300, 120, quick="--seconds 3"),
+    Step("shares", "shares", 300, 120, quick="--seconds 3"),
     Step(
-        "sharing", "sharing.py", 420, 120, quick="--seconds 3 --only unmanaged,shares,elastic,many",
+        "sharing", "sharing", 420, 120, quick="--seconds 3 --only unmanaged,shares,elastic,many",
     ),
-    Step("timeline", "timeline.py", 240, 60, args="--repeat 6", quick="--repeat 2 --seconds 3"),
+    Step("timeline", "timeline", 240, 60, args="--repeat 6", quick="--repeat 2 --seconds 3"),
     Step(
-        "training", "training.py", 560, 240, quick="--seconds 5 --only eager --ways slicing,gemlet",
+        "training", "training", 560, 240, quick="--seconds 5 --only eager --ways slicing,gemlet",
     ),
-    Step("swap", "swap.py", 480, 240, quick="--quick"),
-    Step("frameworks", "frameworks.py", 300, 300, simulates=False),
-    Step("memory", "memory_truth.py", 60, 60, simulates=False),
-    Step("arbiter", "arbiter_latency.py", 60, 60, quick="--decisions 2000", simulates=False),
-    Step("frontend", "frontend.py", 120, 60, quick="--seconds 2", simulates=False),
+    Step("swap", "swap", 480, 240, quick="--quick"),
+    Step("frameworks", "frameworks", 300, 300, simulates=False),
+    Step("memory", "memory_truth", 60, 60, simulates=False),
+    Step("arbiter", "arbiter_latency", 60, 60, quick="--decisions 2000", simulates=False),
+    Step("frontend", "frontend", 120, 60, quick="--seconds 2", simulates=False),
 ]  # fmt: skip
 NEEDS_NO_GPU = {"arbiter"}
 
@@ -67,7 +66,7 @@ def command(step: Step, out: Path, *, quick: bool, simulate: bool) -> list[str]:
     args = shlex.split(step.quick if quick else step.args)
     if step.simulates:
         args += ["--out", str(out), *(["--simulate"] if simulate else [])]
-    return [sys.executable, str(HERE / step.script), *args]
+    return [sys.executable, "-m", f"bench.{step.module}", *args]
 
 
 def run(args: list[str], limit: float, log: Path) -> str:
@@ -77,7 +76,9 @@ def run(args: list[str], limit: float, log: Path) -> str:
     tee = subprocess.Popen(["tee", "-a", log], stdin=subprocess.PIPE, start_new_session=True)
     assert tee.stdin
     # A session of its own, so that a signal to this one leaves it the time to stop what it has started.
-    step = subprocess.Popen(args, stdout=tee.stdin, stderr=subprocess.STDOUT, start_new_session=True, env=unbuffered())
+    step = subprocess.Popen(
+        args, stdout=tee.stdin, stderr=subprocess.STDOUT, start_new_session=True, cwd=ROOT, env=unbuffered()
+    )
     tee.stdin.close()
     try:
         return outcome(step.wait(limit))

@@ -1,6 +1,6 @@
 """How long the arbiter thinks at a hand-over: from the holder's stop to the next grant, measured inside C++.
 
-python bench/arbiter_latency.py [--decisions 20000]
+python -m bench.arbiter_latency [--decisions 20000]
 """
 
 from __future__ import annotations

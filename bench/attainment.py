@@ -1,7 +1,7 @@
 """Simulated against live: the part of the requests that is in time, of the same plans under the same arrivals.
 
-python bench/attainment.py --simulate [--seconds 6] [--seeds 2] [--mixes one,two,turns] [--variation 0.03] [--slower 10]
-python bench/attainment.py --executor green --profiles h200 [--seconds 6] [--seeds 2] [--mixes one,two,three] [-o FILE]
+python -m bench.attainment --simulate [--seconds 6] [--seeds 2] [--mixes one,two,turns] [--variation 0.03] [--slower 10]
+python -m bench.attainment --executor green --profiles h200 [--seconds 6] [--seeds 2] [--mixes one,two,three] [-o FILE]
 
 Live is the engine, the queues and the executors of `gemlet serve`, without a network; requests come from this process,
 Poisson. Simulated is the simulator of `gemlet simulate --serve`. Both know the same profiles.
@@ -37,28 +37,31 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from arguments import count, output, positive
+from bench.arguments import count, output, positive
+from bench.machine import end_on_signals
+from bench.own_mps import mps_of_gemlet
 from gemlet.errors import GemletError
+from gemlet.load import arrivals
 from gemlet.monitor.tables import table
-from gemlet.serve import arrivals, files, modelled
-from gemlet.serve.call import Call, Refusal, Tensor
-from gemlet.serve.demand_file import HOP_MS
-from gemlet.serve.engine import Engine, Served, now_ms
-from gemlet.serve.execution.backend import BackendOptions, ModelSpec, TensorSpec
+from gemlet.serve.dispatch.call import Call, Refusal, Tensor
+from gemlet.serve.dispatch.engine import Engine, Served, now_ms
+from gemlet.serve.execution.backend import BackendOptions
 from gemlet.serve.execution.device import Device
-from gemlet.serve.fleet import Fleet
-from gemlet.serve.models import catalogue
-from gemlet.serve.planner import Demand, Inventory, Options, Plan, plan
-from gemlet.serve.profiles import Device as ProfiledDevice
-from gemlet.serve.profiles import Profiles, render
-from gemlet.serve.simulator import Tally, simulate
-from machine import end_on_signals
-from own_mps import mps_of_gemlet
+from gemlet.serve.models import built_in
+from gemlet.serve.models.specification import ModelSpec, TensorSpec
+from gemlet.serve.plan.demand_file import HOP_MS
+from gemlet.serve.plan.model import Demand, Inventory, Options, Plan
+from gemlet.serve.plan.planner import plan
+from gemlet.serve.profiles import modelled, profile_files
+from gemlet.serve.profiles.profile import Device as ProfiledDevice
+from gemlet.serve.profiles.profile import Profiles, render
+from gemlet.serve.server.fleet import Fleet
+from gemlet.simulate.serving.simulator import Tally, simulate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gemlet.serve.queue import Place
+    from gemlet.serve.dispatch.queue import Place
 
 # Model -> its part of what the device can do, SLO over the latency of 8 requests on the whole device; and the policy.
 MIXES: dict[str, tuple[str, dict[str, tuple[float, float]]]] = {
@@ -230,7 +233,7 @@ class Live:
 def _inputs(spec: ModelSpec) -> list[list[Tensor]]:
     """One row of everything the model wants, VARIANTS times."""
     chance = np.random.default_rng(1)
-    below = catalogue.CATALOGUE[spec.name].below if spec.platform == "builtin" else 256
+    below = built_in.CATALOGUE[spec.name].below if spec.platform == "builtin" else 256
 
     def data(tensor: TensorSpec) -> bytes:
         if tensor.datatype not in KINDS:
@@ -255,7 +258,7 @@ async def modelled_runs(known: Profiles, made: Plan, times: float, seconds: floa
 
 async def gpu_runs(known: Profiles, made: Plan, backend: str, seconds: float, seeds: Sequence[int]) -> Runs:
     """Live on a GPU: models are loaded once for all runs of a mix"""
-    specs = {demand.model: catalogue.spec(demand.model) for demand in made.demands}
+    specs = {demand.model: built_in.spec(demand.model) for demand in made.demands}
     found: Runs = {}
     async with Live(known, made, backend, specs) as live:
         print(f"{backend}: {live.note}", file=sys.stderr, flush=True)
@@ -342,7 +345,7 @@ def cells(r: dict[str, Any]) -> tuple[str, ...]:
 
 
 def measure(o: argparse.Namespace) -> tuple[Profiles, list[dict[str, Any]]]:
-    known = device(o.variation, o.slower) if o.simulate else files.load_profiles(Path(o.profiles))
+    known = device(o.variation, o.slower) if o.simulate else profile_files.load_profiles(Path(o.profiles))
     rows: list[dict[str, Any]] = []
     seeds = range(1, o.seeds + 1)
     for mix in o.mixes.split(","):
@@ -411,7 +414,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=output, help="JSON, written as results come")
     o = parser.parse_args()
     if o.check is not None:
-        check(files.load_profiles(Path(o.profiles)), json.loads(o.check.read_text()))
+        check(profile_files.load_profiles(Path(o.profiles)), json.loads(o.check.read_text()))
         return
     if o.simulate == (o.executor is not None):
         parser.error("either --simulate or --executor")

@@ -1,6 +1,6 @@
 """PyTorch, JAX, CuPy and Triton, unmodified, under the hook: same numbers out, work gated, memory held to the limit.
 
-python bench/frameworks.py     on a GPU; prints one line a check, exit code 1 if one failed
+python -m bench.frameworks     on a GPU; prints one line a check, exit code 1 if one failed
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-from machine import Machine, Sharing
+from bench.machine import Machine, Sharing
 
 PROGRAMS = {
     "torch": """

@@ -1,7 +1,7 @@
 """What the server's frontend costs: a no-op model, binary tensors over HTTP/1.1 keep-alive, requests in an open loop.
 
-    .venv/bin/python bench/frontend.py                     5,000 requests/s for 5 s, then overload
-    .venv/bin/python bench/frontend.py --rate 8000 --json
+    .venv/bin/python -m bench.frontend                     5,000 requests/s for 5 s, then overload
+    .venv/bin/python -m bench.frontend --rate 8000 --json
 
 The server is pinned to one core and the generator to others (where there are any). A request's time counts from when it
 was due, not from when it was sent, so a generator that falls behind makes numbers worse and not better. The model does

@@ -1,11 +1,12 @@
 """How well profiles predict what models do to each other: pairs of models on parts of one GPU, measured and predicted.
 
-python bench/interference.py --profiles FILE [--models A,B] [--budget SECONDS] [--quick] [-o RESULT.json]
+python -m bench.interference --profiles FILE [--models A,B] [--budget SECONDS] [--quick] [-o RESULT.json]
 
 Each pair runs on SMs of its own (green contexts), both without a pause, at several splits and batches. measured: the
-time of a batch beside the other over its time alone; predicted: planner/interference.py from the vectors in FILE, which
-come from stressors, not from pairs. The error is |predicted - measured| / measured. gpulet's paper reports 10.26 % at
-p90 and 13.98 % at p95 for its own model, fitted to 1750 of its 2500 pairs; here no constant is fitted to pairs.
+time of a batch beside the other over its time alone; predicted: plan/search/interference.py from the vectors in FILE,
+which come from stressors, not from pairs. The error is |predicted - measured| / measured. gpulet's paper reports
+10.26 % at p90 and 13.98 % at p95 for its own model, fitted to 1750 of its 2500 pairs; here no constant is fitted to
+pairs.
 
 Results of up to November 2026 have splits in which both had the same group of SMs (their shares sum to more than one);
 these are shown apart.
@@ -24,13 +25,13 @@ from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.quantiles import quantile
 from gemlet.monitor.tables import table
-from gemlet.serve import files
-from gemlet.serve.planner.interference import press, slow_down
-from quantiles import quantile
+from gemlet.serve.plan.search.interference import press, slow_down
+from gemlet.serve.profiles import profile_files
 
 if TYPE_CHECKING:
-    from gemlet.serve.profiles import Profiles
+    from gemlet.serve.profiles.profile import Profiles
 
 SPLITS = ((1 / 2, 1 / 2), (1 / 4, 3 / 4), (3 / 4, 1 / 4), (1 / 4, 1 / 4))  # of the groups of SMs, rounded down
 BATCHES = ((32, 32), (8, 32), (32, 8), (4, 4))
@@ -79,7 +80,7 @@ def summary(known: Profiles, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def measure(known: Profiles, models: list[str], budget: float, quick: bool) -> list[dict[str, Any]]:
-    from gemlet.serve.models import catalogue
+    from gemlet.serve.models import built_in
     from gemlet.serve.profiling.gpu import GpuBench, GpuRig
     from gemlet.serve.profiling.together import milliseconds
 
@@ -87,7 +88,7 @@ def measure(known: Profiles, models: list[str], budget: float, quick: bool) -> l
     rig = GpuRig()
     if (rig.device.name, rig.device.sms) != (known.device.name, known.device.sms):
         sys.exit(f"the profiles are of {known.device.name}, this is {rig.device.name}")
-    benches = {model: GpuBench(rig, catalogue.spec(model)) for model in models}
+    benches = {model: GpuBench(rig, built_in.spec(model)) for model in models}
     cases = [
         (pair, sizes(split, rig.groups), batches)
         for pair in combinations_with_replacement(models, 2)
@@ -126,11 +127,11 @@ def main() -> None:
     parser.add_argument("--check", type=Path, help="predict what this result measured")
     parser.add_argument("-o", "--output", type=Path)
     o = parser.parse_args()
-    known = files.load_profiles(o.profiles)
+    known = profile_files.load_profiles(o.profiles)
     if o.check:
         rows = json.loads(o.check.read_text())["rows"]
     else:
-        from gemlet.serve.models.catalogue import DEFAULT
+        from gemlet.serve.models.built_in import DEFAULT
 
         models = o.models.split(",") if o.models else [name for name in DEFAULT if name in known.models]
         rows = measure(known, models, o.budget, o.quick)

@@ -1,6 +1,6 @@
 """What a latency-critical program waits beside a busy neighbour, and what the neighbour keeps.
 
-    python bench/latency.py [--simulate] [--seconds 10] [--only NEIGHBOUR,...] [--ways WAY,...] [--out DIR]
+    python -m bench.latency [--simulate] [--seconds 10] [--only NEIGHBOUR,...] [--ways WAY,...] [--out DIR]
 
 Prints a table, writes JSON. The latency program takes requests of 200 us at 100/s (Poisson, the same arrivals in every
 row) and works on one at a time; latency counts from arrival to completion. Each row is one way to share the device with
@@ -12,15 +12,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-sys.path.insert(0, str(Path(__file__).parent))
-from latency_table import Check, Measured, arrived_after, checks, entry, table
-from machine import Client, Sharing
-from mps import MpsError
-from report import heading
-from runner import Bench, main
+from bench.latency_table import Check, Measured, arrived_after, checks, entry, table
+from bench.machine import Client, Sharing
+from bench.mps import MpsError
+from bench.report import heading
+from bench.runner import Bench, main
 
 if TYPE_CHECKING:
     import argparse

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from quantiles import distribution, quantile
-from report import grid, meets
+from bench.quantiles import distribution, quantile
+from bench.report import grid, meets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from machine import Client
+    from bench.machine import Client
 
 Check = tuple[str, float, str]  # what, value, target
 Entry = dict[str, Any]

@@ -22,8 +22,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mps import ROOT, ControlDaemon
-from windows import Completed
+from bench.mps import ROOT, ControlDaemon
+from bench.windows import Completed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

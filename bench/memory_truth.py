@@ -1,6 +1,6 @@
 """What the driver really takes for an allocation, as nvidia-smi counts it: constants of native/hook/memory/size.cpp.
 
-python bench/memory_truth.py        on a GPU, nothing else running; needs cuda-bindings and nvidia-ml-py
+python -m bench.memory_truth        on a GPU, nothing else running; needs cuda-bindings and nvidia-ml-py
 """
 
 from __future__ import annotations

@@ -5,12 +5,13 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
-from gemlet.serve import peak
-from gemlet.serve.planner import Demand, Inventory, Options, Plan, plan
-from gemlet.serve.planner.timing import Timing
+from gemlet.serve.plan.model import Demand, Inventory, Options, Plan
+from gemlet.serve.plan.planner import plan
+from gemlet.serve.plan.search.timing import Timing
+from gemlet.simulate.serving import peak
 
 if TYPE_CHECKING:
-    from gemlet.serve.profiles import Profiles
+    from gemlet.serve.profiles.profile import Profiles
 
 # Requests of each model for one of the application. game and traffic are gpulet's applications, taken stage by stage.
 MIXES: dict[str, dict[str, float]] = {

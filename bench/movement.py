@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from machine import Sharing
+    from bench.machine import Sharing
 
 GIB = 1 << 30
 APART = 0.1  # seconds without a byte on a GPU: what comes then is another hand-over

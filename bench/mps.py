@@ -6,7 +6,6 @@ import contextlib
 import os
 import shutil
 import signal
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-sys.path.insert(0, os.environ.get("GEMLET_PYTHON", str(Path(__file__).resolve().parent.parent / "src")))
 from gemlet.devices.mps import Control, MpsError, control_of, find_program, process
 
 ROOT = Path(__file__).resolve().parent.parent

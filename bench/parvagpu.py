@@ -9,8 +9,8 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from gemlet.serve.planner import Demand
-from gemlet.serve.profiles import Device, ModelProfile, Profiles
+from gemlet.serve.plan.model import Demand
+from gemlet.serve.profiles.profile import Device, ModelProfile, Profiles
 
 DATA = Path(__file__).parent / "data" / "parvagpu"
 SETS = ("S1", "S2", "S3", "S4", "S5", "S6")

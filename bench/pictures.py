@@ -1,6 +1,6 @@
 """Draws the pictures of README and docs from the results of the benchmarks.
 
-    python bench/pictures.py --results bench/results/DIR [--out docs/images]
+    python -m bench.pictures --results bench/results/DIR [--out docs/images]
 
 sharing.json gives share-over-time.svg, latency.json latency-distribution.svg. Needs matplotlib
 (`pip install --group bench`). The same results always give the same bytes. Colours and lines can be told apart on white

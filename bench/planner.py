@@ -1,6 +1,6 @@
 """The planner without a GPU: every number here is computed or simulated, whatever the profiles are.
 
-python bench/planner.py [--only goodput,exhaustive,parvagpu,types] [--gpus 2] [--requests 30000] [--profiles FILE]
+python -m bench.planner [--only goodput,exhaustive,parvagpu,types] [--gpus 2] [--requests 30000] [--profiles FILE]
 
 planned     (by --only) requests/s that each policy finds a plan for, and nway+type over others; --gpus 1,2,4
 goodput     requests/s by policy with 99 % of each model's requests in time: in the simulator, on modelled profiles
@@ -21,16 +21,18 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import mixes
-import parvagpu
+from bench import mixes, parvagpu
+from gemlet.load import arrivals
 from gemlet.monitor.tables import table
-from gemlet.serve import arrivals, files, modelled, peak
-from gemlet.serve.planner import Demand, Infeasible, Inventory, Options, Plan, plan
-from gemlet.serve.planner.timing import Timing
-from gemlet.serve.simulator import simulate
+from gemlet.serve.plan.model import Demand, Infeasible, Inventory, Options, Plan
+from gemlet.serve.plan.planner import plan
+from gemlet.serve.plan.search.timing import Timing
+from gemlet.serve.profiles import modelled, profile_files
+from gemlet.simulate.serving import peak
+from gemlet.simulate.serving.simulator import simulate
 
 if TYPE_CHECKING:
-    from gemlet.serve.profiles import Profiles
+    from gemlet.serve.profiles.profile import Profiles
 
 H200 = modelled.h200()
 POLICIES = ("timeshare", "static", "selftuning", "greedy", "gpulet-noint", "gpulet", "nway", "nway+type")
@@ -204,7 +206,7 @@ def main() -> None:
     if unknown := set(chosen) - set(sections):
         parser.error(f"--only: {', '.join(unknown)} is none of {', '.join(sections)}")
     counts = [int(count) for count in arguments.gpus.split(",")]
-    known = files.load_profiles(arguments.profiles) if arguments.profiles else H200
+    known = profile_files.load_profiles(arguments.profiles) if arguments.profiles else H200
     for section in chosen:
         if section == "planned":
             planned_rates(known, counts)

@@ -1,8 +1,8 @@
 """How well a profile tells what was not measured, and whether it would come out the same again.
 
-python bench/profile_check.py --profiles FILE [--models A,B] [--budget SECONDS] [-o RESULT.json]
+python -m bench.profile_check --profiles FILE [--models A,B] [--budget SECONDS] [-o RESULT.json]
 
-between  sizes and batches between the anchors (3, 6, 10 groups of SMs; batches 3, 6, 12, 24), against serve/surface.py
+between  sizes and batches between the anchors (3, 6, 10 groups of SMs; batches 3, 6, 12, 24), against surface.py
 again    some anchors once more
 few      the same points as between, from a profile that has only the anchors of --quick: what a short budget costs
 
@@ -21,17 +21,17 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bench.quantiles import quantile
 from gemlet.monitor.tables import table
-from gemlet.serve import files
-from gemlet.serve.models import catalogue
+from gemlet.serve.models import built_in
+from gemlet.serve.profiles import profile_files
+from gemlet.serve.profiles.surface import Surface
 from gemlet.serve.profiling.repetition import Samples
 from gemlet.serve.profiling.steps import QUICK_BATCHES, Latency, steps
 from gemlet.serve.profiling.steps import share as at
-from gemlet.serve.surface import Surface
-from quantiles import quantile
 
 if TYPE_CHECKING:
-    from gemlet.serve.profiles import Profiles
+    from gemlet.serve.profiles.profile import Profiles
 
 BETWEEN = [(groups, batch) for groups in (3, 6, 10) for batch in (3, 6, 12, 24)]
 QUICK_MAX = max(QUICK_BATCHES)
@@ -61,7 +61,7 @@ def measure(known: Profiles, models: list[str], budget: float) -> list[dict[str,
         if time.monotonic() > end:
             print(f"{len(models) - number} models are left out: the budget is used up", file=sys.stderr)
             break
-        bench = GpuBench(rig, catalogue.spec(model))
+        bench = GpuBench(rig, built_in.spec(model))
         again = [(groups, batch) for groups in (1, 4, rig.groups) for batch in (1, 32)]
         chosen = [("between", p) for p in chance.sample(BETWEEN, POINTS)]
         chosen += [("again", p) for p in chance.sample(again, POINTS)]
@@ -85,11 +85,11 @@ def main() -> None:
     parser.add_argument("--check", type=Path, help="compare what this result measured")
     parser.add_argument("-o", "--output", type=Path)
     o = parser.parse_args()
-    known = files.load_profiles(o.profiles)
+    known = profile_files.load_profiles(o.profiles)
     if o.check:
         rows = json.loads(o.check.read_text())["rows"]
     else:
-        models = o.models.split(",") if o.models else [name for name in catalogue.DEFAULT if name in known.models]
+        models = o.models.split(",") if o.models else [name for name in built_in.DEFAULT if name in known.models]
         rows = measure(known, models, o.budget)
     for row in rows:
         row["profile_ms"] = estimated(known, row["model"], row["kind"], row["share"], row["batch"])

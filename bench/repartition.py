@@ -1,6 +1,6 @@
 """How long gpu-lets are interrupted when a device is divided anew: green contexts, live requests.
 
-python bench/repartition.py [--quick] [-o RESULT.json]
+python -m bench.repartition [--quick] [-o RESULT.json]
 
 Three gpu-lets answer batches without a pause, each in a thread, while the device is divided A, B, A, B, ... The first
 time each division needs graphs that are not captured yet (cold), later ones do not (warm).
@@ -29,7 +29,7 @@ from gemlet.monitor.tables import table
 from gemlet.serve.execution.backend import BackendOptions, LetGone, LetSpec
 from gemlet.serve.execution.backends import green
 from gemlet.serve.execution.worker import SWITCH_INTERVAL
-from gemlet.serve.models import catalogue
+from gemlet.serve.models import built_in
 
 MODELS = {"a": "resnet50", "b": "bert", "c": "googlenet"}
 DIVISIONS = ({"a": 0.5, "b": 0.25, "c": 0.25}, {"a": 0.25, "b": 0.5, "c": 0.25})
@@ -41,7 +41,7 @@ class Client(threading.Thread):
 
     def __init__(self, backend: green.GreenBackend, let: str) -> None:
         super().__init__(daemon=True)
-        entry = catalogue.CATALOGUE[MODELS[let]]
+        entry = built_in.CATALOGUE[MODELS[let]]
         kinds = {"UINT8": np.uint8, "INT64": np.int64, "FP32": np.float32}
         self.inputs = {t.name: np.zeros((BATCH, *t.shape), kinds[t.datatype]) for t in entry.inputs}
         self.backend, self.let, self.end = backend, let, False
@@ -76,7 +76,7 @@ def measure(times: int) -> list[dict[str, Any]]:
     sys.setswitchinterval(SWITCH_INTERVAL)  # as the process that serves does
     backend = green.create(BackendOptions())
     for model in MODELS.values():
-        backend.load(catalogue.spec(model))
+        backend.load(built_in.spec(model))
     rows: list[dict[str, Any]] = []
     backend.partition(specs(DIVISIONS[1]))
     clients = [Client(backend, let) for let in MODELS]

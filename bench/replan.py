@@ -1,7 +1,7 @@
 """Rates that change for minutes: a plan that follows them against plans that do not.
 
-python bench/replan.py --simulate [--traffic l4|h200] [--seconds 300] [--gpus 4] [--seed 1] [--changes]
-python bench/replan.py --live --executor green --profiles h200 [--seconds 300] [--plans follow,mean,highest] [-o FILE]
+python -m bench.replan --simulate [--traffic l4|h200] [--seconds 300] [--gpus 4] [--seed 1] [--changes]
+python -m bench.replan --live --executor green --profiles h200 [--seconds 300] [--plans follow,mean,highest] [-o FILE]
 
 simulate  computed: the simulator runs the live queues and the live controller's decisions in virtual time. No GPU is
           used. Traffic l4: on modelled profiles of an NVIDIA L4 (a small device: the rates that fill it can be
@@ -18,79 +18,21 @@ import argparse
 import random
 import sys
 import time
-from dataclasses import dataclass
-from math import pi, sin
 from pathlib import Path
 
-from arguments import count, output, positive
+from bench import replan_live
+from bench.arguments import count, output, positive
+from bench.traffic import LENGTH_S, TRAFFIC, of, slos_of
 from gemlet.errors import GemletError
+from gemlet.load import arrivals
 from gemlet.monitor.tables import table
-from gemlet.serve import arrivals, files, modelled
-from gemlet.serve.control import simulated
 from gemlet.serve.control.settings import Settings
-from gemlet.serve.planner import Demand, Inventory, Plan, plan
-from gemlet.serve.profiles import Device, Profiles
-from gemlet.serve.simulator import Outcome, simulate
-
-LEAST_SLO_MS = 10.0
-RESOLUTION_S = 0.5
-LENGTH_S = 300.0  # what periods and steps are made for
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """``models``: mean requests/s, swing, period in s, phase; ``steps``: model, from which second to which, times."""
-
-    gpus: int
-    models: dict[str, tuple[float, float, float, float]]
-    steps: tuple[tuple[str, float, float, float], ...]
-
-    def at(self, model: str, second: float) -> float:
-        """Requests/s; ``second`` of LENGTH_S."""
-        mean, swing, period, phase = self.models[model]
-        factor = 1.0
-        for name, begin, end, times in self.steps:
-            if name == model and begin <= second < end:
-                factor *= times
-        return factor * mean * (1 + swing * sin(2 * pi * (second / period + phase)))
-
-    def rates(self, seconds: float, times: float = 1.0) -> dict[str, arrivals.Steps]:
-        """All of it in so many seconds, ``times`` as high."""
-        moments = [RESOLUTION_S * step for step in range(round(seconds / RESOLUTION_S) + 1)]
-        return {
-            model: arrivals.trace([times * self.at(model, t * LENGTH_S / seconds) for t in moments], RESOLUTION_S)
-            for model in self.models
-        }
-
-
-TRAFFIC = {
-    "l4": Traffic(
-        4,
-        {
-            "resnet50": (1200, 0.5, 120, 0.0),
-            "vgg16": (350, 0.5, 90, 0.3),
-            "bert": (500, 0.4, 150, 0.6),
-            "mobilenet_v2": (2500, 0.6, 60, 0.5),
-            "googlenet": (1200, 0.3, 200, 0.8),
-        },
-        (
-            ("vgg16", 50, 110, 2.0), ("resnet50", 140, 180, 1.8), ("bert", 200, 240, 2.0),
-            ("mobilenet_v2", 250, 280, 0.3),
-        ),
-    ),
-    # One H200 behind a frontend on one core: most requests are small, and images (150 kB) are few.
-    "h200": Traffic(
-        1,
-        {
-            "densenet161": (250, 0.5, 120, 0.0),
-            "vgg16": (300, 0.5, 90, 0.3),
-            "resnet50": (500, 0.5, 150, 0.6),
-            "bert": (1500, 0.5, 75, 0.5),
-            "decoder": (1200, 0.3, 200, 0.8),
-        },
-        (("vgg16", 50, 110, 2.0), ("bert", 140, 180, 2.0), ("densenet161", 200, 240, 2.0), ("decoder", 250, 280, 0.3)),
-    ),
-}  # fmt: skip
+from gemlet.serve.plan.model import Demand, Inventory, Plan
+from gemlet.serve.plan.planner import plan
+from gemlet.serve.profiles import modelled, profile_files
+from gemlet.serve.profiles.profile import Device, Profiles
+from gemlet.simulate.serving import replanning
+from gemlet.simulate.serving.simulator import Outcome, simulate
 
 
 def l4() -> Profiles:
@@ -101,19 +43,9 @@ def l4() -> Profiles:
     return Profiles(origin="modelled", device=device, models=models, note="computed from data-sheet numbers")
 
 
-def slos_of(known: Profiles, traffic: Traffic) -> dict[str, float]:
-    """Milliseconds: gpulet's rule, twice a batch of 32 on the whole device."""
-    return {m: max(LEAST_SLO_MS, round(2 * known.models[m].surface.latency(1.0, 32), 1)) for m in traffic.models}
-
-
-def of(which: str, rate: arrivals.Steps) -> float:
-    """The ``first``, ``mean`` or ``highest`` of its rates."""
-    return {"first": rate.rates[0], "mean": sum(rate.rates) / len(rate.rates), "highest": max(rate.rates)}[which]
-
-
 def compute(options: argparse.Namespace) -> None:
     traffic = TRAFFIC[options.traffic]
-    profiles = l4() if options.traffic == "l4" else files.load_profiles(Path(options.profiles))
+    profiles = l4() if options.traffic == "l4" else profile_files.load_profiles(Path(options.profiles))
     rates = traffic.rates(options.seconds, options.times)
     slos = slos_of(profiles, traffic)
     most = options.gpus or traffic.gpus
@@ -121,7 +53,7 @@ def compute(options: argparse.Namespace) -> None:
     def demands(which: str) -> list[Demand]:
         return [Demand(model=model, rate=of(which, rate), slo_ms=slos[model]) for model, rate in rates.items()]
 
-    def run(start: Plan, control: simulated.SimulatedController | None) -> Outcome:
+    def run(start: Plan, control: replanning.SimulatedController | None) -> Outcome:
         streams = {
             model: arrivals.times(
                 rate, arrivals.gaps("poisson", 1.0, random.Random(f"{options.seed}/{model}")), options.seconds
@@ -147,17 +79,17 @@ def compute(options: argparse.Namespace) -> None:
         control = None
         if follows:
             settings = Settings(policy=policy, most=most)
-            control = simulated.SimulatedController(profiles, demands("first"), settings, start, devices=most)
+            control = replanning.SimulatedController(profiles, demands("first"), settings, start, devices=most)
         began = time.perf_counter()
         outcome = run(start, control)
         took = time.perf_counter() - began
-        short = simulated.shortages({m: r.at for m, r in rates.items()}, outcome.plans, options.seconds)
+        short = replanning.shortages({m: r.at for m, r in rates.items()}, outcome.plans, options.seconds)
         rows.append(
             (
                 name,
                 f"{1 - outcome.attainment:.2%}",
                 f"{1 - outcome.worst_attainment:.2%}",
-                f"{simulated.gpu_seconds(outcome.plans, options.seconds) / options.seconds:.2f}",
+                f"{replanning.gpu_seconds(outcome.plans, options.seconds) / options.seconds:.2f}",
                 f"{max((s.end - s.begin for s in short), default=0.0):.1f} s",
                 f"{sum(s.end - s.begin for s in short):.1f} s",
                 str(len(outcome.plans) - 1),
@@ -203,8 +135,6 @@ def main() -> int:
         return 0
     if options.traffic == "l4":
         parser.error("traffic l4 is for the simulator: nobody has profiles of an L4")
-    import replan_live
-
     return replan_live.run(options)
 
 

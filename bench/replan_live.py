@@ -20,21 +20,22 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from bench.live_server import LiveServer, Load, ServerError, background, demand_file, write_models
+from bench.machine import end_on_signals
+from bench.outcomes import count, merged, reaction, silences, spells
+from bench.own_mps import mps_of_gemlet
+from bench.traffic import LENGTH_S, TRAFFIC, of, slos_of
 from gemlet.monitor.tables import table
-from gemlet.serve import files
-from gemlet.serve.planner import Demand, Inventory, Options, Plan, plan
-from live_server import LiveServer, Load, ServerError, background, demand_file, write_models
-from machine import end_on_signals
-from outcomes import count, merged, reaction, silences, spells
-from own_mps import mps_of_gemlet
-from replan import LENGTH_S, TRAFFIC, of, slos_of
+from gemlet.serve.plan.model import Demand, Inventory, Options, Plan
+from gemlet.serve.plan.planner import plan
+from gemlet.serve.profiles import profile_files
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-    from gemlet.serve.arrivals import Steps
-    from gemlet.serve.profiles import Profiles
+    from gemlet.load.arrivals import Steps
+    from gemlet.serve.profiles.profile import Profiles
 
 SCHEMA = 1
 FINE_S = 0.1  # intervals in which silence is looked for
@@ -50,7 +51,7 @@ PLANS = {"follow": "first", "mean": "mean", "highest": "highest"}
 def run(o: argparse.Namespace) -> int:
     """All runs that were asked for; 1 if something was lost or a server did not end as it should."""
     end_on_signals()
-    known = files.load_profiles(Path(o.profiles))
+    known = profile_files.load_profiles(Path(o.profiles))
     traffic = TRAFFIC[o.traffic]
     rates, slos = traffic.rates(o.seconds, o.times), slos_of(known, traffic)
     total = sum(of("mean", rate) for rate in rates.values())

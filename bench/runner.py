@@ -9,10 +9,10 @@ import tempfile
 from pathlib import Path
 from typing import ClassVar
 
-from machine import Client, Machine, end_on_signals
-from mps import MpsError
-from report import Report
-from windows import worst_window
+from bench.machine import Client, Machine, end_on_signals
+from bench.mps import MpsError
+from bench.report import Report
+from bench.windows import worst_window
 
 CONFIGS: dict[str, list[str]] = {
     "100us": ["--kernel-us", "100", "--batch", "10"],

@@ -1,6 +1,6 @@
 """`gemlet serve` end to end, over HTTP and gRPC: latency by rate, overload, a killed executor, models that come and go.
 
-python bench/serve_http.py --executor green --profiles h200 [--quick] [--budget SECONDS] [-o RESULT.json]
+python -m bench.serve_http --executor green --profiles h200 [--quick] [--budget SECONDS] [-o RESULT.json]
 
 Starts the server on a repository of built-in models (random weights) with a plan for the highest rate asked for, and
 loads it with `gemlet load`, an open loop in processes of its own. Each part has its verdicts:
@@ -30,16 +30,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-import triton_check
-from arguments import output, positive, positives
+from bench import triton_check
+from bench.arguments import output, positive, positives
+from bench.live_server import LiveServer, Load, ServerError, background, demand_file, measured, write_models
+from bench.machine import end_on_signals
+from bench.outcomes import back_after, count, is_lost, silences
+from bench.own_mps import mps_of_gemlet
 from gemlet.errors import GemletError
 from gemlet.monitor.tables import table
-from gemlet.serve import files
-from gemlet.serve.models.catalogue import CATALOGUE
-from live_server import LiveServer, Load, ServerError, background, demand_file, measured, write_models
-from machine import end_on_signals
-from outcomes import back_after, count, is_lost, silences
-from own_mps import mps_of_gemlet
+from gemlet.serve.models.built_in import CATALOGUE
+from gemlet.serve.profiles import profile_files
 
 SCHEMA = 1
 LEAST_SLO_MS = 10.0  # what a network and a frontend take is not in a profile
@@ -62,7 +62,7 @@ class Bench:
 
     def __init__(self, o: argparse.Namespace, folder: Path, env: dict[str, str]) -> None:
         self.o, self.folder, self.env = o, folder, env
-        self.known = files.load_profiles(Path(o.profiles))
+        self.known = profile_files.load_profiles(Path(o.profiles))
         self.models: list[str] = o.models.split(",")
         self.slos = {m: max(LEAST_SLO_MS, 2 * self.known.models[m].surface.latency(1.0, 32)) for m in self.models}
         self.totals: list[float] = o.rates
@@ -335,7 +335,7 @@ def main() -> int:
     if unknown := set(o.only.split(",")) - set(SECTIONS):
         parser.error(f"no section {', '.join(unknown)}; there are {', '.join(SECTIONS)}")
     models = o.models.split(",")
-    known = files.load_profiles(Path(o.profiles)).models
+    known = profile_files.load_profiles(Path(o.profiles)).models
     if strange := [model for model in models if model not in CATALOGUE or model not in known]:
         parser.error(f"no model {', '.join(strange)} of the catalogue in these profiles")
     if len(set(models)) < max(2, len(models)):

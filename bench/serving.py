@@ -1,9 +1,9 @@
 """Goodput by policy on a real GPU: the highest rate at which 99 % of each model's requests are answered in time.
 
-python bench/serving.py --profiles FILE [--mixes traffic,opposites] [--policies timeshare,nway+type,streams]
+python -m bench.serving --profiles FILE [--mixes traffic,opposites] [--policies timeshare,nway+type,streams]
                         [--seconds 1.2] [--trials 5] [--budget SECONDS] [--quick] [-o RESULT.json]
 
-The planner, the queues (serve/queue.py) and the executors (green contexts, CUDA graphs, host to host) are those of
+The planner, the queues (dispatch/queue.py) and the executors (green contexts, CUDA graphs, host to host) are those of
 `gemlet serve`; requests come from this process, Poisson, and no network is in between: the frontend is the same nothing
 for every policy. SLO = 2 x latency of a batch of 32 on the whole GPU by the profile, at least 5 ms.
 
@@ -32,19 +32,20 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import mixes
+from bench import mixes
+from bench.planner import simulated_peak
+from bench.serving_live import WARM_UP_S, Live, harness_rate
 from gemlet.errors import GemletError
 from gemlet.monitor.tables import table
-from gemlet.serve import files, peak
-from gemlet.serve.models import catalogue
-from planner import simulated_peak
-from serving_live import WARM_UP_S, Live, harness_rate
+from gemlet.serve.models import built_in
+from gemlet.serve.profiles import profile_files
+from gemlet.simulate.serving import peak
 
 if TYPE_CHECKING:
     from gemlet.serve.execution.backends.torch_lets import TorchLets
-    from gemlet.serve.planner import Options, Plan
-    from gemlet.serve.profiles import Profiles
-    from gemlet.serve.simulator import Tally
+    from gemlet.serve.plan.model import Options, Plan
+    from gemlet.serve.profiles.profile import Profiles
+    from gemlet.simulate.serving.simulator import Tally
 
 POLICIES = ("timeshare", "nway+type", "gpulet", "apart", "streams")
 OURS: dict[str, tuple[str, dict[str, object]]] = {
@@ -97,7 +98,7 @@ def serve(
     low, high, times = 0.0, AMPLE * planned, FIRST * planned
     try:
         for model in weights.keys() - backend.loaded:
-            backend.load(catalogue.spec(model))
+            backend.load(built_in.spec(model))
         live = Live(backend, made, known, {m: mixes.slo(known, m) for m in weights})
         row["prepared_ms"] = round(backend.prepared_ms, 1)
         row["graphs"], row["slower"] = backend.graphs(), backend.slower
@@ -163,7 +164,7 @@ def main() -> None:
     o = parser.parse_args()
     logging.basicConfig(format="%(relativeCreated)d ms: %(message)s", level=logging.INFO)
     end = time.monotonic() + o.budget
-    known = files.load_profiles(o.profiles)
+    known = profile_files.load_profiles(o.profiles)
     if o.simulate:
         simulated(known, o)
         return

@@ -17,19 +17,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from gemlet.serve import arrivals
+from gemlet.load import arrivals
+from gemlet.serve.dispatch.expectation import Expectation
+from gemlet.serve.dispatch.queue import Batch, Dispatcher, LetState, Place
+from gemlet.serve.dispatch.waiting import Request
 from gemlet.serve.execution.backend import LetSpec
 from gemlet.serve.execution.ladder import ladder
-from gemlet.serve.expectation import Expectation
-from gemlet.serve.models import catalogue
-from gemlet.serve.queue import Batch, Dispatcher, LetState, Place, Request
-from gemlet.serve.simulator import Tally
+from gemlet.serve.models import built_in
+from gemlet.simulate.serving.simulator import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gemlet.serve.planner import Plan
-    from gemlet.serve.profiles import Profiles
+    from gemlet.serve.plan.model import Plan
+    from gemlet.serve.profiles.profile import Profiles
 
 WARM_UP_S = 0.2  # of a trial, not counted
 TICK_S = 0.0001  # between two looks at what has come
@@ -252,7 +253,7 @@ def harness_rate(made: Plan, known: Profiles, rates: dict[str, float], seconds: 
 
 def _inputs(model: str, largest: int) -> list[dict[str, np.ndarray]]:
     """By number of rows, so that nothing is sliced under load."""
-    entry, chance = catalogue.CATALOGUE[model], np.random.default_rng(1)
+    entry, chance = built_in.CATALOGUE[model], np.random.default_rng(1)
     arrays: dict[str, Any] = {
         t.name: chance.integers(0, entry.below, (largest, *t.shape)).astype(KINDS[t.datatype]) for t in entry.inputs
     }

@@ -1,6 +1,6 @@
 """Shares where they are hard to keep: under MPS, among bursty programs, while limits change; and what is charged for.
 
-    python bench/shares.py [--simulate] [--seconds 5] [--only NAME,...] [--out DIR]
+    python -m bench.shares [--simulate] [--seconds 5] [--only NAME,...] [--out DIR]
 
 On the simulated machine it checks the mechanism, and says so; it measures no GPU.
 """
@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-import sys
-from pathlib import Path
 from typing import ClassVar
 
-sys.path.insert(0, str(Path(__file__).parent))
-from machine import Client, Happening, Sharing
-from quantiles import quantile
-from runner import Bench, main
-from windows import settled, switching_point, worst_window
+from bench.machine import Client, Happening, Sharing
+from bench.quantiles import quantile
+from bench.runner import Bench, main
+from bench.windows import settled, switching_point, worst_window
 
 SPLITS = ((75, 25), (50, 50), (90, 10))
 BURST = ["burst", "--kernel-us", "100", "--batch", "10", "--rate", "500"]  # 1 ms, 500 times a second

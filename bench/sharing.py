@@ -1,6 +1,6 @@
 """The numbers of README: what sharing costs, how exact shares are, how fast they hold. Prints a table, writes JSON.
 
-    python bench/sharing.py [--simulate] [--seconds 5] [--only NAME,...] [--out DIR]
+    python -m bench.sharing [--simulate] [--seconds 5] [--only NAME,...] [--out DIR]
 
 Every number is a ratio within one run of this script; the unmanaged baseline (the driver's own time slicing) is run
 beside. On the simulated machine it checks the mechanism, and says so; it measures no GPU.
@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import statistics
 import subprocess
-import sys
 import time
-from pathlib import Path
 from typing import ClassVar
 
-sys.path.insert(0, str(Path(__file__).parent))
-from machine import Client, Happening, Sharing
-from runner import Bench, main
-from windows import settled, share_line, worst_window
+from bench.machine import Client, Happening, Sharing
+from bench.runner import Bench, main
+from bench.windows import settled, share_line, worst_window
 
 SATURATING = ["100us", "100us small blocks", "1ms", "graph of 10x100us", "default stream"]
 PROCESSES = 7

@@ -1,7 +1,7 @@
 """Memory beyond the device: what sharing costs when programs do not fit together, and what moves.
 
-    python bench/swap.py [--capacity-gib 16] [--seconds 30] [--only NAME,...] [--quick] [--out DIR]
-    python bench/swap.py --simulate
+    python -m bench.swap [--capacity-gib 16] [--seconds 30] [--only NAME,...] [--quick] [--out DIR]
+    python -m bench.swap --simulate
 
 Programs hold parts of an artificial capacity of one device. What they complete is compared with running them one after
 the other without gemlet; each looks at its bytes in the end, and a wrong one fails the benchmark. Managed memory is not
@@ -13,19 +13,17 @@ from __future__ import annotations
 
 import statistics
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-sys.path.insert(0, str(Path(__file__).parent))
-from machine import Client, Happening, Sharing
-from movement import GIB, Watch
-from runner import Bench, main
-from swap_torch import DeadCache
+from bench.machine import Client, Happening, Sharing
+from bench.movement import GIB, Watch
+from bench.runner import Bench, main
+from bench.swap_torch import DeadCache
 
 if TYPE_CHECKING:
     import argparse
 
-    from movement import HandOver, Moved
+    from bench.movement import HandOver, Moved
 
 MIB = 1 << 20
 KERNEL_US = 1000.0

@@ -4,26 +4,38 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from machine import Client
-from movement import GIB, Watch
-from training import same
+from bench.machine import Client
+from bench.movement import GIB, Watch
+from bench.training import same
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from swap import SwapBench
+    from bench.machine import Machine, Sharing
+    from bench.report import Report
 
 PROGRAM = Path(__file__).resolve().parent / "torch_programs" / "train.py"
 START_LIMIT = 180.0  # seconds: PyTorch's import and the model
 EPOCH = 2.0  # seconds: the same with and without the hook, so that both change places as often
 
 
+class Bench(Protocol):
+    """What DeadCache asks of the benchmark it is a part of."""
+
+    machine: Machine
+    report: Report
+    python: str
+    length: float
+
+    def device(self, epoch: float | None, capacity: int | None = None) -> Sharing: ...
+
+
 class DeadCache:
     """Two training programs that do not fit together, with the hook for PyTorch and without."""
 
-    def __init__(self, bench: SwapBench) -> None:
+    def __init__(self, bench: Bench) -> None:
         self.bench = bench
         self.machine = bench.machine
         self.report = bench.report

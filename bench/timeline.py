@@ -1,6 +1,6 @@
 """Saturating clients and every step between them and the arbiter: for finding out why somebody waited.
 
-    python bench/timeline.py [--simulate] [--cases 90/10:100,...] [--repeat 5] [--seconds 5] [--out DIR] [--all]
+    python -m bench.timeline [--simulate] [--cases 90/10:100,...] [--repeat 5] [--seconds 5] [--out DIR] [--all]
 
 A case is the minima in per cent and the length of a kernel in microseconds. Each is run --repeat times. Of every run it
 prints the worst second; of each case's worst run what was unusual in that second (late drains and wants, overruns,
@@ -13,16 +13,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import statistics
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-from machine import Client, Machine, Sharing, end_on_signals
-from report import grid, heading
-from turns import Step, Turn, Usual, held, nobody, turns, unusual
-from windows import Worst, starts, worst_of
+from bench.machine import Client, Machine, Sharing, end_on_signals
+from bench.report import grid, heading
+from bench.turns import Step, Turn, Usual, held, nobody, turns, unusual
+from bench.windows import Worst, starts, worst_of
 
 CASES = "90/10:100,75/25:1000,3/5/7/10/13/16/21/25:100"
 TRACE = 1_000_000  # steps; a run of 5 s has some thousands

@@ -1,7 +1,7 @@
 """PyTorch training beside PyTorch inference: what requests wait, what training keeps, whether the bits are the same.
 
-    python bench/training.py [--seconds 10] [--only eager,graph] [--ways WAY,...] [--out DIR]
-    python bench/training.py --cpu-check --seconds 3      without GPU and gemlet: checks the scripts, measures nothing
+    python -m bench.training [--seconds 10] [--only eager,graph] [--ways WAY,...] [--out DIR]
+    python -m bench.training --cpu-check --seconds 3      without GPU and gemlet: checks the scripts, measures nothing
 
 Training is a transformer of about 110 million parameters in bfloat16, eager or as one CUDA graph a step
 (bench/torch_programs/train.py); inference another one that answers at 20/s, Poisson (bench/torch_programs/infer.py).
@@ -16,13 +16,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-sys.path.insert(0, str(Path(__file__).parent))
-from latency import BASE, WAYS, Way
-from latency_table import Measured, arrived_after, entry, table
-from machine import Client, Sharing
-from mps import MpsError
-from report import heading
-from runner import Bench, main
+from bench.latency import BASE, WAYS, Way
+from bench.latency_table import Measured, arrived_after, entry, table
+from bench.machine import Client, Sharing
+from bench.mps import MpsError
+from bench.report import heading
+from bench.runner import Bench, main
 
 if TYPE_CHECKING:
     import argparse

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from gemlet.serve.models.catalogue import Entry
+    from gemlet.serve.models.built_in import Entry
 
 ROWS = 2
 TRIES = 5

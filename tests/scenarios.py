@@ -7,12 +7,9 @@ are loose and a scenario is tried up to three times; on a GPU they are those of 
 from __future__ import annotations
 
 import statistics
-import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "bench"))
-from machine import Client, Machine, Sharing
-from windows import worst_window
+from bench.machine import Client, Machine, Sharing
+from bench.windows import worst_window
 
 SECONDS = 3.0
 

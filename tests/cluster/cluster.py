@@ -12,11 +12,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import image
-from authority import Authority
-from node import Node
-from processes import BIN, RUN, Process, eventually
-from release import Release
+from tests.cluster import image
+from tests.cluster.authority import Authority
+from tests.cluster.node import Node
+from tests.cluster.processes import BIN, RUN, Process, eventually
+from tests.cluster.release import Release
 
 ADDRESS = "10.99.0.1"
 API = f"https://{ADDRESS}"

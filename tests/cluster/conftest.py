@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from processes import RUN
-
-import cluster as parts
+from tests.cluster import cluster as parts
+from tests.cluster.processes import RUN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,12 +5,10 @@ from __future__ import annotations
 import io
 import re
 import subprocess
-import sys
 import tarfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "packaging" / "image"))
-import oci
+from tests.oci import oci
 
 APPLICATION, PAUSE = "docker.io/local/app:1", "docker.io/local/pause:1"
 

@@ -12,12 +12,12 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from processes import BIN, RUN, Process, eventually
+from tests.cluster.processes import BIN, RUN, Process, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from authority import Authority
+    from tests.cluster.authority import Authority
 
 GATEWAY = "10.99.0.1"
 

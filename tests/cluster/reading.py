@@ -6,7 +6,7 @@ import urllib.request
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cluster import Cluster
+    from tests.cluster.cluster import Cluster
 
 SHARE = {"gemlet.dev/memory": "16Gi", "gemlet.dev/compute": "25"}
 

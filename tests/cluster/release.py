@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import helm_python as helm
-from processes import RUN, eventually
+
+from tests.cluster.processes import RUN, eventually
 
 if TYPE_CHECKING:
-    from node import Node
-
-    from cluster import Cluster
+    from tests.cluster.cluster import Cluster
+    from tests.cluster.node import Node
 
 CHART = Path(__file__).resolve().parents[2] / "packaging" / "chart"
 RELEASE, NAMESPACE = "shares", "gemlet-system"  # as in README

@@ -17,10 +17,6 @@ from statistics import mean
 import grpc
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-import image
-from processes import BIN, RUN, Process, eventually
-
 from gemlet import paths
 from gemlet.daemon.address import Endpoint
 from gemlet.daemon.inventory import NvmlInventory
@@ -33,6 +29,8 @@ from gemlet.kube.dra import DraDriver, claim_path
 from gemlet.kube.edits import Host
 from gemlet.kube.plugin_socket import keep_served
 from gemlet.kube.protocol import dra_pb2 as messages
+from tests.cluster import image
+from tests.cluster.processes import BIN, RUN, Process, eventually
 
 CDI = Path("/var/run/cdi")
 

@@ -11,16 +11,13 @@ import signal
 import sys
 import time
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from processes import eventually, memory
-from reading import SHARE, lines, metrics, shares
-from release import NAMESPACE
-
-from cluster import Refused, pod
+from tests.cluster.cluster import Refused, pod
+from tests.cluster.processes import eventually, memory
+from tests.cluster.reading import SHARE, lines, metrics, shares
+from tests.cluster.release import NAMESPACE
 
 
 def registered(cluster):

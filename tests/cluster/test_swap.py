@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from processes import eventually
-from reading import SHARE, lines, metrics, shares
-
-from cluster import pod
+from tests.cluster.cluster import pod
+from tests.cluster.processes import eventually
+from tests.cluster.reading import SHARE, lines, metrics, shares
 
 MEMORY = {"gemlet.dev/memory": "3Gi", "gemlet.dev/compute": "25", "gemlet.dev/compute-limit": "100"}
 CAPACITY = """

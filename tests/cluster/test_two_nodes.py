@@ -5,15 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from node import Node
-from processes import eventually
-
-from cluster import PACKING, pod
+from tests.cluster.cluster import PACKING, pod
+from tests.cluster.node import Node
+from tests.cluster.processes import eventually
 
 SHARE = {"gemlet.dev/memory": "16Gi", "gemlet.dev/compute": "25"}
 SPREAD = {

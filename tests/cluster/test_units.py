@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from processes import eventually
-
-from cluster import pod
+from tests.cluster.cluster import pod
+from tests.cluster.processes import eventually
 
 SHARE = {"gemlet.dev/memory": "16Gi", "gemlet.dev/compute": "30"}
 COMPUTE, MEMORY = "gemlet.dev/compute-units", "gemlet.dev/memory-units"

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SECONDS = 60.0
-sys.path.append(str(Path(__file__).parent))  # programs, waiting
 
 
 def _missing() -> str | None:

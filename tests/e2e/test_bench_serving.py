@@ -9,17 +9,19 @@ import sys
 import time
 from pathlib import Path
 
-BENCH = Path(__file__).parents[2] / "bench"
+ROOT = Path(__file__).resolve().parents[2]
 
 
-def bench(script, *arguments):
-    return [sys.executable, str(BENCH / script), "--executor", "modelled", *arguments]
+def bench(module, *arguments):
+    return [sys.executable, "-m", f"bench.{module}", "--executor", "modelled", *arguments]
 
 
 def test_everything_that_is_done_to_a_server_has_its_verdict(tmp_path):
     out = tmp_path / "out.json"
     arguments = ["--models", "densenet161,lenet1", "--rates", "20", "--seconds", "1", "-o", str(out)]
-    done = subprocess.run(bench("serve_http.py", *arguments), capture_output=True, text=True, timeout=150, check=False)
+    done = subprocess.run(
+        bench("serve_http", *arguments), cwd=ROOT, capture_output=True, text=True, timeout=150, check=False
+    )
     assert done.returncode in {0, 1}, done.stderr
     document = json.loads(out.read_text())
     verdicts = {check["what"]: check for check in document["checks"]}
@@ -35,10 +37,8 @@ def test_everything_that_is_done_to_a_server_has_its_verdict(tmp_path):
 
 def test_changing_rates_can_be_stopped_with_what_there_is(tmp_path):
     out = tmp_path / "out.json"
-    command = bench(
-        "replan.py", "--live", "--seconds", "300", "--times", "0.02", "--plans", "follow,mean", "-o", str(out)
-    )
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    command = bench("replan", "--live", "--seconds", "300", "--times", "0.02", "--plans", "follow,mean", "-o", str(out))
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + 60
         for line in process.stdout:
             if "ready after" in line or time.monotonic() > deadline:

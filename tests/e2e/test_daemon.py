@@ -10,12 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
-from programs import SPIN
-from waiting import eventually
 
 from gemlet.daemon.address import Endpoint
 from gemlet.daemon.connection import Connection
 from gemlet.errors import DaemonUnreachable
+from tests.e2e.programs import SPIN
+from tests.e2e.waiting import eventually
 
 NATIVE = "[groups.team]\nmin = {}\nmax = 0.9\n"
 KEYFILE = "[team]\nMinUtil = {}\nMaxUtil = 0.9\nMemoryLimit = 8GiB\n"

@@ -6,9 +6,9 @@ import sys
 import time
 
 import pytest
-from programs import ALLOCATE_EACH
 
 from gemlet import paths
+from tests.e2e.programs import ALLOCATE_EACH
 
 SHOW = "import os; print(os.environ.get('GEMLET_TORCH'), os.environ.get('PYTHONPATH', '').split(':')[0])"
 OOM = 2

@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from programs import MULTIPROCESSORS, SPIN
-from waiting import eventually
 
 from gemlet import paths
 from gemlet.cli import serve_mps
+from tests.e2e.programs import MULTIPROCESSORS, SPIN
+from tests.e2e.waiting import eventually
 
 FAKE_PROGRAM = str(Path(__file__).parents[1] / "mps_control.sh")
 
@@ -281,9 +281,8 @@ def test_executors_of_a_server_find_the_mps_that_gemlet_started(started):
     assert nothing == {}
 
 
-def test_a_benchmark_leaves_no_mps_behind(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "bench"))
-    from own_mps import mps_of_gemlet
+def test_a_benchmark_leaves_no_mps_behind():
+    from bench.own_mps import mps_of_gemlet
 
     with mps_of_gemlet(simulate=True) as environment:
         pipes = Path(environment["CUDA_MPS_PIPE_DIRECTORY"])

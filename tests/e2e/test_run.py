@@ -10,10 +10,10 @@ import sys
 import time
 
 import pytest
-from programs import ALLOCATE, SPIN
-from waiting import eventually
 
 from gemlet.cli.demo import has_device
+from tests.e2e.programs import ALLOCATE, SPIN
+from tests.e2e.waiting import eventually
 
 GIB = 1 << 30
 

@@ -13,10 +13,10 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 import tritonclient.utils.shared_memory as shm
-from serve_process import serving, write_model
 from tritonclient.utils import InferenceServerException
 
-from gemlet.serve.protocol import inference_pb2 as messages
+from gemlet.inference_protocol import inference_pb2 as messages
+from tests.e2e.serve_process import serving, write_model
 
 ADD = """
 import grpc

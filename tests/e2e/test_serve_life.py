@@ -15,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
-from serve_process import COMMAND, serving, write_model
+
+from tests.e2e.serve_process import COMMAND, serving, write_model
 
 ONE = "inputs: [{name: X, datatype: FP32, shape: [1]}]\noutputs: [{name: Y, datatype: FP32, shape: [1]}]\n"
 SLEEPY = """

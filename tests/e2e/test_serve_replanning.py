@@ -14,6 +14,7 @@ import time
 
 import psutil
 import pytest
+
 from tests.e2e.serve_process import serving, write_model
 
 MODEL = """

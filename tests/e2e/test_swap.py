@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import sys
 
-from programs import SWAP
-from waiting import eventually
+from tests.e2e.programs import SWAP
+from tests.e2e.waiting import eventually
 
 MIB = 1 << 20
 CONTEXT = 500

@@ -21,17 +21,11 @@ if not torch.cuda.is_available():
 
 from triton import language as tl  # noqa: E402
 
-from gemlet.serve.execution.backend import (  # noqa: E402
-    BackendOptions,
-    LetGone,
-    LetSpec,
-    ModelError,
-    ModelSpec,
-    TensorSpec,
-)
+from gemlet.serve.execution.backend import BackendOptions, LetGone, LetSpec  # noqa: E402
 from gemlet.serve.execution.backends import green, streams  # noqa: E402
 from gemlet.serve.execution.parts import Parts  # noqa: E402
-from gemlet.serve.models import build, catalogue  # noqa: E402
+from gemlet.serve.models import build, built_in  # noqa: E402
+from gemlet.serve.models.specification import ModelError, ModelSpec, TensorSpec  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,7 +95,7 @@ def _images(batch: int) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("make", [green.create, streams.create])
 def test_answers_are_those_of_the_model_itself_for_any_batch_and_division(make) -> None:  # type: ignore[no-untyped-def]
     backend = make(BackendOptions())
-    spec = catalogue.spec("googlenet")
+    spec = built_in.spec("googlenet")
     assert backend.load(spec) > 10 * 1024**2
     model = build("googlenet", "cuda")
     for sm in (0.25, 1.0, 0.25):
@@ -124,7 +118,7 @@ def test_answers_are_those_of_the_model_itself_for_any_batch_and_division(make) 
 def test_every_size_has_its_graph_on_smaller_and_smaller_parts(name: str) -> None:
     """What a library chose on the whole device may not run on a part of it: that must not cost the graph."""
     backend = green.create(BackendOptions())
-    backend.load(catalogue.spec(name))
+    backend.load(built_in.spec(name))
     for sm in (1.0, 0.8, 0.4, 0.2):
         backend.partition([LetSpec(name="gpu0/let0", sm=sm, models={name: 32})])
         assert backend.slower == []
@@ -150,7 +144,7 @@ def _let(backend: TorchLets, spec: ModelSpec) -> Graphed:
 
 @pytest.mark.skipif(not ONE_CALL, reason="this torch does not tell a graph's handle")
 def test_a_batch_in_one_call_gives_what_torch_gives(backend: TorchLets) -> None:
-    made = _let(backend, catalogue.spec("googlenet"))
+    made = _let(backend, built_in.spec("googlenet"))
     for batch in (8, 1, 5):
         assert made._call_for(batch) is not None
         wanted = made._run(_images(batch), batch)["output"].copy()
@@ -166,7 +160,7 @@ def test_a_batch_in_one_call_gives_what_torch_gives(backend: TorchLets) -> None:
 
 @pytest.mark.skipif(not ONE_CALL, reason="this torch does not tell a graph's handle")
 def test_a_thread_that_never_used_the_device_runs_a_batch(backend: TorchLets) -> None:
-    made = _let(backend, catalogue.spec("googlenet"))
+    made = _let(backend, built_in.spec("googlenet"))
     wanted = made._run(_images(3), 3)["output"].copy()
     got: list[np.ndarray] = []
     thread = threading.Thread(target=lambda: got.append(made.run(_images(3), 3)["output"]))
@@ -179,7 +173,7 @@ def _written(tmp_path: Path, forward: str) -> ModelSpec:
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "model.py").write_text(
         f"""
-import torch
+import torch  # noqa: E402
 
 class Model(torch.nn.Module):
     def forward(self, x):
@@ -219,7 +213,7 @@ def test_results_that_lie_otherwise_on_the_device_come_back_in_order(backend: To
 def test_a_seat_in_use_answers_while_another_model_is_captured_for_it(backend: TorchLets) -> None:
     names = ["googlenet", "mobilenet_v2", "bert"]
     for name in names:
-        backend.load(catalogue.spec(name))
+        backend.load(built_in.spec(name))
     batches = dict.fromkeys(names[:1], 8)
     backend.partition([LetSpec(name="gpu0/let0", sm=0.5, models=batches)])
     wanted = backend.run("gpu0/let0", "googlenet", _images(8), 8)["output"].copy()

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests"))
-import scenarios  # noqa: E402  found through the path above
-from scenarios import Machine  # noqa: E402
+from tests import scenarios
+from tests.scenarios import Machine
 
+ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(180)]
 
 
@@ -49,5 +48,7 @@ def test_a_neighbour_comes_and_goes(machine: Machine) -> None:
 
 @pytest.mark.timeout(600)
 def test_frameworks_run_unmodified(machine: Machine) -> None:
-    done = subprocess.run([sys.executable, ROOT / "bench/frameworks.py"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.frameworks"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -7,13 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
-from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "unit" / "serve"))  # stand_in
-
-from stand_in import Service, Transport, connect, model
+from tests.unit.serve.stand_in import Service, Transport, connect, model
 
 MICROSECONDS = 80.0  # measured: 17 on the machine this was written on
 ELEMENTS = 256

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from ray.cluster_utils import Cluster
-from tests.e2e.serve_process import serving, write_model
-
 import ray
+from ray.cluster_utils import Cluster
+
 from gemlet.cli import main
+from tests.e2e.serve_process import serving, write_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
+import gemlet
+from gemlet import inference_protocol as inference
 from gemlet.kube import protocol as kubelet
-from gemlet.serve import protocol as inference
 
 
-@pytest.mark.parametrize(("package", "files_made"), [(kubelet, 10), (inference, 4)], ids=["kube", "serve"])
+@pytest.mark.parametrize(("package", "files_made"), [(kubelet, 10), (inference, 4)], ids=["kube", "inference"])
 def test_the_messages_are_generated_from_the_files(tmp_path, package, files_made):
     pytest.importorskip("grpc_tools", reason="grpcio-tools is a tool of development")
     folder = Path(next(iter(package.__path__)))
-    root = folder.parents[2]
+    root = Path(gemlet.__file__).parents[1]
     files = [str(path.relative_to(root)) for path in sorted(folder.glob("*.proto"))]
     command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", f"--python_out={tmp_path}", f"--pyi_out={tmp_path}"]
     subprocess.run([*command, *files], cwd=root, check=True)

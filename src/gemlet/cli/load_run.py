@@ -10,19 +10,21 @@ from typing import TYPE_CHECKING
 import click
 import numpy as np
 
+from gemlet.config import text_file
 from gemlet.errors import UsageError
+from gemlet.load import arrivals, inputs, loadgen, measure, messages, model_metadata, processes, report
+from gemlet.load import table as rows
+from gemlet.load.job import Address, Job, Stream
 from gemlet.monitor.tables import table
-from gemlet.serve import arrivals, files, peak
-from gemlet.serve.demand_file import ServedModel, Service, seconds_of
-from gemlet.serve.load import inputs, inquiry, loadgen, measure, messages, processes, report
-from gemlet.serve.load import table as rows
-from gemlet.serve.load.job import Address, Job, Stream
-from gemlet.serve.planner.model import Demand
+from gemlet.serve.plan import plan_files
+from gemlet.serve.plan.demand_file import ServedModel, Service, seconds_of
+from gemlet.serve.plan.model import Demand
+from gemlet.simulate.serving import peak
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gemlet.serve.load.report import Report
+    from gemlet.load.report import Report
 
 DURATION_S = 10.0
 VARIANTS = 4  # different tensors that take turns, so that a cache of replies helps nobody
@@ -148,7 +150,7 @@ def _job(address: Address, service: Service, given: Given) -> Job:
     shapes = dict(_shape(text) for text in given.shapes)
     streams = []
     for number, served in enumerate(service.models):
-        info = inquiry.model(address, served.demand.model)
+        info = model_metadata.model(address, served.demand.model)
         chance = np.random.default_rng((service.seed, number))
         made: list[bytes] = []
         while len(made) < VARIANTS and sum(map(len, made)) < LARGEST:
@@ -188,7 +190,7 @@ def _services(path: Path | None, given: Given) -> list[Service]:
             raise UsageError(
                 "a file of demands says models, rates, arrivals and SLOs itself", hint="--times multiplies its rates"
             )
-        service = files.load_service(path)
+        service = plan_files.load_service(path)
         return [
             replace(
                 service,
@@ -227,7 +229,7 @@ def _rates(given: Given) -> list[arrivals.Rate]:
         raise UsageError("how fast?", hint="one of --rate 100, --steps 0s=100,10s=300, --trace FILE")
     try:
         if given.trace is not None:
-            text = files.read_text(given.trace)
+            text = text_file.read_text(given.trace)
             if "," not in text:
                 return [arrivals.parse_flux(text, _seconds(given.step, "--step"))]
             columns = arrivals.parse_csv(text)

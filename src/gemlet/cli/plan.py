@@ -10,7 +10,7 @@ import click
 from gemlet.cli import options
 
 if TYPE_CHECKING:
-    from gemlet.serve.planner import Infeasible, Plan
+    from gemlet.serve.plan.model import Infeasible, Plan
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 TYPES = ("none", "tie-break", "terms", "oversubscribe")
@@ -20,7 +20,7 @@ def _list_policies(context: click.Context, _parameter: click.Parameter, wanted: 
     if not wanted:
         return
     from gemlet.monitor.tables import table
-    from gemlet.serve.planner import POLICIES
+    from gemlet.serve.plan.policies import POLICIES
 
     click.echo("\n".join(table(("policy", "what it does"), [(name, entry.line) for name, entry in POLICIES.items()])))
     context.exit()
@@ -67,22 +67,25 @@ def command(
     import msgspec
 
     from gemlet.cli import words
-    from gemlet.serve import files, glet_files, picture
-    from gemlet.serve.planner import Infeasible, Inventory, plan
+    from gemlet.config import text_file
+    from gemlet.serve.plan import glet_files, picture, plan_files
+    from gemlet.serve.plan.model import Infeasible, Inventory
+    from gemlet.serve.plan.planner import plan
+    from gemlet.serve.profiles import profile_files
 
-    service = files.load_service(demands)
+    service = plan_files.load_service(demands)
     if output == "rates":
         click.echo(glet_files.render_rates(service.demands), nl=False)
         return 0
     chosen = profiles or (demands.parent / service.profiles if service.profiles else None)
-    known = files.load_profiles(chosen)
+    known = profile_files.load_profiles(chosen)
     if not known.measured:
         click.echo(f"gemlet: the profiles are {known.origin}, not measured here: {known.note}", err=True)
     made = plan(
         known,
         service.demands,
         Inventory(gpus=service.gpus if gpus is None else gpus, memory_mib=memory / 1024**2 if memory else None),
-        files.load_plan(previous, known, service.demands) if previous else None,
+        plan_files.load_plan(previous, known, service.demands) if previous else None,
         msgspec.structs.replace(service.options, **{key: value for key, value in changed.items() if value is not None}),
         policy=policy or service.policy,
     )
@@ -92,7 +95,7 @@ def command(
         words.error(f"no plan: {'; '.join(made.why)}", _advice(made))
         return 1
     if svg:
-        files.write_text(svg, picture.svg(made))
+        text_file.write_text(svg, picture.svg(made))
     if output == "glet":
         if any(abs(100 * let.sm - round(100 * let.sm)) > 1e-6 for gpu in made.gpus for let in gpu.lets):
             click.echo("gemlet: shares are rounded down to whole percent; --grid 20 avoids it", err=True)
@@ -111,7 +114,7 @@ def _advice(made: Infeasible) -> str:
 def _text(made: Plan, *, why: bool) -> list[str]:
     from gemlet.config.share import format_share
     from gemlet.monitor.tables import table
-    from gemlet.serve import picture
+    from gemlet.serve.plan import picture
 
     header = ("GPU", "SM", "model", "rate/s", "of", "batch", "latency", "worst", "SLO", "slower")
     rows = [

@@ -14,8 +14,8 @@ from gemlet.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gemlet.serve.execution.backend import ModelSpec
-    from gemlet.serve.profiles import Profiles
+    from gemlet.serve.models.specification import ModelSpec
+    from gemlet.serve.profiles.profile import Profiles
     from gemlet.serve.profiling.session import Rig, Subject
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -58,7 +58,8 @@ def command(
     gemlet profile models/ -o mine.json
     gemlet profile --modelled -o modelled.json
     """
-    from gemlet.serve import files, profiles
+    from gemlet.config import text_file
+    from gemlet.serve.profiles import profile, profile_files
 
     if listing:
         _print_list()
@@ -67,9 +68,9 @@ def command(
         made = _modelled(models)
         click.echo(f"gemlet: {made.note}", err=True)
         if output is None:
-            click.echo(profiles.render(made), nl=False)
+            click.echo(profile.render(made), nl=False)
         else:
-            files.write_text(output, profiles.render(made))
+            text_file.write_text(output, profile.render(made))
         return 0
     if output is None:
         raise UsageError("where to?", hint="-o FILE; the file grows while it is measured")
@@ -78,13 +79,13 @@ def command(
     from gemlet.serve.profiling.subjects import subjects
 
     wanted, spec_of = subjects(models)
-    old = files.load_profiles(output) if output.exists() and not fresh else None
+    old = profile_files.load_profiles(output) if output.exists() and not fresh else None
     rig = _rig(device, spec_of)
     begin = time.monotonic()
     with Bar() as bar:
         found, left = session.run(
             rig, wanted, old,
-            write=lambda now: files.write_text(output, profiles.render(now)),
+            write=lambda now: text_file.write_text(output, profile.render(now)),
             clock=time.monotonic, budget=budget, reporter=bar, quick=quick,
         )  # fmt: skip
     seconds = time.monotonic() - begin
@@ -114,7 +115,7 @@ def _rig(device: int, spec_of: Callable[[Subject], ModelSpec]) -> Rig:
 def _modelled(models: tuple[str, ...]) -> Profiles:
     from msgspec.structs import replace
 
-    from gemlet.serve import modelled
+    from gemlet.serve.profiles import modelled
 
     every = modelled.h200()
     if folders := [name for name in models if name not in every.models and Path(name).is_dir()]:
@@ -128,6 +129,6 @@ def _modelled(models: tuple[str, ...]) -> Profiles:
 
 def _print_list() -> None:
     from gemlet.monitor.tables import table
-    from gemlet.serve.models.catalogue import CATALOGUE
+    from gemlet.serve.models.built_in import CATALOGUE
 
     click.echo("\n".join(table(("model", "what it is"), [(name, entry.about) for name, entry in CATALOGUE.items()])))

@@ -11,8 +11,8 @@ from gemlet.cli import options
 from gemlet.errors import UsageError
 
 if TYPE_CHECKING:
-    from gemlet.serve.options import Options
-    from gemlet.serve.server import Started
+    from gemlet.serve.server.options import Options
+    from gemlet.serve.server.server import Started
 
 SCHEMA = 1  # of `gemlet serve -o json`
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -63,7 +63,7 @@ class Range(click.ParamType[Any]):
 def _write_example(context: click.Context, _parameter: click.Parameter, folder: Path | None) -> None:
     if folder is None:
         return
-    from gemlet.serve.example import write
+    from gemlet.serve.server.repository.example import write
 
     for path in write(folder):
         click.echo(str(path))
@@ -134,10 +134,10 @@ def command(
     """
     import asyncio
 
-    import gemlet.serve.needs
+    import gemlet.serve.server.requirements
 
-    gemlet.serve.needs.check()
-    from gemlet.serve.options import Options
+    gemlet.serve.server.requirements.check()
+    from gemlet.serve.server.options import Options
 
     if http_port == "none" and grpc_port == "none":
         raise UsageError("neither HTTP nor gRPC is left to serve", hint="leave out --http-port or --grpc-port")
@@ -169,8 +169,8 @@ async def _serve(wanted: Options, *, verbose: bool, json: bool) -> None:
     import signal
 
     from gemlet.daemon import logs
-    from gemlet.serve.frontend.logs import LogTail
-    from gemlet.serve.server import Server
+    from gemlet.serve.server.frontend.logs import LogTail
+    from gemlet.serve.server.server import Server
 
     logs.configure(logging.DEBUG if verbose else logging.INFO)
     tail = LogTail()

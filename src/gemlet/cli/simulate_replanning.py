@@ -8,31 +8,33 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gemlet.cli import simulate_serving
-from gemlet.serve import files, simulator
-from gemlet.serve.control import simulated
 from gemlet.serve.control.settings import Settings
-from gemlet.serve.planner import Infeasible, Inventory, plan
+from gemlet.serve.plan import plan_files
+from gemlet.serve.plan.model import Infeasible, Inventory
+from gemlet.serve.plan.planner import plan
+from gemlet.serve.profiles import profile_files
+from gemlet.simulate.serving import replanning, simulator
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from gemlet.serve.control.change import Change
-    from gemlet.serve.control.simulated import Shortage
-    from gemlet.serve.demand_file import Service
-    from gemlet.serve.profiles import Profiles
-    from gemlet.serve.simulator import Outcome
+    from gemlet.serve.plan.demand_file import Service
+    from gemlet.serve.profiles.profile import Profiles
+    from gemlet.simulate.serving.replanning import Shortage
+    from gemlet.simulate.serving.simulator import Outcome
 
 SCHEMA = 1
 
 
 def run(path: Path, *, policy: str | None, seconds: float | None, output: str) -> None:
     """Plans for the first second, follows the rates from then on, and prints what became of the requests."""
-    service = files.load_service(path)
-    known = files.load_profiles(path.parent / service.profiles if service.profiles else None)
+    service = plan_files.load_service(path)
+    known = profile_files.load_profiles(path.parent / service.profiles if service.profiles else None)
     length = seconds or service.seconds
     outcome, history = replay(service, known, policy or service.policy, length)
     rates = {model.demand.model: model.rate.at for model in service.models}
-    short = simulated.shortages(rates, outcome.plans, length)
+    short = replanning.shortages(rates, outcome.plans, length)
     if output == "json":
         click.echo(json.dumps(document(outcome, history, short), indent=2))
     else:
@@ -48,7 +50,7 @@ def replay(service: Service, known: Profiles, policy: str, seconds: float) -> tu
             f"no plan for the first second: {'; '.join(first.why)}", hint="`gemlet plan` shows what would do"
         )
     settings = Settings(policy=policy, planner=service.options, most=service.gpus)
-    controller = simulated.SimulatedController(known, demands, settings, first, devices=service.gpus)
+    controller = replanning.SimulatedController(known, demands, settings, first, devices=service.gpus)
     slos = {demand.model: demand.slo_ms for demand in demands}
     outcome = simulator.simulate(
         first, known, service.arrivals(seconds), slos, seconds,
@@ -69,7 +71,7 @@ def document(outcome: Outcome, history: list[Change], short: list[Shortage]) -> 
         "seconds": outcome.seconds,
         "attainment": outcome.attainment,
         "goodput": outcome.goodput,
-        "mean_gpus": simulated.gpu_seconds(outcome.plans, outcome.seconds) / outcome.seconds,
+        "mean_gpus": replanning.gpu_seconds(outcome.plans, outcome.seconds) / outcome.seconds,
         "models": simulate_serving.models(outcome),
         "changes": [
             {
@@ -92,7 +94,7 @@ def document(outcome: Outcome, history: list[Change], short: list[Shortage]) -> 
 def text(outcome: Outcome, history: list[Change], short: list[Shortage]) -> list[str]:
     """What people read."""
     made = outcome.plans[0][1]
-    gpus = simulated.gpu_seconds(outcome.plans, outcome.seconds) / outcome.seconds
+    gpus = replanning.gpu_seconds(outcome.plans, outcome.seconds) / outcome.seconds
     lines = [
         f"simulated, virtual time: {outcome.seconds:g} s; {made.policy}, planned anew as the rates change,"
         f" on {gpus:.2f} GPUs on average: {made.device}",
@@ -112,7 +114,7 @@ def text(outcome: Outcome, history: list[Change], short: list[Shortage]) -> list
         )
     else:
         lines.append("no rate was ever above what the plan could serve")
-    assumed = simulated.Costs()
+    assumed = replanning.Costs()
     lines.append(
         f"assumed: {1000 * assumed.plan_s:g} ms to plan, {1000 * assumed.split_s:g} ms to split devices anew,"
         f" weights loaded at {assumed.load_mib_per_s:g} MiB/s"

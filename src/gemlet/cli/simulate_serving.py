@@ -8,16 +8,19 @@ import click
 
 from gemlet.errors import ConfigError, GemletError
 from gemlet.monitor.tables import table
-from gemlet.serve import files, peak, picture, simulator
-from gemlet.serve.planner import Infeasible, Inventory, plan
+from gemlet.serve.plan import picture, plan_files
+from gemlet.serve.plan.model import Infeasible, Inventory
+from gemlet.serve.plan.planner import plan
+from gemlet.serve.profiles import profile_files
+from gemlet.simulate.serving import peak, simulator
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gemlet.serve.demand_file import Service
-    from gemlet.serve.planner import Plan
-    from gemlet.serve.profiles import Profiles
-    from gemlet.serve.simulator import Outcome
+    from gemlet.serve.plan.demand_file import Service
+    from gemlet.serve.plan.model import Plan
+    from gemlet.serve.profiles.profile import Profiles
+    from gemlet.simulate.serving.simulator import Outcome
 
 SCHEMA = 1
 PEAK_SECONDS = 10.0  # each step of a search runs at most so long
@@ -31,9 +34,9 @@ def run(
     path: Path, *, given: Path | None, policy: str | None, seconds: float | None, find_peak: bool, output: str
 ) -> None:
     """Plans for the file's demands (or takes a ``given`` plan), simulates, and prints what became of the requests."""
-    service = files.load_service(path)
-    known = files.load_profiles(path.parent / service.profiles if service.profiles else None)
-    made = planned(service, known, policy) if given is None else files.load_plan(given, known, service.demands)
+    service = plan_files.load_service(path)
+    known = profile_files.load_profiles(path.parent / service.profiles if service.profiles else None)
+    made = planned(service, known, policy) if given is None else plan_files.load_plan(given, known, service.demands)
     for model in sorted({task.model for task in made.tasks()} - set(known.models)):
         raise ConfigError(f"no profile of model {model!r}, which the plan has", path=str(given))
     length = seconds or service.seconds

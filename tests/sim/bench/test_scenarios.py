@@ -14,15 +14,12 @@ from typing import TypeVar
 import psutil
 import pytest
 
-import latency
-import shares
-import sharing
-import timeline
+from bench import latency, shares, sharing, timeline
+from bench.machine import Client, Machine, Sharing, program
+from bench.report import Report
+from bench.runner import Bench
 from gemlet import paths
 from gemlet.devices.mps import PROGRAM, control_of, process
-from machine import Client, Machine, Sharing, program
-from report import Report
-from runner import Bench
 
 B = TypeVar("B", bound=Bench)
 ROOT = Path(__file__).resolve().parents[3]
@@ -184,7 +181,7 @@ def test_memory_that_moves(tmp_path: Path) -> None:
     chosen = "link,one_way,fits,ninety,dead"
     options = ["--simulate", "--only", chosen, "--seconds", "16", "--capacity-gib", "0.25", "--out", str(tmp_path)]
     done = subprocess.run(
-        [sys.executable, ROOT / "bench/swap.py", *options], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "bench.swap", *options], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     found = document(tmp_path / "swap.json")
@@ -200,7 +197,7 @@ def test_memory_that_moves(tmp_path: Path) -> None:
 
 def test_training_says_why_it_does_not_run_here() -> None:
     done = subprocess.run(
-        [sys.executable, ROOT / "bench/training.py", "--simulate"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "bench.training", "--simulate"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "skipped: eager: PyTorch needs the CUDA runtime" in done.stdout
@@ -208,8 +205,8 @@ def test_training_says_why_it_does_not_run_here() -> None:
 
 def test_training_checks_itself_on_a_cpu(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed: bench/training.py --cpu-check was not run")
-    args = [sys.executable, ROOT / "bench/training.py", "--cpu-check", "--seconds", "2", "--out", str(tmp_path)]
-    done = subprocess.run(args, capture_output=True, text=True, check=False)
+    args = [sys.executable, "-m", "bench.training", "--cpu-check", "--seconds", "2", "--out", str(tmp_path)]
+    done = subprocess.run(args, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads((tmp_path / "training.json").read_text())["rows"]
     assert all(row["verdict"] != "missed" for row in rows)
@@ -236,8 +233,8 @@ def test_mps_is_stopped_after_an_error(machine: Machine) -> None:
 @needs_mps
 def test_mps_is_stopped_by_a_signal(tmp_path: Path) -> None:
     code = (
-        f"import sys, pathlib, time; sys.path.insert(0, {str(ROOT / 'bench')!r})\n"
-        "from machine import Machine, end_on_signals\n"
+        "import pathlib, time\n"
+        "from bench.machine import Machine, end_on_signals\n"
         "end_on_signals()\n"
         f"m = Machine(simulate=True, workdir=pathlib.Path({str(tmp_path)!r}))\n"
         "with m.under_mps():\n"

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-HERE = Path(__file__).parent
-sys.path.append(str(HERE))
-import mps_machine  # noqa: E402
+from tests.sim.driver import mps_machine
 
+HERE = Path(__file__).parent
 if TYPE_CHECKING:
     from collections.abc import Iterator
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import SimulatedMachine
+    from tests.sim.driver.conftest import SimulatedMachine
 
 pytestmark = pytest.mark.usefixtures("products")
 pytest.importorskip("numpy", reason="needs numpy, of the extra serve")

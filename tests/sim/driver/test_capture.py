@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from conftest import SimulatedMachine
+    from tests.sim.driver.conftest import SimulatedMachine
 
 
 PRELUDE = """

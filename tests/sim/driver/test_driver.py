@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import SimulatedMachine
+    from tests.sim.driver.conftest import SimulatedMachine
 
 
 def test_it_never_passes_for_a_gpu(machine: SimulatedMachine) -> None:

@@ -6,7 +6,7 @@ import signal
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from conftest import SimulatedMachine
+    from tests.sim.driver.conftest import SimulatedMachine
 
 
 CONTEXT = 524_288_000

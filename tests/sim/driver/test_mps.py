@@ -9,14 +9,14 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from mps_machine import deadline
+
+from tests.sim.driver.mps_machine import deadline
 
 if TYPE_CHECKING:
     import subprocess
 
-    from mps_machine import Mps
-
-    from conftest import SimulatedMachine
+    from tests.sim.driver.conftest import SimulatedMachine
+    from tests.sim.driver.mps_machine import Mps
 
 SHARE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 SEEN = """

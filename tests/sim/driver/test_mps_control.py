@@ -7,12 +7,11 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from mps_machine import deadline
+from tests.sim.driver.mps_machine import deadline
 
 if TYPE_CHECKING:
-    from mps_machine import Mps
-
-    from conftest import SimulatedMachine
+    from tests.sim.driver.conftest import SimulatedMachine
+    from tests.sim.driver.mps_machine import Mps
 
 
 def test_it_starts_serves_and_quits(mps: Mps) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .conftest import ROOT, Built
+from tests.sim.hook.conftest import ROOT, Built
 
 if TYPE_CHECKING:
     from pathlib import Path

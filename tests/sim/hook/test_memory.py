@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from .conftest import Built
+    from tests.sim.hook.conftest import Built
 
 pytestmark = pytest.mark.timeout(300)
 

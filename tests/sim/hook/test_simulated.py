@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gemlet import paths
-
-from .conftest import HERE, ROOT
-from .test_lookup import hooks_def
+from tests.sim.hook.conftest import HERE, ROOT
+from tests.sim.hook.test_lookup import hooks_def
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from .conftest import Built
+    from tests.sim.hook.conftest import Built
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import subprocess
-import sys
 import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,13 +12,10 @@ import pytest
 
 from gemlet import paths
 from gemlet.errors import GemletError
+from tests.sim.robustness.hurt_machine import CONTEXT, Machine, Served
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
-sys.path.append(str(HERE))
-sys.path.append(str(ROOT / "tests/unit/server"))
-from hurt_machine import CONTEXT, Machine, Served  # noqa: E402
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 

@@ -12,13 +12,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hurt_machine import CONTEXT, MIB, eventually
+
+from tests.sim.robustness.hurt_machine import CONTEXT, MIB, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from hurt_machine import Machine, Running
+    from tests.sim.robustness.hurt_machine import Machine, Running
 
 SERVER = """
 import json, os, sys

@@ -10,10 +10,11 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from hurt_machine import CONTEXT, MIB, eventually
+
+from tests.sim.robustness.hurt_machine import CONTEXT, MIB, eventually
 
 if TYPE_CHECKING:
-    from hurt_machine import Machine, Running, Served
+    from tests.sim.robustness.hurt_machine import Machine, Running, Served
 
 STALL = 1.5  # seconds without a round: on a quiet machine it is 50 ms
 
@@ -89,7 +90,7 @@ def test_a_stopped_holder_keeps_nobody_waiting_and_goes_on_later(served: Served,
 
 
 def test_a_member_stopped_inside_the_lock_delays_its_group_by_seconds_only(served: Served, machine: Machine) -> None:
-    import wire
+    from tests.unit.server import wire
 
     served.server.set_group("g", memory=4096 * MIB)
     rude = wire.RawClient(machine.socket, "g").attach(served.uuid)

@@ -10,17 +10,14 @@ import os
 import random
 import resource
 import socket
-import sys
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "unit/server"))
-import wire
-from wire import RawClient
+from tests.unit.server import wire
+from tests.unit.server.wire import RawClient
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

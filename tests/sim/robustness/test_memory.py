@@ -6,10 +6,11 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from hurt_machine import CONTEXT, MIB, eventually
+
+from tests.sim.robustness.hurt_machine import CONTEXT, MIB, eventually
 
 if TYPE_CHECKING:
-    from hurt_machine import Machine, Served
+    from tests.sim.robustness.hurt_machine import Machine, Served
 
 LIMIT = 4 * CONTEXT + 700 * MIB
 
@@ -117,7 +118,7 @@ def test_the_driver_refuses_and_the_program_goes_on(served: Served, machine: Mac
 
 
 def test_five_hundred_clients(served: Served, machine: Machine) -> None:
-    import wire
+    from tests.unit.server import wire
 
     served.server.set_group("g", memory=LIMIT)
     polite = machine.start("polite", "work", 60)

@@ -8,12 +8,13 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-import wire
+
+from tests.unit.server import wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from hurt_machine import Machine, Served
+    from tests.sim.robustness.hurt_machine import Machine, Served
 
 OLD = wire.VERSION - 1
 ANSWERS = {

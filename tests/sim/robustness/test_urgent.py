@@ -7,12 +7,13 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-import wire
-from hurt_machine import eventually
-from wire import RawClient
+
+from tests.sim.robustness.hurt_machine import eventually
+from tests.unit.server import wire
+from tests.unit.server.wire import RawClient
 
 if TYPE_CHECKING:
-    from hurt_machine import Machine, Served
+    from tests.sim.robustness.hurt_machine import Machine, Served
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-import scenarios
 from gemlet import paths
-from scenarios import Machine
+from tests import scenarios
+from tests.scenarios import Machine
 
 GIB, MIB = 1 << 30, 1 << 20
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-import scenarios
 from gemlet import paths
-from scenarios import Machine
+from tests import scenarios
+from tests.scenarios import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,12 +12,9 @@ import pytest
 
 from gemlet import paths
 from gemlet.errors import GemletError
+from tests.sim.robustness.hurt_machine import CONTEXT, Machine, Running, Served, eventually
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE.parent / "robustness"))
-sys.path.append(str(HERE))
-from hurt_machine import CONTEXT, Machine, Running, Served, eventually  # noqa: E402
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 

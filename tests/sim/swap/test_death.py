@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from hurt_machine import CONTEXT, eventually
+
+from tests.sim.robustness.hurt_machine import CONTEXT, eventually
 
 pytestmark = pytest.mark.timeout(120)
 MIB = 1 << 20

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hurt_machine import CONTEXT, eventually
+
+from tests.sim.robustness.hurt_machine import CONTEXT, eventually
 
 pytestmark = pytest.mark.timeout(120)
 MIB = 1 << 20

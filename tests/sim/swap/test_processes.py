@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hurt_machine import CONTEXT
+
+from tests.sim.robustness.hurt_machine import CONTEXT
 
 pytestmark = pytest.mark.timeout(120)
 MIB = 1 << 20

@@ -6,7 +6,8 @@ import time
 from typing import Any
 
 import pytest
-from hurt_machine import eventually
+
+from tests.sim.robustness.hurt_machine import eventually
 
 pytestmark = pytest.mark.timeout(120)
 MIB = 1 << 20

@@ -8,28 +8,28 @@ from pathlib import Path
 
 import pytest
 
-BENCH = Path(__file__).resolve().parents[3] / "bench"
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize(
     ("program", "arguments", "words"),
     [
-        ("serve_http.py", ["--rates", "500,many"], "'many' is not a number above 0"),
-        ("serve_http.py", ["--seconds", "-1"], "'-1' is not a number above 0"),
-        ("serve_http.py", ["--budget", "nan"], "'nan' is not a number above 0"),
-        ("serve_http.py", ["--models", "bert,nosuch"], "no model nosuch"),
-        ("serve_http.py", ["--models", "bert"], "two at least"),
-        ("serve_http.py", ["-o", "/nosuch/folder/result.json"], "there is no folder '/nosuch/folder'"),
-        ("attainment.py", ["--simulate", "--seeds", "0"], "'0' is not a whole number from 1"),
-        ("attainment.py", ["--simulate", "--seconds", "0"], "'0' is not a number above 0"),
-        ("replan.py", ["--live", "--seconds", "inf"], "'inf' is not a number above 0"),
-        ("replan.py", ["--live", "-o", "/"], "'/' is a folder"),
-        ("replan.py", ["--simulate", "--gpus", "-2"], "'-2' is not a whole number from 1"),
+        ("serve_http", ["--rates", "500,many"], "'many' is not a number above 0"),
+        ("serve_http", ["--seconds", "-1"], "'-1' is not a number above 0"),
+        ("serve_http", ["--budget", "nan"], "'nan' is not a number above 0"),
+        ("serve_http", ["--models", "bert,nosuch"], "no model nosuch"),
+        ("serve_http", ["--models", "bert"], "two at least"),
+        ("serve_http", ["-o", "/nosuch/folder/result.json"], "there is no folder '/nosuch/folder'"),
+        ("attainment", ["--simulate", "--seeds", "0"], "'0' is not a whole number from 1"),
+        ("attainment", ["--simulate", "--seconds", "0"], "'0' is not a number above 0"),
+        ("replan", ["--live", "--seconds", "inf"], "'inf' is not a number above 0"),
+        ("replan", ["--live", "-o", "/"], "'/' is a folder"),
+        ("replan", ["--simulate", "--gpus", "-2"], "'-2' is not a whole number from 1"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_words(program: str, arguments: list[str], words: str) -> None:
-    command = [sys.executable, str(BENCH / program), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    command = [sys.executable, "-m", f"bench.{program}", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2, done.stderr
     assert words in done.stderr
     assert "Traceback" not in done.stderr

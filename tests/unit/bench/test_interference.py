@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-import interference
-import profile_check
-from gemlet.serve import files
+from bench import interference, profile_check
+from gemlet.serve.profiles import profile_files
 
 RESULTS = Path(__file__).parents[3] / "bench" / "results" / "h200-0767227"
-KNOWN = files.load_profiles(Path("h200"))
+KNOWN = profile_files.load_profiles(Path("h200"))
 
 
 @pytest.fixture

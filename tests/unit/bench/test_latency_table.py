@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from latency_table import HEAD, Measured, arrived_after, cells, checks, entry, table
-from machine import Client
-from windows import Completed
+from bench.latency_table import HEAD, Measured, arrived_after, cells, checks, entry, table
+from bench.machine import Client
+from bench.windows import Completed
 
 
 def measured(p50: float, p99: float, kept: float | None = None, unserved: int = 0) -> Measured:

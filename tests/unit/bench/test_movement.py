@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from movement import GIB, Step, hand_overs
+from bench.movement import GIB, Step, hand_overs
 
 
 def test_nothing_moved() -> None:

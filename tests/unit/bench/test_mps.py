@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from bench.mps import ControlDaemon, MpsError
 from gemlet.devices.mps import PROGRAM
-from mps import ControlDaemon, MpsError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outcomes import Spell, back_after, count, is_lost, merged, reaction, silences, spells
+from bench.outcomes import Spell, back_after, count, is_lost, merged, reaction, silences, spells
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from latency_table import Measured, entry
-from pictures import caption, courses, latency_distribution, share_over_time, tails
+from bench.latency_table import Measured, entry
+from bench.pictures import caption, courses, latency_distribution, share_over_time, tails
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantiles import distribution, quantile
+from bench.quantiles import distribution, quantile
 
 VALUES = st.lists(st.floats(0, 1e6), min_size=1, max_size=2000)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from report import Report, Row, grid, heading, line, meets, number
+from bench.report import Report, Row, grid, heading, line, meets, number
 
 if TYPE_CHECKING:
     from pathlib import Path

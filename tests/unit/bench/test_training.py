@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from training import same
+from bench.training import same
 
 
 @pytest.mark.parametrize(

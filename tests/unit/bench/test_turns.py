@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from turns import Step, Usual, held, nobody, turns, unusual
+from bench.turns import Step, Usual, held, nobody, turns, unusual
 
 MS = 1_000_000
 

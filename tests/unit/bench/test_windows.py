@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windows import Completed, Line, settled, share_line, starts, switching_point, worst_of, worst_window
+from bench.windows import Completed, Line, settled, share_line, starts, switching_point, worst_of, worst_window
 
 
 def steady(*paces: tuple[float, float], step: float = 0.001) -> Completed:

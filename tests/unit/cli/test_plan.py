@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gemlet.cli import main
-from gemlet.serve.planner import POLICIES
+from gemlet.serve.plan.policies import POLICIES
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,7 +4,7 @@ import importlib.util
 from typing import TYPE_CHECKING
 
 from gemlet.cli.main import run
-from gemlet.serve import files, profiles
+from gemlet.serve.profiles import profile, profile_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,11 +16,11 @@ def test_modelled_profiles_say_so_and_can_be_planned_with(tmp_path: Path, capsys
     file = tmp_path / "profiles.json"
     assert run(["profile", "--modelled", "resnet50", "vgg16", "-o", str(file)]) == 0
     assert "nothing in here was measured" in capsys.readouterr().err
-    known = files.load_profiles(file)
+    known = profile_files.load_profiles(file)
     assert known.origin == "modelled"
     assert set(known.models) == {"resnet50", "vgg16"}
     assert run(["profile", "--modelled", "bert"]) == 0
-    assert set(profiles.parse(capsys.readouterr().out, "stdout").models) == {"bert"}
+    assert set(profile.parse(capsys.readouterr().out, "stdout").models) == {"bert"}
 
 
 def test_a_repository_cannot_be_computed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

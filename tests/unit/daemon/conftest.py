@@ -2,11 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
-import sys
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,17 +13,11 @@ from gemlet.daemon.answers import api
 from gemlet.daemon.connection import Connection
 from gemlet.daemon.service import Options, Service
 from gemlet.errors import DaemonUnreachable
+from tests.unit.daemon import fakes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-# --import-mode=importlib gives test folders no package, so the fakes are loaded by path, once.
-_spec = importlib.util.spec_from_file_location("daemon_fakes", Path(__file__).with_name("fakes.py"))
-assert _spec
-assert _spec.loader
-fakes = importlib.util.module_from_spec(_spec)
-sys.modules["daemon_fakes"] = fakes
-_spec.loader.exec_module(fakes)
+    from pathlib import Path
 
 
 @dataclass

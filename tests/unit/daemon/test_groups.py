@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from gemlet.daemon.groups import LINGER_SECONDS, RESTORED_LINGER_SECONDS, Entry, GroupBook
 from gemlet.daemon.requests import Limits
 from gemlet.errors import Refused
 from gemlet.model import GroupSpec, Priority
+from tests.unit.daemon import fakes
 
-fakes = sys.modules["daemon_fakes"]
 DAEMON, ANA, LUIS = 1000, 2001, 2002
 NAMES = {DAEMON: "daemon", ANA: "ana", LUIS: "luis", 0: "root"}
 

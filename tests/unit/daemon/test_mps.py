@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -15,8 +14,8 @@ import pytest
 from gemlet.daemon import mps as daemon_mps
 from gemlet.devices import mps
 from gemlet.errors import DaemonUnreachable, Refused
+from tests.unit.daemon import fakes
 
-fakes = sys.modules["daemon_fakes"]
 PROGRAM = str(Path(__file__).parents[2] / "mps_control.sh")
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import daemon_fakes as fakes
 import pytest
 
 from gemlet.daemon.remarks import MIB, memory_beyond_device, memory_for_nothing, resident_for_nothing
+from tests.unit.daemon import fakes
 
 
 @pytest.mark.parametrize(

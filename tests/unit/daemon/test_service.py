@@ -14,8 +14,7 @@ from gemlet.daemon import address, autostart
 from gemlet.daemon.autostart import log_tail
 from gemlet.daemon.connection import Connection
 from gemlet.errors import ConfigError, DaemonUnreachable, Refused
-
-fakes = sys.modules["daemon_fakes"]
+from tests.unit.daemon import fakes
 
 
 def eventually(condition, seconds=2.0):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import sys
 import time
 
 import msgspec
@@ -16,8 +15,8 @@ from gemlet.kube import book as book_module
 from gemlet.kube import cdi, checkpoint
 from gemlet.kube.book import NoRoom
 from gemlet.kube.request import Amounts
+from tests.unit.kube import fakes
 
-fakes = sys.modules["kube_fakes"]
 FIRST, SECOND = fakes.FIRST, fakes.SECOND
 
 

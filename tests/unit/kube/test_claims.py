@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import copy
-import sys
 
 import pytest
 
 from gemlet.kube.claims import check_pod, read_claim
 from gemlet.kube.request import BadRequest
 from gemlet.model import Priority
+from tests.unit.kube import fakes
 
-fakes = sys.modules["kube_fakes"]
 BY_NAME = {gpu.device: gpu for gpu in fakes.GPUS}
 
 

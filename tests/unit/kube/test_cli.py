@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 from click.testing import CliRunner
@@ -12,8 +11,7 @@ from gemlet.cli import kube, main
 from gemlet.cli.kube import command
 from gemlet.errors import GemletError
 from gemlet.kube import shares_table
-
-fakes = sys.modules["kube_fakes"]
+from tests.unit.kube import fakes
 
 
 def refusal(*arguments, **environment):

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import sys
 
 import pytest
 
 from gemlet.daemon.address import Endpoint
 from gemlet.errors import DaemonError, DaemonUnreachable, Refused
 from gemlet.kube.daemon_link import DaemonLink
+from tests.unit.kube import fakes
 
-fakes = sys.modules["kube_fakes"]
 LOG = "log of the container daemon"
 
 

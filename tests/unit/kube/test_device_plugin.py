@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 
 import grpc
 import pytest
@@ -15,8 +14,8 @@ from gemlet.kube.device_plugin import Allocations, DevicePlugin, Gpus, SlotResou
 from gemlet.kube.kubelet_socket import keep_registered
 from gemlet.kube.protocol import deviceplugin_pb2 as messages
 from gemlet.kube.share import Pod
+from tests.unit.kube import fakes
 
-fakes = sys.modules["kube_fakes"]
 FIRST, SECOND = fakes.FIRST, fakes.SECOND
 
 

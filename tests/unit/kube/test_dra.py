@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import shutil
-import sys
 
 import grpc
 import pytest
@@ -18,8 +17,7 @@ from gemlet.kube.plugin_socket import keep_served
 from gemlet.kube.protocol import dra_pb2 as messages
 from gemlet.kube.protocol import drahealth_pb2 as health
 from gemlet.kube.protocol import registration_pb2 as registration
-
-fakes = sys.modules["kube_fakes"]
+from tests.unit.kube import fakes
 
 
 def allocated(uid, *devices, name=None, pods=("p",), memory="16Gi", compute="25"):

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 
 import pytest
 
 from gemlet.kube import cdi
 from gemlet.kube.device_plugin import allocate_response
 from gemlet.kube.edits import COMMON_NODES, Host, share_edits
+from tests.unit.kube import fakes
 
-fakes = sys.modules["kube_fakes"]
 HOOK = "/var/lib/gemlet/hook/1/libgemhook.so.1"
 
 

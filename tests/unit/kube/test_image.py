@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import os
-import sys
 import tarfile
-from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).resolve().parents[3] / "packaging" / "image" / "oci.py"
+from tests.oci import oci as packaged
 
 
 @pytest.fixture(scope="module")
 def oci():
-    spec = importlib.util.spec_from_file_location("gemlet_test_oci", SOURCE)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look themselves up there
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+    return packaged
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ from gemlet import paths
 from gemlet.errors import GemletError
 from gemlet.kube import inventory
 from gemlet.kube.inventory import numa_node, nvlink_islands, pcie_root
-
-fakes = sys.modules["kube_fakes"]
+from tests.unit.kube import fakes
 
 
 def test_the_pcie_root_and_numa_node_come_from_sysfs(tmp_path):

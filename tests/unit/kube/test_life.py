@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -16,8 +15,8 @@ from gemlet.kube.pods import PodFollower
 from gemlet.kube.reaper import Reaper
 from gemlet.kube.request import from_annotations
 from gemlet.kube.share import Pod
+from tests.unit.kube import fakes
 
-fakes = sys.modules["kube_fakes"]
 SLOT = "gemlet.dev/share"
 
 

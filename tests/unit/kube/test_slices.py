@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copy
-import sys
 from dataclasses import replace
 
 from gemlet.kube import slices
-
-fakes = sys.modules["kube_fakes"]
+from tests.unit.kube import fakes
 
 
 class Api:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gemlet.kube import slots, units
 from gemlet.kube.request import BadRequest
+from tests.unit.kube import fakes
 
-fakes = sys.modules["kube_fakes"]
 A, B = fakes.FIRST, fakes.SECOND
 
 

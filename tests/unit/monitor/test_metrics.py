@@ -5,9 +5,9 @@ import socket
 import urllib.request
 
 import msgspec
-from status_example import example, mps_example
 
 from gemlet.monitor import metrics
+from tests.unit.monitor.status_example import example, mps_example
 
 EVERY_NAME = {
     *metrics.GROUP_GAUGES,

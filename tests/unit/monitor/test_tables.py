@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from status_example import example, mps_example
 
 from gemlet.daemon.mps_state import MpsControl, MpsStatus
 from gemlet.monitor.tables import bar, memory_text, mps_text, table, text
+from tests.unit.monitor.status_example import example, mps_example
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ import asyncio
 import msgspec
 import pytest
 from msgspec.structs import replace
-from status_example import example
 
 from gemlet.daemon.events import Event
 from gemlet.daemon.status import SwapStatus
 from gemlet.errors import DaemonUnreachable
 from gemlet.monitor.top import Top, screenshot
+from tests.unit.monitor.status_example import example
 
 SMALLEST = (80, 24)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gemlet.serve.planner import Demand
-from gemlet.serve.profiles import Device, ModelProfile, Profiles, Vector
+from gemlet.serve.plan.model import Demand
+from gemlet.serve.profiles.profile import Device, ModelProfile, Profiles, Vector
 
 TENTHS = tuple(n / 10 for n in range(1, 11))
 BATCHES = (1, 2, 4, 8, 16, 32)

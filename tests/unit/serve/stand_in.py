@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from gemlet.serve.call import Refusal
-from gemlet.serve.catalog import Known
-from gemlet.serve.engine import EMPTY, Engine, Served
-from gemlet.serve.execution.backend import ModelSpec, TensorSpec
-from gemlet.serve.fleet import Fleet
-from gemlet.serve.frontend.http_server import Connection, HttpServer
-from gemlet.serve.frontend.logs import LogTail
-from gemlet.serve.frontend.regions import Regions
+from gemlet.serve.dispatch.call import Refusal
+from gemlet.serve.dispatch.engine import EMPTY, Engine, Served
+from gemlet.serve.models.specification import ModelSpec, TensorSpec
+from gemlet.serve.server.catalog import Known
+from gemlet.serve.server.fleet import Fleet
+from gemlet.serve.server.frontend.http_server import Connection, HttpServer
+from gemlet.serve.server.frontend.logs import LogTail
+from gemlet.serve.server.frontend.regions import Regions
 
 
 def model(name="echo", *, inputs=(("X", "FP32", (-1,)),), outputs=(("Y", "FP32", (-1,)),), **more):

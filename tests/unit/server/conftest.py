@@ -1,17 +1,14 @@
 from __future__ import annotations
 
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from typing import TYPE_CHECKING
-
-import wire
+from tests.unit.server import wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 native = pytest.importorskip("gemlet._native", reason="the native module is not built")
 

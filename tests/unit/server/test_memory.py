@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-import wire
-from wire import RawClient
+from tests.unit.server import wire
+from tests.unit.server.wire import RawClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from conftest import Served
+    from tests.unit.server.conftest import Served
 
 GIB = 1 << 30
 
@@ -117,15 +116,15 @@ def test_the_first_context_on_a_measured_device_waits_for_the_measurement(serve:
     assert first.limits.get("unledgered") == 500_000_000
 
 
+ROOT = Path(__file__).resolve().parents[3]
 MEMBER = """
 import sys, time
-sys.path.insert(0, sys.argv[2])
-from wire import RawClient
+from tests.unit.server.wire import RawClient
 client = RawClient(sys.argv[1]).attach()
 client.ledger.put("slots", 3 << 30, index=client.slot)
 print("ready", flush=True)
 sys.stdin.readline()
-if sys.argv[3] == "exec":
+if sys.argv[2] == "exec":
     import os
     os.execlp("sleep", "sleep", "30")
 client.close()  # the process lives on, as one does whose driver still takes its memory back
@@ -138,7 +137,8 @@ def test_a_slot_is_booked_until_its_process_has_ended_but_not_for_long(serve: Ca
     s = serve()
     survivor = RawClient(s.path).attach()
     member = subprocess.Popen(
-        [sys.executable, "-c", MEMBER, s.path, str(Path(__file__).parent), end],
+        [sys.executable, "-c", MEMBER, s.path, end],
+        cwd=ROOT,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     with member:

@@ -5,21 +5,19 @@ from __future__ import annotations
 import os
 import random
 import socket
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-import wire
-from wire import RawClient
+from tests.unit.server import wire
+from tests.unit.server.wire import RawClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from conftest import Served
+    from tests.unit.server.conftest import Served
 
 
 def refused(path: str, packet: bytes) -> bool:

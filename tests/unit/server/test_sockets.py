@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-sys.path.insert(0, str(Path(__file__).parent))
-import wire
+from tests.unit.server import wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from conftest import Served
+    from tests.unit.server.conftest import Served
 
 
 def test_a_socket_can_be_taken_away_and_its_clients_stay(serve: Callable[..., Served], tmp_path: Path) -> None:

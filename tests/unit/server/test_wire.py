@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-import wire
-
 from gemlet.membership import WIRE_VERSION
+from tests.unit.server import wire
 
 ROOT = Path(__file__).resolve().parents[3]
 

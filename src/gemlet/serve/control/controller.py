@@ -13,11 +13,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gemlet.errors import GemletError
-from gemlet.serve import planner
 from gemlet.serve.control import difference, propose
 from gemlet.serve.control.change import Change
 from gemlet.serve.control.decide import Decider
 from gemlet.serve.control.propose import Proposal
+from gemlet.serve.plan import planner
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from gemlet.serve.control.fleet import Backlog, Fleet, Scaler
     from gemlet.serve.control.propose import Question
     from gemlet.serve.control.settings import Cause, Settings
-    from gemlet.serve.planner.model import Demand
-    from gemlet.serve.profiles import Profiles
+    from gemlet.serve.plan.model import Demand
+    from gemlet.serve.profiles.profile import Profiles
 
 logger = logging.getLogger(__name__)
 HISTORY = 1000

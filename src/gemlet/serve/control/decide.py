@@ -13,12 +13,12 @@ from gemlet.serve.control.propose import Proposal, Question
 from gemlet.serve.control.rates import FAST_S
 from gemlet.serve.control.settings import Cause, Settings
 from gemlet.serve.control.targets import Target
-from gemlet.serve.planner.keep import RISE
+from gemlet.serve.plan.keep import RISE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gemlet.serve.planner.model import Demand, Plan
+    from gemlet.serve.plan.model import Demand, Plan
 
 SURE = 4.0  # standard deviations of a count that no plan's headroom explains
 RISE_OF_SCARCE = 1.25  # with too few devices a new plan only shares them out anew

@@ -16,7 +16,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from gemlet.serve.planner.model import Gpu, Let, Plan
+    from gemlet.serve.plan.model import Gpu, Let, Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gemlet.serve.planner.model import Plan
+    from gemlet.serve.plan.model import Plan
 
 
 class Living(Protocol):

@@ -12,14 +12,14 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING
 
 from gemlet.errors import GemletError
-from gemlet.serve import planner
 from gemlet.serve.control import propose
+from gemlet.serve.plan import planner
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from gemlet.serve.control.propose import Proposal, Question
-    from gemlet.serve.profiles import Profiles
+    from gemlet.serve.profiles.profile import Profiles
 
 _profiles: Profiles | None = None  # of the process that plans
 

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from math import ceil, isfinite
 from typing import TYPE_CHECKING
 
-from gemlet.serve.control import difference, scarce, slots
-from gemlet.serve.planner import grid_of
-from gemlet.serve.planner.model import Demand, Infeasible, Inventory, Options, Plan
-from gemlet.serve.planner.timing import Timing
+from gemlet.serve.control import difference, overload, slots
+from gemlet.serve.plan.model import Demand, Infeasible, Inventory, Options, Plan
+from gemlet.serve.plan.planner import grid_of
+from gemlet.serve.plan.search.timing import Timing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gemlet.serve.control.settings import Cause, Settings
-    from gemlet.serve.profiles import Profiles
+    from gemlet.serve.profiles.profile import Profiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Proposal:
     stages: tuple[Plan, ...] = ()
 
 
-def answer(profiles: Profiles, question: Question, plan: scarce.Planner) -> Proposal:
+def answer(profiles: Profiles, question: Question, plan: overload.Planner) -> Proposal:
     settings = question.settings
     devices = question.devices[: settings.most]
     most = max(settings.least, settings.most or len(devices))
@@ -73,7 +73,7 @@ def answer(profiles: Profiles, question: Question, plan: scarce.Planner) -> Prop
         wanted = min(most, max(settings.least, len(made.gpus)))
         chosen = slots.to_devices(made, devices)
         return Proposal(question, chosen, wanted, notes=made.notes, stages=_stages(profiles, question.in_force, chosen))
-    less = scarce.best_effort(attempt, question.demands, settings.planner, most=len(devices) / max(least, 1e-9))
+    less = overload.best_effort(attempt, question.demands, settings.planner, most=len(devices) / max(least, 1e-9))
     wanted = min(most, max(settings.least, made.needed or len(devices)))
     if less.plan is None:
         return Proposal(question, None, wanted, less.part, (*less.notes, *made.why), scarce=True)

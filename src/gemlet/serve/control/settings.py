@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gemlet.serve.planner.model import Options
+from gemlet.serve.plan.model import Options
 
 Reason = Literal["start", "rates", "overload", "queue", "devices"]
 

@@ -9,7 +9,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gemlet.serve.planner.model import Gpu, Plan
+    from gemlet.serve.plan.model import Gpu, Plan
 
 
 def to_slots(plan: Plan, devices: Sequence[int]) -> Plan:

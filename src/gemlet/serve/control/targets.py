@@ -12,8 +12,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from gemlet.serve.control.rates import LEAST_VARIATION, SLOW_S, Meter
-from gemlet.serve.planner.keep import FALL
-from gemlet.serve.planner.model import Demand
+from gemlet.serve.plan.keep import FALL
+from gemlet.serve.plan.model import Demand
 
 SURE_UP, SURE_DOWN = 3.5, 2.0  # standard errors: up is asked often, and constant rates shall make no plan
 ABOVE = 1.05  # of what is expected, so that a rate that goes on rising does not make a plan at each look

@@ -13,8 +13,9 @@ from gemlet.serve.execution.remote import RemoteExecutor
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gemlet.serve.execution.backend import BackendOptions, LetSpec, ModelSpec
+    from gemlet.serve.execution.backend import BackendOptions, LetSpec
     from gemlet.serve.execution.remote import Placement
+    from gemlet.serve.models.specification import ModelSpec
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,8 @@ import msgspec
 
 from gemlet.errors import GemletError
 from gemlet.serve.execution import arena, protocol
-from gemlet.serve.execution.backend import BackendOptions, LetGone, LetSpec, ModelError, ModelSpec
+from gemlet.serve.execution.backend import BackendOptions, LetGone, LetSpec
+from gemlet.serve.models.specification import ModelError, ModelSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -24,16 +24,17 @@ import numpy as np
 import torch
 
 from gemlet.serve.execution import batch_call, capturing
-from gemlet.serve.execution.backend import DeviceLost, ModelError
+from gemlet.serve.execution.backend import DeviceLost
 from gemlet.serve.execution.batch_call import BatchCall
 from gemlet.serve.execution.datatypes import TORCH
+from gemlet.serve.models.specification import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gemlet.serve.execution.backend import ModelSpec
     from gemlet.serve.execution.capturing import Captured, Pool
     from gemlet.serve.execution.torch_models import Loaded
+    from gemlet.serve.models.specification import ModelSpec
 
 HOPELESS = 2  # so many sizes that cannot be captured, and none that can: it is the model
 

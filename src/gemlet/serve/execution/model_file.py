@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING
 
-from gemlet.serve.execution.backend import ModelError
+from gemlet.serve.models.specification import ModelError
 
 if TYPE_CHECKING:
     from pathlib import Path
     from types import ModuleType
 
-    from gemlet.serve.execution.backend import ModelSpec
+    from gemlet.serve.models.specification import ModelSpec
 
 
 def imported(model: ModelSpec, path: Path) -> ModuleType:

@@ -11,7 +11,8 @@ from typing import Literal
 
 import msgspec
 
-from gemlet.serve.execution.backend import LetSpec, ModelSpec
+from gemlet.serve.execution.backend import LetSpec
+from gemlet.serve.models.specification import ModelSpec
 
 LENGTH_BYTES = 4
 MAX_MESSAGE = 1 << 31

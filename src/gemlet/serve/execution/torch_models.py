@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gemlet.serve.execution.backend import ModelError
 from gemlet.serve.execution.model_file import imported
 from gemlet.serve.models import build
+from gemlet.serve.models.specification import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     import numpy as np
 
-    from gemlet.serve.execution.backend import ModelSpec
+    from gemlet.serve.models.specification import ModelSpec
 
 # platform -> the file in the version's directory
 FILES = {"torch_export": "model.pt2", "torchscript": "model.pt", "python": "model.py"}

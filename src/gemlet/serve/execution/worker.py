@@ -21,17 +21,19 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from gemlet.errors import GemletError
-from gemlet.serve import tensors
+from gemlet.inference_protocol import tensors
 from gemlet.serve.execution import backends, hosting, protocol
 from gemlet.serve.execution.arena import Arena, Mapping, Nowhere
-from gemlet.serve.execution.backend import BackendOptions, DeviceLost, LetGone, ModelError
+from gemlet.serve.execution.backend import BackendOptions, DeviceLost, LetGone
+from gemlet.serve.models.specification import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping as Dictionary
 
     import numpy as np
 
-    from gemlet.serve.execution.backend import Backend, LetSpec, ModelSpec, TensorSpec
+    from gemlet.serve.execution.backend import Backend, LetSpec
+    from gemlet.serve.models.specification import ModelSpec, TensorSpec
 
 logger = logging.getLogger("gemlet.serve.executor")
 DEVICE_LOST = 70  # exit code

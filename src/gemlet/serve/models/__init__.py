@@ -2,7 +2,8 @@
 
 They take as long as the trained ones and answer nonsense, which is what profiling, load tests and examples need.
 
-catalogue.py     their names, tensors and layers; needs no torch
+specification.py what a model is, of these and any other
+built_in.py      their names, tensors and layers; needs no torch
 construct.py     makes one, on a device and in a precision
 images.py        what image networks share: the uint8 input, convolution with batch norm
 classifiers.py   LeNet, VGG, ResNet, GoogLeNet, DenseNet

@@ -1,4 +1,4 @@
-"""Makes the models of catalogue.py with torch."""
+"""Makes the models of built_in.py with torch."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from zlib import crc32
 import torch
 from torch import nn
 
-from gemlet.serve.execution.backend import ModelError
-from gemlet.serve.models.catalogue import CATALOGUE
+from gemlet.serve.models.built_in import CATALOGUE
+from gemlet.serve.models.specification import ModelError
 
 
 def build(name: str, device: str = "cpu", precision: torch.dtype | None = None) -> nn.Module:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gemlet.serve.models.catalogue import TABLE_ROWS, TABLES
+from gemlet.serve.models.built_in import TABLE_ROWS, TABLES
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gemlet.serve.models.catalogue import DECODER_PAST, DECODER_VOCABULARY, VOCABULARY
+from gemlet.serve.models.built_in import DECODER_PAST, DECODER_VOCABULARY, VOCABULARY
 
 if TYPE_CHECKING:
     from torch import Tensor

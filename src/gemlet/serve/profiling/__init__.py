@@ -1,8 +1,7 @@
-"""`gemlet profile`: measures what gemlet.serve.profiles describes.
+"""`gemlet profile`: measures what gemlet.serve.profiles.profile describes.
 
 steps.py       what is measured of a model, and in which order: pure
 repetition.py  how often; median and variation: pure
-vectors.py     sensitivity and pressure from probes: pure
 document.py    the profile file as it grows, and what of an older one still holds: pure
 session.py     takes the steps of each model within a budget, and writes after each; the device is a protocol
 stressors.py   three programs that do nothing but take one resource (torch)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from gemlet.serve.profiles import ModelProfile, Profiles
-from gemlet.serve.profiling import vectors
+from gemlet.serve.profiles import vectors
+from gemlet.serve.profiles.profile import ModelProfile, Profiles
 from gemlet.serve.profiling.steps import Latency, Probes, share
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gemlet.serve.profiles import Device, Probe
+    from gemlet.serve.profiles.profile import Device, Probe
     from gemlet.serve.profiling.repetition import Samples
     from gemlet.serve.profiling.steps import Step
 

@@ -15,15 +15,15 @@ from gemlet.serve.execution import torch_models
 from gemlet.serve.execution.datatypes import NUMPY
 from gemlet.serve.execution.graphed import Graphed
 from gemlet.serve.execution.parts import Parts
-from gemlet.serve.models import catalogue
-from gemlet.serve.profiles import Device
+from gemlet.serve.models import built_in
+from gemlet.serve.profiles.profile import Device
 from gemlet.serve.profiling.stressors import Stressor
 from gemlet.serve.profiling.together import Load, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gemlet.serve.execution.backend import ModelSpec
+    from gemlet.serve.models.specification import ModelSpec
     from gemlet.serve.profiling.session import Subject
 
 MIB = 1024**2
@@ -40,7 +40,7 @@ class GpuRig:
         torch.set_num_threads(1)  # as the executor does
         self.parts = Parts(index)
         self.groups = self.parts.groups.count
-        self._spec_of = spec_of or (lambda subject: catalogue.spec(subject.name))
+        self._spec_of = spec_of or (lambda subject: built_in.spec(subject.name))
         self._stressors: dict[tuple[str, int, int], tuple[Stressor, float]] = {}
         properties = torch.cuda.get_device_properties(index)
         free, total = torch.cuda.mem_get_info(index)
@@ -96,7 +96,7 @@ class GpuBench:
         self._alone: dict[tuple[int, int, int], tuple[Callable[[], None], float]] = {}
         rows = (max(1, spec.max_batch),) if spec.max_batch else ()
         chance = np.random.default_rng(1)
-        below = catalogue.CATALOGUE[spec.name].below if spec.platform == "builtin" else 2
+        below = built_in.CATALOGUE[spec.name].below if spec.platform == "builtin" else 2
         self._inputs = {
             t.name: chance.integers(0, below, (*rows, *(max(1, n) for n in t.shape))).astype(NUMPY[t.datatype])
             for t in spec.inputs

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec.structs import replace
 
 from gemlet.errors import GemletError
-from gemlet.serve.profiles import RESOURCES, Probe
+from gemlet.serve.profiles.profile import RESOURCES, Probe
 from gemlet.serve.profiling import document
 from gemlet.serve.profiling.repetition import Samples
 from gemlet.serve.profiling.steps import Latency, Step, share, steps
@@ -17,7 +17,7 @@ from gemlet.serve.profiling.steps import Latency, Step, share, steps
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gemlet.serve.profiles import Device, Profiles
+    from gemlet.serve.profiles.profile import Device, Profiles
 
 
 class Bench(Protocol):

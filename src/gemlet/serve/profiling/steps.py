@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gemlet.serve.profiles import RESOURCES
+from gemlet.serve.profiles.profile import RESOURCES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gemlet.errors import UsageError
-from gemlet.serve.models import catalogue
+from gemlet.serve.models import built_in
 from gemlet.serve.profiling.session import Subject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gemlet.serve.execution.backend import ModelSpec
+    from gemlet.serve.models.specification import ModelSpec
 
 
 def subjects(names: Sequence[str]) -> tuple[list[Subject], Callable[[Subject], ModelSpec]]:
@@ -22,26 +22,26 @@ def subjects(names: Sequence[str]) -> tuple[list[Subject], Callable[[Subject], M
     """
     found: dict[str, Subject] = {}
     specs: dict[str, ModelSpec] = {}
-    for name in names or catalogue.DEFAULT:
-        if name in catalogue.CATALOGUE and name not in found:
-            model = catalogue.SAME.get(name, name)
+    for name in names or built_in.DEFAULT:
+        if name in built_in.CATALOGUE and name not in found:
+            model = built_in.SAME.get(name, name)
             if model not in found:
-                same = tuple(other for other, first in catalogue.SAME.items() if first == model)
-                found[model] = Subject(model, catalogue.CATALOGUE[model].max_batch, same=same)
-                specs[model] = catalogue.spec(model)
+                same = tuple(other for other, first in built_in.SAME.items() if first == model)
+                found[model] = Subject(model, built_in.CATALOGUE[model].max_batch, same=same)
+                specs[model] = built_in.spec(model)
         elif Path(name).is_dir():
             for model_spec in _repository(Path(name)):
                 found[model_spec.name] = Subject(model_spec.name, model_spec.max_batch)
                 specs[model_spec.name] = model_spec
         elif name not in found:
-            hint = f"a directory is a model repository; built-in: {', '.join(catalogue.CATALOGUE)}"
+            hint = f"a directory is a model repository; built-in: {', '.join(built_in.CATALOGUE)}"
             raise UsageError(f"{name!r} is neither a built-in model nor a directory", hint=hint)
     return list(found.values()), lambda subject: specs[subject.name]
 
 
 def _repository(path: Path) -> list[ModelSpec]:
     try:
-        from gemlet.serve.repository import tree  # noqa: PLC0415  its YAML is another extra
+        from gemlet.serve.server.repository import tree  # noqa: PLC0415  its YAML is another extra
     except ModuleNotFoundError as error:
         hint = "pip install 'gemlet[serve]'"
         raise UsageError(f"a model repository cannot be read without {error.name}", hint=hint) from None
@@ -51,7 +51,7 @@ def _repository(path: Path) -> list[ModelSpec]:
         if entry.error is not None:
             raise entry.error
         if entry.spec is not None:
-            models.append(catalogue.completed(entry.spec))
+            models.append(built_in.completed(entry.spec))
     if not models:
         raise UsageError(f"{path} holds no model", hint="a model repository is DIR/MODEL/config.yaml and DIR/MODEL/1/")
     return models

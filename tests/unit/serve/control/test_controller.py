@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 import looptime
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.unit.serve.cases import demand, scaling, world
 
 from gemlet.errors import GemletError
 from gemlet.serve.control.change import Change
@@ -19,8 +18,10 @@ from gemlet.serve.control.decide import capacity
 from gemlet.serve.control.planning import PlanningProcess
 from gemlet.serve.control.propose import Proposal, Question
 from gemlet.serve.control.settings import Cause, Settings
-from gemlet.serve.fleet import DeviceInfo
-from gemlet.serve.planner import Demand, Inventory, Options, Plan, plan
+from gemlet.serve.plan.model import Demand, Inventory, Options, Plan
+from gemlet.serve.plan.planner import plan
+from gemlet.serve.server.fleet import DeviceInfo
+from tests.unit.serve.cases import demand, scaling, world
 
 PLANNER = Options(quantile=0.9, grid=10)
 Rates = Callable[[float], Mapping[str, float]]  # requests/s of each model at a second

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from gemlet.serve.control.decide import Decider
-from gemlet.serve.planner import Demand, Gpu, Let, Plan, Task
+from gemlet.serve.plan.model import Demand, Gpu, Let, Plan, Task
 
 TICK_S = 0.1
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gemlet.serve.control import difference
 from gemlet.serve.control.difference import Adopt, Load, Partition, Step, Unload
-from gemlet.serve.planner import Gpu, Let, Plan, Task
+from gemlet.serve.plan.model import Gpu, Let, Plan, Task
 
 MODELS = ("a", "b", "c", "d")
 

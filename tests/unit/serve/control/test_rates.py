@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemlet.serve import arrivals
+from gemlet.load import arrivals
 from gemlet.serve.control.rates import Meter
 from gemlet.serve.control.targets import Target
-from gemlet.serve.planner import Demand
+from gemlet.serve.plan.model import Demand
 
 if TYPE_CHECKING:
     from collections.abc import Callable

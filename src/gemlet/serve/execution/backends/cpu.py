@@ -9,17 +9,18 @@ import os
 from typing import TYPE_CHECKING
 
 from gemlet.errors import GemletError
-from gemlet.serve.execution import runners
-from gemlet.serve.execution.backend import LetGone, ModelError
-from gemlet.serve.execution.backends import modelled
+from gemlet.serve.execution.backend import LetGone
+from gemlet.serve.execution.backends import cpu_runners, modelled
+from gemlet.serve.models.specification import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import numpy as np
 
-    from gemlet.serve.execution.backend import BackendOptions, LetSpec, ModelSpec
-    from gemlet.serve.execution.runners import Runner
+    from gemlet.serve.execution.backend import BackendOptions, LetSpec
+    from gemlet.serve.execution.backends.cpu_runners import Runner
+    from gemlet.serve.models.specification import ModelSpec
 
 
 class CpuBackend:
@@ -37,7 +38,7 @@ class CpuBackend:
         if model.platform == "modelled":
             return self._modelled.load(model)
         try:
-            self._runners[model.name] = runners.load(model)
+            self._runners[model.name] = cpu_runners.load(model)
         except GemletError:
             raise
         except Exception as error:

@@ -11,17 +11,19 @@ import random
 import time
 from typing import TYPE_CHECKING
 
-from gemlet.serve import jitter, modelled, profiles
-from gemlet.serve.execution.backend import LetGone, ModelError
+from gemlet.serve.execution.backend import LetGone
 from gemlet.serve.execution.backends import noop
+from gemlet.serve.models.specification import ModelError
+from gemlet.serve.profiles import modelled, profile, variation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import numpy as np
 
-    from gemlet.serve.execution.backend import BackendOptions, LetSpec, ModelSpec
-    from gemlet.serve.profiles import ModelProfile, Profiles
+    from gemlet.serve.execution.backend import BackendOptions, LetSpec
+    from gemlet.serve.models.specification import ModelSpec
+    from gemlet.serve.profiles.profile import ModelProfile, Profiles
 
 
 def profile_name(model: ModelSpec) -> str:
@@ -65,7 +67,7 @@ class ModelledBackend:
             row = self._rows[model, share] = self._profile(spec).surface.row(share)
         last = len(row) - 1
         ms = row[batch] if batch <= last else row[last] * batch / last  # beyond the profile: no faster per row
-        ms *= jitter.factor(self._profile(spec).variation, self._chance)
+        ms *= variation.jitter(self._profile(spec).variation, self._chance)
         outputs = {output.name: noop.zeros(spec, output, batch) for output in spec.outputs}
         time.sleep(max(0.0, began + ms / 1000 - time.perf_counter()))
         return outputs
@@ -82,5 +84,5 @@ class ModelledBackend:
 
 
 def create(options: BackendOptions) -> ModelledBackend:
-    known = profiles.parse(options.profiles, "profiles.json") if options.profiles else modelled.h200()
+    known = profile.parse(options.profiles, "profiles.json") if options.profiles else modelled.h200()
     return ModelledBackend(known)

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gemlet.serve.execution.backend import LetGone, ModelError
-from gemlet.serve.tensors import ELEMENTS
+from gemlet.inference_protocol.tensors import ELEMENTS
+from gemlet.serve.execution.backend import LetGone
+from gemlet.serve.models.specification import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gemlet.serve.execution.backend import BackendOptions, LetSpec, ModelSpec, TensorSpec
+    from gemlet.serve.execution.backend import BackendOptions, LetSpec
+    from gemlet.serve.models.specification import ModelSpec, TensorSpec
 
 
 class NoopBackend:

@@ -17,19 +17,21 @@ import torch
 
 from gemlet.errors import DeviceError
 from gemlet.serve.execution import torch_models
-from gemlet.serve.execution.backend import LetGone, ModelError
+from gemlet.serve.execution.backend import LetGone
 from gemlet.serve.execution.fair_lock import FairLock
 from gemlet.serve.execution.graphed import Graphed
 from gemlet.serve.execution.ladder import ladder
-from gemlet.serve.models.catalogue import completed
+from gemlet.serve.models.built_in import completed
+from gemlet.serve.models.specification import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
     import numpy as np
 
-    from gemlet.serve.execution.backend import BackendOptions, LetSpec, ModelSpec
+    from gemlet.serve.execution.backend import BackendOptions, LetSpec
     from gemlet.serve.execution.torch_models import Loaded
+    from gemlet.serve.models.specification import ModelSpec
 
 logger = logging.getLogger(__name__)
 SPARE = 0.1  # of the device's memory: below it, graphs that no gpu-let uses are dropped

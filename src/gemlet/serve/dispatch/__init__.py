@@ -1,0 +1,10 @@
+"""The way of a request through the server, whichever protocol it came by.
+
+call.py          a request, checked, and why it may be refused
+engine.py        from the queue to an executor and back
+queue.py         batching, early drop and routing in explicit time;  waiting.py: one of its queues
+expectation.py   how long a batch will take, learned from those that ran
+statistics.py    counters by model
+
+queue.py, waiting.py and expectation.py are pure, and the simulator runs them as they are.
+"""

@@ -1,0 +1,124 @@
+"""One inference request on its way through the server, whichever protocol it came by, and why it may be refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from gemlet.inference_protocol import tensors
+
+if TYPE_CHECKING:
+    from gemlet.inference_protocol.tensors import Buffer
+    from gemlet.serve.models.specification import ModelSpec, TensorSpec
+
+# What stands in the way: the request itself, its deadline, the load, the state of the server, or the model.
+Reason = Literal["invalid", "unknown", "deadline", "overload", "unavailable", "failed", "unsupported"]
+
+
+class Refusal(Exception):
+    """A request that gets no answer but these words. ``retry_s``: seconds after which another try makes sense."""
+
+    def __init__(self, reason: Reason, words: str, *, retry_s: int | None = None) -> None:
+        super().__init__(words)
+        self.reason: Reason = reason
+        self.words = words
+        self.retry_s = retry_s
+
+
+@dataclass(slots=True)
+class Tensor:
+    """An input as it came or an output as it goes; ``shape`` with the batch dimension, ``data`` as bytes."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    data: Buffer
+
+
+# Called once for each call, in the server's event loop: with the outputs, whose data is valid during the call only.
+Answer = Callable[["list[Tensor] | Refusal"], None]
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """A request. ``arrived`` in ms of time.monotonic(); ``timeout_ms`` and ``priority`` 0 = the model's own.
+
+    spec: what its inputs were checked against.
+    """
+
+    model: str
+    inputs: list[Tensor]
+    answer: Answer
+    arrived: float
+    version: str = ""
+    timeout_ms: float = 0.0
+    priority: int = 0
+    nbytes: int = 0
+    tries: int = 0
+    spec: ModelSpec | None = None
+
+
+def check(spec: ModelSpec, inputs: list[Tensor]) -> int:
+    """Rows of a request that fits the model; brings its inputs into the model's order. Raises Refusal."""
+    wanted = spec.inputs
+    if len(inputs) != len(wanted):
+        raise _wrong_inputs(spec, inputs)
+    if len(wanted) > 1:
+        by_name = {tensor.name: tensor for tensor in inputs}
+        if len(by_name) != len(wanted) or any(tensor.name not in by_name for tensor in wanted):
+            raise _wrong_inputs(spec, inputs)
+        inputs[:] = [by_name[tensor.name] for tensor in wanted]
+    rows = 1
+    for number, (tensor, model) in enumerate(zip(inputs, wanted, strict=True)):
+        if tensor.name != model.name:
+            raise _wrong_inputs(spec, inputs)
+        if tensor.datatype != model.datatype:
+            raise Refusal("invalid", f"input {tensor.name!r} is {tensor.datatype}; the model wants {model.datatype}")
+        shape = tensor.shape
+        if spec.max_batch:
+            if not shape or not 1 <= shape[0] <= spec.max_batch:
+                batch = shape[0] if shape else "none"
+                raise Refusal("invalid", f"input {tensor.name!r}: the batch is {batch}, not in 1..{spec.max_batch}")
+            if number and shape[0] != rows:
+                raise Refusal("invalid", f"input {tensor.name!r} has {shape[0]} rows, those before it {rows}")
+            rows = shape[0]
+            shape = shape[1:]
+        if shape != model.shape:
+            _check_shape(tensor, shape, model, batched=bool(spec.max_batch))
+        _check_bytes(tensor)
+    return rows
+
+
+def _check_shape(tensor: Tensor, shape: tuple[int, ...], model: TensorSpec, *, batched: bool) -> None:
+    fits = len(shape) == len(model.shape) and all(
+        size == wanted or (wanted == -1 and size >= 0) for size, wanted in zip(shape, model.shape, strict=True)
+    )
+    if not fits:
+        wanted = [-1, *model.shape] if batched else list(model.shape)
+        raise Refusal("invalid", f"input {tensor.name!r} has shape {list(tensor.shape)}; the model wants {wanted}")
+
+
+def _check_bytes(tensor: Tensor) -> None:
+    if tensor.datatype == "BYTES":
+        count = 1
+        for size in tensor.shape:
+            count *= size
+        try:
+            tensors.unpack(tensor.data, count)
+        except tensors.BadTensor as error:
+            raise Refusal("invalid", f"input {tensor.name!r}: {error}") from None
+        return
+    expected = tensors.nbytes(tensor.datatype, tensor.shape)
+    if len(tensor.data) != expected:
+        raise Refusal(
+            "invalid",
+            f"input {tensor.name!r} has {len(tensor.data)} bytes; "
+            f"{tensor.datatype} {list(tensor.shape)} has {expected}",
+        )
+
+
+def _wrong_inputs(spec: ModelSpec, inputs: list[Tensor]) -> Refusal:
+    wanted = ", ".join(tensor.name for tensor in spec.inputs)
+    given = ", ".join(tensor.name for tensor in inputs) or "none"
+    return Refusal("invalid", f"{spec.name} wants the inputs {wanted}; the request has {given}")

@@ -1,0 +1,110 @@
+"""How long a batch will take: what the profile says, corrected by what is seen; without a profile what is seen alone.
+
+What is expected is a median, so that a pause of the machine changes nothing, and the margin is what nearly all batches
+keep to. The dispatcher drops what it expects to be late, and what is dropped is never seen: so an estimate that was
+wrong once would be wrong for ever. When all that waited was dropped because of one, some of what it rests on is
+therefore forgotten.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gemlet.serve.profiles.variation import Recent
+
+if TYPE_CHECKING:
+    from gemlet.serve.dispatch.queue import Place
+    from gemlet.serve.profiles.profile import ModelProfile
+
+Key = tuple[str, float]  # a model and the SM share of its gpu-let
+BATCHES = 16  # that what is expected rests on
+MARGIN_BATCHES = 64  # that the margin rests on
+MARGIN_QUANTILE = 0.95
+FIRST_IGNORED = 1  # batches of a model at a share: warming up
+MAX_CORRECTION = 4.0
+
+
+class Expectation:
+    """Milliseconds by (model, SM share, rows)."""
+
+    def __init__(self) -> None:
+        self._profiles: dict[str, ModelProfile] = {}
+        self._rows: dict[Key, list[float]] = {}
+        self._ratios: dict[Key, Recent] = {}  # to the profile's time
+        self._seen: dict[Key, dict[int, Recent]] = {}  # times by the number of bits of the rows
+        self._excess: dict[Key, Recent] = {}
+        self._ignored: dict[Key, int] = {}
+
+    def know(self, model: str, profile: ModelProfile | None) -> None:
+        """From now on the model has this profile, or none; what was seen of it before is forgotten."""
+        for table in (self._rows, self._ratios, self._seen, self._excess, self._ignored):
+            for key in [key for key in table if key[0] == model]:
+                del table[key]
+        self._profiles.pop(model, None)
+        if profile is not None:
+            self._profiles[model] = profile
+
+    def __call__(self, place: Place, rows: int) -> float:
+        key = (place.model, place.let.sm)
+        row = self._row(key)
+        if not row:
+            return self._learned(key, rows)
+        ratios = self._ratios.get(key)
+        return self._profiled(row, place, rows) * (ratios.quantile(0.5) if ratios else 1.0)
+
+    def margin(self, place: Place) -> float:
+        """By how many milliseconds 5 % of the last batches there were slower than expected, or more."""
+        excess = self._excess.get((place.model, place.let.sm))
+        return max(0.0, excess.quantile(MARGIN_QUANTILE)) if excess else 0.0
+
+    def observe(self, place: Place, rows: int, ms: float) -> None:
+        """A batch of so many rows took so long, from the dispatch to the answer."""
+        key = (place.model, place.let.sm)
+        ignored = self._ignored.setdefault(key, 0)
+        if ignored < FIRST_IGNORED:
+            self._ignored[key] += 1
+            return
+        row = self._row(key)
+        size = rows.bit_length()
+        seen = self._seen.setdefault(key, {})
+        if row or size in seen:
+            self._excess.setdefault(key, Recent(MARGIN_BATCHES)).add(ms - self(place, rows))
+        if not row:
+            seen.setdefault(size, Recent(BATCHES)).add(ms)
+            return
+        expected = self._profiled(row, place, rows)
+        ratio = min(MAX_CORRECTION, ms / expected) if expected > 0 else 1.0
+        self._ratios.setdefault(key, Recent(BATCHES)).add(ratio)
+
+    def relax(self, place: Place) -> None:
+        """All that waited for this gpu-let was dropped because of an estimate, so none of it will be seen."""
+        key = (place.model, place.let.sm)
+        ratios = self._ratios.get(key)
+        if ratios and ratios.quantile(0.5) > 1:
+            ratios.forget()
+        seen = self._seen.get(key, {})
+        for size in list(seen):
+            seen[size].forget()
+            if not seen[size]:
+                del seen[size]
+
+    def _row(self, key: Key) -> list[float]:
+        row = self._rows.get(key)
+        if row is None:
+            profile = self._profiles.get(key[0])
+            row = self._rows[key] = profile.surface.row(key[1]) if profile is not None else []
+        return row
+
+    @staticmethod
+    def _profiled(row: list[float], place: Place, rows: int) -> float:
+        last = len(row) - 1
+        ms = row[rows] if rows <= last else row[last] * rows / last
+        return ms * place.alpha
+
+    def _learned(self, key: Key, rows: int) -> float:
+        """What batches of about this size took, or of the next smaller one seen; 0 before any was seen."""
+        seen = self._seen.get(key)
+        if not seen:
+            return 0.0
+        smaller = [size for size in seen if size <= rows.bit_length()]
+        return seen[max(smaller) if smaller else min(seen)].quantile(0.5)

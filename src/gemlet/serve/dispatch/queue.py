@@ -1,0 +1,282 @@
+"""Requests on their way to gpu-lets: admission, routing, batching, early drop. Times are given, in milliseconds.
+
+One queue a model, for all gpu-lets that serve it: a gpu-let that is free takes its next batch when it can run it, so a
+request is bound as late as possible. Among free gpu-lets the one that is furthest behind its planned rate goes first.
+On a gpu-let with several models the most urgent one has its turn: the one whose oldest request must start soonest.
+
+A batch is as large as planned, or larger if the gpu-let has one model only and the oldest request can bear it. Sizes
+are in rows; a request of several rows is never divided. A request that could not be answered in time even if it started
+now, in the batch that would be formed, is dropped at once and its sender told so: serving it would make those behind it
+late as well. Batches take longer than expected at times: where more waits than the batch takes, and in a batch larger
+than planned, the oldest must have a margin left, learned from such batches. Otherwise another request takes its place,
+which is in time more surely.
+
+In a queue the lower priority number goes first, and of equal ones the earlier deadline.
+
+The same code runs live and in the simulator; who calls it moves the time and does the work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from gemlet.serve.dispatch.waiting import Request, Waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gemlet.serve.plan.model import Plan
+
+SLACK_MS = 1e-9
+MARGIN_PART = 0.25  # of the time from a request's arrival to its deadline, which no margin is above
+
+
+class Expects(Protocol):
+    """How long batches take, in milliseconds, and learns of it; Expectation is the one that is used."""
+
+    def __call__(self, place: Place, rows: int) -> float:
+        """A batch of so many rows on this gpu-let, neighbours included."""
+        ...
+
+    def margin(self, place: Place) -> float:
+        """By how much nearly no batch is slower than that."""
+        ...
+
+    def observe(self, place: Place, rows: int, ms: float) -> None:
+        """One took so long."""
+        ...
+
+    def relax(self, place: Place) -> None:
+        """All that waited was dropped because of what is expected, so nothing will be observed."""
+        ...
+
+
+@dataclass(slots=True)
+class Place:
+    """A model on a gpu-let: its planned batch and rate (requests/s), and what it took so far over that rate."""
+
+    let: LetState
+    model: str
+    batch: int
+    rate: float
+    alpha: float
+    credit: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class LetState:
+    """A gpu-let at work. ``running``: the batch it executes, or None. ``suspended``: its executor is not there now."""
+
+    gpu: int
+    number: int
+    sm: float
+    places: dict[str, Place] = field(default_factory=dict)
+    running: Batch | None = None
+    retired: bool = False
+    suspended: bool = False
+
+
+@dataclass(slots=True)
+class Batch:
+    """Requests to execute together, now."""
+
+    place: Place
+    requests: list[Request]
+    started: float
+
+    @property
+    def let(self) -> LetState:
+        return self.place.let
+
+    @property
+    def rows(self) -> int:
+        return sum(request.rows for request in self.requests)
+
+
+@dataclass(slots=True, frozen=True)
+class Drop:
+    """A request that will not be served, and the reason to tell its sender.
+
+    late: because of its deadline; ``expected``: milliseconds that the batch would have taken, where that was the point.
+    """
+
+    request: Request
+    reason: str
+    late: bool = False
+    expected: float | None = None
+
+
+class Dispatcher:
+    """The queues of one plan. Every request comes out exactly once: in a batch, or as a drop.
+
+    expect: how long a batch will take; it is told how long it took. max_batch: the largest a model may have, planned or
+    not; drop: False serves late rather than never.
+    """
+
+    def __init__(self, plan: Plan, expect: Expects, max_batch: Callable[[str], int], *, drop: bool = True) -> None:
+        self._expect = expect
+        self._max_batch = max_batch
+        self._drop = drop
+        self.queues: dict[str, Waiting] = {}
+        self.lets: list[LetState] = []
+        self._places: dict[str, list[Place]] = {}
+        self._drops: list[Drop] = []
+        self.adopt(plan)
+
+    def adopt(self, plan: Plan) -> None:
+        """Replaces the plan. What waits goes on waiting, for the new gpu-lets; what runs ends where it runs."""
+        for let in self.lets:
+            let.retired = True
+        self.lets = []
+        self._places = {}
+        for gpu in plan.gpus:
+            for number, planned in enumerate(gpu.lets):
+                let = LetState(gpu.index, number, planned.sm)
+                for task in planned.tasks:
+                    place = Place(let, task.model, task.batch, task.rate, task.alpha)
+                    let.places[task.model] = place
+                    self._places.setdefault(task.model, []).append(place)
+                self.lets.append(let)
+        for model in self._places:
+            self.queues.setdefault(model, Waiting())
+        for model, queue in self.queues.items():
+            if model not in self._places:
+                self._give_up(queue, f"the new plan does not serve {model}")
+
+    def submit(self, request: Request) -> None:
+        """Puts a request in its queue; one that no gpu-let serves is dropped."""
+        if request.model in self._places:
+            self.queues[request.model].add(request)
+        else:
+            self._drops.append(Drop(request, f"no gpu-let serves {request.model}"))
+
+    def serves(self, model: str) -> bool:
+        """Whether the plan has a gpu-let for it."""
+        return model in self._places
+
+    def suspend(self, gpu: int) -> None:
+        """Starts nothing on this GPU's gpu-lets until resume(); what waits goes on waiting."""
+        for let in self.lets:
+            let.suspended = let.suspended or let.gpu == gpu
+
+    def resume(self, gpu: int) -> None:
+        for let in self.lets:
+            let.suspended = let.suspended and let.gpu != gpu
+
+    def expire(self, now: float) -> None:
+        """Drops what waited past its deadline: for whoever serves in real time, where a gpu-let may never get free."""
+        if self._drop:
+            for queue in self.queues.values():
+                self._drops += [
+                    Drop(request, "its deadline passed while it waited", late=True) for request in queue.late(now)
+                ]
+
+    def start(self, now: float, model: str | None = None) -> Iterator[Batch]:
+        """Batches to execute now, each on a gpu-let that was free and is not any more; of one model, or of all."""
+        waiting = [model] if model is not None else [model for model in self._places if self.queues[model]]
+        for model in waiting:  # noqa: PLR1704  the one that was asked for, or each
+            for place in self._free(model):
+                if not self.queues[model]:
+                    break
+                if place.let.running is None:
+                    batch = self._next(place.let, now)
+                    if batch is not None:
+                        yield batch
+
+    def finish(self, batch: Batch, now: float, *, whole: bool = True) -> Iterator[Batch]:
+        """The batch is done; what its gpu-let executes next, if anything.
+
+        whole: it was executed, and in one piece, so that its time says how long such batches take.
+        """
+        batch.let.running = None
+        if whole:
+            self._expect.observe(batch.place, batch.rows, now - batch.started)
+        if not batch.let.retired and not batch.let.suspended:
+            following = self._next(batch.let, now)
+            if following is not None:
+                yield following
+
+    def drops(self) -> list[Drop]:
+        """Requests dropped since the last call."""
+        dropped, self._drops = self._drops, []
+        return dropped
+
+    def abandon(self, reason: str) -> list[Drop]:
+        """Gives up whatever still waits, for the end of a server."""
+        for queue in self.queues.values():
+            self._give_up(queue, reason)
+        return self.drops()
+
+    def _give_up(self, queue: Waiting, reason: str) -> None:
+        while queue:
+            self._drops.append(Drop(queue.pop(), reason))
+
+    def _free(self, model: str) -> list[Place]:
+        free = [place for place in self._places[model] if place.let.running is None and not place.let.suspended]
+        return sorted(free, key=lambda place: place.credit) if len(free) > 1 else free
+
+    def _next(self, let: LetState, now: float) -> Batch | None:
+        while True:
+            place = self._most_urgent(let)
+            if place is None:
+                return None
+            batch = self._form(place, now)
+            if batch is not None:
+                let.running = batch
+                return batch
+
+    def _most_urgent(self, let: LetState) -> Place | None:
+        waiting = [place for place in let.places.values() if self.queues[place.model]]
+        if len(waiting) < 2:
+            return waiting[0] if waiting else None
+        return min(waiting, key=self._urgency)
+
+    def _urgency(self, place: Place) -> tuple[int, float]:
+        """By priority, then by when the head must start at the latest."""
+        queue = self.queues[place.model]
+        return queue.head.priority, queue.head.deadline - self._expect(place, queue.fitting(self._planned(place)))
+
+    def _planned(self, place: Place) -> int:
+        """Rows of a planned batch; a plan that came from elsewhere may have more than the model takes."""
+        return min(place.batch, self._max_batch(place.model))
+
+    def _form(self, place: Place, now: float) -> Batch | None:
+        """The next batch of this model here, or None if all that waits is too late."""
+        queue = self.queues[place.model]
+        rows = queue.fitting(self._planned(place))
+        while self._drop and queue and not queue.head.patient:
+            expected = self._expect(place, rows)
+            if queue.rows > rows:  # what is dropped makes room for another
+                expected += self._margin(place, queue.head)
+            if queue.head.deadline + SLACK_MS >= now + expected:
+                break
+            self._drops.append(Drop(queue.pop(), "its deadline could not be met", late=True, expected=expected))
+            rows = queue.fitting(self._planned(place))
+            if not queue:
+                self._expect.relax(place)
+        if not queue:
+            return None
+        if len(place.let.places) == 1 and queue.rows > rows:
+            rows = self._stretch(place, rows, now)
+        requests = queue.take(rows)
+        place.credit += rows / place.rate if place.rate > 0 else 0.0
+        return Batch(place, requests, now)
+
+    def _stretch(self, place: Place, rows: int, now: float) -> int:
+        """A larger batch than planned, as far as the head can bear it: how a burst is caught up with."""
+        queue = self.queues[place.model]
+        low, high = rows, max(rows, min(queue.rows, self._max_batch(place.model)))
+        if queue.head.patient:
+            return queue.fitting(high)
+        latest = queue.head.deadline - self._margin(place, queue.head)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if now + self._expect(place, middle) <= latest:
+                low = middle
+            else:
+                high = middle - 1
+        return queue.fitting(low)
+
+    def _margin(self, place: Place, head: Request) -> float:
+        return min(self._expect.margin(place), MARGIN_PART * (head.deadline - head.arrived))

@@ -1,0 +1,108 @@
+"""The requests of one model that wait, in the order they will be served: priority, then deadline, then as they came."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+
+@dataclass(slots=True)
+class Request:
+    """One request; times in milliseconds of the caller's clock. ``payload`` is the caller's own.
+
+    patient: it is served late rather than dropped.
+    """
+
+    model: str
+    arrived: float
+    deadline: float
+    payload: Any = None
+    rows: int = 1
+    priority: int = 0
+    patient: bool = False
+
+
+def _urgency(request: Request) -> tuple[int, float]:
+    return request.priority, request.deadline
+
+
+class Waiting:
+    """A queue. ``rows`` of all that wait; a request is at the end nearly always, so adding one takes no search."""
+
+    def __init__(self) -> None:
+        self._requests: deque[Request] = deque()
+        self.rows = 0
+        self._first_due = inf  # no deadline of a request that is not patient is earlier
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._requests)
+
+    @property
+    def head(self) -> Request:
+        return self._requests[0]
+
+    def add(self, request: Request) -> None:
+        queue = self._requests
+        self.rows += request.rows
+        if request.deadline < self._first_due and not request.patient:
+            self._first_due = request.deadline
+        if not queue or _urgency(queue[-1]) <= _urgency(request):
+            queue.append(request)
+        else:
+            insort(queue, request, key=_urgency)
+
+    def fitting(self, limit: int) -> int:
+        """Rows of the longest run of requests from the head that has at most ``limit``; the head is always in it."""
+        if len(self._requests) == self.rows:  # one row each
+            return min(self.rows, limit)
+        rows = 0
+        for request in self._requests:
+            if rows and rows + request.rows > limit:
+                break
+            rows += request.rows
+        return rows
+
+    def take(self, rows: int) -> list[Request]:
+        """The requests of fitting(), which said ``rows``."""
+        taken = []
+        while rows > 0:
+            request = self.pop()
+            taken.append(request)
+            rows -= request.rows
+        return taken
+
+    def pop(self) -> Request:
+        request = self._requests.popleft()
+        self.rows -= request.rows
+        return request
+
+    def remove(self, unwanted: Callable[[Request], bool]) -> Iterable[Request]:
+        """Takes out whatever is unwanted, wherever it stands."""
+        out = [request for request in self._requests if unwanted(request)]
+        if out:
+            self._requests = deque(request for request in self._requests if not unwanted(request))
+            self.rows = sum(request.rows for request in self._requests)
+        return out
+
+    def late(self, now: float) -> Iterable[Request]:
+        """Takes out those whose deadline has passed. Looks at more than the head only where it must."""
+        queue = self._requests
+        if queue and (queue[0].priority != queue[-1].priority or queue[0].patient):
+            if now <= self._first_due:
+                return ()
+            out = self.remove(lambda request: request.deadline < now and not request.patient)
+            self._first_due = min((request.deadline for request in self if not request.patient), default=inf)
+            return out
+        out = []
+        while self._requests and self.head.deadline < now and not self.head.patient:
+            out.append(self.pop())
+        return out

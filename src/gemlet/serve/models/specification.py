@@ -1,0 +1,54 @@
+"""A model as everything else knows it: its name, files, tensors, largest batch, deadline and priority."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from gemlet.errors import GemletError
+
+Platform = Literal["torch_export", "torchscript", "onnx", "python", "builtin", "noop", "modelled"]
+Class = Literal["latency", "throughput"]
+
+
+class ModelError(GemletError):
+    """A model cannot be loaded or run; the words go to whoever asked for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """An input or output. ``datatype`` as in the Open Inference Protocol: "FP32", "INT64", "BYTES", ...
+
+    ``shape`` without the batch dimension; -1 = any.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One model of a repository, in the version that is served.
+
+    directory: of the model, absolute; the version's files are in ``directory/version``. max_batch: rows of a batch; 0 =
+    shapes have no batch dimension, and requests are run one by one. sm: the share of a device's SMs that the operator
+    asks for, in (0, 1]; None leaves it to the planner. priority: 1 is the first served. revision: changes whenever a
+    file of the model does.
+    """
+
+    name: str
+    directory: str
+    platform: Platform
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    max_batch: int = 1
+    slo_ms: float = 1000.0
+    sm: float | None = None
+    klass: Class = "latency"
+    priority: int = 2
+    parameters: dict[str, str] = msgspec.field(default_factory=dict)
+    version: int = 1
+    versions: tuple[int, ...] = (1,)
+    revision: str = ""

@@ -1,0 +1,102 @@
+"""Demands before they are placed: sense, headroom, and those that no device can meet."""
+
+from __future__ import annotations
+
+from math import isfinite, sqrt
+from statistics import NormalDist
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gemlet.config import suggest
+from gemlet.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gemlet.serve.plan.model import Demand, Inventory, Options
+    from gemlet.serve.plan.search.draft import Draft
+    from gemlet.serve.profiles.profile import Profiles
+
+
+LEAST_RATE = 0.001  # requests/s: who asks once an hour has a place, too
+
+
+def check(profiles: Profiles, demands: Sequence[Demand], inventory: Inventory, options: Options) -> None:
+    """Raises InvalidValue for the first thing that makes no sense."""
+    seen = set()
+    for demand in demands:
+        if demand.model not in profiles.models:
+            raise InvalidValue(
+                f"no profile of model {demand.model!r}", hint=suggest.hint(demand.model, profiles.models)
+            )
+        if demand.model in seen:
+            raise InvalidValue(f"model {demand.model!r} is demanded twice", hint="add the rates into one demand")
+        seen.add(demand.model)
+        if not isfinite(demand.rate) or demand.rate < 0:
+            raise InvalidValue(f"model {demand.model!r}: a rate of {demand.rate:g} requests/s", hint="0 or more")
+        if not isfinite(demand.slo_ms) or demand.slo_ms <= 0:
+            raise InvalidValue(
+                f"model {demand.model!r}: an SLO of {demand.slo_ms:g} ms",
+                hint="how late a reply may be, in milliseconds",
+            )
+        if not isfinite(demand.variation) or demand.variation < 0:
+            raise InvalidValue(f"model {demand.model!r}: a variation of {demand.variation:g}", hint="1 is Poisson")
+    if inventory.gpus < 1:
+        raise InvalidValue(f"{inventory.gpus} GPUs leave nothing to plan on", hint="name at least one")
+    if not 0 < options.quantile < 1:
+        raise InvalidValue(f"quantile {options.quantile:g} is not between 0 and 1", hint="0.5 plans without headroom")
+    if not 1 <= options.oversubscription <= 2:
+        raise InvalidValue(f"oversubscription {options.oversubscription:g} is not in 1..2", hint="1.3 is usual")
+
+
+def with_headroom(demands: Sequence[Demand], options: Options) -> tuple[list[Demand], list[str]]:
+    """Demands at the rate to plan for: the quantile of the requests in a second, as a normal distribution sees it.
+
+    Returns notes on what is left out, too.
+    """
+    z = max(0.0, NormalDist().inv_cdf(options.quantile))
+    planned = [
+        msgspec.structs.replace(d, rate=max(LEAST_RATE, d.rate + z * d.variation * sqrt(d.rate)))
+        for d in demands
+        if d.rate > 0
+    ]
+    notes = [f"{d.model}: a rate of 0 needs no gpu-let" for d in demands if d.rate == 0]
+    if z > 0 and planned:
+        notes.append(f"planned for {options.quantile:.0%} of the seconds; --quantile 0.5 plans for the mean")
+    return planned, notes
+
+
+def hopeless(draft: Draft, demands: Sequence[Demand]) -> list[str]:
+    """Why single demands can be met on no device, however many there are."""
+    why = []
+    timing = draft.timing
+    for demand in demands:
+        first = timing.row(demand.model, draft.grid)[1]
+        best = timing.capacity(demand.model, draft.grid)
+        if not best.batch:
+            why.append(
+                f"{demand.model}: one request takes {first:.3g} ms on a whole device; one that just missed another"
+                f" waits {2 * first:.3g} ms, its SLO is {demand.slo_ms:g} ms"
+            )
+            continue
+        model = draft.profiles.models[demand.model]
+        need = draft.profiles.device.context_mib + model.weights_mib + model.activation_mib * best.batch
+        if need > draft.memory:
+            why.append(
+                f"{demand.model}: needs {need:.0f} MiB at batch {best.batch};"
+                f" a device has {draft.memory:.0f} MiB to fill"
+            )
+    return why
+
+
+def too_few(draft: Draft, demands: Sequence[Demand], gpus: int) -> tuple[str, ...]:
+    """Why ``gpus`` devices do not do, with the demands that cost most."""
+    timing = draft.timing
+    costs = sorted(((timing.fluid_ticks(d.model, d.rate) / draft.grid, d.model) for d in demands), reverse=True)
+    total = sum(cost for cost, _ in costs)
+    names = ", ".join(f"{model} {cost:.2f}" for cost, model in costs[:3])
+    return (
+        f"{len(draft.gpus)} GPUs are needed, there {'is' if gpus == 1 else 'are'} {gpus}",
+        f"cut to measure and without neighbours the demands would cost {total:.2f} GPUs; the most: {names}",
+    )

@@ -1,0 +1,44 @@
+"""`timeshare`: whole devices, several models by turns: squishy bin packing (Nexus, SOSP 2019).
+
+A model first fills whole devices; what is left of each, the largest first, joins the device that is fullest with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gemlet.serve.plan.search.draft import SLACK, Draft, DraftGpu, DraftLet
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gemlet.serve.plan.model import Demand
+
+
+def pack(draft: Draft, demands: Sequence[Demand], gpus: int) -> list[str]:
+    """Fills as many devices as it takes."""
+    rests = []
+    for demand in demands:
+        full = draft.timing.capacity(demand.model, draft.grid).rate
+        rate = demand.rate
+        while rate > full + SLACK:
+            draft.gpus.append([DraftLet(draft.grid, {demand.model: full})])
+            rate -= full
+        if rate > SLACK:
+            rests.append((rate / full, demand.model, rate))
+    shared: list[DraftGpu] = []
+    for _, model, rate in sorted(rests, key=lambda rest: (-rest[0], rest[1])):
+        best: tuple[float, DraftLet] | None = None
+        for gpu in shared:
+            let = gpu[0]
+            let.rates[model] = rate
+            how = draft.serve(let, ())
+            if how is not None and draft.holds(gpu) and (best is None or how.occupancy > best[0]):
+                best = (how.occupancy, let)
+            del let.rates[model]
+        if best is None:
+            shared.append([DraftLet(draft.grid, {model: rate})])
+        else:
+            best[1].rates[model] = rate
+    draft.gpus += shared
+    return []

@@ -1,0 +1,291 @@
+"""A plan while it is being made: gpu-lets with rates, and the one judgement whether a device can carry its gpu-lets.
+
+Policies move rates about; whatever they try, `Draft.holds` says whether every task on the device is still served within
+its SLO, its neighbours, the shares and the memory counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from gemlet.serve.plan.model import Demand, Gpu, Let, Plan, Task
+from gemlet.serve.plan.search import cycle, interference
+from gemlet.serve.plan.search.pool import Pool, mean_press, reserve, turns
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gemlet.serve.plan.model import Inventory, Options
+    from gemlet.serve.plan.search.interference import Press
+    from gemlet.serve.plan.search.pool import Presses
+    from gemlet.serve.plan.search.timing import Timing
+    from gemlet.serve.profiles.profile import Profiles
+
+BLIND = frozenset({"none", "tie-break"})  # types with which every neighbour may be the worst
+SLACK = 1e-6  # requests/s and ticks below which a difference is rounding
+
+
+@dataclass(slots=True)
+class DraftLet:
+    """``ticks`` of the SMs and requests/s by model. pool: one with those of the device that serve the same models."""
+
+    ticks: int
+    rates: dict[str, float]
+    why: list[str] = field(default_factory=list)
+    pool: bool = False
+
+    def copy(self) -> DraftLet:
+        return DraftLet(self.ticks, dict(self.rates), list(self.why), self.pool)
+
+    def pooled_with(self, other: DraftLet) -> bool:
+        """Whether both are of one pool."""
+        return self.pool and other.pool and self.rates.keys() == other.rates.keys()
+
+
+DraftGpu = list[DraftLet]
+
+
+class Served(NamedTuple):
+    """How a gpu-let serves its tasks: what Let and Task say of it, by task in the order of its rates.
+
+    every_ms: from one turn of a task to its next. worst: ms of a request that just missed a turn.
+    """
+
+    every_ms: tuple[float, ...]
+    worst: tuple[float, ...]
+    occupancy: float
+    batches: tuple[int, ...]
+    latencies: tuple[float, ...]
+    capacities: tuple[float, ...]
+    alphas: tuple[float, ...]
+
+
+class Draft:
+    """GPUs under construction. A value of ``rates`` is never more than its gpu-let can serve."""
+
+    def __init__(self, timing: Timing, options: Options, inventory: Inventory) -> None:
+        self.timing = timing
+        self.options = options
+        self.profiles: Profiles = timing.profiles
+        self.grid = timing.grid
+        self.memory = (inventory.memory_mib or self.profiles.device.memory_mib) * options.usable_memory
+        self.gpus: list[DraftGpu] = []
+        self.work = 0  # judgements of gpu-lets so far, a cycle counting for ten
+        self._everyone = tuple(timing.slos)
+        self._cycles: dict[tuple[int, tuple[tuple[str, float], ...], tuple[float, ...]], cycle.Cycle | None] = {}
+        self._presses: dict[tuple[int, tuple[str, ...]], Press] = {}
+        models = [self.profiles.models[name] for name in self._everyone]
+        self.alone = not options.interference or not any(
+            m.sensitivity.beside or m.pressure.dram or m.pressure.l2 or m.pressure.compute for m in models
+        )
+
+    # What a device may carry
+
+    def room(self, gpu: DraftGpu, model: str | None = None) -> int:
+        """Ticks left on a device, for a gpu-let of ``model``."""
+        used = sum(let.ticks for let in gpu)
+        limit = self.grid
+        if self.options.types == "oversubscribe" and model is not None and gpu and not self.alone:
+            others = [other for let in gpu for other in let.rates]
+            if all(other == model or interference.opposite(self.profiles, model, other) for other in others):
+                limit = int(self.grid * self.options.oversubscription + SLACK)
+        return limit - used
+
+    def alpha(self, model: str, neighbours: Sequence[DraftLet], ticks: int = 0) -> float:
+        """Slow-down of a model on so many ticks beside these neighbours."""
+        if self.alone or not neighbours:
+            return 1.0
+        over = (sum(let.ticks for let in neighbours) + ticks) / self.grid - 1
+        presses = [self._press(let) for let in neighbours]
+        return interference.slow_down(self.profiles.models[model].sensitivity, presses, over)
+
+    def _press(self, let: DraftLet) -> Press:
+        blind = self.options.types in BLIND
+        key = (let.ticks, () if blind else tuple(let.rates))
+        if key not in self._presses:
+            models = self._everyone if blind else tuple(let.rates)
+            self._presses[key] = interference.press(self.profiles, let.ticks / self.grid, models)
+        return self._presses[key]
+
+    @property
+    def presses(self) -> Presses | None:
+        """What gpu-lets of pools do to their neighbours, as far as the options let it be known."""
+        if self.alone:
+            return None
+        if self.options.types in BLIND:
+            return lambda _pool, ticks: interference.press(self.profiles, ticks / self.grid, self._everyone)
+        return lambda pool, ticks: mean_press(self.timing, pool, ticks)
+
+    def bears(self, pools: Sequence[Pool], least: float = 0.0) -> float:
+        """How many times their rates pools bear beside each other on a device, with bursts; 0.0 below ``least``."""
+        return reserve(self.timing, pools, self.presses, least=least)
+
+    def serve(self, let: DraftLet, neighbours: Sequence[DraftLet]) -> Served | None:
+        """How this gpu-let serves its rates beside its neighbours; None if it cannot."""
+        return self._serve_pooled(let, neighbours) if let.pool else self._serve_apart(let, neighbours)
+
+    def _serve_apart(self, let: DraftLet, neighbours: Sequence[DraftLet]) -> Served | None:
+        models = tuple(let.rates)
+        self.work += 1
+        if len(models) == 1:
+            model = models[0]
+            alpha = self.alpha(model, neighbours, let.ticks)
+            found = self.timing.capacity(model, let.ticks, alpha)
+            if found.rate < let.rates[model] - SLACK or not found.batch:
+                return None
+            duty, busy = found.latency_ms, let.rates[model] / found.rate
+            return Served((duty,), (2 * duty,), busy, (found.batch,), (duty,), (found.rate,), (alpha,))
+        if len(models) > self.options.max_models:
+            return None
+        alphas = tuple(self.alpha(model, neighbours, let.ticks) for model in models)
+        # Each turn takes at least rate / capacity of a cycle, so most that cannot work are known without trying cycles.
+        least = 0.0
+        for model, alpha in zip(models, alphas, strict=True):
+            can = self.timing.capacity(model, let.ticks, alpha).rate
+            least += let.rates[model] / can if can else 2.0
+        if least > 1 + SLACK:
+            return None
+        held = self._cycle(let, alphas)
+        if held is None:
+            return None
+        capacities = tuple(
+            max(rate, 1000 * batch / held.duty_ms) for batch, rate in zip(held.batches, let.rates.values(), strict=True)
+        )
+        worst = tuple(held.duty_ms + latency for latency in held.latencies)
+        every = (held.duty_ms,) * len(models)
+        return Served(every, worst, held.occupancy, held.batches, held.latencies, capacities, alphas)
+
+    def _serve_pooled(self, let: DraftLet, neighbours: Sequence[DraftLet]) -> Served | None:
+        pools = pools_of([let, *neighbours])
+        self.work += 10
+        held = turns(self.timing, pools, self.presses)
+        if held is None:
+            return None
+        found = held[0].values()
+        # Without neighbours, so that other rates, and with them other neighbours' turns, need no other CUDA graphs.
+        batches = tuple(self.timing.capacity(model, let.ticks).batch or 1 for model in let.rates)
+        times = tuple(
+            self.timing.row(model, let.ticks)[batch] * turn.alpha
+            for (model, turn), batch in zip(held[0].items(), batches, strict=True)
+        )
+        busy = sum(turn.busy for turn in found) / len(pools[0].ticks)
+        return Served(
+            tuple(turn.every_ms for turn in found),
+            tuple(turn.worst_ms for turn in found),
+            busy,
+            batches,
+            times,
+            tuple(rate / busy for rate in let.rates.values()),
+            tuple(turn.alpha for turn in found),
+        )
+
+    def _cycle(self, let: DraftLet, alphas: tuple[float, ...]) -> cycle.Cycle | None:
+        key = (let.ticks, tuple(let.rates.items()), alphas)
+        if key not in self._cycles:
+            self.work += 10
+            timing = self.timing
+            turns = [
+                cycle.Turn(timing.row(model, let.ticks), rate, timing.slos[model], alpha)
+                for (model, rate), alpha in zip(let.rates.items(), alphas, strict=True)
+            ]
+            self._cycles[key] = cycle.fit(turns)
+        return self._cycles[key]
+
+    def holds(self, gpu: DraftGpu) -> bool:
+        """Every task on the device is served in time and its memory is there. Shares are the caller's business."""
+        served = []
+        for place, let in enumerate(gpu):
+            how = self.serve(let, () if self.alone else gpu[:place] + gpu[place + 1 :])
+            if how is None:
+                return False
+            served.append(how)
+        return self.memory_of(gpu, served) <= self.memory
+
+    def memory_of(self, gpu: DraftGpu, served: Sequence[Served]) -> float:
+        """MiB: contexts, weights (once a process) and the activations of one batch of each task."""
+        models = self.profiles.models
+        activations = sum(
+            models[model].activation_mib * batch
+            for let, how in zip(gpu, served, strict=True)
+            for model, batch in zip(let.rates, how.batches, strict=True)
+        )
+        context = self.profiles.device.context_mib
+        if self.options.executor == "mps":
+            weights = sum(models[model].weights_mib for let in gpu for model in let.rates)
+            return context * len(gpu) + weights + activations
+        weights = sum(models[model].weights_mib for model in {m for let in gpu for m in let.rates})
+        return (context if gpu else 0.0) + weights + activations
+
+    # The end
+
+    def finish(self, policy: str, demands: Sequence[Demand], notes: Sequence[str] = ()) -> Plan:
+        """The plan. Every gpu-let must hold; devices and gpu-lets without tasks are left out."""
+        gpus: list[Gpu] = []
+        for gpu in self.gpus:
+            lets = [let for let in gpu if let.rates]
+            if not lets:
+                continue
+            served = [self._must_serve(let, [other for other in lets if other is not let]) for let in lets]
+            memory = self.memory_of(lets, served)
+            planned = [self._let(let, how) for let, how in zip(lets, served, strict=True)]
+            planned.sort(key=lambda let: (-let.sm, [task.model for task in let.tasks]))
+            gpus.append(Gpu(index=len(gpus), memory_mib=round(memory, 1), lets=tuple(planned)))
+        return Plan(
+            policy=policy,
+            device=self.profiles.device.name,
+            origin=self.profiles.origin,
+            gpus=tuple(gpus),
+            demands=tuple(demands),
+            notes=tuple(notes),
+        )
+
+    def _must_serve(self, let: DraftLet, neighbours: Sequence[DraftLet]) -> Served:
+        how = self.serve(let, neighbours)
+        assert how is not None, f"a policy left a gpu-let that does not hold: {let}"
+        return how
+
+    def _let(self, let: DraftLet, how: Served) -> Let:
+        tasks = tuple(
+            Task(
+                model=model,
+                rate=_digits(rate),
+                capacity=_digits(capacity),
+                batch=batch,
+                latency_ms=_digits(latency),
+                worst_ms=_digits(worst),
+                slo_ms=self.timing.slos[model],
+                alpha=round(alpha, 4),
+            )
+            for (model, rate), batch, latency, worst, capacity, alpha in zip(
+                let.rates.items(), how.batches, how.latencies, how.worst, how.capacities, how.alphas, strict=True
+            )
+        )
+        return Let(
+            sm=round(let.ticks / self.grid, 6),
+            duty_ms=_digits(max(how.every_ms)),
+            occupancy=round(min(1.0, how.occupancy), 4),
+            tasks=tasks,
+            pool=let.pool,
+            why=tuple(let.why),
+        )
+
+
+def pools_of(lets: Sequence[DraftLet]) -> list[Pool]:
+    """The pools of a device, that of the first gpu-let first; a gpu-let that is in none is one of its own."""
+    groups: list[list[DraftLet]] = []
+    for let in lets:
+        mates = next((mates for mates in groups if mates[0].pooled_with(let)), None)
+        if mates is None:
+            groups.append([let])
+        else:
+            mates.append(let)
+    return [
+        Pool(tuple(mate.ticks for mate in mates), {m: sum(mate.rates[m] for mate in mates) for m in mates[0].rates})
+        for mates in groups
+    ]
+
+
+def _digits(value: float) -> float:
+    """Without the noise of rounding: people read these."""
+    return float(f"{value:.12g}")

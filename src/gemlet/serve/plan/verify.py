@@ -1,0 +1,136 @@
+"""What a plan promises, checked anew from the profiles: for plans that were read from a file, and for tests.
+
+Shares nothing with the policies' judgement but the profiles and the formula of the slow-down.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gemlet.serve.plan.search import interference
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gemlet.serve.plan.model import Gpu, Inventory, Let, Options, Plan
+    from gemlet.serve.profiles.profile import ModelProfile, Profiles
+
+
+def verify(plan: Plan, profiles: Profiles, inventory: Inventory, options: Options) -> list[str]:
+    """One sentence for each broken promise; empty if the plan holds with the true neighbours' interference."""
+    wrong = []
+    if len(plan.gpus) > inventory.gpus:
+        wrong.append(f"{len(plan.gpus)} GPUs are used, there are {inventory.gpus}")
+    if len({gpu.index for gpu in plan.gpus}) < len(plan.gpus):
+        wrong.append("two GPUs have the same number")
+    limit = options.oversubscription if options.types == "oversubscribe" else 1.0
+    usable = (inventory.memory_mib or profiles.device.memory_mib) * options.usable_memory
+    for gpu in plan.gpus:
+        if gpu.sm > limit + 1e-4:
+            wrong.append(f"GPU {gpu.index}: shares sum to {gpu.sm:.1%}")
+        if _memory(gpu, profiles, options) > usable + 0.1:
+            wrong.append(f"GPU {gpu.index}: {_memory(gpu, profiles, options):.0f} MiB of {usable:.0f} are needed")
+        wrong += _late(gpu, profiles, options)
+    return wrong + _unserved(plan)
+
+
+def _memory(gpu: Gpu, profiles: Profiles, options: Options) -> float:
+    tasks = [task for let in gpu.lets for task in let.tasks]
+    mps = options.executor == "mps"
+    loaded = [task.model for task in tasks] if mps else list({task.model for task in tasks})
+    return (
+        profiles.device.context_mib * (len(gpu.lets) if mps else 1)
+        + sum(profiles.models[model].weights_mib for model in loaded)
+        + sum(profiles.models[task.model].activation_mib * task.batch for task in tasks)
+    )
+
+
+def _late(gpu: Gpu, profiles: Profiles, options: Options) -> list[str]:
+    wrong = _pools_late(gpu, profiles, options)
+    presses = [interference.press(profiles, let.sm, [task.model for task in let.tasks]) for let in gpu.lets]
+    for number, let in enumerate(gpu.lets):
+        if let.pool:
+            continue
+        neighbours = presses[:number] + presses[number + 1 :] if options.interference else []
+        latencies = []
+        for task in let.tasks:
+            profile = profiles.models[task.model]
+            alpha = interference.slow_down(profile.sensitivity, neighbours, gpu.sm - 1) if neighbours else 1.0
+            latencies.append(profile.surface.latency(let.sm, task.batch) * alpha)
+        where = f"GPU {gpu.index}, gpu-let of {let.sm:.1%}"
+        if sum(latencies) > let.duty_ms * 1.0001 + 1e-5:
+            wrong.append(f"{where}: turns of {sum(latencies):.3g} ms in a cycle of {let.duty_ms:.3g} ms")
+        for task, latency in zip(let.tasks, latencies, strict=True):
+            if let.duty_ms + latency > task.slo_ms * 1.0001 + 1e-5:
+                wrong.append(f"{where}: {task.model} may take {let.duty_ms + latency:.3g} of {task.slo_ms:g} ms")
+            if task.rate > 1000 * task.batch / let.duty_ms * 1.0001 + 1e-5:
+                wrong.append(f"{where}: {task.model} gets {task.rate:.4g} requests/s, more than {task.batch} a cycle")
+    return wrong
+
+
+def _pools_late(gpu: Gpu, profiles: Profiles, options: Options) -> list[str]:
+    """What the pools of a device do not hold: see pool.py."""
+    pools: dict[tuple[bool, object], list[Let]] = {}
+    for number, let in enumerate(gpu.lets):
+        key = tuple(sorted(task.model for task in let.tasks)) if let.pool else number
+        pools.setdefault((let.pool, key), []).append(let)
+    presses = [(let, _mean_press(lets, let, profiles)) for lets in pools.values() for let in lets]
+    wrong = []
+    for (pool, _), lets in pools.items():
+        if not pool:
+            continue
+        least = min(lets, key=lambda let: let.sm)
+        others = [press for let, press in presses if let is not least] if options.interference else []
+        busy = 0.0
+        for task in least.tasks:
+            profile = profiles.models[task.model]
+            alpha = interference.slow_down(profile.sensitivity, others, gpu.sm - 1)
+            rate = sum(each.rate for let in lets for each in let.tasks if each.model == task.model) / 1000
+            if rate <= 0:
+                continue
+            slow = [alpha * profile.surface.latency(least.sm, b) for b in range(1, profile.surface.max_batch + 1)]
+            fitting = [min(b / rate, task.slo_ms - ms) for b, ms in enumerate(slow, 1) if ms < task.slo_ms]
+            if not fitting:
+                wrong.append(
+                    f"GPU {gpu.index}, pool: {task.model} takes {slow[0]:.3g} of {task.slo_ms:g} ms at batch 1 already"
+                )
+                continue
+            every = max(fitting)
+            come = rate * every
+            busy += min(1.0, come) * alpha * _mean_time(profile, lets, max(1.0, come)) / every
+        if busy > len(lets) * 1.001:
+            names = ", ".join(task.model for task in least.tasks)
+            wrong.append(f"GPU {gpu.index}, pool of {names}: {busy:.4g} gpu-lets would be busy, there are {len(lets)}")
+    return wrong
+
+
+def _mean_press(lets: Sequence[Let], let: Let, profiles: Profiles) -> interference.Press:
+    times = {}
+    least = min(each.sm for each in lets)
+    for task in let.tasks:
+        profile = profiles.models[task.model]
+        row = [profile.surface.latency(least, b) for b in range(1, profile.surface.max_batch + 1)]
+        fitting = [(b / ms, b) for b, ms in enumerate(row, 1) if 2 * ms <= task.slo_ms + 1e-9]
+        batch = max(fitting)[1] if fitting else 1
+        rate = sum(each.rate for other in lets for each in other.tasks if each.model == task.model)
+        times[task.model] = rate * _mean_time(profile, lets, batch) / batch
+    whole = sum(times.values()) or 1.0  # no requests press on nobody
+    return interference.mean_press(profiles, let.sm, {model: time / whole for model, time in times.items()})
+
+
+def _mean_time(profile: ModelProfile, lets: Sequence[Let], batch: float) -> float:
+    low = int(batch + 1e-9)  # what comes while the largest batch fills may be rounded to more than it
+    high = low + (batch > low + 1e-9)
+    steps = [len(lets) / sum(1 / profile.surface.latency(let.sm, b) for let in lets) for b in (low, high)]
+    return steps[0] + (batch - low) * (steps[1] - steps[0])
+
+
+def _unserved(plan: Plan) -> list[str]:
+    rates: dict[str, float] = {}
+    for task in plan.tasks():
+        rates[task.model] = rates.get(task.model, 0.0) + task.rate
+    return [
+        f"{demand.model}: {rates.get(demand.model, 0.0):.6g} of {demand.rate:.6g} requests/s are placed"
+        for demand in plan.demands
+        if rates.get(demand.model, 0.0) < demand.rate * 0.9999
+    ]

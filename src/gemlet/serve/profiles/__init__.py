@@ -1,0 +1,10 @@
+"""What is known of a model on a device: latency by (SM share, batch), memory, interference.
+
+profile.py     profiles as text and as values
+surface.py     what lies between the anchors of a profile
+vectors.py     sensitivity and pressure from probes
+modelled.py    profiles computed from data sheets, and marked so
+measured/      profiles that are part of gemlet, by name
+profile_files.py    reads either
+variation.py   how batches of one size differ
+"""

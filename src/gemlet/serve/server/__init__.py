@@ -1,0 +1,11 @@
+"""`gemlet serve`: the parts put together, from start to drained end.
+
+server.py           the life of the server;  options.py: what it was asked for
+requirements.py     whether its libraries are there
+backend_choice.py   what it runs on: backend, devices, profiles
+serving_plan.py     which plan is in force when;  initial_plan.py the first one
+fleet.py            a plan brought into force;  scaling.py as many executors as the load needs
+catalog.py          which models of the repository are served
+repository/         models in directories
+frontend/           the Open Inference Protocol over HTTP and gRPC
+"""

@@ -1,0 +1,113 @@
+"""What a server runs on: which backend, which devices, which profiles mean something there."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from gemlet.devices import nvml
+from gemlet.errors import DeviceError, UsageError
+from gemlet.serve.execution.backends import BACKENDS
+from gemlet.serve.execution.backends.modelled import profile_name
+from gemlet.serve.profiles.profile import limited
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gemlet.serve.execution.ray_placement import Cluster
+    from gemlet.serve.models.specification import ModelSpec
+    from gemlet.serve.profiles.profile import Profiles
+
+Wanted = Literal["auto", "green", "mps", "streams", "cpu", "modelled", "noop"]
+EXECUTORS: tuple[Wanted, ...] = ("auto", "green", "mps", "streams", "cpu", "modelled", "noop")
+ON_GPU = frozenset({"green", "mps", "streams"})
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """``why``: one line for the first lines of output, or "" where there is nothing to explain."""
+
+    backend: str
+    devices: tuple[int, ...]
+    why: str = ""
+
+
+def choose(wanted: Wanted, devices: Sequence[int] | None) -> Choice:
+    """Raises UsageError if that cannot be had here."""
+    there = gpus() if wanted in ON_GPU | {"auto"} else ()
+    if wanted == "auto":
+        if not there:
+            why = "there is no GPU here: models run on the CPU, those of platform `modelled` take modelled time"
+            return Choice("cpu", tuple(devices or (0,)), why)
+        missing = _missing("green")
+        if missing:
+            return Choice("cpu", tuple(devices or (0,)), f"{missing}: models run on the CPU")
+        return Choice("green", _of(there, devices))
+    if wanted not in ON_GPU:
+        return Choice(wanted, tuple(devices or (0,)))
+    missing = _missing(wanted)
+    if missing:
+        raise UsageError(f"--executor {wanted}: {missing}", hint="--executor cpu or modelled runs without a GPU")
+    if not there:
+        hint = "--executor cpu or modelled runs without one"
+        raise UsageError(f"--executor {wanted} needs a GPU, and there is none here", hint=hint)
+    return Choice(wanted, _of(there, devices))
+
+
+def placed(wanted: Wanted, devices: Sequence[int] | None, cluster: Cluster) -> Choice:
+    """As choose(), for executors on the machines of a Ray cluster. Raises UsageError."""
+    if wanted == "mps":
+        hint = "--executor green splits a device without MPS"
+        raise UsageError("--ray places one process for each device, MPS wants one for each gpu-let", hint=hint)
+    backend = wanted
+    if wanted == "auto":
+        backend = "green" if cluster.gpus() else "cpu"
+    count = cluster.places(backend)
+    missing = [index for index in devices or () if index >= count]
+    if missing:
+        raise UsageError(f"there is no device {missing[0]} in the Ray cluster", hint=f"it has {count}, from 0")
+    return Choice(backend, tuple(devices or range(count)), "Ray places the executors")
+
+
+def gpus() -> tuple[int, ...]:
+    """Indices of the GPUs of this machine; none where the driver does not answer."""
+    try:
+        with nvml.session():
+            return tuple(range(len(nvml.device_inventory())))
+    except DeviceError:
+        return ()
+
+
+def profiles_of(specs: Sequence[ModelSpec], known: Profiles | None, backend: str) -> Profiles | None:
+    """The profiles by name of the model, as far as they say something about this backend; None if none does.
+
+    On the CPU they are about modelled models only: what a model takes there nobody profiled.
+    """
+    if known is None:
+        return None
+    about = [spec for spec in specs if backend in ON_GPU | {"modelled"} or spec.platform == "modelled"]
+    models = {
+        spec.name: limited(known.models[profile_name(spec)], max(1, spec.max_batch))
+        for spec in about
+        if profile_name(spec) in known.models
+    }
+    return msgspec.structs.replace(known, models=models) if models else None
+
+
+def _of(there: tuple[int, ...], devices: Sequence[int] | None) -> tuple[int, ...]:
+    for index in devices or ():
+        if index not in there:
+            raise UsageError(f"there is no GPU {index} here", hint=f"there: {', '.join(map(str, there))}")
+    return tuple(devices) if devices else there
+
+
+def _missing(backend: str) -> str:
+    """What the backend lacks, or ""."""
+    if importlib.util.find_spec(BACKENDS[backend]) is None:
+        return f"this version has no backend {backend}"
+    if importlib.util.find_spec("torch") is None:
+        return "torch is not installed (pip install 'gemlet[torch]')"
+    return ""

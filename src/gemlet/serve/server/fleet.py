@@ -1,0 +1,191 @@
+"""The devices as one: what the controller changes, and what the engine sends batches to."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gemlet.serve.dispatch.engine import EMPTY, HERE, Route
+from gemlet.serve.execution.backend import LetSpec
+from gemlet.serve.execution.executor import STOP_SECONDS
+from gemlet.serve.plan.model import Gpu, Let, Task
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gemlet.serve.dispatch.engine import Engine
+    from gemlet.serve.dispatch.queue import LetState
+    from gemlet.serve.execution.device import Device
+    from gemlet.serve.models.specification import ModelSpec
+    from gemlet.serve.plan.model import Plan
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """A device that is alive. ``index`` is that of ``Gpu.index`` in plans."""
+
+    index: int
+    name: str = ""
+
+
+class Fleet:
+    """Devices, and the plan in force on them."""
+
+    def __init__(self, engine: Engine, devices: Sequence[Device]) -> None:
+        self.all_devices = tuple(devices)
+        self._engine = engine
+        self._by_index = {device.index: device for device in devices}
+        self._plan = EMPTY
+        self._names: dict[int, list[str]] = {}  # of the gpu-lets in force, by device
+        self._next: dict[int, int] = {}
+        self._applying = asyncio.Lock()
+
+    def counts(self) -> Mapping[str, int]:
+        """Requests that arrived since the last call, by model of the plan."""
+        served = self._engine.models
+        return {
+            name: count
+            for name, count in self._engine.counts().items()
+            if name in served and served[name].spec.platform != "noop"
+        }
+
+    def devices(self) -> Sequence[DeviceInfo]:
+        """Those alive: fewer when an executor dies, more when it is back."""
+        return [DeviceInfo(device.index, device.note) for device in self.all_devices if device.alive]
+
+    def plan(self) -> Plan:
+        """The plan in force; models that this process serves by itself are not in it."""
+        return self._plan
+
+    async def apply(self, plan: Plan) -> None:
+        """Loads, partitions, adopts, unloads; no request is dropped by it. Raises GemletError: the old plan stays."""
+        async with self._applying:
+            names: dict[int, list[str]] = {}
+            wanted: dict[int, dict[str, ModelSpec]] = {}
+            specs: dict[int, list[LetSpec]] = {}
+            old = {gpu.index: gpu for gpu in self._plan.gpus}
+            for device in self.all_devices:
+                gpu = next((gpu for gpu in plan.gpus if gpu.index == device.index), None)
+                lets = gpu.lets if gpu is not None else ()
+                names[device.index] = self._named(device.index, old.get(device.index), lets)
+                wanted[device.index] = self._models(lets)
+                named = zip(names[device.index], lets, strict=True)
+                specs[device.index] = [self._spec(name, let) for name, let in named]
+            await self._prepare(wanted, specs)
+            for device in self.all_devices:
+                for name, memory in device.memory.items():
+                    if name in self._engine.models:
+                        self._engine.models[name].memory = memory
+            self._plan = plan
+            self._names = names
+            self._engine.adopt(self._with_own(plan), self._route)
+            await self._engine.settled()
+            for device in self.all_devices:
+                await device.retire(frozenset(wanted[device.index]))
+
+    async def park(self, device: Device) -> bool:
+        """Ends a device's executors, unless the plan in force uses it; whether it did."""
+        async with self._applying:
+            if any(gpu.index == device.index for gpu in self._plan.gpus):
+                return False
+            await device.park()
+            return True
+
+    async def _prepare(
+        self, wanted: Mapping[int, Mapping[str, ModelSpec]], specs: Mapping[int, Sequence[LetSpec]]
+    ) -> None:
+        """All devices at once. If one cannot, the others get back what they had. Raises GemletError."""
+        before = {device.index: (dict(device.models), device.lets) for device in self.all_devices}
+        outcomes = await asyncio.gather(
+            *(device.prepare(wanted[device.index], specs[device.index]) for device in self.all_devices),
+            return_exceptions=True,
+        )
+        failure = next((outcome for outcome in outcomes if outcome is not None), None)
+        if failure is None:
+            return
+        for device, outcome in zip(self.all_devices, outcomes, strict=True):
+            if outcome is None:
+                await device.prepare(*before[device.index])
+        raise failure
+
+    async def close(self, patience_s: float = STOP_SECONDS) -> None:
+        """Ends all executors; what still runs has so many seconds."""
+        await asyncio.gather(*(device.close(patience_s) for device in self.all_devices))
+
+    def _route(self, let: LetState) -> Route:
+        if let.gpu == HERE:
+            return Route(None, "here")
+        name = self._names[let.gpu][let.number]
+        return Route(self._by_index[let.gpu].executor(name), name)
+
+    def _named(self, index: int, old: Gpu | None, lets: Sequence[Let]) -> list[str]:
+        """A gpu-let that is as before keeps its name; a new name is never one that was in use before."""
+        free = list(zip(self._names.get(index, ()), old.lets if old is not None else (), strict=False))
+        names = []
+        for let in lets:
+            same = next((pair for pair in free if _alike(pair[1], let)), None)
+            if same is not None:
+                free.remove(same)
+                names.append(same[0])
+            else:
+                number = self._next.get(index, 0)
+                self._next[index] = number + 1
+                names.append(f"gpu{index}/let{number}")
+        return names
+
+    def _models(self, lets: Sequence[Let]) -> dict[str, ModelSpec]:
+        served = self._engine.models
+        return {task.model: served[task.model].spec for let in lets for task in let.tasks if task.model in served}
+
+    def _spec(self, name: str, let: Let) -> LetSpec:
+        alone = len(let.tasks) == 1  # then a batch may become larger than planned
+        served = self._engine.models
+        models = {
+            task.model: max(task.batch, served[task.model].spec.max_batch if alone else 1)
+            for task in let.tasks
+            if task.model in served
+        }
+        return LetSpec(name=name, sm=let.sm, models=models)
+
+    def _with_own(self, plan: Plan) -> Plan:
+        """The plan and, on a device that is none, the models that this process answers by itself."""
+        own = tuple(
+            Let(sm=1.0, duty_ms=0.0, occupancy=0.0, tasks=(whole_task(served.spec),))
+            for served in self._engine.models.values()
+            if served.spec.platform == "noop"
+        )
+        gpus = tuple(
+            msgspec.structs.replace(gpu, lets=tuple(self._known(let) for let in gpu.lets)) for gpu in plan.gpus
+        )
+        return msgspec.structs.replace(plan, gpus=(*gpus, Gpu(index=HERE, memory_mib=0.0, lets=own)))
+
+    def _known(self, let: Let) -> Let:
+        """The gpu-let without models that were unloaded since the plan was made; its number stays."""
+        tasks = tuple(task for task in let.tasks if task.model in self._engine.models)
+        return msgspec.structs.replace(let, tasks=tasks)
+
+
+def whole_task(spec: ModelSpec, batch: int | None = None) -> Task:
+    """A task that nobody planned: no rate, the model's largest batch."""
+    return Task(
+        model=spec.name,
+        rate=0.0,
+        capacity=0.0,
+        batch=max(1, spec.max_batch if batch is None else batch),
+        latency_ms=0.0,
+        worst_ms=0.0,
+        slo_ms=spec.slo_ms,
+        alpha=1.0,
+    )
+
+
+def _alike(one: Let, other: Let) -> bool:
+    return one.sm == other.sm and [(task.model, task.batch) for task in one.tasks] == [
+        (task.model, task.batch) for task in other.tasks
+    ]

@@ -1,0 +1,13 @@
+"""The Open Inference Protocol v2, over HTTP and gRPC, and what Triton's clients ask beyond it.
+
+service.py       what a frontend asks the server for
+status.py        which status a refusal has in either protocol
+infer_json.py    a request and its answer as JSON and binary tensors
+http_server.py   connections: parsing, order of answers, back pressure
+http_exchange.py a request and its answer;  http_routes.py: everything but inference
+grpc_server.py   the same over gRPC;  infer_messages.py: a request and its answer as its messages
+regions.py       shared memory of clients
+documents.py     metadata, statistics, configuration as JSON
+metrics.py       /metrics
+logs.py          the last lines of the log, and those to come
+"""

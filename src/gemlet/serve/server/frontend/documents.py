@@ -1,0 +1,93 @@
+"""What the server and its models say of themselves, as JSON documents."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf import json_format
+
+import gemlet
+from gemlet.serve.server.repository import triton_config
+
+if TYPE_CHECKING:
+    from gemlet.serve.dispatch.engine import Served
+    from gemlet.serve.dispatch.statistics import Span, Statistics
+    from gemlet.serve.models.specification import ModelSpec, TensorSpec
+    from gemlet.serve.server.frontend.service import Service
+
+SERVER = "gemlet"
+EXTENSIONS = (
+    "binary_tensor_data", "classification", "model_repository", "model_configuration", "schedule_policy", "statistics",
+    "system_shared_memory", "logs",
+)  # fmt: skip
+
+
+def server(service: Service) -> dict[str, Any]:
+    return {
+        "name": SERVER,
+        "version": gemlet.__version__,
+        "extensions": EXTENSIONS,
+        "parameters": dict(service.runs_on()),
+    }
+
+
+def shape(spec: ModelSpec, tensor: TensorSpec) -> list[int]:
+    """With the batch dimension, as clients see it."""
+    return [-1, *tensor.shape] if spec.max_batch else list(tensor.shape)
+
+
+def model(spec: ModelSpec) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "versions": [str(spec.version)],
+        "platform": spec.platform,
+        "inputs": [{"name": t.name, "datatype": t.datatype, "shape": shape(spec, t)} for t in spec.inputs],
+        "outputs": [{"name": t.name, "datatype": t.datatype, "shape": shape(spec, t)} for t in spec.outputs],
+    }
+
+
+def configuration(spec: ModelSpec) -> dict[str, Any]:
+    return json_format.MessageToDict(
+        triton_config.message_of(spec), preserving_proto_field_name=True, always_print_fields_with_no_presence=False
+    )
+
+
+def statistics(served: Served) -> dict[str, Any]:
+    """Triton's statistics extension, durations in nanoseconds, and ours under ``gemlet``."""
+    counted = served.statistics
+    return {
+        "name": served.spec.name,
+        "version": str(served.spec.version),
+        "last_inference": counted.last_unix_ms,
+        "inference_count": counted.rows,
+        "execution_count": sum(span.count for span in counted.batches.values()),
+        "inference_stats": {
+            "success": _span(counted.success),
+            "fail": _span(counted.failure),
+            "queue": _span(counted.queue),
+            "compute_input": {"count": 0, "ns": 0},
+            "compute_infer": _span(counted.compute),
+            "compute_output": {"count": 0, "ns": 0},
+            "cache_hit": {"count": 0, "ns": 0},
+            "cache_miss": {"count": 0, "ns": 0},
+        },
+        "batch_stats": [
+            {"batch_size": size, "compute_infer": _span(span)} for size, span in sorted(counted.batches.items())
+        ],
+        "gemlet": _ours(counted, served),
+    }
+
+
+def _ours(counted: Statistics, served: Served) -> dict[str, Any]:
+    return {
+        "arrived": counted.arrived,
+        "late": counted.late,
+        "retried": counted.retried,
+        "refused": counted.refused,
+        "slo_ms": served.spec.slo_ms,
+        "memory": served.memory,
+    }
+
+
+def _span(span: Span) -> dict[str, int]:
+    return {"count": span.count, "ns": int(span.ms * 1e6)}

@@ -1,0 +1,88 @@
+"""A request over HTTP/1.1 and its answer, which waits for those of the requests before it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from gemlet.serve.server.frontend.status import HTTP, PHRASES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gemlet.inference_protocol.tensors import Buffer
+    from gemlet.serve.dispatch.call import Refusal
+
+JSON = b"application/json"
+
+
+class Connection(Protocol):
+    """Where the answer goes."""
+
+    @property
+    def draining(self) -> bool:
+        """The server ends; this is the last answer."""
+        ...
+
+    def flush(self) -> None:
+        """Writes what is ready, in the order of the requests."""
+        ...
+
+
+class Exchange:
+    """A request and its answer."""
+
+    __slots__ = ("_connection", "_ended", "_out", "head_only", "keep_alive")
+
+    def __init__(self, connection: Connection) -> None:
+        self.keep_alive = True
+        self.head_only = False
+        self._connection = connection
+        self._out: list[Buffer] = []
+        self._ended = False
+
+    @property
+    def ended(self) -> bool:
+        return self._ended
+
+    def answer(self, status: int, kind: bytes, body: Sequence[Buffer], more: bytes = b"") -> None:
+        """The whole answer. ``more``: further header lines."""
+        if self._ended:
+            return
+        self.keep_alive = self.keep_alive and not self._connection.draining
+        length = len(body[0]) if len(body) == 1 else sum([len(part) for part in body])
+        head = b"HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %d\r\n%s%s\r\n" % (
+            status, PHRASES[status].encode(), kind, length, more, b"" if self.keep_alive else b"Connection: close\r\n",
+        )  # fmt: skip
+        self._out.append(head if self.head_only else b"".join((head, *body)))
+        self._ended = True
+        self._connection.flush()
+
+    def document(self, document: Any, status: int = 200, more: bytes = b"") -> None:
+        """The answer as JSON."""
+        self.answer(status, JSON, [msgspec.json.encode(document)], more)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """The words of a refusal, with its status."""
+        more = b"" if refusal.retry_s is None else b"Retry-After: %d\r\n" % refusal.retry_s
+        self.document({"error": refusal.words, "reason": refusal.reason}, HTTP[refusal.reason], more)
+
+    def begin(self, kind: bytes) -> None:
+        """An answer that comes piece by piece, by send(), until end()."""
+        self._out.append(b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\nTransfer-Encoding: chunked\r\n\r\n" % kind)
+        self._connection.flush()
+
+    def send(self, piece: bytes) -> None:
+        self._out.append(b"%x\r\n%s\r\n" % (len(piece), piece))
+        self._connection.flush()
+
+    def end(self) -> None:
+        self._out.append(b"0\r\n\r\n")
+        self._ended = True
+        self._connection.flush()
+
+    def take(self) -> list[Buffer]:
+        """What is to be written now."""
+        out, self._out = self._out, []
+        return out

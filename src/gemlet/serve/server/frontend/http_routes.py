@@ -1,0 +1,217 @@
+"""All but inference over HTTP: health, metadata, statistics, repository control, shared memory, metrics, logs."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, unquote
+
+import msgspec
+
+from gemlet.serve.dispatch.call import Refusal
+from gemlet.serve.server.frontend import documents, metrics
+from gemlet.serve.server.frontend.regions import CUDA
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from gemlet.serve.server.frontend.http_exchange import Exchange
+    from gemlet.serve.server.frontend.service import Service
+
+logger = logging.getLogger(__name__)
+TEXT = b"text/plain; charset=utf-8"
+MAX_LOG_LINES = 1000
+MAX_DIGITS = 9
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A request for a route: what its pattern matched, the query, the body."""
+
+    names: tuple[str, ...]
+    query: dict[str, list[str]]
+    body: bytes
+
+    def document(self) -> dict[str, Any]:
+        """The body as a JSON object; empty if there is none. Raises Refusal."""
+        try:
+            return msgspec.json.decode(self.body, type=dict[str, Any]) if self.body.strip() else {}
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Refusal("invalid", f"the body is not a JSON object: {error}") from None
+
+
+async def respond(service: Service, exchange: Exchange, method: str, url: bytes, body: bytes) -> None:
+    """Answers. Never raises, but for a cancellation."""
+    path, _, query = url.decode("latin-1").partition("?")
+    allowed: list[str] = []
+    try:
+        for verb, pattern, route in ROUTES:
+            match = pattern.fullmatch(path)
+            if match is None:
+                continue
+            if verb == method or (verb == "GET" and method == "HEAD"):
+                names = tuple(unquote(name or "") for name in match.groups())
+                await route(service, exchange, Asked(names, parse_qs(query, keep_blank_values=True), body))
+                return
+            allowed.append(verb)
+        if allowed:
+            more = b"Allow: %s\r\n" % ", ".join(allowed).encode()
+            exchange.document({"error": f"{path} takes {' and '.join(allowed)}, not {method}"}, 405, more)
+        else:
+            raise Refusal("unknown", f"there is no {path} here; GET /v2 says what this is")
+    except Refusal as refusal:
+        exchange.refuse(refusal)
+    except Exception as error:
+        logger.exception("%s %s failed", method, path)
+        exchange.refuse(Refusal("failed", f"{type(error).__name__}: {error}"))
+
+
+async def _live(_service: Service, exchange: Exchange, _asked: Asked) -> None:
+    exchange.document({"live": True})
+
+
+async def _ready(service: Service, exchange: Exchange, _asked: Asked) -> None:
+    exchange.document({"ready": service.ready}, 200 if service.ready else 503)
+
+
+async def _health(service: Service, exchange: Exchange, _asked: Asked) -> None:
+    models = {entry.name: entry.state for entry in service.index()}
+    exchange.document({"live": True, "ready": service.ready, "models": models}, 200 if service.ready else 503)
+
+
+async def _server(service: Service, exchange: Exchange, _asked: Asked) -> None:
+    exchange.document(documents.server(service))
+
+
+async def _model(service: Service, exchange: Exchange, asked: Asked) -> None:
+    exchange.document(documents.model(service.model(asked.names[0], asked.names[1])))
+
+
+async def _model_ready(service: Service, exchange: Exchange, asked: Asked) -> None:
+    ready = service.model_ready(asked.names[0], asked.names[1])
+    exchange.document({"name": asked.names[0], "ready": ready}, 200 if ready else 503)
+
+
+async def _model_config(service: Service, exchange: Exchange, asked: Asked) -> None:
+    exchange.document(documents.configuration(service.model(asked.names[0], asked.names[1])))
+
+
+async def _model_stats(service: Service, exchange: Exchange, asked: Asked) -> None:
+    spec = service.model(asked.names[0], asked.names[1])
+    exchange.document({"model_stats": [documents.statistics(service.engine.models[spec.name])]})
+
+
+async def _all_stats(service: Service, exchange: Exchange, _asked: Asked) -> None:
+    exchange.document({"model_stats": [documents.statistics(served) for served in service.engine.models.values()]})
+
+
+async def _index(service: Service, exchange: Exchange, asked: Asked) -> None:
+    only_ready = asked.document().get("ready") is True
+    entries = [entry for entry in service.index() if entry.state == "READY" or not only_ready]
+    exchange.document(
+        [
+            {"name": entry.name, "version": entry.version, "state": entry.state, "reason": entry.reason}
+            for entry in entries
+        ]
+    )
+
+
+async def _load(service: Service, exchange: Exchange, asked: Asked) -> None:
+    if asked.document().get("parameters"):
+        raise Refusal("unsupported", "a model is loaded as its files in the repository say; write those")
+    await service.load(asked.names[0])
+    exchange.document({})
+
+
+async def _unload(service: Service, exchange: Exchange, asked: Asked) -> None:
+    await service.unload(asked.names[0])
+    exchange.document({})
+
+
+async def _region_status(service: Service, exchange: Exchange, asked: Asked) -> None:
+    exchange.document(
+        [
+            {"name": region.name, "key": region.key, "offset": region.offset, "byte_size": region.nbytes}
+            for region in service.regions.status(asked.names[0])
+        ]
+    )
+
+
+async def _region_register(service: Service, exchange: Exchange, asked: Asked) -> None:
+    wanted = asked.document()
+    key, offset, nbytes = wanted.get("key"), wanted.get("offset", 0), wanted.get("byte_size")
+    if not (isinstance(key, str) and isinstance(offset, int) and isinstance(nbytes, int)):
+        raise Refusal("invalid", "a region has key (text), offset and byte_size (numbers)")
+    service.regions.register(asked.names[0], key, offset, nbytes)
+    exchange.document({})
+
+
+async def _region_unregister(service: Service, exchange: Exchange, asked: Asked) -> None:
+    service.regions.unregister(asked.names[0])
+    exchange.document({})
+
+
+async def _cuda(_service: Service, _exchange: Exchange, _asked: Asked) -> None:
+    raise Refusal("unsupported", CUDA)
+
+
+async def _no_cuda_regions(_service: Service, exchange: Exchange, _asked: Asked) -> None:
+    exchange.document([])
+
+
+async def _metrics(service: Service, exchange: Exchange, _asked: Asked) -> None:
+    exchange.answer(200, metrics.CONTENT_TYPE, [metrics.render(service)])
+
+
+async def _plan(service: Service, exchange: Exchange, _asked: Asked) -> None:
+    exchange.document(service.plan())
+
+
+async def _logs(service: Service, exchange: Exchange, asked: Asked) -> None:
+    lines = asked.query.get("lines", ["100"])[0]
+    if not (lines.isdecimal() and lines.isascii() and len(lines) <= MAX_DIGITS):
+        raise Refusal("invalid", f"lines={lines} is not a number")
+    kept = service.logs.last(min(int(lines), MAX_LOG_LINES))
+    text = "".join(f"{line}\n" for line in kept).encode()
+    if asked.query.get("follow", ["false"])[0] not in {"true", "1", ""} or "follow" not in asked.query:
+        exchange.answer(200, TEXT, [text])
+        return
+    if exchange.head_only:
+        exchange.answer(200, TEXT, [])
+        return
+    exchange.begin(TEXT)
+    if text:
+        exchange.send(text)
+    async for line in service.logs.follow():
+        exchange.send(f"{line}\n".encode())
+    exchange.end()
+
+
+_MODEL = r"/v2/models/([^/]+)(?:/versions/([^/]+))?"
+_SYSTEM = r"/v2/systemsharedmemory(?:/region/([^/]+))?"
+_CUDA = r"/v2/cudasharedmemory(?:/region/([^/]+))?"
+ROUTES: tuple[tuple[str, re.Pattern[str], Callable[[Service, Exchange, Asked], Awaitable[None]]], ...] = tuple(
+    (verb, re.compile(pattern), route)
+    for verb, pattern, route in (
+        ("GET", r"/v2/health/live", _live),
+        ("GET", r"/v2/health/ready", _ready),
+        ("GET", r"/v2/health/?", _health),
+        ("GET", r"/v2/?", _server),
+        ("GET", r"/v2/models/stats", _all_stats),
+        ("GET", _MODEL, _model),
+        ("GET", _MODEL + "/ready", _model_ready),
+        ("GET", _MODEL + "/config", _model_config),
+        ("GET", _MODEL + "/stats", _model_stats),
+        ("POST", r"/v2/repository/index", _index),
+        ("POST", r"/v2/repository/models/([^/]+)/load", _load),
+        ("POST", r"/v2/repository/models/([^/]+)/unload", _unload),
+        ("GET", _SYSTEM + "/status", _region_status),
+        ("POST", r"/v2/systemsharedmemory/region/([^/]+)/register", _region_register),
+        ("POST", _SYSTEM + "/unregister", _region_unregister),
+        ("GET", _CUDA + "/status", _no_cuda_regions),
+        ("POST", _CUDA + "/(register|unregister)", _cuda),
+        ("GET", r"/v2/plan", _plan),
+        ("GET", r"/v2/logs", _logs),
+        ("GET", r"/metrics", _metrics),
+    )
+)

@@ -1,0 +1,128 @@
+"""Shared memory that clients registered: inputs are read from it, outputs written into it.
+
+Whoever can reach the server can name any POSIX shared memory object the server may open, as with Triton: serve on
+loopback, or forbid it with --no-shared-memory.
+
+It is read and written as a file and never mapped: its owner may make it smaller at any time, and touching a mapped page
+that is gone ends the process. A copy also keeps what was checked from changing before its batch runs.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gemlet.serve.dispatch.call import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from gemlet.inference_protocol.tensors import Buffer
+
+FOLDER = Path("/dev/shm")  # where the C library's shm_open has its objects
+MAX_REGIONS = 1024  # each is an open file
+MAX_READ_BYTES = 512 * 1024**2  # by one request: as much as a body may have
+CUDA = "CUDA shared memory is not served: its handles open on one device, and a plan decides which device runs a model"
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """``offset`` and ``nbytes``: the part of the object that was registered."""
+
+    name: str
+    key: str
+    offset: int
+    nbytes: int
+    descriptor: int
+
+
+class Regions:
+    """By name. ``allowed`` False refuses all."""
+
+    def __init__(self, *, allowed: bool = True) -> None:
+        self._allowed = allowed
+        self._regions: dict[str, Region] = {}
+
+    def register(self, name: str, key: str, offset: int, nbytes: int) -> None:
+        """Raises Refusal."""
+        if not self._allowed:
+            raise Refusal("unsupported", "this server takes no shared memory: it was started with --no-shared-memory")
+        if name in self._regions:
+            raise Refusal("invalid", f"the shared memory region {name!r} is registered already")
+        if len(self._regions) >= MAX_REGIONS:
+            raise Refusal("overload", f"{MAX_REGIONS} shared memory regions are registered; unregister some")
+        plain = key.removeprefix("/")
+        if not plain or "/" in plain or "\0" in plain or plain in {".", ".."}:
+            raise Refusal("invalid", f"{key!r} is not the name of a POSIX shared memory object")
+        if offset < 0 or nbytes <= 0:
+            raise Refusal("invalid", f"a region at {offset} of {nbytes} bytes makes no sense")
+        try:
+            descriptor = os.open(FOLDER / plain, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError as error:
+            raise Refusal("invalid", f"shared memory {key!r} cannot be opened: {error.strerror}") from None
+        size = os.fstat(descriptor).st_size
+        if offset + nbytes > size:
+            os.close(descriptor)
+            raise Refusal("invalid", f"shared memory {key!r} has {size} bytes, fewer than {offset + nbytes}")
+        self._regions[name] = Region(name, key, offset, nbytes, descriptor)
+
+    def unregister(self, name: str = "") -> None:
+        """The region of that name, or all."""
+        for known in [name] if name else list(self._regions):
+            region = self._regions.pop(known, None)
+            if region is not None:
+                os.close(region.descriptor)
+
+    def status(self, name: str = "") -> list[Region]:
+        """All regions, or the one of that name. Raises Refusal if there is none."""
+        if name and name not in self._regions:
+            raise Refusal("unknown", f"there is no shared memory region {name!r}")
+        return [self._regions[name]] if name else list(self._regions.values())
+
+    @staticmethod
+    def check_sizes(inputs: Iterable[Mapping[str, Any]]) -> None:
+        """Before anything is read: ``inputs`` are the parameters of each input of a request. Raises Refusal."""
+        sizes = [given.get("shared_memory_byte_size") for given in inputs if "shared_memory_region" in given]
+        total = sum(max(0, size) for size in sizes if isinstance(size, int))
+        if total > MAX_READ_BYTES:
+            raise Refusal("invalid", f"the inputs have {total} bytes in shared memory; {MAX_READ_BYTES} are the most")
+
+    def read(self, name: str, offset: int, nbytes: int) -> Buffer:
+        """What part of a region has now. Raises Refusal."""
+        region = self._part(name, offset, nbytes)
+        data = bytearray(nbytes)
+        view, done = memoryview(data), 0
+        while done < nbytes:
+            count = os.preadv(region.descriptor, [view[done:]], region.offset + offset + done)
+            if not count:
+                raise _shrunk(region)
+            done += count
+        return data
+
+    def write(self, name: str, offset: int, data: Buffer) -> None:
+        """Puts ``data`` there. Raises Refusal."""
+        region = self._part(name, offset, len(data))
+        start = region.offset + offset
+        if os.fstat(region.descriptor).st_size < start + len(data):
+            raise _shrunk(region)
+        view, done = memoryview(data), 0
+        try:
+            while done < len(data):
+                done += os.pwrite(region.descriptor, view[done:], start + done)
+        except OSError as error:  # its pages are taken when they are first written, and there may be none left
+            words = f"shared memory region {name!r} cannot be written: {error.strerror}"
+            raise Refusal("failed", words) from None
+
+    def _part(self, name: str, offset: int, nbytes: int) -> Region:
+        region = self._regions.get(name)
+        if region is None:
+            raise Refusal("invalid", f"there is no shared memory region {name!r}")
+        if offset < 0 or nbytes < 0 or offset + nbytes > region.nbytes:
+            raise Refusal("invalid", f"{offset} + {nbytes} bytes are not within region {name!r} of {region.nbytes}")
+        return region
+
+
+def _shrunk(region: Region) -> Refusal:
+    return Refusal("invalid", f"shared memory {region.key!r} became smaller than its region {region.name!r}")

@@ -1,0 +1,60 @@
+"""What a frontend asks the server for; server.py is it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gemlet.serve.dispatch.engine import Engine
+    from gemlet.serve.models.specification import ModelSpec
+    from gemlet.serve.plan.model import Plan
+    from gemlet.serve.server.frontend.logs import LogTail
+    from gemlet.serve.server.frontend.regions import Regions
+
+
+class IndexEntry(Protocol):
+    """A model of the repository. ``state``: READY, UNAVAILABLE or LOADING, and why."""
+
+    name: str
+    version: str
+    state: str
+    reason: str
+
+
+class Service(Protocol):
+    engine: Engine
+    regions: Regions
+    logs: LogTail
+
+    @property
+    def ready(self) -> bool:
+        """Whether every model that should be served is."""
+        ...
+
+    def model(self, name: str, version: str = "") -> ModelSpec:
+        """A model that is loaded. Raises Refusal."""
+        ...
+
+    def model_ready(self, name: str, version: str = "") -> bool: ...
+
+    def index(self) -> Sequence[IndexEntry]: ...
+
+    async def load(self, name: str) -> None:
+        """Reads the model's files and serves it. Raises Refusal."""
+        ...
+
+    async def unload(self, name: str) -> None:
+        """Raises Refusal."""
+        ...
+
+    def plan(self) -> Plan: ...
+
+    def runs_on(self) -> Mapping[str, str]:
+        """What the server runs on, for metadata: backend, devices, note."""
+        ...
+
+    def restarts(self) -> Mapping[int, int]:
+        """Executors that were started again, by device."""
+        ...

@@ -1,0 +1,150 @@
+"""The plan a server starts with, where none was given. Pure.
+
+With a profile of every model and nothing said about shares, the planner makes it: for the rates of a demand file, or,
+where nobody knows the rates yet, for an equal part of the devices for each model. Otherwise the configuration decides:
+a model with ``sm`` has a gpu-let of that share for itself, the others take turns on what is left.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gemlet.config.share import format_share
+from gemlet.errors import UsageError
+from gemlet.serve.control.propose import least_devices
+from gemlet.serve.plan import planner
+from gemlet.serve.plan.model import Demand, Gpu, Infeasible, Inventory, Let, Options, Plan
+from gemlet.serve.server.fleet import whole_task
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gemlet.serve.models.specification import ModelSpec
+    from gemlet.serve.profiles.profile import Profiles
+
+# Parts of its equal share that a model is planned for, the first that can be planned: shares do not add up exactly, and
+# two batches fit into an SLO where one would fill the device.
+FACTORS = (0.8, 0.6, 0.45, 0.3, 0.2, 0.1, 0.05, 0.01)
+SMALLEST = 0.01
+
+
+def planned_by_profiles(specs: Sequence[ModelSpec], known: Profiles | None) -> bool:
+    """Whether the planner, and later the controller, may decide."""
+    served = [spec for spec in specs if spec.platform != "noop"]
+    return bool(served) and known is not None and all(spec.sm is None and spec.name in known.models for spec in served)
+
+
+def demands_of(specs: Sequence[ModelSpec], known: Profiles, factor: float = 1.0, devices: int = 1) -> list[Demand]:
+    """For each model what it could be served with ``factor`` of an equal part of so many devices."""
+    served = [spec for spec in specs if spec.platform != "noop"]
+    return [
+        Demand(model=spec.name, slo_ms=spec.slo_ms, rate=factor * devices * _capacity(spec, known) / len(served))
+        for spec in served
+    ]
+
+
+def make(
+    specs: Sequence[ModelSpec],
+    known: Profiles | None,
+    devices: Sequence[int],
+    *,
+    demands: Sequence[Demand] = (),
+    options: Options | None = None,
+    policy: str = "nway+type",
+    apart: bool = False,
+    fill: bool = False,
+) -> Plan:
+    """A plan for these models on devices of these indices. Raises UsageError where shares do not fit.
+
+    fill: models that ``demands`` do not name get what is left of an equal part; without it they are an error.
+    apart: where the configuration decides, models without ``sm`` share what is left equally, and do not take turns.
+    """
+    served = [spec for spec in specs if spec.platform != "noop"]
+    if known is None or not planned_by_profiles(specs, known):
+        plan = by_configuration(served, devices, apart=apart)
+        return msgspec.structs.replace(plan, notes=(_unplanned(served, known),)) if demands else plan
+    inventory = Inventory(gpus=len(devices))
+    wanted = [list(demands)] if demands else []
+    if fill or not demands:
+        equal = [demands_of(specs, known, factor, len(devices)) for factor in FACTORS]
+        named = {demand.model for demand in demands}
+        others = [[each for each in part if each.model not in named] for part in equal]
+        wanted = [[*demands, *each] for each in others if each] or wanted
+        if demands and least_devices(known, demands, options or Options()) > len(devices):
+            wanted = equal  # nothing holds, and to find that out may take the planner long
+        elif demands:
+            wanted += equal
+    why: tuple[str, ...] = ()
+    for demanded in wanted:
+        made = planner.plan(known, demanded, inventory, None, options, policy=policy)
+        if not isinstance(made, Infeasible):
+            return _complete(made, served, devices)
+        why = made.why
+    plan = by_configuration(served, devices, apart=apart)
+    note = f"no plan holds: {'; '.join(why)}; every model takes turns on whole devices"
+    return Plan(
+        policy="whole", device=known.device.name, origin=known.origin, gpus=plan.gpus, demands=(), notes=(note,)
+    )
+
+
+def by_configuration(served: Sequence[ModelSpec], devices: Sequence[int], *, apart: bool = False) -> Plan:
+    """Shares as configured, on each device if they fit into one, else spread over them. Raises UsageError."""
+    own = sorted((spec for spec in served if spec.sm is not None), key=lambda spec: -(spec.sm or 0))
+    rest = [spec for spec in served if spec.sm is None]
+    lets: dict[int, list[Let]] = {index: [] for index in devices}
+    free = dict.fromkeys(devices, 1.0)
+    total = sum(spec.sm or 0 for spec in own)
+    everywhere = total <= 1.0 + 1e-9 and not (rest and total > 1.0 - SMALLEST)
+    for spec in own:
+        share = spec.sm or 0
+        for index in devices if everywhere else [max(free, key=lambda index: free[index])]:
+            if free[index] + 1e-9 < share:
+                names = ", ".join(f"{each.name} {format_share(each.sm or 0)}" for each in own)
+                hint = "lower some `sm`, or serve on more devices"
+                raise UsageError(f"the shares of the models do not fit on {len(devices)} devices: {names}", hint=hint)
+            lets[index].append(_let(share, [spec]))
+            free[index] -= share
+    if rest:
+        room = [index for index in devices if free[index] >= SMALLEST]
+        if not room:
+            names = ", ".join(spec.name for spec in rest)
+            hint = "lower some `sm`, or serve on more devices"
+            raise UsageError(f"the shares of the other models leave nothing for {names}", hint=hint)
+        for index in room:
+            groups = [[spec] for spec in rest] if apart else [rest]
+            lets[index] += [_let(free[index] / len(groups), group) for group in groups]
+    gpus = tuple(Gpu(index=index, memory_mib=0.0, lets=tuple(lets[index])) for index in devices if lets[index])
+    return Plan(policy="configuration", device="", origin="", gpus=gpus, demands=())
+
+
+def _complete(plan: Plan, served: Sequence[ModelSpec], devices: Sequence[int]) -> Plan:
+    """The plan on the devices there are. Raises UsageError if it leaves out a model of the repository."""
+    missing = [spec.name for spec in served if spec.name not in {task.model for task in plan.tasks()}]
+    if missing:
+        hint = "name every model of the repository in the demand file, with a rate above 0"
+        raise UsageError(f"the plan has no place for {', '.join(missing)}", hint=hint)
+    gpus = tuple(Gpu(index=devices[gpu.index], memory_mib=gpu.memory_mib, lets=gpu.lets) for gpu in plan.gpus)
+    return msgspec.structs.replace(plan, gpus=gpus)
+
+
+def _unplanned(served: Sequence[ModelSpec], known: Profiles | None) -> str:
+    """Why rates are given, and yet nothing is planned for them."""
+    fixed = [spec.name for spec in served if spec.sm is not None]
+    unknown = [spec.name for spec in served if known is None or spec.name not in known.models]
+    reasons = [f"no profile says how long {' and '.join(unknown)} would take here"] if unknown else []
+    reasons += [f"`sm` is set for {' and '.join(fixed)}"] if fixed else []
+    return f"not planned for the rates given: {'; '.join(reasons)}"
+
+
+def _let(share: float, specs: Sequence[ModelSpec]) -> Let:
+    return Let(sm=min(1.0, share), duty_ms=0.0, occupancy=0.0, tasks=tuple(whole_task(spec) for spec in specs))
+
+
+def _capacity(spec: ModelSpec, known: Profiles) -> float:
+    """Requests/s on a whole device with batches of which two fit into the SLO; with batches of one if none do."""
+    row = known.models[spec.name].surface.row(1.0)
+    fitting = [batch for batch in range(1, len(row)) if 2 * row[batch] <= spec.slo_ms]
+    batch = min(fitting[-1] if fitting else 1, max(1, spec.max_batch))
+    return 1000 * batch / row[batch]

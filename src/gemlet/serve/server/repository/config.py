@@ -1,0 +1,207 @@
+"""What a model's files may say, whatever their format, and the ModelSpec that comes of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from gemlet.config import suggest
+from gemlet.config.rules import check_sm
+from gemlet.config.share import parse_share
+from gemlet.errors import ConfigError, InvalidValue
+from gemlet.serve.models.specification import ModelSpec, Platform, TensorSpec
+from gemlet.serve.plan.demand_file import seconds_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PLATFORMS: tuple[Platform, ...] = (
+    "torch_export", "torchscript", "onnx", "python", "builtin", "noop", "modelled",
+)  # fmt: skip
+# The file of a version, by platform; the others need none.
+MODEL_FILES: dict[Platform, str] = {
+    "torch_export": "model.pt2",
+    "torchscript": "model.pt",
+    "onnx": "model.onnx",
+    "python": "model.py",
+}
+DATATYPES = (
+    "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "BF16", "FP32", "FP64",
+    "BYTES",
+)  # fmt: skip
+MAX_BATCH = 65_536
+DEFAULT_SLO_MS = 1000.0
+DEFAULT_PRIORITY = 2
+MAX_PRIORITY = 1000
+
+
+class Tensor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"klass": "class"}):
+    """All that can be said about a model; None = not said. ``slo_ms`` in milliseconds, ``slo`` such as "25ms"."""
+
+    name: str | None = None
+    platform: str | None = None
+    max_batch: int | None = None
+    inputs: list[Tensor] | None = None
+    outputs: list[Tensor] | None = None
+    slo_ms: float | None = None
+    slo: str | None = None
+    sm: str | float | None = None
+    klass: Literal["latency", "throughput"] | None = None
+    priority: int | None = None
+    version: int | None = None
+    parameters: dict[str, str | int | float | bool] | None = None
+
+
+class FieldError(Exception):
+    """A field has a value that cannot be. ``field`` as in Config, such as ("inputs", 0, "datatype")."""
+
+    def __init__(self, field: tuple[str | int, ...], message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+        self.hint = hint
+
+    def name(self) -> str:
+        """The field for people: ``inputs 1 datatype``."""
+        return " ".join(str(part + 1) if isinstance(part, int) else part for part in self.field)
+
+
+def merged(first: Config, second: Config) -> Config:
+    """What ``second`` says goes before what ``first`` says."""
+    said = {name: value for name in Config.__struct_fields__ if (value := getattr(second, name)) is not None}
+    if "slo" in said or "slo_ms" in said:
+        said = {"slo": None, "slo_ms": None} | said
+    return msgspec.structs.replace(first, **said)
+
+
+def specification(config: Config, directory: Path, versions: tuple[int, ...]) -> ModelSpec:
+    """The model that ``config`` describes. Raises FieldError."""
+    if config.name is not None and config.name != directory.name:
+        raise FieldError(("name",), f"{config.name!r} is not the name of its directory", "leave it out")
+    version = _version(config, versions)
+    platform = _platform(config, directory / str(version))
+    max_batch = 1 if config.max_batch is None else config.max_batch
+    if not 0 <= max_batch <= MAX_BATCH:
+        raise FieldError(("max_batch",), f"{max_batch} is not in 0..{MAX_BATCH}", "0: shapes have no batch dimension")
+    inputs, outputs = _tensors("inputs", config.inputs), _tensors("outputs", config.outputs)
+    if platform != "builtin":
+        for what, tensors in (("inputs", inputs), ("outputs", outputs)):
+            if not tensors:
+                hint = f"such as {what}: [{{name: X, datatype: FP32, shape: [4]}}]"
+                raise FieldError((what,), "there is none", hint)
+    return ModelSpec(
+        name=directory.name,
+        directory=str(directory),
+        platform=platform,
+        inputs=inputs,
+        outputs=outputs,
+        max_batch=max_batch,
+        slo_ms=_slo(config),
+        sm=_sm(config),
+        klass=config.klass or "latency",
+        priority=_priority(config),
+        parameters={key: _text(value) for key, value in (config.parameters or {}).items()},
+        version=version,
+        versions=versions,
+    )
+
+
+def field_of(error: msgspec.ValidationError) -> FieldError:
+    """msgspec says ``Expected `int` - at `$.inputs[0].shape``; this says which field that is."""
+    message, _, where = str(error).partition(" - at ")
+    path: list[str | int] = []
+    for part in where.strip("`").removeprefix("$").replace("[...]", "").split("."):
+        name, _, index = part.partition("[")
+        path += [name] if name else []
+        path += [int(digits) for digits in index.replace("]", "").split("[") if digits.isdigit()]
+    if message.startswith("Object contains unknown field"):
+        unknown = message.split("`")[1]
+        known = Tensor.__struct_fields__ if path[:1] in (["inputs"], ["outputs"]) else Config.__struct_encode_fields__
+        return FieldError((*path, unknown), "there is no such field", suggest.hint(unknown, known))
+    return FieldError(tuple(path), message[:1].lower() + message[1:], "docs/serving.md describes config.yaml")
+
+
+def problem(error: FieldError, path: Path, line: int | None = None) -> ConfigError:
+    name = error.name()
+    return ConfigError(f"{name}: {error}" if name else str(error), path=str(path), line=line, hint=error.hint)
+
+
+def _version(config: Config, versions: tuple[int, ...]) -> int:
+    if config.version is None:
+        return versions[-1]
+    if config.version not in versions:
+        there = ", ".join(map(str, versions))
+        raise FieldError(("version",), f"there is no version {config.version}", f"there: {there}")
+    return config.version
+
+
+def _platform(config: Config, folder: Path) -> Platform:
+    if config.platform is None:
+        found = [platform for platform, file in MODEL_FILES.items() if (folder / file).exists()]
+        if len(found) == 1:
+            return found[0]
+        hint = f"write platform: and one of {', '.join(PLATFORMS)}"
+        raise FieldError(("platform",), f"it does not say, and {folder.name}/ has {len(found)} model files", hint)
+    for platform in PLATFORMS:
+        if platform == config.platform:
+            file = MODEL_FILES.get(platform)
+            if file and not (folder / file).exists():
+                raise FieldError(("platform",), f"{platform} needs {folder.name}/{file}, which is not there")
+            return platform
+    raise FieldError(("platform",), f"{config.platform!r} is none", suggest.hint(config.platform, PLATFORMS))
+
+
+def _tensors(what: str, tensors: list[Tensor] | None) -> tuple[TensorSpec, ...]:
+    seen: set[str] = set()
+    for number, tensor in enumerate(tensors or []):
+        if not tensor.name or tensor.name in seen:
+            raise FieldError((what, number, "name"), f"{tensor.name!r} is empty or there twice")
+        seen.add(tensor.name)
+        if tensor.datatype not in DATATYPES:
+            hint = suggest.hint(tensor.datatype, DATATYPES)
+            raise FieldError((what, number, "datatype"), f"{tensor.datatype!r} is none", hint)
+        if any(size < -1 for size in tensor.shape):
+            raise FieldError((what, number, "shape"), f"{tensor.shape} has a negative size", "-1 stands for any size")
+    return tuple(TensorSpec(tensor.name, tensor.datatype, tuple(tensor.shape)) for tensor in tensors or [])
+
+
+def _slo(config: Config) -> float:
+    if config.slo is not None and config.slo_ms is not None:
+        raise FieldError(("slo",), "slo and slo_ms are both there", "keep one")
+    try:
+        slo_ms = 1000 * seconds_of(config.slo) if config.slo is not None else config.slo_ms
+    except ValueError as error:
+        raise FieldError(("slo",), str(error), 'write slo: "25ms", or slo_ms: 25') from None
+    if slo_ms is None:
+        return DEFAULT_SLO_MS
+    if not 0 < slo_ms < float("inf"):
+        raise FieldError(("slo_ms",), f"{slo_ms:g} ms cannot be met", "milliseconds from arrival to reply")
+    return slo_ms
+
+
+def _sm(config: Config) -> float | None:
+    if config.sm is None:
+        return None
+    try:
+        return check_sm(parse_share(str(config.sm)))
+    except InvalidValue as error:
+        raise FieldError(("sm",), error.message, error.hint) from None
+
+
+def _priority(config: Config) -> int:
+    if config.priority is None:
+        return DEFAULT_PRIORITY
+    if not 1 <= config.priority <= MAX_PRIORITY:
+        hint = f"1 is the first served, {DEFAULT_PRIORITY} is usual"
+        raise FieldError(("priority",), f"{config.priority} is not in 1..{MAX_PRIORITY}", hint)
+    return config.priority
+
+
+def _text(value: str | float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,312 @@
+"""`gemlet serve`: repository, engine, executors, frontends and controller put together, from start to drained end."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import logging
+import resource
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gemlet.errors import GemletError, UsageError
+from gemlet.serve.dispatch.call import Refusal
+from gemlet.serve.dispatch.engine import Engine
+from gemlet.serve.execution import ray_placement
+from gemlet.serve.execution.backend import BackendOptions
+from gemlet.serve.execution.device import Device
+from gemlet.serve.execution.executor import STOP_SECONDS
+from gemlet.serve.profiles.profile import render as render_profiles
+from gemlet.serve.server import backend_choice
+from gemlet.serve.server.catalog import Catalog, Known
+from gemlet.serve.server.fleet import Fleet
+from gemlet.serve.server.frontend.grpc_server import GrpcServer
+from gemlet.serve.server.frontend.http_server import HttpServer
+from gemlet.serve.server.frontend.regions import Regions
+from gemlet.serve.server.serving_plan import Arrangement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
+
+    from gemlet.serve.execution.executor import Executor
+    from gemlet.serve.models.specification import ModelSpec
+    from gemlet.serve.plan.model import Plan
+    from gemlet.serve.server.frontend.logs import LogTail
+    from gemlet.serve.server.options import Options
+
+logger = logging.getLogger(__name__)
+
+EXPIRE_S = 0.005  # between looks for requests that waited past their deadline
+SLOW_CHECK_S = 5.0
+HANG_CHECK_S = 0.5
+WATCH_S = 1.0
+FLUSH_S = 2.0  # for the last answers on their way out
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What a server that is ready tells. ``replanning``: the controller follows the load."""
+
+    choice: backend_choice.Choice
+    note: str
+    models: tuple[ModelSpec, ...]
+    plan: Plan
+    http_port: int | None
+    grpc_port: int | None
+    replanning: bool
+    profiles: str
+
+
+class Server:
+    """See service.py for what frontends ask of it."""
+
+    def __init__(self, options: Options, logs: LogTail) -> None:
+        self.engine = Engine(drop=options.drop)
+        self.regions = Regions(allowed=options.shared_memory)
+        self.logs = logs
+        self._options = options
+        self._cluster = ray_placement.Cluster(options.ray) if options.ray is not None else None
+        self._choice = (
+            backend_choice.choose(options.executor, options.devices)
+            if self._cluster is None
+            else backend_choice.placed(options.executor, options.devices, self._cluster)
+        )
+        self._arrangement = Arrangement(options, self._choice, self.engine)
+        self._catalog = Catalog(options.repository, self.engine, self._arrangement.rearrange)
+
+    async def run(self, stop: asyncio.Event, started: Callable[[Started], None]) -> None:
+        """Serves until ``stop`` is set; then refuses what is new and ends what is there. Raises GemletError."""
+        try:
+            async with AsyncExitStack() as ends, asyncio.TaskGroup() as tasks:
+                background: list[asyncio.Task[None]] = []
+                try:
+                    await self._serve(stop, started, tasks, background, ends)
+                finally:
+                    for task in background:
+                        task.cancel()
+                    await self._fleet.close()
+                    if self._cluster is not None:
+                        self._cluster.close()
+        except* GemletError as group:
+            raise _first(group) from None
+
+    # What frontends ask
+
+    @property
+    def ready(self) -> bool:
+        return not self.engine.closing and all(
+            known.state == "READY" or known.reason == "unloaded" for known in self._catalog.models.values()
+        )
+
+    def model(self, name: str, version: str = "") -> ModelSpec:
+        served = self.engine.models.get(name)
+        if served is None:
+            known = self._catalog.models.get(name)
+            raise Refusal("unknown", f"model {name!r} is {known.reason}" if known else f"there is no model {name!r}")
+        if version and version != str(served.spec.version):
+            raise Refusal("unknown", f"{name} is served in version {served.spec.version}, not {version}")
+        return served.spec
+
+    def model_ready(self, name: str, version: str = "") -> bool:
+        self.model(name, version)
+        return not self.engine.closing and self.engine.serves(name)
+
+    def index(self) -> Sequence[Known]:
+        return list(self._catalog.models.values())
+
+    async def load(self, name: str) -> None:
+        await self._catalog.load(name)
+
+    async def unload(self, name: str) -> None:
+        await self._catalog.unload(name)
+
+    def plan(self) -> Plan:
+        return self._fleet.plan()
+
+    def runs_on(self) -> Mapping[str, str]:
+        known = self._arrangement.known
+        slower = [line for device in self._fleet.all_devices for line in device.slower]
+        return {
+            "executor": self._choice.backend,
+            "devices": ",".join(map(str, self._choice.devices)),
+            "note": self._note(),
+            "profiles": known.origin if known is not None else "none",
+        } | ({"slower": "; ".join(slower)} if slower else {})
+
+    def restarts(self) -> Mapping[int, int]:
+        return {device.index: device.restarts for device in self._fleet.all_devices}
+
+    @property
+    def _fleet(self) -> Fleet:
+        return self._arrangement.fleet
+
+    # Start and end
+
+    async def _serve(
+        self,
+        stop: asyncio.Event,
+        started: Callable[[Started], None],
+        tasks: asyncio.TaskGroup,
+        background: list[asyncio.Task[None]],
+        ends: AsyncExitStack,
+    ) -> None:
+        def keep(work: Coroutine[Any, Any, None], name: str) -> None:
+            background.append(tasks.create_task(work, name=name))
+
+        _allow_connections()
+        self.logs.attach(asyncio.get_running_loop())
+        asyncio.get_running_loop().set_exception_handler(_log_failure)
+        self._catalog.read()
+        self._arrangement.fleet = Fleet(self.engine, [self._device(index, tasks) for index in self._choice.devices])
+        for device in self._fleet.all_devices:
+            await device.start()
+        self._arrangement.tell_expectation()
+        await self._fleet.apply(self._arrangement.first_plan())
+        self._catalog.all_ready()
+        http, http_port = await self._listen_http()
+        grpc, grpc_port = await self._listen_grpc()
+        keep(_every(EXPIRE_S, self.engine.expire), "deadlines")
+        if http is not None:
+            keep(_every(SLOW_CHECK_S, http.close_slow), "slow connections")
+        keep(_every(HANG_CHECK_S, self._kill_stuck), "executors that hang")
+        if self._options.watch:
+            keep(self._watch(), "repository")
+        self._arrangement.control(keep, ends, tasks)
+        gc.collect()
+        gc.freeze()  # what is there by now stays: collections look at what comes with requests only
+        started(self._started(http_port, grpc_port))
+        await stop.wait()
+        for task in background[1:]:  # deadlines are kept to the end
+            task.cancel()
+        await self._drain(http, grpc)
+
+    async def _drain(self, http: HttpServer | None, grpc: GrpcServer | None) -> None:
+        logger.info("ending: %d requests left, for %g s at most", self.engine.in_flight, self._options.drain_s)
+        self.engine.closing = "the server is ending"
+        self.logs.end_followers()
+        if http is not None:
+            http.drain()
+        try:
+            async with asyncio.timeout(self._options.drain_s):
+                while self.engine.in_flight:  # noqa: ASYNC110  once in a life, and the count is kept anyway
+                    await asyncio.sleep(EXPIRE_S)
+        except TimeoutError:
+            logger.warning("%d requests are refused, their time is over", self.engine.in_flight)
+            self.engine.abandon("the server is ending")
+        await self._fleet.close(0.0 if self.engine.in_flight else STOP_SECONDS)  # what still runs is refused with this
+        await asyncio.sleep(0)
+        try:
+            async with asyncio.timeout(FLUSH_S):
+                if grpc is not None:
+                    await grpc.close()
+                while http is not None and http.connections:
+                    http.close_idle()
+                    await asyncio.sleep(EXPIRE_S)
+        except TimeoutError:
+            logger.warning("some clients do not read their answers")
+        if http is not None:
+            await http.close()
+
+    def _device(self, index: int, tasks: asyncio.TaskGroup) -> Device:
+        known = self._arrangement.known
+        profiles = render_profiles(known) if known is not None else ""
+        return Device(
+            index,
+            self._choice.backend,
+            BackendOptions(device=index if self._cluster is None else 0, profiles=profiles),  # Ray shows it one only
+            tasks,
+            on_died=self._died,
+            on_back=self.engine.resume,
+            arena_bytes=self._options.arena_bytes,
+            placement=self._cluster.placement(self._choice.backend) if self._cluster is not None else None,
+        )
+
+    def _died(self, executor: Executor) -> None:
+        self.engine.suspend(executor)
+        if self._arrangement.controller is not None:
+            self._arrangement.controller.look()
+
+    def _kill_stuck(self) -> None:
+        for executor in self.engine.stuck(1000 * self._options.hang_s):
+            logger.error("%s is killed: at one batch for more than %g s", executor.name, self._options.hang_s)
+            executor.kill()
+
+    async def _listen_http(self) -> tuple[HttpServer | None, int | None]:
+        if self._options.http_port is None:
+            return None, None
+        server = HttpServer(self)
+        try:
+            return server, await server.listen(self._options.host, self._options.http_port)
+        except OSError as error:
+            raise _cannot_listen("HTTP", "--http-port", self._options.host, self._options.http_port, error) from None
+
+    async def _listen_grpc(self) -> tuple[GrpcServer | None, int | None]:
+        if self._options.grpc_port is None:
+            return None, None
+        server = GrpcServer(self)
+        try:
+            return server, await server.listen(self._options.host, self._options.grpc_port)
+        except OSError as error:
+            raise _cannot_listen("gRPC", "--grpc-port", self._options.host, self._options.grpc_port, error) from None
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(WATCH_S)
+            try:
+                await self._catalog.compare()
+            except Exception:  # one look that failed is no reason to end all requests
+                logger.exception("a look at the repository failed")
+
+    # Words
+
+    def _note(self) -> str:
+        return next((device.note for device in self._fleet.all_devices if device.note), "")
+
+    def _started(self, http_port: int | None, grpc_port: int | None) -> Started:
+        known = self._arrangement.known
+        return Started(
+            self._choice,
+            self._note(),
+            tuple(self._arrangement.specs()),
+            self._fleet.plan(),
+            http_port,
+            grpc_port,
+            self._arrangement.controller is not None,
+            f"{known.origin}: {known.note}" if known is not None else "none",
+        )
+
+
+async def _every(seconds: float, act: Callable[[], None]) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            act()
+        except Exception:  # one look that failed is no reason to end all requests
+            logger.exception("a periodic look failed")
+
+
+def _allow_connections() -> None:
+    """A connection is an open file: as many as the machine's administrator allows, not the usual 1024."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _log_failure(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Of a callback; the server goes on."""
+    logger.error("%s", context.get("message"), exc_info=context.get("exception"))
+
+
+def _cannot_listen(what: str, option: str, host: str, port: int, error: OSError) -> UsageError:
+    if error.errno == errno.EADDRINUSE:
+        hint = f"{option} 0 takes any free port; `ss -ltnp 'sport = :{port}'` says who has this one"
+        return UsageError(f"{what} port {port} is in use on {host}", hint=hint)
+    hint = f"{option} above 1023 needs no rights; --host 0.0.0.0 means every address of this machine"
+    return UsageError(f"{what} cannot listen on {host}:{port}: {error.strerror or error}", hint=hint)
+
+
+def _first(group: BaseExceptionGroup[GemletError]) -> GemletError:
+    for error in group.exceptions:
+        return _first(error) if isinstance(error, BaseExceptionGroup) else error
+    raise AssertionError("an exception group is never empty")

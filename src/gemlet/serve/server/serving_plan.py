@@ -1,0 +1,183 @@
+"""Which plan a server serves by: the first one, those for models that come and go, the controller's for the load."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gemlet.errors import UsageError
+from gemlet.serve.control.controller import Controller
+from gemlet.serve.control.planning import PlanningProcess
+from gemlet.serve.control.settings import Settings
+from gemlet.serve.plan import plan_files
+from gemlet.serve.plan.model import Options as PlanOptions
+from gemlet.serve.profiles import profile_files
+from gemlet.serve.server import backend_choice, initial_plan
+from gemlet.serve.server.fleet import Fleet
+from gemlet.serve.server.scaling import DeviceScaler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from contextlib import AsyncExitStack
+
+    from gemlet.serve.dispatch.engine import Engine
+    from gemlet.serve.models.specification import ModelSpec
+    from gemlet.serve.plan.demand_file import Service as DemandedService
+    from gemlet.serve.plan.model import Demand, Plan
+    from gemlet.serve.profiles.profile import Profiles
+    from gemlet.serve.server.options import Options
+
+logger = logging.getLogger(__name__)
+POLICY = "nway+type"  # where nothing else is asked for
+
+
+class Arrangement:
+    """Makes plans and brings them into force. Raises UsageError, ConfigError for files that are wrong.
+
+    known: the profiles that there are, of whatever models. fleet: what the plans are for; empty until the server has
+    devices. controller: None until control(), and where nothing follows the load.
+    """
+
+    def __init__(self, options: Options, on: backend_choice.Choice, engine: Engine) -> None:
+        self._options = options
+        self._choice = on
+        self._engine = engine
+        self.known = self._read_profiles()
+        self._demanded = plan_files.load_service(options.demand) if options.demand else None
+        self.fleet = Fleet(engine, ())
+        self.controller: Controller | None = None
+        self._planning: PlanningProcess | None = None
+
+    def specs(self) -> list[ModelSpec]:
+        return [served.spec for served in self._engine.models.values()]
+
+    def _read_profiles(self) -> Profiles | None:
+        """Those of the command line or the demand file; else the modelled ones, where time is modelled anyway."""
+        named = self._options.profiles
+        if named is None and self._options.demand is not None:
+            service = plan_files.load_service(self._options.demand)
+            named = self._options.demand.parent / service.profiles if service.profiles else None
+        if named is None and self._choice.backend in backend_choice.ON_GPU:
+            return None
+        return profile_files.load_profiles(named)
+
+    def _of_models(self) -> Profiles | None:
+        return backend_choice.profiles_of(self.specs(), self.known, self._choice.backend)
+
+    def tell_expectation(self) -> None:
+        known = self._of_models()
+        for spec in self.specs():
+            self._engine.expectation.know(spec.name, known.models.get(spec.name) if known is not None else None)
+
+    def first_plan(self) -> Plan:
+        if self._options.plan is None:
+            return self._make_plan()
+        known = self._of_models() or profile_files.load_profiles(None)
+        demands = self._demanded.demands if self._demanded is not None else ()
+        plan = plan_files.load_plan(self._options.plan, known, demands)
+        placed = {task.model for task in plan.tasks()}
+        missing = [spec.name for spec in self.specs() if spec.platform != "noop" and spec.name not in placed]
+        strange = sorted({gpu.index for gpu in plan.gpus} - set(self._choice.devices))
+        if missing:
+            hint = "plan again with them, or take them out of the repository"
+            raise UsageError(f"{self._options.plan} has no place for {', '.join(missing)}", hint=hint)
+        if strange:
+            hint = f"serve on more devices: --devices {','.join(str(gpu.index) for gpu in plan.gpus)}"
+            raise UsageError(f"{self._options.plan} is for GPU {strange[0]}, which does not serve here", hint=hint)
+        return plan
+
+    def _make_plan(self, demands: Sequence[Demand] | None = None) -> Plan:
+        """For these demands, and what is left for models without one; None: for those of the demand file alone."""
+        demanded: DemandedService | None = self._demanded
+        alive = [device.index for device in self.fleet.devices()] or list(self._choice.devices)
+        return initial_plan.make(
+            self.specs(),
+            self._of_models(),
+            alive,
+            demands=self._known_demands() if demands is None else demands,
+            fill=demands is not None,
+            options=self._planner_options(),
+            policy=demanded.policy if demanded is not None else POLICY,
+            apart=self._choice.backend not in backend_choice.ON_GPU,
+        )
+
+    def _known_demands(self) -> list[Demand]:
+        """As the controller sees them, or as the demand file has them."""
+        if self.controller is not None:
+            demands = self.controller.decider.demands
+        else:
+            demands = self._demanded.demands if self._demanded is not None else ()
+        return [demand for demand in demands if demand.model in self._engine.models]
+
+    async def rearrange(self, changed: str) -> None:
+        """A plan for the models of now, one of which was loaded, changed or unloaded."""
+        known = self._of_models()
+        profile = known.models.get(changed) if known is not None else None
+        self._engine.expectation.know(changed, profile)
+        demands = self._known_demands()
+        if changed in self._engine.models:
+            slo_ms = self._engine.models[changed].spec.slo_ms
+            demands = [
+                msgspec.structs.replace(demand, slo_ms=slo_ms) if demand.model == changed else demand
+                for demand in demands
+            ]
+        async with self.controller.applying if self.controller is not None else nullcontext():
+            plan = await asyncio.to_thread(self._make_plan, demands)  # many milliseconds: requests go on meanwhile
+            await self.fleet.apply(plan)
+            if self.controller is not None:
+                self._tell(self.controller, plan, changed)
+
+    def _tell(self, controller: Controller, plan: Plan, changed: str) -> None:
+        """That this plan is in force. It plans for the models that there are, as long as all have profiles."""
+        decider, known = controller.decider, self._of_models()
+        planned = {demand.model for demand in decider.demands}
+        for model in planned & ({changed} | (planned - self._engine.models.keys())):
+            decider.forget(model)
+        for demand in plan.demands:
+            if demand.model == changed or demand.model not in planned:
+                decider.demand(demand)
+        controller.paused = known is None or not initial_plan.planned_by_profiles(self.specs(), known)
+        if known is not None and self._planning is not None:
+            self._planning.know(known)
+        decider.started_with(plan, asyncio.get_running_loop().time())
+
+    def control(
+        self, keep: Callable[[Coroutine[Any, Any, None], str], None], ends: AsyncExitStack, tasks: asyncio.TaskGroup
+    ) -> None:
+        """Starts the controller, if it is wanted and has profiles to plan with."""
+        known = self._of_models()
+        if not self._options.replan or known is None or not initial_plan.planned_by_profiles(self.specs(), known):
+            return
+        plan = self.fleet.plan()
+        demands = plan.demands or initial_plan.demands_of(self.specs(), known, initial_plan.FACTORS[-1])
+        self._planning = ends.enter_context(PlanningProcess(known))
+        self.controller = Controller(
+            self.fleet,
+            known,
+            demands,
+            self._settings(),
+            ask=self._planning,
+            waiting=self._waiting,
+            scaler=DeviceScaler(self.fleet, tasks) if self._options.scale is not None else None,
+            say=lambda change: logger.info("plan: %s", change),
+        )
+        keep(self.controller.run(), "controller")
+
+    def _settings(self) -> Settings:
+        least, most = self._options.scale or (1, None)
+        policy = self._demanded.policy if self._demanded is not None else POLICY
+        return Settings(least=least, most=most, policy=policy, planner=self._planner_options())
+
+    def _planner_options(self) -> PlanOptions:
+        """Those of the demand file, for the executors that there are."""
+        return msgspec.structs.replace(
+            self._demanded.options if self._demanded is not None else PlanOptions(),
+            executor="mps" if self._choice.backend == "mps" else "green",
+        )
+
+    def _waiting(self) -> Mapping[str, int]:
+        return {name: self._engine.waiting(name) for name in self._engine.models}

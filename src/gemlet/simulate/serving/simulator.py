@@ -1,0 +1,253 @@
+"""Serving in virtual time: the queues of queue.py, arrivals of arrivals.py, batches that take what the profile says.
+
+A batch takes L(model, share, batch) x the slow-down by the neighbours that are at work when it starts x the jitter of
+the profile's variation + what its way to the executor and back takes. The slow-down has the same form as the planner's
+prediction, but counts who really runs. What comes out is simulated: it says how plans and queues behave if the profile
+is right, not what a GPU does.
+
+With a `Control` the plan follows the load: it is asked as often as the live controller looks, and a new plan is in
+force after as long as the control says that it takes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, Protocol
+
+from gemlet.serve.dispatch.expectation import Expectation
+from gemlet.serve.dispatch.queue import Batch, Dispatcher, LetState
+from gemlet.serve.dispatch.waiting import Request
+from gemlet.serve.plan.search import interference
+from gemlet.serve.profiles import variation
+from gemlet.serve.profiles.variation import nearest_rank
+
+if TYPE_CHECKING:
+    from gemlet.serve.plan.model import Plan
+    from gemlet.serve.profiles.profile import Profiles
+
+ROUNDING_MS = 1e-6
+Arrivals = Mapping[str, Iterator[float]]  # seconds, ascending, by model
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the requests of one model. Latencies in milliseconds."""
+
+    slo_ms: float
+    sent: int = 0
+    dropped: int = 0
+    latencies: list[float] = field(default_factory=list)
+    batches: int = 0
+    missed: list[float] = field(default_factory=list)  # when those came that were dropped or late: seconds
+
+    @property
+    def in_time(self) -> int:
+        return sum(latency <= self.slo_ms + ROUNDING_MS for latency in self.latencies)
+
+    @property
+    def attainment(self) -> float:
+        """Part of all requests that was answered within the SLO; dropped ones were not. 1 if none were sent."""
+        return self.in_time / self.sent if self.sent else 1.0
+
+    def percentile(self, q: float) -> float | None:
+        """Nearest rank over the answered requests, q in 0..1."""
+        return nearest_rank(sorted(self.latencies), q) if self.latencies else None
+
+
+@dataclass(slots=True)
+class Outcome:
+    """One simulated run of ``seconds``."""
+
+    seconds: float
+    models: dict[str, Tally]
+    busy: dict[tuple[int, int], float]  # seconds at work by (GPU, gpu-let)
+    plans: list[tuple[float, Plan]]  # from which second on which plan was in force
+
+    @property
+    def attainment(self) -> float:
+        sent = sum(tally.sent for tally in self.models.values())
+        return sum(tally.in_time for tally in self.models.values()) / sent if sent else 1.0
+
+    @property
+    def worst_attainment(self) -> float:
+        return min((tally.attainment for tally in self.models.values()), default=1.0)
+
+    @property
+    def goodput(self) -> float:
+        """Requests/s answered within their SLOs."""
+        return sum(tally.in_time for tally in self.models.values()) / self.seconds
+
+
+class Control(Protocol):
+    """The controller, as a simulation sees it. ``tick_s``: seconds between two looks."""
+
+    @property
+    def tick_s(self) -> float: ...
+
+    def look(self, second: float, counts: Mapping[str, int], waiting: Mapping[str, int]) -> tuple[float, Plan] | None:
+        """What came since the last look, and what waits; a new plan, and in how many seconds it is in force."""
+        ...
+
+    def adopted(self, second: float, plan: Plan) -> None: ...
+
+
+def simulate(
+    plan: Plan,
+    profiles: Profiles,
+    arrivals: Arrivals,
+    slos: Mapping[str, float],
+    seconds: float,
+    *,
+    seed: int = 1,
+    drop: bool = True,
+    interfere: bool = True,
+    hop_ms: float = 0.0,
+    control: Control | None = None,
+) -> Outcome:
+    """Runs until every request that comes within ``seconds`` is answered or dropped. ``slos`` in ms, by model.
+
+    hop_ms: of each batch, beside its time.
+    """
+    run = _Run(plan, profiles, slos, random.Random(seed), drop=drop, interfere=interfere, hop_ms=hop_ms)
+    return run.run(arrivals, seconds, control)
+
+
+class _Run:
+    def __init__(
+        self,
+        plan: Plan,
+        profiles: Profiles,
+        slos: Mapping[str, float],
+        chance: random.Random,
+        *,
+        drop: bool,
+        interfere: bool,
+        hop_ms: float,
+    ) -> None:
+        self._profiles = profiles
+        self._slos = slos
+        self._chance = chance
+        self._interfere = interfere
+        self._hop_ms = hop_ms
+        self._rows: dict[tuple[str, float], list[float]] = {}
+        self._presses: dict[tuple[float, str], interference.Press] = {}
+        expectation = Expectation()
+        for model, profile in profiles.models.items():
+            expectation.know(model, profile)
+        self._dispatcher = Dispatcher(
+            plan, expectation, lambda model: profiles.models[model].surface.max_batch, drop=drop
+        )
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+        self._now = 0.0
+        self._tallies = {model: Tally(slo) for model, slo in slos.items()}
+        self._busy = {(let.gpu, let.number): 0.0 for let in self._dispatcher.lets}
+        self._working: dict[int, list[LetState]] = {}  # by GPU; those of an old plan that end their batch are in it
+        self._plans = [(0.0, plan)]
+        self._counts = dict.fromkeys(slos, 0)
+
+    def run(self, arrivals: Arrivals, seconds: float, control: Control | None) -> Outcome:
+        for model, stream in arrivals.items():
+            self._arrive_next(model, stream)
+        if control is not None:
+            self._look(control, seconds)
+        while self._events:
+            self._now, _, act = heapq.heappop(self._events)
+            act()
+            self._count_drops()
+        for drop in self._dispatcher.abandon("the simulation ended"):
+            self._drop(drop.request)
+        return Outcome(seconds, self._tallies, {let: ms / 1000 for let, ms in self._busy.items()}, self._plans)
+
+    def _arrive_next(self, model: str, stream: Iterator[float]) -> None:
+        second = next(stream, None)
+        if second is None:
+            return
+
+        def arrive() -> None:
+            self._tallies[model].sent += 1
+            self._counts[model] += 1
+            self._dispatcher.submit(Request(model, self._now, self._now + self._slos[model]))
+            self._start()
+            self._arrive_next(model, stream)
+
+        self._at(second * 1000, arrive)
+
+    def _at(self, ms: float, act: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (ms, next(self._order), act))
+
+    def _start(self) -> None:
+        for batch in self._dispatcher.start(self._now):
+            self._execute(batch)
+
+    def _look(self, control: Control, seconds: float) -> None:
+        counts, self._counts = self._counts, dict.fromkeys(self._counts, 0)
+        waiting = {model: len(queue) for model, queue in self._dispatcher.queues.items()}
+        found = control.look(self._now / 1000, counts, waiting)
+        if found is not None:
+            delay, plan = found
+
+            def adopt() -> None:
+                self._dispatcher.adopt(plan)
+                self._plans.append((self._now / 1000, plan))
+                control.adopted(self._now / 1000, plan)
+                self._start()
+
+            self._at(self._now + 1000 * delay, adopt)
+        if self._now / 1000 + control.tick_s < seconds:
+            self._at(self._now + 1000 * control.tick_s, lambda: self._look(control, seconds))
+
+    def _execute(self, batch: Batch) -> None:
+        let = batch.let
+        took = self._service_time(batch)
+        self._busy[let.gpu, let.number] = self._busy.get((let.gpu, let.number), 0.0) + took
+        self._working.setdefault(let.gpu, []).append(let)
+
+        def done() -> None:
+            self._working[let.gpu].remove(let)
+            tally = self._tallies[batch.place.model]
+            tally.batches += 1
+            for request in batch.requests:
+                latency = self._now - request.arrived
+                tally.latencies.append(latency)
+                if latency > tally.slo_ms + ROUNDING_MS:
+                    tally.missed.append(request.arrived / 1000)
+            for following in self._dispatcher.finish(batch, self._now):
+                self._execute(following)
+
+        self._at(batch.started + took, done)
+
+    def _row(self, model: str, sm: float) -> list[float]:
+        if (model, sm) not in self._rows:
+            self._rows[model, sm] = self._profiles.models[model].surface.row(sm)
+        return self._rows[model, sm]
+
+    def _service_time(self, batch: Batch) -> float:
+        place = batch.place
+        profile = self._profiles.models[place.model]
+        took = self._row(place.model, place.let.sm)[len(batch.requests)]
+        if self._interfere:
+            running = [let for let in self._working.get(place.let.gpu, ()) if let is not place.let]
+            over = sum(let.sm for let in running) + place.let.sm - 1
+            took *= interference.slow_down(profile.sensitivity, [self._press(let.running) for let in running], over)
+        return took * variation.jitter(profile.variation, self._chance) + self._hop_ms
+
+    def _press(self, batch: Batch | None) -> interference.Press:
+        assert batch is not None
+        key = (batch.let.sm, batch.place.model)
+        if key not in self._presses:
+            self._presses[key] = interference.press(self._profiles, batch.let.sm, [batch.place.model])
+        return self._presses[key]
+
+    def _count_drops(self) -> None:
+        for drop in self._dispatcher.drops():
+            self._drop(drop.request)
+
+    def _drop(self, request: Request) -> None:
+        tally = self._tallies[request.model]
+        tally.dropped += 1
+        tally.missed.append(request.arrived / 1000)

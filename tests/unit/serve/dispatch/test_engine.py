@@ -1,0 +1,370 @@
+"""The engine with executors that are none: batches, retries, refusals; each call is answered once."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from functools import partial
+from unittest import mock
+
+import msgspec
+import pytest
+
+from gemlet.inference_protocol import tensors
+from gemlet.serve.dispatch.call import Call, Refusal, Tensor, check
+from gemlet.serve.dispatch.engine import EMPTY, Engine, Route, Served
+from gemlet.serve.execution import protocol
+from gemlet.serve.execution.backend import LetGone
+from gemlet.serve.execution.executor import ExecutorDied, Result
+from gemlet.serve.models.specification import ModelError
+from gemlet.serve.plan.model import Gpu, Let
+from gemlet.serve.server.fleet import whole_task
+from tests.unit.serve.stand_in import model
+
+
+class Executor:
+    """Keeps what it is given until told what becomes of it."""
+
+    def __init__(self):
+        self.died = asyncio.Event()
+        self.runs = []
+
+    def run(self, let, name, inputs, rows):
+        future = asyncio.get_running_loop().create_future()
+        self.runs.append((let, name, inputs, rows, future))
+        return future
+
+    async def answer(self, *, doubled=True, rows=None):
+        """Ends the oldest run: Y is twice X."""
+        _, _, (x,), count, future = self.runs.pop(0)
+        data = b"".join(bytes(part) for part in x.parts)
+        values = [2 * value for value in struct.unpack(f"<{len(data) // 4}f", data)]
+        shape = (count if rows is None else rows, *x.shape[1:])
+        out = struct.pack(f"<{len(values)}f", *values)
+        future.set_result(Result(((protocol.Tensor("Y", "FP32", shape, 0, len(out)), memoryview(out)),), 1.0))
+        await asyncio.sleep(0)
+
+    async def fail(self, error):
+        self.runs.pop(0)[-1].set_exception(error)
+        await asyncio.sleep(0)
+
+
+class Bench:
+    """An engine of one model on one gpu-let, with a clock that only the test moves."""
+
+    def __init__(self, spec=None, lets=1, **options):
+        self.now = 0.0
+        self.spec = spec or model(platform="python", slo_ms=100.0)
+        self.engine = Engine(clock=lambda: self.now, **options)
+        self.engine.models[self.spec.name] = Served(self.spec)
+        self.executors = [Executor() for _ in range(lets)]
+        self.answers = []
+        self.adopt()
+
+    def adopt(self, *, offset=0):
+        tasks = (whole_task(self.spec),) if self.spec.name in self.engine.models else ()
+        gpus = tuple(
+            Gpu(index=index, memory_mib=0, lets=(Let(sm=1.0, duty_ms=0, occupancy=0, tasks=tasks),))
+            for index in range(len(self.executors))
+        )
+        plan = msgspec.structs.replace(EMPTY, gpus=gpus)
+        self.engine.adopt(plan, lambda let: Route(self.executors[let.gpu], f"gpu{let.gpu}/let{offset}"))
+
+    def send(self, *values, **more):
+        """One request of as many rows."""
+        data = struct.pack(f"<{len(values)}f", *values)
+        given = [Tensor("X", "FP32", (len(values), 1), data)]
+        place = len(self.answers)
+        self.answers.append(None)
+
+        def answer(result):
+            assert self.answers[place] is None, "answered twice"
+            self.answers[place] = (
+                result
+                if isinstance(result, Refusal)
+                else [value for tensor in result for value in struct.unpack(f"<{len(tensor.data) // 4}f", tensor.data)]
+            )
+
+        self.engine.infer(Call(self.spec.name, given, answer, self.now, **more))
+
+    @property
+    def executor(self):
+        return self.executors[0]
+
+
+def scenario(test):
+    def run():
+        asyncio.run(test())
+
+    run.__name__ = test.__name__
+    return run
+
+
+@scenario
+async def test_what_waits_becomes_one_batch_and_each_gets_its_own_rows():
+    bench = Bench()
+    bench.send(1.0)
+    bench.send(2.0, 3.0)
+    bench.send(4.0)
+    assert [run[3] for run in bench.executor.runs] == [1]
+    await bench.executor.answer()
+    assert [run[3] for run in bench.executor.runs] == [3]
+    await bench.executor.answer()
+    assert bench.answers == [[2.0], [4.0, 6.0], [8.0]]
+    assert bench.engine.in_flight == 0
+    assert bench.engine.waiting_bytes == 0
+    counted = bench.engine.models["echo"].statistics
+    assert (counted.success.count, counted.rows, counted.batches.keys()) == (3, 4, {1, 3})
+
+
+@scenario
+async def test_a_request_of_many_rows_is_not_divided():
+    bench = Bench()
+    bench.send(0.0)
+    bench.send(*[1.0] * 5)
+    bench.send(*[2.0] * 5)
+    await bench.executor.answer()
+    assert [run[3] for run in bench.executor.runs] == [5]
+    await bench.executor.answer()
+    await bench.executor.answer()
+    assert bench.answers[2] == [4.0] * 5
+
+
+@scenario
+async def test_requests_of_different_shapes_do_not_share_a_run():
+    bench = Bench()
+
+    def note(at, result):
+        bench.answers[at] = [tensor.shape for tensor in result]
+
+    bench.send(0.0)
+    for width in (1, 2, 1):
+        given = [Tensor("X", "FP32", (1, width), bytes(4 * width))]
+        bench.answers.append(None)
+        bench.engine.infer(Call("echo", given, partial(note, len(bench.answers) - 1), 0.0))
+    await bench.executor.answer()
+    assert sorted((run[2][0].shape, run[3]) for run in bench.executor.runs) == [((1, 2), 1), ((2, 1), 2)]
+    await bench.executor.answer()
+    await bench.executor.answer()
+    assert bench.answers[1:] == [[(1, 1)], [(1, 2)], [(1, 1)]]
+
+
+@scenario
+async def test_a_batch_whose_executor_died_is_run_once_more_elsewhere():
+    bench = Bench(lets=2)
+    bench.send(1.0)
+    bench.executor.died.set()
+    await bench.executor.fail(ExecutorDied("gone"))
+    assert bench.executor.runs == []
+    assert len(bench.executors[1].runs) == 1
+    await bench.executors[1].answer()
+    assert bench.answers == [[2.0]]
+    assert bench.engine.models["echo"].statistics.retried == 1
+
+
+@scenario
+async def test_a_batch_that_two_executors_died_of_is_refused():
+    bench = Bench(lets=2)
+    bench.send(1.0)
+    for executor in bench.executors:
+        executor.died.set()
+        await executor.fail(ExecutorDied("gone"))
+    assert bench.answers[0].reason == "failed"
+    assert "died 2 times" in bench.answers[0].words
+
+
+@scenario
+async def test_what_waits_for_a_dead_executor_is_served_by_the_next():
+    bench = Bench()
+    bench.executor.died.set()
+    bench.engine.suspend(bench.executor)
+    bench.send(1.0)
+    assert bench.executor.runs == []
+    fresh = Executor()
+    bench.engine.resume(fresh, bench.executor)
+    await fresh.answer()
+    assert bench.answers == [[2.0]]
+
+
+@scenario
+async def test_nothing_is_lost_when_the_plan_changes_under_a_batch():
+    bench = Bench()
+    bench.send(1.0)
+    bench.send(2.0)
+    bench.adopt(offset=1)
+    settled = asyncio.create_task(bench.engine.settled())
+    await asyncio.sleep(0)
+    assert not settled.done()
+    assert [run[0] for run in bench.executor.runs] == ["gpu0/let0", "gpu0/let1"]
+    await bench.executor.answer()
+    await settled
+    await bench.executor.answer()
+    assert bench.answers == [[2.0], [4.0]]
+
+
+@scenario
+async def test_a_gpu_let_that_is_gone_costs_nobody_a_try():
+    bench = Bench()
+    bench.send(1.0)
+    for _ in range(5):
+        await bench.executor.fail(LetGone("newer partition"))
+    await bench.executor.answer()
+    assert bench.answers == [[2.0]]
+
+
+@scenario
+async def test_what_a_model_raises_is_the_answer_of_its_batch_only():
+    bench = Bench()
+    bench.send(1.0)
+    bench.send(2.0)
+    await bench.executor.fail(ModelError("bad weather"))
+    await bench.executor.answer()
+    assert (bench.answers[0].reason, bench.answers[0].words) == ("failed", "bad weather")
+    assert bench.answers[1] == [4.0]
+
+
+@scenario
+async def test_outputs_of_other_rows_are_a_failure_of_the_model():
+    bench = Bench()
+    bench.send(1.0)
+    await bench.executor.answer(rows=3)
+    assert "gave an output of shape [3, 1] for a batch of 1 rows" in bench.answers[0].words
+
+
+@scenario
+async def test_a_deadline_that_passes_in_the_queue_is_told():
+    bench = Bench()
+    bench.send(1.0)
+    bench.send(2.0, timeout_ms=20.0)
+    bench.now = 19.0
+    bench.engine.expire()
+    assert bench.answers[1] is None
+    bench.now = 21.0
+    bench.engine.expire()
+    assert bench.answers[1].reason == "deadline"
+    assert "20 ms after arrival, the request waited 21 ms" in bench.answers[1].words
+    await bench.executor.answer()
+    assert bench.answers[0] == [2.0]
+
+
+@scenario
+async def test_what_cannot_be_in_time_is_dropped_early_and_tried_again_later():
+    bench = Bench()
+    for _ in range(2):  # the first batch is a warm-up, and not believed
+        bench.send(1.0)
+        bench.now += 150.0
+        await bench.executor.answer()
+    bench.send(1.0)
+    assert bench.answers[-1].reason == "deadline"
+    assert "its batch would take" in bench.answers[-1].words
+    for _ in range(40):
+        bench.send(1.0)
+        if bench.executor.runs:
+            break
+    assert bench.executor.runs, "an estimate must not refuse for ever"
+
+
+@scenario
+async def test_a_throughput_model_is_late_unless_a_request_has_its_own_deadline():
+    bench = Bench(model(platform="python", slo_ms=10.0, klass="throughput"))
+    bench.send(1.0)
+    bench.send(2.0)
+    bench.send(3.0, timeout_ms=5.0)
+    bench.now = 500.0
+    bench.engine.expire()
+    assert bench.answers[2].reason == "deadline"
+    await bench.executor.answer()
+    await bench.executor.answer()
+    assert bench.answers[:2] == [[2.0], [4.0]]
+
+
+@scenario
+async def test_without_drops_late_is_better_than_never():
+    bench = Bench(drop=False)
+    bench.send(1.0)
+    bench.send(2.0, timeout_ms=20.0)
+    bench.now = 500.0
+    bench.engine.expire()
+    await bench.executor.answer()
+    await bench.executor.answer()
+    assert bench.answers == [[2.0], [4.0]]
+    assert bench.engine.models["echo"].statistics.late == 2
+
+
+@scenario
+async def test_a_server_that_ends_refuses_what_is_new():
+    bench = Bench()
+    bench.send(1.0)
+    bench.engine.closing = "the server is ending"
+    bench.send(2.0)
+    assert (bench.answers[1].reason, bench.answers[1].retry_s) == ("unavailable", 1)
+    await bench.executor.fail(ExecutorDied("closed"))
+    assert bench.answers[0].reason == "unavailable"
+
+
+@scenario
+async def test_a_queue_has_an_end():
+    bench = Bench()
+    bench.send(0.0)
+    with mock.patch("gemlet.serve.dispatch.engine.MAX_WAITING", 3):
+        for _ in range(4):
+            bench.send(1.0)
+    assert bench.answers[-1].reason == "overload"
+    assert bench.answers[:-1] == [None] * 4
+    await bench.executor.answer()
+    await bench.executor.answer()
+    assert None not in bench.answers
+
+
+@scenario
+async def test_an_unloaded_model_answers_what_was_under_way():
+    bench = Bench()
+    bench.send(1.0)
+    bench.send(2.0)
+    del bench.engine.models["echo"]
+    bench.adopt()
+    await bench.executor.answer()
+    assert [each.reason for each in bench.answers] == ["unknown", "unavailable"]
+    assert bench.engine.in_flight == 0
+
+
+def test_inputs_in_any_order_are_brought_into_the_models():
+    spec = model(inputs=(("A", "FP32", (1,)), ("B", "BYTES", (2,))))
+    a = Tensor("A", "FP32", (1, 1), bytes(4))
+    b = Tensor("B", "BYTES", (1, 2), tensors.pack([b"x", b""]))
+    given = [b, a]
+    assert check(spec, given) == 1
+    assert given == [a, b]
+    b.data = b.data[:-1]
+    with pytest.raises(Refusal, match="BYTES end within element 1"):
+        check(spec, given)
+    with pytest.raises(Refusal, match="wants the inputs A, B; the request has A, A"):
+        check(spec, [a, a])
+
+
+@scenario
+async def test_what_waits_and_does_not_fit_a_model_that_was_loaded_anew_is_refused():
+    bench = Bench()
+    for value in (1.0, 2.0):
+        bench.send(value)
+    other = model(inputs=(("X", "FP32", (-1,)), ("Z", "FP32", (-1,))), platform="python", slo_ms=100.0)
+    bench.engine.models["echo"] = Served(other)
+    await bench.executor.answer()
+    assert isinstance(bench.answers[0], list)
+    assert bench.answers[1].reason == "invalid"
+    assert "was loaded anew while the request waited" in bench.answers[1].words
+    assert (bench.engine.in_flight, bench.engine.waiting_bytes, bench.executor.runs) == (0, 0, [])
+    bench.engine.models["echo"] = Served(bench.spec)
+    bench.send(3.0)
+    assert len(bench.executor.runs) == 1  # the gpu-let is free
+
+
+@scenario
+async def test_what_waits_and_fits_a_model_that_was_loaded_anew_is_served():
+    bench = Bench()
+    for value in (1.0, 2.0):
+        bench.send(value)
+    bench.engine.models["echo"] = Served(msgspec.structs.replace(bench.spec, revision="2"))
+    await bench.executor.answer()
+    await bench.executor.answer()
+    assert bench.answers == [[2.0], [4.0]]

@@ -1,0 +1,241 @@
+"""Executors as processes: one for a device, one for each gpu-let, and their deaths. Real processes, no model."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+
+import msgspec
+import numpy as np
+import psutil
+import pytest
+
+from gemlet.errors import GemletError
+from gemlet.inference_protocol import tensors
+from gemlet.serve.execution import device as devices
+from gemlet.serve.execution.backend import BackendOptions, LetGone, LetSpec
+from gemlet.serve.execution.device import Device
+from gemlet.serve.execution.executor import Executor, ExecutorDied, ExecutorFailed, Input
+from gemlet.serve.execution.worker import SWITCH_INTERVAL
+from tests.unit.serve.stand_in import model
+
+SECONDS = 40.0
+
+
+def let(name, sm=0.5):
+    return LetSpec(name=name, sm=sm, models={"echo": 8})
+
+
+def x(*values):
+    data = np.array(values, dtype=np.float32).tobytes()
+    return Input("X", "FP32", (len(values), 1), [data], len(data))
+
+
+def values(result):
+    ((tensor, data),) = result.outputs
+    return tensors.to_array(bytes(data), tensor.datatype, tensor.shape).reshape(-1).tolist()
+
+
+@contextlib.asynccontextmanager
+async def device_of(backend="noop", **more):
+    """A device, and what it told of deaths and returns."""
+    died, back = [], []
+    async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as tasks:
+        device = Device(
+            0, backend, BackendOptions(), tasks,
+            on_died=died.append, on_back=lambda new, old: back.append((new, old)), arena_bytes=1 << 20, **more,
+        )  # fmt: skip
+        try:
+            await device.start()
+            yield device, died, back
+        finally:
+            await device.close()
+
+
+async def until(what):
+    while not what():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+def test_one_process_serves_all_gpu_lets_of_a_device():
+    async def run():
+        async with device_of() as (device, _, _):
+            spec = model()
+            await device.prepare({"echo": spec}, [let("a"), let("b")])
+            executor = device.executor("a")
+            assert device.executor("b") is executor
+            assert values(await executor.run("a", "echo", [x(1.0, 2.0)], 2)) == [1.0, 2.0]
+            await device.prepare({"echo": spec}, [let("b"), let("c")])
+            assert values(await executor.run("c", "echo", [x(3.0)], 1)) == [3.0]
+            with pytest.raises(LetGone):
+                await executor.run("a", "echo", [x(1.0)], 1)
+            await device.retire(frozenset())
+            with pytest.raises(LetGone):
+                await executor.run("b", "echo", [x(1.0)], 1)
+
+    asyncio.run(run())
+
+
+def test_threads_of_an_executor_take_short_turns(tmp_path):
+    (tmp_path / "1").mkdir()
+    code = "import sys, numpy\ndef infer(inputs): return {'Y': numpy.full((1, 1), sys.getswitchinterval(), 'float32')}"
+    (tmp_path / "1" / "model.py").write_text(code)
+    spec = msgspec.structs.replace(model(platform="python"), directory=str(tmp_path))
+
+    async def run():
+        async with device_of("cpu") as (device, _, _):
+            await device.prepare({"echo": spec}, [let("a")])
+            assert values(await device.executor("a").run("a", "echo", [x(1.0)], 1)) == [np.float32(SWITCH_INTERVAL)]
+
+    asyncio.run(run())
+
+
+def test_what_finds_no_room_in_the_arena_travels_in_the_message():
+    async def run():
+        async with device_of() as (device, _, _):
+            await device.prepare({"echo": model(max_batch=4, inputs=(("X", "FP32", (-1,)),))}, [let("a")])
+            big = np.arange(400_000, dtype=np.float32)
+            given = Input("X", "FP32", (1, len(big)), [big.tobytes()], big.nbytes)
+            assert big.nbytes > 1 << 20
+            runs = [device.executor("a").run("a", "echo", [given], 1) for _ in range(3)]
+            for result in await asyncio.gather(*runs):
+                assert values(result)[-1] == 399_999
+
+    asyncio.run(run())
+
+
+def test_a_dead_process_is_replaced_with_all_that_it_had():
+    async def run():
+        async with device_of() as (device, died, back):
+            await device.prepare({"echo": model()}, [let("a")])
+            executor = device.executor("a")
+            os.kill(executor.pid, 9)
+            await until(lambda: back)
+            assert died == [executor]
+            assert back == [(device.executor("a"), executor)]
+            assert device.restarts == 1
+            with pytest.raises(LetGone):
+                await executor.run("a", "echo", [x(1.0)], 1)
+            assert values(await device.executor("a").run("a", "echo", [x(5.0)], 1)) == [5.0]
+
+    asyncio.run(run())
+
+
+def test_what_a_dying_process_had_is_told_at_once():
+    async def run():
+        async with device_of("modelled") as (device, died, _):
+            spec = model(platform="modelled", parameters={"profile": "vgg16"})
+            await device.prepare({"echo": spec}, [let("a", 0.001)])  # so small a share that a batch takes for ever
+            run = device.executor("a").run("a", "echo", [x(1.0)], 1)
+            await asyncio.sleep(0.1)
+            device.executor("a").kill()
+            with pytest.raises(ExecutorDied):
+                await run
+            await until(lambda: died)
+
+    asyncio.run(run())
+
+
+def test_a_process_for_each_gpu_let(monkeypatch):
+    monkeypatch.setattr(devices, "PER_LET", frozenset({"noop"}))
+
+    async def run():
+        async with device_of() as (device, died, back):
+            spec = {"echo": model()}
+            await device.prepare(spec, [let("a", 0.25), let("b", 0.5)])
+            a, b = device.executor("a"), device.executor("b")
+            assert a.pid != b.pid
+            shares = [psutil.Process(each.pid).environ()["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] for each in (a, b)]
+            assert shares == ["25", "50"]
+            await device.prepare(spec, [let("b", 0.5), let("c", 0.25)])
+            assert device.executor("b") is b
+            assert values(await a.run("a", "echo", [x(1.0)], 1)) == [1.0]  # until it is retired
+            await device.retire(frozenset(spec))
+            assert a.died.is_set()
+            b.kill()
+            await until(lambda: back)
+            assert died == [b]
+            assert device.executor("b").pid != b.pid
+            assert values(await device.executor("b").run("b", "echo", [x(2.0)], 1)) == [2.0]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("share", "revision"), [(0.5, "1"), (0.25, "2")], ids=["another share", "other files of the model"]
+)
+def test_a_gpu_let_that_keeps_its_name_gets_another_process_for(monkeypatch, share, revision):
+    monkeypatch.setattr(devices, "PER_LET", frozenset({"noop"}))
+
+    async def run():
+        async with device_of() as (device, died, _):
+            await device.prepare({"echo": model(revision="1")}, [let("a", 0.25), let("b", 0.5)])
+            old, other = device.executor("a"), device.executor("b")
+            await device.prepare({"echo": model(revision=revision)}, [let("a", share), let("b", 0.5)])
+            new = device.executor("a")
+            assert new.pid != old.pid
+            assert (device.executor("b") is other) == (revision == "1")
+            environment = psutil.Process(new.pid).environ()
+            assert environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == f"{100 * share:g}"
+            assert values(await old.run("a", "echo", [x(1.0)], 1)) == [1.0]  # until it is retired
+            await device.retire(frozenset({"echo"}))
+            assert not psutil.pid_exists(old.pid)
+            assert values(await new.run("a", "echo", [x(2.0)], 1)) == [2.0]
+            assert died == []
+
+    asyncio.run(run())
+
+
+def test_a_device_that_is_parked_while_it_is_started_again_stays_empty(monkeypatch):
+    monkeypatch.setattr(devices, "FIRST_DELAY_S", 0.0)
+
+    async def run():
+        async with device_of() as (device, died, back):
+            others = {child.pid for child in psutil.Process().children()} - set(device.pids)
+            device.executor("a").kill()
+            await until(lambda: died)
+            await asyncio.sleep(0.02)
+            await device.park()
+            assert device.pids == []
+            await until(lambda: not device._watchers)
+            left = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+            assert {child.pid for child in left} <= others
+            assert back == []
+
+    asyncio.run(run())
+
+
+def test_a_backend_that_cannot_start_says_why():
+    async def run():
+        executor = Executor("executor", "green", BackendOptions())
+        with pytest.raises(ExecutorFailed) as failure:
+            await executor.start()
+        assert "executor: " in failure.value.message
+        executor = Executor("executor", "nonsense", BackendOptions())
+        with pytest.raises(ExecutorFailed, match="no backend is called 'nonsense'"):
+            await executor.start()
+
+    asyncio.run(run())
+
+
+def test_no_process_outlives_its_server():
+    async def run():
+        async with device_of() as (device, _, _):
+            return device.pids
+
+    (pid,) = asyncio.run(run())
+    assert not psutil.pid_exists(pid)
+
+
+def test_a_model_that_cannot_be_loaded_leaves_the_device_as_it_was():
+    async def run():
+        async with device_of("modelled") as (device, _, _):
+            good = {"echo": model(platform="modelled", parameters={"profile": "lenet1"})}
+            await device.prepare(good, [let("a")])
+            with pytest.raises(GemletError, match="there is no profile"):
+                await device.prepare({"new": model("new", platform="modelled")}, [let("b")])
+            assert device.lets == (let("a"),)
+            assert len((await device.executor("a").run("a", "echo", [x(1.0)], 1)).outputs) == 1
+
+    asyncio.run(run())

@@ -1,0 +1,141 @@
+"""An executor on another machine: this one, over TCP, without shared memory."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from gemlet.serve.execution.backend import BackendOptions, LetSpec
+from gemlet.serve.execution.executor import ExecutorDied, ExecutorFailed, Input
+from gemlet.serve.execution.hosting import Endpoint, Host
+from gemlet.serve.execution.remote import RemoteExecutor
+from gemlet.serve.models.specification import ModelSpec, TensorSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Here:
+    """A placement on this machine."""
+
+    def __init__(self) -> None:
+        self.host = Host()
+        self.endpoints: list[Endpoint] = []
+
+    async def start(self, backend: str, options: str, environment: Mapping[str, str]) -> Endpoint:
+        found = await asyncio.to_thread(self.host.start, backend, options, dict(environment), "127.0.0.1")
+        self.endpoints.append(found)
+        return found
+
+    async def stop(self) -> None:
+        await asyncio.to_thread(self.host.stop)
+
+
+def noop_model() -> ModelSpec:
+    tensors = (TensorSpec("X", "FP32", (4,)),)
+    return ModelSpec(
+        name="m", directory="", platform="noop", inputs=tensors, outputs=(TensorSpec("Y", "FP32", (4,)),), max_batch=8,
+        slo_ms=1000.0,
+    )  # fmt: skip
+
+
+async def started(placement: Here) -> RemoteExecutor:
+    executor = RemoteExecutor("remote", "noop", BackendOptions(device=0), placement)
+    await executor.start()
+    await executor.load(noop_model())
+    await executor.partition([LetSpec(name="gpu0/let0", sm=1.0, models={"m": 8})])
+    return executor
+
+
+def batch(rows: int) -> list[Input]:
+    data = np.arange(4 * rows, dtype=np.float32).tobytes()
+    return [Input("X", "FP32", (rows, 4), [data], len(data))]
+
+
+def test_batches_go_there_and_back() -> None:
+    async def run() -> None:
+        placement = Here()
+        executor = await started(placement)
+        try:
+            result = await executor.run("gpu0/let0", "m", batch(3), 3)
+            ((tensor, data),) = result.outputs
+            assert (tensor.name, tensor.shape, len(data)) == ("Y", (3, 4), 48)
+            many = await asyncio.gather(*(executor.run("gpu0/let0", "m", batch(8), 8) for _ in range(50)))
+            assert len(many) == 50
+        finally:
+            await executor.close()
+        assert executor.died.is_set()
+
+    asyncio.run(run())
+
+
+def test_a_process_that_dies_is_noticed_and_another_takes_its_place() -> None:
+    async def run() -> None:
+        placement = Here()
+        first = await started(placement)
+        os.kill(placement.endpoints[0].pid, 9)
+        await asyncio.wait_for(first.died.wait(), 30)
+        with pytest.raises(ExecutorDied):
+            await first.load(noop_model())
+        second = await started(placement)
+        await second.run("gpu0/let0", "m", batch(1), 1)
+        await second.close()
+
+    asyncio.run(run())
+
+
+def test_the_process_ends_with_its_host() -> None:
+    async def run() -> None:
+        placement = Here()
+        executor = await started(placement)
+        process = placement.host._process
+        assert process is not None
+        assert process.stdin is not None
+        process.stdin.close()  # what happens when the host is killed
+        await asyncio.wait_for(executor.died.wait(), 30)
+        await executor.close()
+
+    asyncio.run(run())
+
+
+def test_who_does_not_know_the_token_is_not_heard() -> None:
+    async def run() -> None:
+        placement = Here()
+        options = BackendOptions(device=0)
+        stranger: list[bytes] = []
+
+        class Listening(Here):
+            async def start(self, backend: str, options: str, environment: Mapping[str, str]) -> Endpoint:
+                found = await super().start(backend, options, environment)
+
+                def intrude() -> None:
+                    with socket.create_connection((found.host, found.port), timeout=30) as connection:
+                        connection.sendall(b"0" * len(found.token))
+                        stranger.append(connection.recv(1))
+
+                await asyncio.to_thread(intrude)
+                return found
+
+        placement = Listening()
+        executor = RemoteExecutor("remote", "noop", options, placement)
+        await executor.start()  # who knows it still is
+        await executor.close()
+        assert stranger == [b""]
+
+    asyncio.run(run())
+
+
+def test_a_backend_that_is_not_there_is_an_error_with_words() -> None:
+    async def run() -> None:
+        placement = Here()
+        executor = RemoteExecutor("remote", "nonsense", BackendOptions(device=0), placement)
+        with pytest.raises(ExecutorFailed, match="nonsense"):
+            await executor.start()
+        await placement.stop()
+
+    asyncio.run(run())

@@ -1,0 +1,119 @@
+"""Plans brought into force on devices that are none: names, order, failures."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gemlet.serve.dispatch.engine import Engine, Served
+from gemlet.serve.models.specification import ModelError
+from gemlet.serve.plan.model import Gpu, Let, Plan
+from gemlet.serve.server.fleet import Fleet, whole_task
+from tests.unit.serve.stand_in import model
+
+
+class Executor:
+    def __init__(self):
+        self.died = asyncio.Event()
+
+
+class Device:
+    def __init__(self, index):
+        self.index = index
+        self.note = ""
+        self.alive = True
+        self.models, self.memory, self.lets = {}, {}, ()
+        self.log = []
+        self.fails = False
+        self._executor = Executor()
+
+    def executor(self, let):
+        assert let in {each.name for each in self.lets}
+        return self._executor
+
+    async def prepare(self, models, lets):
+        if self.fails:
+            raise ModelError("no room")
+        self.models |= models
+        self.lets = tuple(lets)
+        self.log.append([let.name for let in lets])
+
+    async def retire(self, models):
+        self.models = {name: spec for name, spec in self.models.items() if name in models}
+
+
+def plan_of(**lets):
+    """gpu0=[(share, models...)], ..."""
+    return Plan(
+        policy="test", device="", origin="", demands=(),
+        gpus=tuple(
+            Gpu(
+                index=int(name[3:]), memory_mib=0,
+                lets=tuple(
+                    Let(sm=sm, duty_ms=0, occupancy=0, tasks=tuple(whole_task(model(each), 4) for each in models))
+                    for sm, *models in each
+                ),
+            )
+            for name, each in lets.items()
+        ),
+    )  # fmt: skip
+
+
+def fleet_of(count=1):
+    engine = Engine()
+    for name in "abc":
+        engine.models[name] = Served(model(name, platform="modelled"))
+    devices = [Device(index) for index in range(count)]
+    return Fleet(engine, devices), engine, devices
+
+
+def test_a_gpu_let_that_stays_keeps_its_name_and_no_name_comes_back():
+    async def run():
+        fleet, _, (device,) = fleet_of()
+        await fleet.apply(plan_of(gpu0=[(0.5, "a"), (0.5, "b")]))
+        await fleet.apply(plan_of(gpu0=[(0.5, "b"), (0.25, "a"), (0.25, "c")]))
+        await fleet.apply(plan_of(gpu0=[(0.5, "a"), (0.5, "b")]))
+        assert device.log == [
+            ["gpu0/let0", "gpu0/let1"],
+            ["gpu0/let1", "gpu0/let2", "gpu0/let3"],
+            ["gpu0/let4", "gpu0/let1"],
+        ]
+        assert set(device.models) == {"a", "b"}
+
+    asyncio.run(run())
+
+
+def test_a_gpu_let_of_one_model_may_have_larger_batches_than_planned():
+    async def run():
+        fleet, _, (device,) = fleet_of()
+        await fleet.apply(plan_of(gpu0=[(0.5, "a"), (0.5, "b", "c")]))
+        assert [let.models for let in device.lets] == [{"a": 8}, {"b": 4, "c": 4}]
+
+    asyncio.run(run())
+
+
+def test_when_one_device_cannot_all_stay_as_they_were():
+    async def run():
+        fleet, engine, (first, second) = fleet_of(2)
+        old = plan_of(gpu0=[(1.0, "a")], gpu1=[(1.0, "b")])
+        await fleet.apply(old)
+        second.fails = True
+        with pytest.raises(ModelError, match="no room"):
+            await fleet.apply(plan_of(gpu0=[(1.0, "c")], gpu1=[(1.0, "b")]))
+        assert fleet.plan() is old
+        assert first.log == [["gpu0/let0"], ["gpu0/let1"], ["gpu0/let0"]]
+        assert engine.serves("a")
+        assert not engine.serves("c")
+
+    asyncio.run(run())
+
+
+def test_devices_that_are_dead_are_not_counted():
+    async def run():
+        fleet, _, (first, _) = fleet_of(2)
+        assert [device.index for device in fleet.devices()] == [0, 1]
+        first.alive = False
+        assert [device.index for device in fleet.devices()] == [1]
+
+    asyncio.run(run())

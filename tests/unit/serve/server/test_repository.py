@@ -1,0 +1,197 @@
+"""Model repositories: both formats, and errors that name file, line and field."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gemlet.errors import ConfigError
+from gemlet.serve.models.specification import TensorSpec
+from gemlet.serve.server.repository import native_config, tree, triton_config
+
+GOOD = """\
+platform: noop
+max_batch: 16
+slo: 25ms
+sm: 30%
+class: throughput
+priority: 1
+inputs:
+  - {name: X, datatype: FP32, shape: [3, -1]}
+outputs:
+  - {name: Y, datatype: BYTES, shape: []}
+parameters: {threads: 4, fast: true}
+"""
+TRITON = """\
+name: "m"
+backend: "python"  # "platform" would do, too
+max_batch_size: 8
+input [ { name: "A" data_type: TYPE_FP16 dims: [ 4, -1 ] } ]
+output [ { name: "B" data_type: TYPE_STRING dims: [ 1 ] } ]
+version_policy { specific { versions: [1, 2] } }
+dynamic_batching { preferred_batch_size: [4, 8] max_queue_delay_microseconds: 100 default_priority_level: 3 }
+instance_group [ { count: 2 kind: KIND_GPU } ]
+optimization { cuda { graphs: true } }
+parameters { key: "slo_ms" value { string_value: "40" } }
+parameters { key: "sm" value { string_value: "25%" } }
+parameters { key: "mine" value { string_value: "x { y: 1" } }
+"""
+
+
+@pytest.fixture
+def model(tmp_path):
+    folder = tmp_path / "m"
+    (folder / "1").mkdir(parents=True)
+    return folder
+
+
+def wrong(model, text=None):
+    if text is not None:
+        (model / "config.yaml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        tree.read_model(model)
+    return caught.value
+
+
+def test_our_own_format(model):
+    (model / "config.yaml").write_text(GOOD)
+    spec = tree.read_model(model)
+    assert (spec.name, spec.platform, spec.max_batch, spec.slo_ms, spec.sm) == ("m", "noop", 16, 25.0, 0.3)
+    assert (spec.klass, spec.priority) == ("throughput", 1)
+    assert spec.inputs == (TensorSpec("X", "FP32", (3, -1)),)
+    assert spec.outputs == (TensorSpec("Y", "BYTES", ()),)
+    assert spec.parameters == {"threads": "4", "fast": "true"}
+
+
+def test_tritons_format(model, caplog):
+    (model / "2").mkdir()
+    (model / "3").mkdir()
+    (model / "2" / "model.py").touch()
+    (model / "config.pbtxt").write_text(TRITON)
+    with caplog.at_level(logging.WARNING, logger="gemlet"):
+        spec = tree.read_model(model)
+    assert (spec.platform, spec.max_batch, spec.slo_ms, spec.sm, spec.priority) == ("python", 8, 40.0, 0.25, 3)
+    assert (spec.version, spec.versions) == (2, (1, 2, 3))
+    assert spec.inputs == (TensorSpec("A", "FP16", (4, -1)),)
+    assert spec.outputs == (TensorSpec("B", "BYTES", (1,)),)
+    assert spec.parameters == {"mine": "x { y: 1"}
+    told = caplog.text
+    assert "instance_group is ignored" in told
+    assert "max_queue_delay_microseconds is ignored" in told
+    assert "ignored: optimization" in told
+
+
+def test_ours_beside_tritons_goes_first(model):
+    (model / "1" / "model.py").touch()
+    (model / "config.pbtxt").write_text(TRITON.replace("version_policy { specific { versions: [1, 2] } }", ""))
+    (model / "config.yaml").write_text("slo: 7ms\n")
+    spec = tree.read_model(model)
+    assert (spec.slo_ms, spec.max_batch) == (7.0, 8)
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "words", "hint"),
+    [
+        (("max_batch: 16", "max_batch: many"), 2, "max_batch: expected `int", None),
+        (("max_batch: 16", "max_batch: -1"), 2, "max_batch: -1 is not in", "no batch dimension"),
+        (("max_batch", "max_bach"), 2, "max_bach: there is no such field", "did you mean max_batch?"),
+        (("slo: 25ms", "slo: soon"), 3, "slo: 'soon' is not a duration", "25ms"),
+        (("slo: 25ms", "slo: 25ms\nslo_ms: 3"), 3, "slo: slo and slo_ms are both there", "keep one"),
+        (("sm: 30%", "sm: 30"), 4, "sm: share 30 is more than 1", "percentage"),
+        (("class: throughput", "class: best"), 5, "class: invalid enum", None),
+        (("priority: 1", "priority: 0"), 6, "priority: 0 is not in 1..", "1 is the first served"),
+        (("FP32", "FLOAT"), 8, "inputs 1 datatype: 'FLOAT' is none", None),
+        (("[3, -1]", "[3, -2]"), 8, "inputs 1 shape", "any size"),
+        (("shape: [3, -1]", "shap: [3]"), 8, "inputs 1 shap: there is no such field", "did you mean shape?"),
+        (("platform: noop", "platform: onx"), 1, "platform: 'onx' is none", "did you mean onnx?"),
+        (("platform: noop", "platform: onnx"), 1, "onnx needs 1/model.onnx", None),
+        (("platform: noop\n", ""), None, "platform: it does not say", "write platform:"),
+        (("platform: noop", "platform: noop\nversion: 4"), 2, "version: there is no version 4", "there: 1"),
+        (("platform: noop", "platform: noop\nname: other"), 2, "name: 'other' is not the name", "leave it out"),
+    ],
+)
+def test_an_error_names_file_line_and_field(model, change, line, words, hint):
+    error = wrong(model, GOOD.replace(*change))
+    assert error.path == str(model / "config.yaml")
+    assert words in str(error)
+    assert error.line == line
+    assert hint is None or hint in error.hint
+
+
+def test_yaml_that_is_none_names_the_place(model):
+    error = wrong(model, "inputs: [\n")
+    assert "not YAML" in str(error)
+    assert error.line == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("max_batch_size: many", "many"),
+        ('platform: "tensorrt_plan"', "platform: 'tensorrt_plan' cannot be served"),
+        ('input { name: "x" dims: 1 }', "input 1 data_type: it does not say"),
+        ('parameters { key: "slo_ms" value { string_value: "soon" } }', "'soon' is not a number"),
+    ],
+)
+def test_errors_in_tritons_format(model, text, words):
+    (model / "config.pbtxt").write_text(text)
+    error = wrong(model)
+    assert error.path == str(model / "config.pbtxt")
+    assert words in str(error)
+
+
+def test_what_is_missing(model, tmp_path):
+    assert "neither config.yaml nor config.pbtxt" in str(wrong(model))
+    (model / "1").rmdir()
+    assert "there is no version folder" in str(wrong(model, "max_batch: 1"))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        tree.scan(tmp_path / "absent")
+
+
+def test_a_scan_keeps_the_good_beside_the_bad(model, tmp_path):
+    (model / "config.yaml").write_text(GOOD)
+    (tmp_path / "bad").mkdir()
+    (tmp_path / ".hidden").mkdir()
+    found = tree.scan(tmp_path)
+    assert list(found) == ["bad", "m"]
+    assert found["bad"].error is not None
+    assert found["m"].spec is not None
+
+
+def test_a_directory_that_goes_while_it_is_read_is_an_error_of_that_model(model, monkeypatch):
+    def gone(_folder, _pattern):
+        raise FileNotFoundError(2, "No such file or directory")
+
+    monkeypatch.setattr(type(model), "rglob", gone)
+    error = tree.look(model).error
+    assert error is not None
+    assert "cannot be read: No such file" in str(error)
+
+
+def test_the_stamp_follows_the_files(model):
+    (model / "config.yaml").write_text(GOOD)
+    before = tree.look(model).stamp
+    assert tree.look(model).stamp == before
+    (model / "1" / "weights").write_bytes(b"1")
+    assert tree.look(model).stamp != before
+
+
+def test_the_configuration_shown_is_read_back(model):
+    (model / "config.yaml").write_text(GOOD)
+    spec = tree.read_model(model)
+    text = str(triton_config.message_of(spec)).replace('platform: "noop"', 'platform: "python"')
+    config, notes = triton_config.parse(text, model / "config.pbtxt")
+    assert notes == ()
+    assert (config.slo_ms, config.max_batch, config.priority) == (25.0, 16, 1)
+
+
+@given(st.one_of(st.text(max_size=200), st.text(alphabet='abn:{}[]"\n -1"', max_size=80)))
+def test_any_text_is_read_or_refused(tmp_path_factory, text):
+    path = tmp_path_factory.getbasetemp() / "config"
+    for parse in (native_config.parse, triton_config.parse):
+        with contextlib.suppress(ConfigError):
+            parse(text, path)

@@ -1,0 +1,85 @@
+"""Devices that rest and come back, with real executor processes that do nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gemlet.serve.dispatch.engine import Engine
+from gemlet.serve.execution.backend import BackendOptions, LetSpec
+from gemlet.serve.execution.device import Device
+from gemlet.serve.execution.executor import ExecutorFailed
+from gemlet.serve.plan.model import Gpu, Let, Plan
+from gemlet.serve.server.fleet import Fleet
+from gemlet.serve.server.scaling import DeviceScaler
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+LET = LetSpec(name="gpu0/let0", sm=1.0, models={})
+
+
+def with_devices(count: int, act: Callable[[list[Device], asyncio.TaskGroup], Awaitable[None]]) -> list[str]:
+    """Runs ``act`` with so many started devices; who was told to have died."""
+    died: list[str] = []
+
+    async def run() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            devices = [
+                Device(
+                    index, "noop", BackendOptions(), tasks,
+                    on_died=lambda executor: died.append(executor.name), on_back=lambda _new, _old: None,
+                )
+                for index in range(count)
+            ]  # fmt: skip
+            try:
+                await asyncio.gather(*(device.start() for device in devices))
+                await act(devices, tasks)
+            finally:
+                await asyncio.gather(*(device.close() for device in devices))
+
+    asyncio.run(run())
+    return died
+
+
+def test_a_device_rests_and_comes_back() -> None:
+    async def act(devices: list[Device], _tasks: asyncio.TaskGroup) -> None:
+        (device,) = devices
+        first = device.pids
+        await device.prepare({}, [LET])
+        await device.park()
+        assert (device.alive, device.pids) == (False, [])
+        await device.prepare({}, [])  # a plan without it is nothing to it
+        with pytest.raises(ExecutorFailed, match="device 0 rests"):
+            await device.prepare({}, [LET])
+        await device.wake()
+        assert device.alive
+        assert device.pids != first
+        await device.prepare({}, [LET])
+
+    assert with_devices(1, act) == []  # an end that was wanted is no death
+
+
+def test_devices_follow_what_is_wanted_but_those_in_use_stay() -> None:
+    async def act(devices: list[Device], tasks: asyncio.TaskGroup) -> None:
+        fleet = Fleet(Engine(drop=True), devices)
+        scaler = DeviceScaler(fleet, tasks)
+        let = Let(sm=1.0, duty_ms=1.0, occupancy=1.0, tasks=())
+        used = Gpu(index=2, memory_mib=0.0, lets=(let,))
+        await fleet.apply(Plan(policy="x", device="x", origin="modelled", gpus=(used,), demands=()))
+
+        async def scaled(count: int) -> list[int]:
+            await scaler.scale(count)
+            async with asyncio.timeout(60):
+                while sum(not device.parked for device in devices) != max(1, count):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            return [device.index for device in fleet.devices()]
+
+        assert await scaled(1) == [2]
+        assert await scaled(2) == [0, 2]
+        assert await scaled(3) == [0, 1, 2]
+        assert await scaled(1) == [2]
+
+    with_devices(3, act)
