@@ -22,18 +22,12 @@
 namespace gemlet::wire {
 
 inline constexpr uint32_t kMagic = 0x314d4547;  // "GEM1"
-inline constexpr uint16_t kWireVersion = 5;
+inline constexpr uint16_t kWireVersion = 6;
 inline constexpr size_t kGroupNameBytes = 256;  // with the final NUL; Kubernetes' "namespace/pod" fits
 inline constexpr size_t kTextBytes = 512;
 inline constexpr uint64_t kNoLimit = UINT64_MAX;
 inline constexpr uint64_t kNever = UINT64_MAX;
 inline constexpr uint32_t kLedgerSlots = 1024;  // clients of one group on one device
-// An idle holder whom others wait for gives the token back after this many ns: about what a hand-over costs (ski
-// rental: never more than twice the optimum, whatever comes next).
-inline constexpr uint64_t kIdleContended = 100'000;
-// ... and after so many while it is found out what it does side by side with another: the pauses of a program that is
-// bound by its host are part of its work then.
-inline constexpr uint64_t kIdlePatient = 2'000'000;
 
 // --- control channel ---------------------------------------------------------------------------------------------
 
@@ -129,23 +123,28 @@ static_assert(token_epoch(token_word(next_epoch(UINT32_MAX >> kTokenStateBits), 
 
 struct alignas(64) ClientPage {
     // First cache line: read on every launch, written a few times a second.
-    std::atomic<uint32_t> token;        // futex word
-    std::atomic<uint32_t> contended;    // 1: somebody waits, so an idle holder gives the token back
-    std::atomic<uint64_t> deadline_ns;  // end of this quantum, kNever when nobody waits and no cap binds
-    std::atomic<uint64_t> window_ns;    // bound on work in flight, as time
-    std::atomic<uint64_t> lead_ns;      // hand over when no more than this is in flight
-    std::atomic<uint32_t> attached;     // 1 while the daemon honours this page
-    std::atomic<uint32_t> contexts;     // as many as the daemon has booked memory for; futex word
-    std::atomic<uint32_t> beside;       // 1: others run on the device at the same time, so samples prove nothing
-    std::atomic<uint32_t> patient;      // 1: a pause of the host within its work does not end its turn
-    uint32_t reserved0[2];
+    std::atomic<uint32_t> token;         // futex word
+    std::atomic<uint32_t> flags;         // kPageShared, kPageRaise
+    std::atomic<uint64_t> deadline_ns;   // end of this quantum, kNever when nobody waits and no cap binds
+    std::atomic<uint64_t> window_ns;     // bound on work in flight, as time
+    std::atomic<uint64_t> lead_ns;       // hand over when no more than this is in flight
+    std::atomic<uint32_t> attached;      // 1 while the daemon honours this page
+    std::atomic<uint32_t> contexts;      // as many as the daemon has booked memory for; futex word
+    std::atomic<uint32_t> idle_ns;       // a pause this long ends its turn ...
+    std::atomic<uint32_t> idle_most_ns;  // ... or this long, while its pauses of more than idle_ns are short on average
+    std::atomic<uint32_t> poll_ns;       // how often it looks at its queues
+    uint32_t reserved0;
     // Second cache line: written by the client.
     alignas(64) std::atomic<uint64_t> launches;  // submissions so far
     std::atomic<uint64_t> work_ns;               // completed work, as long as it would take on an idle device
-    std::atomic<uint64_t> looks;                 // at its queues, now and then while it holds the token ...
-    std::atomic<uint64_t> dry;                   // ... that found them empty: the device waited for a launch
-    uint64_t reserved1[4];
+    std::atomic<uint64_t> samples;               // looks at its queues while it holds the token ...
+    std::atomic<uint64_t> busy_samples;          // ... that found work queued or running ...
+    std::atomic<uint64_t> awaited_samples;       // ... for which a thread of the program waited
+    uint64_t reserved1[3];
 };
+
+inline constexpr uint32_t kPageShared = 1;  // others may run at the same time: a timed kernel may look too long
+inline constexpr uint32_t kPageRaise = 2;   // class latency: raise the alarm (DevicePage) when the parked token is taken
 
 // A client of the class `latency` that takes a parked token raises `urgent` before it says so to the daemon: a holder
 // sees it within a microsecond and submits nothing until the daemon's order comes, some 80 us later; else one more

@@ -25,6 +25,7 @@ void check(const GroupSpec& spec) {
     if (spec.min > spec.max) refuse("min is above max");
     if (!(spec.weight > 0.0 && std::isfinite(spec.weight))) refuse("weight must be above 0");
     if (!(spec.sm > 0.0 && spec.sm <= 1.0)) refuse("sm must be above 0 and at most 1");
+    if (!(spec.slowdown >= 1.0 && std::isfinite(spec.slowdown))) refuse("slowdown must be at least 1");
 }
 
 void check(const Parameters& p) {
@@ -38,8 +39,11 @@ void check(const Parameters& p) {
         throw std::invalid_argument("quantum_min, cap_block: must be above 0");
     if (p.cycle_min <= 0 || p.cycle_max < p.cycle_min)
         throw std::invalid_argument("cycle_min must be in (0, cycle_max]");
-    if (p.pair_trial <= 0 || p.pair_turn <= 0 || p.pair_again <= 0 || p.pair_refresh <= 0 || !(p.pair_gain > 0.0))
-        throw std::invalid_argument("pair_trial, pair_turn, pair_again, pair_refresh, pair_gain: must be above 0");
+    if (p.observe <= 0 || p.lag <= 0 || p.lag_latency <= 0 || p.backoff_min <= 0 || p.backoff_max < p.backoff_min)
+        throw std::invalid_argument("observe, lag, lag_latency, backoff_min: must be above 0, backoff_max no less");
+    if (p.poll_alone <= 0 || p.poll_shared <= 0 || p.poll_contended <= 0 || p.idle_alone <= 0 ||
+        p.idle_contended <= 0 || p.idle_most < p.idle_contended)
+        throw std::invalid_argument("poll_*, idle_*: must be above 0, idle_most no less than idle_contended");
     if (p.gemini_base_quota <= 0 || p.gemini_min_quota <= 0 || p.gemini_window <= 0) {
         throw std::invalid_argument("a gemini time must be above 0");
     }
@@ -54,8 +58,9 @@ Nanoseconds Arbiter::State::begin(Nanoseconds now) {
     for (const auto& group : groups) {
         if (group && group->at_maximum) group->throttled += clock - before;
     }
-    holds.charge(clock);
+    leases.charge(clock);
     expire(clock);
+    if (clock >= observe_at) observe(clock);
     return clock;
 }
 
@@ -71,22 +76,16 @@ void Arbiter::State::settle(Nanoseconds now) {
 
 // Holders that do not stop no longer keep others waiting; drains that nobody reports end as estimated.
 void Arbiter::State::expire(Nanoseconds now) {
-    auto& all = holds.all();
+    auto& all = leases.all();
     for (size_t i = 0; i < all.size();) {
-        Hold& hold = all[i];
-        if (!hold.runs() && now - hold.stopped >= p.debt_max) {
-            holds.finish(hold, hold.end, now);
+        Lease& lease = all[i];
+        if (!lease.runs() && now - lease.stopped >= p.debt_max) {
+            leases.finish(lease, lease.end, now);
             continue;
         }
-        if (hold.runs() && hold.company && !hold.measuring && now >= hold.together_since) {
-            hold.measuring = true;
-            hold.together_since = now;
-            hold.together_work = hold.client->work;
-        }
-        if (hold.occupies() && hold.deadline != kNever && now - hold.deadline >= grace) {
-            holds.leave(hold, now);  // and pays for all of what it takes
-            hold.overdue = true;
-            recount(static_cast<Members&>(*hold.group));
+        if (lease.occupies() && lease.deadline != kNever && now - lease.deadline >= grace) {
+            lease.overdue = true;
+            recount(static_cast<Members&>(*lease.group));
         }
         ++i;
     }
@@ -108,22 +107,16 @@ void Arbiter::State::grant_while_possible(Nanoseconds now) {
         if (waiting.empty()) return;
         const Group* next = policy->pick(waiting, now);
         if (!next) return;
-        const double free = kFull - holds.occupied();
         Nanoseconds latest = kNever;
-        if (sm_of_next(*next) > free) {
-            if (const Group* other = untried(*next); other && grant_beside(*groups[other->slot], now)) continue;
-            if (grant_beside(*groups[next->slot], now)) continue;
-            // The next one does not fit yet. A narrower one may go before it if that delays nobody: it must be gone
-            // when the present holders are.
+        if (!may_run(*next_of(*groups[next->slot]))) {
+            // The next one cannot run yet. Another may go before it if that delays nobody: it must be gone when the
+            // present holders are.
             update_terms(now);
-            latest = now;
-            for (const Hold& hold : holds.all()) {
-                if (hold.occupies()) latest = std::max(latest, hold.deadline);
-            }
+            latest = last_deadline(now);
             if (latest - now < p.quantum_min) return;
             fitting.clear();
             for (const Group* g : waiting) {
-                if (sm_of_next(*g) <= free) fitting.push_back(g);
+                if (may_run(*next_of(*groups[g->slot]))) fitting.push_back(g);
             }
             if (fitting.empty()) return;
             next = policy->pick(fitting, now);
@@ -133,100 +126,128 @@ void Arbiter::State::grant_while_possible(Nanoseconds now) {
     }
 }
 
+Nanoseconds Arbiter::State::last_deadline(Nanoseconds now) const {
+    Nanoseconds last = now;
+    for (const Lease& lease : leases.all()) {
+        if (lease.occupies()) last = std::max(last, lease.deadline);
+    }
+    return last;
+}
+
+bool Arbiter::State::fits(const Client& client) const {
+    return leases.occupied() + client.sm <= kFull;
+}
+
+bool Arbiter::State::may_run(const Client& client) const {
+    bool shared = !client.exclusive(), nobody = true;
+    for (const Lease& lease : leases.all()) {
+        if (!lease.occupies() || lease.client == &client) continue;
+        nobody = false;
+        shared = shared && !lease.exclusive;
+    }
+    return nobody || shared || fits(client);
+}
+
 void Arbiter::State::grant(Members& group, Nanoseconds latest, Nanoseconds now) {
     Client& client = *next_of(group);
     client.waiting = false;
     unpark(client);
-    Hold& hold = hold_for(client, now);
-    hold.latest = latest;
-    make_room(hold, now);
+    Lease& lease = lease_for(client, now);
+    lease.latest = latest;
+    make_room(lease, now);
 }
 
-Hold& Arbiter::State::hold_for(Client& client, Nanoseconds now) {
-    Hold& hold = holds.start(&client, client.group, now);
+Lease& Arbiter::State::lease_for(Client& client, Nanoseconds now) {
+    Lease& lease = leases.start(&client, client.group, now);
     client.unparked_for = 0;
     recount(*client.group);
-    policy->granted(hold.turn(), now);
-    return hold;
+    policy->granted(lease.turn(), now);
+    return lease;
 }
 
 void Arbiter::State::update_terms(Nanoseconds now) {
-    for (Hold& hold : holds.all()) {
-        if (hold.occupies()) update_terms(hold, now);
+    for (Lease& lease : leases.all()) {
+        if (lease.occupies()) update_terms(lease, now);
     }
 }
 
-void Arbiter::State::update_terms(Hold& hold, Nanoseconds now) {
-    const bool known = hold.told == Hold::Told::kTerms || hold.told == Hold::Told::kRevoked;
-    if (known && now >= hold.deadline) return;  // it is stopping already
+void Arbiter::State::update_terms(Lease& lease, Nanoseconds now) {
+    const bool known = lease.sent == Lease::Sent::kTerms || lease.sent == Lease::Sent::kRevoked;
+    if (known && now >= lease.deadline) return;  // it is stopping already
     contenders.clear();
     for (const Group* g : everyone) {
-        const bool same = g == hold.group;
+        const bool same = g == lease.group;
         if (same ? g->waiting > 0 : !g->running && (g->waiting > 0 || now < g->lingers_until))
             contenders.push_back(g);
     }
-    for (const Hold& other : holds.all()) {  // who took a parked token meanwhile, and whom it must not interrupt
-        if (!other.occupies() || other.group == hold.group || (other.company && other.company == hold.company))
-            continue;
-        const bool goes_first = other.serial < hold.serial && policy->may_interrupt(*hold.group, *other.group, now);
-        if (!goes_first && !Holds::fit(other, hold)) contenders.push_back(other.group);
+    for (const Lease& other : leases.all()) {  // who took a parked token meanwhile, and whom it must not interrupt
+        if (!other.occupies() || other.group == lease.group || Leases::co_run(other, lease)) continue;
+        const bool goes_first = other.serial < lease.serial && policy->may_interrupt(*lease.group, *other.group, now);
+        if (!goes_first) contenders.push_back(other.group);
     }
-    Turn turn = hold.turn();
-    turn.part = holds.part(hold);
+    Turn turn = lease.turn();
+    turn.part = lease.rate;
     Terms terms = policy->terms(turn, contenders, now);
-    terms.deadline = std::min(terms.deadline, hold.latest);
-    const Nanoseconds window = window_for(hold, terms.deadline);
-    const bool beside = hold.company != 0, patient = beside || pairs.curious(hold.group->id, now);
-    const bool moved = terms.deadline == kNever || hold.deadline == kNever
-                           ? terms.deadline != hold.deadline
-                           : std::abs(terms.deadline - hold.deadline) > kNoticeable || terms.deadline <= now;
-    if (known && !moved && terms.contended == hold.contended && window == hold.window && beside == hold.told_beside &&
-        patient == hold.patient)
-        return;
+    terms.deadline = std::min(terms.deadline, lease.latest);
+    const Conditions conditions = conditions_for(lease, terms.deadline, terms.contended);
+    const bool moved = terms.deadline == kNever || lease.deadline == kNever
+                           ? terms.deadline != lease.deadline
+                           : std::abs(terms.deadline - lease.deadline) > kNoticeable || terms.deadline <= now;
+    if (known && !moved && conditions == lease.conditions) return;
     Action::Kind kind = Action::Kind::kUpdate;
-    if (hold.told == Hold::Told::kNothing)
+    if (lease.sent == Lease::Sent::kNothing)
         kind = Action::Kind::kGrant;
     else if (terms.deadline <= now)
         kind = Action::Kind::kRevoke;
-    hold.deadline = kind == Action::Kind::kRevoke ? now : terms.deadline;
-    hold.window = window;
-    hold.contended = terms.contended;
-    hold.told_beside = beside;
-    hold.patient = patient;
-    hold.told = kind == Action::Kind::kRevoke ? Hold::Told::kRevoked : Hold::Told::kTerms;
-    actions.push_back({kind, hold.client->id, hold.deadline, hold.window, hold.contended, beside, patient});
+    lease.deadline = kind == Action::Kind::kRevoke ? now : terms.deadline;
+    lease.conditions = conditions;
+    lease.sent = kind == Action::Kind::kRevoke ? Lease::Sent::kRevoked : Lease::Sent::kTerms;
+    actions.push_back({kind, lease.client->id, lease.deadline, conditions.window, conditions.idle,
+                       conditions.idle_most, conditions.poll, conditions.shared});
+}
+
+Conditions Arbiter::State::conditions_for(const Lease& lease, Nanoseconds deadline, bool contended) {
+    Conditions c;
+    c.window = window_for(lease, deadline, contended);
+    for (const Lease& other : leases.all()) c.shared |= other.occupies() && &other != &lease;
+    // A group at its maximum is charged only for what it uses, too.
+    const bool counted = contended || deadline != kNever;
+    c.idle = counted ? p.idle_contended : p.idle_alone;
+    c.idle_most = counted ? p.idle_most : p.idle_alone;
+    c.poll = counted ? p.poll_contended : c.shared ? p.poll_shared : p.poll_alone;
+    return c;
 }
 
 // The next holder's first work may arrive while this one's tail still runs, just as the hardware's slice ends: then
 // the hardware runs the next one for a whole slice before the tail goes on. A drain late by about that much was not
 // the tail's time but the next one's.
-Nanoseconds Arbiter::State::believed(const Hold& hold, Nanoseconds drained) const {
-    const Nanoseconds late = drained - hold.end, off = std::abs(late - p.hardware_turn);
-    const bool sliced = off < p.hardware_turn / 3 && holds.followed(hold);
-    return sliced ? std::min(drained, std::max(hold.end, drained - p.hardware_turn)) : drained;
+Nanoseconds Arbiter::State::believed(const Lease& lease, Nanoseconds drained) const {
+    const Nanoseconds late = drained - lease.end, off = std::abs(late - p.hardware_turn);
+    const bool sliced = off < p.hardware_turn / 3 && leases.followed(lease);
+    return sliced ? std::min(drained, std::max(lease.end, drained - p.hardware_turn)) : drained;
 }
 
 // --- look-ups ----------------------------------------------------------------------------------------------------
 
-Nanoseconds Arbiter::State::window_for(const Hold& hold, Nanoseconds deadline) {
-    const auto& group = static_cast<const Members&>(*hold.group);
-    bool quiet = deadline == kNever && group.clients < 2;
+Nanoseconds Arbiter::State::window_for(const Lease& lease, Nanoseconds deadline, bool contended) {
+    const Group& group = *lease.group;
+    const bool alone = deadline == kNever && !contended;
+    bool quiet = alone && group.clients < 2;
     for (const Group* g : everyone) {
         if (g == &group || g->clients == 0) continue;
-        const bool comes = g->spec.priority == Priority::kLatency && g->spec.max > 0.0 && expects_requests(*g);
-        if (!comes && !quiet) continue;
-        const Members& other = *groups[g->slot];
-        if (comes ? joins(other, hold) : goes_with(other, group)) continue;
+        const bool comes = g->exclusive && g->spec.priority == Priority::kLatency && g->spec.max > 0.0 &&
+                           g->sm + lease.sm > kFull && expects_requests(*g);
         if (comes) return p.window_latency;
         quiet = quiet && !g->running && g->waiting == 0 && clock >= g->busy_at + p.quiet;
     }
-    return quiet ? p.window_alone : p.window_shared;
+    return quiet || (alone && !lease.exclusive) ? p.window_alone : p.window_shared;
 }
 
 void Arbiter::State::find_waiting() {
     waiting.clear();
     for (const Group* g : everyone) {
-        if (g->waiting > 0 && !g->running) waiting.push_back(g);
+        // Of a group that runs already, another client may co-run.
+        if (g->waiting > 0 && (!g->running || may_run(*next_of(*groups[g->slot])))) waiting.push_back(g);
     }
 }
 
@@ -234,8 +255,12 @@ void Arbiter::State::recount(Members& group) {
     if (group.running || group.waiting > 0) group.busy_at = clock;
     group.running = false;
     group.sm = group.members.empty() ? 1.0 : 0.0;
-    for (const Client* client : group.members) group.sm = std::max(group.sm, client->sm);
-    for (const Hold& hold : holds.all()) group.running |= hold.group == &group && hold.occupies();
+    group.exclusive = false;
+    for (const Client* client : group.members) {
+        group.sm = std::max(group.sm, client->sm);
+        group.exclusive |= client->exclusive();
+    }
+    for (const Lease& lease : leases.all()) group.running |= lease.group == &group && lease.occupies();
     group.clients = static_cast<uint32_t>(group.members.size());
     group.waiting = 0;
     group.waiting_since = kNever;
@@ -282,7 +307,7 @@ Members* Arbiter::State::find_group(GroupId id) {
 
 std::string Arbiter::State::reason(const Members& group, Nanoseconds now) const {
     bool late = false;
-    for (const Hold& hold : holds.all()) late |= hold.group == &group && hold.runs() && hold.overdue;
+    for (const Lease& lease : leases.all()) late |= lease.group == &group && lease.runs() && lease.overdue;
     if (group.running) return "runs";
     if (late) return "was told to stop and still runs";
     if (group.waiting == 0) {
@@ -292,14 +317,14 @@ std::string Arbiter::State::reason(const Members& group, Nanoseconds now) const 
         return group.clients ? "idle" : "no clients";
     }
     if (std::string why = policy->blocked(group, clock); !why.empty()) return why;
-    for (const Hold& hold : holds.all()) {
-        if (!hold.occupies()) continue;
-        const std::string holder = "waits: '" + hold.group->spec.name + "' ";
+    for (const Lease& lease : leases.all()) {
+        if (!lease.occupies()) continue;
+        const std::string holder = "waits: '" + lease.group->spec.name + "' ";
         char text[64] = "holds the token";
-        const double left = static_cast<double>(hold.deadline - now) / 1e6;
-        if (hold.deadline != kNever && left >= 0)
+        const double left = static_cast<double>(lease.deadline - now) / 1e6;
+        if (lease.deadline != kNever && left >= 0)
             std::snprintf(text, sizeof text, "holds the token for %.0f ms more", std::ceil(left));
-        if (hold.deadline != kNever && left < 0) std::snprintf(text, sizeof text, "is %.1f ms late to stop", -left);
+        if (lease.deadline != kNever && left < 0) std::snprintf(text, sizeof text, "is %.1f ms late to stop", -left);
         return holder + text;
     }
     return "waits";
@@ -320,10 +345,11 @@ GroupId Arbiter::set_group(const GroupSpec& spec, Nanoseconds now) {
     s.demand_changed = true;
     for (const auto& group : s.groups) {
         if (!group || group->spec.name != spec.name) continue;
-        const GroupSpec before = std::exchange(group->spec, spec);
+        group->spec = spec;
         s.policy->changed(*group, now);
         s.keep_rights(*group, now);
-        s.keep_partner(*group, before, now);
+        for (Client* client : group->members) s.pin(*client);
+        s.recount(*group);
         s.settle(now);
         return group->id;
     }
@@ -350,8 +376,7 @@ void Arbiter::remove_group(GroupId id, Nanoseconds now) {
         return;
     }
     if (!group->members.empty()) throw std::invalid_argument("group '" + group->spec.name + "' still has clients");
-    s.holds.forget(group);
-    s.pairs.forget(id);
+    s.leases.forget(group);
     std::erase(s.everyone, group);
     s.groups[group->slot].reset();
     s.demand_changed = true;
@@ -366,10 +391,14 @@ void Arbiter::add_client(ClientId id, GroupId group_id, Nanoseconds now, bool mp
         ++s.ignored;
         return;
     }
-    auto client =
-        std::make_unique<Client>(Client{.id = id, .group = group, .mps = mps, .sm = mps ? group->spec.sm : 1.0});
+    auto client = std::make_unique<Client>();
+    client->id = id;
+    client->group = group;
+    client->mps = mps;
+    client->sm = mps ? group->spec.sm : 1.0;
     group->members.push_back(client.get());
     group->busy_at = now;  // its first request is near
+    s.pin(*client);
     s.clients.emplace(id, std::move(client));
     s.recount(*group);
     s.client_count_changed();
@@ -382,13 +411,13 @@ void Arbiter::remove_client(ClientId id, Nanoseconds now) {
     Client* client = s.find(id);
     if (!client) return;
     Members& group = *client->group;
-    while (Hold* hold = s.holds.running(client)) {
-        s.measure(*hold, StopReason::kExit, now);
-        s.policy->stopped(hold->turn(), StopReason::kExit, now);
-        s.holds.stop(*hold, 0, now);
-        s.holds.finish(*s.holds.newest(client), now, now);
+    while (Lease* lease = s.leases.running(client)) {
+        s.observe_last(*lease, now);
+        s.policy->stopped(lease->turn(), StopReason::kExit, now);
+        s.leases.stop(*lease, 0, now);
+        s.leases.finish(*s.leases.newest(client), now, now);
     }
-    while (Hold* hold = s.holds.draining(client)) s.holds.finish(*hold, std::min(hold->end, now), now);
+    while (Lease* lease = s.leases.draining(client)) s.leases.finish(*lease, std::min(lease->end, now), now);
     s.unpark(*client);
     std::erase(group.members, client);
     s.clients.erase(id);
@@ -401,13 +430,13 @@ void Arbiter::want(ClientId id, Nanoseconds now) {
     State& s = *state_;
     now = s.begin(now);
     Client* client = s.find(id);
-    if (client && (client->waiting || s.holds.running(client))) {
+    if (client && (client->waiting || s.leases.running(client))) {
         ++s.ignored;
     } else if (client) {
         // Time away is not saved up: it starts level with the least used of those who are there.
         Nanoseconds least = kNever;
         for (const Client* other : client->group->members) {
-            if (other->waiting || s.holds.running(other)) least = std::min(least, other->used);
+            if (other->waiting || s.leases.running(other)) least = std::min(least, other->used);
         }
         if (least != kNever) client->used = std::max(client->used, least);
         client->waiting = true;
@@ -444,15 +473,14 @@ void Arbiter::took(ClientId id, Nanoseconds now) {
             ++s.ignored;
             return s.settle(now);
         }
-        auto& all = s.holds.all();
+        auto& all = s.leases.all();
         while (!all.empty() && all.back().serial >= client->unparked_for && all.back().occupies() &&
-               s.holds.occupied() + client->sm > kFull)
+               !s.may_run(*client))
             s.take_back(all.back(), now);
     }
-    Hold& hold = s.hold_for(*client, now);
-    hold.told = Hold::Told::kTook;
-    s.join(hold, now);
-    s.make_room(hold, now);
+    Lease& lease = s.lease_for(*client, now);
+    lease.sent = Lease::Sent::kTook;
+    s.make_room(lease, now);
     s.settle(now);
 }
 
@@ -460,18 +488,18 @@ void Arbiter::stopped(ClientId id, StopReason reason, Nanoseconds tail, Nanoseco
     State& s = *state_;
     now = s.begin(now);
     Client* client = s.find(id);
-    Hold* hold = client ? s.holds.running(client) : nullptr;
-    if (client && !hold) ++s.ignored;
-    if (hold) {
+    Lease* lease = client ? s.leases.running(client) : nullptr;
+    if (client && !lease) ++s.ignored;
+    if (lease) {
         s.demand_changed = true;
-        s.measure(*hold, reason, now);
-        s.policy->stopped(hold->turn(), reason, now);
-        s.holds.stop(*hold, std::clamp<Nanoseconds>(tail, 0, s.longest_tail()), now);
+        s.observe_last(*lease, now);
+        s.policy->stopped(lease->turn(), reason, now);
+        s.leases.stop(*lease, std::clamp<Nanoseconds>(tail, 0, s.longest_tail()), now);
         const bool cut = reason == StopReason::kDeadline || reason == StopReason::kRevoked;
         // It has more to do and will say so any moment. Until then it counts, so that the shares of all do not
         // jump at every hand-over.
         client->group->lingers_until = cut ? now + s.p.quantum_min : now;
-        if (!cut && tail <= 0) s.holds.finish(*s.holds.newest(client), now, now);
+        if (!cut && tail <= 0) s.leases.finish(*s.leases.newest(client), now, now);
         if (reason == StopReason::kIdle) s.idle = client;
         s.recount(*client->group);
     }
@@ -482,17 +510,14 @@ void Arbiter::drained(ClientId id, Nanoseconds at, Nanoseconds now) {
     State& s = *state_;
     now = s.begin(now);
     Client* client = s.find(id);
-    // Without a hold that drains it is no news: a turn that ended idle was over when it stopped.
-    Hold* hold = client ? s.holds.draining(client) : nullptr;
-    if (hold) s.holds.finish(*hold, s.believed(*hold, std::clamp(at, hold->stopped, now)), now);
+    // Without a lease that drains it is no news: a turn that ended idle was over when it stopped.
+    Lease* lease = client ? s.leases.draining(client) : nullptr;
+    if (lease) s.leases.finish(*lease, s.believed(*lease, std::clamp(at, lease->stopped, now)), now);
     s.settle(now);
 }
 
-void Arbiter::progress(ClientId id, Nanoseconds work, Looks looks) {
-    Client* client = state_->find(id);
-    if (!client) return;
-    client->work = std::max(client->work, work);
-    client->looks = {std::max(client->looks.all, looks.all), std::max(client->looks.dry, looks.dry)};
+void Arbiter::progress(ClientId id, const Progress& progress) {
+    if (Client* client = state_->find(id)) client->seen.say(progress);
 }
 
 Nanoseconds Arbiter::next_event() const {
@@ -501,12 +526,11 @@ Nanoseconds Arbiter::next_event() const {
     const auto consider = [&](Nanoseconds at) {
         if (at > s.clock) next = std::min(next, at);
     };
-    for (const Hold& hold : s.holds.all()) {
-        if (!hold.runs())
-            consider(hold.stopped + s.p.grace);
-        else if (!hold.overdue && hold.deadline != kNever)
-            consider(hold.deadline + s.grace);
-        if (hold.runs() && hold.company && !hold.measuring) consider(hold.together_since);
+    for (const Lease& lease : s.leases.all()) {
+        if (!lease.runs())
+            consider(lease.stopped + s.p.grace);
+        else if (!lease.overdue && lease.deadline != kNever)
+            consider(lease.deadline + s.grace);
     }
     for (const Group* g : s.everyone) {
         if (g->running || g->waiting > 0) continue;
@@ -514,6 +538,7 @@ Nanoseconds Arbiter::next_event() const {
         if (g->clients > 0) consider(g->busy_at + s.p.quiet);
         if (g->spec.priority == Priority::kLatency && g->clients > 0) consider(g->busy_at + s.p.latency_quiet);
     }
+    if (s.observing()) consider(std::max(s.observe_at, s.clock + 1));
     s.find_waiting();
     if (!s.waiting.empty()) consider(s.policy->next_event(s.waiting, s.clock));
     return next;
@@ -536,21 +561,19 @@ std::vector<GroupUsage> Arbiter::usage(Nanoseconds now) const {
         if (!group) continue;
         uint32_t holding = 0;
         Nanoseconds used = group->used;
-        for (const Hold& hold : s.holds.all()) {
-            if (hold.group != group.get() || !hold.runs()) continue;
+        for (const Lease& lease : s.leases.all()) {
+            if (lease.group != group.get() || !lease.runs()) continue;
             ++holding;
-            used += s.holds.due(hold, now) - hold.charged;
+            used += s.leases.due(lease, now) - lease.charged;
         }
         const double target = group->wanted ? s.policy->target(*group) : 0.0;
         const Nanoseconds throttled = group->throttled + (group->at_maximum ? now - s.clock : 0);
+        double speed = -1.0;
+        for (const Client* client : group->members) speed = std::max(speed, client->speed);
         result.push_back({group->id, group->spec, target, used, group->clients, group->waiting, holding,
-                          s.reason(*group, now), throttled});
+                          s.reason(*group, now), throttled, speed, group->exclusive});
     }
     return result;
-}
-
-std::vector<PairUsage> Arbiter::pairs() const {
-    return state_->pairs.view();
 }
 
 uint64_t Arbiter::ignored() const {

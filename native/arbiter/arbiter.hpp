@@ -17,10 +17,9 @@ using ClientId = uint32_t;
 inline constexpr Nanoseconds kNever = INT64_MAX;
 
 enum class Priority : uint8_t { kBestEffort = 0, kNormal = 1, kLatency = 2 };
-// What bounds a program's kernels, as its user says (Orion's classes): the first guess of who may run beside whom.
-// kAlone: it never runs side by side with another, whatever that would gain.
+// What bounds a program's kernels, as its user says (Orion's classes): under MPS two of one kind take turns until they
+// have been measured. kAlone: it never co-runs with another, whatever that would gain.
 enum class Workload : uint8_t { kUnknown = 0, kCompute = 1, kMemory = 2, kAlone = 3 };
-enum class PairState : uint8_t { kUnknown = 0, kTogether = 1, kApart = 2 };
 enum class StopReason : uint8_t { kDeadline = 0, kIdle = 1, kRevoked = 2, kExit = 3 };
 
 struct GroupSpec {
@@ -31,6 +30,7 @@ struct GroupSpec {
     double sm = 1.0;      // fraction of the multiprocessors of its clients under MPS; without MPS they have all
     Priority priority = Priority::kNormal;
     Workload workload = Workload::kUnknown;
+    double slowdown = 1.1;  // class latency: how much longer than alone its requests may take, at least 1
 };
 
 struct Parameters {
@@ -55,14 +55,19 @@ struct Parameters {
     Nanoseconds window_shared = 400'000;
     Nanoseconds window_alone = 8'000'000;  // ... also beside those who had nothing to do for `quiet`
     Nanoseconds quiet = 1'000'000'000;
-    // Two groups under MPS whose fractions do not fit together (pairs.hpp): how long a trial side by side and, if it
-    // went well, a turn side by side is; what both together must gain; when to try again (up to 30 times later), and
-    // to measure anew.
-    Nanoseconds pair_trial = 30'000'000;
-    Nanoseconds pair_turn = 500'000'000;
-    double pair_gain = 1.05;
-    Nanoseconds pair_again = 2'000'000'000;
-    Nanoseconds pair_refresh = 20'000'000'000;
+    // Open sharing (contention.hpp). Without it every client is exclusive, and all take turns.
+    bool open = true;
+    Nanoseconds observe = 5'000'000;       // how often co-running clients are looked at
+    Nanoseconds lag = 5'000'000;           // time behind its promise at which a client is in danger ...
+    Nanoseconds lag_latency = 500'000;     // ... and one of the class latency
+    Nanoseconds backoff_min = 250'000'000;  // a client stays exclusive at least this long, ...
+    Nanoseconds backoff_max = 16'000'000'000;  // ... twice as long each time its release proved wrong, up to this
+    // How often a client looks at its queues, and the pause that ends its turn, by situation: alone or while all share,
+    // while others wait. The first is no more than what makes an idle group look idle; the second is about what a
+    // hand-over costs (ski rental: never more than twice the optimum, whatever comes next), and at most `idle_most`
+    // for one whose pauses are short.
+    Nanoseconds poll_alone = 5'000'000, poll_shared = 1'000'000, poll_contended = 100'000;
+    Nanoseconds idle_alone = 5'000'000, idle_contended = 100'000, idle_most = 2'000'000;
     // The published Gemini policy (base, min quota and window of its launch scripts).
     Nanoseconds gemini_base_quota = 300'000'000;
     Nanoseconds gemini_min_quota = 20'000'000;
@@ -80,10 +85,13 @@ struct Action {
     } kind;
     ClientId client;
     Nanoseconds deadline = kNever;  // kGrant, kUpdate, kRevoke
-    Nanoseconds window = 0;         // kGrant, kUpdate, kRevoke
-    bool contended = false;  // kGrant, kUpdate, kRevoke: somebody waits, so an idle holder gives the token back
-    bool beside = false;     // ... and another runs beside it, whose fraction does not fit with its own
-    bool patient = false;    // ... and a pause of its host does not end its turn
+    // The terms of the lease; kGrant, kUpdate, kRevoke.
+    Nanoseconds window = 0;     // bound on work in flight
+    Nanoseconds idle = 0;       // a pause this long ends it ...
+    Nanoseconds idle_most = 0;  // ... or this long, while its pauses are short on average
+    Nanoseconds poll = 0;       // how often the client looks at its queues
+    bool shared = false;        // others may run at the same time
+    bool raise = false;         // kPark: raise the alarm when you take it, the others will stop
 };
 
 struct GroupUsage {
@@ -94,19 +102,17 @@ struct GroupUsage {
     uint32_t clients, waiting, holding;
     std::string reason;     // why it waits or runs, for people
     Nanoseconds throttled;  // how long it waited because of its maximum, since the group exists
+    double speed;           // of its clients against alone, of late; below 0 if unknown
+    bool exclusive;         // one of its clients takes turns
 };
 
-// Two groups that may run side by side, and how fast: 1 is the speed alone, 0 if never tried.
-struct PairUsage {
-    GroupId a, b;
-    PairState state;
-    double speed_a, speed_b;
-};
-
-// A client's looks at its queues while it holds the token, and those that found them empty: the part of its time in
-// which the device waits for its next launch.
-struct Looks {
-    uint64_t all = 0, dry = 0;
+// What a client says of itself, all since it attached; for the arbiter a claim.
+struct Progress {
+    Nanoseconds work = 0;   // completed, as long as it takes on an idle device
+    uint64_t launches = 0;  // submissions
+    uint64_t samples = 0;   // looks at its queues while it held the token ...
+    uint64_t busy = 0;      // ... that found work ...
+    uint64_t awaited = 0;   // ... for which a thread of the program waited
 };
 
 // Events that make no sense (unknown ids, a stop without a grant, a second want) are ignored and counted: they come
@@ -131,16 +137,14 @@ class Arbiter {
     void stopped(ClientId client, StopReason reason, Nanoseconds tail, Nanoseconds now);
     void drained(ClientId client, Nanoseconds at, Nanoseconds now);
 
-    // The work `client` has completed so far, ns as on an idle device, and its looks so far. Before stopped() and
-    // tick(), of all who run.
-    void progress(ClientId client, Nanoseconds work, Looks looks = {});
+    // Before stopped() and tick(), of all who run.
+    void progress(ClientId client, const Progress& progress);
 
     Nanoseconds next_event() const;  // when tick() is due, kNever if not
     void tick(Nanoseconds now);
     std::vector<Action> take_actions();
 
     std::vector<GroupUsage> usage(Nanoseconds now) const;
-    std::vector<PairUsage> pairs() const;
     uint64_t ignored() const;  // events that made no sense so far
 
   private:

@@ -1,5 +1,5 @@
 // What the arbiter of one device knows, and the steps an event takes. Only arbiter.cpp and its parts (parking.cpp,
-// side_by_side.cpp) see it.
+// sharing.cpp) see it.
 #pragma once
 
 #include <algorithm>
@@ -10,28 +10,27 @@
 
 #include "arbiter/arbiter.hpp"
 #include "arbiter/client.hpp"
-#include "arbiter/holds.hpp"
-#include "arbiter/pairs.hpp"
+#include "arbiter/contention.hpp"
+#include "arbiter/leases.hpp"
 #include "arbiter/policies/policy.hpp"
 
 namespace gemlet::arbiter {
-
-inline constexpr double kFull = 1.0 + 1e-9;
 
 struct Arbiter::State {
     State(const std::string& name, Parameters parameters)
         : p(parameters),
           policy(make_policy(name, parameters)),
-          holds(*policy),
-          pairs(parameters),
+          leases(*policy),
+          contention(parameters),
           grace(policy->grace(parameters)) {}
 
     Parameters p;
     std::unique_ptr<Policy> policy;
-    Holds holds;
-    Pairs pairs;
+    Leases leases;
+    Contention contention;
     Nanoseconds grace;
     Nanoseconds clock = 0;
+    Nanoseconds observe_at = 0;                    // the next time
     std::vector<std::unique_ptr<Members>> groups;  // by slot; null where one was removed
     std::unordered_map<ClientId, std::unique_ptr<Client>> clients;
     std::vector<Client*> parked;
@@ -51,32 +50,35 @@ struct Arbiter::State {
     void update_demand(Nanoseconds now);
     void grant_while_possible(Nanoseconds now);
     void grant(Members& group, Nanoseconds latest, Nanoseconds now);
-    std::vector<Hold*> companions(const Client& client);
-    Nanoseconds together_for(const std::vector<Hold*>& others, const Client& client, Nanoseconds now);
-    const Group* untried(const Group& next);
-    bool grant_beside(Members& group, Nanoseconds now);
-    void join(Hold& hold, Nanoseconds now);
-    bool goes_with(const Members& a, const Members& b) const;
-    bool joins(const Members& group, const Hold& hold);
-    void run_beside(Hold& hold, const std::vector<Hold*>& others, Nanoseconds length, Nanoseconds now);
-    bool fell_short(const Hold& hold, Nanoseconds end, Nanoseconds now);
-    void measure(const Hold& hold, StopReason reason, Nanoseconds now);
-    Pairs::Member member(const Group& group, const Group& other) const;
-    void update_terms(Nanoseconds now);
-    void update_terms(Hold& hold, Nanoseconds now);
-    void park_or_not(Nanoseconds now);
-    void make_room(const Hold& hold, Nanoseconds now);
-    void take_parked(Client& client, uint64_t unparked_for, Nanoseconds now);
-    void take_back(Hold& hold, Nanoseconds now);
-    bool unpark(Client& client);  // whether it was parked
-    bool by_right(const Group& group, Nanoseconds now) const;
-    void keep_rights(const Group& group, Nanoseconds now);
-    void keep_partner(const Group& group, const GroupSpec& before, Nanoseconds now);
-    double parked_sm() const;
+    bool may_run(const Client& client) const;  // beside those who run now
+    bool fits(const Client& client) const;     // by the fractions of the multiprocessors
+    bool joins(const Members& group) const;
+    Nanoseconds last_deadline(Nanoseconds now) const;
 
-    Hold& hold_for(Client& client, Nanoseconds now);
-    Nanoseconds believed(const Hold& hold, Nanoseconds drained) const;
-    Nanoseconds window_for(const Hold& hold, Nanoseconds deadline);
+    // sharing.cpp: who co-runs, what is observed of them, what each is charged.
+    void observe(Nanoseconds now);
+    void observe_last(Lease& lease, Nanoseconds now);
+    Rates observed(Lease& lease, Nanoseconds now);
+    bool beside(const Lease& lease) const;
+    void set_rates(Nanoseconds now);
+    void separate(Nanoseconds now);
+    bool observing() const;
+    void pin(Client& client) const;
+    void update_terms(Nanoseconds now);
+    void update_terms(Lease& lease, Nanoseconds now);
+    void park_or_not(Nanoseconds now);
+    void make_room(const Lease& lease, Nanoseconds now);
+    void take_parked(Client& client, uint64_t unparked_for, Nanoseconds now);
+    void take_back(Lease& lease, Nanoseconds now);
+    bool unpark(Client& client);  // whether it was parked
+    bool by_right(const Client& client, Nanoseconds now) const;
+    void keep_rights(const Group& group, Nanoseconds now);
+    bool parks_beside(const Client& client) const;  // those who run and those whose tokens are parked
+
+    Lease& lease_for(Client& client, Nanoseconds now);
+    Nanoseconds believed(const Lease& lease, Nanoseconds drained) const;
+    Conditions conditions_for(const Lease& lease, Nanoseconds deadline, bool contended);
+    Nanoseconds window_for(const Lease& lease, Nanoseconds deadline, bool contended);
     // A service that has had no request for long does not make its neighbours spin all night.
     bool expects_requests(const Group& g) const {
         return g.clients > 0 && (g.running || g.waiting > 0 || clock < g.busy_at + p.latency_quiet);
@@ -87,7 +89,6 @@ struct Arbiter::State {
     void recount(Members& group);
     void client_count_changed();
     Client* next_of(Members& group) const;
-    double sm_of_next(const Group& group) const { return next_of(*groups[group.slot])->sm; }
     Client* find(ClientId id);
     Members* find_group(GroupId id);
     std::string reason(const Members& group, Nanoseconds now) const;

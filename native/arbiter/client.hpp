@@ -3,27 +3,52 @@
 
 #include <vector>
 
+#include "arbiter/observation.hpp"
 #include "arbiter/policies/policy.hpp"
 
 namespace gemlet::arbiter {
 
 struct Members;
 
+// Why a client does not share the device (contention.hpp).
+enum class Why : uint8_t {
+    kShares = 0,    // it does
+    kAlways,        // the policy, or its user, wants turns
+    kBothBusy,      // it and another keep the device busy all the time
+    kAhead,         // another was behind its promise while this one was ahead of its own
+    kBehind,        // it was behind its own promise, and nobody in particular was seen to be ahead
+    kSlowed,        // class latency: its requests took longer than was promised
+    kUnverified,    // under MPS: how fast it is alone is not known yet
+};
+
+struct Standing {
+    Why why = Why::kShares;
+    double lag = 0.0;               // ns that it is behind its promise
+    Nanoseconds since = 0;          // exclusive since
+    Nanoseconds backoff = 0;        // it stays so for at least this long
+    Nanoseconds released = kNever;  // when it was last released; kNever: not yet
+    double samples = 0.0;           // looks at its queues while it had the device to itself, since it is exclusive
+
+    bool exclusive() const { return why != Why::kShares; }
+};
+
 struct Client {
-    ClientId id;
-    Members* group;
+    ClientId id = 0;
+    Members* group = nullptr;
     bool mps = false;
     double sm = 1.0;  // fixed when it came: MPS gives a context its part when it is made
     bool waiting = false;
     Nanoseconds since = 0;      // waits since
     Nanoseconds used = 0;       // orders the clients of one group: device time, with idle time not saved up
-    Nanoseconds work = 0;       // completed, as it last said
-    Looks looks{}, seen{};      // at its queue, as it last said, and when `starved` was last reckoned
-    double starved = 0.0;       // part of its looks that found nothing queued
-    unsigned turns = 0;         // that ended in the middle of its work
+    Nanoseconds active_at = 0;  // when it last ran or waited, if it does not now
+    Observation seen;
+    Standing standing;
+    double speed = -1.0;        // against alone, averaged over the last second or so; below 0: unknown
     bool by_right = false;      // its parked token stays while others of a lower class hold theirs
-    uint64_t unparked_for = 0;  // serial of the hold for which its parked token was taken away, and when
+    uint64_t unparked_for = 0;  // serial of the lease for which its parked token was taken away, and when
     Nanoseconds unparked_at = 0;
+
+    bool exclusive() const { return standing.exclusive(); }
 };
 
 struct Members : Group {

@@ -5,28 +5,53 @@
 #include <utility>
 
 namespace gemlet::arbiter {
+namespace {
 
-// Takes parked tokens away until what runs and what is parked fit together. Who may interrupt this hold keeps its
-// own.
-void Arbiter::State::make_room(const Hold& hold, Nanoseconds now) {
-    for (Client* client : parked) client->by_right = policy->may_interrupt(*client->group, *hold.group, now);
-    const double occupied = holds.occupied();
-    for (size_t i = 0; i < parked.size() && occupied + parked_sm() > kFull;) {
+// Others stop for it before the order comes.
+bool raises(const Client& client) {
+    return client.exclusive() && client.group->spec.priority == Priority::kLatency;
+}
+
+}  // namespace
+
+// Takes parked tokens away from those who may not run beside this one. Who may interrupt it keeps its own.
+void Arbiter::State::make_room(const Lease& lease, Nanoseconds now) {
+    for (Client* client : parked)
+        client->by_right = client->exclusive() && policy->may_interrupt(*client->group, *lease.group, now);
+    for (size_t i = 0; i < parked.size();) {
         Client& client = *parked[i];
-        if (client.by_right) {
+        if (client.by_right || parks_beside(client))
             ++i;
-            continue;
-        }
-        take_parked(client, hold.serial, now);
+        else
+            take_parked(client, lease.serial, now);
     }
+}
+
+// Of those that have theirs by right nothing is reserved: they will overlap with a holder, who stops.
+bool Arbiter::State::parks_beside(const Client& client) const {
+    bool shared = !client.exclusive(), nobody = true;
+    double sm = client.sm;
+    const auto consider = [&](const Client& other, bool exclusive) {
+        if (&other == &client) return;
+        nobody = false;
+        shared = shared && !exclusive;
+        sm += other.sm;
+    };
+    for (const Lease& lease : leases.all()) {
+        if (lease.occupies()) consider(*lease.client, lease.exclusive);
+    }
+    for (const Client* other : parked) {
+        if (!other->by_right) consider(*other, other->exclusive());
+    }
+    return nobody || shared || sm <= kFull;
 }
 
 // Its spec is new: whose token is parked beside those who run may not be in the right any more.
 void Arbiter::State::keep_rights(const Group& group, Nanoseconds now) {
     const auto all = parked;
     for (Client* client : all) {
-        if (client->group == &group && client->by_right && !by_right(group, now))
-            take_parked(*client, holds.next_serial(), now);
+        if (client->group == &group && client->by_right && !by_right(*client, now))
+            take_parked(*client, leases.next_serial(), now);
     }
 }
 
@@ -38,45 +63,38 @@ void Arbiter::State::take_parked(Client& client, uint64_t unparked_for, Nanoseco
 }
 
 // A grant that was given for a token which was taken at the same moment.
-void Arbiter::State::take_back(Hold& hold, Nanoseconds now) {
-    Client& client = *hold.client;
-    actions.push_back({Action::Kind::kRevoke, client.id, now, hold.window, true});
-    policy->stopped(hold.turn(), StopReason::kRevoked, now);
-    holds.stop(hold, 0, now);
-    holds.finish(*holds.newest(&client), now, now);
+void Arbiter::State::take_back(Lease& lease, Nanoseconds now) {
+    Client& client = *lease.client;
+    actions.push_back({.kind = Action::Kind::kRevoke, .client = client.id, .deadline = now, .window = lease.conditions.window});
+    policy->stopped(lease.turn(), StopReason::kRevoked, now);
+    leases.stop(lease, 0, now);
+    leases.finish(*leases.newest(&client), now, now);
     client.waiting = true;
     recount(*client.group);
 }
 
-// Whether a parked client of `group` may interrupt all who run.
-bool Arbiter::State::by_right(const Group& group, Nanoseconds now) const {
-    const auto& all = holds.all();
-    return std::all_of(all.begin(), all.end(), [&](const Hold& hold) {
-        return !hold.occupies() || policy->may_interrupt(group, *hold.group, now);
-    });
+// Whether it may interrupt all who run.
+bool Arbiter::State::by_right(const Client& client, Nanoseconds now) const {
+    const auto& all = leases.all();
+    return client.exclusive() && std::all_of(all.begin(), all.end(), [&](const Lease& lease) {
+               return !lease.occupies() || policy->may_interrupt(*client.group, *lease.group, now);
+           });
 }
 
 bool Arbiter::State::unpark(Client& client) {
     return std::erase(parked, &client) > 0;
 }
 
-// Of those that hold theirs by right nothing is reserved: they will overlap with a holder, who stops.
-double Arbiter::State::parked_sm() const {
-    double sum = 0.0;
-    for (const Client* client : parked) sum += client->by_right ? 0.0 : client->sm;
-    return sum;
-}
-
 void Arbiter::State::park_or_not(Nanoseconds now) {
     Client* client = std::exchange(idle, nullptr);
-    if (!client || client->waiting || holds.running(client) || !policy->may_park(*client->group, now)) return;
+    if (!client || client->waiting || leases.running(client) || !policy->may_park(*client->group, now)) return;
     client->by_right = false;
-    if (holds.occupied() + parked_sm() + client->sm > kFull) {
-        client->by_right = by_right(*client->group, now);
-        if (!client->by_right || holds.occupied() == 0.0) return;
+    if (!parks_beside(*client)) {
+        client->by_right = by_right(*client, now);
+        if (!client->by_right || leases.occupied() == 0.0) return;
     }
     parked.push_back(client);
-    actions.push_back({.kind = Action::Kind::kPark, .client = client->id});
+    actions.push_back({.kind = Action::Kind::kPark, .client = client->id, .raise = raises(*client)});
 }
 
 }  // namespace gemlet::arbiter

@@ -36,23 +36,16 @@ bool read(const std::string& key, const nb::handle& value, const char* name, T& 
 }
 
 GroupId set_group(Arbiter& self, const std::string& name, Nanoseconds now, double min, double max, double weight,
-                  double sm, const std::string& priority, const std::string& workload) {
-    return self.set_group({name, min, max, weight, sm, priority_from(priority), workload_from(workload)}, now);
+                  double sm, const std::string& priority, const std::string& workload, double slowdown) {
+    return self.set_group({name, min, max, weight, sm, priority_from(priority), workload_from(workload), slowdown}, now);
 }
 
 nb::list take_actions(Arbiter& self) {
     nb::list result;
     for (const Action& a : self.take_actions()) {
-        result.append(nb::make_tuple(kKinds[static_cast<size_t>(a.kind)], a.client, a.deadline, a.window, a.contended,
-                                     a.beside, a.patient));
+        result.append(nb::make_tuple(kKinds[static_cast<size_t>(a.kind)], a.client, a.deadline, a.window, a.idle,
+                                     a.idle_most, a.poll, a.shared, a.raise));
     }
-    return result;
-}
-
-nb::list pairs(const Arbiter& self) {
-    nb::list result;
-    for (const PairUsage& p : self.pairs())
-        result.append(nb::make_tuple(p.a, p.b, kPairStates[static_cast<size_t>(p.state)], p.speed_a, p.speed_b));
     return result;
 }
 
@@ -74,6 +67,8 @@ nb::list usage(const Arbiter& self, Nanoseconds now) {
         row["holding"] = u.holding;
         row["reason"] = u.reason;
         row["throttled"] = u.throttled;
+        row["speed"] = u.speed < 0.0 ? nb::none() : nb::cast(u.speed);
+        row["exclusive"] = u.exclusive;
         result.append(row);
     }
     return result;
@@ -105,9 +100,14 @@ Parameters parameters_from(const nb::kwargs& given) {
             read(key, value, "hardware_turn", p.hardware_turn) || read(key, value, "debt_max", p.debt_max) ||
             read(key, value, "window_latency", p.window_latency) ||
             read(key, value, "window_shared", p.window_shared) || read(key, value, "window_alone", p.window_alone) ||
-            read(key, value, "quiet", p.quiet) || read(key, value, "pair_trial", p.pair_trial) ||
-            read(key, value, "pair_turn", p.pair_turn) || read(key, value, "pair_gain", p.pair_gain) ||
-            read(key, value, "pair_again", p.pair_again) || read(key, value, "pair_refresh", p.pair_refresh) ||
+            read(key, value, "quiet", p.quiet) || read(key, value, "open", p.open) ||
+            read(key, value, "observe", p.observe) || read(key, value, "lag", p.lag) ||
+            read(key, value, "lag_latency", p.lag_latency) || read(key, value, "backoff_min", p.backoff_min) ||
+            read(key, value, "backoff_max", p.backoff_max) || read(key, value, "poll_alone", p.poll_alone) ||
+            read(key, value, "poll_shared", p.poll_shared) ||
+            read(key, value, "poll_contended", p.poll_contended) ||
+            read(key, value, "idle_alone", p.idle_alone) ||
+            read(key, value, "idle_contended", p.idle_contended) || read(key, value, "idle_most", p.idle_most) ||
             read(key, value, "gemini_base_quota", p.gemini_base_quota) ||
             read(key, value, "gemini_min_quota", p.gemini_min_quota) ||
             read(key, value, "gemini_window", p.gemini_window);
@@ -128,7 +128,7 @@ void bind_arbiter(nb::module_& m) {
             },
             "policy"_a, "parameters"_a)
         .def("set_group", set_group, "name"_a, "now"_a, nb::kw_only(), "min"_a = 0.0, "max"_a = 1.0, "weight"_a = 1.0,
-             "sm"_a = 1.0, "priority"_a = "normal", "workload"_a = "unknown")
+             "sm"_a = 1.0, "priority"_a = "normal", "workload"_a = "unknown", "slowdown"_a = 1.1)
         .def("remove_group", &Arbiter::remove_group, "group"_a, "now"_a)
         .def("add_client", &Arbiter::add_client, "client"_a, "group"_a, "now"_a, nb::kw_only(), "mps"_a = false)
         .def("remove_client", &Arbiter::remove_client, "client"_a, "now"_a)
@@ -143,11 +143,11 @@ void bind_arbiter(nb::module_& m) {
         .def("drained", &Arbiter::drained, "client"_a, "at"_a, "now"_a)
         .def(
             "progress",
-            [](Arbiter& self, ClientId client, Nanoseconds work, uint64_t looks, uint64_t dry) {
-                self.progress(client, work, {looks, dry});
+            [](Arbiter& self, ClientId client, Nanoseconds work, uint64_t launches, uint64_t samples, uint64_t busy,
+               uint64_t awaited) {
+                self.progress(client, {work, launches, samples, busy, awaited});
             },
-            "client"_a, "work"_a, "looks"_a = 0, "dry"_a = 0)
-        .def("pairs", pairs)
+            "client"_a, "work"_a, "launches"_a = 0, "samples"_a = 0, "busy"_a = 0, "awaited"_a = 0)
         .def("next_event", &Arbiter::next_event)
         .def("tick", &Arbiter::tick, "now"_a)
         .def("take_actions", take_actions)

@@ -12,7 +12,6 @@ Parameters parameters_from(const nanobind::kwargs& given);
 
 inline constexpr const char* kPriorityNames[] = {"best-effort", "normal", "latency"};
 inline constexpr const char* kWorkloadNames[] = {"unknown", "compute", "memory", "alone"};
-inline constexpr const char* kPairStates[] = {"unknown", "together", "apart"};
 Workload workload_from(const std::string& name);  // throws std::invalid_argument
 Priority priority_from(const std::string& name);  // throws std::invalid_argument
 

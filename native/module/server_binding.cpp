@@ -65,9 +65,10 @@ nb::object maybe(const std::optional<uint64_t>& value) {
 }
 
 void set_group(Server& self, const std::string& name, double min, double max, double weight, double sm,
-               const std::string& priority, const std::string& workload, std::optional<uint64_t> memory,
+               const std::string& priority, const std::string& workload, double slowdown,
+               std::optional<uint64_t> memory,
                std::optional<uint64_t> resident, std::optional<std::vector<uid_t>> users) {
-    GroupSettings settings{{name, min, max, weight, sm, priority_from(priority), workload_from(workload)},
+    GroupSettings settings{{name, min, max, weight, sm, priority_from(priority), workload_from(workload), slowdown},
                            memory,
                            resident,
                            std::move(users)};
@@ -127,6 +128,9 @@ nb::dict group_dict(const GroupView& g) {
     d["target"] = g.usage.target;
     d["used_ns"] = g.usage.used;
     d["throttled_ns"] = g.usage.throttled;
+    d["slowdown"] = spec.slowdown;
+    d["speed"] = g.usage.speed < 0.0 ? nb::none() : nb::cast(g.usage.speed);
+    d["exclusive"] = g.usage.exclusive;
     d["waiting"] = g.usage.waiting;
     d["holding"] = g.usage.holding;
     d["reason"] = text(g.usage.reason);
@@ -164,15 +168,6 @@ nb::dict snapshot(Server& self) {
         nb::list groups;
         for (const GroupView& g : v.groups) groups.append(group_dict(g));
         device["groups"] = groups;
-        nb::list pairs;
-        for (const PairView& p : v.pairs) {
-            nb::dict pair;
-            pair["groups"] = nb::make_tuple(text(p.a), text(p.b));
-            pair["state"] = kPairStates[size_t(p.state)];
-            pair["speeds"] = nb::make_tuple(p.speed_a, p.speed_b);
-            pairs.append(pair);
-        }
-        device["pairs"] = pairs;
         devices.append(device);
     }
     d["devices"] = devices;
@@ -241,7 +236,7 @@ void bind_server(nb::module_& m) {
             "uuid"_a, "bytes"_a.none())
         .def("set_host_memory", &Server::set_host_memory, "bytes"_a, nb::call_guard<nb::gil_scoped_release>())
         .def("set_group", set_group, "name"_a, nb::kw_only(), "min"_a = 0.0, "max"_a = 1.0, "weight"_a = 1.0,
-             "sm"_a = 1.0, "priority"_a = "normal", "workload"_a = "unknown", "memory"_a = nb::none(),
+             "sm"_a = 1.0, "priority"_a = "normal", "workload"_a = "unknown", "slowdown"_a = 1.1, "memory"_a = nb::none(),
              "resident"_a = nb::none(), "users"_a = nb::none())
         .def("remove_group", &Server::remove_group, "name"_a, nb::call_guard<nb::gil_scoped_release>())
         .def(

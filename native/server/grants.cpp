@@ -1,6 +1,8 @@
 // What the arbiter decided, written into the pages of those it concerns.
 #include "server/server.hpp"
 
+#include <algorithm>
+
 #include "futex.h"
 
 namespace gemlet::server {
@@ -15,12 +17,17 @@ uint64_t wire_time(Nanoseconds t) {
     return t == kNever ? wire::kNever : uint64_t(t);
 }
 
+uint32_t short_time(Nanoseconds t) {
+    return uint32_t(std::clamp<Nanoseconds>(t, 0, UINT32_MAX));
+}
+
 void set_terms(wire::ClientPage& page, const Action& action) {
     page.deadline_ns.store(wire_time(action.deadline), std::memory_order_relaxed);
     page.window_ns.store(uint64_t(action.window), std::memory_order_relaxed);
-    page.contended.store(action.contended, std::memory_order_relaxed);
-    page.beside.store(action.beside, std::memory_order_relaxed);
-    page.patient.store(action.patient, std::memory_order_relaxed);
+    page.idle_ns.store(short_time(action.idle), std::memory_order_relaxed);
+    page.idle_most_ns.store(short_time(action.idle_most), std::memory_order_relaxed);
+    page.poll_ns.store(short_time(action.poll), std::memory_order_relaxed);
+    page.flags.store(action.shared ? wire::kPageShared : 0, std::memory_order_relaxed);
 }
 
 bool change(Attachment& a, TokenState from, TokenState to) {
@@ -32,8 +39,11 @@ bool change(Attachment& a, TokenState from, TokenState to) {
 
 void Server::read_progress(Device& device, const Attachment& a) {
     constexpr auto relaxed = std::memory_order_relaxed;
-    device.arbiter->progress(a.id, Nanoseconds(a.page->work_ns.load(relaxed)),
-                             {a.page->looks.load(relaxed), a.page->dry.load(relaxed)});
+    device.arbiter->progress(a.id, {.work = Nanoseconds(a.page->work_ns.load(relaxed)),
+                                    .launches = a.page->launches.load(relaxed),
+                                    .samples = a.page->samples.load(relaxed),
+                                    .busy = a.page->busy_samples.load(relaxed),
+                                    .awaited = a.page->awaited_samples.load(relaxed)});
 }
 
 void Server::read_progress(Device& device) {
@@ -73,6 +83,7 @@ void Server::apply(Device& device, Nanoseconds now) {
                 case Action::Kind::kPark:
                     // Whoever takes it must not find the end of an earlier turn there.
                     a.page->deadline_ns.store(wire::kNever, std::memory_order_relaxed);
+                    a.page->flags.store(action.raise ? wire::kPageRaise : 0, std::memory_order_relaxed);
                     // A new epoch, so that a want sent a moment ago does not count for the time after this.
                     a.epoch = wire::next_epoch(a.epoch);
                     a.page->token.store(wire::token_word(a.epoch, TokenState::kParked));

@@ -43,7 +43,7 @@ ServerView Server::view() {
     ServerView v{clock(), denied_, {}, {}};
     for (auto& [name, group] : groups_) v.groups.push_back(group.settings);
     for (auto& device : devices_) {
-        DeviceView d{device->uuid, device->index, device->policy, device->arbiter->ignored(), {}, {}};
+        DeviceView d{device->uuid, device->index, device->policy, device->arbiter->ignored(), {}};
         d.capacity = device->capacity;
         d.held = device->residency.held();
         d.host_promised = device->residency.host_promised();
@@ -71,12 +71,6 @@ ServerView Server::view() {
                                                         page.dropped.load(), page.pinned.load()};
         }
         const auto usages = device->arbiter->usage(v.now);
-        const auto name_of = [&](GroupId id) {
-            const auto found = std::find_if(usages.begin(), usages.end(), [&](auto& u) { return u.id == id; });
-            return found == usages.end() ? std::string() : found->spec.name;
-        };
-        for (const arbiter::PairUsage& p : device->arbiter->pairs())
-            d.pairs.push_back({name_of(p.a), name_of(p.b), p.state, p.speed_a, p.speed_b});
         for (const GroupUsage& usage : usages) {
             GroupView g{usage, {}, {}, 0, 0, false, {}};
             const std::string& name = g.usage.spec.name;

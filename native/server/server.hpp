@@ -52,20 +52,12 @@ struct GroupView {
     std::vector<ClientView> clients;
 };
 
-// Two groups under MPS that may run side by side; speeds are of that alone, 0 if never tried.
-struct PairView {
-    std::string a, b;
-    arbiter::PairState state;
-    double speed_a, speed_b;
-};
-
 struct DeviceView {
     Uuid uuid;
     int index;
     std::string policy;
     uint64_t ignored;
     std::vector<GroupView> groups;
-    std::vector<PairView> pairs;
     std::optional<uint64_t> capacity = {};
     uint64_t held = 0, host_promised = 0;  // bytes clients have on the device, and may have to have on the host
     uint64_t context_estimate = 0;         // bytes one more context will take; 0 before one was measured

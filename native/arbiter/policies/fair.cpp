@@ -72,6 +72,7 @@ class Fair final : public Policy {
         return preempts(group, holder) && at(group).cap.ready(now);
     }
     void switch_cost(Nanoseconds cost) override { switch_cost_ = cost; }
+    bool open() const override { return p_.open; }
 
   private:
     struct Account {
@@ -249,7 +250,7 @@ void Fair::find_clocks(const Groups& all, Nanoseconds now) {
     for (const Group* g : all) {
         Account& a = at(*g);
         a.sm = g->sm;
-        if (g->spec.priority != Priority::kLatency || a.arrivals.next(now).from == kNever) continue;
+        if (g->spec.priority != Priority::kLatency || !g->exclusive || a.arrivals.next(now).from == kNever) continue;
         const double more = a.arrivals.cost(p_.expect_early + kShort);
         if (cost + more > kReservedMost) continue;
         clocks_.push_back(g->slot);
@@ -344,15 +345,15 @@ const Group* Fair::pick(const Groups& waiting, Nanoseconds now) {
     for (const Group* g : waiting) {
         Account& a = at(*g);
         if (!a.cap.ready(now) || held_back(*g, now)) continue;
-        int klass = 2;
+        int service_class = 2;
         if (best_effort(*g))
-            klass = competes(*g, now) ? 0 : 3;
+            service_class = competes(*g, now) ? 0 : 3;
         else if (g->spec.priority == Priority::kLatency && a.vtime <= system_[0] + static_cast<double>(p_.cycle_max))
-            klass = 1;
+            service_class = 1;
         const double place = a.vtime < a.first_until ? place_of(a) : next_turn_end(a);
         const bool earlier = place < best_place || (place == best_place && g->waiting_since < best->waiting_since);
-        if (!best || klass < best_class || (klass == best_class && earlier)) {
-            best = g, best_class = klass, best_place = place;
+        if (!best || service_class < best_class || (service_class == best_class && earlier)) {
+            best = g, best_class = service_class, best_place = place;
         }
     }
     return best;

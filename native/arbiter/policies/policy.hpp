@@ -18,6 +18,7 @@ struct Group {
     uint32_t waiting = 0;           // clients of it that wait for the token
     Nanoseconds waiting_since = 0;  // when the first of those asked
     bool running = false;           // a client of it holds the token and is not overdue
+    bool exclusive = false;         // a client of it takes turns
     Nanoseconds busy_at = 0;        // when it last ran or waited, if it does not now
     Nanoseconds lingers_until = 0;  // it was stopped in the middle of its work, so it counts as wanting for a moment
     Nanoseconds used = 0;           // device time charged
@@ -75,6 +76,7 @@ class Policy {
     virtual bool by_arrival() const {
         return false;
     }  // inside a group: first come first served, not least used first
+    virtual bool open() const { return false; }  // clients co-run until a promise is in danger
     virtual Nanoseconds grace(const Parameters& parameters) const { return parameters.grace; }
 };
 

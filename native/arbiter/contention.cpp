@@ -1,0 +1,166 @@
+#include "arbiter/contention.hpp"
+
+#include <algorithm>
+
+namespace gemlet::arbiter {
+namespace {
+
+// A client whose looks at its queues found work this often keeps the device busy.
+constexpr double kBusy = 0.97;
+// ... and this often, it may well be what another waits for.
+constexpr double kMostlyBusy = 0.85;
+// Duties that come to no more than this fit the device together.
+constexpr double kFits = 0.9;
+// What of its share a client may lack before that counts: hand-overs cost something, too.
+constexpr double kTolerance = 0.95;
+// All that clients can do together where the hardware switches between them (0.91 on an H200).
+constexpr double kSliced = 0.92;
+// A release that proves wrong within so many times the time it was held back for was too early.
+constexpr Nanoseconds kSoon = 4;
+constexpr double kSpeedSpan = 1e9;
+
+bool fit(const Party& a, const Party& b) {
+    return a.client->sm + b.client->sm <= kFull;
+}
+
+bool same_kind(const Party& a, const Party& b) {
+    const Workload one = a.client->group->spec.workload, other = b.client->group->spec.workload;
+    return one == Workload::kUnknown || other == Workload::kUnknown || one == other;
+}
+
+}  // namespace
+
+double Contention::promised(const Party& party) const {
+    const double limit = 1.0 / (1.0 + (std::max(1.0, party.client->group->spec.slowdown) - 1.0) / 2.0);
+    return party.goes_first ? limit : std::min(limit, kTolerance * party.target);
+}
+
+void Contention::observe(std::vector<Party>& parties) const {
+    double total = 0.0;
+    bool sliced = false;
+    for (Party& party : parties) {
+        if (!party.lease) continue;
+        Observation& seen = party.client->seen;
+        if (party.beside) {
+            seen.ran_beside(party.rates);
+            total += seen.beside().work_rate();
+            sliced |= !party.client->mps;
+        } else {
+            seen.ran_alone(party.rates);
+            party.client->standing.samples += party.rates.samples;
+        }
+    }
+    for (Party& party : parties) {
+        if (!party.lease || party.rates.time <= 0.0) continue;
+        Client& client = *party.client;
+        double speed = 1.0;
+        if (party.beside) {
+            if (!client.seen.known_beside()) continue;
+            speed = sliced ? client.seen.speed(total, kSliced) : client.seen.speed();
+            double& lag = client.standing.lag;
+            const double bound = static_cast<double>(party.goes_first ? p_.lag_latency : p_.lag);
+            lag = std::clamp(lag + (promised(party) - speed) * party.rates.time, -bound, 2.0 * bound);
+        }
+        const double weight = std::min(1.0, party.rates.time / kSpeedSpan);
+        client.speed = client.speed < 0.0 ? speed : client.speed + weight * (speed - client.speed);
+    }
+}
+
+void Contention::make_exclusive(Party& party, Why why, Nanoseconds now) const {
+    Standing& standing = party.client->standing;
+    if (standing.exclusive()) return;
+    const bool again = standing.released != kNever && now - standing.released < kSoon * standing.backoff;
+    standing.backoff = again ? std::min(2 * standing.backoff, p_.backoff_max) : p_.backoff_min;
+    standing.why = why;
+    standing.since = now;
+    standing.samples = 0.0;
+}
+
+void Contention::make_shared(Client& client, Nanoseconds now) const {
+    client.standing.why = Why::kShares;
+    client.standing.released = now;
+    client.standing.lag = 0.0;
+}
+
+bool Contention::engage(std::vector<Party>& parties, Nanoseconds now) const {
+    bool changed = false;
+    const auto exclude = [&](Party& party, Why why) {
+        if (party.client->exclusive()) return;
+        make_exclusive(party, why, now);
+        changed = true;
+    };
+    const auto co_runs = [](const Party& a, const Party& b) {
+        return a.lease && b.lease && &a != &b && !fit(a, b) && !a.client->exclusive() && !b.client->exclusive();
+    };
+    for (size_t i = 0; i < parties.size(); ++i) {
+        for (size_t j = i + 1; j < parties.size(); ++j) {
+            Party &a = parties[i], &b = parties[j];
+            if (!co_runs(a, b) || !a.client->seen.never_dry() || !b.client->seen.never_dry()) continue;
+            const bool mps = a.client->mps && b.client->mps;
+            const bool known = a.client->seen.known_alone() && b.client->seen.known_alone();
+            if (mps && (known || !same_kind(a, b))) continue;
+            for (Party* one : {&a, &b}) make_exclusive(*one, mps ? Why::kUnverified : Why::kBothBusy, now);
+            changed = true;
+        }
+    }
+    for (Party& victim : parties) {
+        const double bound = static_cast<double>(victim.goes_first ? p_.lag_latency : p_.lag);
+        if (!victim.lease || !victim.beside || victim.client->exclusive() || victim.client->standing.lag < bound)
+            continue;
+        if (victim.goes_first) {
+            exclude(victim, Why::kSlowed);
+            continue;
+        }
+        bool found = false;
+        for (Party& other : parties) {
+            if (!co_runs(victim, other)) continue;
+            const Observation& seen = other.client->seen;
+            const bool ahead = seen.speed() >= promised(other);
+            if (ahead && seen.beside().busy_part() >= kMostlyBusy) {
+                exclude(other, Why::kAhead);
+                found = true;
+            }
+        }
+        if (!found) exclude(victim, Why::kBehind);
+    }
+    return changed;
+}
+
+bool Contention::release(std::vector<Party>& parties, Nanoseconds now) const {
+    double duties = 0.0;
+    bool measured = true, in_the_way = false;
+    for (const Party& party : parties) {
+        const Client& client = *party.client;
+        duties += client.seen.duty();
+        in_the_way |= !client.mps && client.seen.duty() >= kBusy && parties.size() > 1;
+        if (client.exclusive()) measured &= client.standing.samples >= Observation::kEnough;
+    }
+    bool changed = false;
+    for (Party& party : parties) {
+        Client& client = *party.client;
+        const Standing& standing = client.standing;
+        if (!standing.exclusive() || standing.why == Why::kAlways) continue;
+        const bool known = standing.samples >= Observation::kEnough;
+        const bool misjudged = standing.why == Why::kBothBusy && known && client.seen.duty() < kBusy;
+        const bool room = measured && duties <= kFits;
+        const bool on_trial = !in_the_way && now - standing.since >= standing.backoff;
+        if (!misjudged && !room && !on_trial) continue;
+        make_shared(client, now);
+        changed = true;
+    }
+    return changed;
+}
+
+bool Contention::judge(std::vector<Party>& parties, Nanoseconds now) {
+    observe(parties);
+    const bool engaged = engage(parties, now);
+    const bool released = !engaged && release(parties, now);
+    if (!engaged && !released) return false;
+    for (Party& party : parties) {
+        party.client->standing.lag = 0.0;
+        party.client->seen.forget_beside();
+    }
+    return true;
+}
+
+}  // namespace gemlet::arbiter

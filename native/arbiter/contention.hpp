@@ -1,0 +1,53 @@
+// Who shares the device freely and who takes turns.
+//
+// Clients co-run until a promise is in danger. Then those that are ahead and keep the device busy become exclusive:
+// they run when nobody else does. The others go on sharing, so a device alternates between the exclusive ones, one at
+// a time, and all the rest together.
+//
+// A promise is in danger when a client has lost more than `lag` against it beside others: promised is the group's target
+// of the policy, a client's part of it, in speed against alone. A client of the class latency is promised that its
+// requests take no longer than `slowdown` says, as long as the policy lets it go first.
+//
+// Two that always have work queued are in each other's way by definition, where the hardware can only switch between
+// them. Under MPS they may well fit; that needs their speed alone, so they take turns until it is known.
+//
+// What was decided is taken back as soon as the parties together no longer need more than the device, or on trial after
+// a time that doubles whenever the trial shows the same danger again. Pure: no clock, no I/O.
+#pragma once
+
+#include <vector>
+
+#include "arbiter/client.hpp"
+#include "arbiter/leases.hpp"
+
+namespace gemlet::arbiter {
+
+// One client that runs, waits, or did so a moment ago.
+struct Party {
+    Client* client;
+    const Lease* lease;  // null: does not run now
+    Rates rates;         // since the last time, if it runs
+    bool beside;         // others ran meanwhile
+    double target;       // part of the device that the policy grants it
+    bool goes_first;     // class latency, and the policy lets it interrupt the others
+};
+
+class Contention {
+  public:
+    explicit Contention(const Parameters& parameters) : p_(parameters) {}
+
+    // Whether anybody became exclusive, or no longer is.
+    bool judge(std::vector<Party>& parties, Nanoseconds now);
+
+  private:
+    void observe(std::vector<Party>& parties) const;
+    bool engage(std::vector<Party>& parties, Nanoseconds now) const;
+    bool release(std::vector<Party>& parties, Nanoseconds now) const;
+    void make_exclusive(Party& party, Why why, Nanoseconds now) const;
+    void make_shared(Client& client, Nanoseconds now) const;
+    double promised(const Party& party) const;
+
+    Parameters p_;
+};
+
+}  // namespace gemlet::arbiter

@@ -1,0 +1,108 @@
+// Who has, or still drains, the device, and from when to when each is charged.
+//
+// A lease is charged from its grant, or from the moment the one before it had drained if that was later, until its own
+// work has drained. The end of the drain is first an estimate, which is charged at once; finish() corrects it for
+// both sides, also if the holder was overdue and its successor co-ran with it.
+//
+// Who has the device to itself pays for all of the time, pauses included: nobody else could use them. Of the time that
+// several co-run, each pays its `rate`, the part of the device that it was seen to use.
+#pragma once
+
+#include <vector>
+
+#include "arbiter/policies/policy.hpp"
+
+namespace gemlet::arbiter {
+
+struct Client;
+
+inline constexpr double kFull = 1.0 + 1e-9;  // all multiprocessors
+
+// What a client is told of its lease beside the deadline.
+struct Conditions {
+    Nanoseconds window = 0, idle = 0, idle_most = 0, poll = 0;
+    bool shared = false;
+    bool operator==(const Conditions&) const = default;
+};
+
+struct Lease {
+    uint64_t serial;
+    Client* client;
+    Group* group;
+    double sm;  // fraction of the multiprocessors
+    Nanoseconds granted;
+    // Charging.
+    Nanoseconds from;              // charged from here ...
+    Nanoseconds not_before;        // ... as far as predecessors that are gone are concerned
+    Nanoseconds stopped = kNever;  // kNever: runs
+    Nanoseconds end = kNever;      // when its work drained, or is thought to drain
+    Nanoseconds charged = 0;
+    double rate = 1.0;       // part of the time that it is charged for; changes right after a charge()
+    Nanoseconds spared = 0;  // of its time so far it is not charged for
+    // Co-running.
+    bool exclusive = false;    // co-runs with none but those whose fractions of the multiprocessors fit with its own
+    bool accompanied = false;  // another ran at the same time since it was last observed
+    Nanoseconds observed = 0;  // until then
+    // Terms, as last sent to the client.
+    enum class Sent : uint8_t { kNothing, kTook, kTerms, kRevoked } sent = Sent::kNothing;
+    Nanoseconds deadline = kNever;
+    Conditions conditions;
+    Nanoseconds latest = kNever;  // it was let in before its turn, for as long as it is in nobody's way
+    bool overdue = false;         // did not stop in time, so it no longer keeps others waiting
+
+    // Turns after this one that are over, but may have been charged for time in which this one still drained.
+    struct Later {
+        Group* group;
+        Nanoseconds from, end;
+        double part;  // of that time that was charged
+    };
+    std::vector<Later> later = {};
+
+    bool runs() const { return stopped == kNever; }
+    bool occupies() const { return runs() && !overdue; }
+    Turn turn() const { return {group, granted, deadline}; }
+};
+
+class Leases {
+  public:
+    explicit Leases(Policy& policy) : policy_(policy) {}
+
+    std::vector<Lease>& all() { return leases_; }
+    const std::vector<Lease>& all() const { return leases_; }
+
+    Lease& start(Client* client, Group* group, Nanoseconds now);
+    Lease* running(const Client* client);
+    Lease* running(uint64_t serial);
+    Lease* draining(const Client* client);                      // the oldest
+    Lease* newest(const Client* client);                        // draining or not
+    void stop(Lease& lease, Nanoseconds tail, Nanoseconds now);  // may move or forget leases: `lease` is invalid then
+    void finish(Lease& lease, Nanoseconds at, Nanoseconds now);  // its work was complete at `at`; forgets the lease
+    void forget(const Group* group);                           // the group is about to go
+    void charge(Nanoseconds now);                              // everyone, up to now
+
+    Nanoseconds due(const Lease& lease, Nanoseconds now) const;  // what it owes in all, whether charged by now or not
+
+    bool followed(const Lease& lease) const;  // by one that had to wait for its drain
+
+    double occupied() const;                              // fraction of the multiprocessors
+    uint64_t next_serial() const { return serial_ + 1; }  // of the lease that starts next
+    // Whether the two may run at the same time.
+    static bool co_run(const Lease& a, const Lease& b) {
+        return (!a.exclusive && !b.exclusive) || a.sm + b.sm <= kFull;
+    }
+
+  private:
+    void charge(Lease& lease, Nanoseconds now);
+    void find_starts();
+    void move_start(Lease& lease, Nanoseconds from);
+    void move_end(Lease& lease, Nanoseconds end);
+    Nanoseconds since_charge(const Lease& lease, Nanoseconds now) const;
+    Nanoseconds spared(const Lease& lease, Nanoseconds now) const;  // since the last charge
+
+    Policy& policy_;
+    Nanoseconds now_ = 0;
+    std::vector<Lease> leases_;  // in the order of their grants
+    uint64_t serial_ = 0;
+};
+
+}  // namespace gemlet::arbiter

@@ -1,0 +1,86 @@
+#include "arbiter/observation.hpp"
+
+#include <algorithm>
+
+namespace gemlet::arbiter {
+namespace {
+
+constexpr double kSpan = 20e6;      // ns: beside others, promises are judged by what happened this lately
+constexpr double kSpanMost = 400e6;
+constexpr double kUnits = 8.0;      // ... or by so many kernels, if they are long: work is known when it is complete
+constexpr double kSpanAlone = 200e6;
+constexpr double kLearn = 0.2;      // weight of the last interval in what is learned
+constexpr double kQueueingMost = 50e3;
+// Kernels of a program that run at the same moment, at most: what it claims beyond that is not so.
+constexpr double kMostAtATime = 128.0;
+
+double factor(double time, double span) {
+    return std::exp(-time / span);
+}
+
+}  // namespace
+
+void Observation::say(const Progress& progress) {
+    said_.work = std::max(said_.work, progress.work);
+    said_.launches = std::max(said_.launches, progress.launches);
+    said_.samples = std::max(said_.samples, progress.samples);
+    said_.busy = std::max(said_.busy, progress.busy);
+    said_.awaited = std::max(said_.awaited, progress.awaited);
+}
+
+Rates Observation::take(Nanoseconds time) {
+    Rates r;
+    r.time = static_cast<double>(std::max<Nanoseconds>(time, 0));
+    r.samples = static_cast<double>(said_.samples - taken_.samples);
+    r.busy = std::min(static_cast<double>(said_.busy - taken_.busy), r.samples);
+    r.awaited = std::min(static_cast<double>(said_.awaited - taken_.awaited), r.busy);
+    r.work = std::min(static_cast<double>(said_.work - taken_.work), kMostAtATime * r.time);
+    r.launches = static_cast<double>(said_.launches - taken_.launches);
+    taken_ = said_;
+    if (r.busy < r.samples) {
+        streak_ = 0;
+        streak_time_ = 0;
+    } else if (r.samples > 0.0) {
+        streak_ += static_cast<uint64_t>(r.samples);
+        streak_time_ += time;
+    }
+    return r;
+}
+
+double Observation::span() const {
+    const Rates& r = beside_.launches > 0.0 ? beside_ : alone_;
+    const double unit = r.launches > 0.0 ? r.work / r.launches : 0.0;
+    return std::clamp(kUnits * unit, kSpan, kSpanMost);
+}
+
+void Observation::ran_alone(const Rates& rates) {
+    if (rates.time <= 0.0) return;
+    alone_.decay(factor(rates.time, kSpanAlone));
+    alone_.add(rates);
+    if (!known_alone() || alone_.launches <= 0.0) return;
+    const double excess = alone_.busy_part() * alone_.time - alone_.work;
+    const double each = std::clamp(excess / alone_.launches, 0.0, kQueueingMost);
+    queueing_ += kLearn * (each - queueing_);
+}
+
+void Observation::ran_beside(const Rates& rates) {
+    if (rates.time <= 0.0) return;
+    beside_.decay(factor(rates.time, span()));
+    beside_.add(rates);
+}
+
+double Observation::speed() const {
+    const double busy = beside_.busy_part();
+    if (busy <= 0.0) return 1.0;
+    const double own = beside_.work_rate() + queueing_ * beside_.launch_rate();
+    return 1.0 - beside_.awaited_part() * (1.0 - std::min(1.0, own / busy));
+}
+
+double Observation::speed(double total, double capacity) const {
+    if (total <= capacity) return speed();
+    Observation scaled = *this;
+    scaled.beside_.work *= capacity / total;
+    return scaled.speed();
+}
+
+}  // namespace gemlet::arbiter

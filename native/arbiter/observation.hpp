@@ -1,0 +1,77 @@
+// What one client's own counters say about how fast it runs: pure arithmetic over decayed sums.
+//
+// A client looks at its queues now and then. The part of the looks that found work is how long its work was queued or
+// ran (`busy`); the part of those for which a thread waited is how long its host could not go on (`awaited`). Work
+// completed in less time than it was busy was held up by others, and that slows the program down exactly as far as its
+// host waited. A program that is bound by its host is therefore not slowed down by a busy device until it waits for it.
+//
+// A launch spends a few microseconds in the queue without running. Without that correction, programs of tiny kernels
+// would look held up by nobody; it is learned whenever a client has the device to itself.
+#pragma once
+
+#include <cmath>
+
+#include "arbiter/arbiter.hpp"
+
+namespace gemlet::arbiter {
+
+// Sums that forget: what happened `span` ago counts 1/e.
+struct Rates {
+    double time = 0.0, samples = 0.0, busy = 0.0, awaited = 0.0, work = 0.0, launches = 0.0;
+
+    void decay(double factor) {
+        for (double* sum : {&time, &samples, &busy, &awaited, &work, &launches}) *sum *= factor;
+    }
+    void add(const Rates& more) {
+        time += more.time, samples += more.samples, busy += more.busy;
+        awaited += more.awaited, work += more.work, launches += more.launches;
+    }
+    double busy_part() const { return samples > 0.0 ? busy / samples : 0.0; }
+    double awaited_part() const { return samples > 0.0 ? awaited / samples : 0.0; }
+    double work_rate() const { return time > 0.0 ? work / time : 0.0; }
+    double launch_rate() const { return time > 0.0 ? launches / time : 0.0; }
+};
+
+class Observation {
+  public:
+    // Its counters as it last said. Smaller ones than before are not believed.
+    void say(const Progress& progress);
+
+    // What happened since the last call, of which it held the token for `time`.
+    Rates take(Nanoseconds time);
+
+    // It had the device to itself, or ran beside others.
+    void ran_alone(const Rates& rates);
+    void ran_beside(const Rates& rates);
+    void forget_beside() { beside_ = {}; }
+
+    bool known_alone() const { return alone_.samples >= kEnough; }
+    bool known_beside() const { return beside_.samples >= kEnough; }
+    // Part of the time in which its work was queued or ran, with the device to itself; 1 while unknown.
+    double duty() const { return known_alone() ? alone_.busy_part() : 1.0; }
+    // Speed beside others, 1 is alone.
+    double speed() const;
+    // The same where `capacity` is all that all of them can do together, and `total` what all of them say they did.
+    double speed(double total, double capacity) const;
+    const Rates& beside() const { return beside_; }
+    const Rates& alone() const { return alone_; }
+    double kept_busy() const { return static_cast<double>(streak_time_); }  // ns without a look that found nothing
+    uint64_t streak() const { return streak_; }
+    bool never_dry() const { return streak_ >= kStreak && streak_time_ >= kStreakTime; }
+
+    static constexpr double kEnough = 12.0;  // samples
+
+  private:
+    double span() const;
+
+    static constexpr uint64_t kStreak = 20;
+    static constexpr Nanoseconds kStreakTime = 30'000'000;
+
+    Progress said_, taken_;
+    Rates alone_, beside_;
+    double queueing_ = 4'000.0;  // ns that a launch is queued and does not run
+    uint64_t streak_ = 0;        // looks in a row that found work
+    Nanoseconds streak_time_ = 0;
+};
+
+}  // namespace gemlet::arbiter
