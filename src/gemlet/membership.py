@@ -5,7 +5,7 @@ On the path of `gemlet run`: standard library only.
 
 from __future__ import annotations
 
-WIRE_VERSION = 5  # kWireVersion of native/wire.h: what the hook and the daemon of this version speak
+WIRE_VERSION = 6  # kWireVersion of native/wire.h: what the hook and the daemon of this version speak
 
 
 def client_variables(*, preload: str, socket: str, group: str | None = None, strict: bool = False) -> dict[str, str]:

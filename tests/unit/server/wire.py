@@ -29,9 +29,10 @@ NEVER = NO_LIMIT = 2**64 - 1
 MESSAGE = struct.Struct("=IHHII IIIIiI QQQ 16s 256s 512s")
 OFFSETS = {
     "Message.status": 16, "Message.time_ns": 40, "Message.uuid": 64, "Message.group": 80, "Message.text": 336,
-    "ClientPage.token": 0, "ClientPage.contended": 4, "ClientPage.deadline_ns": 8, "ClientPage.window_ns": 16,
+    "ClientPage.token": 0, "ClientPage.flags": 4, "ClientPage.deadline_ns": 8, "ClientPage.window_ns": 16,
     "ClientPage.lead_ns": 24, "ClientPage.attached": 32, "ClientPage.contexts": 36, "ClientPage.launches": 64,
-    "ClientPage.work_ns": 72, "ClientPage.beside": 40, "DevicePage.urgent": 0,
+    "ClientPage.work_ns": 72, "ClientPage.idle_ns": 40, "ClientPage.idle_most_ns": 44, "ClientPage.poll_ns": 48,
+    "ClientPage.samples": 80, "ClientPage.busy_samples": 88, "ClientPage.awaited_samples": 96, "DevicePage.urgent": 0,
     "GroupLimits.memory_limit": 0, "GroupLimits.unledgered": 8, "GroupLimits.context_estimate": 16,
     "GroupLimits.slot_count": 24, "GroupLedger.lock": 0, "GroupLedger.slots": 64,
     "ResidencyPage.allowed": 0, "ResidencyPage.ceiling": 8, "ResidencyPage.order": 16, "ResidencyPage.answered": 20,
