@@ -1,34 +1,34 @@
-"""The device, its clients and the real arbiter in virtual time.
-
-The device runs one client at a time, in the order of the grants. A client submits until its window before the
-deadline, the rest of the window drains meanwhile; kernels are not cut, so a turn may end up to one kernel late. A grant
-to another client than the last costs a context switch.
-"""
+"""Programs on one modelled device under the real arbiter, in virtual time."""
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import itertools
 import random
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from gemlet._native import NEVER, Arbiter
+from gemlet.simulate.client import BIN, Client
+from gemlet.simulate.device import Device
 from gemlet.simulate.program import Program
+from gemlet.simulate.workload import DeviceModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gemlet.model import GroupSpec
-    from gemlet.simulate.workload import DeviceModel, ProgramSpec, Workload
+    from gemlet.simulate.client import Reason
+    from gemlet.simulate.workload import ProgramSpec, Workload
 
-LATENCY_WINDOW = 100_000  # ns; kLatencyWindow of native/hook/submit/pacer.h
-Reason = Literal["deadline", "idle", "revoked", "exit"]
+NO_ARBITER = "none"  # as a policy: everybody submits at any time, with nothing but the hardware in between
+UNMANAGED_WINDOW = 8_000_000
 
 
 @dataclass(slots=True)
 class Run:
-    """The device worked for ``client`` in [start, end)."""
+    """The device worked for ``client`` in [start, end), with no other in between."""
 
     client: int
     start: int
@@ -36,34 +36,89 @@ class Run:
 
 
 @dataclass(slots=True)
-class Client:
-    number: int
-    group: str
-    program: Program
-    state: Literal["away", "idle", "waiting", "running", "parked"] = "away"
-    plan: int = 0  # raised to make the events planned so far void
-    begin: int = 0  # its work starts on the device: after the switch and the drain of the one before
-    behind: Client | None = None  # still holds the device as this one's turn begins
-    granted: int = 0
-    deadline: int = NEVER
-    window: int = 0
-    until: int = 0  # its turn will end then, as far as is known
-    asked: int = 0
-    waits: list[int] = field(default_factory=list)
-    busy: list[tuple[int, int]] = field(default_factory=list)  # has work for the device in [from, to)
-    busy_since: int | None = None
-
-
-@dataclass(slots=True)
 class Outcome:
-    """What happened. ``targets`` holds (time, {group: target}) whenever the targets were sampled."""
+    """What happened. ``targets`` holds (time, {group: target}) whenever the targets were sampled.
+
+    ``states`` holds (time, {group: row of the arbiter's usage}) of the same moments.
+    """
 
     clients: list[Client]
     runs: list[Run]
     usage: dict[str, int]
     targets: list[tuple[int, dict[str, float]]]
+    states: list[tuple[int, dict[str, dict[str, Any]]]]
     handovers: int
     duration: int
+
+    def work(self, client: int, start: int = 0, end: int | None = None) -> float:
+        """Device time of a client's own work in [start, end), which are multiples of BIN."""
+        end = self.duration if end is None else end
+        return sum(self.clients[client].work.values[start // BIN : end // BIN])
+
+    def speeds(self, client: int, alone: Outcome, window: int, *, start: int = 0) -> list[float]:
+        """Speed against alone in each window from ``start`` on; windows in which it did nothing alone are left out."""
+        found = []
+        for begin in range(start, self.duration - window + 1, window):
+            most = alone.work(client, begin, begin + window)
+            if most > 0:
+                found.append(self.work(client, begin, begin + window) / most)
+        return found
+
+    def speed(self, client: int, alone: Outcome, *, start: int = 0, end: int | None = None) -> float:
+        """Speed against alone over [start, end)."""
+        return self.work(client, start, end) / max(alone.work(client, start, end), 1.0)
+
+
+def _parameters(workload: Workload) -> dict[str, float]:
+    """The arbiter's; what an idle holder does is among them."""
+    idle = workload.device.idle_release
+    given = {} if idle == DeviceModel().idle_release else {"idle_contended": idle, "idle_most": max(idle, 2_000_000)}
+    return given | workload.parameters
+
+
+class Unmanaged:
+    """Stands where the arbiter does, and lets everybody run."""
+
+    def __init__(self) -> None:
+        self._actions: list[tuple[Any, ...]] = []
+        self._groups: dict[str, int] = {}
+
+    def set_group(self, name: str, now: int, **spec: Any) -> int:
+        return self._groups.setdefault(name, len(self._groups))
+
+    def want(self, client: int, now: int) -> None:
+        self._actions.append(("grant", client, NEVER, UNMANAGED_WINDOW, NEVER, NEVER, 1_000_000, True, False))
+
+    def add_client(self, client: int, group: int, now: int, *, mps: bool = False) -> None:
+        pass
+
+    def remove_client(self, client: int, now: int) -> None:
+        pass
+
+    def took(self, client: int, now: int) -> None:
+        pass
+
+    def stopped(self, client: int, reason: str, tail: int, now: int) -> None:
+        pass
+
+    def drained(self, client: int, at: int, now: int) -> None:
+        pass
+
+    def progress(self, client: int, *counters: int) -> None:
+        pass
+
+    def next_event(self) -> int:
+        return NEVER
+
+    def tick(self, now: int) -> None:
+        pass
+
+    def take_actions(self) -> list[tuple[Any, ...]]:
+        actions, self._actions = self._actions, []
+        return actions
+
+    def usage(self, now: int) -> list[dict[str, Any]]:
+        return [{"name": name, "used": 0, "target": 0.0} for name in self._groups]
 
 
 class Engine:
@@ -71,28 +126,31 @@ class Engine:
 
     SAMPLE = 10_000_000
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Workload, *, only: int | None = None) -> None:
+        """``only``: of its clients, just this one takes part."""
         self._workload = workload
-        self._device: DeviceModel = workload.device
-        self.arbiter = Arbiter(workload.policy, **workload.parameters)
+        self._unmanaged = workload.policy == NO_ARBITER
+        self.arbiter: Any = Unmanaged() if self._unmanaged else Arbiter(workload.policy, **_parameters(workload))
         self.now = 0
         self._order = itertools.count()
-        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._events: list[tuple[int, int, Client | None, Any]] = []
         self._clients: list[Client] = []
+        self._changed: dict[int, Client] = {}
+        self._device = Device(workload.device, self.at)
         self._runs: list[Run] = []
-        self._last: Client | None = None  # whose context is on the device
-        self._free_at = 0  # the device has drained what was handed to it
-        self._handovers = 0
         self._targets: list[tuple[int, dict[str, float]]] = []
+        self._states: list[tuple[int, dict[str, dict[str, Any]]]] = []
         self._groups: dict[str, int] = {}
+        self._sm: dict[str, float] = {}
         for spec, programs in workload.groups:
             self.set_group(spec)
             for program in programs:
                 for _ in range(program.count):
-                    self._add(spec.name, program)
+                    self._add(spec.name, program, takes_part=only is None or only == len(self._clients))
 
     def set_group(self, spec: GroupSpec) -> None:
         """Creates or changes a group at the present moment."""
+        self._sm[spec.name] = spec.sm
         self._groups[spec.name] = self.arbiter.set_group(
             spec.name,
             self.now,
@@ -106,232 +164,153 @@ class Engine:
 
     def at(self, time: int, do: Callable[[], None]) -> None:
         """``do`` at ``time`` of the virtual clock."""
-        heapq.heappush(self._events, (max(time, self.now), next(self._order), do))
+        heapq.heappush(self._events, (max(time, self.now), next(self._order), None, do))
 
     def run(self) -> Outcome:
         """Runs to the end of the workload's duration."""
         self.at(0, self._sample)
         end = self._workload.duration
+        events = self._events
         while True:
             tick = self.arbiter.next_event()
             # At the same moment clients come first: who stops on time is not late.
-            if self._events and self._events[0][0] <= tick:
-                time, _, do = heapq.heappop(self._events)
-            else:
-                time, do = tick, self._tick
-            if time >= end:
+            if events and events[0][0] <= tick:
+                time, _, client, what = heapq.heappop(events)
+                if client is not None and client.version != what:
+                    continue
+                if time >= end:
+                    break
+                self.now = time
+                if client is not None:
+                    client.wake(time)
+                else:
+                    what()
+            elif tick >= end:
                 break
-            self.now = time
-            do()
+            else:
+                self.now = tick
+                self._tell_progress()
+                self.arbiter.tick(tick)
             self._act()
+            self._device.update(self.now)
+            while self._changed:
+                self._plan_all()
         self.now = end
         for client in self._clients:
-            if client.state == "running":
-                self._work(client, end)
-            self._note_busy(client, False)
+            client.settle(end)
         usage = {row["name"]: row["used"] for row in self.arbiter.usage(end)}
-        return Outcome(self._clients, self._runs, usage, self._targets, self._handovers, end)
+        return Outcome(
+            self._clients,
+            self._runs,
+            usage,
+            self._targets,
+            self._states,
+            self._device.switches,
+            self._workload.duration,
+        )
+
+    def _plan_all(self) -> None:
+        changed, self._changed = self._changed, {}
+        for client in changed.values():
+            client.version += 1
+            client.settle(self.now)
+            time = client.next_event() if client.present else None
+            if time is not None:
+                heapq.heappush(self._events, (max(time, self.now), next(self._order), client, client.version))
 
     # --- clients ----------------------------------------------------------------------------------------------------
 
-    def _add(self, group: str, spec: ProgramSpec) -> None:
+    def _add(self, group: str, spec: ProgramSpec, *, takes_part: bool) -> None:
         number = len(self._clients)
-        client = Client(number, group, Program(spec, random.Random(self._workload.seed * 1000 + number)))
+        program = Program(spec, random.Random(self._workload.seed * 1000 + number))
+        client = Client(number, group, program, self._workload.device, self, self._workload.duration)
         self._clients.append(client)
+        if not takes_part:
+            return
         self.at(spec.arrive, lambda: self._enter(client))
         if spec.leave is not None:
             self.at(spec.leave, lambda: self._exit(client))
 
     def _enter(self, client: Client) -> None:
-        client.state = "idle"
-        self.arbiter.add_client(client.number, self._groups[client.group], self.now)
-        self.at(client.program.first_arrival(), lambda: self._arrive(client))
+        mps = self._workload.device.mps
+        client.sm = self._sm[client.group] if mps else 1.0
+        self._device.add(client)
+        self.arbiter.add_client(client.number, self._groups[client.group], self.now, mps=mps)
+        client.enter(self.now)
 
     def _exit(self, client: Client) -> None:
-        if client.state == "running":
-            self._work(client, self.now)
-        client.plan += 1
-        client.state = "away"
-        self._note_busy(client, False)
+        client.exit(self.now)
+        self._device.remove(client)
         self.arbiter.remove_client(client.number, self.now)
 
-    def _arrive(self, client: Client) -> None:
-        if client.state == "away":
-            return
-        following = client.program.arrive(self.now)
-        if following is not None:
-            self.at(following, lambda: self._arrive(client))
-        if client.program.spec.kind == "onoff":
-            self.at(self.now + client.program.spec.on, lambda: self._pause(client))
-        self._note_busy(client, True)
-        if client.state == "idle":
-            self._ask(client)
-        elif client.state == "parked":
-            client.granted = self.now
-            client.asked = self.now
-            self._start(client)
-            self.arbiter.took(client.number, self.now)
-        elif client.state == "running":
-            self._settle_work(client)
-            self._plan(client)
+    # --- what clients tell ------------------------------------------------------------------------------------------
 
-    def _pause(self, client: Client) -> None:
-        if client.state == "away":
-            return
-        self._settle_work(client)
-        client.program.pause()
-        self._note_busy(client, False)
-        self.at(self.now + client.program.spec.off, lambda: self._arrive(client))
-        if client.state == "running":
-            self._plan(client)
+    def plan(self, client: Client) -> None:
+        self._changed[client.number] = client
 
-    def _ask(self, client: Client) -> None:
-        client.state = "waiting"
-        client.asked = self.now
+    def worked(self, client: Client, start: int, end: int, rate: float) -> None:
+        last = self._runs[-1] if self._runs else None
+        if last is not None and last.client == client.number and last.end == start:
+            last.end = end
+        else:
+            self._runs.append(Run(client.number, start, end))
+
+    def want(self, client: Client) -> None:
         self.arbiter.want(client.number, self.now)
 
-    def _note_busy(self, client: Client, busy: bool) -> None:
-        if busy and client.busy_since is None:
-            client.busy_since = self.now
-        elif not busy and client.busy_since is not None:
-            client.busy.append((client.busy_since, self.now))
-            client.busy_since = None
+    def took(self, client: Client) -> None:
+        self.arbiter.took(client.number, self.now)
 
-    # --- a turn -----------------------------------------------------------------------------------------------------
+    def stopped(self, client: Client, reason: Reason, tail: int, *, wants: bool) -> None:
+        self._tell_progress()
+        self._tell_progress_of(client)
+        self.arbiter.stopped(client.number, reason, tail, self.now)
+        if wants:
+            self.arbiter.want(client.number, self.now)
 
-    def _start(self, client: Client) -> None:
-        client.state = "running"
-        client.waits.append(self.now - client.asked)
-        switch = 0
-        if self._last is not client:
-            switch = self._device.switch
-            self._handovers += 1
-        late = [other for other in self._clients if other is not client and other.state == "running"]
-        client.behind = max(late, key=lambda other: other.until, default=None)
-        until = client.behind.until if client.behind else 0
-        client.begin = max(self._free_at, self.now + self._device.reaction, until) + switch
-        self._last = client
-
-    def _plan(self, client: Client) -> None:
-        """Finds the next thing that happens in this turn: the job's end, the quantum's end, or idleness."""
-        client.plan += 1
-        plan = client.plan
-        spec = client.program.spec
-        job = client.program.work_left
-        last = NEVER
-        if client.deadline != NEVER:
-            last = client.granted + round((client.deadline - client.granted) * spec.overrun)
-        client.until = self.now
-        if job and last != NEVER:
-            client.until = client.begin + self._whole(client, last - client.begin)
-        end = min(last, client.until) if job and last != NEVER else last
-        submit_until = max(self.now, end - min(client.window, last - client.granted))
-        if job == 0:
-            self._later(client, plan, min(self.now + self._device.idle_release, submit_until), self._stop_idle)
-        elif max(client.begin, self.now) + job <= last:
-            self._later(client, plan, max(client.begin, self.now) + job, self._job_done)
-        else:
-            self._later(client, plan, submit_until, lambda c: self._stop(c, "deadline", last))
-
-    def _later(self, client: Client, plan: int, time: int, do: Callable[[Client], None]) -> None:
-        self.at(time, lambda: do(client) if client.plan == plan and client.state == "running" else None)
-
-    def _work(self, client: Client, until: int) -> None:
-        if until > client.begin:
-            self._runs.append(Run(client.number, client.begin, until))
-            client.program.did(until - client.begin)
-            client.begin = until
-        self._free_at = max(self._free_at, until)
-
-    def _settle_work(self, client: Client) -> None:
-        if client.state == "running" and client.program.work_left:
-            self._work(client, self.now)
-        elif client.state == "running":
-            client.begin = max(client.begin, self.now)
-
-    def _job_done(self, client: Client) -> None:
-        self._work(client, self.now)
-        following = client.program.complete(self.now)
-        if following is not None:
-            self.at(following, lambda: self._arrive(client))
-        if client.program.work_left == 0:
-            self._note_busy(client, False)
-        self._plan(client)
-
-    def _stop_idle(self, client: Client) -> None:
-        client.plan += 1
-        client.state = "idle"
-        self.arbiter.stopped(client.number, "idle", 0, self.now)
-
-    def _stop(self, client: Client, reason: Reason, last: int) -> None:
-        """Submits no more; what is in flight ends at ``last``, or with the kernel that runs then."""
-        client.plan += 1
-        begin = client.begin
-        length = max(0, min(last - begin, client.program.work_left))
-        length = min(self._whole(client, length), client.program.work_left)
-        end = max(self.now, begin + length) if length else self.now
-        done_by = begin + client.program.work_left
-        self._work(client, begin + length)
-        client.state = "idle"
-        for other in self._clients:
-            if other.behind is client and other.state == "running" and other.begin > end:
-                # It stopped sooner than was to be expected when the other took its token.
-                other.begin = max(end, self.now) + self._device.switch
-                self._plan(other)
-        self.arbiter.stopped(client.number, reason, max(0, min(client.window, end - self.now)), self.now)
-        self.at(end, lambda: self.arbiter.drained(client.number, end, end))
-        if client.program.work_left:
-            self._ask(client)
-        else:
-            self.at(done_by, lambda: self._done_while_draining(client))
-
-    def _whole(self, client: Client, length: int) -> int:
-        """As many whole kernels as come nearest; with a latency client on the device, as end in time. One at least."""
-        kernel = client.program.spec.kernel
-        count = length // kernel if client.window <= LATENCY_WINDOW else round(length / kernel)
-        return max(count, int(length > 0)) * kernel
-
-    def _done_while_draining(self, client: Client) -> None:
-        if client.state == "away":
-            return
-        following = client.program.complete(self.now)
-        if following is not None:
-            self.at(following, lambda: self._arrive(client))
-        if client.program.work_left == 0:
-            self._note_busy(client, False)
-        elif client.state == "idle":
-            self._ask(client)
+    def drained(self, client: Client) -> None:
+        self._tell_progress_of(client)
+        self.arbiter.drained(client.number, self.now, self.now)
 
     # --- the arbiter ------------------------------------------------------------------------------------------------
 
-    def _tick(self) -> None:
-        self.arbiter.tick(self.now)
+    def _tell_progress(self) -> None:
+        for client in self._clients:
+            if client.token == "runs":
+                self._tell_progress_of(client)
+
+    def _tell_progress_of(self, client: Client) -> None:
+        client.settle(self.now)
+        self.arbiter.progress(client.number, *client.progress())
 
     def _act(self) -> None:
         while actions := self.arbiter.take_actions():
-            for kind, number, deadline, window, *_ in actions:
+            for kind, number, deadline, window, idle, idle_most, poll, _shared, _raise in actions:
                 client = self._clients[number]
-                if kind == "grant":
-                    client.granted, client.deadline, client.window = self.now, deadline, window
-                    self._start(client)
-                    self._plan(client)
-                elif kind == "update" and client.state == "running":
-                    client.deadline, client.window = deadline, window
-                    self._settle_work(client)
-                    self._plan(client)
-                elif kind == "revoke" and client.state == "running":
-                    client.plan += 1
-                    self._later(client, client.plan, self.now + self._device.reaction, self._revoked)
-                elif kind == "park" and client.state == "idle":
-                    client.state = "parked"
-                elif kind == "unpark" and client.state == "parked":
-                    client.state = "idle"
+                if kind == "park":
+                    client.park(self.now)
+                elif kind == "unpark":
+                    client.unpark(self.now)
+                else:
+                    client.terms(self.now, deadline, window, idle, idle_most, poll)
+                    if kind == "grant":
+                        client.granted(self.now)
+                    elif kind == "revoke":
+                        self._revoke(client)
 
-    def _revoked(self, client: Client) -> None:
-        self._settle_work(client)
-        window = client.window if client.program.work_left else 0
-        self._stop(client, "revoked", max(self.now, client.begin) + min(window, client.program.work_left))
+    def _revoke(self, client: Client) -> None:
+        self.at(self.now + self._workload.device.reaction, lambda: client.revoked(self.now))
 
     def _sample(self) -> None:
-        self._targets.append((self.now, {row["name"]: row["target"] for row in self.arbiter.usage(self.now)}))
+        rows = {row["name"]: dict(row) for row in self.arbiter.usage(self.now)}
+        self._targets.append((self.now, {name: row["target"] for name, row in rows.items()}))
+        self._states.append((self.now, rows))
         self.at(self.now + self.SAMPLE, self._sample)
+
+
+def run_alone(workload: Workload, number: int) -> Outcome:
+    """One client of the workload with the device to itself: what its speed is measured against."""
+    groups = tuple(
+        (dataclasses.replace(spec, min=0.0, max=1.0, sm=1.0), programs) for spec, programs in workload.groups
+    )
+    return Engine(dataclasses.replace(workload, groups=groups, policy=NO_ARBITER), only=number).run()

@@ -1,57 +1,140 @@
-"""When a program has work for the device, and how much: the host side of a client."""
+"""What a program does, step by step: the host side of a client, which knows nothing of the token."""
 
 from __future__ import annotations
 
-from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gemlet.simulate.queue import ENDLESS
 from gemlet.simulate.workload import SECOND
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Generator
 
     from gemlet.simulate.workload import ProgramSpec
 
-ENDLESS = 1 << 60
+# Longer pauses between two launches may end a turn: each such launch is a step of its own.
+LONGEST_GAP = 80_000
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Launches kernels at regular times; no more of them from ``until`` on."""
+
+    count: int
+    kernel: int
+    gap: int
+    until: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """Waits for all that was launched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Uses nothing until then. ``active``: it works on the host, and wants to go on."""
+
+    until: int
+    active: bool
+
+
+Step = Launch | Sync | Pause
+SYNC = Sync()
 
 
 class Program:
-    """A queue of jobs for the device, filled by time (arrivals) or by completion (the next iteration)."""
+    """The steps of one client. ``latencies`` holds how long each job, request or iteration took."""
 
     def __init__(self, spec: ProgramSpec, chance: random.Random) -> None:
         self.spec = spec
         self._chance = chance
-        self._jobs: deque[list[int]] = deque()  # [ready at, work left]
         self.latencies: list[int] = []
+        self.requested: list[int] = []  # when, for each of them
 
-    @property
-    def work_left(self) -> int:
-        """Of the present job; 0 if there is none."""
-        return self._jobs[0][1] if self._jobs else 0
+    def steps(self, now: int) -> Generator[Step, int, None]:
+        """Takes the time at which the last step ended, gives the next one."""
+        makers = {
+            "saturating": self._saturating,
+            "launch-bound": self._launch_bound,
+            "changing": self._changing,
+            "think": self._thinks,
+            "bursty": self._bursty,
+            "onoff": self._on_and_off,
+            "poisson": self._requests,
+            "periodic": self._requests,
+        }
+        return makers[self.spec.kind](now)
 
-    def first_arrival(self) -> int:
-        return self.spec.arrive + (self._gap() if self.spec.kind == "poisson" else 0)
+    def _work(self, amount: int) -> Generator[Step, int, int]:
+        count = max(1, -(-amount // self.spec.kernel))
+        yield Launch(count, -(-amount // count), self.spec.launch)
+        return (yield SYNC)
 
-    def arrive(self, now: int) -> int | None:
-        """A job becomes ready; when the next one does, if that does not depend on this one's end."""
-        endless = self.spec.kind in {"saturating", "onoff"}
-        self._jobs.append([now, ENDLESS if endless else self.spec.work])
-        return now + self._gap() if self.spec.kind in {"poisson", "periodic"} else None
+    def _took(self, since: int, now: int) -> None:
+        self.requested.append(since)
+        self.latencies.append(now - since)
 
-    def did(self, amount: int) -> None:
-        """The device worked on the present job."""
-        if self._jobs:
-            self._jobs[0][1] = max(0, self._jobs[0][1] - amount)
+    def _saturating(self, now: int) -> Generator[Step, int, None]:
+        yield Launch(ENDLESS, self.spec.kernel, self.spec.launch)
 
-    def complete(self, now: int) -> int | None:
-        """The present job is done; when the next one becomes ready, if this one's end decides that."""
-        ready, _ = self._jobs.popleft()
-        self.latencies.append(now - ready)
-        return now + self.spec.think if self.spec.kind == "bursty" else None
+    def _launch_bound(self, now: int) -> Generator[Step, int, None]:
+        yield from self._iterate(now, None)
 
-    def pause(self) -> None:
-        """An on/off program's off time begins: it drops its endless job."""
-        self._jobs.clear()
+    def _iterate(self, now: int, until: int | None) -> Generator[Step, int, int]:
+        spec = self.spec
+        while until is None or now < until:
+            begun = now
+            if spec.gap <= LONGEST_GAP:
+                yield Launch(spec.kernels, spec.kernel, spec.gap)
+            else:
+                for _ in range(spec.kernels):
+                    now = yield Launch(1, spec.kernel, spec.gap)
+                    now = yield Pause(now + spec.gap, True)
+            now = yield SYNC
+            if spec.host:
+                now = yield Pause(now + spec.host, True)
+            self._took(begun, now)
+        return now
+
+    def _bursty(self, now: int) -> Generator[Step, int, None]:
+        while True:
+            begun = now
+            now = yield from self._work(self.spec.work)
+            self._took(begun, now)
+            now = yield Pause(now + self.spec.think, False)
+
+    def _requests(self, now: int) -> Generator[Step, int, None]:
+        arrival = now if self.spec.kind == "periodic" else now + self._gap()
+        while True:
+            if arrival > now:
+                yield Pause(arrival, False)
+            now = yield from self._work(self.spec.work)
+            self._took(arrival, now)
+            arrival += self._gap()
+
+    def _on_and_off(self, now: int) -> Generator[Step, int, None]:
+        on, off = self.spec.on, self.spec.off
+        while True:
+            yield Launch(ENDLESS, self.spec.kernel, self.spec.launch, now + on)
+            now += on + off
+            yield Pause(now, False)
+
+    def _thinks(self, now: int) -> Generator[Step, int, None]:
+        while True:
+            now = yield from self._iterate(now, now + self.spec.on)
+            now = yield Pause(now + self.spec.off, False)
+
+    def _changing(self, now: int) -> Generator[Step, int, None]:
+        end = now
+        while True:
+            end += self.spec.every
+            now = yield from self._iterate(now, end)
+            end += self.spec.every
+            now = yield Launch(ENDLESS, self.spec.kernel, self.spec.launch, end)
+            now = yield SYNC
 
     def _gap(self) -> int:
         if self.spec.kind == "periodic":

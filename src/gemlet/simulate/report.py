@@ -95,9 +95,8 @@ def summarize(outcome: Outcome, policy: str) -> Report:
     groups = []
     for name in dict.fromkeys(client.group for client in outcome.clients):
         members = {client.number: client for client in outcome.clients if client.group == name}
-        runs = [(run.start, run.end) for run in outcome.runs if run.client in members]
-        used = fill_bins(runs, outcome.duration)
-        wanted = fill_bins([span for client in members.values() for span in client.busy], outcome.duration)
+        used = [sum(amounts) for amounts in zip(*(client.work.values for client in members.values()), strict=True)]
+        wanted = [sum(amounts) for amounts in zip(*(client.wanted.values for client in members.values()), strict=True)]
         targets = [sample.get(name, 0.0) for _, sample in outcome.targets]
         waits = [wait / MILLISECOND for client in members.values() for wait in client.waits]
         latencies = [latency / MILLISECOND for client in members.values() for latency in client.program.latencies]

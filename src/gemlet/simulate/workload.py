@@ -21,7 +21,8 @@ MICROSECOND = 1_000
 MILLISECOND = 1_000_000
 SECOND = 1_000_000_000
 
-Kind = Literal["saturating", "bursty", "onoff", "poisson", "periodic"]
+Kind = Literal["saturating", "launch-bound", "changing", "think", "bursty", "onoff", "poisson", "periodic"]
+Lie = Literal["", "silent", "boasts", "awaited", "idle"]
 _UNITS = {"ns": 1, "us": MICROSECOND, "ms": MILLISECOND, "s": SECOND, "m": 60 * SECOND, "h": 3600 * SECOND}
 
 
@@ -30,19 +31,27 @@ class DeviceModel:
     """Costs of the modelled device. The defaults were measured on an H200 (driver 580)."""
 
     switch: int = 155 * MICROSECOND  # from one client's context to another's
+    slice: int = 2090 * MICROSECOND  # how long one context runs while another has work
     reaction: int = 10 * MICROSECOND  # until a client that was told something acts on it
-    idle_release: int = 100 * MICROSECOND  # an idle holder gives the token back after this
+    idle_release: int = 100 * MICROSECOND  # an idle holder gives the token back after this while others wait
+    mps: bool = False  # all contexts run at the same time
+    mps_speedup: float = 8.0  # ... and get no more done together than this, against one alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramSpec:
     """One client.
 
-    kind: ``saturating`` always has work; ``bursty`` has ``work``, then thinks for ``think`` on the host, and so on;
-    ``onoff`` saturates for ``on`` and stays away for ``off``; ``poisson`` gets ``rate`` requests a second of ``work``
-    each, at random, ``periodic`` as regularly as a clock; neither waits for the last one's end. kernel: the unit of
-    work that cannot be cut. overrun: it stops at this multiple of its quantum (1.05: five per cent late, 0.95: early).
-    count: so many alike.
+    kind: ``saturating`` always has work. ``launch-bound`` launches ``kernels`` kernels of ``kernel`` each, one every
+    ``gap``, waits for them, works on the host for ``host``, and so on. ``changing`` is launch-bound for ``every``, then
+    saturating for as long, and so on. ``think`` is launch-bound for ``on`` and does nothing for ``off``. ``bursty`` has
+    ``work``, then thinks for ``think`` on the host, and so on. ``onoff`` saturates for ``on`` and stays away for
+    ``off``. ``poisson`` gets ``rate`` requests a second of ``work`` each, at random, ``periodic`` as regularly as a
+    clock; neither waits for the last one's end. kernel: one kernel's time alone. launch: the host takes so long for a
+    launch where no ``gap`` says otherwise. demand: under MPS, the part of the device that a kernel uses. overrun: it
+    stops at this multiple of its quantum (1.05: five per cent late, 0.95: early). lie: what it tells the arbiter is
+    not so: ``silent`` says nothing, ``boasts`` says it did three times its work, ``awaited`` that it always waits for
+    the device, ``idle`` that it never has work. count: so many alike.
     """
 
     kind: Kind = "saturating"
@@ -52,6 +61,13 @@ class ProgramSpec:
     on: int = SECOND
     off: int = SECOND
     rate: float = 10.0
+    kernels: int = 50
+    gap: int = 40 * MICROSECOND
+    host: int = 200 * MICROSECOND
+    every: int = 5 * SECOND
+    launch: int = 3 * MICROSECOND
+    demand: float = 1.0
+    lie: Lie = ""
     arrive: int = 0
     leave: int | None = None
     overrun: float = 1.0
@@ -92,7 +108,15 @@ def _convert(name: str, value: object, like: object) -> object:
         if value not in get_args(Kind):
             raise ValueError(f"kind {value!r} is none of {', '.join(get_args(Kind))}")
         return value
-    if name == "leave" or (isinstance(like, int) and name not in {"count", "seed"}):
+    if name == "lie":
+        if value not in get_args(Lie):
+            raise ValueError(f"lie {value!r} is none of {', '.join(get_args(Lie)[1:])}")
+        return value
+    if isinstance(like, bool):
+        if not isinstance(value, bool):
+            raise ValueError(f"{name} = {value!r} is neither true nor false")
+        return value
+    if name == "leave" or (isinstance(like, int) and name not in {"count", "seed", "kernels"}):
         if not isinstance(value, str):
             raise ValueError(f"{name} = {value!r} needs a unit, for example '20ms'")
         return parse_duration(value)

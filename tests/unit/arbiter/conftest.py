@@ -38,11 +38,13 @@ class Scene:
     """Times are milliseconds. ``holders`` are the clients that were granted the token and have not stopped."""
 
     def __init__(self, policy: str = "fair", **parameters: float) -> None:
-        self.arbiter = native.Arbiter(policy, **parameters)
+        """Everybody takes turns, unless ``open`` is among the parameters."""
+        self.arbiter = native.Arbiter(policy, **{"open": False, **parameters})
         self.now = 0
         self.groups: dict[str, int] = {}
         self.holders: dict[int, dict[str, Any]] = {}
         self.parked: set[int] = set()
+        self.alarms: set[int] = set()  # of the parked ones, who raises it when it takes its token
         self.log: list[tuple[float, str, int]] = []
 
     @property
@@ -102,10 +104,11 @@ class Scene:
             self._act()
         self.now = end
 
-    def progress(self, client: int, work: float, dry: float) -> None:
-        """It has done ``work`` ms so far; ``dry`` of the looks at its queue, five in each of them, found it empty."""
-        looks = round(work * 5)
-        self.arbiter.progress(client, round(work * MS), looks, round(looks * dry))
+    def progress(self, client: int, work: float, *, busy: float = 1.0, awaited: float = 1.0) -> None:
+        """It has done ``work`` ms so far, and looked at its queues five times in each of them."""
+        samples = round(work * 5)
+        counters = (samples, round(samples * busy), round(samples * busy * awaited))
+        self.arbiter.progress(client, round(work * MS), samples, *counters)
 
     def usage(self, name: str) -> dict[str, Any]:
         return next(dict(row) for row in self.arbiter.usage(self.now) if row["name"] == name)
@@ -120,20 +123,22 @@ class Scene:
         return None if deadline == native.NEVER else deadline / MS
 
     def _act(self) -> None:
-        for kind, client, deadline, window, contended, beside, patient in self.arbiter.take_actions():
+        for kind, client, deadline, window, idle, idle_most, poll, shared, alarm in self.arbiter.take_actions():
             self.log.append((self.ms, kind, client))
             if kind in {"grant", "update", "revoke"}:
                 holder = self.holders.setdefault(client, {"granted": self.now})
                 holder.update(
                     deadline=deadline,
                     window=window,
-                    contended=contended,
-                    beside=beside,
-                    patient=patient,
+                    idle=idle,
+                    idle_most=idle_most,
+                    poll=poll,
+                    shared=shared,
                     revoked=kind == "revoke",
                 )
             elif kind == "park":
                 self.parked.add(client)
+                (self.alarms.add if alarm else self.alarms.discard)(client)
             elif kind == "unpark":
                 self.parked.discard(client)
 

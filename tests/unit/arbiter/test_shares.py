@@ -13,14 +13,14 @@ IDEAL = DeviceModel(switch=0, reaction=0)
 
 
 def simulate(*groups, duration=10 * SECOND, policy="fair", device=IDEAL, change=None, **parameters):
-    """Groups as (GroupSpec, program, ...); ``change`` maps a time to a GroupSpec."""
+    """All take turns. Groups as (GroupSpec, program, ...); ``change`` maps a time to a GroupSpec."""
     engine = Engine(
         Workload(
             groups=tuple((spec, tuple(programs)) for spec, *programs in groups),
             device=device,
             duration=duration,
             policy=policy,
-            parameters=parameters,
+            parameters={"open": False} | parameters,
         )
     )
     for time, spec in (change or {}).items():

@@ -16,7 +16,7 @@ def test_a_lone_group_has_no_deadline(scene):
     s = pair(scene)
     s.want(1)
     assert s.deadline(1) is None
-    assert not s.holders[1]["contended"]
+    assert s.holders[1]["idle"] == 5_000_000
 
 
 def test_an_arrival_shortens_the_deadline_and_a_departure_lifts_it(scene):
@@ -25,7 +25,7 @@ def test_an_arrival_shortens_the_deadline_and_a_departure_lifts_it(scene):
     s.to(500)
     s.want(2)
     assert s.deadline(1) is not None
-    assert s.holders[1]["contended"]
+    assert s.holders[1]["idle"] == 100_000
     assert s.deadline(1) - 500 <= 100
     s.to(500.5)
     s.leave(2)

@@ -1,0 +1,440 @@
+"""One client: its program on the host, and the hook, which asks for the token and counts what the arbiter is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from gemlet._native import NEVER
+from gemlet.simulate.program import Launch, Pause, Program, Sync
+from gemlet.simulate.queue import ENDLESS, Queue
+
+if TYPE_CHECKING:
+    from gemlet.simulate.program import Step
+    from gemlet.simulate.workload import DeviceModel
+
+LATENCY_WINDOW = 100_000  # ns; kLatencyWindow of native/hook/submit/pacer.h
+LEAD = 400_000  # the end of a turn is told when no more than this is in flight; native/server/server.hpp
+UNSEEN = 1_000_000_000  # a program that was not seen to wait for so long is thought to wait whenever it has work
+SHORT_PAUSE = 500_000  # pauses that are shorter on average do not end a turn ...
+PAUSES = 8  # ... of about the last so many
+BIN = 10_000_000
+
+Token = Literal["none", "waiting", "runs", "parked"]
+Reason = Literal["deadline", "idle", "revoked", "exit"]
+
+
+class Ears(Protocol):
+    """What a client tells, at the present moment."""
+
+    def want(self, client: Client) -> None:
+        """It wants the token."""
+
+    def took(self, client: Client) -> None:
+        """It took its parked token."""
+
+    def stopped(self, client: Client, reason: Reason, tail: int, *, wants: bool) -> None:
+        """It submits no more."""
+
+    def drained(self, client: Client) -> None:
+        """What it had submitted is complete."""
+
+    def worked(self, client: Client, start: int, end: int, rate: float) -> None:
+        """The device worked for it."""
+
+    def plan(self, client: Client) -> None:
+        """What comes next for it is to be found anew."""
+
+
+class Bins:
+    """An amount over time, in bins of BIN nanoseconds."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, duration: int) -> None:
+        self.values = [0.0] * (duration // BIN + 1)
+
+    def add(self, start: int, end: int, amount: float) -> None:
+        first, last = start // BIN, (end - 1) // BIN
+        if first >= last:
+            self.values[first] += amount
+            return
+        each = amount / (end - start)
+        self.values[first] += each * ((first + 1) * BIN - start)
+        for index in range(first + 1, last):
+            self.values[index] += each * BIN
+        self.values[last] += each * (end - last * BIN)
+
+
+class Client:
+    """Driven by the engine: ``wake`` at the moment that ``next_event`` names, and whatever the arbiter orders."""
+
+    def __init__(self, number: int, group: str, program: Program, model: DeviceModel, ears: Ears, duration: int):
+        self.number = number
+        self.group = group
+        self.program = program
+        self.demand = program.spec.demand
+        self.sm = 1.0
+        self.watched = False
+        self.version = 0
+        self.token: Token = "none"
+        self.waits: list[int] = []
+        self.work = Bins(duration)  # done
+        self.wanted = Bins(duration)  # time with something to do
+        self.queue = Queue(self._record)
+        self.present = False
+        self._ears = ears
+        self._model = model
+        self._steps = program.steps(0)
+        self._step: Step | None = None
+        self._blocked = False  # waits for the token
+        self._asked = 0
+        # The terms of its turn.
+        self._granted = 0
+        self._first = 0  # launches when the turn began
+        self._deadline = NEVER
+        self._window: float = ENDLESS
+        self._idle = self._idle_most = NEVER
+        self._poll = 1
+        self._idle_since: int | None = None
+        self._pause = 2.0 * SHORT_PAUSE
+        self._draining = False
+        self._told = False
+        self._reason: Reason = "idle"
+        # The counters.
+        self._from = 0  # it looks at its queues from then on
+        self._samples = self._dry = self._at_ease = 0.0
+        self._waited_at = -UNSEEN
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    def settle(self, now: int) -> None:
+        """Everything up to ``now``."""
+        queue = self.queue
+        span, at = now - queue.at, queue.at
+        busy = queue.settle(now)
+        if span <= 0:
+            return
+        active = self._blocked or queue.mode != "quiet" or queue.backlog > 0 or busy > 0
+        active = active or not isinstance(self._step, Pause) or self._step.active
+        if self.present and active:
+            self.wanted.add(at, now, span)
+        if self.token == "runs" and now > self._from:
+            if at < self._from:
+                busy = min(busy, now - self._from)
+                span = now - self._from
+            waits = isinstance(self._step, Sync) or queue.mode == "full"
+            if waits and busy > 0:
+                self._waited_at = now
+            self._samples += span / self._poll
+            self._dry += (span - busy) / self._poll
+            if not waits and now - self._waited_at < UNSEEN:
+                self._at_ease += busy / self._poll
+
+    def _record(self, start: int, end: int, amount: float, rate: float) -> None:
+        self.work.add(start, end, amount)
+        self._ears.worked(self, start, end, rate)
+
+    def progress(self) -> tuple[int, int, int, int, int]:
+        """Work, launches, samples, busy and awaited samples, as it says they are."""
+        samples = int(self._samples)
+        busy = samples - int(self._dry)
+        awaited = max(0, busy - int(self._at_ease))
+        work, launches = int(self.queue.completed), self.queue.launches
+        lie = self.program.spec.lie
+        if lie == "silent":
+            return 0, 0, 0, 0, 0
+        if lie == "boasts":
+            return 3 * work, launches, samples, busy, awaited
+        if lie == "awaited":
+            return work, launches, samples, samples, samples
+        if lie == "idle":
+            return work, launches, samples, 0, 0
+        return work, launches, samples, busy, awaited
+
+    def changed(self) -> None:
+        """Its plans are void."""
+        self._ears.plan(self)
+
+    def next_event(self) -> int | None:
+        """When it has to be woken, if nothing else happens. Decides how many launches need no decision until then."""
+        queue, now = self.queue, self.queue.at
+        times: list[int | None] = []
+        end = self._end()
+        if queue.mode == "flow":
+            limit = queue.left
+            if isinstance(self._step, Launch) and self._step.until is not None:
+                times.append(self._step.until)
+            limit = min(limit, queue.launches_that_fit())
+            if end != NEVER:
+                first = 1 if queue.launches == self._first else 0
+                limit = min(limit, max(first, queue.launches_before(end - self._ahead())))
+            queue.limit = limit
+            if limit < ENDLESS // 2:
+                last = limit - 1 if limit == queue.left else limit
+                times.append(max(now, queue.next + last * queue.gap))
+            if queue.backlog <= 0 and queue.rate <= 0 and limit:
+                times.append(queue.next)
+        elif queue.mode == "full":
+            queue.limit = queue.left
+            if isinstance(self._step, Launch) and self._step.until is not None:
+                times.append(self._step.until)
+            follows = queue.gap < queue.kernel
+            if not follows:
+                times.append(queue.room_at())
+            elif queue.left < ENDLESS // 2:
+                times.append(queue.room_at(queue.left - 1))
+            if end != NEVER and queue.rate > 0 and follows:
+                times.append(self._last_moment(end))
+        elif isinstance(self._step, Sync):
+            times.append(queue.falls_to(0))
+        elif isinstance(self._step, Pause) and self._step.until > now:
+            times.append(self._step.until)
+        if self.token == "runs":
+            if end != NEVER:
+                spent = queue.rate > 0 and queue.mode == "quiet" and now + queue.backlog >= end
+                slow = queue.backlog if queue.rate <= 0 else 0
+                times.append(now if spent else max(now, int(end - slow)))
+            if self._idles():
+                since = self._idle_since if self._idle_since is not None else now
+                times.append(max(now, since + self._grace()))
+        if queue.mode == "quiet" and queue.backlog > 0 and (self.token == "runs" or self._draining):
+            times.append(queue.falls_to(0))
+        if self._draining and not self._told:
+            times.append(queue.falls_to(LEAD))
+        if self.watched and queue.backlog > 0:
+            times.append(queue.dry_at())
+        return min((max(time, now) for time in times if time is not None), default=None)
+
+    def _end(self) -> int:
+        """When its turn ends, as it sees it."""
+        if self.token != "runs" or self._deadline == NEVER:
+            return NEVER
+        return self._granted + round((self._deadline - self._granted) * self.program.spec.overrun)
+
+    def _ahead(self) -> int:
+        """A launch is submitted if so much of it ends in time."""
+        kernel = self.queue.kernel
+        return kernel if self._window <= LATENCY_WINDOW else kernel // 2
+
+    def _last_moment(self, end: int) -> int | None:
+        """When it decides for the first time not to submit another kernel; full."""
+        queue = self.queue
+        begin = queue.room_at()
+        if begin is None:
+            return None
+        index = max(0, -int(-(end - self._ahead() - self._window - begin) * queue.rate // queue.kernel))
+        return queue.room_at(index)
+
+    def _idles(self) -> bool:
+        return self.queue.mode == "quiet" and self.queue.backlog <= 0 and isinstance(self._step, Pause)
+
+    def _grace(self) -> int:
+        return self._idle_most if self._pause < SHORT_PAUSE else self._idle
+
+    # --- the program ------------------------------------------------------------------------------------------------
+
+    def enter(self, now: int) -> None:
+        """It attaches to the device."""
+        self.settle(now)
+        self.present = True
+        self._steps = self.program.steps(now)
+        self._begin(next(self._steps), now)
+        self.wake(now)
+
+    def exit(self, now: int) -> None:
+        """It is gone, with all it had queued."""
+        self.settle(now)
+        self.present = False
+        self.queue.mode, self.queue.left = "quiet", 0
+        self.queue.given = self.queue.done
+        self.token, self._blocked, self._draining = "none", False, False
+        self._step = None
+        self.changed()
+
+    def wake(self, now: int) -> None:
+        """Does what is due."""
+        if not self.present:
+            return
+        self.settle(now)
+        self._follow_tail(now)
+        self._watch(now)
+        for _ in range(1000):
+            if not self._host(now):
+                break
+            self._watch(now)
+        self._note_idle(now)
+        self.changed()
+
+    def _begin(self, step: Step, now: int) -> None:
+        self._step = step
+        if isinstance(step, Launch):
+            self.queue.launch(step.count, step.kernel, step.gap, now)
+            self.queue.window = self._window
+            self.queue.limit = 0
+            self._launches(now)
+
+    def _launches(self, now: int) -> None:
+        """Its host is about to launch; it needs the token for it."""
+        if self._idle_since is not None:
+            pause = now - self._idle_since
+            if pause > self._idle:
+                self._pause += (pause - self._pause) / PAUSES
+            self._idle_since = None
+        if self.token == "runs":
+            return
+        self.queue.mode, self._blocked = "quiet", True
+        if self.token == "parked":
+            self._asked = now
+            self._run(now, now)
+            self._ears.took(self)
+        elif self.token == "none" and (not self._draining or self._told):
+            self.ask(now)
+
+    def ask(self, now: int) -> None:
+        """Wants the token."""
+        self.token, self._asked = "waiting", now
+        self._ears.want(self)
+
+    def _host(self, now: int) -> bool:
+        """Whether the program went on."""
+        queue, step = self.queue, self._step
+        if isinstance(step, Launch):
+            if step.until is not None and now >= step.until:
+                queue.left = 0
+            if queue.left == 0:
+                queue.mode, self._blocked = "quiet", False
+                self._next(now)
+                return True
+            if queue.mode == "full" and queue.gap >= queue.kernel and queue.backlog <= queue.window:
+                queue.mode, queue.next = "flow", now
+                return False
+            if queue.mode == "flow" and queue.limit == 0 and queue.next <= now and queue.backlog > queue.window:
+                queue.mode = "full"
+            elif queue.mode == "flow" and queue.limit == 0 and queue.next <= now:
+                queue.limit = 1  # there is room after all
+                self.settle(now)
+                return queue.left == 0
+            return False
+        if isinstance(step, Sync):
+            if queue.backlog > 0:
+                return False
+        elif isinstance(step, Pause) and now < step.until:
+            return False
+        self._next(now)
+        return True
+
+    def _next(self, now: int) -> None:
+        try:
+            self._begin(self._steps.send(now), now)
+        except StopIteration:
+            self._step = Pause(NEVER, False)
+
+    def _note_idle(self, now: int) -> None:
+        if not self._idles():
+            self._idle_since = None if self.queue.mode != "quiet" or self.queue.backlog > 0 else self._idle_since
+        elif self._idle_since is None:
+            self._idle_since = now
+
+    # --- the hook ---------------------------------------------------------------------------------------------------
+
+    def terms(self, now: int, deadline: int, window: int, idle: int, idle_most: int, poll: int) -> None:
+        """The terms of its turn, or of the one that comes."""
+        self.settle(now)
+        self._deadline, self._window = deadline, window
+        self._idle, self._idle_most, self._poll = idle, idle_most, max(1, poll)
+        queue = self.queue
+        queue.window = window
+        if queue.mode == "full" and queue.backlog <= window:
+            queue.mode, queue.next = "flow", now
+        self.changed()
+
+    def granted(self, now: int) -> None:
+        """May submit; its thread wakes up a moment later."""
+        self.waits.append(now - self._asked)
+        if self._draining:  # the old tail is part of the new turn
+            self._draining = False
+            self._ears.drained(self)
+        self._run(now, now + self._model.reaction)
+        self._note_idle(now)
+
+    def _run(self, now: int, begins: int) -> None:
+        self.settle(now)
+        self.token = "runs"
+        self._granted, self._from = now, begins
+        self._first = self.queue.launches
+        if self._idle_since is not None:
+            self._idle_since = begins
+        if self._blocked:
+            self._blocked = False
+            self.queue.mode, self.queue.next = "flow", begins
+            self.queue.limit = 0
+        self.changed()
+
+    def revoked(self, now: int) -> None:
+        """It heard of the order to stop."""
+        if self.token == "runs" and self.present:
+            self.settle(now)
+            self._stop("revoked", now)
+
+    def park(self, now: int) -> None:
+        """May take the token without asking."""
+        if self.token == "none":
+            self.settle(now)
+            self.token, self._deadline = "parked", NEVER
+            self.changed()
+
+    def unpark(self, now: int) -> None:
+        """May not any more."""
+        if self.token == "parked":
+            self.settle(now)
+            self.token = "none"
+            self.changed()
+
+    def _watch(self, now: int) -> None:
+        """Whether its turn is over."""
+        if self.token != "runs":
+            return
+        queue, end = self.queue, self._end()
+        if end != NEVER and self._over(now, end):
+            self._stop("deadline", now)
+        elif self._idles() and self._idle_since is not None and now >= self._idle_since + self._grace():
+            self._stop("idle", now)
+        elif queue.mode == "quiet" and queue.backlog <= 0 and self._idle_since is None:
+            self._note_idle(now)
+
+    def _over(self, now: int, end: int) -> bool:
+        queue = self.queue
+        in_flight = queue.backlog
+        if now >= end or (queue.mode == "quiet" and now + in_flight >= end):
+            return True
+        if queue.rate <= 0 and now + in_flight >= end:
+            return True
+        if queue.launches == self._first:
+            return False
+        late = now + in_flight + self._ahead() >= end
+        if queue.mode == "flow":
+            return late and queue.next <= now
+        return queue.mode == "full" and late and in_flight <= queue.window + 1
+
+    def _stop(self, reason: Reason, now: int) -> None:
+        queue = self.queue
+        if queue.mode != "quiet":
+            queue.mode, self._blocked = "quiet", True
+        self.token, self._reason = "none", reason
+        self._draining, self._told = True, False
+        self._follow_tail(now)
+        self.changed()
+
+    def _follow_tail(self, now: int) -> None:
+        if not self._draining:
+            return
+        in_flight = self.queue.backlog
+        if not self._told and (in_flight <= LEAD or self._reason == "revoked"):
+            self._told = True
+            wants = self._reason in {"deadline", "revoked"} or self._blocked
+            if wants:
+                self.token, self._asked = "waiting", now
+            self._ears.stopped(self, self._reason, int(in_flight), wants=wants)
+        if self._told and in_flight <= 0 and self._draining:
+            self._draining = False
+            self._ears.drained(self)
