@@ -67,6 +67,7 @@ Nanoseconds Arbiter::State::begin(Nanoseconds now) {
 void Arbiter::State::settle(Nanoseconds now) {
     update_demand(now);
     grant_while_possible(now);
+    set_rates(now);
     update_terms(now);
     park_or_not(now);
     for (const auto& group : groups) {
@@ -569,9 +570,13 @@ std::vector<GroupUsage> Arbiter::usage(Nanoseconds now) const {
         const double target = group->wanted ? s.policy->target(*group) : 0.0;
         const Nanoseconds throttled = group->throttled + (group->at_maximum ? now - s.clock : 0);
         double speed = -1.0;
-        for (const Client* client : group->members) speed = std::max(speed, client->speed);
+        Why why = Why::kShares;
+        for (const Client* client : group->members) {
+            speed = std::max(speed, client->speed);
+            why = std::max(why, client->standing.why);
+        }
         result.push_back({group->id, group->spec, target, used, group->clients, group->waiting, holding,
-                          s.reason(*group, now), throttled, speed, group->exclusive});
+                          s.reason(*group, now), throttled, speed, why});
     }
     return result;
 }

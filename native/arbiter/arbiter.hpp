@@ -20,6 +20,16 @@ enum class Priority : uint8_t { kBestEffort = 0, kNormal = 1, kLatency = 2 };
 // What bounds a program's kernels, as its user says (Orion's classes): under MPS two of one kind take turns until they
 // have been measured. kAlone: it never co-runs with another, whatever that would gain.
 enum class Workload : uint8_t { kUnknown = 0, kCompute = 1, kMemory = 2, kAlone = 3 };
+// Why a client does not share the device (contention.hpp).
+enum class Why : uint8_t {
+    kShares = 0,      // it does
+    kAlways = 1,      // the policy, or its user, wants turns
+    kBothBusy = 2,    // it and another keep the device busy all the time
+    kAhead = 3,       // another was behind its promise while this one was ahead of its own
+    kBehind = 4,      // it was behind its own promise, and nobody in particular was seen to be ahead
+    kSlowed = 5,      // class latency: its requests took longer than was promised
+    kUnverified = 6,  // under MPS: how fast it is alone is not known yet
+};
 enum class StopReason : uint8_t { kDeadline = 0, kIdle = 1, kRevoked = 2, kExit = 3 };
 
 struct GroupSpec {
@@ -103,7 +113,7 @@ struct GroupUsage {
     std::string reason;     // why it waits or runs, for people
     Nanoseconds throttled;  // how long it waited because of its maximum, since the group exists
     double speed;           // of its clients against alone, of late; below 0 if unknown
-    bool exclusive;         // one of its clients takes turns
+    Why why;                // one of its clients does not share the device, and why
 };
 
 // What a client says of itself, all since it attached; for the arbiter a claim.

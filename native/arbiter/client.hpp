@@ -10,17 +10,6 @@ namespace gemlet::arbiter {
 
 struct Members;
 
-// Why a client does not share the device (contention.hpp).
-enum class Why : uint8_t {
-    kShares = 0,    // it does
-    kAlways,        // the policy, or its user, wants turns
-    kBothBusy,      // it and another keep the device busy all the time
-    kAhead,         // another was behind its promise while this one was ahead of its own
-    kBehind,        // it was behind its own promise, and nobody in particular was seen to be ahead
-    kSlowed,        // class latency: its requests took longer than was promised
-    kUnverified,    // under MPS: how fast it is alone is not known yet
-};
-
 struct Standing {
     Why why = Why::kShares;
     double lag = 0.0;               // ns that it is behind its promise

@@ -24,7 +24,8 @@ Lease& Leases::start(Client* client, Group* group, Nanoseconds now) {
                       .from = now,
                       .not_before = now,
                       .exclusive = client->exclusive(),
-                      .observed = now});
+                      .observed = now,
+                      .conditions = {}});
     find_starts();
     return leases_.back();
 }

@@ -68,7 +68,8 @@ nb::list usage(const Arbiter& self, Nanoseconds now) {
         row["reason"] = u.reason;
         row["throttled"] = u.throttled;
         row["speed"] = u.speed < 0.0 ? nb::none() : nb::cast(u.speed);
-        row["exclusive"] = u.exclusive;
+        row["exclusive"] = u.why != Why::kShares;
+        row["why"] = kWhyNames[static_cast<size_t>(u.why)];
         result.append(row);
     }
     return result;

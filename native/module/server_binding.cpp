@@ -130,7 +130,7 @@ nb::dict group_dict(const GroupView& g) {
     d["throttled_ns"] = g.usage.throttled;
     d["slowdown"] = spec.slowdown;
     d["speed"] = g.usage.speed < 0.0 ? nb::none() : nb::cast(g.usage.speed);
-    d["exclusive"] = g.usage.exclusive;
+    d["why"] = kWhyNames[size_t(g.usage.why)];
     d["waiting"] = g.usage.waiting;
     d["holding"] = g.usage.holding;
     d["reason"] = text(g.usage.reason);
