@@ -2,6 +2,7 @@
 // twin, which differ only in what stream handle 0 means.
 #include "hook/lookup/driver.h"
 #include "hook/submit/gate.h"
+#include "hook/submit/waits.h"
 
 using namespace gemlet::hook;
 
@@ -33,6 +34,15 @@ uint64_t sum(const size_t* sizes, size_t count) {
     CUresult symbol parameters {                                                                           \
         return submit(stream, per_thread, copy_work(bytes, link), [&] { return real::symbol arguments; }); \
     }
+// The same for copies that return when they are done.
+#define AWAITED(symbol, per_thread, bytes, parameters, arguments)                       \
+    CUresult symbol parameters {                                                        \
+        return submit(kDefault, per_thread, copy_work(bytes, kLink),                    \
+                      [&] { return wait_in([&] { return real::symbol arguments; }); }); \
+    }
+#define WAIT(symbol, bytes, parameters, arguments)       \
+    AWAITED(symbol, false, bytes, parameters, arguments) \
+    AWAITED(symbol##_ptds, true, bytes, parameters, arguments)
 #define COPY(symbol, twin, bytes, link, stream, parameters, arguments) \
     GATED(symbol, false, bytes, link, stream, parameters, arguments)   \
     GATED(symbol##twin, true, bytes, link, stream, parameters, arguments)
@@ -40,11 +50,11 @@ uint64_t sum(const size_t* sizes, size_t count) {
 // clang-format off
 extern "C" {
 
-COPY(cuMemcpy,              _ptds, n, kLink,   kDefault, (CUdeviceptr to, CUdeviceptr from, size_t n), (to, from, n))
+WAIT(cuMemcpy,              n, (CUdeviceptr to, CUdeviceptr from, size_t n), (to, from, n))
 COPY(cuMemcpyAsync,         _ptsz, n, kLink,   s, (CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s), (to, from, n, s))
-COPY(cuMemcpyHtoD_v2,       _ptds, n, kLink,   kDefault, (CUdeviceptr to, const void* from, size_t n), (to, from, n))
+WAIT(cuMemcpyHtoD_v2,       n, (CUdeviceptr to, const void* from, size_t n), (to, from, n))
 COPY(cuMemcpyHtoDAsync_v2,  _ptsz, n, kLink,   s, (CUdeviceptr to, const void* from, size_t n, CUstream s), (to, from, n, s))
-COPY(cuMemcpyDtoH_v2,       _ptds, n, kLink,   kDefault, (void* to, CUdeviceptr from, size_t n), (to, from, n))
+WAIT(cuMemcpyDtoH_v2,       n, (void* to, CUdeviceptr from, size_t n), (to, from, n))
 COPY(cuMemcpyDtoHAsync_v2,  _ptsz, n, kLink,   s, (void* to, CUdeviceptr from, size_t n, CUstream s), (to, from, n, s))
 COPY(cuMemcpyDtoD_v2,       _ptds, n, kDevice, kDefault, (CUdeviceptr to, CUdeviceptr from, size_t n), (to, from, n))
 COPY(cuMemcpyDtoDAsync_v2,  _ptsz, n, kDevice, s, (CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s), (to, from, n, s))
@@ -52,15 +62,15 @@ COPY(cuMemcpyDtoDAsync_v2,  _ptsz, n, kDevice, s, (CUdeviceptr to, CUdeviceptr f
 COPY(cuMemcpyDtoA_v2,       _ptds, n, kDevice, kDefault, (CUarray to, size_t at, CUdeviceptr from, size_t n), (to, at, from, n))
 COPY(cuMemcpyAtoD_v2,       _ptds, n, kDevice, kDefault, (CUdeviceptr to, CUarray from, size_t at, size_t n), (to, from, at, n))
 COPY(cuMemcpyAtoA_v2,       _ptds, n, kDevice, kDefault, (CUarray to, size_t to_at, CUarray from, size_t at, size_t n), (to, to_at, from, at, n))
-COPY(cuMemcpyHtoA_v2,       _ptds, n, kLink,   kDefault, (CUarray to, size_t at, const void* from, size_t n), (to, at, from, n))
+WAIT(cuMemcpyHtoA_v2,       n, (CUarray to, size_t at, const void* from, size_t n), (to, at, from, n))
 COPY(cuMemcpyHtoAAsync_v2,  _ptsz, n, kLink,   s, (CUarray to, size_t at, const void* from, size_t n, CUstream s), (to, at, from, n, s))
-COPY(cuMemcpyAtoH_v2,       _ptds, n, kLink,   kDefault, (void* to, CUarray from, size_t at, size_t n), (to, from, at, n))
+WAIT(cuMemcpyAtoH_v2,       n, (void* to, CUarray from, size_t at, size_t n), (to, from, at, n))
 COPY(cuMemcpyAtoHAsync_v2,  _ptsz, n, kLink,   s, (void* to, CUarray from, size_t at, size_t n, CUstream s), (to, from, at, n, s))
 
-COPY(cuMemcpy2D_v2,          _ptds, bytes_of(c), kLink, kDefault, (const CUDA_MEMCPY2D* c), (c))
-COPY(cuMemcpy2DUnaligned_v2, _ptds, bytes_of(c), kLink, kDefault, (const CUDA_MEMCPY2D* c), (c))
+WAIT(cuMemcpy2D_v2,          bytes_of(c), (const CUDA_MEMCPY2D* c), (c))
+WAIT(cuMemcpy2DUnaligned_v2, bytes_of(c), (const CUDA_MEMCPY2D* c), (c))
 COPY(cuMemcpy2DAsync_v2,     _ptsz, bytes_of(c), kLink, s, (const CUDA_MEMCPY2D* c, CUstream s), (c, s))
-COPY(cuMemcpy3D_v2,          _ptds, bytes_of(c), kLink, kDefault, (const CUDA_MEMCPY3D* c), (c))
+WAIT(cuMemcpy3D_v2,          bytes_of(c), (const CUDA_MEMCPY3D* c), (c))
 COPY(cuMemcpy3DAsync_v2,     _ptsz, bytes_of(c), kLink, s, (const CUDA_MEMCPY3D* c, CUstream s), (c, s))
 COPY(cuMemcpy3DPeer,         _ptds, bytes_of(c), kLink, kDefault, (const CUDA_MEMCPY3D_PEER* c), (c))
 COPY(cuMemcpy3DPeerAsync,    _ptsz, bytes_of(c), kLink, s, (const CUDA_MEMCPY3D_PEER* c, CUstream s), (c, s))

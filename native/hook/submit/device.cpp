@@ -97,9 +97,14 @@ void client_start() {
     started.store(true, std::memory_order_release);
 }
 
+Device* device_in_use(CUdevice ordinal) {
+    if (ordinal < 0 || ordinal >= kMaxDevices) return nullptr;
+    return devices[size_t(ordinal)].load(std::memory_order_acquire);
+}
+
 Device* device_for(CUdevice ordinal) {
     if (ordinal < 0 || ordinal >= kMaxDevices) return nullptr;
-    if (Device* device = devices[size_t(ordinal)].load(std::memory_order_acquire)) return device;
+    if (Device* device = device_in_use(ordinal)) return device;
     if (!own().complete) return nullptr;
     client_start();
     std::lock_guard lock(state_mutex);

@@ -7,6 +7,7 @@
 
 #include "hook/lookup/cuda_api.h"
 #include "hook/submit/pacer.h"
+#include "hook/submit/waits.h"
 #include "wire.h"
 
 namespace gemlet::hook {
@@ -33,6 +34,7 @@ struct Device {
     std::atomic<uint32_t> stop_reason{0};          // wire::StopReason of the stop under way
     std::atomic<uint32_t> waiting{0};              // threads that wait for the token now
     std::atomic<uint32_t> awaiting_memory{0};      // ... and for memory that is away
+    std::atomic<uint64_t> wanted_at{0};            // when the first of them came since the last turn ended; 0: none
     // Null without a daemon; pages of past daemons stay mapped. `raise` is the same page for one of the class
     // `latency`, which alone may write it, else null.
     std::atomic<const wire::DevicePage*> shared{nullptr};
@@ -48,11 +50,14 @@ struct Device {
     uint64_t used = 0;  // bytes reserved by this process
     int contexts = 0;
 
+    Waits waits;
     Pacer pacer;
     std::atomic<bool> watched{false};
 };
 
 // Null if there is no such device (or before the driver is up). Never fails otherwise; attaches on first use.
 Device* device_for(CUdevice ordinal);
+// The same, but null if nothing called device_for() so far: attaches nothing.
+Device* device_in_use(CUdevice ordinal);
 
 }  // namespace gemlet::hook

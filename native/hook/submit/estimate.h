@@ -72,10 +72,12 @@ class Estimates {
     // A sample far above the estimate may be a neighbour's time slice, or a module being loaded, in the middle of it,
     // or the kernel's arguments have changed: believed by half, and the next launch is timed again. One far below is
     // believed at once: nothing makes a kernel look shorter than it is.
-    void learn(uint64_t key, uint64_t sample_ns, bool first) {
+    // While others run on the device (`shared`) a sample above the estimate says nothing.
+    void learn(uint64_t key, uint64_t sample_ns, bool first, bool shared) {
         Entry& e = find(key);
         if (e.key.load(std::memory_order_relaxed) != key) return;  // the entry went to another kernel meanwhile
         uint64_t old = e.nanoseconds.load(std::memory_order_relaxed);
+        if (shared && sample_ns > old && !(first && old == kUnknown)) return;
         // Pairs of events jitter by a few microseconds: that is no surprise.
         constexpr uint64_t kJitter = 5'000;
         bool surprising = sample_ns > old + old / 2 + kJitter || sample_ns + kJitter < old / 2;

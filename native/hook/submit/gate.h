@@ -65,9 +65,8 @@ template <class Call>
     bool sampled = false;
     if (Estimates::count(estimate, key)) {
         const bool first = estimate.nanoseconds.load(relaxed) == Estimates::kUnknown;
-        const bool telling = !quiet && !page.beside.load(relaxed);
-        sampled = telling && pacer.begin_sample(stream, key, first, sample);
-        if (!telling) Estimates::sample_next(estimate);
+        sampled = !quiet && pacer.begin_sample(stream, key, first, sample);
+        if (quiet) Estimates::sample_next(estimate);
     }
     const uint64_t ns = estimate.nanoseconds.load(relaxed);
     CUresult result = call();

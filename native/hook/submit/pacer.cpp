@@ -4,7 +4,9 @@
 
 #include "hook/link/clock.h"
 #include "hook/lookup/own_calls.h"
+#include "hook/submit/device.h"
 #include "hook/submit/streams.h"
+#include "hook/submit/waits.h"
 
 namespace gemlet::hook {
 
@@ -25,6 +27,11 @@ constexpr uint64_t kAtLeast = 50'000;
 constexpr uint64_t kPatience = 10'000'000;
 
 constexpr size_t kMaxSamples = 64;
+
+bool shared(const Stream& stream) {
+    const wire::ClientPage* page = stream.page.load(std::memory_order_acquire);
+    return page && page->flags.load(std::memory_order_relaxed) & wire::kPageShared;
+}
 
 }  // namespace
 
@@ -106,7 +113,7 @@ void Pacer::learn() {
         }
         float ms = 0;
         if (ready == CUDA_SUCCESS && own().cuEventElapsedTime(&ms, s.begin, s.end) == CUDA_SUCCESS)
-            estimates.learn(s.key, uint64_t(ms * 1e6f), s.first);
+            estimates.learn(s.key, uint64_t(ms * 1e6f), s.first, s.shared || shared(*s.stream));
         give_event(s.context, true, s.begin);
         give_event(s.context, true, s.end);
         s = samples_.back();
@@ -120,9 +127,9 @@ uint64_t Pacer::mark(Stream& stream, uint64_t window_ns) {
     reap();
     learn();
     if (window_ns <= kLatencyWindow)
-        wait_for_last_moment(lock, window_ns);
+        wait_for_last_moment(lock, stream.device->waits, window_ns);
     else
-        wait_for_room(lock, window_ns);
+        wait_for_room(lock, stream.device->waits, window_ns);
     return inflight_.load(std::memory_order_relaxed);
 }
 
@@ -139,10 +146,11 @@ bool Pacer::stuck() {
 
 // One unit of work is always allowed to wait behind the running one, however long it is: the device must not idle
 // while this thread wakes.
-void Pacer::wait_for_room(std::unique_lock<std::mutex>& lock, uint64_t window_ns) {
+void Pacer::wait_for_room(std::unique_lock<std::mutex>& lock, Waits& waits, uint64_t window_ns) {
     const uint64_t end = give_up_at(now_ns());
     while (inflight_.load(std::memory_order_relaxed) > window_ns && marks_.size() > 1 && now_ns() < end) {
         uint64_t ns = nap(inflight_.load(std::memory_order_relaxed), window_ns);
+        const Waiting waiting(&waits);
         lock.unlock();
         sleep_ns(ns);
         lock.lock();
@@ -152,11 +160,12 @@ void Pacer::wait_for_room(std::unique_lock<std::mutex>& lock, uint64_t window_ns
 
 // A latency client may come any moment, and whatever is queued by then goes ahead of it: the next unit is submitted
 // just before the running one ends. No sleep is that exact, so the last part of the wait spins.
-void Pacer::wait_for_last_moment(std::unique_lock<std::mutex>& lock, uint64_t window_ns) {
+void Pacer::wait_for_last_moment(std::unique_lock<std::mutex>& lock, Waits& waits, uint64_t window_ns) {
     const uint64_t late = now_ns() + 2 * inflight_.load(std::memory_order_relaxed) + kWakeUp;
     const uint64_t end = give_up_at(now_ns());
     for (uint64_t left; (left = inflight_.load(std::memory_order_relaxed)) > window_ns && now_ns() < end;) {
         const uint64_t early = left - window_ns;
+        const Waiting waiting(&waits);
         lock.unlock();
         if (now_ns() > late)
             sleep_ns(20'000);  // an estimate was wrong, or the device works for somebody else
@@ -183,7 +192,7 @@ bool Pacer::dry(const Stream& stream) {
     return scope.ok() && own().cuStreamQuery(stream.handle.load(std::memory_order_relaxed)) == CUDA_SUCCESS;
 }
 
-uint64_t Pacer::poll() {
+Pacer::Look Pacer::look() {
     std::lock_guard lock(mutex_);
     const bool may_record = launch_state.captures.load() == 0;
     const uint64_t now = now_ns();
@@ -192,18 +201,25 @@ uint64_t Pacer::poll() {
     bool all_dry = marks_.empty();
     for (Stream* s : streams_) {
         if (s->unmarked.load(std::memory_order_relaxed) == 0) continue;
-        const bool recordable = may_record && !s->per_thread;
-        all_dry = all_dry && recordable && dry(*s);
-        if (recordable)
+        if (may_record && !s->per_thread) {
+            all_dry = all_dry && dry(*s);
             record(*s);
-        else
-            unmarked += left_unmarked(*s, now);
+        } else {
+            const uint64_t left = left_unmarked(*s, now);
+            all_dry = all_dry && left == 0;
+            unmarked += left;
+        }
     }
-    ++progress_.looks;
-    progress_.dry += all_dry;
     reap();
     learn();
-    return inflight_.load(std::memory_order_relaxed) + unmarked;
+    return {inflight_.load(std::memory_order_relaxed) + unmarked, !all_dry};
+}
+
+void Pacer::sample(Look look, bool awaited) {
+    std::lock_guard lock(mutex_);
+    ++progress_.samples;
+    progress_.busy += look.busy;
+    progress_.awaited += look.busy && awaited;
 }
 
 bool Pacer::begin_sample(Stream& stream, uint64_t key, bool first, Sample& sample) {
@@ -213,7 +229,7 @@ bool Pacer::begin_sample(Stream& stream, uint64_t key, bool first, Sample& sampl
     if (samples_.size() >= kMaxSamples || !context) return false;
     ContextScope scope(context);
     if (!scope.ok()) return false;
-    sample = {key, first, context, take_event(context, true), take_event(context, true)};
+    sample = {key, first, context, take_event(context, true), take_event(context, true), &stream, shared(stream)};
     CUstream handle = stream.handle.load(std::memory_order_relaxed);
     if (sample.begin && sample.end &&
         (stream.per_thread ? own().cuEventRecord_ptsz(sample.begin, handle)
@@ -231,6 +247,7 @@ void Pacer::end_sample(Stream& stream, Sample& sample) {
     CUresult result =
         stream.per_thread ? own().cuEventRecord_ptsz(sample.end, handle) : own().cuEventRecord(sample.end, handle);
     if (result == CUDA_SUCCESS) {
+        sample.shared = sample.shared || shared(stream);
         samples_.push_back(sample);
         return;
     }

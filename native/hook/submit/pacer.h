@@ -23,6 +23,7 @@ namespace gemlet::hook {
 
 struct Device;
 class SwapGate;
+class Waits;
 
 // One stream of one context as the pacer sees it. Slots live as long as the process; `handle` changes hands. What a
 // launch touches is in the first cache line: after the driver's own work little else is in L1.
@@ -50,6 +51,8 @@ struct Sample {
     bool first = false;
     CUcontext context = nullptr;
     CUevent begin = nullptr, end = nullptr;
+    const Stream* stream = nullptr;
+    bool shared = false;  // another program may have run in between
 };
 
 class Pacer {
@@ -64,15 +67,21 @@ class Pacer {
     uint64_t mark(Stream& stream, uint64_t window_ns);
 
     // Without waiting: records what is unmarked (unless somebody captures), drops what is complete. For the watcher.
-    uint64_t poll();
+    struct Look {
+        uint64_t inflight;
+        bool busy;  // something is queued or runs, marked or not
+    };
+    Look look();
+    uint64_t poll() { return look().inflight; }
 
     uint64_t launches();  // so far, on all streams
 
-    // So far. Work is what the launches were estimated to take, which is exclusive time. Looks are those of poll() at
-    // moments that have nothing to do with the launches; dry ones found nothing left to run.
+    // So far. Work is what the launches that are complete were estimated to take, which is exclusive time. Samples
+    // are looks at moments that have nothing to do with the launches.
     struct Progress {
-        uint64_t work_ns = 0, looks = 0, dry = 0;
+        uint64_t work_ns = 0, samples = 0, busy = 0, awaited = 0;
     };
+    void sample(Look look, bool awaited);  // of the holder of a token; by the watcher alone
     Progress progress();
 
     // Nothing was completed for much longer than the running unit should take: it waits for the host, maybe for a
@@ -116,8 +125,8 @@ class Pacer {
     void reap();
     void learn();
     uint64_t give_up_at(uint64_t now) const;
-    void wait_for_room(std::unique_lock<std::mutex>& lock, uint64_t window_ns);
-    void wait_for_last_moment(std::unique_lock<std::mutex>& lock, uint64_t window_ns);
+    void wait_for_room(std::unique_lock<std::mutex>& lock, Waits& waits, uint64_t window_ns);
+    void wait_for_last_moment(std::unique_lock<std::mutex>& lock, Waits& waits, uint64_t window_ns);
 
     std::mutex mutex_;
     std::deque<Mark> marks_;

@@ -9,6 +9,8 @@
 #include "hook/lookup/own_calls.h"
 #include "hook/lookup/own_thread.h"
 #include "hook/submit/client.h"
+#include "hook/submit/patience.h"
+#include "hook/submit/waits.h"
 
 namespace gemlet::hook {
 
@@ -17,10 +19,7 @@ using wire::TokenState;
 
 namespace {
 
-// Nobody waits: only so that the books show an idle group as idle, and a newcomer starts at once.
-constexpr uint64_t kIdleAlone = 5'000'000;
-constexpr uint64_t kPollContended = 100'000;
-constexpr uint64_t kPollAlone = 5'000'000;
+constexpr uint64_t kPollAtLeast = 20'000;  // whatever the page says
 constexpr uint64_t kPollDraining = 25'000;
 constexpr uint64_t kPollWaiting = 250'000'000;
 constexpr uint64_t kReconnect = 250'000'000;
@@ -56,49 +55,72 @@ void tell_stopped(Device& device, uint32_t epoch, uint64_t inflight_ns) {
 
 struct Watch {
     wire::ClientPage* page = nullptr;
-    uint64_t idle_since = 0;
-    uint64_t launches = 0;
-    uint32_t held = 0;      // epoch the above speak of
-    uint32_t draining = 0;  // epoch whose end is still to be told
-    uint32_t drained = 0;   // epoch whose end was told last
-    uint64_t asked = 0;     // when the connection was last looked at
+    Patience patience;
+    uint64_t launches = 0;  // as of the last look
+    uint64_t sample_at = 0;
+    uint32_t held = 0;       // epoch of the turn under way
+    bool submitted = false;  // something, in this turn
+    uint32_t draining = 0;   // epoch whose end is still to be told
+    uint32_t drained = 0;    // epoch whose end was told last
+    uint64_t asked = 0;      // when the connection was last looked at
+    uint64_t random = now_ns() | 1;
 };
 
-void tell_progress(Device& device, wire::ClientPage& page) {
+void tell_progress(Device& device, wire::ClientPage& page, const Watch& watch) {
     const Pacer::Progress progress = device.pacer.progress();
+    page.launches.store(watch.launches, std::memory_order_relaxed);
     page.work_ns.store(progress.work_ns, std::memory_order_relaxed);
-    page.looks.store(progress.looks, std::memory_order_relaxed);
-    page.dry.store(progress.dry, std::memory_order_relaxed);
+    page.samples.store(progress.samples, std::memory_order_relaxed);
+    page.busy_samples.store(progress.busy, std::memory_order_relaxed);
+    page.awaited_samples.store(progress.awaited, std::memory_order_relaxed);
+}
+
+// By up to a quarter longer or shorter, so that the looks never keep step with the program.
+uint64_t jittered(uint64_t poll_ns, uint64_t& random) {
+    random ^= random << 13;
+    random ^= random >> 7;
+    random ^= random << 17;
+    return poll_ns - poll_ns / 4 + random % (poll_ns / 2 + 1);
 }
 
 uint64_t watch_holder(Device& device, wire::ClientPage& page, uint32_t epoch, Watch& watch) {
-    bool contended = page.contended.load(std::memory_order_relaxed);
-    uint64_t inflight = device.pacer.poll();
-    uint64_t now = now_ns();
-    uint64_t launches = device.pacer.launches();
-    page.launches.store(launches, std::memory_order_relaxed);
-    tell_progress(device, page);
-    // A thread that was just granted the token may take a while to wake; it is not idle.
-    if (inflight || launches != watch.launches || watch.held != epoch || device.waiting.load() > 0) {
+    constexpr auto relaxed = std::memory_order_relaxed;
+    const Patience::Terms terms{page.idle_ns.load(relaxed), page.idle_most_ns.load(relaxed)};
+    const uint64_t poll = std::max<uint64_t>(page.poll_ns.load(relaxed), kPollAtLeast);
+    const Pacer::Look look = device.pacer.look();
+    const uint64_t now = now_ns();
+    const bool awaited = device.waits.look(now);
+    const uint64_t launches = device.pacer.launches();
+    const bool launched = launches != std::exchange(watch.launches, launches);
+    if (watch.held != epoch) {
         watch.held = epoch;
-        watch.idle_since = now;
-        watch.launches = launches;
+        watch.submitted = false;
+        watch.sample_at = now;
+        watch.patience.begins(now, device.wanted_at.exchange(0), terms);
     }
-    uint64_t idle = contended ? wire::kIdleContended : kIdleAlone;
-    uint64_t deadline = page.deadline_ns.load(std::memory_order_relaxed);
-    if (deadline != wire::kNever) idle = wire::kIdleContended;  // a capped group is charged only for what it uses
-    if (page.patient.load(std::memory_order_relaxed)) idle = std::max(idle, wire::kIdlePatient);
-    if (now - watch.idle_since >= idle) {
+    watch.submitted = watch.submitted || launched;
+    // Looks between two samples came for another reason, such as the end of the turn, and would count that twice.
+    if (watch.submitted && now >= watch.sample_at) {
+        device.pacer.sample(look, awaited);
+        watch.sample_at = now + jittered(poll, watch.random);
+    }
+    tell_progress(device, page, watch);
+    // A thread that was just granted the token may take a while to wake; it is not idle.
+    if (look.inflight || launched || device.waiting.load() > 0)
+        watch.patience.active(now, terms);
+    else if (watch.patience.pauses(now, terms)) {
+        device.wanted_at.store(0);
         stop_holding(device, StopReason::kIdle, 0);
         return 0;
     }
-    uint64_t sleep = contended || deadline != wire::kNever ? kPollContended : kPollAlone;
+    uint64_t sleep = watch.sample_at > now ? watch.sample_at - now : jittered(poll, watch.random);
+    const uint64_t deadline = page.deadline_ns.load(relaxed);
     if (deadline != wire::kNever) {
-        if (now + inflight >= deadline) {
-            stop_holding(device, StopReason::kDeadline, inflight);
+        if (now + look.inflight >= deadline) {
+            stop_holding(device, StopReason::kDeadline, look.inflight);
             return 0;
         }
-        sleep = std::min(sleep, deadline - inflight - now);
+        sleep = std::min(sleep, deadline - look.inflight - now);
     }
     return sleep;
 }
@@ -109,15 +131,21 @@ void begins(Device& device) {
         device.urgent_seen.store(shared->urgent.load(std::memory_order_relaxed), std::memory_order_relaxed);
 }
 
-class Waiting {
+// A thread that waits for the token.
+class Wanting {
   public:
-    explicit Waiting(Device& device) : device_(device) { device_.waiting.fetch_add(1); }
-    ~Waiting() { device_.waiting.fetch_sub(1); }
-    Waiting(const Waiting&) = delete;
-    Waiting& operator=(const Waiting&) = delete;
+    explicit Wanting(Device& device) : device_(device), waiting_(&device.waits) {
+        device_.waiting.fetch_add(1);
+        uint64_t none = 0;
+        device_.wanted_at.compare_exchange_strong(none, now_ns());
+    }
+    ~Wanting() { device_.waiting.fetch_sub(1); }
+    Wanting(const Wanting&) = delete;
+    Wanting& operator=(const Wanting&) = delete;
 
   private:
     Device& device_;
+    const Waiting waiting_;
 };
 
 uint64_t watch_once(Device& device, Watch& watch) {
@@ -125,7 +153,13 @@ uint64_t watch_once(Device& device, Watch& watch) {
     if (&page == &device.unmanaged) {
         return reconnect() ? 0 : kReconnect;
     }
-    if (watch.page != &page) watch = {.page = &page};
+    if (watch.page != &page) {
+        const uint64_t random = watch.random;
+        watch = {};
+        watch.page = &page;
+        watch.launches = device.pacer.launches();
+        watch.random = random;
+    }
     uint32_t word = page.token.load(std::memory_order_acquire);
     TokenState state = wire::token_state(word);
     uint32_t epoch = wire::token_epoch(word);
@@ -148,7 +182,8 @@ uint64_t watch_once(Device& device, Watch& watch) {
                     device.stop_reason.load(std::memory_order_relaxed) == uint32_t(StopReason::kRevoked);
         if (lead || again || device.pacer.stuck()) tell_stopped(device, watch.draining, inflight);
         if (inflight == 0 || again) {
-            tell_progress(device, page);
+            watch.launches = device.pacer.launches();
+            tell_progress(device, page, watch);
             send(message(device, wire::MessageType::kDrained, watch.draining));
             watch.drained = std::exchange(watch.draining, 0);
         } else {
@@ -183,7 +218,7 @@ void* watch(void* argument) {
 }  // namespace
 
 bool wait_for_token(Device& device) {
-    Waiting waiting(device);
+    const Wanting wanting(device);
     uint64_t unmanaged_since = 0;
     for (;;) {
         wire::ClientPage& page = *device.page.load(std::memory_order_acquire);
@@ -196,7 +231,9 @@ bool wait_for_token(Device& device) {
             case TokenState::kParked: {
                 uint32_t run = wire::token_word(epoch, TokenState::kRun);
                 if (!page.token.compare_exchange_strong(word, run)) continue;
-                if (auto* shared = device.raise.load()) shared->urgent.fetch_add(1);
+                // The flags were written before the token was parked, and stay until the next grant.
+                if (auto* shared = device.raise.load(); shared && page.flags.load() & wire::kPageRaise)
+                    shared->urgent.fetch_add(1);
                 send(message(device, wire::MessageType::kTook, epoch));
                 futex_wake_all(page.token);  // the watcher
                 begins(device);

@@ -34,6 +34,9 @@ Device::Device(CUdevice o, const CUuuid& u) : ordinal(o), uuid(u), page(&unmanag
 Device* device_for(CUdevice) {
     return nullptr;
 }
+Device* device_in_use(CUdevice) {
+    return nullptr;
+}
 
 void client_start() {}
 void lost() {}

@@ -1,0 +1,70 @@
+// Threads of the program that wait for a device: in the driver (submit/wait.cpp), in the hook itself, or by asking
+// the driver again and again whether something is done.
+//
+// A busy device slows a program down only while it waits for it; the watcher's samples tell the one from the other.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "hook/lookup/reentry.h"
+
+namespace gemlet::hook {
+
+class Waits {
+  public:
+    // A program that polls is taken to wait for so long after each answer "not ready".
+    static constexpr uint64_t kPolling = 1'000'000;
+    // A program that was not seen to wait for so long may wait in a way that is not seen, say for a word in its
+    // memory that a kernel writes: then it counts as waiting all the time.
+    static constexpr uint64_t kUnseen = 1'000'000'000;
+
+    void begin() { word_.fetch_add(kEntry + 1, std::memory_order_relaxed); }
+    void end() { word_.fetch_sub(1, std::memory_order_relaxed); }
+    void not_ready(uint64_t now) { polling_until_.store(now + kPolling, std::memory_order_relaxed); }
+
+    // True if a thread waits now. For the watcher alone, at each of its looks.
+    bool look(uint64_t now) {
+        const uint64_t word = word_.load(std::memory_order_relaxed);
+        const uint64_t polling_until = polling_until_.load(std::memory_order_relaxed);
+        const bool waits = uint32_t(word) != 0 || polling_until > now;
+        if (waits || word != word_seen_ || polling_until != polling_seen_) unseen_from_ = now + kUnseen;
+        word_seen_ = word;
+        polling_seen_ = polling_until;
+        return waits || now >= unseen_from_;
+    }
+
+  private:
+    static constexpr uint64_t kEntry = uint64_t(1) << 32;
+    alignas(64) std::atomic<uint64_t> word_{0};  // waits so far << 32 | threads that wait now
+    std::atomic<uint64_t> polling_until_{0};
+    uint64_t word_seen_ = 0, polling_seen_ = 0, unseen_from_ = 0;
+};
+
+class Waiting {
+  public:
+    explicit Waiting(Waits* waits) : waits_(waits) {
+        if (waits_) waits_->begin();
+    }
+    ~Waiting() {
+        if (waits_) waits_->end();
+    }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+
+  private:
+    Waits* const waits_;
+};
+
+// Those of the calling thread's current device; null if nothing was submitted to it so far.
+Waits* waits_here();
+
+// Makes a call of the driver's that returns when the device has done something.
+template <class Call>
+auto wait_in(Call&& call) {
+    const Reentry reentry;
+    const Waiting waiting(reentry.nested() ? nullptr : waits_here());
+    return call();
+}
+
+}  // namespace gemlet::hook
