@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gemlet.config.share import format_share
-from gemlet.config.size import format_size
+from gemlet.config.group_fields import phrases
+from gemlet.config.quantities import format_share, format_size
 from gemlet.daemon.groups import no_group
 from gemlet.daemon.protocol import EXPLAIN_SCHEMA
+from gemlet.model import GroupSpec, terms
 
 if TYPE_CHECKING:
     from gemlet.daemon.events import Event
@@ -56,15 +57,8 @@ def explain(status: Status, name: str) -> Explanation:
 
 
 def _promise(limits: GroupLimits) -> str:
-    memory = f"{format_size(limits.memory)} of memory" if limits.memory is not None else "any amount of memory"
-    text = f"{limits.name}: promised {format_share(limits.min)} of device time, up to {format_share(limits.max)}"
-    if limits.resident is not None:
-        memory += f", {format_size(limits.resident)} of it on the device at a time"
-    text += f", {memory}, priority {limits.priority}"
-    text += f", on {format_share(limits.sm)} of the multiprocessors" if limits.sm < 1 else ""
-    if limits.workload != "unknown":
-        text += ", never beside another" if limits.workload == "alone" else f", bound by {limits.workload}"
-    return text + (f", weight {limits.weight:g}" if limits.weight != 1 else "")
+    said = phrases(terms(limits, GroupSpec), also={"min", "max", "memory", "priority"})
+    return f"{limits.name}: promised {', '.join(phrase for _, phrase in said)}"
 
 
 def _on_device(device: DeviceStatus, group: GroupStatus, mps: MpsStatus) -> tuple[list[str], str | None]:

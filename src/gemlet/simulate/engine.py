@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from gemlet._native import NEVER, Arbiter
+from gemlet.model import GROUP_FIELDS
 from gemlet.simulate.program import Program
 
 if TYPE_CHECKING:
@@ -93,15 +94,8 @@ class Engine:
 
     def set_group(self, spec: GroupSpec) -> None:
         """Creates or changes a group at the present moment."""
-        self._groups[spec.name] = self.arbiter.set_group(
-            spec.name,
-            self.now,
-            min=spec.min,
-            max=spec.max,
-            weight=spec.weight,
-            sm=spec.sm,
-            priority=spec.priority.value,
-        )
+        fields = {name: getattr(spec, name) for name, field in GROUP_FIELDS.items() if field.time}
+        self._groups[spec.name] = self.arbiter.set_group(spec.name, self.now, **fields)
         self._act()
 
     def at(self, time: int, do: Callable[[], None]) -> None:

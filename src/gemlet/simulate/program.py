@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from gemlet.simulate.workload import SECOND
+from gemlet.config.quantities import SECOND
 
 if TYPE_CHECKING:
     import random
