@@ -44,14 +44,9 @@ class Api:
     async def serve(self, path: Path, *, mode: int) -> AsyncIterator[None]:
         """Accepts connections at ``path`` while entered."""
         server = await asyncio.start_unix_server(
-            self._connected,
-            str(path),
-            limit=protocol.MAX_REQUEST_BYTES,
-            backlog=MAX_CONNECTIONS,
-            start_serving=False,
+            self._connected, str(path), limit=protocol.MAX_REQUEST_BYTES, backlog=MAX_CONNECTIONS
         )
-        os.chmod(path, mode)  # noqa: PTH101  (before anybody can connect)
-        await server.start_serving()
+        os.chmod(path, mode)  # noqa: PTH101
         try:
             yield
         finally:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from tests.sim.hook.conftest import Built
 
+pytestmark = pytest.mark.timeout(300)
 
 OUT_OF_MEMORY = "2"
 MIB = 1 << 20

@@ -14,6 +14,7 @@ import pytest
 
 from gemlet import paths
 
+pytestmark = pytest.mark.timeout(120)
 MIB = 1 << 20
 TENSORS, CACHED = 4 * MIB, 24 * MIB
 Make = "Callable[..., Any]"
@@ -57,7 +58,7 @@ def train(swapping: Make, tmp_path: Path) -> Any:
         programs = []
         for group in "ab":
             running = s.machine.start(group, script, command=sys.executable, **changes)
-            assert running.line() == "ready", running.communicate(timeout=60)
+            assert running.line() == "ready", running.communicate(timeout=5)
             programs.append(running)
         return s, programs
 
@@ -73,7 +74,7 @@ def iterate(programs: list[Any], rounds: int) -> None:
     """One iteration of each in turn: each time the other's memory has to go."""
     for program in programs * rounds:
         program.tell("step")
-        assert program.line().isdigit(), program.communicate(timeout=60)
+        assert program.line().isdigit(), program.communicate(timeout=5)
 
 
 def test_only_tensors_are_copied(train: Any) -> None:
