@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.mps import ROOT, ControlDaemon
 from bench.windows import Completed
+from gemlet.config.quantities import exact_percent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -291,7 +292,7 @@ class Sharing:
         env["GEMLET_GROUP"] = group
         if self.machine.mps and self.fractions.get(group, 1.0) < 1:
             # What `gemlet run` sets: MPS reads it when the context is made.
-            env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = f"{self.fractions[group] * 100:g}"
+            env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = exact_percent(self.fractions[group])
         return env
 
     def used(self) -> dict[str, float]:

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "group_fields.h"
+
 namespace gemlet::arbiter {
 
 using Nanoseconds = int64_t;
@@ -16,10 +18,6 @@ using ClientId = uint32_t;
 
 inline constexpr Nanoseconds kNever = INT64_MAX;
 
-enum class Priority : uint8_t { kBestEffort = 0, kNormal = 1, kLatency = 2 };
-// What bounds a program's kernels, as its user says (Orion's classes): under MPS two of one kind take turns until they
-// have been measured. kAlone: it never co-runs with another, whatever that would gain.
-enum class Workload : uint8_t { kUnknown = 0, kCompute = 1, kMemory = 2, kAlone = 3 };
 // Why a client does not share the device (contention.hpp).
 enum class Why : uint8_t {
     kShares = 0,      // it does
@@ -31,17 +29,6 @@ enum class Why : uint8_t {
     kUnverified = 6,  // under MPS: how fast it is alone is not known yet
 };
 enum class StopReason : uint8_t { kDeadline = 0, kIdle = 1, kRevoked = 2, kExit = 3 };
-
-struct GroupSpec {
-    std::string name;
-    double min = 0.0;     // share of device time that is guaranteed while the group wants it, 0..1
-    double max = 1.0;     // share of device time that is never passed, 0..1
-    double weight = 1.0;  // how what is left above the minima is divided
-    double sm = 1.0;      // fraction of the multiprocessors of its clients under MPS; without MPS they have all
-    Priority priority = Priority::kNormal;
-    Workload workload = Workload::kUnknown;
-    double slowdown = 1.1;  // class latency: how much longer than alone its requests may take, at least 1
-};
 
 struct Parameters {
     // Measured on an H200 (driver 580): the hardware's own context switch takes ~155 us.

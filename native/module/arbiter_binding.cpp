@@ -35,9 +35,10 @@ bool read(const std::string& key, const nb::handle& value, const char* name, T& 
     return true;
 }
 
-GroupId set_group(Arbiter& self, const std::string& name, Nanoseconds now, double min, double max, double weight,
-                  double sm, const std::string& priority, const std::string& workload, double slowdown) {
-    return self.set_group({name, min, max, weight, sm, priority_from(priority), workload_from(workload), slowdown}, now);
+GroupId set_group(Arbiter& self, const std::string& name, Nanoseconds now, nb::kwargs fields) {
+    const GroupSpec spec = spec_from(name, fields);
+    no_others(fields);
+    return self.set_group(spec, now);
 }
 
 nb::list take_actions(Arbiter& self) {
@@ -55,11 +56,9 @@ nb::list usage(const Arbiter& self, Nanoseconds now) {
         nb::dict row;
         row["id"] = u.id;
         row["name"] = u.spec.name;
-        row["min"] = u.spec.min;
-        row["max"] = u.spec.max;
-        row["weight"] = u.spec.weight;
-        row["sm"] = u.spec.sm;
-        row["priority"] = kPriorityNames[static_cast<size_t>(u.spec.priority)];
+#define PUT(field) row[#field] = to_python(u.spec.field);
+        GEMLET_SPEC_FIELDS(PUT)
+#undef PUT
         row["target"] = u.target;
         row["used"] = u.used;
         row["clients"] = u.clients;
@@ -79,12 +78,26 @@ nb::list usage(const Arbiter& self, Nanoseconds now) {
 
 namespace gemlet::arbiter {
 
-Workload workload_from(const std::string& name) {
+Workload enum_from(const std::string& name, Workload) {
     return from_name<Workload>(kWorkloadNames, name, "workload");
 }
 
-Priority priority_from(const std::string& name) {
+Priority enum_from(const std::string& name, Priority) {
     return from_name<Priority>(kPriorityNames, name, "priority");
+}
+
+GroupSpec spec_from(const std::string& name, nb::kwargs& given) {
+    GroupSpec spec;
+    spec.name = name;
+#define TAKE(field) take(given, #field, spec.field);
+    GEMLET_SPEC_FIELDS(TAKE)
+#undef TAKE
+    return spec;
+}
+
+void no_others(const nb::kwargs& given) {
+    for (const auto& [name, value] : given)
+        throw std::invalid_argument("a group has no field '" + nb::cast<std::string>(name) + "'");
 }
 
 Parameters parameters_from(const nb::kwargs& given) {
@@ -128,8 +141,7 @@ void bind_arbiter(nb::module_& m) {
                 new (self) Arbiter(policy, parameters_from(parameters));
             },
             "policy"_a, "parameters"_a)
-        .def("set_group", set_group, "name"_a, "now"_a, nb::kw_only(), "min"_a = 0.0, "max"_a = 1.0, "weight"_a = 1.0,
-             "sm"_a = 1.0, "priority"_a = "normal", "workload"_a = "unknown", "slowdown"_a = 1.1)
+        .def("set_group", set_group, "name"_a, "now"_a, "fields"_a)
         .def("remove_group", &Arbiter::remove_group, "group"_a, "now"_a)
         .def("add_client", &Arbiter::add_client, "client"_a, "group"_a, "now"_a, nb::kw_only(), "mps"_a = false)
         .def("remove_client", &Arbiter::remove_client, "client"_a, "now"_a)

@@ -32,26 +32,14 @@ nb::bytes bytes_of(const Uuid& uuid) {
 ServerOptions options_from(const std::string& policy, nb::kwargs given) {
     ServerOptions options;
     options.policy = policy;
-    if (given.contains("lead")) {
-        options.lead = nb::cast<Nanoseconds>(given["lead"]);
-        nb::del(given["lead"]);
-    }
-    if (given.contains("trace")) {
-        options.trace = nb::cast<size_t>(given["trace"]);
-        nb::del(given["trace"]);
-    }
-    if (given.contains("host_memory")) {
-        options.host_memory = nb::cast<std::optional<uint64_t>>(given["host_memory"]).value_or(kUnlimited);
-        nb::del(given["host_memory"]);
-    }
-    const auto take = [&](const char* name, auto& value) {
-        if (!given.contains(name)) return;
-        value = nb::cast<std::remove_reference_t<decltype(value)>>(given[name]);
-        nb::del(given[name]);
-    };
-    take("epoch_overhead", options.residency.overhead);
-    take("epoch_min", options.residency.epoch_min);
-    take("epoch_max", options.residency.epoch_max);
+    take(given, "lead", options.lead);
+    take(given, "trace", options.trace);
+    std::optional<uint64_t> host_memory;
+    take(given, "host_memory", host_memory);
+    options.host_memory = host_memory.value_or(kUnlimited);
+    take(given, "epoch_overhead", options.residency.overhead);
+    take(given, "epoch_min", options.residency.epoch_min);
+    take(given, "epoch_max", options.residency.epoch_max);
     if (!(options.residency.overhead > 0 && options.residency.overhead < 1))
         throw std::invalid_argument("epoch_overhead must be in (0, 1)");
     if (options.residency.epoch_min <= 0 || options.residency.epoch_max < options.residency.epoch_min)
@@ -60,18 +48,13 @@ ServerOptions options_from(const std::string& policy, nb::kwargs given) {
     return options;
 }
 
-nb::object maybe(const std::optional<uint64_t>& value) {
-    return value ? nb::cast(*value) : nb::none();
-}
-
-void set_group(Server& self, const std::string& name, double min, double max, double weight, double sm,
-               const std::string& priority, const std::string& workload, double slowdown,
-               std::optional<uint64_t> memory,
-               std::optional<uint64_t> resident, std::optional<std::vector<uid_t>> users) {
-    GroupSettings settings{{name, min, max, weight, sm, priority_from(priority), workload_from(workload), slowdown},
-                           memory,
-                           resident,
-                           std::move(users)};
+void set_group(Server& self, const std::string& name, nb::kwargs fields) {
+    GroupSettings settings;
+    settings.spec = spec_from(name, fields);
+#define TAKE(field) take(fields, #field, settings.field);
+    GEMLET_SETTINGS_FIELDS(TAKE)
+#undef TAKE
+    no_others(fields);
     nb::gil_scoped_release release;
     self.set_group(settings);
 }
@@ -119,23 +102,20 @@ nb::dict group_dict(const GroupView& g) {
     const GroupSpec& spec = g.usage.spec;
     nb::dict d;
     d["name"] = text(spec.name);
-    d["min"] = spec.min;
-    d["max"] = spec.max;
-    d["weight"] = spec.weight;
-    d["sm"] = spec.sm;
-    d["priority"] = kPriorityNames[size_t(spec.priority)];
-    d["workload"] = kWorkloadNames[size_t(spec.workload)];
+#define PUT_SPEC(field) d[#field] = to_python(spec.field);
+#define PUT_SETTING(field) d[#field] = to_python(g.settings.field);
+    GEMLET_SPEC_FIELDS(PUT_SPEC)
+    GEMLET_SETTINGS_FIELDS(PUT_SETTING)
+#undef PUT_SPEC
+#undef PUT_SETTING
     d["target"] = g.usage.target;
     d["used_ns"] = g.usage.used;
     d["throttled_ns"] = g.usage.throttled;
-    d["slowdown"] = spec.slowdown;
     d["speed"] = g.usage.speed < 0.0 ? nb::none() : nb::cast(g.usage.speed);
     d["why"] = kWhyNames[size_t(g.usage.why)];
     d["waiting"] = g.usage.waiting;
     d["holding"] = g.usage.holding;
     d["reason"] = text(g.usage.reason);
-    d["memory_limit"] = maybe(g.memory_limit);
-    d["resident_limit"] = maybe(g.resident_limit);
     d["memory_used"] = g.memory_used;
     d["unledgered"] = g.unledgered;
     d["made_by_client"] = g.made_by_client;
@@ -161,7 +141,7 @@ nb::dict snapshot(Server& self) {
         device["index"] = v.index;
         device["policy"] = v.policy;
         device["ignored"] = v.ignored;
-        device["capacity"] = maybe(v.capacity);
+        device["capacity"] = to_python(v.capacity);
         device["held"] = v.held;
         device["host_promised"] = v.host_promised;
         device["context_estimate"] = v.context_estimate;
@@ -235,9 +215,7 @@ void bind_server(nb::module_& m) {
             },
             "uuid"_a, "bytes"_a.none())
         .def("set_host_memory", &Server::set_host_memory, "bytes"_a, nb::call_guard<nb::gil_scoped_release>())
-        .def("set_group", set_group, "name"_a, nb::kw_only(), "min"_a = 0.0, "max"_a = 1.0, "weight"_a = 1.0,
-             "sm"_a = 1.0, "priority"_a = "normal", "workload"_a = "unknown", "slowdown"_a = 1.1, "memory"_a = nb::none(),
-             "resident"_a = nb::none(), "users"_a = nb::none())
+        .def("set_group", set_group, "name"_a, "fields"_a)
         .def("remove_group", &Server::remove_group, "name"_a, nb::call_guard<nb::gil_scoped_release>())
         .def(
             "set_process_memory",

@@ -14,6 +14,7 @@
 
 #include "arbiter/arbiter.hpp"
 #include "arbiter/residency/residency.hpp"
+#include "group_fields.h"
 #include "server/ledger.hpp"
 #include "server/shared_memory.hpp"
 #include "wire.h"
@@ -53,13 +54,6 @@ class Descriptor {
 
   private:
     int fd_;
-};
-
-struct GroupSettings {
-    GroupSpec spec;
-    std::optional<uint64_t> memory;           // bytes per device
-    std::optional<uint64_t> resident;         // of these on the device at a time; the others are on the host
-    std::optional<std::vector<uid_t>> users;  // who may join; nullopt: anybody who reaches the socket
 };
 
 struct Group {

@@ -72,11 +72,10 @@ ServerView Server::view() {
         }
         const auto usages = device->arbiter->usage(v.now);
         for (const GroupUsage& usage : usages) {
-            GroupView g{usage, {}, {}, 0, 0, false, {}};
+            GroupView g{usage, {}, 0, 0, false, {}};
             const std::string& name = g.usage.spec.name;
             if (auto group = groups_.find(name); group != groups_.end()) {
-                g.memory_limit = group->second.settings.memory;
-                g.resident_limit = group->second.settings.resident;
+                g.settings = group->second.settings;
                 g.made_by_client = group->second.made_by_client;
             }
             auto ledger = device->ledgers.find(name);

@@ -46,7 +46,7 @@ struct ClientView {
 
 struct GroupView {
     GroupUsage usage;
-    std::optional<uint64_t> memory_limit, resident_limit;
+    GroupSettings settings;
     uint64_t memory_used, unledgered;
     bool made_by_client;
     std::vector<ClientView> clients;

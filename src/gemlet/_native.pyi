@@ -4,28 +4,8 @@ from typing import Any, Literal, TypedDict
 
 NEVER: int
 
-class GroupUsage(TypedDict):
-    id: int
-    name: str
-    min: float
-    max: float
-    weight: float
-    sm: float
-    priority: str
-    target: float
-    """Share the policy aims at now, given who wants; 0 while the group does not want."""
-    used: int
-    """Device time charged since the group exists."""
-    throttled: int
-    """How long it waited because of its maximum, since it exists."""
-    clients: int
-    waiting: int
-    holding: int
-    reason: str
-    """Why it waits or runs, for people."""
-
-Action = tuple[Literal["grant", "update", "revoke", "park", "unpark"], int, int, int, bool, bool, bool]
-"""(kind, client, deadline, window, contended, beside, patient).
+_Action = tuple[Literal["grant", "update", "revoke", "park", "unpark"], int, int, int, int, int, int, bool, bool]
+"""(kind, client, deadline, window, idle, idle_most, poll, shared, raise).
 
 All but the first two are meant for grant, update and revoke only.
 """
@@ -37,21 +17,14 @@ class Arbiter:
     """
 
     def __init__(self, policy: str, **parameters: float) -> None: ...
-    def set_group(
-        self,
-        name: str,
-        now: int,
-        *,
-        min: float = 0.0,  # noqa: A002
-        max: float = 1.0,  # noqa: A002
-        weight: float = 1.0,
-        sm: float = 1.0,
-        priority: str = "normal",
-    ) -> int:
-        """Creates the group or changes the live one of that name; its id. Raises ValueError for senseless shares."""
+    def set_group(self, name: str, now: int, **fields: Any) -> int:
+        """Creates the group or changes the live one of that name; its id.
+
+        ``fields`` are those of model.TimeTerms, by name. Raises ValueError for any other and for senseless shares.
+        """
     def remove_group(self, group: int, now: int) -> None:
         """Raises ValueError while the group has clients."""
-    def add_client(self, client: int, group: int, now: int) -> None: ...
+    def add_client(self, client: int, group: int, now: int, *, mps: bool = False) -> None: ...
     def remove_client(self, client: int, now: int) -> None: ...
     def want(self, client: int, now: int) -> None: ...
     def took(self, client: int, now: int) -> None: ...
@@ -59,15 +32,26 @@ class Arbiter:
         self, client: int, reason: Literal["deadline", "idle", "revoked", "exit"], tail: int, now: int
     ) -> None: ...
     def drained(self, client: int, at: int, now: int) -> None: ...
+    def progress(
+        self, client: int, work: int, launches: int = 0, samples: int = 0, busy: int = 0, awaited: int = 0
+    ) -> None:
+        """What the client says of itself, all since it was added: work completed in ns, submissions, looks at queues."""
     def next_event(self) -> int: ...
     def tick(self, now: int) -> None: ...
-    def take_actions(self) -> list[Action]: ...
-    def usage(self, now: int) -> list[GroupUsage]: ...
+    def take_actions(self) -> list[_Action]: ...
+    def usage(self, now: int) -> list[dict[str, Any]]:
+        """A row for each group: ``id``, the fields of model.TimeTerms, and
+
+        target: share the policy aims at now, given which groups want; 0 while the group does not want.
+        used: device time charged since the group exists. throttled: how long it waited because of its maximum.
+        clients, waiting, holding: how many. reason: why it waits or runs, for people.
+        speed: against alone, of late; None while unknown. exclusive: whether one of its clients takes turns; why: why.
+        """
     @property
     def ignored(self) -> int:
         """Events so far that made no sense."""
 
-class ResidencyUsage(TypedDict):
+class _ResidencyUsage(TypedDict):
     client: int
     movable: int
     mapped: int
@@ -117,7 +101,7 @@ class Residency:
     def tick(self, now: int) -> None: ...
     def take_orders(self) -> list[tuple[int, int, int]]:
         """(client, bytes it may have on the device, number of the order)"""
-    def usage(self, now: int) -> list[ResidencyUsage]: ...
+    def usage(self, now: int) -> list[_ResidencyUsage]: ...
 
 class GeminiPredictor:
     """The published burst predictor (Gemini), on a clock given by the caller."""
@@ -135,4 +119,38 @@ class GeminiPredictor:
 def decision_cost(policy: str, *, clients: int, groups: int, decisions: int) -> list[int]:
     """Wall-clock nanoseconds of each of ``decisions`` hand-overs, from the holder's stop to the next grant."""
 
-def __getattr__(name: str) -> Any: ...  # the server's part
+class Server:
+    """Sockets, pages and deadlines in real time, in a thread of its own; native/server/server.hpp describes it.
+
+    ``parameters``: fields of the arbiter's ``Parameters``, and lead, trace, host_memory, epoch_overhead, epoch_min,
+    epoch_max. Raises ValueError for an unknown policy or parameter.
+    """
+
+    def __init__(self, policy: str = "fair", **parameters: Any) -> None: ...
+    def listen(self, path: str, group: str | None = None, mode: int = 0o600) -> None: ...
+    def unlisten(self, path: str) -> bool: ...
+    def add_device(self, uuid: bytes, index: int, *, policy: str = "", context_estimate: int = 0) -> None: ...
+    def set_capacity(self, uuid: bytes, bytes: int | None) -> None: ...  # noqa: A002
+    def set_host_memory(self, bytes: int) -> None: ...  # noqa: A002
+    def set_group(self, name: str, **fields: Any) -> None:
+        """Creates a group or changes a live one.
+
+        ``fields``: those of model.GroupSpec by name, users as uids. Raises ValueError, and TypeError for a value that
+        is of another type.
+        """
+    def remove_group(self, name: str) -> bool: ...
+    def set_process_memory(
+        self,
+        uuid: bytes,
+        pid: int,
+        bytes: int,  # noqa: A002
+        seen: tuple[int, int, int] | None = None,
+    ) -> None: ...
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+    def snapshot(self) -> dict[str, Any]:
+        """Usage now; daemon/native.py has its shape."""
+    def eventfd(self) -> int: ...
+    def take_events(self) -> list[dict[str, Any]]: ...
+    def take_trace(self) -> list[tuple[int, str, int, str, int]]:
+        """(time, group, client, step, value)"""

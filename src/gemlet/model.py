@@ -2,14 +2,21 @@
 
 A *group* is a named set of processes that shares one time share and one memory limit on a device. Shares are
 fractions of device time in 0..1, sizes are bytes, times are seconds unless a name says otherwise.
+
+`TimeTerms`, `DeviceTerms` and `GroupSpec` are the one table of a group's fields: everything else that knows of them is
+made from it (config/group_fields.py lists what).
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any, TypeVar
 
 POLICIES = ("fair", "gemini", "fifo")  # one file each in native/arbiter/policies
+
+Value = TypeVar("Value")
 
 
 class Priority(StrEnum):
@@ -21,9 +28,9 @@ class Priority(StrEnum):
 
 
 class Workload(StrEnum):
-    """What bounds a program's kernels (Orion's classes): the first guess of who may run beside whom under MPS.
+    """What bounds a program's kernels (Orion's classes): the first guess of which groups may co-run under MPS.
 
-    ``alone`` never runs beside another.
+    ``alone`` never co-runs.
     """
 
     UNKNOWN = "unknown"
@@ -32,26 +39,125 @@ class Workload(StrEnum):
     ALONE = "alone"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupSpec:
-    """What a group is promised and where it stops.
+class Kind(StrEnum):
+    """What the values of a field are, and in which unit."""
 
-    min, max: share of device time, 0 <= min <= max <= 1. memory: bytes, None for no limit.
-    resident: bytes of it that may be on the device at a time, None for all; the rest is on the host (docs/memory.md).
-    weight: how time above the minima is divided. sm: fraction of the multiprocessors.
-    users: user names that may join; empty for whoever may reach the daemon (its own user, or the group's creator).
+    SHARE = "share"  # of device time, 0..1
+    FRACTION = "fraction"  # of the multiprocessors, above 0 and at most 1
+    NUMBER = "number"  # a positive factor
+    SLOWDOWN = "slowdown"  # a factor of 1 or more
+    SIZE = "size"  # bytes; None: no limit
+    CHOICE = "choice"  # one value of an enumeration
+    NAMES = "names"  # user names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """What the table says of one field, beside its name, its type and its default.
+
+    help: one line for `--help`. phrase: how a sentence says it, ``{}`` is the value. verbs: who may change it: ``run``,
+    the person who starts a program in the group; ``set``, its owner. live: whether a change reaches programs that run.
     """
 
+    kind: Kind
+    help: str
+    phrase: str
+    verbs: tuple[str, ...] = ("run", "set")
+    live: bool = True
+
+
+def column(default: Value, kind: Kind, help: str, phrase: str, **more: Any) -> Value:  # noqa: A002
+    """One field of the table."""
+    return field(default=default, metadata={"column": Column(kind=kind, help=help, phrase=phrase, **more)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeTerms:
+    """What a group is promised of a device's time, and where it stops: what the arbiter knows of it."""
+
     name: str
-    min: float = 0.0
-    max: float = 1.0
-    memory: int | None = None
-    resident: int | None = None
-    weight: float = 1.0
-    sm: float = 1.0
-    priority: Priority = Priority.NORMAL
-    workload: Workload = Workload.UNKNOWN
-    users: tuple[str, ...] = ()
+    min: float = column(0.0, Kind.SHARE, "Share of device time that is guaranteed: 0.3 or 30%", "{} guaranteed")
+    max: float = column(1.0, Kind.SHARE, "Share of device time that is never passed, even alone", "up to {}")
+    weight: float = column(
+        1.0, Kind.NUMBER, "Part of the time above the minima: 2 is twice that of others", "weight {}", verbs=("set",)
+    )
+    sm: float = column(
+        1.0,
+        Kind.FRACTION,
+        "Fraction of the multiprocessors, under MPS: 0.3 or 30%",
+        "{} of the multiprocessors",
+        live=False,  # it is fixed when a program makes its context
+    )
+    priority: Priority = column(Priority.NORMAL, Kind.CHOICE, "Class of the group", "priority {}")
+    workload: Workload = column(
+        Workload.UNKNOWN, Kind.CHOICE, "What bounds its kernels: a first guess of its co-runners", "workload {}"
+    )
+    slowdown: float = column(
+        1.1,
+        Kind.SLOWDOWN,
+        "Class latency: how much longer than alone a request may take: 1.1 is a tenth",
+        "requests at most {} times as long as alone",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceTerms(TimeTerms):
+    """What a group is promised of one device, time and memory: what the native server enforces."""
+
+    memory: int | None = column(None, Kind.SIZE, "Limit of device memory, such as 8GiB", "{} of memory")
+    resident: int | None = column(
+        None,
+        Kind.SIZE,
+        "Part of it on the device at a time; the rest is on the host",
+        "{} of it on the device at a time",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSpec(DeviceTerms):
+    """The whole of what a group is promised."""
+
+    users: tuple[str, ...] = column(
+        (), Kind.NAMES, "Users who may join; empty: everyone who may reach the daemon", "users {}", verbs=("set",)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupField:
+    """One row of the table. ``choices``: the enumeration of a CHOICE. ``time``: whether it is one of the TimeTerms."""
+
+    name: str
+    default: Any
+    column: Column
+    choices: type[StrEnum] | None
+    time: bool
+
+    @property
+    def kind(self) -> Kind:
+        return self.column.kind
+
+
+def _rows() -> dict[str, GroupField]:
+    time = {row.name for row in dataclasses.fields(TimeTerms)}
+    return {
+        row.name: GroupField(
+            name=row.name,
+            default=row.default,
+            column=row.metadata["column"],
+            choices=type(row.default) if isinstance(row.default, StrEnum) else None,
+            time=row.name in time,
+        )
+        for row in dataclasses.fields(GroupSpec)
+        if "column" in row.metadata
+    }
+
+
+GROUP_FIELDS: dict[str, GroupField] = _rows()  # by name; the group's own name is not among them
+
+
+def terms(of: TimeTerms, kind: type[TimeTerms]) -> dict[str, Any]:
+    """The fields of ``of`` that ``kind`` has too, by name: to make one kind of terms from another."""
+    return {row.name: getattr(of, row.name) for row in dataclasses.fields(kind)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

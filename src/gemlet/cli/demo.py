@@ -21,7 +21,7 @@ import click
 
 from gemlet.cli import demo_report, options
 from gemlet.cli.demo_programs import ALONE, Programs
-from gemlet.config.share import format_share
+from gemlet.config.quantities import format_share
 from gemlet.daemon import address, autostart
 from gemlet.errors import DeviceError, GemletError
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gemlet.cli.demo_measurement import WINDOW_SECONDS, Trace, worst_error
-from gemlet.config.share import format_share
+from gemlet.config.quantities import format_share
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,13 +11,14 @@ import click
 import numpy as np
 
 from gemlet.config import text_file
-from gemlet.errors import UsageError
+from gemlet.config.quantities import parse_seconds
+from gemlet.errors import InvalidValue, UsageError
 from gemlet.load import arrivals, inputs, loadgen, measure, messages, model_metadata, processes, report
 from gemlet.load import table as rows
 from gemlet.load.job import Address, Job, Stream
 from gemlet.monitor.tables import table
 from gemlet.serve.plan import plan_files
-from gemlet.serve.plan.demand_file import ServedModel, Service, seconds_of
+from gemlet.serve.plan.demand_file import ServedModel, Service
 from gemlet.serve.plan.model import Demand
 from gemlet.simulate.serving import peak
 
@@ -240,7 +241,9 @@ def _rates(given: Given) -> list[arrivals.Rate]:
             pairs = [part.split("=") for part in given.steps.split(",")]
             if any(len(pair) != 2 for pair in pairs):
                 raise ValueError(f"{given.steps!r} is not a list of moments and rates")
-            return [arrivals.Steps(tuple(seconds_of(at) for at, _ in pairs), tuple(float(rate) for _, rate in pairs))]
+            return [
+                arrivals.Steps(tuple(parse_seconds(at) for at, _ in pairs), tuple(float(rate) for _, rate in pairs))
+            ]
         assert given.rate is not None
         numbers = [float(part) for part in given.rate.split(":")]
         if len(numbers) not in {1, 3} or (len(numbers) == 3 and numbers[2] <= 0):
@@ -251,7 +254,7 @@ def _rates(given: Given) -> list[arrivals.Rate]:
         if given.swing is None:
             return [arrivals.constant(value) for value in values]
         return [arrivals.Sinusoid(value, given.swing, _seconds(given.period, "--period")) for value in values]
-    except ValueError as error:
+    except (ValueError, InvalidValue) as error:
         raise UsageError(f"no rate: {error}", hint="--rate 100, --rate 100:500:100, --steps 0s=100,10s=300") from None
 
 
@@ -261,9 +264,9 @@ def _range(first: float, last: float, step: float) -> list[float]:
 
 def _seconds(text: str, option: str) -> float:
     try:
-        return seconds_of(text)
-    except ValueError as error:
-        raise UsageError(f"{option}: {error}") from None
+        return parse_seconds(text)
+    except InvalidValue as error:
+        raise UsageError(f"{option}: {error}", hint=error.hint) from None
 
 
 def _shape(text: str) -> tuple[str, tuple[int, ...]]:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
-from gemlet.config.rules import check_name, check_sm
-from gemlet.config.share import parse_share
-from gemlet.config.size import parse_size
+from gemlet.config import group_fields
+from gemlet.config.quantities import check_fraction, parse_share, parse_size
+from gemlet.config.rules import check_name
 from gemlet.errors import GemletError, InvalidValue
+from gemlet.model import GROUP_FIELDS, GroupField, Kind
 
 Given = TypeVar("Given")
 Parsed = TypeVar("Parsed")
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-PRIORITIES = ("latency", "normal", "best-effort")
-LONGEST_S = 1e9  # seconds: thirty years, for whoever means "without limit"
-WORKLOADS = ("unknown", "compute", "memory", "alone")
+LONGEST_S = 1e9  # seconds: thirty years, for people who mean "without limit"
 
 
 class BadValue(click.BadParameter):
-    """A value that is none. ``hint`` says what to write instead."""
+    """A value that is not valid. ``hint`` says what to write instead."""
 
     def __init__(
         self, message: str, hint: str | None, param: click.Parameter | None, ctx: click.Context | None
@@ -40,14 +40,14 @@ class Share(click.ParamType[float]):
 
 
 class Fraction(Share):
-    """As Share, but not 0: no kernel runs on no multiprocessor."""
+    """A fraction of the multiprocessors: as Share, but above 0."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        return _parsed(check_sm, super().convert(value, param, ctx), param, ctx)
+        return _parsed(check_fraction, super().convert(value, param, ctx), param, ctx)
 
 
 class GroupName(click.ParamType[str]):
-    """A name that a group may have, and that is no option somebody forgot to put a name before."""
+    """A name that a group may have; a word that starts like an option is refused: the name before it was forgotten."""
 
     name = "name"
 
@@ -88,20 +88,25 @@ class Seconds(click.ParamType[float]):
             seconds = -1.0
         if not (0 if self._zero else 1e-9) <= seconds <= LONGEST_S:
             least = "0 or more" if self._zero else "more than 0"
-            raise BadValue(f"{str(value)!r} is no number of seconds", f"{least}, such as 2.5", param, ctx)
+            raise BadValue(
+                f"{str(value)!r} is not a number of seconds: expected {least}", "write a number such as 2.5", param, ctx
+            )
         return seconds
 
 
 def _parse_name(text: str) -> str:
     if text.startswith("--"):
-        raise InvalidValue(f"{text!r} looks like an option", hint="give the group a name")
+        raise InvalidValue(f"{text!r} looks like an option: expected a name", hint="give the group a name")
     return check_name(text)
 
 
 def _parse_limit(text: str) -> int:
     size = parse_size(text)
     if size == 0:
-        raise InvalidValue(f"{text!r} leaves no memory at all, not even for a context", hint="name a size such as 8GiB")
+        raise InvalidValue(
+            f"{text!r} leaves no memory at all, not even for a context: expected a size above 0",
+            hint="write a size such as 8GiB",
+        )
     return size
 
 
@@ -114,28 +119,53 @@ def _parsed(
         raise BadValue(error.message, error.hint, param, ctx) from None
 
 
-# click names variables after parameters, and these two parameters cannot be called min and max in Python.
-def minimum(verb: str) -> Decorator:
-    """--min of a verb."""
-    help_ = "Share of device time that is guaranteed: 0.3 or 30%"
-    return click.option("--min", "minimum", type=Share(), envvar=f"GEMLET_{verb}_MIN", help=help_)
+class FieldValue(click.ParamType[Any]):
+    """The value of a field of a group, of a kind that needs nothing of its own here."""
+
+    def __init__(self, field: GroupField) -> None:
+        self.name = {Kind.NUMBER: "number", Kind.SLOWDOWN: "factor", Kind.NAMES: "a,b"}[field.kind]
+        self._field = field
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return _parsed(functools.partial(group_fields.parse, self._field), value, param, ctx)
 
 
-def maximum(verb: str) -> Decorator:
-    """--max of a verb."""
-    help_ = "Share of device time never passed, even alone"
-    return click.option("--max", "maximum", type=Share(), envvar=f"GEMLET_{verb}_MAX", help=help_)
+def limits(verb: str) -> Decorator:
+    """An option for each field of a group that ``gemlet verb`` may set; the function gets the given ones as ``limits``.
+
+    The environment variable of an option is GEMLET_VERB_FIELD, such as GEMLET_RUN_MIN.
+    """
+    fields = [field for field in GROUP_FIELDS.values() if verb in field.column.verbs]
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def call(*arguments: Any, **given: Any) -> Any:
+            values = {field.name: given.pop(field.name) for field in fields}
+            return function(*arguments, limits={k: v for k, v in values.items() if v is not None}, **given)
+
+        decorated: Callable[..., Any] = call
+        for field in reversed(fields):
+            type_, help_ = _type_of(field, verb), _help_of(field, verb)
+            decorated = click.option(f"--{field.name}", field.name, type=type_, help=help_)(decorated)
+        return decorated
+
+    return decorate
 
 
-def multiprocessors(verb: str) -> Decorator:
-    """--sm of a verb."""
-    help_ = "Fraction of the multiprocessors, under MPS: 0.3 or 30%"
-    return click.option("--sm", type=Fraction(), envvar=f"GEMLET_{verb}_SM", help=help_)
+def _type_of(field: GroupField, verb: str) -> click.ParamType[Any]:
+    if field.choices is not None:
+        return click.Choice([str(choice) for choice in field.choices])
+    if field.kind is Kind.SIZE:
+        return SizeOrNone() if verb == "set" else Size()
+    if field.kind is Kind.SHARE:
+        return Share()
+    return Fraction() if field.kind is Kind.FRACTION else FieldValue(field)
 
 
-workload = click.option(
-    "--workload", type=click.Choice(WORKLOADS), help="What bounds its kernels: a first guess of whom it may run beside"
-)
+def _help_of(field: GroupField, verb: str) -> str:
+    if verb == "set":
+        return field.column.help + ("; `none` lifts it" if field.kind is Kind.SIZE else "")
+    return field.column.help + (f"; default: {field.default}" if field.choices is not None else "")
 
 
 def output(*formats: str) -> Decorator:

@@ -68,6 +68,7 @@ def command(
 
     from gemlet.cli import words
     from gemlet.config import text_file
+    from gemlet.config.quantities import MIB
     from gemlet.serve.plan import glet_files, picture, plan_files
     from gemlet.serve.plan.model import Infeasible, Inventory
     from gemlet.serve.plan.planner import plan
@@ -84,7 +85,7 @@ def command(
     made = plan(
         known,
         service.demands,
-        Inventory(gpus=service.gpus if gpus is None else gpus, memory_mib=memory / 1024**2 if memory else None),
+        Inventory(gpus=service.gpus if gpus is None else gpus, memory_mib=memory / MIB if memory else None),
         plan_files.load_plan(previous, known, service.demands) if previous else None,
         msgspec.structs.replace(service.options, **{key: value for key, value in changed.items() if value is not None}),
         policy=policy or service.policy,
@@ -112,7 +113,7 @@ def _advice(made: Infeasible) -> str:
 
 
 def _text(made: Plan, *, why: bool) -> list[str]:
-    from gemlet.config.share import format_share
+    from gemlet.config.quantities import format_share
     from gemlet.monitor.tables import table
     from gemlet.serve.plan import picture
 

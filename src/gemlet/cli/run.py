@@ -6,15 +6,17 @@ import errno
 import os
 import signal
 import sys
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from gemlet.cli import environment, options, words
-from gemlet.config.share import format_share
-from gemlet.config.size import format_size
+from gemlet.config.group_fields import phrases
 from gemlet.daemon import address, autostart
 from gemlet.errors import GemletError, UsageError
+
+if TYPE_CHECKING:
+    from gemlet.model import GroupField
 
 MANAGED = ("checked", "force")
 
@@ -29,13 +31,7 @@ class NotExecutable(GemletError):
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--group", type=options.GroupName(), help="Group to join or make; default: one of its own")
-@options.minimum("RUN")
-@options.maximum("RUN")
-@click.option("--memory", type=options.Size(), help="Limit of device memory: 8GiB, 500MB")
-@click.option("--resident", type=options.Size(), help="Of it on the device at a time; the rest on the host")
-@click.option("--priority", type=click.Choice(options.PRIORITIES), help="Class of the group; default: normal")
-@options.multiprocessors("RUN")
-@options.workload
+@options.limits("run")
 @click.option("--no-mps", is_flag=True, help="Stay outside of MPS also where it runs")
 @click.option("--device", type=click.IntRange(min=0), metavar="N", help="Show the program this device only")
 @click.option("--no-torch-hook", is_flag=True, help="Add nothing to PyTorch, also where memory can move")
@@ -56,13 +52,7 @@ def command(
     socket: str | None,
     *,
     group: str | None,
-    minimum: float | None,
-    maximum: float | None,
-    memory: int | None,
-    resident: int | None,
-    priority: str | None,
-    sm: float | None,
-    workload: str | None,
+    limits: dict[str, object],
     no_mps: bool,
     device: int | None,
     no_torch_hook: bool,
@@ -93,15 +83,12 @@ def command(
     index = None
     if device is not None:
         shown, index = environment.choose_device(device, base)
-    limits = {"min": minimum, "max": maximum, "memory": memory, "resident": resident, "priority": priority, "sm": sm}
-    limits["workload"] = workload
-    asked = {name: value for name, value in limits.items() if value is not None}
     with autostart.find_or_start(address.candidates(socket, simulate=simulate)) as daemon:
         joined = daemon.call(
             "join",
             group=group,
             command=program[0],
-            limits=asked,
+            limits=limits,
             device=index,
             mps=not no_mps,
             pipe_directory=environment.own_pipe_directory(base),
@@ -134,22 +121,19 @@ def granted_line(joined: dict[str, Any], device: int | None) -> str:
     """One line for people: what the daemon granted and where to watch it."""
     granted = joined["granted"]
     who = "gemlet (simulated)" if joined["simulated"] else "gemlet"
-    parts = [f"{format_share(granted['min'])} guaranteed", f"up to {format_share(granted['max'])}"]
-    if granted["max"] == 0:
-        parts[-1] += " (so it waits until `gemlet set` raises that)"
-    if granted["memory"] is not None:
-        parts.append(f"{format_size(granted['memory'])} of memory")
-    if granted.get("resident") is not None:
-        parts.append(f"{format_size(granted['resident'])} of it on the device at a time")
-    if granted["sm"] < 1:
-        sm = f"{format_share(granted['sm'])} of the multiprocessors"
-        parts.append(sm if joined.get("sm_in_force") else f"{sm} (not in force: not under MPS)")
-    if granted["priority"] != "normal":
-        parts.append(f"priority {granted['priority']}")
+    parts = [_phrase(field, phrase, joined) for field, phrase in phrases(granted)]
     if device is not None:
         parts.append(f"device {device}")
     see = "gemlet top --simulate" if joined["simulated"] else "gemlet top"
     return f"{who}: group {joined['group']}: {', '.join(parts)}; see: {see}"
+
+
+def _phrase(field: GroupField, phrase: str, joined: dict[str, Any]) -> str:
+    if field.name == "max" and joined["granted"]["max"] == 0:
+        return phrase + " (so it waits until `gemlet set` raises that)"
+    if field.name == "sm" and not joined.get("sm_in_force"):
+        return phrase + " (not in force: not under MPS)"
+    return phrase
 
 
 def find_program(name: str) -> str:

@@ -218,7 +218,7 @@ def _tell(wanted: Options, started: Started, *, json: bool) -> None:
 
 
 def _words(wanted: Options, started: Started) -> list[str]:
-    from gemlet.config.share import format_share
+    from gemlet.config.quantities import format_share
 
     chosen = started.choice
     several = "devices" if len(chosen.devices) > 1 else "device"

@@ -105,20 +105,21 @@ def command(
     import dataclasses
     import json
 
-    from gemlet.errors import UsageError
+    from gemlet.config.quantities import SECOND, parse_duration
+    from gemlet.errors import InvalidValue, UsageError
     from gemlet.model import POLICIES
     from gemlet.simulate.engine import Engine
     from gemlet.simulate.report import summarize
-    from gemlet.simulate.workload import SECOND, load, parse_duration
+    from gemlet.simulate.workload import load
 
     if (workload is None) == (serve is None):
         raise UsageError("name one file: a workload, or --serve and a demand file", hint="gemlet simulate -h")
     try:
         length = parse_duration(duration) if duration is not None else None
-    except ValueError as error:
-        raise UsageError(f"--duration: {error}") from error
+    except InvalidValue as error:
+        raise UsageError(f"--duration: {error}", hint=error.hint) from error
     if length == 0:
-        raise UsageError(f"--duration: {duration} is no time at all", hint="--duration 5s")
+        raise UsageError(f"--duration: {duration} is not a valid length: expected more than 0", hint="--duration 5s")
     if serve is not None:
         from gemlet.cli import simulate_serving
 

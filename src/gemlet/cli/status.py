@@ -16,14 +16,33 @@ from gemlet.cli import options
 from gemlet.daemon import address
 from gemlet.daemon.connection import connect
 from gemlet.errors import UsageError
+from gemlet.model import GROUP_FIELDS
 
 if TYPE_CHECKING:
-    from gemlet.daemon.status import Status
+    from collections.abc import Callable
 
-COLUMNS = (
-    "device,uuid,group,min,max,priority,share_1s,share_10s,share_60s,target,memory_used,memory_limit,clients,reason,"
-    "sm,sm_in_force"
-)
+    from gemlet.daemon.status import DeviceStatus, GroupStatus, Status
+
+# Columns of the CSV, in the order that scripts rely on: what was added later stands at the end.
+COLUMNS: dict[str, Callable[[DeviceStatus, GroupStatus], object]] = {
+    "device": lambda d, g: d.index,
+    "uuid": lambda d, g: d.uuid,
+    "group": lambda d, g: g.name,
+    "min": lambda d, g: g.min,
+    "max": lambda d, g: g.max,
+    "priority": lambda d, g: g.priority,
+    "share_1s": lambda d, g: _rounded(g.share.get("1s")),
+    "share_10s": lambda d, g: _rounded(g.share.get("10s")),
+    "share_60s": lambda d, g: _rounded(g.share.get("60s")),
+    "target": lambda d, g: _rounded(g.target),
+    "memory_used": lambda d, g: g.memory_used,
+    "memory_limit": lambda d, g: g.memory_limit,
+    "clients": lambda d, g: len(g.clients),
+    "reason": lambda d, g: g.reason,
+    "sm": lambda d, g: g.sm,
+    "sm_in_force": lambda d, g: str(g.sm_in_force).lower(),
+}
+OTHER_FIELDS = [name for name, field in GROUP_FIELDS.items() if field.time and name not in COLUMNS]
 
 
 @click.command()
@@ -76,14 +95,13 @@ def rows(status: Status) -> str:
     """One line per device and group, after a header."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS.split(","))
+    writer.writerow([*COLUMNS, *OTHER_FIELDS])
     for device in status.devices:
         for group in device.groups:
-            shares = [group.share.get(window) for window in ("1s", "10s", "60s")]
-            writer.writerow(
-                [device.index, device.uuid, group.name, group.min, group.max, group.priority]
-                + ["" if share is None else round(share, 4) for share in shares]
-                + [round(group.target, 4), group.memory_used, group.memory_limit, len(group.clients), group.reason]
-                + [group.sm, str(group.sm_in_force).lower()]
-            )
+            cells = [value(device, group) for value in COLUMNS.values()]
+            writer.writerow(cells + [getattr(group, name) for name in OTHER_FIELDS])
     return text.getvalue()
+
+
+def _rounded(share: float | None) -> float | None:
+    return None if share is None else round(share, 4)

@@ -6,7 +6,8 @@
       client_table.py   Gemini, first generation: resource-config.txt
       draft.py          a group while it is read; report.py collects errors, suggest.py knows what was meant
     rules.py            what must hold for a group, wherever it comes from
-    share.py, size.py   30%, 8GiB
+    group_fields.py     the table of a group's fields (model.py) in files, on command lines and in sentences
+    quantities.py       shares, sizes, durations, factors: 30%, 8GiB, 20ms, 2; toml_values.py reads and writes them
     watch.py            changes(path)
 
 `gemlet run` needs shares and sizes only, so the names below are imported when they are first used.

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING
 
 from gemlet.config import draft
 from gemlet.config.draft import GroupDraft
+from gemlet.config.quantities import parse_share, parse_size
 from gemlet.config.report import Place, Report, Source
-from gemlet.config.share import parse_share
-from gemlet.config.size import parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +43,7 @@ def read(source: Source) -> Configuration:
         if words:
             rows.append(words)
     if not rows:
-        report.error("the file is empty", Place(1, 1), hint="the first line is the number of clients")
+        report.error("the file is empty", Place(1, 1), hint="write the number of clients into the first line")
         report.raise_errors()
     drafts: dict[str, GroupDraft] = {}
     for row in rows[1:]:
@@ -65,13 +64,15 @@ def _count(row: list[tuple[Place, str]], found: int, report: Report) -> None:
 def _client(row: list[tuple[Place, str]], drafts: dict[str, GroupDraft], report: Report) -> None:
     place, name = row[0]
     if len(row) != 1 + len(_COLUMNS):
-        hint = "a client is one line: ID REQUEST LIMIT MEMORY, such as training 0.3 0.6 8589934592"
+        hint = "write a client as one line: ID REQUEST LIMIT MEMORY, such as training 0.3 0.6 8589934592"
         report.error(f"expected 4 columns, found {len(row)}", place, hint=hint)
         drafts.setdefault(name, GroupDraft(name, place, report))
         return
     group = GroupDraft(name, place, report)
     if name in drafts:
-        report.error(f"client {name!r} appears twice", place, hint=f"the first is in line {drafts[name].place.line}")
+        report.error(
+            f"client {name!r} appears twice", place, hint=f"remove this line or line {drafts[name].place.line}"
+        )
     drafts.setdefault(name, group)
     for (field, parse), (where, text) in zip(_COLUMNS, row[1:], strict=True):
         group.read(field, parse, text, where)

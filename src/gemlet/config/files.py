@@ -66,7 +66,9 @@ def _read(path: str) -> str:
         hint = "check the spelling" if error.errno == errno.ENOENT else None
         raise ConfigError(f"cannot be read: {error.strerror}", path=path, hint=hint) from None
     if len(content) > MAX_FILE_BYTES:
-        raise ConfigError(f"larger than {MAX_FILE_BYTES} bytes", path=path, hint="is this a configuration file?")
+        raise ConfigError(
+            f"larger than {MAX_FILE_BYTES} bytes", path=path, hint="check that this is a configuration file"
+        )
     try:
         return content.decode()
     except UnicodeDecodeError as error:

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 
 from gemlet.config import draft, suggest
 from gemlet.config.draft import GroupDraft
+from gemlet.config.quantities import parse_share, parse_size
 from gemlet.config.report import Place, Report, Source
-from gemlet.config.share import parse_share
-from gemlet.config.size import parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,7 +62,7 @@ class _Reader:
         elif "=" in line and not line.lstrip().startswith("["):
             self._assignment(number, line, start)
         else:
-            hint = "write [group] or Key = value; a comment starts with #"
+            hint = "write [group] or Key = value; start a comment with #"
             self.report.error("neither a section, nor a key with a value", start, hint=hint)
 
     def _section(self, name: str, place: Place) -> None:

@@ -27,17 +27,16 @@ from __future__ import annotations
 
 import re
 import tomllib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gemlet.config import draft, toml_places
+from gemlet.config import draft, group_fields, toml_places
 from gemlet.config import suggest as did_you_mean
 from gemlet.config.draft import GroupDraft
 from gemlet.config.report import Place, Report, Source
-from gemlet.config.rules import check_sm, check_weight
-from gemlet.config.share import check_share, parse_share
-from gemlet.config.size import check_size, parse_size
+from gemlet.config.toml_values import kind_of, one_of, read_size
 from gemlet.errors import InvalidValue
-from gemlet.model import POLICIES, Configuration, DeviceSpec, Priority, Workload
+from gemlet.model import GROUP_FIELDS, POLICIES, Configuration, DeviceSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -101,7 +100,7 @@ class _Reader:
         table = document.get(name, {})
         if isinstance(table, dict):
             return table
-        self.report.error(f"{name} is {_kind(table)}, not a section", self.key(name), hint=f"write [{name}...]")
+        self.report.error(f"{name} is {kind_of(table)}, not a section", self.key(name), hint=f"write [{name}...]")
         return {}
 
     def _unknown(self, word: str, known: tuple[str, ...], *path: str | int) -> None:
@@ -124,17 +123,17 @@ class _Reader:
         group = GroupDraft(name, self.key("groups", name), self.report)
         if not isinstance(table, dict):
             self.report.error(
-                f"group {name!r} is {_kind(table)}, not a section",
+                f"group {name!r} is {kind_of(table)}, not a section",
                 self.key("groups", name),
                 hint=f"write [groups.{name}] in a line of its own and its keys below",
             )
             return group
-        for field, value in table.items():
-            parse = _GROUP_FIELDS.get(field)
-            if parse is None:
-                self._unknown(field, tuple(_GROUP_FIELDS), "groups", name)
+        for key, value in table.items():
+            field = GROUP_FIELDS.get(key)
+            if field is None:
+                self._unknown(key, tuple(GROUP_FIELDS), "groups", name)
             else:
-                group.read(field, parse, value, self.value("groups", name, field))
+                group.read(key, partial(group_fields.read, field), value, self.value("groups", name, key))
         return group
 
     def _devices(self, tables: object) -> list[DeviceSpec]:
@@ -148,10 +147,10 @@ class _Reader:
             device = self._device(number, table)
             name = device.index if device.index is not None else device.uuid
             if name is None or (device.index is not None and device.uuid is not None):
-                hint = "nvidia-smi -L lists both"
+                hint = "choose one of the two from `nvidia-smi -L`"
                 self.report.error("a device is named by either index or uuid", place, hint=hint)
             elif name in seen:
-                hint = f"the first time was in line {seen[name].line}"
+                hint = f"remove this section or the one in line {seen[name].line}"
                 self.report.error(f"device {name} is declared twice", place, hint=hint)
             else:
                 seen[name] = place
@@ -173,104 +172,31 @@ class _Reader:
         return DeviceSpec(**values)  # type: ignore[arg-type]
 
 
-def _kind(value: object) -> str:
-    kinds = {
-        bool: "true or false",
-        str: "a text",
-        int: "a number",
-        float: "a number",
-        list: "a list",
-        dict: "a section",
-    }
-    return kinds.get(type(value), "a date or time")
-
-
-def _number(value: object, what: str) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return value
-    raise InvalidValue(f"expected {what}, not {_kind(value)}")
-
-
-def _share(value: object) -> float:
-    if isinstance(value, str):
-        return parse_share(value)
-    return check_share(_number(value, 'a share such as 0.3 or "30%"'))
-
-
-def _sm(value: object) -> float:
-    return check_sm(_share(value))
-
-
-def _size(value: object) -> int:
-    if isinstance(value, str):
-        return parse_size(value)
-    if isinstance(value, float):
-        raise InvalidValue(
-            f"{value:g} is not a whole number of bytes", hint=f'write it with a unit, such as "{value:g}GiB"'
-        )
-    return check_size(int(_number(value, 'bytes or a size such as "8GiB"')))
-
-
-def _weight(value: object) -> float:
-    return check_weight(_number(value, "a number"))
-
-
-def _priority(value: object) -> Priority:
-    return Priority(_one_of(value, tuple(Priority)))
-
-
-def _workload(value: object) -> Workload:
-    return Workload(_one_of(value, tuple(Workload)))
-
-
 def _policy(value: object) -> str:
-    return _one_of(value, POLICIES)
-
-
-def _one_of(value: object, known: tuple[str, ...]) -> str:
-    if not isinstance(value, str):
-        raise InvalidValue(f"expected a text, not {_kind(value)}", hint=f"one of {', '.join(known)}")
-    if value not in known:
-        raise InvalidValue(f"unknown value {value!r}", hint=did_you_mean.hint(value, known))
-    return value
-
-
-def _users(value: object) -> tuple[str, ...]:
-    if isinstance(value, list) and all(isinstance(name, str) and name for name in value):
-        return tuple(value)
-    raise InvalidValue("expected a list of user names", hint='such as ["ana", "ben"]')
+    return one_of(value, POLICIES)
 
 
 def _index(value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
-    raise InvalidValue("expected a number from 0", hint="the one that nvidia-smi -L shows")
+    raise InvalidValue(f"expected a number from 0, found {value!r}", hint="write the number that `nvidia-smi -L` shows")
 
 
 def _uuid(value: object) -> str:
     if isinstance(value, str) and value.startswith(("GPU-", "MIG-")):
         return value
-    raise InvalidValue('expected a text that starts with "GPU-"', hint="the one that nvidia-smi -L shows")
+    raise InvalidValue(
+        f'expected a text that starts with "GPU-", found {value!r}', hint="write the UUID that `nvidia-smi -L` shows"
+    )
 
 
 _DAEMON_FIELDS: dict[str, Callable[[object], object]] = {
     "policy": _policy,
-    "host_memory": _size,
-}
-_GROUP_FIELDS: dict[str, Callable[[object], object]] = {
-    "min": _share,
-    "max": _share,
-    "memory": _size,
-    "resident": _size,
-    "weight": _weight,
-    "sm": _sm,
-    "priority": _priority,
-    "workload": _workload,
-    "users": _users,
+    "host_memory": read_size,
 }
 _DEVICE_FIELDS: dict[str, Callable[[object], object]] = {
     "index": _index,
     "uuid": _uuid,
     "policy": _policy,
-    "capacity": _size,
+    "capacity": read_size,
 }

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from gemlet.config.share import check_share, format_share
-from gemlet.config.size import check_size
+from gemlet.config import group_fields
+from gemlet.config.quantities import format_share
 from gemlet.errors import InvalidValue
+from gemlet.model import GROUP_FIELDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from gemlet.model import GroupSpec
 
@@ -34,9 +35,14 @@ def check_name(name: str) -> str:
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
-        raise InvalidValue(f"name {name!r} is not valid Unicode", hint="use characters that UTF-8 can encode") from None
+        raise InvalidValue(
+            f"name {name!r} is not valid Unicode: expected characters that UTF-8 can encode", hint="choose another name"
+        ) from None
     if size > MAX_NAME_BYTES:
-        raise InvalidValue(f"the name is {size} bytes long in UTF-8", hint=f"at most {MAX_NAME_BYTES} bytes fit")
+        raise InvalidValue(
+            f"the name is {size} bytes long in UTF-8: expected at most {MAX_NAME_BYTES}",
+            hint=f"shorten it to at most {MAX_NAME_BYTES} bytes",
+        )
     for character in name:
         if not character.isprintable():  # a terminal would act on it instead of showing it
             raise InvalidValue(f"name {name!r} contains the unprintable character {character!r}", hint="remove it")
@@ -45,47 +51,21 @@ def check_name(name: str) -> str:
 
 def violations(group: GroupSpec) -> Iterator[Violation]:
     """Every rule that ``group`` breaks; none if the daemon can keep what it promises."""
-    for field, check in _CHECKS.items():
+    try:
+        check_name(group.name)
+    except InvalidValue as error:
+        yield Violation("name", error.message, error.hint)
+    for name, field in GROUP_FIELDS.items():
         try:
-            check(getattr(group, field))
+            group_fields.check(field, getattr(group, name))
         except InvalidValue as error:
-            yield Violation(field, error.message, error.hint)
+            yield Violation(name, f"{name}: {error.message}", error.hint)
     if 0 <= group.max < group.min <= 1:
         yield Violation(
             "min",
             f"min {format_share(group.min)} is more than max {format_share(group.max)}",
-            "min is guaranteed and max is the limit; have the two been swapped?",
+            "min is guaranteed and max is the limit: check that the two have not been swapped",
         )
-
-
-def _check_memory(memory: int | None) -> None:
-    if memory is not None:
-        check_size(memory)
-
-
-def check_weight(weight: float) -> float:
-    """``weight`` as a float. Raises InvalidValue unless it is positive and finite."""
-    if not (math.isfinite(weight) and weight > 0):
-        raise InvalidValue(f"weight {weight:g} is not a positive number", hint="1 is the weight of an ordinary group")
-    return float(weight)
-
-
-def check_sm(sm: float) -> float:
-    """``sm`` as a float. Raises InvalidValue unless it is in 0..1 and not 0: no kernel runs on no multiprocessor."""
-    if check_share(sm) == 0:
-        raise InvalidValue("sm is 0", hint="leave it out for all multiprocessors")
-    return float(sm)
-
-
-_CHECKS: dict[str, Callable[[Any], object]] = {
-    "name": check_name,
-    "min": check_share,
-    "max": check_share,
-    "memory": _check_memory,
-    "resident": _check_memory,
-    "weight": check_weight,
-    "sm": check_sm,
-}
 
 
 def warnings(groups: Sequence[GroupSpec]) -> Iterator[tuple[str | None, str]]:

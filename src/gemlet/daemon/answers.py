@@ -148,7 +148,7 @@ def _check_device(service: Service, device: int | None) -> None:
     known = sorted(info.index for info in service.devices())
     if device is not None and known and device not in known:
         listed = ", ".join(str(index) for index in known)
-        raise Refused(f"no device {device}", hint=f"the devices here have these numbers: {listed}")
+        raise Refused(f"there is no device {device}", hint=f"choose one of the devices here: {listed}")
 
 
 def _set(service: Service, request: Set, peer: Peer) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def _set(service: Service, request: Set, peer: Peer) -> dict[str, Any]:
         "granted": _limits(entry),
         "saved": saved,
         "mps": service.mps.look().state,
-        "warnings": _about_memory(service, entry) if request.limits.memory is not None else [],
+        "warnings": _about_memory(service, entry) if "memory" in request.limits.given() else [],
     }
 
 

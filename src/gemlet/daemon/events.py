@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from gemlet.config.size import format_size
+from gemlet.config.quantities import format_size
 from gemlet.daemon.logs import Limiter
 
 logger = logging.getLogger(__name__)

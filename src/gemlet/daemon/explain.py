@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gemlet.config.share import format_share
-from gemlet.config.size import format_size
+from gemlet.config.group_fields import phrases
+from gemlet.config.quantities import format_share, format_size
 from gemlet.daemon.groups import no_group
 from gemlet.daemon.protocol import EXPLAIN_SCHEMA
+from gemlet.model import GroupSpec, terms
 
 if TYPE_CHECKING:
     from gemlet.daemon.events import Event
     from gemlet.daemon.mps_state import MpsStatus
-    from gemlet.daemon.native import PairUsage
     from gemlet.daemon.status import ClientStatus, DeviceStatus, GroupLimits, GroupStatus, Status
 
 NEARLY_FULL = 0.9
@@ -56,15 +56,8 @@ def explain(status: Status, name: str) -> Explanation:
 
 
 def _promise(limits: GroupLimits) -> str:
-    memory = f"{format_size(limits.memory)} of memory" if limits.memory is not None else "any amount of memory"
-    text = f"{limits.name}: promised {format_share(limits.min)} of device time, up to {format_share(limits.max)}"
-    if limits.resident is not None:
-        memory += f", {format_size(limits.resident)} of it on the device at a time"
-    text += f", {memory}, priority {limits.priority}"
-    text += f", on {format_share(limits.sm)} of the multiprocessors" if limits.sm < 1 else ""
-    if limits.workload != "unknown":
-        text += ", never beside another" if limits.workload == "alone" else f", bound by {limits.workload}"
-    return text + (f", weight {limits.weight:g}" if limits.weight != 1 else "")
+    said = phrases(terms(limits, GroupSpec), also={"min", "max", "memory", "priority"})
+    return f"{limits.name}: promised {', '.join(phrase for _, phrase in said)}"
 
 
 def _on_device(device: DeviceStatus, group: GroupStatus, mps: MpsStatus) -> tuple[list[str], str | None]:
@@ -90,7 +83,7 @@ def _on_device(device: DeviceStatus, group: GroupStatus, mps: MpsStatus) -> tupl
             advice = f"gemlet set {group.name} --max {format_share(min(1.0, group.max * 1.5))}"
         elif measured < group.min - NOTICEABLE and "waits" in states:
             lines.append("  it is below its minimum and goes before the groups that are not")
-    lines += [f"  {_pair(pair, group.name)}" for pair in device.pairs if group.name in pair.groups]
+    lines += _sharing(group, device)
     advice = _fraction(group, mps, lines) or advice
     advice = _memory(group, lines) or advice
     for client in group.clients:
@@ -118,16 +111,30 @@ def _swap(client: ClientStatus) -> list[str]:
     return lines + ([f"{who}: {swap.reason}"] if swap.reason else [])
 
 
-def _pair(pair: PairUsage, name: str) -> str:
-    mine = pair.groups.index(name)
-    other = pair.groups[1 - mine]
-    tried = max(pair.speeds) > 0
-    speeds = f"{format_share(pair.speeds[mine])} and {format_share(pair.speeds[1 - mine])} of their speed alone"
-    if pair.state == "together":
-        return f"runs beside {other}" + (f": {speeds}, more than in turns" if tried else ", until measured")
-    if pair.state == "apart":
-        return f"takes turns with {other}: " + (f"side by side they had {speeds}" if tried else "they are of one kind")
-    return f"side by side with {other} is yet to be tried"
+# Why a group does not share the device with others (`Why` in native/arbiter/arbiter.hpp).
+_TURNS = {
+    "always": "takes turns with others: its policy or its workload `alone` asks for that",
+    "both busy": "takes turns: it and another program keep the device busy all the time, and time slicing would cost both",
+    "ahead": "takes turns: it was ahead of its share while another group fell behind its own",
+    "behind": "has turns of its own: beside others it fell behind its share",
+    "slowed": "the others stop for its requests: beside them its requests took longer than its slowdown allows",
+    "unverified": "takes turns until its speed alone is known",
+}
+
+
+def _sharing(group: GroupStatus, device: DeviceStatus) -> list[str]:
+    others = [other for other in device.groups if other.name != group.name and any(c.state == "runs" for c in other.clients)]
+    lines = []
+    if group.why in _TURNS:
+        lines.append(f"  {_TURNS[group.why]}")
+    elif others:
+        lines.append("  runs freely beside others: no promise is in danger")
+    if group.speed is not None and others:
+        lines.append(f"  while it runs, it has {format_share(group.speed)} of its speed alone")
+    restrained = [f"'{other.name}'" for other in device.groups if other.name != group.name and other.why == "slowed"]
+    if restrained and group.why != "slowed":
+        lines.append(f"  stops for the requests of {', '.join(restrained)}")
+    return lines
 
 
 def _fraction(group: GroupStatus, mps: MpsStatus, lines: list[str]) -> str | None:

@@ -11,10 +11,10 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from gemlet.config.quantities import format_share
 from gemlet.config.rules import violations
-from gemlet.config.share import format_share
 from gemlet.errors import Refused, UsageError
-from gemlet.model import GroupSpec, Priority, Workload
+from gemlet.model import GROUP_FIELDS, GroupSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -32,7 +32,7 @@ SLACK = 1e-9  # 0.1 + 0.2 + 0.7 is 1
 
 
 class Senseless(Refused):
-    """Limits that nobody could keep, such as a minimum above the maximum."""
+    """Limits that cannot be kept, such as a minimum above the maximum."""
 
     exit_code = UsageError.exit_code
 
@@ -148,8 +148,8 @@ class GroupBook:
             if changed != entry.spec:
                 if entry.origin == "configuration":
                     raise Refused(
-                        f"group {entry.spec.name} is configured with other limits",
-                        hint="join it without limits, change it with `gemlet set`, or pick another --group",
+                        f"group {entry.spec.name} is configured with other limits than those asked for",
+                        hint="join it without limits, change it with `gemlet set`, or choose another --group",
                     )
                 self._check_owner(entry, uid)
                 self._replace(entry, changed, busy)
@@ -167,7 +167,10 @@ class GroupBook:
         known = self.entries.get(name)
         if known is not None and (known.origin != "share" or known.socket != socket):
             where = f"at {known.socket}" if known.socket else f"from the {known.origin}"
-            raise Refused(f"there is a group {name} {where} already", hint="remove it, or choose another name")
+            raise Refused(
+                f"there is a group {name} {where} already: expected a name that is free",
+                hint="remove it, or choose another name",
+            )
         spec = _change(GroupSpec(name=name), limits)
         self._tell(spec)
         entry = known or Entry(spec=spec, origin="share", owner=self._owner, socket=socket)
@@ -180,7 +183,8 @@ class GroupBook:
         entry = self._entry(name)
         self._check_owner(entry, uid)
         if not limits.given():
-            raise Refused(f"nothing to change in group {name}", hint="give --min, --max, --memory, --priority, ...")
+            hint = f"give one of {', '.join(GROUP_FIELDS)}"
+            raise Refused(f"nothing to change in group {name}: expected a limit", hint=hint)
         self._replace(entry, _change(entry.spec, limits), busy)
         return entry
 
@@ -242,15 +246,17 @@ class GroupBook:
 
     def _check_number(self, uid: int) -> None:
         if uid != 0 and sum(entry.owner == uid for entry in self.entries.values()) >= MAX_GROUPS:
-            hint = "they go five seconds after their last process; --group NAME lets programs share one"
-            raise Refused(f"{self._name_of(uid)} has {MAX_GROUPS} groups already", hint=hint)
+            hint = "let programs share one with --group NAME, or wait: a group goes five seconds after its last process"
+            raise Refused(
+                f"{self._name_of(uid)} has {MAX_GROUPS} groups already, which is the most one user may have", hint=hint
+            )
 
     def _check_member(self, entry: Entry, uid: int) -> None:
         if not entry.spec.users or uid in (0, self._owner) or self._name_of(uid) in entry.spec.users:
             return
         raise Refused(
             f"group {entry.spec.name} is not open to {self._name_of(uid)}",
-            hint=f"it is open to {', '.join(entry.spec.users)}; pick another --group",
+            hint=f"choose another --group: this one is open to {', '.join(entry.spec.users)}",
         )
 
     def _replace(self, entry: Entry, spec: GroupSpec, busy: Mapping[str, int]) -> None:
@@ -295,20 +301,10 @@ class GroupBook:
         broken = next(violations(spec), None)
         if broken is not None:
             raise Senseless(f"group {spec.name}: {broken.message}", hint=broken.hint)
-        users = [self._uid_of(user) for user in spec.users] or None
+        fields = {name: getattr(spec, name) for name in GROUP_FIELDS}
+        fields["users"] = [self._uid_of(user) for user in spec.users] or None
         try:
-            self._server.set_group(
-                spec.name,
-                min=spec.min,
-                max=spec.max,
-                weight=spec.weight,
-                sm=spec.sm,
-                priority=str(spec.priority),
-                workload=str(spec.workload),
-                memory=spec.memory,
-                resident=spec.resident,
-                users=users,
-            )
+            self._server.set_group(spec.name, **fields)
         except ValueError as error:
             raise Refused(f"group {spec.name}: {error}") from None
 
@@ -339,24 +335,7 @@ def _any_alive(entry: Entry) -> bool:
 
 
 def _change(spec: GroupSpec, limits: Limits) -> GroupSpec:
-    if limits.min is not None:
-        spec = replace(spec, min=limits.min)
-        if limits.max is None and spec.max < limits.min:
-            spec = replace(spec, max=limits.min)
-    if limits.max is not None:
-        spec = replace(spec, max=limits.max)
-    if limits.memory is not None:
-        spec = replace(spec, memory=None if limits.memory == "none" else limits.memory)
-    if limits.resident is not None:
-        spec = replace(spec, resident=None if limits.resident == "none" else limits.resident)
-    if limits.weight is not None:
-        spec = replace(spec, weight=limits.weight)
-    if limits.sm is not None:
-        spec = replace(spec, sm=limits.sm)
-    if limits.priority is not None:
-        spec = replace(spec, priority=Priority(limits.priority))
-    if limits.workload is not None:
-        spec = replace(spec, workload=Workload(limits.workload))
-    if limits.users is not None:
-        spec = replace(spec, users=tuple(limits.users))
-    return spec
+    given = limits.given()
+    if "min" in given and "max" not in given:
+        given["max"] = max(spec.max, given["min"])
+    return replace(spec, **given)

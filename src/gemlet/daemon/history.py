@@ -1,6 +1,7 @@
 """Two minutes of usage samples at up to 10 Hz: from them come measured shares, for status, top and metrics.
 
 The server charges device time to a group when a grant ends or is sampled, so a share is a difference of two counters.
+It corrects what it charged when a drain turns out shorter or longer than was thought, so a counter may fall a little.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class History:
                 break
         if first is None or first is last:
             return None
-        return (last.used_ns[key] - first.used_ns[key]) / (last.now_ns - first.now_ns)
+        return max(0.0, (last.used_ns[key] - first.used_ns[key]) / (last.now_ns - first.now_ns))
 
     def shares(self, key: Key) -> dict[str, float | None]:
         """The share over each of `WINDOWS`."""
@@ -81,10 +82,9 @@ class History:
         # Step by step: a group that has gone is missing in the last sample, and one that came in the first.
         used = 0
         for before, after in pairwise(samples):
-            used += sum(
-                max(0, now - before.used_ns.get(key, 0)) for key, now in after.used_ns.items() if key[0] == uuid
-            )
-        return used / (samples[-1].now_ns - samples[0].now_ns)
+            # Corrections count in both directions: they move time from one group to another.
+            used += sum(now - before.used_ns.get(key, 0) for key, now in after.used_ns.items() if key[0] == uuid)
+        return max(0.0, used / (samples[-1].now_ns - samples[0].now_ns))
 
     def since(self, seconds: float) -> list[Sample]:
         """Samples of the last ``seconds``, oldest first."""

@@ -23,7 +23,7 @@ def program(service: Service, request: Join | Environment, peer: Peer) -> Progra
     own = named if named != str(service.mps.pipe) else None
     return Program(
         uid=peer.uid,
-        sm=request.limits.sm if isinstance(request, Join) else None,
+        sm=request.limits.given().get("sm") if isinstance(request, Join) else None,
         outside=not request.mps,
         pipe_directory=own,
         pipe_alive=own is not None and control_of(own) is not None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gemlet.config.share import format_share
+from gemlet.config.quantities import exact_percent, format_share
 from gemlet.errors import Refused, UsageError
 from gemlet.model import Priority
 
@@ -107,7 +107,7 @@ def place(program: Program, spec: GroupSpec, status: MpsStatus, *, simulated: bo
 
 
 def _percentage(sm: float) -> dict[str, str]:
-    return {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": f"{sm * 100:.6g}"}
+    return {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": exact_percent(sm)}
 
 
 def _other_user(uid: int, status: MpsStatus) -> int | None:

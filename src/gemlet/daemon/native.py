@@ -5,12 +5,12 @@ The server runs its own native thread for sockets, pages and deadlines, so nothi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import msgspec
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from gemlet.model import DeviceTerms
 
 
 class Server(Protocol):
@@ -31,21 +31,8 @@ class Server(Protocol):
     def set_host_memory(self, bytes: int) -> None:  # noqa: A002
         """How much of the host swapped memory may take, of all devices together."""
 
-    def set_group(
-        self,
-        name: str,
-        *,
-        min: float,  # noqa: A002
-        max: float,  # noqa: A002
-        weight: float,
-        sm: float,
-        priority: str,
-        workload: str,
-        memory: int | None,
-        resident: int | None,
-        users: Sequence[int] | None,
-    ) -> None:
-        """Creates a group or changes a live one. Raises ValueError."""
+    def set_group(self, name: str, **fields: Any) -> None:
+        """Creates a group or changes a live one. ``fields``: those of GroupSpec, users as uids. Raises ValueError."""
 
     def remove_group(self, name: str) -> bool:
         """False while it has clients."""
@@ -116,19 +103,19 @@ class ClientUsage(msgspec.Struct, frozen=True, kw_only=True):
     movable: MovableUsage | None = None
 
 
-class GroupUsage(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    min: float = 0.0
-    max: float = 1.0
-    weight: float = 1.0
-    sm: float = 1.0
-    priority: str = "normal"
-    workload: str = "unknown"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupUsage(DeviceTerms):
+    """One group on one device: the terms in force there, and what it uses.
+
+    speed: of its programs against their speed alone, of late; None while unknown. why: "shares", or why it does not
+    share the device with others (`Why` in native/arbiter/arbiter.hpp).
+    """
+
     target: float = 0.0
+    speed: float | None = None
+    why: str = "shares"
     used_ns: int = 0
     throttled_ns: int = 0
-    memory_limit: int | None = None
-    resident_limit: int | None = None
     memory_used: int = 0
     unledgered: int = 0
     waiting: int = 0
@@ -136,17 +123,6 @@ class GroupUsage(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     made_by_client: bool = False
     clients: tuple[ClientUsage, ...] = ()
-
-
-class PairUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """Two groups under MPS that run side by side ("together"), in turns ("apart"), or are yet to be tried ("unknown").
-
-    speeds: of each beside the other, 1 is its speed alone; 0 before the first trial.
-    """
-
-    groups: tuple[str, str]
-    state: str
-    speeds: tuple[float, float]
 
 
 class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,7 +135,6 @@ class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True):
     host_promised: int = 0
     context_estimate: int = 0
     groups: tuple[GroupUsage, ...] = ()
-    pairs: tuple[PairUsage, ...] = ()
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

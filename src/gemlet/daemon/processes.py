@@ -73,7 +73,7 @@ def uid_of(user: str) -> int:
     try:
         return pwd.getpwnam(user).pw_uid
     except KeyError:
-        raise Refused(f"no user {user} on this machine", hint="`getent passwd` lists them") from None
+        raise Refused(f"no user {user} on this machine", hint="choose one that `getent passwd` lists") from None
 
 
 def name_of(uid: int) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from gemlet.errors import DaemonError, Refused
 
 VERSION = 1
-STATUS_SCHEMA = 1  # of the status document (`gemlet status -o json`)
+STATUS_SCHEMA = 2  # of the status document (`gemlet status -o json`)
 MPS_SCHEMA = 1  # of `gemlet mps status -o json`
 EXPLAIN_SCHEMA = 1  # of `gemlet explain -o json`
 MAX_REQUEST_BYTES = 64 * 1024

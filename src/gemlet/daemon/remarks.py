@@ -5,9 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import TypedDict
 
-from gemlet.config.size import format_size
+from gemlet.config.quantities import MIB, format_size
 
-MIB = 1 << 20
 SMALLEST_CONTEXT = 64 * MIB  # before any was measured; low on purpose, for a warning must not be wrong
 
 
@@ -22,7 +21,7 @@ def no_device(problem: str) -> Remark:
     """No device is known, and this is why."""
     return Remark(
         message=f"no GPU was found: {problem}",
-        hint="--simulate uses a simulated machine; `gemlet doctor` says what is missing here",
+        hint="use a simulated machine with --simulate, or see what is missing with `gemlet doctor`",
     )
 
 
@@ -38,7 +37,7 @@ def memory_for_nothing(limit: int | None, measured: int, *, group: str, simulate
     where = " --simulate" if simulated else ""
     return Remark(
         message=f"{format_size(limit)} of memory are less than one CUDA context takes ({takes}): {what}",
-        hint=f"`gemlet set {shlex.quote(group)} --memory 2GiB{where}` raises it",
+        hint=f"raise it: `gemlet set {shlex.quote(group)} --memory 2GiB{where}`",
     )
 
 
@@ -48,7 +47,7 @@ def memory_beyond_device(limit: int | None, largest: int | None, *, movable: boo
         return None
     return Remark(
         message=f"{format_size(limit)} of memory are more than any device here has ({format_size(largest)})",
-        hint="--resident SIZE lets what does not fit wait on the host; else ask for less",
+        hint="let what does not fit wait on the host with --resident SIZE, or ask for less",
     )
 
 
@@ -58,5 +57,5 @@ def resident_for_nothing(resident: int | None, limit: int | None) -> Remark | No
         return None
     return Remark(
         message=f"{format_size(resident)} on the device at a time are all of its {format_size(limit)} of memory",
-        hint="a --resident below --memory lets the rest wait on the host",
+        hint="choose a --resident below --memory, so that the rest waits on the host",
     )

@@ -5,40 +5,66 @@ Sizes are bytes, shares 0..1. A field that is absent leaves what it speaks of as
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
+from gemlet.config.quantities import MAX_BYTES, MAX_FACTOR
 from gemlet.daemon import protocol
 from gemlet.errors import DaemonError
+from gemlet.model import GROUP_FIELDS, GroupField, Kind
 
 GroupName = Annotated[str, Meta(min_length=1, max_length=255)]  # config.rules has the rest
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
-Bytes = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Weight = Annotated[float, Meta(gt=0.0, le=1e6)]
+Bytes = Annotated[int, Meta(ge=0, le=MAX_BYTES)]
+Factor = Annotated[float, Meta(gt=0.0, le=MAX_FACTOR)]
 LINE = r"^[^\x00-\x1f\x7f]*$"
 PathText = Annotated[str, Meta(min_length=1, max_length=4096)]
-PriorityName = Literal["latency", "normal", "best-effort"]
-WorkloadName = Literal["unknown", "compute", "memory", "alone"]
 
 
-class Limits(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The part of a group that can change while it lives. ``memory``, ``resident``: "none" lifts the limit."""
+# What a field of a group may be in a request, by the kind of the field; the book checks the rest. "none" lifts a limit.
+_ALLOWED: dict[Kind, Any] = {
+    Kind.SHARE: Share,
+    Kind.FRACTION: Share,
+    Kind.NUMBER: Factor,
+    Kind.SLOWDOWN: Factor,
+    Kind.SIZE: Bytes | Literal["none"],
+    Kind.NAMES: list[str],
+}
 
-    min: Share | None = None
-    max: Share | None = None
-    memory: Bytes | Literal["none"] | None = None
-    resident: Bytes | Literal["none"] | None = None
-    weight: Weight | None = None
-    sm: Share | None = None
-    priority: PriorityName | None = None
-    workload: WorkloadName | None = None
-    users: list[str] | None = None
 
-    def given(self) -> bool:
-        """Whether anything is asked for."""
-        return any(getattr(self, field) is not None for field in self.__struct_fields__)
+class _Limits(msgspec.Struct):
+    def given(self) -> dict[str, Any]:
+        """What is asked for, by field, as values of a GroupSpec."""
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        return {name: _value(GROUP_FIELDS[name], value) for name, value in values.items() if value is not None}
+
+
+if TYPE_CHECKING:
+
+    class Limits(_Limits):
+        """The part of a group that can change while it lives: any field of it, None for what stays as it is."""
+
+        def __init__(self, **fields: Any) -> None: ...
+
+else:
+    Limits = msgspec.defstruct(
+        "Limits",
+        [(name, (field.choices or _ALLOWED[field.kind]) | None, None) for name, field in GROUP_FIELDS.items()],
+        bases=(_Limits,),
+        module=__name__,
+        kw_only=True,
+        forbid_unknown_fields=True,
+    )
+
+
+def _value(field: GroupField, value: Any) -> Any:
+    if field.choices is not None:
+        return field.choices(value)
+    if field.kind is Kind.NAMES:
+        return tuple(value)
+    return None if value == "none" else value
 
 
 class Request(msgspec.Struct, kw_only=True, tag_field="op"):
@@ -187,7 +213,7 @@ def decode(line: bytes) -> AnyRequest:
         request: AnyRequest = _decoder.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DaemonError(
-            f"bad request: {error}", hint=f'a request looks like {{"v": {protocol.VERSION}, "op": "status"}}'
+            f"bad request: {error}", hint=f'write a request such as {{"v": {protocol.VERSION}, "op": "status"}}'
         ) from None
     if request.v != protocol.VERSION:
         raise DaemonError(

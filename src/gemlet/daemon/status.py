@@ -6,6 +6,7 @@ Sizes are bytes, shares 0..1 of one device's time, times seconds.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,10 +19,10 @@ from gemlet.daemon.native import (
     DeviceUsage,
     GroupUsage,
     MovableUsage,
-    PairUsage,
     Snapshot,
     uuid_text,
 )
+from gemlet.model import GroupSpec, TimeTerms, terms
 
 if TYPE_CHECKING:
     from gemlet.daemon.groups import Entry
@@ -63,18 +64,15 @@ class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
     mps: bool = False
 
 
-class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupStatus(TimeTerms):
     """One group on one device. ``share``: measured over the last 1 s, 10 s, 60 s; ``target``: what it is due now.
 
-    sm: fraction of the multiprocessors; it is in force while every client is under MPS, else they take turns.
+    sm_in_force: the fraction of the multiprocessors holds while every client is under MPS, else they take turns.
     throttled_s: how long it had work and its maximum made it wait, since it exists.
+    speed: of its programs against their speed alone, of late; None while unknown. why: "shares", or why it takes turns.
     """
 
-    name: str
-    min: float
-    max: float
-    weight: float
-    priority: str
     origin: str
     share: dict[str, float | None]
     target: float
@@ -85,10 +83,10 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     clients: tuple[ClientStatus, ...]
     resident_limit: int | None = None
-    workload: str = "unknown"
-    sm: float = 1.0
     sm_in_force: bool = True
     throttled_s: float = 0.0
+    speed: float | None = None
+    why: str = "shares"
 
 
 class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,26 +102,16 @@ class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
     share: dict[str, float]
     groups: tuple[GroupStatus, ...]
     capacity: int | None = None
-    pairs: tuple[PairUsage, ...] = ()
 
 
-class GroupLimits(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLimits(GroupSpec):
     """One group as it is promised, on any device. ``device``: index its minimum is reserved on, None for every one."""
 
-    name: str
-    min: float
-    max: float
-    weight: float
-    sm: float
-    priority: str
-    memory: int | None
-    users: tuple[str, ...]
     origin: str
     owner: int | None
     device: int | None
     clients: int
-    resident: int | None = None
-    workload: str = "unknown"
 
 
 class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,7 +193,6 @@ def _device(
         share=history.device_shares(usage.uuid),
         groups=groups,
         capacity=usage.capacity,
-        pairs=usage.pairs,
     )
 
 
@@ -221,25 +208,21 @@ def _group(
     clients = tuple(_client(client, now_ns, served=served) for client in usage.clients)
     entry = entries.get(usage.name)
     return GroupStatus(
-        name=usage.name,
-        min=usage.min,
-        max=usage.max,
-        weight=usage.weight,
-        priority=usage.priority,
-        workload=usage.workload,
+        **terms(usage, TimeTerms),
         origin=entry.origin if entry else "client",
         share=history.shares((uuid, usage.name)),
         target=usage.target,
         used_s=usage.used_ns / 1e9,
         throttled_s=usage.throttled_ns / 1e9,
-        memory_limit=usage.memory_limit,
+        speed=usage.speed,
+        why=usage.why,
+        memory_limit=usage.memory,
         memory_used=usage.memory_used,
         unledgered=usage.unledgered,
         # Where memory is away the arbiter knows of no want.
         reason=next((c.movable.reason for c in usage.clients if c.movable and c.movable.reason), usage.reason),
         clients=clients,
-        resident_limit=usage.resident_limit,
-        sm=usage.sm,
+        resident_limit=usage.resident,
         sm_in_force=usage.sm >= 1 or all(client.mps for client in clients),
     )
 
@@ -274,20 +257,6 @@ def _swap(usage: MovableUsage) -> SwapStatus:
 
 
 def _limits(entry: Entry, clients: int) -> GroupLimits:
-    spec = entry.spec
     return GroupLimits(
-        name=spec.name,
-        min=spec.min,
-        max=spec.max,
-        weight=spec.weight,
-        sm=spec.sm,
-        priority=str(spec.priority),
-        workload=str(spec.workload),
-        memory=spec.memory,
-        users=spec.users,
-        origin=entry.origin,
-        owner=entry.owner,
-        device=entry.device,
-        clients=clients,
-        resident=spec.resident,
+        **terms(entry.spec, GroupSpec), origin=entry.origin, owner=entry.owner, device=entry.device, clients=clients
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gemlet.config import suggest
+from gemlet.config.quantities import MIB
 from gemlet.errors import GemletError, InvalidValue
 from gemlet.kube import names
 from gemlet.kube.quantity import format_bytes, parse_bytes, parse_percent
@@ -19,7 +20,7 @@ from gemlet.model import Priority
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MIN_MEMORY = 256 * 1024**2  # less is not enough for a CUDA context
+MIN_MEMORY = 256 * MIB  # less is not enough for a CUDA context
 _PREFIX = "gemlet.dev/"
 _NO_SM = "needs MPS, under which pods are not brought: a fault of one program there ends those of other pods"
 _NO_SM_CURE = "leave it out: time and memory are held without it"

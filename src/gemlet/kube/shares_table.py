@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gemlet.config.size import format_size
+from gemlet.config.quantities import format_size
 from gemlet.kube.quantity import format_bytes
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
+from gemlet.config.quantities import MIB
 from gemlet.kube import names
 from gemlet.kube.quantity import format_bytes
 from gemlet.kube.request import MIN_MEMORY
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from gemlet.kube.api_server import ApiServer
     from gemlet.kube.inventory import Gpu
 
-MIB = 1024**2
 CONTENT = f"{names.DRIVER}/content"  # digest of the devices: the apiserver may write what we send in other words
 PATH = "/apis/resource.k8s.io/v1/resourceslices"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Literal
 
+from gemlet.config.quantities import MIB
 from gemlet.kube import names
 from gemlet.kube.request import Amounts, BadRequest
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from gemlet.kube.inventory import Gpu
 
 Packing = Literal["pack", "spread"]
-MIB = 1024**2
 _SEPARATOR = "::"
 
 

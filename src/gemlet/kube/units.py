@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gemlet.config.quantities import MIB
 from gemlet.kube import names
 from gemlet.kube.request import Amounts, BadRequest
 from gemlet.kube.slots import gpu_of
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from gemlet.kube.inventory import Gpu
 
-MEMORY_UNIT = 256 * 1024**2
+MEMORY_UNIT = 256 * MIB
 COMPUTE_UNITS = 100
 
 

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gemlet.config.share import format_share
-from gemlet.config.size import format_size
+from gemlet.config.group_fields import shown
+from gemlet.config.quantities import format_share, format_size
+from gemlet.model import GROUP_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gemlet.daemon.mps_state import MpsStatus
-    from gemlet.daemon.status import DeviceStatus, GroupStatus, Status, SwapStatus
+    from gemlet.daemon.status import DeviceStatus, GroupLimits, GroupStatus, Status, SwapStatus
+    from gemlet.model import TimeTerms
 
 BAR_WIDTH = 20
 WINDOW = "10s"
 UNKNOWN = "-"
+SHOWN = {"min", "max", "sm", "priority"}  # fields of a group that always have a column
 
 
 def bar(share: float, *, promise: float | None = None, limit: float | None = None, width: int = BAR_WIDTH) -> str:
@@ -89,25 +92,35 @@ def _devices(devices: Sequence[DeviceStatus]) -> list[str]:
 
 
 def _groups(status: Status) -> list[str]:
-    rows = []
+    rows: list[tuple[TimeTerms, list[str]]] = []
     placed = set()
     for device in status.devices:
         for group in device.groups:
             if group.clients:
-                rows.append(_group_row(str(device.index), group))
+                rows.append((group, _group_row(str(device.index), group)))
                 placed.add(group.name)
-    for limits in status.groups:
-        if limits.name not in placed:
-            promise = f"{format_share(limits.min)}..{format_share(limits.max)}"
-            memory = memory_text(0, limits.memory)
-            sm = format_share(limits.sm)
-            rows.append(
-                [limits.name, UNKNOWN, UNKNOWN, promise, UNKNOWN, sm, memory, limits.priority, "0", "no clients"]
-            )
+    rows += [(limits, _vacant_row(limits)) for limits in status.groups if limits.name not in placed]
     if not rows:
         return []
-    header = ["GROUP", "DEVICE", "SHARE", "PROMISED", "DUE", "SM", "MEMORY", "PRIORITY", "CLIENTS", "WHY"]
-    return table(header, rows, right=frozenset({"SHARE", "DUE", "CLIENTS"}))
+    # What is at its default for every group takes no room on the screen.
+    others = [
+        field
+        for name, field in GROUP_FIELDS.items()
+        if field.time and name not in SHOWN and any(getattr(terms, name) != field.default for terms, _ in rows)
+    ]
+    header = ["GROUP", "DEVICE", "SHARE", "PROMISED", "DUE", "SM", "MEMORY", "PRIORITY"]
+    header += [*(field.name.upper() for field in others), "CLIENTS", "WHY"]
+    cells = [
+        [*row[:-2], *(shown(field, getattr(terms, field.name)) for field in others), *row[-2:]] for terms, row in rows
+    ]
+    return table(header, cells, right=frozenset({"SHARE", "DUE", "CLIENTS"}))
+
+
+def _vacant_row(limits: GroupLimits) -> list[str]:
+    promise = f"{format_share(limits.min)}..{format_share(limits.max)}"
+    memory = memory_text(0, limits.memory)
+    sm = format_share(limits.sm)
+    return [limits.name, UNKNOWN, UNKNOWN, promise, UNKNOWN, sm, memory, limits.priority, "0", "no clients"]
 
 
 def _group_row(device: str, group: GroupStatus) -> list[str]:

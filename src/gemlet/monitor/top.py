@@ -16,8 +16,7 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Static
 
-from gemlet.config.share import format_share
-from gemlet.config.size import format_size
+from gemlet.config.quantities import format_share, format_size
 from gemlet.errors import GemletError
 from gemlet.monitor.tables import UNKNOWN, bar, memory_text, share_text, sm_text, swap_cells
 

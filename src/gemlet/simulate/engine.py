@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gemlet._native import NEVER, Arbiter
+from gemlet.model import GROUP_FIELDS
 from gemlet.simulate.client import BIN, Client
 from gemlet.simulate.device import Device
 from gemlet.simulate.program import Program
@@ -151,15 +152,8 @@ class Engine:
     def set_group(self, spec: GroupSpec) -> None:
         """Creates or changes a group at the present moment."""
         self._sm[spec.name] = spec.sm
-        self._groups[spec.name] = self.arbiter.set_group(
-            spec.name,
-            self.now,
-            min=spec.min,
-            max=spec.max,
-            weight=spec.weight,
-            sm=spec.sm,
-            priority=spec.priority.value,
-        )
+        fields = {name: getattr(spec, name) for name, field in GROUP_FIELDS.items() if field.time}
+        self._groups[spec.name] = self.arbiter.set_group(spec.name, self.now, **fields)
         self._act()
 
     def at(self, time: int, do: Callable[[], None]) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gemlet.config.quantities import SECOND
 from gemlet.simulate.queue import ENDLESS
-from gemlet.simulate.workload import SECOND
 
 if TYPE_CHECKING:
     import random

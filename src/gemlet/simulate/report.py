@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from gemlet.simulate.workload import MILLISECOND, SECOND
+from gemlet.config.quantities import MILLISECOND, SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

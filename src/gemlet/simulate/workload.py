@@ -6,24 +6,26 @@ strings such as ``"30%"`` in the file.
 
 from __future__ import annotations
 
-import re
 import tomllib
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
-from gemlet.errors import ConfigError
-from gemlet.model import GroupSpec, Priority
+from gemlet.config import group_fields, rules, suggest
+from gemlet.config.quantities import MICROSECOND, MILLISECOND, SECOND, parse_duration
+from gemlet.config.toml_values import kind_of, one_of, read_factor
+from gemlet.errors import ConfigError, InvalidValue
+from gemlet.model import GROUP_FIELDS, GroupSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
-MICROSECOND = 1_000
-MILLISECOND = 1_000_000
-SECOND = 1_000_000_000
+EXAMPLES = "gemlet/simulate/examples has two files to start from"
 
+Given = TypeVar("Given")
 Kind = Literal["saturating", "launch-bound", "changing", "think", "bursty", "onoff", "poisson", "periodic"]
 Lie = Literal["", "silent", "boasts", "awaited", "idle"]
-_UNITS = {"ns": 1, "us": MICROSECOND, "ms": MILLISECOND, "s": SECOND, "m": 60 * SECOND, "h": 3600 * SECOND}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,68 +88,65 @@ class Workload:
     seed: int = 1
 
 
-def parse_duration(text: str) -> int:
-    """Nanoseconds of ``"1.5s"``, ``"20ms"``, ``"155us"``. Raises ValueError."""
-    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+|[0-9]+\.)\s*(ns|us|ms|s|m|h)\s*", text)
-    if match is None:
-        raise ValueError(f"'{text}' is not a duration such as 20ms or 1.5s")
-    return round(float(match[1]) * _UNITS[match[2]])
-
-
-def _share(value: object) -> float:
-    if isinstance(value, str) and value.rstrip().endswith("%"):
-        return float(value.rstrip()[:-1]) / 100.0
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    raise ValueError(f"{value!r} is not a share such as 0.3 or '30%'")
-
-
 def _convert(name: str, value: object, like: object) -> object:
     """``value`` from the file as the type of the field's default ``like``."""
     if name == "kind":
-        if value not in get_args(Kind):
-            raise ValueError(f"kind {value!r} is none of {', '.join(get_args(Kind))}")
-        return value
+        return one_of(value, get_args(Kind))
     if name == "lie":
-        if value not in get_args(Lie):
-            raise ValueError(f"lie {value!r} is none of {', '.join(get_args(Lie)[1:])}")
-        return value
+        return one_of(value, get_args(Lie))
     if isinstance(like, bool):
         if not isinstance(value, bool):
-            raise ValueError(f"{name} = {value!r} is neither true nor false")
+            raise InvalidValue(f"expected true or false, found {kind_of(value)}")
         return value
     if name == "leave" or (isinstance(like, int) and name not in {"count", "seed", "kernels"}):
         if not isinstance(value, str):
-            raise ValueError(f"{name} = {value!r} needs a unit, for example '20ms'")
+            raise InvalidValue(f"expected a duration with a unit, found {value!r}", hint="write a text such as '20ms'")
         return parse_duration(value)
     if isinstance(like, float):
-        return _share(value)
+        return read_factor(value)
     if not isinstance(value, type(like)) or isinstance(value, bool):
-        raise ValueError(f"{name} = {value!r} is not of the kind {type(like).__name__}")
+        expected = "a whole number" if isinstance(like, int) else "a text"
+        raise InvalidValue(f"expected {expected}, found {kind_of(value)}")
     return value
 
 
 def _values(like: object, table: dict[str, Any]) -> dict[str, Any]:
     """The entries of ``table`` as keyword arguments for the dataclass that ``like`` is an instance of."""
     known = {f.name: getattr(like, f.name) for f in fields(like)}  # type: ignore[arg-type]
-    for key in table:
-        if key not in known:
-            raise ValueError(f"'{key}' is unknown; there are: {', '.join(known)}")
-    return {key: _convert(key, value, known[key]) for key, value in table.items()}
+    return {key: _named(key, partial(_convert, key, value, _known(key, known))) for key, value in table.items()}
+
+
+def _known(key: str, known: Mapping[str, Given]) -> Given:
+    if key not in known:
+        raise InvalidValue(f"'{key}' is unknown: expected one of {', '.join(known)}", hint=suggest.hint(key, known))
+    return known[key]
+
+
+def _named(key: str, read: Callable[[], Given]) -> Given:
+    """What ``read`` returns; its errors say that they are about ``key``."""
+    try:
+        return read()
+    except InvalidValue as error:
+        raise InvalidValue(f"{key}: {error.message}", hint=error.hint) from None
 
 
 def _tables(table: dict[str, Any], key: str) -> list[dict[str, Any]]:
     found = table.pop(key, [])
     if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
-        raise ValueError(f"'{key}' is written [[{key}]]")
+        raise InvalidValue(f"'{key}' is {kind_of(found)}: it is written [[{key}]]", hint=f"write [[{key}]]")
     return found
 
 
 def _group(table: dict[str, Any]) -> tuple[GroupSpec, tuple[ProgramSpec, ...]]:
     programs = tuple(ProgramSpec(**_values(ProgramSpec(), entry)) for entry in _tables(table, "program"))
-    if "priority" in table:
-        table["priority"] = Priority(table["priority"])
-    return GroupSpec(**_values(GroupSpec(name=""), table)), programs
+    name = table.pop("name", "")
+    values = {
+        key: _named(key, partial(group_fields.read, _known(key, GROUP_FIELDS), value)) for key, value in table.items()
+    }
+    group = GroupSpec(name=str(name), **values)
+    if broken := next(rules.violations(group), None):
+        raise InvalidValue(f"group {group.name!r}: {broken.message}", hint=broken.hint)
+    return group, programs
 
 
 def load(path: Path) -> Workload:
@@ -156,7 +155,7 @@ def load(path: Path) -> Workload:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
         groups = tuple(_group(entry) for entry in _tables(table, "group"))
         if not groups or not any(programs for _, programs in groups):
-            raise ValueError("no [[group]] with a [[group.program]]")
+            raise InvalidValue("no [[group]] with a [[group.program]]", hint=EXAMPLES)
         device = DeviceModel(**_values(DeviceModel(), table.pop("device", {})))
         parameters = {
             key: parse_duration(value) if isinstance(value, str) else value
@@ -166,7 +165,7 @@ def load(path: Path) -> Workload:
         return Workload(groups=groups, device=device, parameters=parameters, **_values(defaults, table))
     except OSError as error:
         raise ConfigError(error.strerror or str(error), path=str(path)) from error
+    except InvalidValue as error:
+        raise ConfigError(error.message, path=str(path), hint=error.hint or EXAMPLES) from error
     except (ValueError, TypeError) as error:  # also what tomllib and UTF-8 decoding raise
-        raise ConfigError(
-            str(error), path=str(path), hint="gemlet/simulate/examples has two files to start from"
-        ) from error
+        raise ConfigError(str(error), path=str(path), hint=EXAMPLES) from error

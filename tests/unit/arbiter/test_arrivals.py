@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from gemlet.config.quantities import MICROSECOND, MILLISECOND, SECOND
 from gemlet.model import GroupSpec, Priority
 from gemlet.simulate.engine import Engine
-from gemlet.simulate.workload import MICROSECOND, MILLISECOND, SECOND, ProgramSpec, Workload
+from gemlet.simulate.workload import ProgramSpec, Workload
 
 
 def run(kind, kernel, *, rate=100.0, **parameters):

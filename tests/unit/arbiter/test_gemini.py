@@ -3,10 +3,11 @@
 import pytest
 
 from gemlet._native import GeminiPredictor
+from gemlet.config.quantities import MILLISECOND, SECOND
 from gemlet.model import GroupSpec
 from gemlet.simulate.engine import Engine
 from gemlet.simulate.report import summarize
-from gemlet.simulate.workload import MILLISECOND, SECOND, DeviceModel, ProgramSpec, Workload
+from gemlet.simulate.workload import DeviceModel, ProgramSpec, Workload
 
 MS = MILLISECOND
 

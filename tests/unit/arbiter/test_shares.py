@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from gemlet.config.quantities import MICROSECOND, MILLISECOND, SECOND
 from gemlet.model import GroupSpec, Priority
 from gemlet.simulate.engine import Engine
 from gemlet.simulate.report import summarize
-from gemlet.simulate.workload import MICROSECOND, MILLISECOND, SECOND, DeviceModel, ProgramSpec, Workload
+from gemlet.simulate.workload import DeviceModel, ProgramSpec, Workload
 
 IDEAL = DeviceModel(switch=0, reaction=0)
 

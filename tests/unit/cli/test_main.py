@@ -73,7 +73,10 @@ def test_usage_errors(capsys, arguments):
 def test_a_wrong_value_says_what_to_write_instead(capsys):
     assert main.run(["run", "--min", "30%%", "--", "true"]) == 2
     error, hint = capsys.readouterr().err.split("\n\n")
-    assert error == "error: invalid value for '--min': '30%%' is not a share"
+    assert error == (
+        "error: invalid value for '--min': '30%%' is not a share: "
+        "expected a number from 0 to 1, or a percentage such as 30%"
+    )
     assert hint.startswith("hint: write ")
 
 
@@ -88,7 +91,7 @@ def test_the_hint_names_what_help_shows(capsys, arguments, shown):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["run", "--sm", "0", "--", "true"], "sm is 0"),
+        (["run", "--sm", "0", "--", "true"], "above 0 and at most 1"),
         (["run", "--group", "", "--", "true"], "the name is empty"),
         (["run", "--group", "x" * 256, "--", "true"], "256 bytes"),
         (["run", "--group", "a\nb", "--", "true"], "unprintable"),
@@ -215,14 +218,14 @@ def test_the_hint_without_a_daemon_is_for_the_machine_that_was_meant(tmp_path, m
 )
 def test_a_time_that_is_none(capsys, arguments):
     assert main.run(arguments) == 2
-    assert "no number of seconds" in capsys.readouterr().err
+    assert "is not a number of seconds" in capsys.readouterr().err
 
 
 def test_a_simulation_of_no_time(capsys, tmp_path):
     (tmp_path / "w.toml").touch()
     assert main.run(["simulate", str(tmp_path / "w.toml"), "--duration", "0s"]) == 2
     assert main.run(["simulate", "--serve", str(tmp_path / "w.toml"), "--duration", "0s"]) == 2
-    assert capsys.readouterr().err.count("0s is no time at all") == 2
+    assert capsys.readouterr().err.count("0s is not a valid length") == 2
 
 
 def test_a_grid_of_nothing(capsys):

@@ -29,7 +29,7 @@ def test_a_maximum_of_0_is_not_silent():
 
 def test_a_fraction_that_is_not_in_force_is_said():
     third = joined(granted={"sm": 0.3}, sm_in_force=True)
-    assert ", 30% of the multiprocessors; see" in granted_line(third, None)
+    assert ", 30% of the multiprocessors, 8 GiB" in granted_line(third, None)
     assert "30% of the multiprocessors (not in force: not under MPS)" in granted_line(
         third | {"sm_in_force": False}, None
     )

@@ -82,7 +82,7 @@ groups = st.builds(
     share=shares,
     other=shares,
     memory=st.none() | st.integers(0, 2**63 - 1),
-    weight=st.floats(0, exclude_min=True, allow_infinity=False),
+    weight=st.floats(0, 1e6, exclude_min=True),
     sm=st.floats(0, 1, exclude_min=True),
     priority=st.sampled_from(Priority),
     workload=st.sampled_from(Workload),

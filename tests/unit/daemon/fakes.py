@@ -93,10 +93,11 @@ class FakeServer:
         clients = self.clients.get(name, [])
         return {
             "name": name,
-            **{key: limits[key] for key in ("min", "max", "weight", "sm", "priority")},
+            **{key: limits[key] for key in ("min", "max", "weight", "sm", "priority", "workload")},
             "target": limits["min"],
             "used_ns": self.used_ns.get(name, 0),
-            "memory_limit": limits["memory"],
+            "memory": limits["memory"],
+            "resident": limits["resident"],
             "memory_used": sum(client["memory"] for client in clients),
             "unledgered": 0,
             "reason": "below its minimum" if clients else "",

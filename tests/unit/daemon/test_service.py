@@ -256,7 +256,7 @@ def test_a_file_that_is_wrong_is_not_saved_over(start_daemon, tmp_path):
     path.write_text(NATIVE.format(0.2))
     daemon = start_daemon(config=str(path))
     path.write_text(wrong := NATIVE.format(30))
-    with pytest.raises(Refused, match="share 30 is more than 1"):
+    with pytest.raises(Refused, match="30 is more than 1"):
         daemon.call("set", group="team", limits={"max": 0.5}, save=True)
     assert path.read_text() == wrong
     assert groups(daemon)["team"]["max"] == 0.9

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import re
 import socket
 import urllib.request
@@ -48,7 +49,7 @@ def test_mps():
 def test_a_name_that_needs_escaping():
     status = example()
     device = status.devices[0]
-    odd = msgspec.structs.replace(device.groups[0], name='a"b\\c\nd')
+    odd = dataclasses.replace(device.groups[0], name='a"b\\c\nd')
     status = msgspec.structs.replace(status, devices=(msgspec.structs.replace(device, groups=(odd,)),))
     assert r'group="a\"b\\c\nd"' in metrics.render(status)
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import msgspec
 import pytest
 
@@ -77,7 +79,7 @@ def test_a_fraction_in_name_only_says_so():
     device = status.devices[0]
 
     def with_fraction(in_force):
-        group = msgspec.structs.replace(device.groups[1], sm=0.3, sm_in_force=in_force)
+        group = dataclasses.replace(device.groups[1], sm=0.3, sm_in_force=in_force)
         return text(msgspec.structs.replace(status, devices=(msgspec.structs.replace(device, groups=(group,)),)))
 
     assert "30% (off)" in with_fraction(False)

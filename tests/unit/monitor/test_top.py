@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
 import msgspec
 import pytest
@@ -54,7 +55,7 @@ def swapping():
     swap = SwapStatus(resident=1 << 30, swapped=2 << 30, moved_out=0, moved_in=0, dropped=0, handover_s=None, reason="")
     found = example()
     device = found.devices[0]
-    groups = [replace(g, clients=tuple(replace(c, swap=swap) for c in g.clients)) for g in device.groups]
+    groups = [dataclasses.replace(g, clients=tuple(replace(c, swap=swap) for c in g.clients)) for g in device.groups]
     return replace(found, devices=(replace(device, groups=tuple(groups)),))
 
 

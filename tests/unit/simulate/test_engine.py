@@ -8,9 +8,11 @@ from click.testing import CliRunner
 
 import gemlet.simulate
 from gemlet.cli.simulate import command
+from gemlet.config.quantities import MILLISECOND
 from gemlet.errors import ConfigError, UsageError
+from gemlet.model import Workload
 from gemlet.simulate.report import fill_bins, percentile, shortfall
-from gemlet.simulate.workload import MILLISECOND, SECOND, load, parse_duration
+from gemlet.simulate.workload import load
 
 EXAMPLES = sorted((Path(gemlet.simulate.__file__).parent / "examples").glob("*.toml"))
 
@@ -50,11 +52,15 @@ def test_there_are_examples():
         ("", "no [[group]]"),
         ("[[group]]\nname='a'", "no [[group]] with"),
         ("[[group]]\nname='a'\nmaxx=1\n[[group.program]]", "'maxx' is unknown"),
-        ("[[group]]\nname='a'\n[[group.program]]\nkind='lazy'", "kind 'lazy'"),
-        ("[[group]]\nname='a'\n[[group.program]]\nwork=5", "needs a unit"),
+        ("[[group]]\nname='a'\n[[group.program]]\nkind='lazy'", "unknown value 'lazy': expected one of saturating"),
+        ("[[group]]\nname='a'\n[[group.program]]\nwork=5", "work: expected a duration with a unit, found 5"),
+        ("[[group]]\nname='a'\n[[group.program]]\nrate='50%'", "rate: expected a positive number, found a text"),
         ("[[group]]\nname='a'\n[[group.program]]\nwork='5 parsecs'", "not a duration"),
         ("[[group]]\nname='a'\nmin='lots'\n[[group.program]]", "not a share"),
+        ("[[group]]\nname='a'\nmax='150%'\n[[group.program]]", "'150%' is more than the whole device"),
+        ("[[group]]\nname='a'\nmin=0.5\nmax=0.4\n[[group.program]]", "group 'a': min 50% is more than max 40%"),
         ("[[group]]\nname='a'\npriority='urgent'\n[[group.program]]", "urgent"),
+        ("[[group]]\nname=''\n[[group.program]]", "the name is empty"),
         ("[group]\nname='a'", "is written [[group]]"),
         ("group = [", "Invalid"),
     ],
@@ -68,20 +74,20 @@ def test_a_wrong_workload_says_what_is_wrong(tmp_path, text, complaint):
     assert str(file) in str(error.value)
 
 
-def test_senseless_groups_and_durations_are_usage_errors(tmp_path):
+def test_a_group_says_what_it_says_in_a_configuration(tmp_path):
     file = tmp_path / "w.toml"
-    file.write_text("[[group]]\nname='a'\nmin=0.5\nmax=0.4\n[[group.program]]")
-    for arguments in ([str(file)], [str(EXAMPLES[0]), "--duration", "soon"]):
-        result = CliRunner().invoke(command, arguments)
+    file.write_text(
+        "[[group]]\nname='a'\nmin='30%'\nmemory='8GiB'\nworkload='memory'\nusers=['ana']\n[[group.program]]"
+    )
+    ((group, _),) = load(file).groups
+    assert (group.min, group.memory, group.workload, group.users) == (0.3, 8 * 2**30, Workload.MEMORY, ("ana",))
+
+
+def test_a_duration_that_is_not_valid_is_a_usage_error():
+    for duration in ("soon", "0s", "20"):
+        result = CliRunner().invoke(command, [str(EXAMPLES[0]), "--duration", duration])
         assert isinstance(result.exception, UsageError)
-
-
-def test_durations():
-    assert parse_duration("1.5s") == 3 * SECOND // 2
-    assert parse_duration("155 us") == 155_000
-    for wrong in ("20", "1.2.3s", ".s"):
-        with pytest.raises(ValueError, match="duration"):
-            parse_duration(wrong)
+        assert "expected" in result.exception.message
 
 
 def test_statistics():

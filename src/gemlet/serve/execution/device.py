@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from gemlet.config.quantities import exact_percent
 from gemlet.errors import GemletError
 from gemlet.serve.execution.executor import ARENA_BYTES, STOP_SECONDS, Executor, ExecutorDied, ExecutorFailed
 from gemlet.serve.execution.remote import RemoteExecutor
@@ -177,7 +178,7 @@ class Device:
 
     async def _started(self, key: str, let: LetSpec | None = None) -> Executor:
         name = f"executor of device {self.index}" if let is None else f"executor of {let.name}"
-        environment = {} if let is None else {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": f"{100 * let.sm:.6g}"}
+        environment = {} if let is None else {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": exact_percent(let.sm)}
         executor = (
             Executor(name, self.backend, self._options, environment=environment, arena_bytes=self._arena_bytes)
             if self._placement is None

@@ -33,7 +33,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gemlet.config import suggest, toml_places
-from gemlet.errors import ConfigError
+from gemlet.config.quantities import parse_seconds
+from gemlet.errors import ConfigError, InvalidValue
 from gemlet.load import arrivals
 from gemlet.serve.plan.model import Demand, Options
 
@@ -44,7 +45,6 @@ HINT = "docs/serving.md describes the format"
 # What a batch takes from the queues to an executor's process and back, beside what is in its profile: from that
 # process' arrays to its arrays. 0.35 to 0.45 ms, measured on the host of an H200 (bench/attainment.py).
 HOP_MS = 0.4
-_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class _Rate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -141,7 +141,7 @@ def parse(text: str, path: str, read: Callable[[str], str]) -> Service:
     for number, entry in enumerate(file.model):
         try:
             models.append(_model(entry, seconds, read))
-        except ValueError as error:
+        except (ValueError, InvalidValue) as error:
             offsets = places.get(("model", number))
             line = text.count("\n", 0, offsets.key) + 1 if offsets else None
             raise ConfigError(f"model {entry.name!r}: {error}", path=path, line=line, hint=HINT) from None
@@ -159,21 +159,13 @@ def parse(text: str, path: str, read: Callable[[str], str]) -> Service:
     )
 
 
-def seconds_of(text: str) -> float:
-    """Seconds of ``"1.5s"``, ``"20ms"``. Raises ValueError."""
-    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(us|ms|s|m|h)\s*", text)
-    if match is None:
-        raise ValueError(f"{text!r} is not a duration such as 20ms or 1.5s")
-    return float(match[1]) * _UNITS[match[2]]
-
-
 def _seconds(text: str, path: str, what: str, *, least: float | None = None) -> float:
     try:
-        value = seconds_of(text)
-    except ValueError as error:
-        raise ConfigError(f"{what}: {error}", path=path) from None
+        value = parse_seconds(text)
+    except InvalidValue as error:
+        raise ConfigError(f"{what}: {error}", path=path, hint=error.hint) from None
     if value <= 0 and value != least:
-        raise ConfigError(f"{what}: {text} is no time at all", path=path)
+        raise ConfigError(f"{what}: {text} is not a valid length: expected more than 0", path=path)
     return value
 
 
@@ -186,7 +178,7 @@ def _model(entry: _Model, seconds: float, read: Callable[[str], str]) -> ServedM
         raise ValueError(f"variation belongs to gamma arrivals, not to {entry.arrivals}")
     if entry.arrivals == "gamma" and variation <= 0:
         raise ValueError(f"variation {variation:g} is not above 0")
-    slo_ms = 1000 * seconds_of(entry.slo)
+    slo_ms = 1000 * parse_seconds(entry.slo)
     if slo_ms <= 0:
         raise ValueError("an SLO of 0 cannot be met")
     highest = max(rate.at(seconds * step / 1000) for step in range(1000))
@@ -202,16 +194,16 @@ def _rate(entry: _Model, read: Callable[[str], str]) -> arrivals.Rate:
     if not isinstance(rate, _Rate):
         return arrivals.constant(rate)
     if rate.mean is not None:
-        return arrivals.Sinusoid(rate.mean, rate.swing, seconds_of(rate.period or "60s"))
+        return arrivals.Sinusoid(rate.mean, rate.swing, parse_seconds(rate.period or "60s"))
     if rate.at is not None and rate.rates is not None:
         if len(rate.at) != len(rate.rates):
             raise ValueError(f"{len(rate.at)} times and {len(rate.rates)} rates")
-        return arrivals.Steps(tuple(seconds_of(time) for time in rate.at), tuple(rate.rates))
+        return arrivals.Steps(tuple(parse_seconds(time) for time in rate.at), tuple(rate.rates))
     if rate.file is None:
         raise ValueError("rate is a number, or a table with mean, with at and rates, or with file")
     text = read(rate.file)
     if "," not in text:
-        return arrivals.parse_flux(text, seconds_of(rate.step or f"{arrivals.GLET_STEP_S:g}s"))
+        return arrivals.parse_flux(text, parse_seconds(rate.step or f"{arrivals.GLET_STEP_S:g}s"))
     columns = arrivals.parse_csv(text)
     if entry.name not in columns:
         raise ValueError(f"{rate.file} has no column {entry.name!r}; {suggest.hint(entry.name, columns)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 
-from gemlet.config.share import format_share
+from gemlet.config.quantities import format_share
 
 if TYPE_CHECKING:
     from gemlet.serve.plan.model import Gpu, Let, Plan

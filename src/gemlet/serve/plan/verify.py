@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gemlet.config.quantities import format_share
 from gemlet.serve.plan.search import interference
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def verify(plan: Plan, profiles: Profiles, inventory: Inventory, options: Option
     usable = (inventory.memory_mib or profiles.device.memory_mib) * options.usable_memory
     for gpu in plan.gpus:
         if gpu.sm > limit + 1e-4:
-            wrong.append(f"GPU {gpu.index}: shares sum to {gpu.sm:.1%}")
+            wrong.append(f"GPU {gpu.index}: shares sum to {format_share(gpu.sm)}")
         if _memory(gpu, profiles, options) > usable + 0.1:
             wrong.append(f"GPU {gpu.index}: {_memory(gpu, profiles, options):.0f} MiB of {usable:.0f} are needed")
         wrong += _late(gpu, profiles, options)
@@ -57,7 +58,7 @@ def _late(gpu: Gpu, profiles: Profiles, options: Options) -> list[str]:
             profile = profiles.models[task.model]
             alpha = interference.slow_down(profile.sensitivity, neighbours, gpu.sm - 1) if neighbours else 1.0
             latencies.append(profile.surface.latency(let.sm, task.batch) * alpha)
-        where = f"GPU {gpu.index}, gpu-let of {let.sm:.1%}"
+        where = f"GPU {gpu.index}, gpu-let of {format_share(let.sm)}"
         if sum(latencies) > let.duty_ms * 1.0001 + 1e-5:
             wrong.append(f"{where}: turns of {sum(latencies):.3g} ms in a cycle of {let.duty_ms:.3g} ms")
         for task, latency in zip(let.tasks, latencies, strict=True):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from gemlet.config.quantities import MIB
 from gemlet.errors import DeviceError
 from gemlet.serve.execution import torch_models
 from gemlet.serve.execution.datatypes import NUMPY
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from gemlet.serve.models.specification import ModelSpec
     from gemlet.serve.profiling.session import Subject
 
-MIB = 1024**2
 LAUNCH_MS = 0.5  # of work in a launch beside others, so that the one thread that feeds all streams is not the limit
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gemlet.config.share import format_share
+from gemlet.config.quantities import format_share
 from gemlet.errors import UsageError
 from gemlet.serve.control.propose import least_devices
 from gemlet.serve.plan import planner

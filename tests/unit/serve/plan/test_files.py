@@ -83,7 +83,7 @@ def test_rates_that_change(rate: str, expected: arrivals.Rate) -> None:
         ('arrivals = "gamma"', "", "variation belongs to gamma"),
         ("variation = 3.0", "variation = 0", "not above 0"),
         ('arrivals = "gamma"', 'arrivals = "bursty"', r"x.toml:14: .*arrivals"),
-        ('duration = "5s"', 'duration = "0s"', "no time at all"),
+        ('duration = "5s"', 'duration = "0s"', "expected more than 0"),
         ("gpus = 3", "gpus = ", "x.toml"),
         ("quantile = 0.9", "quantil = 0.9", "quantil"),
     ],

@@ -10,6 +10,7 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
+from gemlet.config.quantities import format_share
 from gemlet.serve.plan.policies.greedy import first_fit
 from gemlet.serve.plan.search.draft import SLACK, Draft, DraftLet
 
@@ -34,8 +35,8 @@ def pack(draft: Draft, demands: Sequence[Demand], gpus: int) -> list[str]:
     for (ticks, model, rate), got in sorted(zip(wants, granted, strict=True), reverse=True):
         if draft.timing.capacity(model, got).rate < rate - SLACK:
             why.append(
-                f"{model}: {rate:.4g} requests/s ask for {ticks / draft.grid:.0%} of a device;"
-                f" fair is {got / draft.grid:.0%}"
+                f"{model}: {rate:.4g} requests/s ask for {format_share(ticks / draft.grid)} of a device;"
+                f" fair is {format_share(got / draft.grid)}"
             )
         else:
             first_fit(draft, DraftLet(got, {model: rate}))

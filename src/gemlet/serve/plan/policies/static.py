@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gemlet.config.quantities import format_share
 from gemlet.serve.plan.search import packing
 from gemlet.serve.plan.search.draft import SLACK, Draft, DraftGpu, DraftLet
 
@@ -86,7 +87,7 @@ def _on_given(draft: Draft, demands: Sequence[Demand]) -> list[str]:
     for number, gpu in enumerate(draft.gpus):
         total = sum(let.ticks for let in gpu) / draft.grid
         if total > limit + SLACK:
-            why.append(f"GPU {number}: the fixed shares sum to {total:.0%}, more than {limit:.0%}")
+            why.append(f"GPU {number}: the fixed shares sum to {format_share(total)}, more than {format_share(limit)}")
         if not draft.holds(gpu):
             names = ", ".join(sorted({model for let in gpu for model in let.rates}))
             why.append(f"GPU {number} cannot serve {names} at these rates within the SLOs on its fixed gpu-lets")

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from gemlet.config import suggest
-from gemlet.config.rules import check_sm
-from gemlet.config.share import parse_share
+from gemlet.config.quantities import check_fraction, parse_seconds, parse_share
 from gemlet.errors import ConfigError, InvalidValue
 from gemlet.serve.models.specification import ModelSpec, Platform, TensorSpec
-from gemlet.serve.plan.demand_file import seconds_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -175,8 +173,8 @@ def _slo(config: Config) -> float:
     if config.slo is not None and config.slo_ms is not None:
         raise FieldError(("slo",), "slo and slo_ms are both there", "keep one")
     try:
-        slo_ms = 1000 * seconds_of(config.slo) if config.slo is not None else config.slo_ms
-    except ValueError as error:
+        slo_ms = 1000 * parse_seconds(config.slo) if config.slo is not None else config.slo_ms
+    except InvalidValue as error:
         raise FieldError(("slo",), str(error), 'write slo: "25ms", or slo_ms: 25') from None
     if slo_ms is None:
         return DEFAULT_SLO_MS
@@ -189,7 +187,7 @@ def _sm(config: Config) -> float | None:
     if config.sm is None:
         return None
     try:
-        return check_sm(parse_share(str(config.sm)))
+        return check_fraction(parse_share(str(config.sm)))
     except InvalidValue as error:
         raise FieldError(("sm",), error.message, error.hint) from None
 
