@@ -187,7 +187,7 @@ class Client:
                 times.append(self._last_moment(end))
         elif isinstance(self._step, Sync):
             times.append(queue.falls_to(0))
-        elif isinstance(self._step, Pause) and self._step.until > now:
+        elif isinstance(self._step, Pause):
             times.append(self._step.until)
         if self.token == "runs":
             if end != NEVER:
@@ -197,7 +197,7 @@ class Client:
             if self._idles():
                 since = self._idle_since if self._idle_since is not None else now
                 times.append(max(now, since + self._grace()))
-        if queue.mode == "quiet" and queue.backlog > 0 and (self.token == "runs" or self._draining):
+        if queue.mode == "quiet" and ((self.token == "runs" and queue.backlog > 0) or self._draining):
             times.append(queue.falls_to(0))
         if self._draining and not self._told:
             times.append(queue.falls_to(LEAD))
@@ -222,8 +222,9 @@ class Client:
         begin = queue.room_at()
         if begin is None:
             return None
-        index = max(0, -int(-(end - self._ahead() - self._window - begin) * queue.rate // queue.kernel))
-        return queue.room_at(index)
+        left = (end - self._ahead() - self._window - begin) * queue.rate
+        queue.limit = max(int(queue.launches == self._first), -int(-left // queue.kernel), 0)
+        return queue.room_at(queue.limit)
 
     def _idles(self) -> bool:
         return self.queue.mode == "quiet" and self.queue.backlog <= 0 and isinstance(self._step, Pause)
@@ -411,7 +412,7 @@ class Client:
             return True
         if queue.launches == self._first:
             return False
-        late = now + in_flight + self._ahead() >= end
+        late = now + in_flight + self._ahead() + 1 >= end
         if queue.mode == "flow":
             return late and queue.next <= now
         return queue.mode == "full" and late and in_flight <= queue.window + 1
