@@ -1,0 +1,83 @@
+"""The class latency beside others that share the device freely, on the virtual device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gemlet.simulate.workload import SECOND, ProgramSpec
+from tests.unit.arbiter.open_device import LAUNCH_BOUND, MS, SATURATING, US, Shared, percentile
+
+LATENCY = {"priority": "latency"}
+REST = {"priority": "best-effort"}
+# 250 kernels that the host takes 10 ms to launch.
+EAGER_REQUESTS = ProgramSpec(kind="poisson", work=3 * MS, kernel=12 * US, launch=40 * US)
+TRAINING = replace(LAUNCH_BOUND, kernels=200, kernel=20 * US, gap=30 * US)
+
+
+@pytest.mark.parametrize("busy", [0.2, 0.6])
+def test_an_eager_service_leaves_a_training_what_slicing_leaves_it(busy):
+    shared = Shared((LATENCY, replace(EAGER_REQUESTS, rate=busy * 100)), (REST, TRAINING), seconds=5)
+    sliced = shared.sliced().speed(1, shared.alone(1), start=SECOND)
+    assert shared.speed(1) >= 0.95 * sliced
+
+
+def test_an_eager_service_is_no_slower_than_it_was_promised():
+    shared = Shared((LATENCY, replace(EAGER_REQUESTS, rate=20)), (REST, TRAINING), seconds=5)
+    alone, slices = shared.latencies_alone(0), shared.sliced().clients[0].program
+    sliced = [t for at, t in zip(slices.requested, slices.latencies, strict=True) if at >= SECOND]
+    for part in (0.5, 0.99):
+        most = max(1.1 * percentile(alone, part), 1.05 * percentile(sliced, part))
+        assert percentile(shared.latencies(0), part) <= most
+
+
+@pytest.mark.xfail(strict=True, reason="the first five requests wait a slice each")
+def test_short_requests_are_protected_after_two():
+    requests = ProgramSpec(kind="poisson", rate=100, work=200 * US, kernel=100 * US)
+    shared = Shared((LATENCY, requests), SATURATING, seconds=3)
+    assert sum(took > MS for took in shared.latencies(0, start=0)) <= 2
+    assert shared.speed(1) >= 0.93
+
+
+def test_short_requests_stay_protected():
+    requests = ProgramSpec(kind="poisson", rate=100, work=200 * US, kernel=100 * US)
+    shared = Shared((LATENCY, requests), SATURATING, seconds=5)
+    assert percentile(shared.latencies(0), 0.5) <= 600 * US  # the switch, and the kernel that runs
+    assert percentile(shared.latencies(0), 0.99) <= 1100 * US
+    assert shared.speed(1) >= 0.93
+    assert shared.engagements(0) <= 2
+
+
+def test_a_latency_client_that_saturates_gets_its_share_and_no_more():
+    shared = Shared((LATENCY, SATURATING), ({"min": 0.5}, SATURATING), seconds=4)
+    for number in range(2):
+        assert shared.speeds(number) == pytest.approx([0.5] * 3, abs=0.02)
+
+
+def test_the_neighbours_minimum_holds_beside_a_saturating_service_with_one():
+    shared = Shared((LATENCY | {"min": 0.3}, SATURATING), ({"min": 0.5}, SATURATING), seconds=4)
+    assert min(shared.speeds(0)) >= 0.3 - 0.02
+    assert min(shared.speeds(1)) >= 0.5 - 0.02
+
+
+def test_a_maximum_holds_for_a_latency_client_that_saturates():
+    shared = Shared((LATENCY | {"max": 0.3}, SATURATING), SATURATING, seconds=4)
+    assert max(shared.speeds(0)) <= 0.3 + 0.02
+    assert min(shared.speeds(0)) >= 0.3 - 0.02
+    assert min(shared.speeds(1)) >= 0.67
+
+
+def test_bursts_do_not_take_a_neighbours_minimum():
+    """Bursts of 10 ms with pauses of 5 left 29 of 50 % where a turn could be cut short for each."""
+    bursts = ProgramSpec(kind="bursty", work=10 * MS, think=5 * MS, kernel=100 * US)
+    shared = Shared((LATENCY | {"min": 0.3}, bursts), ({"min": 0.5}, SATURATING), seconds=4)
+    assert min(shared.speeds(1)) >= 0.5 - 0.02
+
+
+def test_a_maximum_holds_for_bursts():
+    bursts = ProgramSpec(kind="bursty", work=10 * MS, think=5 * MS, kernel=100 * US)
+    shared = Shared((LATENCY | {"max": 0.3}, bursts), ({"min": 0.5}, SATURATING), seconds=4)
+    for start in range(1, 4):
+        used = shared.outcome.work(0, start * SECOND, (start + 1) * SECOND) / SECOND
+        assert used <= 0.3 + 0.02
