@@ -71,6 +71,55 @@ static void work_for(double seconds) {
     }
 }
 
+// Its own work on the host takes most of the time; what it launches is done long before it waits for it.
+static void host_bound(double seconds) {
+    for (uint64_t end = now_ns() + (uint64_t)(seconds * 1e9); now_ns() < end;) {
+        MUST(launch(300000, NULL));
+        for (uint64_t until = now_ns() + 1500000; now_ns() < until;) {
+        }
+        MUST(cuCtxSynchronize());
+        did_one();
+    }
+}
+
+// Asks until it is done, on a stream or an event, and sleeps in between.
+static void poll_for(double seconds, int events) {
+    CUstream stream;
+    CUevent event;
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    for (uint64_t end = now_ns() + (uint64_t)(seconds * 1e9); now_ns() < end;) {
+        for (int i = 0; i < 20; ++i) MUST(launch(100000, stream));
+        MUST(cuEventRecord(event, stream));
+        CUresult answer;
+        while ((answer = events ? cuEventQuery(event) : cuStreamQuery(stream)) == CUDA_ERROR_NOT_READY) usleep(100);
+        MUST(answer);
+        did_one();
+    }
+}
+
+// The waits and questions answer as the driver does, whatever is asked of them. Prints what they say.
+static void ask_wrongly(void) {
+    CUstream stream;
+    CUevent event;
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    MUST(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    MUST(launch(1000, NULL));  // from here on the hook knows the device
+    MUST(cuCtxSynchronize());
+    printf("%d %d %d %d %d", cuStreamQuery(stream), cuEventQuery(event), cuEventSynchronize(event),
+           cuStreamSynchronize(stream), cuEventSynchronize(NULL));
+    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    printf(" %d", cuStreamQuery(stream));
+    CUgraph graph = NULL;
+    printf(" %d", cuStreamEndCapture(stream, &graph));
+    MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    MUST(launch(1000, stream));
+    printf(" %d", cuEventQuery(event));
+    printf(" %d", cuStreamEndCapture(stream, &graph));
+    MUST(cuCtxSetCurrent(NULL));
+    printf(" %d %d %d\n", cuCtxSynchronize(), cuStreamQuery(NULL), cuStreamSynchronize(NULL));
+}
+
 // Work that cannot begin before this same thread has submitted all of it: a host function in front of it waits.
 static volatile int open_gate;
 static void CUDA_CB wait_for_gate(void* unused) {
@@ -392,6 +441,10 @@ int main(int argc, char** argv) {
     if (bytes && cuMemAlloc(&held, bytes) != CUDA_SUCCESS) return 11;
     say("ready");
     if (!strcmp(mode, "work")) work_for(seconds);
+    if (!strcmp(mode, "host-bound")) host_bound(seconds);
+    if (!strcmp(mode, "poll-streams")) poll_for(seconds, 0);
+    if (!strcmp(mode, "poll-events")) poll_for(seconds, 1);
+    if (!strcmp(mode, "ask-wrongly")) ask_wrongly();
     if (!strcmp(mode, "gates")) work_behind_gates(seconds);
     if (!strcmp(mode, "wait")) getchar();
     if (!strcmp(mode, "exit-holding")) {

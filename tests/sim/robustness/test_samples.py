@@ -1,0 +1,74 @@
+"""What a client's page says of its queues, and of the threads that wait for them."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.sim.robustness.hurt_machine import eventually
+from tests.unit.server.wire import OFFSETS
+
+if TYPE_CHECKING:
+    from tests.sim.robustness.hurt_machine import Machine, Running, Served
+
+pytestmark = pytest.mark.timeout(180)
+ENOUGH = 60  # samples; the server runs in this process, so its side of the pages is mapped here
+
+
+def pages() -> set[int]:
+    maps = Path("/proc/self/maps").read_text()
+    return {int(begin, 16) for begin in re.findall(r"^(\w+)-.*/memfd:gemlet-page\b", maps, re.MULTILINE)}
+
+
+class Client:
+    def __init__(self, machine: Machine, group: str, verb: str) -> None:
+        before = pages()
+        self.running: Running = machine.start(group, verb, 60)
+        eventually(lambda: self.running.rounds() > 3, 60)
+        (self.page,) = pages() - before
+
+    def get(self, name: str) -> int:
+        return ctypes.c_uint64.from_address(self.page + OFFSETS[f"ClientPage.{name}"]).value
+
+    def counts(self) -> tuple[int, int, int]:
+        return self.get("samples"), self.get("busy_samples"), self.get("awaited_samples")
+
+
+def parts(*clients: Client) -> list[tuple[float, float]]:
+    """Of each client's samples from now on: busy, and awaited among the busy ones."""
+    before = [c.counts() for c in clients]
+    eventually(lambda: all(c.counts()[1] - b[1] >= ENOUGH for c, b in zip(clients, before, strict=True)), 90)
+    found = []
+    for client, then in zip(clients, before, strict=True):
+        samples, busy, awaited = (now - was for now, was in zip(client.counts(), then, strict=True))
+        assert samples >= busy >= awaited >= 0
+        found.append((busy / samples, awaited / busy))
+    return found
+
+
+def test_a_program_bound_by_its_host_is_not_seen_to_wait(machine: Machine, served: Served) -> None:
+    waiting, working = Client(machine, "a", "work"), Client(machine, "b", "host-bound")
+    (busy, awaited), (now_and_then, seldom) = parts(waiting, working)
+    assert busy > now_and_then, "one has its queue filled nearly always"
+    assert awaited > 0.8
+    assert seldom < 0.6 * awaited, "the other looks for its work only when it is done"
+    for client in (waiting, working):
+        assert client.get("work_ns") > 0
+        assert client.get("launches") > 0
+
+
+@pytest.mark.parametrize("verb", ["poll-streams", "poll-events"])
+def test_a_program_that_polls_waits(machine: Machine, served: Served, verb: str) -> None:
+    ((_, awaited),) = parts(Client(machine, "a", verb))
+    assert awaited > 0.6
+
+
+def test_waits_and_questions_answer_as_the_driver_does(machine: Machine, served: Served) -> None:
+    plain = machine.run(None, "ask-wrongly")
+    assert len(plain.split()) == 1 + 12
+    assert machine.run("a", "ask-wrongly") == plain
+    assert machine.run("a", "ask-wrongly", GEMLET_SOCKET="/nowhere") == plain
