@@ -41,7 +41,7 @@ class RunningDaemon:
     def stop(self) -> None:
         if self.thread.is_alive():
             self.loop.call_soon_threadsafe(self.service.stop)
-            self.thread.join(5)
+            self.thread.join(60)
         assert not self.thread.is_alive()
 
 
@@ -79,7 +79,7 @@ class Starter:
 
         thread = threading.Thread(target=lambda: asyncio.run(live()), daemon=True)
         thread.start()
-        assert ready.wait(5)
+        assert ready.wait(60)
         running = RunningDaemon(made[0], server, inventory, endpoint, made[1], thread)
         self.running.append(running)
         return running

@@ -313,7 +313,7 @@ def test_mps_keeps_the_daemon_from_ending_of_idleness(start_daemon, monkeypatch)
     time.sleep(1.0)
     assert state(daemon) == "on"
     daemon.call("mps_stop")
-    daemon.thread.join(10)
+    daemon.thread.join(60)
     with pytest.raises(DaemonUnreachable):
         daemon.connect()
 
