@@ -70,7 +70,7 @@ def test_without_a_gpu_it_says_so_and_runs_the_program(gemlet):
     assert (done.returncode, done.stdout) == (0, "ran\n")
     warning, hint = done.stderr.split("\n\n")
     assert warning.startswith("warning: no GPU was found: ")
-    assert hint.startswith("hint: --simulate ")
+    assert hint.startswith("hint: use a simulated machine with --simulate")
 
 
 def test_memory_below_one_context_is_said_before_the_program_runs(gemlet):
