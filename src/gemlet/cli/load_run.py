@@ -18,7 +18,7 @@ from gemlet.load import table as rows
 from gemlet.load.job import Address, Job, Stream
 from gemlet.monitor.tables import table
 from gemlet.serve.plan import plan_files
-from gemlet.serve.plan.demand_file import ServedModel, Service
+from gemlet.serve.plan.demand_file import DemandedModel, DemandedService
 from gemlet.serve.plan.model import Demand
 from gemlet.simulate.serving import peak
 
@@ -93,7 +93,7 @@ def run(url: str, demands: Path | None, given: Given) -> int:
     return int(given.goal is not None and not given.peak and min(worst, default=1.0) < given.goal)
 
 
-def _check(services: list[Service], given: Given) -> None:
+def _check(services: list[DemandedService], given: Given) -> None:
     """Whether there is anything to send and to count. Raises UsageError."""
     if not 0 < given.times < inf:
         raise UsageError(f"--times {given.times:g} leaves nothing to send", hint="a number above 0: --times 1.5")
@@ -146,7 +146,7 @@ def _scaled(job: Job, times: float) -> Job:
     return replace(job, streams=tuple(scaled))
 
 
-def _job(address: Address, service: Service, given: Given) -> Job:
+def _job(address: Address, service: DemandedService, given: Given) -> Job:
     """Asks the server for each model's inputs and makes the messages. Raises LoadError, UsageError."""
     shapes = dict(_shape(text) for text in given.shapes)
     streams = []
@@ -182,7 +182,7 @@ def _job(address: Address, service: Service, given: Given) -> Job:
     )
 
 
-def _services(path: Path | None, given: Given) -> list[Service]:
+def _services(path: Path | None, given: Given) -> list[DemandedService]:
     """What to send: of the file, or of the options, one for each rate of a range."""
     alone = (given.model, given.rate, given.steps, given.swing, given.trace, given.slo, given.arrivals, given.variation)
     length = _seconds(given.duration, "--duration") if given.duration is not None else None
@@ -210,9 +210,9 @@ def _services(path: Path | None, given: Given) -> list[Service]:
     # An SLO of 0 is none: Demand has a number, and the server may know a better one.
     slo_ms = 1000 * _seconds(given.slo, "--slo") if given.slo is not None else 0.0
     return [
-        Service(
+        DemandedService(
             models=(
-                ServedModel(
+                DemandedModel(
                     demand=Demand(model=given.model, rate=rate.at(0.0), slo_ms=slo_ms, variation=variation),
                     rate=rate,
                     spread=spread,
@@ -302,7 +302,7 @@ def _print(reports: list[Report], output: str) -> None:
             click.echo(f"gemlet: {note}", err=output == "csv")
 
 
-def _loadgen(address: Address, services: list[Service], given: Given) -> int:
+def _loadgen(address: Address, services: list[DemandedService], given: Given) -> int:
     if len(services) != 1 or len(services[0].models) != 1:
         raise UsageError("--loadgen loads one model at one rate", hint="--model NAME --rate 100 --slo 15ms")
     loadgen.require()

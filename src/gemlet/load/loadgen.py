@@ -44,7 +44,9 @@ class Verdict:
         if self.valid:
             return "VALID"
         conditions = (line.split(":") for line in self.summary.splitlines() if ":" in line)
-        missed = [words[0].strip(" *").removesuffix(" satisfied") for words in conditions if words[1].strip() == "NO"]
+        missed = [
+            message[0].strip(" *").removesuffix(" satisfied") for message in conditions if message[1].strip() == "NO"
+        ]
         more = re.search(r"at least (\d+) more queries", self.summary)
         hint = f"; it wants {more[1]} more queries: a longer --duration" if more else ""
         return f"INVALID, not met: {', '.join(missed) or 'see its summary'}{hint}"

@@ -11,7 +11,7 @@ import pytest
 from gemlet.daemon.address import Endpoint
 from gemlet.daemon.answers import api
 from gemlet.daemon.connection import Connection
-from gemlet.daemon.service import Options, Service
+from gemlet.daemon.service import DaemonOptions, Service
 from gemlet.errors import DaemonUnreachable
 from tests.unit.daemon import fakes
 
@@ -65,7 +65,7 @@ class Starter:
 
         async def live() -> None:
             service = Service(
-                Options(endpoint=endpoint, **options),
+                DaemonOptions(endpoint=endpoint, **options),
                 server=server,
                 inventory=inventory,
                 metrics=lambda _: "metric 1\n",

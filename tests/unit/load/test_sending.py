@@ -213,7 +213,7 @@ def test_the_slo_is_the_servers_where_nobody_says_one(said: str, slo_ms: float |
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (["--rate", "5"], "which model?"),
         (["-m", "m"], "how fast?"),
@@ -234,9 +234,9 @@ def test_the_slo_is_the_servers_where_nobody_says_one(said: str, slo_ms: float |
         (["-m", "m", "--rate", "1e12"], "more than a generator can send"),
     ],
 )
-def test_what_makes_no_sense(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_makes_no_sense(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["load", "http://127.0.0.1:1", *arguments]) == 2
-    assert words in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_over_grpc() -> None:

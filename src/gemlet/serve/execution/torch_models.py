@@ -53,8 +53,8 @@ def load(spec: ModelSpec, device: str = "cuda") -> Loaded:
     except ModelError:
         raise
     except Exception as error:
-        words = str(error).strip().splitlines() or [""]
-        raise ModelError(f"{spec.name}: {file} cannot be loaded: {type(error).__name__}: {words[0]}") from error
+        message = str(error).strip().splitlines() or [""]
+        raise ModelError(f"{spec.name}: {file} cannot be loaded: {type(error).__name__}: {message[0]}") from error
 
 
 def _python(spec: ModelSpec, file: Path, device: str) -> Loaded:

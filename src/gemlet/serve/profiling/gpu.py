@@ -96,7 +96,7 @@ class GpuBench:
         self._alone: dict[tuple[int, int, int], tuple[Callable[[], None], float]] = {}
         rows = (max(1, spec.max_batch),) if spec.max_batch else ()
         chance = np.random.default_rng(1)
-        below = built_in.CATALOGUE[spec.name].below if spec.platform == "builtin" else 2
+        below = built_in.BUILT_IN[spec.name].below if spec.platform == "builtin" else 2
         self._inputs = {
             t.name: chance.integers(0, below, (*rows, *(max(1, n) for n in t.shape))).astype(NUMPY[t.datatype])
             for t in spec.inputs

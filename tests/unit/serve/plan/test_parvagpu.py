@@ -7,11 +7,11 @@ import time
 import pytest
 
 from bench import parvagpu
-from gemlet.serve.plan.model import Inventory, Options, Plan
+from gemlet.serve.plan.model import Inventory, Plan, PlanOptions
 from gemlet.serve.plan.planner import plan
 from gemlet.serve.plan.verify import verify
 
-EXACT = Options(quantile=0.5, grid=10, executor="mps")  # one process a gpu-let, as it was measured
+EXACT = PlanOptions(quantile=0.5, grid=10, executor="mps")  # one process a gpu-let, as it was measured
 
 
 def gpus_needed(policy: str) -> list[int]:
