@@ -101,7 +101,7 @@ def test_ours_beside_tritons_goes_first(model):
         (("max_batch", "max_bach"), 2, "max_bach: there is no such field", "did you mean max_batch?"),
         (("slo: 25ms", "slo: soon"), 3, "slo: 'soon' is not a duration", "25ms"),
         (("slo: 25ms", "slo: 25ms\nslo_ms: 3"), 3, "slo: slo and slo_ms are both there", "keep one"),
-        (("sm: 30%", "sm: 30"), 4, "sm: share 30 is more than 1", "percentage"),
+        (("sm: 30%", "sm: 30"), 4, "sm: 30 is more than 1", "percentage"),
         (("class: throughput", "class: best"), 5, "class: invalid enum", None),
         (("priority: 1", "priority: 0"), 6, "priority: 0 is not in 1..", "1 is the first served"),
         (("FP32", "FLOAT"), 8, "inputs 1 datatype: 'FLOAT' is none", None),
