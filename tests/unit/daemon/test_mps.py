@@ -19,7 +19,7 @@ from tests.unit.daemon import fakes
 PROGRAM = str(Path(__file__).parents[2] / "mps_control.sh")
 
 
-def eventually(condition, seconds=10.0):
+def eventually(condition, seconds=60.0):
     give_up = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < give_up, "did not happen in time"

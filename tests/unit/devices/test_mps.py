@@ -25,7 +25,7 @@ def control(tmp_path):
         os.kill(alive.pid, signal.SIGKILL)
 
 
-def ended(pid: int, seconds: float = 10.0) -> bool:
+def ended(pid: int, seconds: float = 60.0) -> bool:
     give_up = time.monotonic() + seconds
     while process(pid) is not None and time.monotonic() < give_up:
         time.sleep(0.01)
