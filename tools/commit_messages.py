@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-BASE = "bb442edf2a6832b6e2570d3502d002baa18ef31f"  # the last commit before the rules
+BASE = "9c142748abc65bdb3fd17fd077549536af774e22"  # the last commit before the rules
 LONGEST = 72
 WRITTEN_BY_GIT = re.compile(r"(Merge|Revert|fixup!|squash!|amend!) ")
 AREA = re.compile(r"[a-z][\w./-]*(, ?[a-z][\w./-]*)*: ")  # as in "serve: Say why a request was refused"
