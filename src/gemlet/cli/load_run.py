@@ -13,7 +13,7 @@ import numpy as np
 from gemlet.config import text_file
 from gemlet.config.quantities import parse_seconds
 from gemlet.errors import InvalidValue, UsageError
-from gemlet.load import arrivals, inputs, loadgen, measure, messages, model_metadata, processes, report
+from gemlet.load import arrivals, inputs, measure, messages, model_metadata, processes, report
 from gemlet.load import table as rows
 from gemlet.load.job import Address, Job, Stream
 from gemlet.monitor.tables import table
@@ -60,7 +60,6 @@ class Given:
     goal: float | None
     processes: int | None
     connections: int
-    loadgen: bool
     output: str
 
 
@@ -69,8 +68,6 @@ def run(url: str, demands: Path | None, given: Given) -> int:
     address = Address.parse(url)
     services = _services(demands, given)
     _check(services, given)
-    if given.loadgen:
-        return _loadgen(address, services, given)
     reports: list[Report] = []
     for service in services:
         job = _job(address, service, given)
@@ -300,17 +297,3 @@ def _print(reports: list[Report], output: str) -> None:
     for each in reports:
         for note in rows.notes(each):
             click.echo(f"gemlet: {note}", err=output == "csv")
-
-
-def _loadgen(address: Address, services: list[DemandedService], given: Given) -> int:
-    if len(services) != 1 or len(services[0].models) != 1:
-        raise UsageError("--loadgen loads one model at one rate", hint="--model NAME --rate 100 --slo 15ms")
-    loadgen.require()
-    job = _job(address, services[0], given)
-    stream = job.streams[0]
-    if stream.slo_ms is None or not isinstance(stream.rate, arrivals.Steps) or stream.spread != "poisson":
-        raise UsageError("--loadgen needs a constant --rate, Poisson arrivals and an --slo", hint="--slo 15ms")
-    found = loadgen.server(job, goal=given.goal if given.goal is not None else peak.GOAL)
-    _print([found.report], given.output)
-    click.echo(f"gemlet: loadgen says {found.verdict}; this is not an MLPerf result", err=True)
-    return int(given.goal is not None and not found.valid)

@@ -20,7 +20,6 @@ from gemlet.load import arrivals, inputs, intervals, messages, report, table
 from gemlet.load.http_client import reason
 from gemlet.load.inputs import Declared
 from gemlet.load.job import Address, Job, Stream
-from gemlet.load.loadgen import Verdict
 from gemlet.load.model_metadata import ServerTimes
 from gemlet.load.recording import Recording
 from gemlet.load.report import Report
@@ -171,16 +170,6 @@ def test_who_is_the_bottleneck() -> None:
     assert "--processes" in (a_report(late, busy=0.99).bottleneck or "")
     assert "--connections" in (a_report(late, waited=50).bottleneck or "")
     assert "something else" in (a_report(late).bottleneck or "")
-
-
-def test_what_loadgen_misses_and_how_much_of_it() -> None:
-    summary = "Result is : INVALID\n  Min queries satisfied : Yes\n  Early stopping satisfied: NO\n"
-    whole = a_report(report.of_model("m", recorded([9.0]), 1.0, slo_ms=10.0))
-    assert Verdict(False, summary, whole).verdict == "INVALID, not met: Early stopping"
-    summary += " * Would need to run at least 359 more queries,\n"
-    assert Verdict(False, summary, whole).verdict.endswith(
-        "Early stopping; it wants 359 more queries: a longer --duration"
-    )
 
 
 def test_perf_analyzers_columns_sum_to_the_mean_latency() -> None:

@@ -26,7 +26,7 @@ import torch
 from gemlet.serve.execution import batch_call, capturing
 from gemlet.serve.execution.backend import DeviceLost
 from gemlet.serve.execution.batch_call import BatchCall
-from gemlet.serve.execution.datatypes import TORCH
+from gemlet.serve.execution.torch_models import TORCH
 from gemlet.serve.models.specification import ModelError
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ import torch
 from gemlet.config.quantities import MIB
 from gemlet.errors import DeviceError
 from gemlet.serve.execution import torch_models
-from gemlet.serve.execution.datatypes import NUMPY
 from gemlet.serve.execution.graphed import Graphed
 from gemlet.serve.execution.parts import Parts
+from gemlet.serve.execution.torch_models import NUMPY
 from gemlet.serve.models import built_in
 from gemlet.serve.profiles.profile import Device
 from gemlet.serve.profiling.stressors import Stressor
