@@ -3,36 +3,56 @@
 # Python and its tools live in .venv; the native parts are built by CMake in build/native, which writes them beside the
 # Python files in src/gemlet, where the editable installation finds them. A second `make` of anything does nothing anew.
 # The environment is changed by `make PYTHON=python3.13 VENV=.venv313 test`.
+#
+# There are two sizes of everything: `make install` brings what runs gemlet, `make setup` also what its contributors use,
+# and builds the native parts again with debug information.
 
 PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= $(shell nproc)
 PYTEST_ARGS ?=
+WORKERS ?= auto
+RUNS ?= 10
 BIN := $(VENV)/bin
 BUILD := build/native
+INSTALLED := $(VENV)/.gemlet-installed
 STAMP := $(VENV)/.gemlet-setup
 NATIVE_SOURCES = $(shell git ls-files 'native/*.cpp' 'native/*.hpp' 'native/*.h' 'bench/*.cpp' 'bench/*.hpp')
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
+.NOTPARALLEL:  # the steps follow one another; ninja and pytest start processes side by side themselves
 
 .PHONY: help
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+.PHONY: install
+install: $(INSTALLED) native  ## .venv/bin/gemlet, native parts built: what it takes to run gemlet
+
 .PHONY: setup
-setup: $(STAMP) native  ## .venv with gemlet and all tools in it, native parts built
+setup: $(STAMP) native  ## the same with debug information, and all tools: what it takes to change gemlet
 
 .PHONY: demo
-demo: setup  ## three programs share one device: the first GPU, or a simulated one
+demo: install  ## three programs share one device: the first GPU, or a simulated one
 	@$(BIN)/gemlet demo
 
 .PHONY: test
-test: setup  ## all tests that need no GPU; PYTEST_ARGS='-k ledger' chooses
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: setup  ## the tests that need neither a GPU nor an idle machine; PYTEST_ARGS='-k ledger' chooses
+	@$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=worksteal -m "not alone" $(PYTEST_ARGS)
 
-.PHONY: lint style types layers spelling
-lint: style types layers spelling  ## style, types, layers, spelling; `make -k lint` goes on after the first that fails
+.PHONY: test-alone
+test-alone: setup  ## the tests that measure the sharing of time, one after another: leave the machine alone meanwhile
+	@$(BIN)/python -m pytest -m alone $(PYTEST_ARGS)
+
+.PHONY: test-busy
+test-busy: setup  ## `make test` RUNS times beside stress-ng, which keeps every processor busy; prints a table
+	@$(BIN)/python tools/test_busy.py --runs $(RUNS) -- $(MAKE) --no-print-directory test
+
+.PHONY: lint style types layers spelling messages
+lint: style types layers spelling messages  ## style, types, layers, spelling, commit messages; `make -k lint` tries all
+messages: $(STAMP)
+	@$(BIN)/python tools/commit_messages.py
 style: $(STAMP)
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
@@ -51,7 +71,7 @@ format: $(STAMP)  ## rewrites the sources in the style that lint wants
 	@$(BIN)/clang-format -i $(NATIVE_SOURCES)
 
 .PHONY: native
-native: $(BUILD)/build.ninja  ## the native parts only, what has changed
+native: $(BUILD)/build.ninja  ## the native parts only: those that have changed
 	@PATH="$(abspath $(BIN)):$$PATH" cmake --build $(BUILD) -j $(JOBS) -- --quiet
 
 .PHONY: sanitize
@@ -95,21 +115,36 @@ bench: setup  ## the benchmarks, into build/bench; ARGS='--quick --simulate' goe
 clean:  ## removes what was built; .venv stays
 	rm -rf build dist src/gemlet/_lib src/gemlet/_native*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests bench tools -name __pycache__ -prune -exec rm -rf {} +
-	rm -f $(STAMP)
+	rm -f $(STAMP) $(INSTALLED)
 
 # Two steps of pip: --no-build-isolation needs the build requirements first, so that they are downloaded once and CMake
 # finds the headers in the environment that is also used to rebuild. CMake itself runs below, where its output is seen.
-$(STAMP): pyproject.toml .ci/prerequisites
+$(INSTALLED): pyproject.toml .ci/prerequisites
 	@.ci/prerequisites $(PYTHON)
 	@test -x $(BIN)/python || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing into $(VENV)"
 	@$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	@$(BIN)/python -m pip install --quiet --group dev
-	@$(BIN)/python -m pip install --quiet --no-build-isolation --config-settings=wheel.cmake=false --editable '.[metrics,kube,serve]'
+	@$(BIN)/python -m pip install --quiet --no-compile --group build
+	@$(BIN)/python -m pip install --quiet --no-compile --no-build-isolation --config-settings=wheel.cmake=false \
+	    --editable '.[metrics,kube,serve]'
 	@touch $@
 
-$(BUILD)/build.ninja: $(STAMP)
-	@echo "building the native parts (a few minutes the first time)"
+$(STAMP): $(INSTALLED)
+	@echo "installing the tools of contributors into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --group dev
+	@touch $@
+
+# Release, unless the tools of contributors are there. The file changes only when the answer does.
+$(BUILD)/build-type: always
+	@mkdir -p $(BUILD)
+	@if test -e $(STAMP); then echo RelWithDebInfo; else echo Release; fi > $@.now
+	@if cmp -s $@.now $@; then rm $@.now; else mv $@.now $@; fi
+.PHONY: always
+always:
+
+$(BUILD)/build.ninja: $(INSTALLED) $(BUILD)/build-type
+	@echo "building the native parts (a minute or two the first time)"
 	@PATH="$(abspath $(BIN)):$$PATH" cmake -S . -B $(BUILD) -G Ninja -DPython_EXECUTABLE="$(abspath $(BIN))/python" \
+	    -DCMAKE_BUILD_TYPE="$$(cat $(BUILD)/build-type)" \
 	    $(CMAKE_ARGS) --log-level=WARNING > $(VENV)/configure.log || { cat $(VENV)/configure.log; exit 1; }
 	@touch $@

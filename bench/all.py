@@ -58,6 +58,7 @@ STEPS = [
     Step("memory", "memory_truth", 60, 60, simulates=False),
     Step("arbiter", "arbiter_latency", 60, 60, quick="--decisions 2000", simulates=False),
     Step("frontend", "frontend", 120, 60, quick="--seconds 2", simulates=False),
+    Step("start", "start", 60, 60, quick="--rounds 4", simulates=False),
 ]  # fmt: skip
 NEEDS_NO_GPU = {"arbiter"}
 

@@ -44,13 +44,13 @@ from gemlet.errors import GemletError
 from gemlet.load import arrivals
 from gemlet.monitor.tables import table
 from gemlet.serve.dispatch.call import Call, Refusal, Tensor
-from gemlet.serve.dispatch.engine import Engine, Served, now_ms
+from gemlet.serve.dispatch.engine import Engine, ServedModel, now_ms
 from gemlet.serve.execution.backend import BackendOptions
 from gemlet.serve.execution.device import Device
 from gemlet.serve.models import built_in
 from gemlet.serve.models.specification import ModelSpec, TensorSpec
 from gemlet.serve.plan.demand_file import HOP_MS
-from gemlet.serve.plan.model import Demand, Inventory, Options, Plan
+from gemlet.serve.plan.model import Demand, Inventory, Plan, PlanOptions
 from gemlet.serve.plan.planner import plan
 from gemlet.serve.profiles import modelled, profile_files
 from gemlet.serve.profiles.profile import Device as ProfiledDevice
@@ -61,7 +61,7 @@ from gemlet.simulate.serving.simulator import Tally, simulate
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gemlet.serve.dispatch.queue import Place
+    from gemlet.serve.dispatch.queue import Assignment
 
 # Model -> its part of what the device can do, SLO over the latency of 8 requests on the whole device; and the policy.
 MIXES: dict[str, tuple[str, dict[str, tuple[float, float]]]] = {
@@ -108,7 +108,7 @@ def largest(known: Profiles, mix: str) -> Plan:
             slo = round(slack * surface.latency(1.0, 8), 1)
             rate = step / 40 * part * 8000 / surface.latency(1.0, 8)
             demands.append(Demand(model=model, rate=rate, slo_ms=slo))
-        best = plan(known, demands, Inventory(gpus=1), None, Options(quantile=0.5), policy=policy)
+        best = plan(known, demands, Inventory(gpus=1), None, PlanOptions(quantile=0.5), policy=policy)
         if isinstance(best, Plan):
             return best
     raise SystemExit(f"{mix}: no plan: {best}")
@@ -121,7 +121,7 @@ def on_gpu(known: Profiles, mix: str, executor: str) -> Plan:
         for model, rate in ON_GPU[mix].items()
     ]
     # Without pools, which would have the whole device, and serve more than this one process sends.
-    options = Options(quantile=0.5, executor="mps" if executor == "mps" else "green", pool_models=0)
+    options = PlanOptions(quantile=0.5, executor="mps" if executor == "mps" else "green", pool_models=0)
     made = plan(known, demands, Inventory(gpus=1), None, options)
     if not isinstance(made, Plan):
         raise SystemExit(f"{mix}: no plan: {made}")
@@ -184,11 +184,11 @@ class Live:
         self.ratios: dict[str, list[float]] = {}
         self.inputs = {model: _inputs(spec) for model, spec in specs.items()}
         for model, spec in specs.items():
-            self.engine.models[model] = Served(msgspec.structs.replace(spec, slo_ms=self.slos[model]))
+            self.engine.models[model] = ServedModel(msgspec.structs.replace(spec, slo_ms=self.slos[model]))
             self.engine.expectation.know(model, known.models[model])
         learn = self.engine.expectation.observe
 
-        def observe(place: Place, rows: int, ms: float) -> None:
+        def observe(place: Assignment, rows: int, ms: float) -> None:
             by_profile = known.models[place.model].surface.row(place.let.sm)[rows]
             self.ratios.setdefault(place.model, []).append(ms / by_profile)
             learn(place, rows, ms)
@@ -233,7 +233,7 @@ class Live:
 def _inputs(spec: ModelSpec) -> list[list[Tensor]]:
     """One row of everything the model wants, VARIANTS times."""
     chance = np.random.default_rng(1)
-    below = built_in.CATALOGUE[spec.name].below if spec.platform == "builtin" else 256
+    below = built_in.BUILT_IN[spec.name].below if spec.platform == "builtin" else 256
 
     def data(tensor: TensorSpec) -> bytes:
         if tensor.datatype not in KINDS:
@@ -291,7 +291,7 @@ def _send_one(live: Live, tally: Tally, model: str, arrived: float) -> None:
         if isinstance(came, Refusal):
             tally.dropped += 1
             if came.reason != "deadline":
-                raise AssertionError(came.words)
+                raise AssertionError(came.message)
             return
         tally.latencies.append(now_ms() - arrived)
 

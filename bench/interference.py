@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.quantiles import quantile
 from gemlet.monitor.tables import table
-from gemlet.serve.plan.search.interference import press, slow_down
+from gemlet.serve.plan.search.interference import contention, slowdown_beside
 from gemlet.serve.profiles import profile_files
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def predicted(known: Profiles, row: dict[str, Any]) -> list[float]:
     shares = [groups / row["of"] for groups in row["groups"]]
     values = []
     for me, other in ((0, 1), (1, 0)):
-        neighbour = press(known, shares[other], [row["models"][other]])
-        values.append(slow_down(known.models[row["models"][me]].sensitivity, [neighbour], sum(shares) - 1))
+        neighbour = contention(known, shares[other], [row["models"][other]])
+        values.append(slowdown_beside(known.models[row["models"][me]].sensitivity, [neighbour], sum(shares) - 1))
     return values
 
 

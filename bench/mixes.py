@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
-from gemlet.serve.plan.model import Demand, Inventory, Options, Plan
+from gemlet.serve.plan.model import Demand, Inventory, Plan, PlanOptions
 from gemlet.serve.plan.planner import plan
 from gemlet.serve.plan.search.timing import Timing
 from gemlet.simulate.serving import peak
@@ -36,11 +36,11 @@ def demands(known: Profiles, weights: dict[str, float], times: float) -> list[De
     return [Demand(model=model, rate=weight * times, slo_ms=slo(known, model)) for model, weight in weights.items()]
 
 
-def exact(weights: dict[str, float], gpus: int, **more: object) -> Options:
+def exact(weights: dict[str, float], gpus: int, **more: object) -> PlanOptions:
     """For the rates themselves. More models than one device may have with gpulet's own limit are let in all the same:
     its paper serves such mixes on four devices, and a row of zeros would say nothing."""
     several = max(FEW, ceil(len(weights) / (HALVES * gpus)))
-    return Options(quantile=0.5, max_models=several, **more)  # type: ignore[arg-type]
+    return PlanOptions(quantile=0.5, max_models=several, **more)  # type: ignore[arg-type]
 
 
 def bound(known: Profiles, weights: dict[str, float], gpus: int) -> float:
@@ -50,7 +50,7 @@ def bound(known: Profiles, weights: dict[str, float], gpus: int) -> float:
 
 
 def largest_plan(
-    known: Profiles, weights: dict[str, float], policy: str, gpus: int, options: Options
+    known: Profiles, weights: dict[str, float], policy: str, gpus: int, options: PlanOptions
 ) -> tuple[float, Plan | None]:
     """The highest rate of the application that the policy finds a plan for, and that plan."""
     plans: dict[float, Plan] = {}

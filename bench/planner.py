@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from bench import mixes, parvagpu
 from gemlet.load import arrivals
 from gemlet.monitor.tables import table
-from gemlet.serve.plan.model import Demand, Infeasible, Inventory, Options, Plan
+from gemlet.serve.plan.model import Demand, Infeasible, Inventory, Plan, PlanOptions
 from gemlet.serve.plan.planner import plan
 from gemlet.serve.plan.search.timing import Timing
 from gemlet.serve.profiles import modelled, profile_files
@@ -57,7 +57,7 @@ def simulated_peak(known: Profiles, mix: str, made: Plan, start: float, requests
 
 
 def best_served(
-    known: Profiles, mix: str, policy: str, gpus: int, requests: int, options: Options
+    known: Profiles, mix: str, policy: str, gpus: int, requests: int, options: PlanOptions
 ) -> tuple[float, float]:
     """The highest rate of the application that is planned, and the highest that is served by one of three plans:
     for that rate, for 95 % and for 90 % of it, since a plan that leaves something in reserve may serve more."""
@@ -118,7 +118,7 @@ def exhaustive(grid: int = 5) -> None:
     slos = {model: mixes.slo(H200, model) for model in models}
     timing = Timing(H200, slos, grid)
     full = {model: timing.capacity(model, grid).rate for model in models}
-    options = Options(grid=grid, quantile=0.5)
+    options = PlanOptions(grid=grid, quantile=0.5)
     policies = ("exhaustive", "nway+type", "nway", "gpulet")
     print("exhaustive: computed; five models at 0, 20, 40 or 60 % of what all GPUs can serve of each: 1023 scenarios,")
     print(
@@ -153,7 +153,7 @@ def parvagpu_sets() -> None:
         ("exclusive", 10), ("timeshare", 10), ("selftuning", 10), ("greedy", 10), ("static", 10), ("gpulet", 10),
         ("nway", 10), ("nway", 16), ("nway", 20),
     ]:  # fmt: skip
-        options = Options(grid=grid, quantile=0.5, executor="mps")  # one process a gpu-let, as it was measured
+        options = PlanOptions(grid=grid, quantile=0.5, executor="mps")  # one process a gpu-let, as it was measured
         counts, slowest = [], 0.0
         for wanted in sets.values():
             best = float("inf")

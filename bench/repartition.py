@@ -26,7 +26,7 @@ import numpy as np
 
 from gemlet.errors import GemletError
 from gemlet.monitor.tables import table
-from gemlet.serve.execution.backend import BackendOptions, LetGone, LetSpec
+from gemlet.serve.execution.backend import BackendOptions, GpuLet, GpuLetGone
 from gemlet.serve.execution.backends import green
 from gemlet.serve.execution.worker import SWITCH_INTERVAL
 from gemlet.serve.models import built_in
@@ -41,7 +41,7 @@ class Client(threading.Thread):
 
     def __init__(self, backend: green.GreenBackend, let: str) -> None:
         super().__init__(daemon=True)
-        entry = built_in.CATALOGUE[MODELS[let]]
+        entry = built_in.BUILT_IN[MODELS[let]]
         kinds = {"UINT8": np.uint8, "INT64": np.int64, "FP32": np.float32}
         self.inputs = {t.name: np.zeros((BATCH, *t.shape), kinds[t.datatype]) for t in entry.inputs}
         self.backend, self.let, self.end = backend, let, False
@@ -52,7 +52,7 @@ class Client(threading.Thread):
         while not self.end:
             try:
                 self.backend.run(self.let, MODELS[self.let], self.inputs, BATCH)
-            except LetGone:
+            except GpuLetGone:
                 time.sleep(0.0002)
                 continue
             except GemletError as error:
@@ -61,8 +61,8 @@ class Client(threading.Thread):
             self.answers.append(time.perf_counter())
 
 
-def specs(division: dict[str, float]) -> list[LetSpec]:
-    return [LetSpec(name=let, sm=sm, models={MODELS[let]: BATCH}) for let, sm in division.items()]
+def specs(division: dict[str, float]) -> list[GpuLet]:
+    return [GpuLet(name=let, sm=sm, models={MODELS[let]: BATCH}) for let, sm in division.items()]
 
 
 def gap(answers: list[float], begin: float, end: float) -> tuple[float, float]:

@@ -26,7 +26,7 @@ from bench.traffic import LENGTH_S, TRAFFIC, of, slos_of
 from gemlet.errors import GemletError
 from gemlet.load import arrivals
 from gemlet.monitor.tables import table
-from gemlet.serve.control.settings import Settings
+from gemlet.serve.control.settings import ControlSettings
 from gemlet.serve.plan.model import Demand, Inventory, Plan
 from gemlet.serve.plan.planner import plan
 from gemlet.serve.profiles import modelled, profile_files
@@ -78,7 +78,7 @@ def compute(options: argparse.Namespace) -> None:
             continue
         control = None
         if follows:
-            settings = Settings(policy=policy, most=most)
+            settings = ControlSettings(policy=policy, most=most)
             control = replanning.SimulatedController(profiles, demands("first"), settings, start, devices=most)
         began = time.perf_counter()
         outcome = run(start, control)

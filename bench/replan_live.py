@@ -26,7 +26,7 @@ from bench.outcomes import count, merged, reaction, silences, spells
 from bench.own_mps import mps_of_gemlet
 from bench.traffic import LENGTH_S, TRAFFIC, of, slos_of
 from gemlet.monitor.tables import table
-from gemlet.serve.plan.model import Demand, Inventory, Options, Plan
+from gemlet.serve.plan.model import Demand, Inventory, Plan, PlanOptions
 from gemlet.serve.plan.planner import plan
 from gemlet.serve.profiles import profile_files
 
@@ -100,7 +100,7 @@ def steps_of(o: argparse.Namespace) -> list[dict[str, Any]]:
 
 def fitting(known: Profiles, rates: Mapping[str, float], slos: Mapping[str, float], executor: str) -> float:
     """The part of all rates that there is a plan for on one device."""
-    options, part = Options(executor="mps" if executor == "mps" else "green"), 1.0
+    options, part = PlanOptions(executor="mps" if executor == "mps" else "green"), 1.0
     while part > LESS**40:
         demands = [Demand(model=m, rate=part * rate, slo_ms=slos[m]) for m, rate in rates.items()]
         if isinstance(plan(known, demands, Inventory(gpus=1), None, options), Plan):

@@ -38,7 +38,7 @@ from bench.outcomes import back_after, count, is_lost, silences
 from bench.own_mps import mps_of_gemlet
 from gemlet.errors import GemletError
 from gemlet.monitor.tables import table
-from gemlet.serve.models.built_in import CATALOGUE
+from gemlet.serve.models.built_in import BUILT_IN
 from gemlet.serve.profiles import profile_files
 
 SCHEMA = 1
@@ -200,7 +200,7 @@ class Bench:
     def clients(self) -> None:
         found = self.result["clients"] = {}
         for kind, address in (("http", self.server.document["http"]), ("grpc", self.server.document["grpc"])):
-            told = found[kind] = triton_check.check(kind, address, self.models[0], CATALOGUE[self.models[0]])
+            told = found[kind] = triton_check.check(kind, address, self.models[0], BUILT_IN[self.models[0]])
             if "missing" in told:
                 self.result["left_out"][f"tritonclient {kind}"] = told["missing"]
                 print(f"left out: {told['missing']}", flush=True)
@@ -336,7 +336,7 @@ def main() -> int:
         parser.error(f"no section {', '.join(unknown)}; there are {', '.join(SECTIONS)}")
     models = o.models.split(",")
     known = profile_files.load_profiles(Path(o.profiles)).models
-    if strange := [model for model in models if model not in CATALOGUE or model not in known]:
+    if strange := [model for model in models if model not in BUILT_IN or model not in known]:
         parser.error(f"no model {', '.join(strange)} of the catalogue in these profiles")
     if len(set(models)) < max(2, len(models)):
         parser.error("--models: two at least, each once")

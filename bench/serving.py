@@ -42,8 +42,8 @@ from gemlet.serve.profiles import profile_files
 from gemlet.simulate.serving import peak
 
 if TYPE_CHECKING:
-    from gemlet.serve.execution.backends.torch_lets import TorchLets
-    from gemlet.serve.plan.model import Options, Plan
+    from gemlet.serve.execution.backends.torch_gpu_lets import TorchGpuLets
+    from gemlet.serve.plan.model import Plan, PlanOptions
     from gemlet.serve.profiles.profile import Profiles
     from gemlet.simulate.serving.simulator import Tally
 
@@ -88,7 +88,7 @@ def trial(live: Live, rates: dict[str, float], seconds: float) -> tuple[float, d
 
 
 def serve(
-    backend: TorchLets, known: Profiles, weights: dict[str, float], planned: float, made: Plan, o: argparse.Namespace
+    backend: TorchGpuLets, known: Profiles, weights: dict[str, float], planned: float, made: Plan, o: argparse.Namespace
 ) -> dict[str, Any]:
     """The part of a row that is measured; ``served`` is 0 if no trial held."""
     row: dict[str, Any] = {"served": 0.0, "trials": []}
@@ -172,12 +172,12 @@ def main() -> None:
     from gemlet.serve.execution.backend import BackendOptions
     from gemlet.serve.execution.backends import green, streams
 
-    backends: dict[str, TorchLets] = {"green": green.create(BackendOptions())}
+    backends: dict[str, TorchGpuLets] = {"green": green.create(BackendOptions())}
     rows: list[dict[str, Any]] = []
     for mix in o.mixes.split(","):
         weights = {m: w for m, w in mixes.MIXES[mix].items() if m in known.models}
         for name, policy, more in cases(o):
-            options: Options = mixes.exact(weights, 1, grid=backends["green"].groups, **more)
+            options: PlanOptions = mixes.exact(weights, 1, grid=backends["green"].groups, **more)
             planned, made = mixes.largest_plan(known, weights, policy, 1, options)
             row: dict[str, Any] = {"mix": mix, "policy": name, "planned": round(planned * sum(weights.values()), 1)}
             rows.append(row)

@@ -19,9 +19,9 @@ import numpy as np
 
 from gemlet.load import arrivals
 from gemlet.serve.dispatch.expectation import Expectation
-from gemlet.serve.dispatch.queue import Batch, Dispatcher, LetState, Place
+from gemlet.serve.dispatch.queue import Assignment, Batch, Dispatcher, GpuLetState
 from gemlet.serve.dispatch.waiting import Request
-from gemlet.serve.execution.backend import LetSpec
+from gemlet.serve.execution.backend import GpuLet
 from gemlet.serve.execution.ladder import ladder
 from gemlet.serve.models import built_in
 from gemlet.simulate.serving.simulator import Tally
@@ -42,14 +42,14 @@ PATIENT_MS = 1e9  # an SLO that nothing misses
 class Runs(Protocol):
     """The part of a backend that is needed here."""
 
-    def partition(self, lets: Sequence[LetSpec]) -> None: ...
+    def partition(self, lets: Sequence[GpuLet]) -> None: ...
     def run(self, let: str, model: str, inputs: Mapping[str, np.ndarray], batch: int) -> Mapping[str, np.ndarray]: ...
 
 
 class Nothing:
     """A backend whose models take no time: what remains is the harness itself."""
 
-    def partition(self, lets: Sequence[LetSpec]) -> None:
+    def partition(self, lets: Sequence[GpuLet]) -> None:
         """Nothing to prepare."""
 
     def run(self, _let: str, _model: str, _inputs: Mapping[str, np.ndarray], _batch: int) -> dict[str, np.ndarray]:
@@ -98,7 +98,7 @@ class Trial:
         tally.latencies += [now - r.arrived for r in batch.requests if r.arrived > self.counted_from]
 
 
-class Let(threading.Thread):
+class GpuLetThread(threading.Thread):
     """Executes batches of one gpu-let, and goes on with the next one as long as there is one."""
 
     def __init__(self, live: Live, key: tuple[int, int], name: str) -> None:
@@ -147,7 +147,7 @@ class Padded(Expectation):
         for model in largest:
             self.know(model, known.models[model])
 
-    def __call__(self, place: Place, rows: int) -> float:
+    def __call__(self, place: Assignment, rows: int) -> float:
         return super().__call__(place, min(step for step in self.steps[place.model] if step >= rows))
 
 
@@ -162,12 +162,12 @@ class Live:
         names = {(gpu.index, n): f"gpu{gpu.index}/let{n}" for gpu in made.gpus for n in range(len(gpu.lets))}
         backend.partition(
             [
-                LetSpec(name=names[gpu.index, n], sm=let.sm, models={t.model: self.largest[t.model] for t in let.tasks})
+                GpuLet(name=names[gpu.index, n], sm=let.sm, models={t.model: self.largest[t.model] for t in let.tasks})
                 for gpu in made.gpus
                 for n, let in enumerate(gpu.lets)
             ]
         )
-        self.lets = {key: Let(self, key, name) for key, name in names.items()}
+        self.lets = {key: GpuLetThread(self, key, name) for key, name in names.items()}
         for let in self.lets.values():
             let.start()
         self.last: Trial | None = None
@@ -188,7 +188,9 @@ class Live:
             for number, planned in enumerate(gpu.lets):
                 trial = Trial(self.dispatcher(), self.slos)
                 for task in planned.tasks:
-                    place = Place(LetState(gpu.index, number, planned.sm, retired=True), task.model, 1, 1.0, 1.0)
+                    place = Assignment(
+                        GpuLetState(gpu.index, number, planned.sm, retired=True), task.model, 1, 1.0, 1.0
+                    )
                     for rows in (1, self.largest[task.model]):
                         requests = [Request(task.model, 0.0, PATIENT_MS) for _ in range(rows)]
                         trial.running += 1
@@ -253,7 +255,7 @@ def harness_rate(made: Plan, known: Profiles, rates: dict[str, float], seconds: 
 
 def _inputs(model: str, largest: int) -> list[dict[str, np.ndarray]]:
     """By number of rows, so that nothing is sliced under load."""
-    entry, chance = built_in.CATALOGUE[model], np.random.default_rng(1)
+    entry, chance = built_in.BUILT_IN[model], np.random.default_rng(1)
     arrays: dict[str, Any] = {
         t.name: chance.integers(0, entry.below, (largest, *t.shape)).astype(KINDS[t.datatype]) for t in entry.inputs
     }

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from gemlet.serve.models.built_in import Entry
+    from gemlet.serve.models.built_in import BuiltIn
 
 ROWS = 2
 TRIES = 5
 KINDS = {"UINT8": np.uint8, "INT64": np.int64, "FP32": np.float32}
 
 
-def check(kind: str, address: str, model: str, entry: Entry) -> dict[str, Any]:
+def check(kind: str, address: str, model: str, entry: BuiltIn) -> dict[str, Any]:
     """``kind``: http or grpc. What held: binary tensors, shared memory, the same answers twice, an unknown model.
 
     With ``missing`` where the client is not installed, or cannot be imported here.
@@ -58,12 +58,12 @@ def _infer(client: Any, model: str, given: list[Any], wanted: list[Any]) -> Any:
     return client.infer(model, given, outputs=wanted)
 
 
-def _answers(result: Any, entry: Entry) -> dict[str, np.ndarray]:
+def _answers(result: Any, entry: BuiltIn) -> dict[str, np.ndarray]:
     return {t.name: result.as_numpy(t.name) for t in entry.outputs}
 
 
 def _by_shared_memory(
-    kit: Any, shared: Any, client: Any, model: str, entry: Entry, arrays: dict[str, np.ndarray]
+    kit: Any, shared: Any, client: Any, model: str, entry: BuiltIn, arrays: dict[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """All tensors in one region, the inputs first."""
     sizes = {t.name: ROWS * int(np.prod(t.shape)) * np.dtype(KINDS[t.datatype]).itemsize for t in entry.outputs}

@@ -81,7 +81,9 @@ class Bench:
     def row(self, results: Results, ways: Sequence[str]) -> None:
         """Raises RuntimeError, Stopped."""
         row = results.row
-        if not self.budget.allows(plan.START + row.cost(ways, 1, 1), time.monotonic(), row.name):
+        kept = {self.places[WAYS[way].environment].key(m) for way in ways for m in row.members if is_kept(m)}
+        start = plan.starting(sum(not self.pool.has(key) for key in kept))
+        if not self.budget.allows(start + row.cost(ways, 1, 1), time.monotonic(), row.name):
             raise Stopped
         print(f"\n== {row.name}: {row.words}", flush=True)
         began = time.monotonic()
@@ -124,8 +126,8 @@ class Bench:
         seconds = seconds or row.seconds
         place = self.places["native" if way == ALONE else WAYS[way].environment]
         name = f"{row.name}/{way}, repeat {repeat + 1}"
-        ready = all(self.pool.has(place.key(member)) for member in members if is_kept(member))
-        needs = seconds + plan.LAUNCHES + (0.0 if ready else plan.RESTART)
+        start = plan.starting(sum(not self.pool.has(place.key(member)) for member in members if is_kept(member)))
+        needs = seconds + plan.LAUNCHES + start
         if not self.budget.allows(needs, time.monotonic(), name):
             raise Stopped
         self.ensure([(place, member) for member in members], seconds)

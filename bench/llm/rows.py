@@ -26,8 +26,7 @@ PROGRAMS: dict[str, list[str] | None] = {
 CLIENT_CONFIG = "100us"
 SERVICES = ("serve", "serve-graph")
 LAUNCHES = 1.5  # seconds that a window takes beyond its length: starts, reports, groups that are changed
-START = 35.0  # seconds until a row's programs are ready, when none of them runs yet
-RESTART = 10.0  # seconds until a few of them are
+IMPORT, EACH_START = 12.0, 1.5  # seconds until the first program that is loaded is ready, and each further one
 BEST_EFFORT = "-best-effort"  # in the name of a process whose class cannot change
 
 
@@ -186,6 +185,11 @@ def choose(
 def without_gemlet(chosen: Chosen) -> Chosen:
     """Only what a machine without a GPU, or a simulated one, can run."""
     return replace(chosen, ways=("slicing",))
+
+
+def starting(programs: int) -> float:
+    """Seconds until so many are loaded, together."""
+    return IMPORT + EACH_START * programs if programs else 0.0
 
 
 def turns(ways: Sequence[str], repeats: int) -> Iterator[tuple[int, str]]:

@@ -289,6 +289,8 @@ def table(everything: Sequence[Results]) -> str:
     """One line a program: what it gets done alone, its speed in each way; below it the latencies of a service."""
     cells: list[list[str]] = []
     for results in everything:
+        if not results.windows:
+            continue
         name = results.row.name
         for member in results.row.members:
             speeds = [cell(results.speeds(way, member)) for way in WAYS]

@@ -51,7 +51,7 @@ class Kind(StrEnum):
     NAMES = "names"  # user names
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(repr=False, eq=False, kw_only=True)  # no more than it needs: `gemlet run` waits for this module
 class Column:
     """What the table says of one field, beside its name, its type and its default.
 
@@ -122,7 +122,7 @@ class GroupSpec(DeviceTerms):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(repr=False, eq=False, kw_only=True)
 class GroupField:
     """One row of the table. ``choices``: the enumeration of a CHOICE. ``time``: whether it is one of the TimeTerms."""
 

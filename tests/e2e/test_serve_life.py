@@ -31,13 +31,15 @@ def infer(inputs):
     if seconds < 0:
         os._exit(9)
     Path(__file__).with_name("began").touch()
-    time.sleep(seconds)
+    while seconds == 100 and not Path(__file__).with_name("go").exists():
+        time.sleep(0.01)
+    time.sleep(seconds % 100)
     return {"Y": inputs["X"]}
 """
 BUSY = "platform: modelled\nmax_batch: 4\nslo: 60ms\nparameters: {profile: vgg16}\n" + ONE
 
 
-def wait_for(what, seconds=20.0):
+def wait_for(what, seconds=60.0):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if found := what():
@@ -49,11 +51,11 @@ def wait_for(what, seconds=20.0):
 @pytest.fixture
 def repository(tmp_path):
     folder = tmp_path / "models"
-    write_model(folder, "sleepy", f"max_batch: 1\nslo: 30s\n{ONE}", SLEEPY)
+    write_model(folder, "sleepy", f"max_batch: 1\nslo: 120s\n{ONE}", SLEEPY)
     return folder
 
 
-def ask(server, model, value, parameters=None, timeout=30):
+def ask(server, model, value, parameters=None, timeout=120):
     """Status, body and headers of one request on a connection of its own."""
     host, _, port = server.http.rpartition(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=timeout)
@@ -70,7 +72,7 @@ def ask(server, model, value, parameters=None, timeout=30):
 
 def get(server, path):
     host, _, port = server.http.rpartition(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=10)
+    connection = http.client.HTTPConnection(host, int(port), timeout=60)
     try:
         connection.request("GET", path)
         response = connection.getresponse()
@@ -87,6 +89,13 @@ def arrived(server, model):
     return json.loads(get(server, f"/v2/models/{model}/stats")[1])["model_stats"][0]["gemlet"]["arrived"]
 
 
+UNTIL_RELEASED = 100.0  # as the value of a request to sleepy
+
+
+def release(repository):
+    (repository / "sleepy" / "1" / "go").touch()
+
+
 def began(repository):
     return (repository / "sleepy" / "1" / "began").exists()
 
@@ -97,7 +106,7 @@ def test_a_request_that_runs_is_answered_before_the_end(repository, tmp_path):
         wait_for(lambda: began(repository))
         server.process.send_signal(signal.SIGTERM)
         assert running.result()[0] == 200
-        assert server.process.wait(20) == 0
+        assert server.process.wait(60) == 0
 
 
 def test_clients_that_go_on_asking_all_get_their_answers_at_the_end(repository, tmp_path):
@@ -107,13 +116,13 @@ def test_clients_that_go_on_asking_all_get_their_answers_at_the_end(repository, 
 
     def go_on(server):
         host, _, port = server.http.rpartition(":")
-        connection = http.client.HTTPConnection(host, int(port), timeout=20)
+        connection = http.client.HTTPConnection(host, int(port), timeout=60)
         for number in range(1_000_000):
             connection.request("POST", "/v2/models/echo/infer", body)
             response = connection.getresponse()
             response.read()
             if number == 0:
-                started.wait(20)
+                started.wait(60)
             if response.headers["Connection"] == "close":
                 last.append(response.status)
                 connection.close()
@@ -121,11 +130,11 @@ def test_clients_that_go_on_asking_all_get_their_answers_at_the_end(repository, 
 
     with serving(repository, tmp_path / "log") as server, ThreadPoolExecutor(4) as pool:
         clients = [pool.submit(go_on, server) for _ in range(4)]
-        started.wait(20)
+        started.wait(60)
         server.process.send_signal(signal.SIGTERM)
         for client in clients:
             client.result()
-        assert server.process.wait(20) == 0
+        assert server.process.wait(60) == 0
     assert len(last) == 4
     assert set(last) <= {200, 503}
 
@@ -135,7 +144,7 @@ def test_a_request_that_is_half_here_at_the_end_gets_its_answer(repository, tmp_
     head = b"POST /v2/models/sleepy/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
     with serving(repository, tmp_path / "log") as server:
         host, _, port = server.http.rpartition(":")
-        with socket.create_connection((host, int(port)), timeout=20) as half:
+        with socket.create_connection((host, int(port)), timeout=60) as half:
             half.sendall(head + body[:10])
             assert ask(server, "sleepy", 0.0)[0] == 200  # so that the server has read the first half
             server.process.send_signal(signal.SIGTERM)
@@ -143,7 +152,7 @@ def test_a_request_that_is_half_here_at_the_end_gets_its_answer(repository, tmp_
             time.sleep(0.3)  # by now everything else is over
             half.sendall(body[10:])
             assert half.recv(4096).startswith(b"HTTP/1.1 503 ")
-        assert server.process.wait(20) == 0
+        assert server.process.wait(60) == 0
 
 
 def test_what_takes_longer_than_the_drain_is_refused_with_words(repository, tmp_path):
@@ -156,7 +165,7 @@ def test_what_takes_longer_than_the_drain_is_refused_with_words(repository, tmp_
             assert status == 503
             assert body == {"error": "the server is ending", "reason": "unavailable"}
             assert headers["Retry-After"] == "1"
-        assert server.process.wait(20) == 0
+        assert server.process.wait(60) == 0
 
 
 def test_a_second_interrupt_ends_at_once(repository, tmp_path):
@@ -167,7 +176,7 @@ def test_a_second_interrupt_ends_at_once(repository, tmp_path):
         server.process.send_signal(signal.SIGINT)
         time.sleep(0.2)
         server.process.send_signal(signal.SIGINT)
-        assert server.process.wait(5) == 130
+        assert server.process.wait(60) == 130
         with pytest.raises((http.client.HTTPException, OSError)):
             request.result()
         wait_for(lambda: not any(child.is_running() for child in children))
@@ -195,7 +204,7 @@ def test_a_request_that_kills_executors_is_refused_and_the_next_one_served(repos
 
 
 def test_an_executor_that_hangs_is_replaced(repository, tmp_path):
-    with serving(repository, tmp_path / "log", "--hang", "0.7") as server:
+    with serving(repository, tmp_path / "log", "--hang", "3") as server:
         status, body, _ = ask(server, "sleepy", 25.0)
         assert status == 500
         assert "died 2 times" in body["error"]
@@ -208,7 +217,7 @@ def test_a_changed_model_is_loaded_anew(repository, tmp_path):
         assert ask(server, "plain", 1.0)[1]["outputs"][0]["data"] == [2.0]
         (repository / "plain" / "1" / "model.py").write_text("def infer(inputs): return {'Y': inputs['X'] + 2}\n")
         host, _, port = server.http.rpartition(":")
-        connection = http.client.HTTPConnection(host, int(port), timeout=20)
+        connection = http.client.HTTPConnection(host, int(port), timeout=60)
         connection.request("POST", "/v2/repository/models/plain/load")
         assert connection.getresponse().status == 200
         connection.close()
@@ -245,19 +254,19 @@ def test_every_request_of_an_overload_has_an_answer(tmp_path):
 
 def test_a_deadline_that_passes_in_the_queue_is_told_at_once(repository, tmp_path):
     with serving(repository, tmp_path / "log") as server, ThreadPoolExecutor(1) as pool:
-        first = pool.submit(ask, server, "sleepy", 2.0)
+        first = pool.submit(ask, server, "sleepy", UNTIL_RELEASED)
         wait_for(lambda: began(repository))
-        start = time.monotonic()
         status, body, _ = ask(server, "sleepy", 0.0, {"timeout": 100_000})
         assert status == 504
         assert "100 ms after arrival" in body["error"]
-        assert time.monotonic() - start < 1.5
+        assert not first.done()
+        release(repository)
         assert first.result()[0] == 200
 
 
 def test_higher_priority_goes_first(repository, tmp_path):
     with serving(repository, tmp_path / "log") as server, ThreadPoolExecutor(4) as pool:
-        first = pool.submit(ask, server, "sleepy", 1.0)
+        first = pool.submit(ask, server, "sleepy", UNTIL_RELEASED)
         wait_for(lambda: began(repository))
         order = []
 
@@ -268,6 +277,8 @@ def test_higher_priority_goes_first(repository, tmp_path):
         low = pool.submit(note, "low", 3)
         wait_for(lambda: b'gemlet_serve_queue{model="sleepy"} 1.0' in get(server, "/metrics")[1])
         high = pool.submit(note, "high", 1)
+        wait_for(lambda: b'gemlet_serve_queue{model="sleepy"} 2.0' in get(server, "/metrics")[1])
+        release(repository)
         for each in (first, low, high):
             each.result()
         assert order == ["high", "low"]
@@ -292,10 +303,10 @@ def test_watched_files_are_followed(repository, tmp_path):
 def test_the_log_can_be_followed(repository, tmp_path):
     with serving(repository, tmp_path / "log") as server:
         host, _, port = server.http.rpartition(":")
-        connection = http.client.HTTPConnection(host, int(port), timeout=20)
+        connection = http.client.HTTPConnection(host, int(port), timeout=60)
         connection.request("GET", "/v2/logs?follow&lines=0")
         response = connection.getresponse()
-        poster = http.client.HTTPConnection(host, int(port), timeout=20)
+        poster = http.client.HTTPConnection(host, int(port), timeout=60)
         poster.request("POST", "/v2/repository/models/sleepy/load")
         assert poster.getresponse().status == 200
         poster.close()
@@ -303,7 +314,7 @@ def test_the_log_can_be_followed(repository, tmp_path):
         server.process.terminate()
         response.read()
         connection.close()
-        assert server.process.wait(20) == 0
+        assert server.process.wait(60) == 0
 
 
 def test_a_plan_from_a_file_and_shares_from_the_configuration(tmp_path):

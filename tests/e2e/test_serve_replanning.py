@@ -154,7 +154,7 @@ def test_nothing_is_left_of_a_server_that_is_ended_at_once(tmp_path, ends):
             server.process.send_signal(ends)
             time.sleep(0.3)
         server.process.send_signal(ends)
-        server.process.wait(20)
+        server.process.wait(60)
         if ends == signal.SIGINT:
             thread.join()
             for child in children:  # the one that was stopped sees the end when it goes on

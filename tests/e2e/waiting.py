@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 
-def eventually(condition, seconds=20.0):
+def eventually(condition, seconds=60.0):
     """What ``condition`` returns as soon as it is true. Fails after ``seconds``."""
     give_up = time.monotonic() + seconds
     while not (value := condition()):

@@ -21,7 +21,7 @@ if not torch.cuda.is_available():
 
 from triton import language as tl  # noqa: E402
 
-from gemlet.serve.execution.backend import BackendOptions, LetGone, LetSpec  # noqa: E402
+from gemlet.serve.execution.backend import BackendOptions, GpuLet, GpuLetGone  # noqa: E402
 from gemlet.serve.execution.backends import green, streams  # noqa: E402
 from gemlet.serve.execution.parts import Parts  # noqa: E402
 from gemlet.serve.models import build, built_in  # noqa: E402
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gemlet.serve.execution.backends.torch_lets import TorchLets
+    from gemlet.serve.execution.backends.torch_gpu_lets import TorchGpuLets
     from gemlet.serve.execution.graphed import Graphed
 
 ONE_CALL = hasattr(torch.cuda.CUDAGraph, "raw_cuda_graph_exec")  # torch 2.8
@@ -99,7 +99,7 @@ def test_answers_are_those_of_the_model_itself_for_any_batch_and_division(make) 
     assert backend.load(spec) > 10 * 1024**2
     model = build("googlenet", "cuda")
     for sm in (0.25, 1.0, 0.25):
-        backend.partition([LetSpec(name="gpu0/let0", sm=sm, models={"googlenet": 8})])
+        backend.partition([GpuLet(name="gpu0/let0", sm=sm, models={"googlenet": 8})])
         for batch in (1, 5, 8):
             with torch.inference_mode():
                 wanted = model(torch.from_numpy(_images(batch)["input"]).cuda()).cpu().numpy()
@@ -109,7 +109,7 @@ def test_answers_are_those_of_the_model_itself_for_any_batch_and_division(make) 
     with pytest.raises(ModelError, match="a batch of 9"):
         backend.run("gpu0/let0", "googlenet", _images(9), 9)
     backend.partition([])
-    with pytest.raises(LetGone):
+    with pytest.raises(GpuLetGone):
         backend.run("gpu0/let0", "googlenet", _images(1), 1)
     backend.close()
 
@@ -120,7 +120,7 @@ def test_every_size_has_its_graph_on_smaller_and_smaller_parts(name: str) -> Non
     backend = green.create(BackendOptions())
     backend.load(built_in.spec(name))
     for sm in (1.0, 0.8, 0.4, 0.2):
-        backend.partition([LetSpec(name="gpu0/let0", sm=sm, models={name: 32})])
+        backend.partition([GpuLet(name="gpu0/let0", sm=sm, models={name: 32})])
         assert backend.slower == []
         (told,) = backend.graphs()
         assert told["batches"][-1] == 32
@@ -129,21 +129,21 @@ def test_every_size_has_its_graph_on_smaller_and_smaller_parts(name: str) -> Non
 
 
 @pytest.fixture(params=[green.create, streams.create], ids=["green", "streams"])
-def backend(request: pytest.FixtureRequest) -> Iterator[TorchLets]:
+def backend(request: pytest.FixtureRequest) -> Iterator[TorchGpuLets]:
     made = request.param(BackendOptions())
     yield made
     made.close()
 
 
-def _let(backend: TorchLets, spec: ModelSpec) -> Graphed:
+def _let(backend: TorchGpuLets, spec: ModelSpec) -> Graphed:
     """The model on half of the device, for batches up to 8."""
     backend.load(spec)
-    backend.partition([LetSpec(name="gpu0/let0", sm=0.5, models={spec.name: 8})])
+    backend.partition([GpuLet(name="gpu0/let0", sm=0.5, models={spec.name: 8})])
     return backend._lets["gpu0/let0"].models[spec.name]
 
 
 @pytest.mark.skipif(not ONE_CALL, reason="this torch does not tell a graph's handle")
-def test_a_batch_in_one_call_gives_what_torch_gives(backend: TorchLets) -> None:
+def test_a_batch_in_one_call_gives_what_torch_gives(backend: TorchGpuLets) -> None:
     made = _let(backend, built_in.spec("googlenet"))
     for batch in (8, 1, 5):
         assert made._call_for(batch) is not None
@@ -159,7 +159,7 @@ def test_a_batch_in_one_call_gives_what_torch_gives(backend: TorchLets) -> None:
 
 
 @pytest.mark.skipif(not ONE_CALL, reason="this torch does not tell a graph's handle")
-def test_a_thread_that_never_used_the_device_runs_a_batch(backend: TorchLets) -> None:
+def test_a_thread_that_never_used_the_device_runs_a_batch(backend: TorchGpuLets) -> None:
     made = _let(backend, built_in.spec("googlenet"))
     wanted = made._run(_images(3), 3)["output"].copy()
     got: list[np.ndarray] = []
@@ -193,7 +193,7 @@ def module():
     )
 
 
-def test_a_model_that_draws_random_numbers_draws_new_ones_each_time(backend: TorchLets, tmp_path: Path) -> None:
+def test_a_model_that_draws_random_numbers_draws_new_ones_each_time(backend: TorchGpuLets, tmp_path: Path) -> None:
     made = _let(backend, _written(tmp_path, "x + torch.rand_like(x)"))
     assert made.why_eager is None
     x = {"X": np.zeros((4, 16), np.float32)}
@@ -203,19 +203,19 @@ def test_a_model_that_draws_random_numbers_draws_new_ones_each_time(backend: Tor
     assert made._call_for(4) is None
 
 
-def test_results_that_lie_otherwise_on_the_device_come_back_in_order(backend: TorchLets, tmp_path: Path) -> None:
+def test_results_that_lie_otherwise_on_the_device_come_back_in_order(backend: TorchGpuLets, tmp_path: Path) -> None:
     made = _let(backend, _written(tmp_path, "(2 * x).t().contiguous().t()"))
     x = np.arange(48, dtype=np.float32).reshape(3, 16)
     np.testing.assert_array_equal(made.run({"X": x}, 3)["Y"], 2 * x)
     assert (made._call_for(3) is not None) == ONE_CALL
 
 
-def test_a_seat_in_use_answers_while_another_model_is_captured_for_it(backend: TorchLets) -> None:
+def test_a_seat_in_use_answers_while_another_model_is_captured_for_it(backend: TorchGpuLets) -> None:
     names = ["googlenet", "mobilenet_v2", "bert"]
     for name in names:
         backend.load(built_in.spec(name))
     batches = dict.fromkeys(names[:1], 8)
-    backend.partition([LetSpec(name="gpu0/let0", sm=0.5, models=batches)])
+    backend.partition([GpuLet(name="gpu0/let0", sm=0.5, models=batches)])
     wanted = backend.run("gpu0/let0", "googlenet", _images(8), 8)["output"].copy()
     answers: list[float] = []
     wrong: list[float] = []
@@ -230,10 +230,10 @@ def test_a_seat_in_use_answers_while_another_model_is_captured_for_it(backend: T
     thread = threading.Thread(target=ask)
     thread.start()
     try:
-        for count in (2, 3):  # the same seat: it has the same name and size
+        for count in (2, 3):  # the same stream: it has the same name and size
             begin = time.perf_counter()
             batches |= dict.fromkeys(names[:count], 8)
-            backend.partition([LetSpec(name="gpu0/let0", sm=0.5, models=dict(batches))])
+            backend.partition([GpuLet(name="gpu0/let0", sm=0.5, models=dict(batches))])
             took = time.perf_counter() - begin
             time.sleep(0.05)
             during = [at for at in answers if begin < at < begin + took]
@@ -244,4 +244,4 @@ def test_a_seat_in_use_answers_while_another_model_is_captured_for_it(backend: T
         thread.join()
     assert max(wrong) < 1e-3
     stream = {id(made.captured_on) for made in backend._lets["gpu0/let0"].models.values()}
-    assert len(stream) == 3  # each on one of its own, since the seat was in use
+    assert len(stream) == 3  # each on one of its own, since that was in use

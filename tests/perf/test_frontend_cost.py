@@ -1,20 +1,19 @@
 """What a request costs the server's one thread: 5,000 of them a second must leave most of a core.
 
-CPU time, and the least of several, because the machine that runs this has other things to do. The socket is not in it.
+In calls of functions, which are counted; bench/frontend.py measures the microseconds. The socket is not in it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import time
 
+from tests.counting import calls
 from tests.unit.serve.stand_in import Service, Transport, connect, model
 
-MICROSECONDS = 80.0  # measured: 17 on the machine this was written on
+CALLS = 300  # 210 when this was written, which took 17 us
 ELEMENTS = 256
-REQUESTS = 500
-TRIES = 8
+REQUESTS = 50
 
 
 class Nowhere(Transport):
@@ -36,18 +35,15 @@ def message():
     ) + header + bytes(4 * ELEMENTS)  # fmt: skip
 
 
-def test_a_request_costs_microseconds():
+def test_a_request_costs_few_calls():
     async def run():
         tensor = (("X", "FP32", (ELEMENTS,)),)
         connection, _ = connect(Service(model(inputs=tensor, outputs=(("Y", "FP32", (ELEMENTS,)),))))
         connection._transport = transport = Nowhere()
-        request, costs = message(), []
-        for _ in range(TRIES):
-            began = time.process_time()
-            for _ in range(REQUESTS):
-                connection.data_received(request)
-            costs.append(1e6 * (time.process_time() - began) / REQUESTS)
-        assert transport.count == TRIES * REQUESTS
-        assert min(costs) < MICROSECONDS, costs
+        request = message()
+        connection.data_received(request)  # the first one imports and fills caches
+        counted = [calls(lambda: connection.data_received(request)) for _ in range(REQUESTS)]
+        assert transport.count == REQUESTS + 1
+        assert max(counted) <= CALLS, counted
 
     asyncio.run(run())

@@ -123,11 +123,11 @@ def test_executors_on_several_nodes_answer_and_a_lost_node_is_replaced(
 
 
 def test_what_cannot_be_had_is_said(cluster: Cluster, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, words in (
+    for arguments, message in (
         (["--ray", cluster.address, "--executor", "green"], "no GPU"),
         (["--ray", cluster.address, "--executor", "mps"], "one for each gpu-let"),
         (["--ray", cluster.address, "--executor", "modelled", "--devices", "7"], "no device 7"),
     ):
         assert main.run(["serve", str(repository), *arguments]) == 2
-        assert words in capsys.readouterr().err
+        assert message in capsys.readouterr().err
         ray.shutdown()

@@ -68,7 +68,7 @@ def command(
     from gemlet.daemon import logs
     from gemlet.daemon.answers import api
     from gemlet.daemon.inventory import NvmlInventory
-    from gemlet.daemon.service import Options, Service, run_until_signalled
+    from gemlet.daemon.service import DaemonOptions, Service, run_until_signalled
 
     logs.configure(logging.DEBUG if verbose else logging.INFO)
     if system and simulate:
@@ -82,7 +82,7 @@ def command(
         endpoint.machine.mkdir(mode=0o700, exist_ok=True)
         os.environ["GEMLET_SIM_DIR"] = str(endpoint.machine)
     service = Service(
-        Options(
+        DaemonOptions(
             endpoint=endpoint,
             config=path,
             config_optional=path is not None and not Path(path).exists(),

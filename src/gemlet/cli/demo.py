@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import sys
 import tempfile
@@ -21,6 +20,7 @@ import click
 
 from gemlet.cli import demo_report, options
 from gemlet.cli.demo_programs import ALONE, Programs
+from gemlet.cli.demo_wakeups import WakeUps
 from gemlet.config.quantities import format_share
 from gemlet.daemon import address, autostart
 from gemlet.errors import DeviceError, GemletError
@@ -71,8 +71,6 @@ def command(socket: str | None, seconds: float, as_json: bool, kernel_us: int, s
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _frame: sys.exit(128 + received))
     simulate = simulate or (socket is None and not has_device())
-    if simulate:
-        _warn_if_busy()
     with _daemon(socket, simulate) as daemon:
         programs = Programs(daemon, kernel_us)
         if not as_json:
@@ -82,7 +80,8 @@ def command(socket: str | None, seconds: float, as_json: bool, kernel_us: int, s
         if not as_json:
             click.echo(f"one program alone completes {rate:.0f} kernels of {kernel_us} us a second")
             click.echo(f"now three at once, with minima of {', '.join(map(format_share, SHARES.values()))}:\n")
-        traces = _shared(programs, seconds, demo_report.Progress(SHARES, rate) if not as_json else None)
+        with WakeUps() as wake_ups:
+            traces = _shared(programs, seconds, demo_report.Progress(SHARES, rate) if not as_json else None)
     found = demo_report.results(_common_time(traces), SHARES, rate)
     if as_json:
         groups = [asdict(result) for result in found]
@@ -91,14 +90,9 @@ def command(socket: str | None, seconds: float, as_json: bool, kernel_us: int, s
     else:
         click.echo(f"\n{demo_report.table(found)}\n\n{demo_report.verdict(found, simulated=simulate)}")
         click.echo(f"next{', where there is a GPU' if simulate else ''}: {NEXT}")
+    if simulate and wake_ups.busy:
+        click.echo(f"note: {wake_ups.note()}", err=True)
     return 0 if all(result.kept for result in found) else 1
-
-
-def _warn_if_busy() -> None:
-    # Simulated kernels take modelled time, but programs and hand-overs run on this machine's processors.
-    load, processors = os.getloadavg()[0], os.cpu_count() or 1
-    if load > processors:
-        click.echo(f"note: this machine is busy (load {load:.1f} on {processors} processors); expect errors", err=True)
 
 
 def has_device() -> bool:

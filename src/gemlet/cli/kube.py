@@ -104,7 +104,7 @@ def agent(
     endpoint = address.explicit(socket) if socket else address.simulated() if simulate else address.system()
     if simulate:
         os.environ["GEMLET_SIM_DIR"] = str(endpoint.machine)
-    chosen = kube_agent.Options(
+    chosen = kube_agent.AgentOptions(
         node=node,
         endpoint=endpoint,
         api=_access(kubeconfig),
@@ -165,7 +165,7 @@ def webhook(
     from gemlet.kube.certificates import Certificate
 
     logs.configure(logging.DEBUG if verbose else logging.INFO)
-    chosen = kube_webhook.Options(
+    chosen = kube_webhook.WebhookOptions(
         certificates=certificates,
         cluster=Cluster(
             face=cast("Face", face),

@@ -38,7 +38,6 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option(
     "--connections", type=click.IntRange(1), default=512, metavar="N", help="Of each process, at most; default 512."
 )
-@click.option("--loadgen", is_flag=True, help="Arrivals and verdict by MLCommons' loadgen, scenario Server.")
 @options.output("table", "json", "csv")
 def command(url: str, demands: Path | None, **given: Any) -> int:
     """Send requests to the server at URL, each when it is due, whatever comes back: an open loop.

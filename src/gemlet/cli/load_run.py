@@ -13,12 +13,12 @@ import numpy as np
 from gemlet.config import text_file
 from gemlet.config.quantities import parse_seconds
 from gemlet.errors import InvalidValue, UsageError
-from gemlet.load import arrivals, inputs, loadgen, measure, messages, model_metadata, processes, report
+from gemlet.load import arrivals, inputs, measure, messages, model_metadata, processes, report
 from gemlet.load import table as rows
 from gemlet.load.job import Address, Job, Stream
 from gemlet.monitor.tables import table
 from gemlet.serve.plan import plan_files
-from gemlet.serve.plan.demand_file import ServedModel, Service
+from gemlet.serve.plan.demand_file import DemandedModel, DemandedService
 from gemlet.serve.plan.model import Demand
 from gemlet.simulate.serving import peak
 
@@ -60,7 +60,6 @@ class Given:
     goal: float | None
     processes: int | None
     connections: int
-    loadgen: bool
     output: str
 
 
@@ -69,8 +68,6 @@ def run(url: str, demands: Path | None, given: Given) -> int:
     address = Address.parse(url)
     services = _services(demands, given)
     _check(services, given)
-    if given.loadgen:
-        return _loadgen(address, services, given)
     reports: list[Report] = []
     for service in services:
         job = _job(address, service, given)
@@ -93,7 +90,7 @@ def run(url: str, demands: Path | None, given: Given) -> int:
     return int(given.goal is not None and not given.peak and min(worst, default=1.0) < given.goal)
 
 
-def _check(services: list[Service], given: Given) -> None:
+def _check(services: list[DemandedService], given: Given) -> None:
     """Whether there is anything to send and to count. Raises UsageError."""
     if not 0 < given.times < inf:
         raise UsageError(f"--times {given.times:g} leaves nothing to send", hint="a number above 0: --times 1.5")
@@ -146,7 +143,7 @@ def _scaled(job: Job, times: float) -> Job:
     return replace(job, streams=tuple(scaled))
 
 
-def _job(address: Address, service: Service, given: Given) -> Job:
+def _job(address: Address, service: DemandedService, given: Given) -> Job:
     """Asks the server for each model's inputs and makes the messages. Raises LoadError, UsageError."""
     shapes = dict(_shape(text) for text in given.shapes)
     streams = []
@@ -182,7 +179,7 @@ def _job(address: Address, service: Service, given: Given) -> Job:
     )
 
 
-def _services(path: Path | None, given: Given) -> list[Service]:
+def _services(path: Path | None, given: Given) -> list[DemandedService]:
     """What to send: of the file, or of the options, one for each rate of a range."""
     alone = (given.model, given.rate, given.steps, given.swing, given.trace, given.slo, given.arrivals, given.variation)
     length = _seconds(given.duration, "--duration") if given.duration is not None else None
@@ -210,9 +207,9 @@ def _services(path: Path | None, given: Given) -> list[Service]:
     # An SLO of 0 is none: Demand has a number, and the server may know a better one.
     slo_ms = 1000 * _seconds(given.slo, "--slo") if given.slo is not None else 0.0
     return [
-        Service(
+        DemandedService(
             models=(
-                ServedModel(
+                DemandedModel(
                     demand=Demand(model=given.model, rate=rate.at(0.0), slo_ms=slo_ms, variation=variation),
                     rate=rate,
                     spread=spread,
@@ -300,17 +297,3 @@ def _print(reports: list[Report], output: str) -> None:
     for each in reports:
         for note in rows.notes(each):
             click.echo(f"gemlet: {note}", err=output == "csv")
-
-
-def _loadgen(address: Address, services: list[Service], given: Given) -> int:
-    if len(services) != 1 or len(services[0].models) != 1:
-        raise UsageError("--loadgen loads one model at one rate", hint="--model NAME --rate 100 --slo 15ms")
-    loadgen.require()
-    job = _job(address, services[0], given)
-    stream = job.streams[0]
-    if stream.slo_ms is None or not isinstance(stream.rate, arrivals.Steps) or stream.spread != "poisson":
-        raise UsageError("--loadgen needs a constant --rate, Poisson arrivals and an --slo", hint="--slo 15ms")
-    found = loadgen.server(job, goal=given.goal if given.goal is not None else peak.GOAL)
-    _print([found.report], given.output)
-    click.echo(f"gemlet: loadgen says {found.verdict}; this is not an MLPerf result", err=True)
-    return int(given.goal is not None and not found.valid)

@@ -129,7 +129,7 @@ def _text(made: Plan, *, why: bool) -> list[str]:
             f"{task.latency_ms:.3g} ms",
             f"{task.worst_ms:.3g} ms",
             f"{task.slo_ms:g} ms",
-            f"{task.alpha - 1:.1%}",
+            f"{task.slowdown - 1:.1%}",
         )
         for gpu in made.gpus
         for let in gpu.lets

@@ -129,6 +129,6 @@ def _modelled(models: tuple[str, ...]) -> Profiles:
 
 def _print_list() -> None:
     from gemlet.monitor.tables import table
-    from gemlet.serve.models.built_in import CATALOGUE
+    from gemlet.serve.models.built_in import BUILT_IN
 
-    click.echo("\n".join(table(("model", "what it is"), [(name, entry.about) for name, entry in CATALOGUE.items()])))
+    click.echo("\n".join(table(("model", "what it is"), [(name, entry.about) for name, entry in BUILT_IN.items()])))

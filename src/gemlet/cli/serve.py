@@ -11,7 +11,7 @@ from gemlet.cli import options
 from gemlet.errors import UsageError
 
 if TYPE_CHECKING:
-    from gemlet.serve.server.options import Options
+    from gemlet.serve.server.options import ServerOptions
     from gemlet.serve.server.server import Started
 
 SCHEMA = 1  # of `gemlet serve -o json`
@@ -137,11 +137,11 @@ def command(
     import gemlet.serve.server.requirements
 
     gemlet.serve.server.requirements.check()
-    from gemlet.serve.server.options import Options
+    from gemlet.serve.server.options import ServerOptions
 
     if http_port == "none" and grpc_port == "none":
         raise UsageError("neither HTTP nor gRPC is left to serve", hint="leave out --http-port or --grpc-port")
-    wanted = Options(
+    wanted = ServerOptions(
         repository=repository,
         http_port=None if http_port == "none" else int(http_port),
         grpc_port=None if grpc_port == "none" else int(grpc_port),
@@ -162,7 +162,7 @@ def command(
     return 0
 
 
-async def _serve(wanted: Options, *, verbose: bool, json: bool) -> None:
+async def _serve(wanted: ServerOptions, *, verbose: bool, json: bool) -> None:
     import asyncio
     import logging
     import os
@@ -187,7 +187,7 @@ async def _serve(wanted: Options, *, verbose: bool, json: bool) -> None:
     await Server(wanted, tail).run(stop, lambda started: _tell(wanted, started, json=json))
 
 
-def _tell(wanted: Options, started: Started, *, json: bool) -> None:
+def _tell(wanted: ServerOptions, started: Started, *, json: bool) -> None:
     """The first lines: what it runs on, which models, where."""
     http = f"{wanted.host}:{started.http_port}" if started.http_port is not None else None
     grpc = f"{wanted.host}:{started.grpc_port}" if started.grpc_port is not None else None
@@ -217,7 +217,7 @@ def _tell(wanted: Options, started: Started, *, json: bool) -> None:
         click.echo(msgspec.json.encode(document).decode())
 
 
-def _words(wanted: Options, started: Started) -> list[str]:
+def _words(wanted: ServerOptions, started: Started) -> list[str]:
     from gemlet.config.quantities import format_share
 
     chosen = started.choice

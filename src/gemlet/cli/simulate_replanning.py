@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gemlet.cli import simulate_serving
-from gemlet.serve.control.settings import Settings
+from gemlet.serve.control.settings import ControlSettings
 from gemlet.serve.plan import plan_files
 from gemlet.serve.plan.model import Infeasible, Inventory
 from gemlet.serve.plan.planner import plan
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gemlet.serve.control.change import Change
-    from gemlet.serve.plan.demand_file import Service
+    from gemlet.serve.plan.demand_file import DemandedService
     from gemlet.serve.profiles.profile import Profiles
     from gemlet.simulate.serving.replanning import Shortage
     from gemlet.simulate.serving.simulator import Outcome
@@ -41,7 +41,7 @@ def run(path: Path, *, policy: str | None, seconds: float | None, output: str) -
         click.echo("\n".join(text(outcome, history, short)))
 
 
-def replay(service: Service, known: Profiles, policy: str, seconds: float) -> tuple[Outcome, list[Change]]:
+def replay(service: DemandedService, known: Profiles, policy: str, seconds: float) -> tuple[Outcome, list[Change]]:
     """One run with the controller in the loop. Raises NoPlan if there is none for the first second."""
     demands = service.demands_at(0.0)
     first = plan(known, demands, Inventory(gpus=service.gpus), None, service.options, policy=policy)
@@ -49,7 +49,7 @@ def replay(service: Service, known: Profiles, policy: str, seconds: float) -> tu
         raise simulate_serving.NoPlan(
             f"no plan for the first second: {'; '.join(first.why)}", hint="`gemlet plan` shows what would do"
         )
-    settings = Settings(policy=policy, planner=service.options, most=service.gpus)
+    settings = ControlSettings(policy=policy, planner=service.options, most=service.gpus)
     controller = replanning.SimulatedController(known, demands, settings, first, devices=service.gpus)
     slos = {demand.model: demand.slo_ms for demand in demands}
     outcome = simulator.simulate(

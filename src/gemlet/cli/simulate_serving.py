@@ -17,7 +17,7 @@ from gemlet.simulate.serving import peak, simulator
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gemlet.serve.plan.demand_file import Service
+    from gemlet.serve.plan.demand_file import DemandedService
     from gemlet.serve.plan.model import Plan
     from gemlet.serve.profiles.profile import Profiles
     from gemlet.simulate.serving.simulator import Outcome
@@ -56,7 +56,7 @@ def run(
         click.echo("\n".join(text(made, outcome, highest)))
 
 
-def planned(service: Service, known: Profiles, policy: str | None) -> Plan:
+def planned(service: DemandedService, known: Profiles, policy: str | None) -> Plan:
     """The plan for a service. Raises NoPlan."""
     made = plan(
         known, service.demands, Inventory(gpus=service.gpus), None, service.options, policy=policy or service.policy
@@ -66,7 +66,7 @@ def planned(service: Service, known: Profiles, policy: str | None) -> Plan:
     return made
 
 
-def simulate(service: Service, made: Plan, known: Profiles, seconds: float, times: float = 1.0) -> Outcome:
+def simulate(service: DemandedService, made: Plan, known: Profiles, seconds: float, times: float = 1.0) -> Outcome:
     """One run with all rates multiplied by ``times``."""
     slos = {demand.model: demand.slo_ms for demand in service.demands}
     coming = service.arrivals(seconds, times)

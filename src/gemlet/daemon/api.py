@@ -44,9 +44,14 @@ class Api:
     async def serve(self, path: Path, *, mode: int) -> AsyncIterator[None]:
         """Accepts connections at ``path`` while entered."""
         server = await asyncio.start_unix_server(
-            self._connected, str(path), limit=protocol.MAX_REQUEST_BYTES, backlog=MAX_CONNECTIONS
+            self._connected,
+            str(path),
+            limit=protocol.MAX_REQUEST_BYTES,
+            backlog=MAX_CONNECTIONS,
+            start_serving=False,
         )
-        os.chmod(path, mode)  # noqa: PTH101
+        os.chmod(path, mode)  # noqa: PTH101  (before anybody can connect)
+        await server.start_serving()
         try:
             yield
         finally:

@@ -57,7 +57,7 @@ def explain(status: Status, name: str) -> Explanation:
 
 def _promise(limits: GroupLimits) -> str:
     said = phrases(terms(limits, GroupSpec), also={"min", "max", "memory", "priority"})
-    return f"{limits.name}: promised {', '.join(phrase for _, phrase in said)}"
+    return f"{limits.name}: {', '.join(phrase for _, phrase in said)}"
 
 
 def _on_device(device: DeviceStatus, group: GroupStatus, mps: MpsStatus) -> tuple[list[str], str | None]:

@@ -42,7 +42,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class MpsEnvironment:
     """``variables`` to set; ``in_force``: whether the group's fraction holds for this program."""
 
     variables: dict[str, str] = field(default_factory=dict)
@@ -81,20 +81,22 @@ def check(program: Program, status: MpsStatus, *, simulated: bool) -> None:
     raise NeedsMps(f"{asked} needs MPS, {why}", hint=start)
 
 
-def place(program: Program, spec: GroupSpec, status: MpsStatus, *, simulated: bool) -> Place:
+def place(program: Program, spec: GroupSpec, status: MpsStatus, *, simulated: bool) -> MpsEnvironment:
     """Where ``program`` of a group with ``spec`` runs. Whoever cannot be under MPS takes turns."""
     whole = spec.sm >= 1
     nowhere = {"CUDA_MPS_PIPE_DIRECTORY": f"{status.pipe_directory}-none"}
     if program.outside:
-        return Place(variables=nowhere, in_force=whole)  # also outside of a control daemon that CUDA would find itself
+        return MpsEnvironment(
+            variables=nowhere, in_force=whole
+        )  # also outside of a control daemon that CUDA would find itself
     if program.pipe_directory is not None:
-        return Place(
+        return MpsEnvironment(
             variables={} if whole or not program.pipe_alive else _percentage(spec.sm),
             in_force=whole or program.pipe_alive,
         )
     if status.state != "on" or _other_user(program.uid, status) is not None:
         # A simulated program must not find the real MPS of this machine.
-        return Place(variables=nowhere if simulated else {}, in_force=whole)
+        return MpsEnvironment(variables=nowhere if simulated else {}, in_force=whole)
     variables = {
         "CUDA_MPS_PIPE_DIRECTORY": status.pipe_directory,
         "CUDA_MPS_LOG_DIRECTORY": status.log_directory,
@@ -103,7 +105,7 @@ def place(program: Program, spec: GroupSpec, status: MpsStatus, *, simulated: bo
         variables |= _percentage(spec.sm)
     if spec.priority is Priority.BEST_EFFORT:
         variables["CUDA_MPS_CLIENT_PRIORITY"] = BELOW_NORMAL
-    return Place(variables=variables)
+    return MpsEnvironment(variables=variables)
 
 
 def _percentage(sm: float) -> dict[str, str]:

@@ -59,7 +59,7 @@ async def run_until_signalled(service: Service, handler: Callable[[Service], Api
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class DaemonOptions:
     """How a daemon runs. ``idle_exit``: seconds without use after which it ends, None for never."""
 
     endpoint: Endpoint
@@ -78,7 +78,7 @@ class Service:
 
     def __init__(
         self,
-        options: Options,
+        options: DaemonOptions,
         *,
         server: Server,
         inventory: Inventory,

@@ -44,7 +44,7 @@ PUBLISH_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class AgentOptions:
     """How an agent runs.
 
     ``oversubscribe``: how many times each GPU's memory is offered.
@@ -65,7 +65,7 @@ class Options:
     port: int | None = None
 
 
-async def run(options: Options) -> None:
+async def run(options: AgentOptions) -> None:
     """Runs until SIGTERM or SIGINT. Raises GemletError and OSError for what is wrong from the start."""
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -84,7 +84,7 @@ async def run(options: Options) -> None:
 class Agent:
     """One node's shares and everything that acts on them."""
 
-    def __init__(self, options: Options, api: ApiServer) -> None:
+    def __init__(self, options: AgentOptions, api: ApiServer) -> None:
         """Raises GemletError if the native parts are missing, OSError if the node's directories cannot be written."""
         self._options = options
         self._api = api
@@ -199,7 +199,7 @@ class Agent:
         return Page("ok\n")
 
 
-def _host(options: Options) -> Host:
+def _host(options: AgentOptions) -> Host:
     shares = host.prepare(options.directory)
     hook = host.install_hook(Path(paths.hook_path()), options.directory)
     simulated = None

@@ -36,7 +36,7 @@ API_VERSION = "admission.k8s.io/v1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class WebhookOptions:
     """How a webhook runs. ``certificates``: a directory with tls.crt and tls.key."""
 
     certificates: Path
@@ -98,7 +98,7 @@ def application(cluster: Cluster) -> web.Application:
     return app
 
 
-async def run(options: Options, certificate: Certificate) -> None:
+async def run(options: WebhookOptions, certificate: Certificate) -> None:
     """Runs until SIGTERM or SIGINT. Raises OSError if the port is taken."""
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -15,5 +15,4 @@ http_client.py, grpc_client.py    the two ways to a server
 processes.py   several generators when one core is not enough
 recording.py   what became of each request
 report.py      numbers;  table.py: how they are printed, perf_analyzer's columns among them
-loadgen.py     MLCommons' loadgen in place of our arrivals
 """

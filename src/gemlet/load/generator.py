@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gemlet.load.http_client import Done
     from gemlet.load.job import Address, Job
 
-BEHIND = 32  # requests sent without looking at replies when the generator is behind
+MAX_BEHIND = 32  # requests sent without looking at replies when the generator is behind
 
 
 class Client(Protocol):
@@ -86,7 +86,7 @@ class Generator:
         behind = 0
         for second, number in self._schedule:
             due = start + second
-            if due > time.monotonic() or behind >= BEHIND:
+            if due > time.monotonic() or behind >= MAX_BEHIND:
                 behind = 0
                 await timer.until(due)
             behind += 1

@@ -164,13 +164,13 @@ class HttpClient:
 def reason(status: int, body: bytes) -> str:
     """Why the server refused: its status and its words, without numbers that differ from reply to reply."""
     try:
-        words = msgspec.json.decode(body, type=dict[str, object]).get("error", "")
+        message = msgspec.json.decode(body, type=dict[str, object]).get("error", "")
     except (msgspec.DecodeError, UnicodeDecodeError):
-        words = body.decode(errors="replace")
-    return f"{status} {shortened(str(words))}".strip()
+        message = body.decode(errors="replace")
+    return f"{status} {shortened(str(message))}".strip()
 
 
-def shortened(words: str) -> str:
+def shortened(message: str) -> str:
     """One line whose numbers are #: 'waited 12.3 ms' and 'waited 14.1 ms' are one reason, not two."""
-    plain = re.sub(r"\d+(\.\d+)?", "#", " ".join(words.split()))
+    plain = re.sub(r"\d+(\.\d+)?", "#", " ".join(message.split()))
     return plain if len(plain) <= REASON_LETTERS else f"{plain[: REASON_LETTERS - 3]}..."

@@ -106,8 +106,8 @@ def _get(address: Address, path: str) -> dict[str, Any]:
         reply = connection.getresponse()
         body = reply.read()
     except (OSError, http.client.HTTPException) as error:
-        words = getattr(error, "strerror", None) or error
-        raise LoadError(f"no server at {address}: {words}", hint="is it running? `gemlet serve -h`") from None
+        message = getattr(error, "strerror", None) or error
+        raise LoadError(f"no server at {address}: {message}", hint="is it running? `gemlet serve -h`") from None
     finally:
         connection.close()
     try:
@@ -115,9 +115,9 @@ def _get(address: Address, path: str) -> dict[str, Any]:
     except msgspec.DecodeError:
         document = None
     if reply.status != 200:
-        words = document.get("error", "") if isinstance(document, dict) else body[:200].decode(errors="replace")
+        message = document.get("error", "") if isinstance(document, dict) else body[:200].decode(errors="replace")
         hint = f"`curl -X POST {address}/v2/repository/index` lists its models" if reply.status == 404 else None
-        raise LoadError(f"{address}{path}: {reply.status} {words}".rstrip(), hint=hint)
+        raise LoadError(f"{address}{path}: {reply.status} {message}".rstrip(), hint=hint)
     if not isinstance(document, dict):
         raise LoadError(f"{address}{path} does not speak the Open Inference Protocol")
     return document

@@ -36,19 +36,19 @@ class Recording:
         self.done[number] = done
         self.ends[number] = ANSWERED if failure is None else self.reason(failure)
 
-    def reason(self, words: str) -> int:
-        if words in self.reasons:
-            return self.reasons.index(words) + 1
+    def reason(self, message: str) -> int:
+        if message in self.reasons:
+            return self.reasons.index(message) + 1
         if len(self.reasons) >= MOST_REASONS:
-            words = "other"
-            if words in self.reasons:
-                return self.reasons.index(words) + 1
-        self.reasons.append(words)
+            message = "other"
+            if message in self.reasons:
+                return self.reasons.index(message) + 1
+        self.reasons.append(message)
         return len(self.reasons)
 
     def add(self, other: Recording) -> None:
         """Takes over the requests of another process."""
-        places = [ANSWERED, *(self.reason(words) for words in other.reasons)]
+        places = [ANSWERED, *(self.reason(message) for message in other.reasons)]
         self.due.extend(other.due)
         self.sent.extend(other.sent)
         self.done.extend(other.done)

@@ -64,7 +64,7 @@ def notes(report: Report) -> list[str]:
     """What a table cannot say: why requests were refused, and whether the generator kept up."""
     lines = []
     for model in report.models:
-        lines += [f"{model.model}: {count} without an answer: {words}" for words, count in model.refused.items()]
+        lines += [f"{model.model}: {count} without an answer: {message}" for message, count in model.refused.items()]
     counted = "latencies count from when they were due"
     late = sum(model.sent_late for model in report.models)
     worst = max((model.most_late_ms for model in report.models), default=0.0)

@@ -24,7 +24,7 @@ from gemlet.devices.mps import PROGRAM, control_of, process
 B = TypeVar("B", bound=Bench)
 ROOT = Path(__file__).resolve().parents[3]
 SIM = Path(paths.lib_dir()) / "sim"
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 needs_mps = pytest.mark.skipif(
     not (SIM / PROGRAM).exists(), reason=f"the simulated {PROGRAM} is not built: make native"
 )
@@ -49,6 +49,7 @@ def document(path: Path) -> dict[str, object]:
     return found
 
 
+@pytest.mark.alone
 def test_programs_begin_together(machine: Machine) -> None:
     args = ["work", "--kernel-us", "100", "--scale", str(machine.scale(100)), "--marks", "10"]
     first, second = Client(args), Client(args, begin=0.5)
@@ -66,6 +67,7 @@ def test_a_program_that_fails_is_named_and_none_is_left(machine: Machine) -> Non
     assert str(machine.client) not in [argument for p in psutil.Process().children() for argument in p.cmdline()]
 
 
+@pytest.mark.alone
 def test_requests_have_latencies_from_their_arrival(machine: Machine) -> None:
     args = ["latency", "--kernel-us", "2000", "--scale", str(machine.scale(2000)), "--rate", "400"]
     (c,) = machine.run([Client(args)], None, 1.0)
@@ -82,6 +84,7 @@ def test_requests_have_latencies_from_their_arrival(machine: Machine) -> None:
     assert arrivals[0][:200] == pytest.approx(arrivals[1][:200], abs=2)  # the same seed, the same arrivals
 
 
+@pytest.mark.alone
 def test_requests_that_are_never_served_count(machine: Machine) -> None:
     args = ["latency", "--kernel-us", "20000", "--scale", str(machine.scale(20000)), "--rate", "100"]
     (c,) = machine.run([Client(args)], None, 1.0)
@@ -89,6 +92,7 @@ def test_requests_that_are_never_served_count(machine: Machine) -> None:
     assert len(c.latencies_us) == c.result["requests"]
 
 
+@pytest.mark.alone
 def test_bursts_catch_up_when_they_were_held_back(machine: Machine) -> None:
     args = ["burst", "--kernel-us", "100", "--scale", str(machine.scale(100)), "--batch", "10", "--rate", "500"]
     with Sharing(machine) as sharing:
@@ -100,6 +104,7 @@ def test_bursts_catch_up_when_they_were_held_back(machine: Machine) -> None:
     assert c.latencies_us[-1] > 300_000  # the backlog grew
 
 
+@pytest.mark.alone
 def test_latency_beside_a_neighbour(machine: Machine, tmp_path: Path) -> None:
     bench = made(latency.LatencyBench, machine, 2.0, tmp_path / "latency.json")
     bench.ways = ("slicing", "gemlet")
@@ -129,6 +134,7 @@ def test_latency_under_mps(machine: Machine, tmp_path: Path) -> None:
     assert not machine.mps
 
 
+@pytest.mark.alone
 def test_limits_swaps_and_bursts(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shares, "CHANGES", 1)
     bench = made(shares.SharesBench, machine, 1.0, tmp_path / "shares.json")
@@ -142,6 +148,7 @@ def test_limits_swaps_and_bursts(machine: Machine, tmp_path: Path, monkeypatch: 
     assert all(v > 0.5 for what, v in values.items() if "charged / done" in what)
 
 
+@pytest.mark.alone
 def test_a_neighbour_comes_and_a_limit_is_set(machine: Machine, tmp_path: Path) -> None:
     made(sharing.SharingBench, machine, 2.0, tmp_path / "sharing.json").scenario("elastic")
     (course,) = document(tmp_path / "sharing.json")["courses"]  # type: ignore[misc]

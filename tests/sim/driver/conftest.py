@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
 import subprocess
 import sys
-import sysconfig
 import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.compiled import compiled_text, cuda_include
 from tests.sim.driver import mps_machine
 
 HERE = Path(__file__).parent
@@ -31,14 +30,6 @@ def library_folder() -> Path:
     """Folder of the simulated libcuda.so.1."""
     products = Path(os.environ.get("GEMLET_LIB_DIR", ROOT / "src" / "gemlet" / "_lib"))
     return products / "sim"
-
-
-def cuda_include() -> Path | None:
-    """Folder of cuda.h, or None."""
-    for folder in (Path(sysconfig.get_paths()["purelib"]) / "nvidia/cu13/include", Path("/usr/local/cuda/include")):
-        if (folder / "cuda.h").is_file():
-            return folder
-    return None
 
 
 @dataclass
@@ -70,39 +61,19 @@ class SimulatedMachine:
             for pipe in (process.stdin, process.stdout, process.stderr):
                 if pipe is not None:
                     pipe.close()
-            process.wait(timeout=10)
+            process.wait(timeout=60)
 
     def run(self, script: str, *arguments: object, **extra_env: str) -> str:
         """Runs a Python program to its successful end; what it printed."""
         process = self.start(script, *arguments, **extra_env)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=120)
         assert process.returncode == 0, f"exit code {process.returncode}\n{out}\n{err}"
         return out
 
     def compile(self, source: str) -> Path:
         """Compiles a C program against cuda.h and our libcuda.so.1."""
-        compiler = shutil.which("cc")
-        include = cuda_include()
-        if compiler is None or include is None:
-            pytest.skip("needs a C compiler and cuda.h")
-        path = self.folder / "program.c"
-        path.write_text(source)
-        program = path.with_suffix("")
-        libcuda = library_folder() / "libcuda.so.1"
-        command = [
-            compiler,
-            "-O1",
-            "-Wall",
-            f"-I{include}",
-            f"-I{HERE}",
-            str(path),
-            str(libcuda),
-            "-lpthread",
-            "-o",
-            str(program),
-        ]
-        subprocess.run(command, check=True, timeout=30)
-        return program
+        options = ("-O1", "-Wall", f"-I{cuda_include()}", f"-I{HERE}", library_folder() / "libcuda.so.1", "-lpthread")
+        return compiled_text("cc", *options, text=source)
 
     def run_c(self, source: str, *arguments: object, **extra_env: str) -> subprocess.CompletedProcess[str]:
         """Compiles and runs a C program."""
@@ -112,7 +83,7 @@ class SimulatedMachine:
             env=self.env | extra_env,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=120,
             check=False,
         )
 

@@ -48,7 +48,7 @@ class Mps:
             input=commands,
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=120,
             check=False,
             pass_fds=pass_fds,
         )
@@ -69,7 +69,7 @@ class Mps:
         """Starts the daemon with -f; returns when it answers."""
         process = subprocess.Popen([self.program, "-f"], env=self.machine_env | self.env, text=True)
         self.foreground.append(process)
-        for _ in deadline(10):
+        for _ in deadline(60):
             if self.control(commands="ps\n").returncode == 0:
                 break
         return process
@@ -89,7 +89,7 @@ class Mps:
             self.control(commands="quit -t 0\n")
         for process in self.foreground:
             process.kill()
-            process.wait(timeout=10)
+            process.wait(timeout=60)
 
 
 def make(folder: Path, libraries: Path, machine_env: dict[str, str]) -> Mps:

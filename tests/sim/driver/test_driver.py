@@ -53,7 +53,7 @@ def test_a_cubin_of_the_real_compiler(machine: SimulatedMachine) -> None:
         __global__ void spin(unsigned long long n) { counter[n % 12] = 1; }
         __global__ void other(int a, double b, char c, float* p) { *p = a + b + c; }
     """)
-    subprocess.run(["nvcc", "-arch=sm_90", "-cubin", source, "-o", cubin], check=True, timeout=50)
+    subprocess.run(["nvcc", "-arch=sm_90", "-cubin", source, "-o", cubin], check=True, timeout=120)
     machine.run(
         """
         open_device(); module = check(cu.cuModuleLoad(sys.argv[1].encode()))
@@ -78,12 +78,12 @@ def test_the_legacy_stream_waits_for_blocking_streams_only(machine: SimulatedMac
     machine.run("""
         open_device(); spin = kernel("spin"); blocking, free = check(cu.cuStreamCreate(0)), check(cu.cuStreamCreate(1))
         host = check(cu.cuMemHostAlloc(8, 0)); device = check(cu.cuMemAlloc(8))
-        def legacy_copy_takes(stream):
-            check(launch(spin, 100_000_000, stream=stream)); begin = time.monotonic()
-            check(cu.cuMemcpyHtoD(device, bytes(8), 8)); taken = time.monotonic() - begin
-            check(cu.cuCtxSynchronize()); return taken
-        assert legacy_copy_takes(blocking) > 0.09
-        assert legacy_copy_takes(free) < 0.05
+        def legacy_copy_beside(stream, nanoseconds):
+            check(launch(spin, nanoseconds, stream=stream)); check(cu.cuMemcpyHtoD(device, bytes(8), 8))
+            return code(cu.cuStreamQuery(stream))
+        assert legacy_copy_beside(blocking, 100_000_000) == 0
+        assert legacy_copy_beside(free, 1_000_000_000_000) == 600   # CUDA_ERROR_NOT_READY: it did not wait
+        os._exit(0)
     """)
 
 
@@ -178,7 +178,7 @@ def test_a_lost_device_is_lost_for_everyone(machine: SimulatedMachine) -> None:
     assert victim.stdout is not None
     victim.stdout.readline()
     machine.run("ctypes.CDLL('libcuda.so.1').gemletSimSetLost(0, 1)")
-    assert victim.communicate(timeout=10)[0].split() == ["999", "999"]
+    assert victim.communicate(timeout=60)[0].split() == ["999", "999"]
 
 
 def test_nvml_tells_the_same_story(machine: SimulatedMachine) -> None:

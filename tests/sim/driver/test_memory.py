@@ -148,7 +148,7 @@ def test_touching_swapped_out_memory_crashes_with_words(machine: SimulatedMachin
         "ctypes.memset(int(base), 0, 1)",
     ):
         process = machine.start(VIRTUAL + f"    swap_in(); swap_out()\n    {touch}\n")
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=60)
         assert process.returncode == -signal.SIGSEGV
         if "ctypes" not in touch:
             assert "no memory is mapped at" in err
@@ -193,5 +193,5 @@ def test_ipc_handle_shows_the_same_bytes(machine: SimulatedMachine) -> None:
         """,
         ticket,
     )
-    _, err = exporter.communicate("\n", timeout=10)
+    _, err = exporter.communicate("\n", timeout=60)
     assert exporter.returncode == 0, err

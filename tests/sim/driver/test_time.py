@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.compiled import compiled
 
 if TYPE_CHECKING:
     from tests.sim.driver.conftest import SimulatedMachine
@@ -18,7 +19,7 @@ def test_events_stamp_device_time(machine: SimulatedMachine) -> None:
     machine.run("""
         open_device(); spin = kernel("spin"); stream = check(cu.cuStreamCreate(1))
         start, end = check(cu.cuEventCreate(0)), check(cu.cuEventCreate(0))
-        check(launch(spin, 1_000_000, stream=stream))          # so that the start event waits on the device
+        check(launch(spin, 500_000_000, stream=stream))        # so that the start event waits on the device
         check(cu.cuEventRecord(start, stream))
         for _ in range(50): check(launch(spin, 100_000, stream=stream))
         check(cu.cuEventRecord(end, stream))
@@ -29,14 +30,25 @@ def test_events_stamp_device_time(machine: SimulatedMachine) -> None:
     """)
 
 
-def test_waiting_ends_when_the_work_does_and_not_before(machine: SimulatedMachine) -> None:
-    out = machine.run("""
+def test_waiting_does_not_end_before_the_work_does(machine: SimulatedMachine) -> None:
+    machine.run("""
         open_device(); spin = kernel("spin"); late = []
         for _ in range(50):
             before = time.monotonic_ns()
             check(launch(spin, 2_000_000)); check(cu.cuCtxSynchronize())
             late.append(time.monotonic_ns() - before - 2_000_000)
         assert min(late) >= 0
+    """)
+
+
+@pytest.mark.alone
+def test_waiting_ends_as_soon_as_the_work_does(machine: SimulatedMachine) -> None:
+    out = machine.run("""
+        open_device(); spin = kernel("spin"); late = []
+        for _ in range(50):
+            before = time.monotonic_ns()
+            check(launch(spin, 2_000_000)); check(cu.cuCtxSynchronize())
+            late.append(time.monotonic_ns() - before - 2_000_000)
         print(sorted(late)[len(late) // 2])
     """)
     assert int(out) < 500_000  # nanoseconds; about 60 us on a quiet machine
@@ -55,10 +67,11 @@ def test_a_launch_blocks_when_the_queue_is_full(machine: SimulatedMachine) -> No
     machine.run("""
         open_device(); spin = kernel("spin"); stream = check(cu.cuStreamCreate(1))
         begin = time.monotonic()
-        for _ in range(1022): check(launch(spin, 1_000_000, stream=stream))
-        assert time.monotonic() - begin < 0.5                   # a second of work, queued
-        for _ in range(100): check(launch(spin, 1_000_000, stream=stream))
+        for _ in range(1122): check(launch(spin, 1_000_000, stream=stream))
         assert time.monotonic() - begin > 0.095                 # had to wait for about a hundred kernels
+        other = check(cu.cuStreamCreate(1))
+        for _ in range(1022): check(launch(spin, 1_000_000_000_000, stream=other))
+        os._exit(0)                                             # did not wait for one: each takes a quarter of an hour
     """)
 
 
@@ -68,7 +81,7 @@ def test_copies_take_the_time_of_the_bus(machine: SimulatedMachine) -> None:
         device = check(cu.cuMemAlloc(size)); host = check(cu.cuMemHostAlloc(size, 0))
         stream = check(cu.cuStreamCreate(1))
         start, end = check(cu.cuEventCreate(0)), check(cu.cuEventCreate(0))
-        hold = check(launch(kernel("spin"), 1_000_000, stream=stream))
+        check(launch(kernel("spin"), 500_000_000, stream=stream))
         check(cu.cuEventRecord(start, stream)); check(cu.cuMemcpyHtoDAsync(device, host, size, stream))
         check(cu.cuEventRecord(end, stream))
         check(cu.cuEventSynchronize(end))
@@ -83,7 +96,7 @@ def test_a_copy_overlaps_the_kernels_of_another_stream(machine: SimulatedMachine
         device = check(cu.cuMemAlloc(size)); host = check(cu.cuMemHostAlloc(size, 0))
         a, b = check(cu.cuStreamCreate(1)), check(cu.cuStreamCreate(1))
         start, kernels, copied = (check(cu.cuEventCreate(0)) for _ in range(3))
-        check(launch(spin, 2_000_000, stream=a)); check(cu.cuEventRecord(start, a))
+        check(launch(spin, 500_000_000, stream=a)); check(cu.cuEventRecord(start, a))
         check(cu.cuStreamWaitEvent(b, start, 0))
         check(launch(spin, 3_000_000, stream=a)); check(cu.cuEventRecord(kernels, a))
         check(cu.cuMemcpyHtoDAsync(device, host, size, b)); check(cu.cuEventRecord(copied, b))
@@ -93,17 +106,13 @@ def test_a_copy_overlaps_the_kernels_of_another_stream(machine: SimulatedMachine
     """)
 
 
-def test_random_histories_of_a_device(tmp_path: Path) -> None:
-    compiler = shutil.which("c++")
-    if compiler is None:
-        pytest.skip("needs a C++ compiler")
+def test_random_histories_of_a_device() -> None:
     here = Path(__file__).parent
     engine = here.parents[2] / "native" / "sim"
-    program = tmp_path / "schedule_check"
-    sources = [here / "schedule_check.cpp", engine / "schedule.cpp"]
-    command = [compiler, "-std=c++20", "-O1", "-Wall", "-Wextra", f"-I{engine}", *sources, "-o", program]
-    subprocess.run(command, check=True, timeout=50)
-    done = subprocess.run([program], capture_output=True, text=True, timeout=50, check=False)
+    sources = (here / "schedule_check.cpp", engine / "schedule.cpp")
+    options = ("-std=c++20", "-O1", "-Wall", "-Wextra", f"-I{engine}")
+    program = compiled("c++", *options, sources=sources, headers=tuple(sorted(engine.glob("*.hpp"))))
+    done = subprocess.run([program], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
 
 
@@ -118,6 +127,7 @@ CONTENDER = """
 """
 
 
+@pytest.mark.alone
 def test_two_processes_share_equally_and_pay_for_switches(machine: SimulatedMachine) -> None:
     seconds = 1.5
     both = [machine.start(CONTENDER, seconds) for _ in range(2)]
@@ -128,7 +138,7 @@ def test_two_processes_share_equally_and_pay_for_switches(machine: SimulatedMach
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
-    used = [int(process.communicate(timeout=20)[0]) / 1e9 for process in both]
+    used = [int(process.communicate(timeout=60)[0]) / 1e9 for process in both]
     assert abs(used[0] - used[1]) < 0.1 * seconds, used
     # 2.09 of every 2.245 ms; the margin is for a busy machine, where the two do not start and end together.
     assert 0.85 * seconds < sum(used) < 0.96 * seconds, used
@@ -147,12 +157,13 @@ def test_a_killed_process_leaves_the_device_at_once(machine: SimulatedMachine) -
     hog.kill()
     hog.communicate()
     out = machine.run("""
-        open_device(); spin = kernel("spin"); check(launch(spin, 1_000_000)); check(cu.cuCtxSynchronize())
-        begin = time.monotonic()
-        for _ in range(20): check(launch(spin, 1_000_000))
-        check(cu.cuCtxSynchronize()); print(time.monotonic() - begin)
+        open_device(); spin = kernel("spin"); stream = check(cu.cuStreamCreate(1))
+        start, end = check(cu.cuEventCreate(0)), check(cu.cuEventCreate(0))
+        check(launch(spin, 20_000_000, stream=stream)); check(cu.cuEventRecord(start, stream))
+        check(launch(spin, 20_000_000, stream=stream)); check(cu.cuEventRecord(end, stream))
+        check(cu.cuEventSynchronize(end)); print(check(cu.cuEventElapsedTime(start, end)))
     """)
-    assert float(out) < 0.035  # 20 ms of work: nobody shares
+    assert float(out) == pytest.approx(20, rel=0.001)  # milliseconds on the device: nobody shares
     used = machine.truth("gemletSimDeviceTime", pid)
     assert 0.04e9 < used < 5e9
 
@@ -169,25 +180,21 @@ def test_a_stopped_process_keeps_nobody_waiting(machine: SimulatedMachine) -> No
     assert busy.stdout is not None
     busy.stdout.readline()
     other = machine.start("""
-        open_device(); spin = kernel("spin"); print("ready", flush=True); worst = 0
-        sys.stdin.readline()
-        end = time.monotonic() + 1.0
-        while time.monotonic() < end:
-            begin = time.monotonic(); check(launch(spin, 3_200)); check(cu.cuCtxSynchronize())
-            worst = max(worst, time.monotonic() - begin)
-        print(worst)
+        open_device(); spin = kernel("spin"); print("ready", flush=True)
+        for _ in sys.stdin:
+            for _ in range(5): check(launch(spin, 3_200)); check(cu.cuCtxSynchronize())
+            print("done", flush=True)
     """)
     assert other.stdout is not None
     assert other.stdin is not None
     other.stdout.readline()
-    other.stdin.write("\n")
-    other.stdin.flush()
     for _ in range(20):
         os.kill(busy.pid, signal.SIGSTOP)
-        time.sleep(0.03)
+        other.stdin.write("\n")
+        other.stdin.flush()
+        assert other.stdout.readline() == "done\n"  # while the other one is stopped, wherever it is
         os.kill(busy.pid, signal.SIGCONT)
         time.sleep(0.01)
-    worst = float(other.communicate(timeout=10)[0])
+    other.communicate(timeout=120)
     busy.kill()
     busy.communicate()
-    assert worst < 0.15  # a stopped process's queued kernels still run, 1022 of them at most

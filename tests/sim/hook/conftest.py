@@ -6,12 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.compiled import cuda_include, locked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,21 +21,18 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.timeout(1200))  # the first one builds
+
+
 def _tool(name: str) -> str:
     beside = Path(sys.executable).with_name(name)
     found = str(beside) if beside.exists() else shutil.which(name)
     if not found:
         pytest.skip(f"{name} is not installed")
     return found
-
-
-def cuda_include() -> Path:
-    """The folder of cuda.h: the runtime wheel's or an installed toolkit's."""
-    wheel = Path(sysconfig.get_paths()["purelib"]) / "nvidia/cu13/include"
-    for folder in (wheel, Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include"):
-        if (folder / "cuda.h").exists():
-            return folder
-    pytest.skip("cuda.h is not installed")
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ class Built:
             env=environment | (env or {}),
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=120,
             check=False,
         )
 
@@ -80,10 +78,11 @@ def built() -> Built:
     }
     configure = [_tool("cmake"), "-S", str(HERE / "native"), "-B", str(folder), "-G", "Ninja"]
     configure += [f"-D{name}={value}" for name, value in options.items()]
-    for command in (configure, [_tool("cmake"), "--build", str(folder)]):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-        if done.returncode != 0:
-            pytest.fail(f"building {folder} failed\n{done.stdout[-4000:]}{done.stderr[-4000:]}", pytrace=False)
+    with locked(folder):
+        for command in (configure, [_tool("cmake"), "--build", str(folder)]):
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                pytest.fail(f"building {folder} failed\n{done.stdout[-4000:]}{done.stderr[-4000:]}", pytrace=False)
     return Built(folder)
 
 

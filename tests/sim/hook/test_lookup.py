@@ -16,7 +16,6 @@ from tests.sim.hook.conftest import ROOT, Built
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.timeout(300)  # the first test builds
 
 Lines = Callable[..., list[str]]
 HOOKED = [

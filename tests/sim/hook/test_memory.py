@@ -15,7 +15,6 @@ import pytest
 if TYPE_CHECKING:
     from tests.sim.hook.conftest import Built
 
-pytestmark = pytest.mark.timeout(300)
 
 SOURCE = (Path(__file__).parent / "native/memory_test.cpp").read_text()
 CASES = re.findall(r"^    CASE\((\w+)\),$", SOURCE, re.MULTILINE)

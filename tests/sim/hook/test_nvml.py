@@ -5,10 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-import pytest
-
-pytestmark = pytest.mark.timeout(300)
-
 Lines = Callable[..., list[str]]
 QUERY = """
 import ctypes

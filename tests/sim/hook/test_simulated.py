@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from tests.sim.hook.conftest import Built
 
-pytestmark = pytest.mark.timeout(300)
 
 OUT_OF_MEMORY = "2"
 MIB = 1 << 20

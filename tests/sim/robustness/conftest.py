@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import subprocess
-import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +10,7 @@ import pytest
 
 from gemlet import paths
 from gemlet.errors import GemletError
+from tests.compiled import compiled, cuda_include
 from tests.sim.robustness.hurt_machine import CONTEXT, Machine, Served
 
 HERE = Path(__file__).parent
@@ -38,39 +37,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def program() -> Path:
     """tests/sim/robustness/program.c, compiled against the simulated driver."""
-    include = next(
-        (
-            folder
-            for folder in (
-                Path(sysconfig.get_paths()["purelib"]) / "nvidia/cu13/include",
-                Path("/usr/local/cuda/include"),
-            )
-            if (folder / "cuda.h").exists()
-        ),
-        None,
-    )
-    if include is None:
-        pytest.skip("cuda.h is not installed")
-    made = tmp_path_factory.mktemp("program") / "program"
     driver = Path(paths.sim_dir()) / "libcuda.so.1"
-    subprocess.run(
-        [
-            "cc",
-            "-O1",
-            "-g",
-            f"-isystem{include}",
-            str(HERE / "program.c"),
-            "-o",
-            str(made),
-            str(driver),
-            "-ldl",
-            "-pthread",
-        ],
-        check=True,
-    )
-    return made
+    options = ("-O1", "-g", f"-isystem{cuda_include()}", driver, "-ldl", "-pthread")
+    return compiled("cc", *options, sources=(HERE / "program.c",))
 
 
 @pytest.fixture

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 CONTEXT = 500 * MIB  # what the simulated H200 takes for one
+PATIENCE = 60.0  # seconds, for what hangs: a busy machine takes many times as long as an idle one
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 5.0) -> Any:
+def eventually(condition: Callable[[], Any], seconds: float = PATIENCE) -> Any:
     """What ``condition`` returns as soon as it is true. Fails after ``seconds``."""
     end = time.monotonic() + seconds
     while True:
@@ -56,7 +57,7 @@ class Running(subprocess.Popen[str]):
             self.stdin.write(text + "\n")
             self.stdin.flush()
 
-    def end(self, seconds: float = 15.0) -> tuple[int, str, str]:
+    def end(self, seconds: float = PATIENCE) -> tuple[int, str, str]:
         """Exit code and output; fails if it hangs."""
         out, err = self.communicate(timeout=seconds)
         return self.returncode, out, err

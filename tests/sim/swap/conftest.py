@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ import pytest
 
 from gemlet import paths
 from gemlet.errors import GemletError
+from tests.compiled import compiled, cuda_include
 from tests.sim.robustness.hurt_machine import CONTEXT, Machine, Running, Served, eventually
 
 HERE = Path(__file__).parent
@@ -22,22 +22,15 @@ MIB = 1 << 20
 
 
 @pytest.fixture(scope="session")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def program() -> Path:
     """tests/sim/swap/program.c, compiled against the simulated driver."""
     try:
         driver = Path(paths.sim_dir()) / "libcuda.so.1"
         paths.hook_path()
     except GemletError as error:
         pytest.skip(f"the native parts are not built: {error}")
-    wheel = Path(sysconfig.get_paths()["purelib"]) / "nvidia/cu13/include"
-    include = next((f for f in (wheel, Path("/usr/local/cuda/include")) if (f / "cuda.h").exists()), None)
-    if include is None:
-        pytest.skip("cuda.h is not installed")
-    made = tmp_path_factory.mktemp("program") / "program"
-    source = str(HERE / "program.c")
-    command = ["cc", "-O2", "-g", f"-isystem{include}", source, "-o", str(made), str(driver), "-ldl", "-pthread"]
-    subprocess.run(command, check=True)
-    return made
+    options = ("-O2", "-g", f"-isystem{cuda_include()}", driver, "-ldl", "-pthread")
+    return compiled("cc", *options, sources=(HERE / "program.c",))
 
 
 class Program:
@@ -45,14 +38,14 @@ class Program:
 
     def __init__(self, running: Running) -> None:
         self.running = running
-        assert running.line() == "ready", running.communicate(timeout=5)
+        assert running.line() == "ready", running.communicate(timeout=60)
 
     def tell(self, *words: object) -> None:
         self.running.tell(" ".join(map(str, words)))
 
     def answer(self) -> str:
         line = self.running.line()
-        assert line, ("it ended", self.running.wait(timeout=5), self.running.stderr and self.running.stderr.read())
+        assert line, ("it ended", self.running.wait(timeout=60), self.running.stderr and self.running.stderr.read())
         return line
 
     def ask(self, *words: object) -> str:

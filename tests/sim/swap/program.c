@@ -361,6 +361,8 @@ int main(void) {
             printf("%d\n", r);
         } else if (!strcmp(verb, "launch")) {
             printf("%d\n", launch_spin(a * 1000));
+        } else if (!strcmp(verb, "query")) {
+            printf("%d\n", cuStreamQuery(stream));
         } else if (!strcmp(verb, "work")) {
             sscanf(line, "%*s %lf %lu", &x, &b);
             printf("%lu\n", work(x, (int)b));

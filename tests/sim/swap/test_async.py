@@ -8,7 +8,6 @@ import pytest
 
 from tests.sim.robustness.hurt_machine import CONTEXT, eventually
 
-pytestmark = pytest.mark.timeout(120)
 MIB = 1 << 20
 Make = "Callable[..., Any]"
 
@@ -92,11 +91,10 @@ def test_neither_waits_for_the_device(swapping: Make) -> None:
     a.done("freeasync", 0)
     a.done("sync")
     time.sleep(0.2)  # what was freed lies unused for long enough to be given back
-    a.done("launch", 3_000_000)
-    begun = time.monotonic()
+    a.done("launch", 6_000_000)
     a.done("allocasync", 2, 4 * MIB, 1)
     a.done("freeasync", 1)
-    assert time.monotonic() - begun < 1.5
+    assert a.number("query") == 600  # CUDA_ERROR_NOT_READY: it still runs
     a.done("sync")
     a.done("allocasync", 3, 2 * MIB)
     eventually(lambda: s.memory(a)["bytes"] == 6 * MIB)
@@ -175,4 +173,4 @@ def test_a_pool_with_memory_that_may_be_away_is_not_given_to_another_device(swap
     a.done("access", 0)  # its own device has it anyway
     assert a.number("access", 1) == 801
     a.running.kill()
-    assert "cannot be shared with other devices" in a.running.communicate(timeout=5)[1]
+    assert "cannot be shared with other devices" in a.running.communicate(timeout=60)[1]

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.timeout(120)
 MIB = 1 << 20
 PART = 512 << 10  # what one fingerprint is of
 Make = "Callable[..., Any]"

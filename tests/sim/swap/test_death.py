@@ -8,7 +8,6 @@ import pytest
 
 from tests.sim.robustness.hurt_machine import CONTEXT, eventually
 
-pytestmark = pytest.mark.timeout(120)
 MIB = 1 << 20
 
 Make = "Callable[..., Any]"

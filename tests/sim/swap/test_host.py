@@ -8,11 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.sim.robustness.hurt_machine import CONTEXT, eventually
 
-pytestmark = pytest.mark.timeout(120)
 MIB = 1 << 20
 Make = "Callable[..., Any]"
 
@@ -38,10 +35,10 @@ def test_memory_of_the_host_that_is_not_needed_any_more_is_given_back(swapping: 
         program.done("fill", 0, 1)
         program.done("add", 0, 1)
     a.done("add", 0, 1)
-    eventually(lambda: s.memory(a)["pinned"] >= 100 * MIB and s.memory(b)["pinned"] >= 100 * MIB, 20)
+    eventually(lambda: s.memory(a)["pinned"] >= 100 * MIB and s.memory(b)["pinned"] >= 100 * MIB)
     before = resident_set(a)
     b.running.kill()
-    eventually(lambda: s.memory(a)["pinned"] == 0, 20)
+    eventually(lambda: s.memory(a)["pinned"] == 0)
     assert resident_set(a) <= before - 100 * MIB
     a.done("all")
     c = s.start("c")
@@ -86,7 +83,7 @@ def test_where_the_system_has_no_memory_the_program_runs_on(swapping: Make) -> N
     a.done("all")
     b.done("all")
     a.running.kill()
-    _, words = a.running.communicate(timeout=5)
+    _, words = a.running.communicate(timeout=60)
     assert "the system refuses" in words
     assert "hint:" in words
 

@@ -10,7 +10,6 @@ import pytest
 
 from tests.sim.robustness.hurt_machine import CONTEXT, eventually
 
-pytestmark = pytest.mark.timeout(120)
 MIB = 1 << 20
 Make = "Callable[..., Any]"
 
@@ -166,7 +165,7 @@ def test_a_dead_context_shows_its_error(swapping: Make) -> None:
     a.done("fill", 0, 1)
     b.done("alloc", 0, 16 * MIB)
     b.tell("spin", 10)
-    eventually(lambda: a.ask("spin", 10) == "719", 10)
+    eventually(lambda: a.ask("spin", 10) == "719")
     a.running.kill()
     assert b.answer() == "0"
 
@@ -267,7 +266,7 @@ def test_admission(swapping: Make) -> None:
     free, _ = map(int, a.ask("info").split())
     assert free == 50 * MIB
     a.running.kill()
-    _, words = a.running.communicate(timeout=5)
+    _, words = a.running.communicate(timeout=60)
     assert "no more than" in words
     assert "capacity" in words
 

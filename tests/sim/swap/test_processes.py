@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.sim.robustness.hurt_machine import CONTEXT
 
-pytestmark = pytest.mark.timeout(120)
 MIB = 1 << 20
 Make = "Callable[..., Any]"
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import pytest
-
 from tests.sim.robustness.hurt_machine import eventually
 
-pytestmark = pytest.mark.timeout(120)
 MIB = 1 << 20
 
 Make = "Callable[..., Any]"

@@ -66,6 +66,11 @@ def test_programs_that_a_later_row_needs_are_kept() -> None:
     assert plan.needed([], ["slicing"]) == set()
 
 
+def test_programs_that_are_there_take_no_time_to_start() -> None:
+    assert plan.starting(0) == 0.0
+    assert plan.starting(32) > plan.starting(1) > 0.0
+
+
 def test_a_budget_allows_what_ends_before_its_reserve() -> None:
     budget = Budget(100.0, begin=1000.0, reserve=10.0)
     assert budget.allows(80.0, 1010.0, "first")

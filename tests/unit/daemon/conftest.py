@@ -11,7 +11,7 @@ import pytest
 from gemlet.daemon.address import Endpoint
 from gemlet.daemon.answers import api
 from gemlet.daemon.connection import Connection
-from gemlet.daemon.service import Options, Service
+from gemlet.daemon.service import DaemonOptions, Service
 from gemlet.errors import DaemonUnreachable
 from tests.unit.daemon import fakes
 
@@ -41,7 +41,7 @@ class RunningDaemon:
     def stop(self) -> None:
         if self.thread.is_alive():
             self.loop.call_soon_threadsafe(self.service.stop)
-            self.thread.join(5)
+            self.thread.join(60)
         assert not self.thread.is_alive()
 
 
@@ -65,7 +65,7 @@ class Starter:
 
         async def live() -> None:
             service = Service(
-                Options(endpoint=endpoint, **options),
+                DaemonOptions(endpoint=endpoint, **options),
                 server=server,
                 inventory=inventory,
                 metrics=lambda _: "metric 1\n",
@@ -79,7 +79,7 @@ class Starter:
 
         thread = threading.Thread(target=lambda: asyncio.run(live()), daemon=True)
         thread.start()
-        assert ready.wait(5)
+        assert ready.wait(60)
         running = RunningDaemon(made[0], server, inventory, endpoint, made[1], thread)
         self.running.append(running)
         return running

@@ -18,7 +18,7 @@ from gemlet.errors import DaemonUnreachable, Refused
 
 def raw(daemon, data: bytes) -> list[dict]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(5)
+        connection.settimeout(60)
         connection.connect(str(daemon.endpoint.api))
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
@@ -126,7 +126,7 @@ def test_sockets_of_a_system_daemon_are_open_to_all(start_daemon):
 def test_shutdown_ends_it_and_leaves_no_socket(start_daemon):
     daemon = start_daemon()
     daemon.call("shutdown")
-    daemon.thread.join(5)
+    daemon.thread.join(60)
     assert not daemon.thread.is_alive()
     assert not daemon.endpoint.api.exists()
     assert not daemon.endpoint.clients.exists()

@@ -19,7 +19,7 @@ from tests.unit.daemon import fakes
 PROGRAM = str(Path(__file__).parents[2] / "mps_control.sh")
 
 
-def eventually(condition, seconds=10.0):
+def eventually(condition, seconds=60.0):
     give_up = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < give_up, "did not happen in time"
@@ -313,7 +313,7 @@ def test_mps_keeps_the_daemon_from_ending_of_idleness(start_daemon, monkeypatch)
     time.sleep(1.0)
     assert state(daemon) == "on"
     daemon.call("mps_stop")
-    daemon.thread.join(10)
+    daemon.thread.join(60)
     with pytest.raises(DaemonUnreachable):
         daemon.connect()
 

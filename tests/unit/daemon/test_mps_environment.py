@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gemlet.daemon.mps_environment import NeedsMps, Place, Program, check, place
+from gemlet.daemon.mps_environment import MpsEnvironment, NeedsMps, Program, check, place
 from gemlet.daemon.mps_state import MpsClient, MpsServer, MpsStatus
 from gemlet.model import GroupSpec, Priority
 
@@ -26,17 +26,17 @@ def serving(uid: int) -> MpsStatus:
     return MpsStatus(state="on", pipe_directory=ON.pipe_directory, log_directory=ON.log_directory, servers=(server,))
 
 
-def placed(program: Program, spec: GroupSpec, status: MpsStatus, *, simulated: bool = False) -> Place:
+def placed(program: Program, spec: GroupSpec, status: MpsStatus, *, simulated: bool = False) -> MpsEnvironment:
     return place(program, spec, status, simulated=simulated)
 
 
 def test_every_program_joins():
-    assert placed(Program(uid=1), WHOLE, ON) == Place(variables=OURS)
+    assert placed(Program(uid=1), WHOLE, ON) == MpsEnvironment(variables=OURS)
 
 
 def test_a_fraction_is_a_percentage():
     expected = OURS | {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"}
-    assert placed(Program(uid=1), THIRD, ON) == Place(variables=expected)
+    assert placed(Program(uid=1), THIRD, ON) == MpsEnvironment(variables=expected)
     assert (
         placed(Program(uid=1), GroupSpec(name="g", sm=1 / 3), ON).variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"]
         == "33.3333"
@@ -50,14 +50,14 @@ def test_best_effort_is_below_the_others():
 
 
 def test_outside_is_outside_of_every_control_daemon():
-    assert placed(Program(uid=1, outside=True), WHOLE, ON) == Place(variables=NOWHERE)
-    assert placed(Program(uid=1, outside=True), THIRD, ON) == Place(variables=NOWHERE, in_force=False)
+    assert placed(Program(uid=1, outside=True), WHOLE, ON) == MpsEnvironment(variables=NOWHERE)
+    assert placed(Program(uid=1, outside=True), THIRD, ON) == MpsEnvironment(variables=NOWHERE, in_force=False)
 
 
 @pytest.mark.parametrize("name", ["off", "stopping", "failed"])
 def test_without_mps_a_configured_fraction_is_not_in_force(name):
-    assert placed(Program(uid=1), THIRD, state(name)) == Place(in_force=False)
-    assert placed(Program(uid=1), WHOLE, state(name)) == Place()
+    assert placed(Program(uid=1), THIRD, state(name)) == MpsEnvironment(in_force=False)
+    assert placed(Program(uid=1), WHOLE, state(name)) == MpsEnvironment()
 
 
 def test_a_simulated_program_does_not_find_the_mps_of_the_real_machine():
@@ -67,15 +67,15 @@ def test_a_simulated_program_does_not_find_the_mps_of_the_real_machine():
 
 def test_a_pipe_directory_of_ones_own_wins():
     own = Program(uid=1, pipe_directory="/tmp/mine", pipe_alive=True)
-    assert placed(own, WHOLE, ON) == Place()
-    assert placed(own, THIRD, ON) == Place(variables={"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"})
-    assert placed(Program(uid=1, pipe_directory="/tmp/mine"), THIRD, ON) == Place(in_force=False)
+    assert placed(own, WHOLE, ON) == MpsEnvironment()
+    assert placed(own, THIRD, ON) == MpsEnvironment(variables={"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"})
+    assert placed(Program(uid=1, pipe_directory="/tmp/mine"), THIRD, ON) == MpsEnvironment(in_force=False)
 
 
 def test_one_user_at_a_time():
     assert placed(Program(uid=1), WHOLE, serving(1)).variables == OURS
-    assert placed(Program(uid=2), WHOLE, serving(1)) == Place()
-    assert placed(Program(uid=2), THIRD, serving(1)) == Place(in_force=False)
+    assert placed(Program(uid=2), WHOLE, serving(1)) == MpsEnvironment()
+    assert placed(Program(uid=2), THIRD, serving(1)) == MpsEnvironment(in_force=False)
     idle = MpsStatus(
         state="on",
         pipe_directory=ON.pipe_directory,
@@ -88,7 +88,7 @@ def test_one_user_at_a_time():
 @pytest.mark.parametrize(("control", "program", "joins"), [(0, 2, True), (1, 1, True), (1, 2, False)])
 def test_only_the_control_daemon_of_root_serves_others(control, program, joins):
     status = MpsStatus(state="on", uid=control, pipe_directory=ON.pipe_directory, log_directory=ON.log_directory)
-    assert placed(Program(uid=program), WHOLE, status) == Place(variables=OURS if joins else {})
+    assert placed(Program(uid=program), WHOLE, status) == MpsEnvironment(variables=OURS if joins else {})
 
 
 ASKS = Program(uid=1, sm=0.3)

@@ -13,7 +13,7 @@ def test_systemd_is_told(tmp_path, monkeypatch, abstract):
     address = f"\0gemlet-test-{os.getpid()}" if abstract else str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(address)
-        receiver.settimeout(5)
+        receiver.settimeout(60)
         monkeypatch.setenv("NOTIFY_SOCKET", "@" + address[1:] if abstract else address)
         notify.systemd("READY=1")
         assert receiver.recv(100) == b"READY=1"

@@ -95,5 +95,5 @@ def test_a_daemon_ends_only_if_it_is_unused(start_daemon):
         daemon.call("shutdown", unused=True)
     assert daemon.call("ping")
     daemon.call("shutdown")
-    daemon.thread.join(5)
+    daemon.thread.join(60)
     assert not daemon.thread.is_alive()

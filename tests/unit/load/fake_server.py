@@ -19,7 +19,7 @@ METADATA = {
     "platform": "fake",
     "inputs": [
         {"name": "image", "datatype": "FP32", "shape": [-1, 2, 3]},
-        {"name": "words", "datatype": "BYTES", "shape": [-1, 1]},
+        {"name": "message", "datatype": "BYTES", "shape": [-1, 1]},
     ],
     "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 1]}],
 }
@@ -73,9 +73,9 @@ class FakeServer:
         number = len(self.bodies)
         self.bodies.append(body)
         self.heads.append(head)
-        delay, status, words = self.answer(number)
+        delay, status, message = self.answer(number)
         await asyncio.sleep(delay)
-        return status, {"error": words} if words else {"model_name": "m", "outputs": []}
+        return status, {"error": message} if message else {"model_name": "m", "outputs": []}
 
     @contextmanager
     def running(self) -> Iterator[FakeServer]:

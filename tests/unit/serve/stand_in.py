@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gemlet.serve.dispatch.call import Refusal
-from gemlet.serve.dispatch.engine import EMPTY, Engine, Served
+from gemlet.serve.dispatch.engine import EMPTY, Engine, ServedModel
 from gemlet.serve.models.specification import ModelSpec, TensorSpec
 from gemlet.serve.server.catalog import Known
 from gemlet.serve.server.fleet import Fleet
@@ -28,7 +28,7 @@ class Service:
     def __init__(self, *specs):
         self.engine = Engine()
         for spec in specs or (model(),):
-            self.engine.models[spec.name] = Served(spec)
+            self.engine.models[spec.name] = ServedModel(spec)
         self.fleet = Fleet(self.engine, ())
         self.engine.adopt(self.fleet._with_own(EMPTY), self.fleet._route)
         self.regions = Regions()

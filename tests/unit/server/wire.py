@@ -10,9 +10,12 @@ import socket
 import struct
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gemlet.membership import WIRE_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MAGIC, VERSION = 0x314D4547, WIRE_VERSION
 HELLO, WELCOME, ATTACH, ATTACHED, WANT, TOOK, STOPPED, DRAINED, CONTEXT, REFUSED = range(1, 11)
@@ -82,6 +85,15 @@ class Page:
         self.memory[at : at + size] = value.to_bytes(size, "little")
 
 
+def eventually(holds: Callable[[], object], what: Callable[[], str] = lambda: "it did not happen") -> None:
+    """Returns as soon as ``holds`` does; the limit is for what hangs."""
+    end = time.monotonic() + 60
+    while not holds():
+        if time.monotonic() > end:
+            raise TimeoutError(what())
+        time.sleep(0.0002)
+
+
 opened: list[RawClient] = []
 
 
@@ -91,7 +103,7 @@ class RawClient:
     def __init__(self, path: str, group: str = "g", *, flags: int = CREATE_GROUP, join: bool = True) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         opened.append(self)
-        self.socket.settimeout(5)
+        self.socket.settimeout(60)
         self.socket.connect(path)
         self.device = 0
         if join:
@@ -138,14 +150,8 @@ class RawClient:
     def epoch(self) -> int:
         return self.page.get("token", size=4) >> 3
 
-    def await_state(self, state: int, limit: float = 2.0) -> float:
-        """Seconds it took."""
-        begin = time.monotonic()
-        while self.state != state:
-            if time.monotonic() - begin > limit:
-                raise TimeoutError(f"state {self.state}, not {state}, after {limit} s")
-            time.sleep(0.0002)
-        return time.monotonic() - begin
+    def await_state(self, state: int) -> None:
+        eventually(lambda: self.state == state, lambda: f"state {self.state}, not {state}")
 
     def stop(self, reason: int = DEADLINE, tail_ns: int = 0, *, wants: bool = False) -> None:
         epoch = self.epoch

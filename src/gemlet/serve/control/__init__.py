@@ -1,7 +1,7 @@
 """The plan follows the load: rates, when to plan anew, what that changes, and doing it while requests come.
 
 settings.py      how it behaves
-fleet.py         what it controls: the server implements this
+controlled_fleet.py    what it controls: the server implements this
 rates.py         how fast requests come, by model, and how unevenly
 targets.py       what to plan for: moves only when it is clearly wrong
 decide.py        when to plan anew

@@ -22,9 +22,9 @@ from gemlet.serve.plan import planner
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from gemlet.serve.control.fleet import Backlog, Fleet, Scaler
+    from gemlet.serve.control.controlled_fleet import Backlog, ControlledFleet, Scaler
     from gemlet.serve.control.propose import Question
-    from gemlet.serve.control.settings import Cause, Settings
+    from gemlet.serve.control.settings import Cause, ControlSettings
     from gemlet.serve.plan.model import Demand
     from gemlet.serve.profiles.profile import Profiles
 
@@ -44,10 +44,10 @@ class Controller:
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: ControlledFleet,
         profiles: Profiles,
         demands: Sequence[Demand],
-        options: Settings | None = None,
+        options: ControlSettings | None = None,
         clock: Callable[[], float] | None = None,
         *,
         ask: Callable[[Question], Awaitable[Proposal]] | None = None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gemlet.serve.control.propose import Proposal, Question
 from gemlet.serve.control.rates import FAST_S
-from gemlet.serve.control.settings import Cause, Settings
+from gemlet.serve.control.settings import Cause, ControlSettings
 from gemlet.serve.control.targets import Target
 from gemlet.serve.plan.keep import RISE
 
@@ -31,8 +31,8 @@ SLOWER_STEP, SLOWER_MOST, SLOWER_HOLD_S = 1.15, 2.0, 60.0
 class Decider:
     """Rates and plan of one fleet. ``demands`` are models with their SLOs, and rates as far as they are known."""
 
-    def __init__(self, demands: Sequence[Demand], settings: Settings | None = None) -> None:
-        self.settings = settings or Settings()
+    def __init__(self, demands: Sequence[Demand], settings: ControlSettings | None = None) -> None:
+        self.settings = settings or ControlSettings()
         self._targets: dict[str, Target] = {}
         for demand in demands:
             self.demand(demand)
@@ -138,8 +138,8 @@ class Decider:
 
     def _devices_cause(self, lost: list[int], back: list[int]) -> Cause:
         self._changed = True
-        words = [f"device {number} is lost" for number in lost] + [f"device {number} is there" for number in back]
-        return Cause("devices", ", ".join(words), emergency=True)
+        message = [f"device {number} is lost" for number in lost] + [f"device {number} is there" for number in back]
+        return Cause("devices", ", ".join(message), emergency=True)
 
     def _overload(self, seconds: float) -> Cause | None:
         """Rates that the plan in force cannot serve, beyond chance: in the last interval, or in the last seconds."""

@@ -16,7 +16,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from gemlet.serve.plan.model import Gpu, Let, Plan
+    from gemlet.serve.plan.model import Gpu, Plan, PlannedGpuLet
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Partition:
     """The gpu-lets of a device from now on; none: the device is not used any more."""
 
     gpu: int
-    lets: tuple[Let, ...]
+    lets: tuple[PlannedGpuLet, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ def _between(old: Plan, new: Plan, tight: Iterable[int]) -> Plan:
     return msgspec.structs.replace(new, gpus=tuple(sorted((g for g in gpus if g.lets), key=lambda gpu: gpu.index)))
 
 
-def _only(let: Let, models: Iterable[str]) -> Let:
+def _only(let: PlannedGpuLet, models: Iterable[str]) -> PlannedGpuLet:
     return msgspec.structs.replace(let, tasks=tuple(task for task in let.tasks if task.model in models))
 
 
@@ -130,7 +130,7 @@ def _models(gpus: Mapping[int, Gpu], index: int) -> frozenset[str]:
     return frozenset(task.model for let in gpus[index].lets for task in let.tasks) if index in gpus else frozenset()
 
 
-def _kind(let: Let) -> tuple[float, tuple[tuple[str, int], ...]]:
+def _kind(let: PlannedGpuLet) -> tuple[float, tuple[tuple[str, int], ...]]:
     return round(let.sm, 6), tuple(sorted((task.model, task.batch) for task in let.tasks))
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from gemlet.serve.plan.model import Demand, Infeasible, Inventory, Options, Plan
+from gemlet.serve.plan.model import Demand, Infeasible, Inventory, Plan, PlanOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +34,7 @@ class Planner(Protocol):
         demands: Sequence[Demand],
         inventory: Inventory,
         previous: Plan | None = None,
-        options: Options | None = None,
+        options: PlanOptions | None = None,
         *,
         policy: str = "nway+type",
     ) -> Plan | Infeasible: ...
@@ -51,10 +51,10 @@ class Scarce:
 
 
 class Attempt(Protocol):
-    def __call__(self, demands: Sequence[Demand], options: Options) -> Plan | Infeasible: ...
+    def __call__(self, demands: Sequence[Demand], options: PlanOptions) -> Plan | Infeasible: ...
 
 
-def best_effort(attempt: Attempt, demands: Sequence[Demand], options: Options, most: float = 1.0) -> Scarce:
+def best_effort(attempt: Attempt, demands: Sequence[Demand], options: PlanOptions, most: float = 1.0) -> Scarce:
     """The best plan found for ``demands``, which have none; for more than the part ``most`` of them there is none."""
     exact = msgspec.structs.replace(options, quantile=MEAN)
     made = attempt(demands, exact) if most >= 1 else None

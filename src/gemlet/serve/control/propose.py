@@ -10,14 +10,14 @@ from math import ceil, isfinite
 from typing import TYPE_CHECKING
 
 from gemlet.serve.control import difference, overload, slots
-from gemlet.serve.plan.model import Demand, Infeasible, Inventory, Options, Plan
+from gemlet.serve.plan.model import Demand, Infeasible, Inventory, Plan, PlanOptions
 from gemlet.serve.plan.planner import grid_of
 from gemlet.serve.plan.search.timing import Timing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gemlet.serve.control.settings import Cause, Settings
+    from gemlet.serve.control.settings import Cause, ControlSettings
     from gemlet.serve.profiles.profile import Profiles
 
 
@@ -29,7 +29,7 @@ class Question:
     demands: tuple[Demand, ...]
     devices: tuple[int, ...]
     in_force: Plan | None
-    settings: Settings
+    settings: ControlSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def answer(profiles: Profiles, question: Question, plan: overload.Planner) -> Pr
         return Proposal(question, None, settings.least, 0.0, ("no model is demanded",))
     previous = slots.to_slots(question.in_force, devices) if question.in_force is not None else None
 
-    def attempt(demands: Sequence[Demand], options: Options) -> Plan | Infeasible:
+    def attempt(demands: Sequence[Demand], options: PlanOptions) -> Plan | Infeasible:
         return plan(profiles, demands, Inventory(gpus=len(devices)), previous, options, policy=settings.policy)
 
     least = least_devices(profiles, question.demands, settings.planner)
@@ -82,7 +82,7 @@ def answer(profiles: Profiles, question: Question, plan: overload.Planner) -> Pr
     return Proposal(question, chosen, wanted, less.part, (*less.notes, *made.why), scarce=True, stages=stages)
 
 
-def least_devices(profiles: Profiles, demands: Sequence[Demand], options: Options) -> float:
+def least_devices(profiles: Profiles, demands: Sequence[Demand], options: PlanOptions) -> float:
     """What the rates cost if gpu-lets could be cut to measure; models that nothing can serve in time cost nothing."""
     timing = Timing(profiles, {demand.model: demand.slo_ms for demand in demands}, grid_of(profiles, options))
     costs = (timing.fluid_ticks(demand.model, demand.rate) / timing.grid for demand in demands)

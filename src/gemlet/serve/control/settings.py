@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gemlet.serve.plan.model import Options
+from gemlet.serve.plan.model import PlanOptions
 
 Reason = Literal["start", "rates", "overload", "queue", "devices"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class ControlSettings:
     """Seconds, requests/s, numbers of devices.
 
     period_s: plan anew at most so often, emergencies apart, for the rates of horizon_s later. tick_s: look at the
@@ -29,7 +29,7 @@ class Settings:
     least: int = 1
     most: int | None = None
     policy: str = "nway+type"
-    planner: Options = field(default_factory=Options)
+    planner: PlanOptions = field(default_factory=PlanOptions)
 
 
 @dataclass(frozen=True, slots=True)

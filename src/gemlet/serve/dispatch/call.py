@@ -19,10 +19,10 @@ Reason = Literal["invalid", "unknown", "deadline", "overload", "unavailable", "f
 class Refusal(Exception):
     """A request that gets no answer but these words. ``retry_s``: seconds after which another try makes sense."""
 
-    def __init__(self, reason: Reason, words: str, *, retry_s: int | None = None) -> None:
-        super().__init__(words)
+    def __init__(self, reason: Reason, message: str, *, retry_s: int | None = None) -> None:
+        super().__init__(message)
         self.reason: Reason = reason
-        self.words = words
+        self.message = message
         self.retry_s = retry_s
 
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from gemlet.inference_protocol import tensors
 from gemlet.serve.dispatch.call import Refusal, Tensor, check
 from gemlet.serve.dispatch.expectation import Expectation
-from gemlet.serve.dispatch.queue import Batch, Dispatcher, Drop, LetState, Place
+from gemlet.serve.dispatch.queue import Assignment, Batch, Dispatcher, Drop, GpuLetState
 from gemlet.serve.dispatch.statistics import Statistics
 from gemlet.serve.dispatch.waiting import Request
-from gemlet.serve.execution.backend import LetGone
+from gemlet.serve.execution.backend import GpuLetGone
 from gemlet.serve.execution.executor import ExecutorDied, Input
 from gemlet.serve.models.specification import ModelError, ModelSpec
 from gemlet.serve.plan.model import Plan
@@ -35,9 +35,11 @@ logger = logging.getLogger(__name__)
 MAX_TRIES = 2  # of a call whose executor died under it
 MAX_WAITING = 20_000  # calls of one model in its queue
 MAX_WAITING_BYTES = 1 << 30  # of all inputs that wait
-BEHIND = 1_000_000  # added to the priority of models of class throughput: they go after all others of their gpu-let
+THROUGHPUT_PRIORITY_OFFSET = (
+    1_000_000  # added to the priority of models of class throughput: they go after all others of their gpu-let
+)
 EMPTY = Plan(policy="none", device="", origin="", gpus=(), demands=())
-HERE = -1  # the index of the GPU that stands for this process
+IN_PROCESS = -1  # the index of the GPU that stands for this process
 
 
 def now_ms() -> float:
@@ -45,7 +47,7 @@ def now_ms() -> float:
 
 
 @dataclass(slots=True)
-class Served:
+class ServedModel:
     """A model that can be asked for."""
 
     spec: ModelSpec
@@ -73,14 +75,14 @@ class Engine:
     """Models, queues and routes. ``drop`` False serves late rather than never; ``clock`` gives milliseconds."""
 
     def __init__(self, *, drop: bool = True, clock: Callable[[], float] = now_ms) -> None:
-        self.models: dict[str, Served] = {}
+        self.models: dict[str, ServedModel] = {}
         self.expectation = Expectation()
         self.closing = ""  # why new calls are refused
         self.waiting_bytes = 0
         self.in_flight = 0
         self._clock = clock
         self._dispatcher = Dispatcher(EMPTY, self.expectation, self._max_batch, drop=drop)
-        self._routes: dict[LetState, Route] = {}
+        self._routes: dict[GpuLetState, Route] = {}
         self._arrived: dict[str, int] = {}
         self._ended = asyncio.Event()  # a batch of an earlier plan
 
@@ -104,15 +106,15 @@ class Engine:
             return
         self._arrived[spec.name] = self._arrived.get(spec.name, 0) + 1
         slo, patient, priority = spec.slo_ms, False, call.priority or spec.priority
-        if spec.klass == "throughput":
-            patient, priority = not call.timeout_ms, priority + BEHIND
+        if spec.service_class == "throughput":
+            patient, priority = not call.timeout_ms, priority + THROUGHPUT_PRIORITY_OFFSET
         if 0 < call.timeout_ms < slo:
             slo = call.timeout_ms
         self.waiting_bytes += call.nbytes
         self.in_flight += 1
         self._enqueue(Request(spec.name, call.arrived, call.arrived + slo, call, rows, priority, patient))
 
-    def adopt(self, plan: Plan, routes: Callable[[LetState], Route]) -> None:
+    def adopt(self, plan: Plan, routes: Callable[[GpuLetState], Route]) -> None:
         """Serves by this plan from now on. ``routes``: where each of its gpu-lets is."""
         running = {let: route for let, route in self._routes.items() if let.running is not None}
         self._dispatcher.adopt(plan)
@@ -165,9 +167,9 @@ class Engine:
             if route.executor is not None and let.running is not None and let.running.started < began
         }
 
-    def abandon(self, words: str) -> None:
+    def abandon(self, message: str) -> None:
         """Refuses all that still waits."""
-        for drop in self._dispatcher.abandon(words):
+        for drop in self._dispatcher.abandon(message):
             self._refuse_dropped(drop)
 
     def counts(self) -> Mapping[str, int]:
@@ -189,8 +191,8 @@ class Engine:
             raise Refusal("unavailable", self.closing, retry_s=1)
         call.nbytes = sum([len(tensor.data) for tensor in call.inputs])
         if self.waiting_bytes + call.nbytes > MAX_WAITING_BYTES:
-            words = f"the requests that wait have {self.waiting_bytes} bytes already"
-            raise Refusal("overload", words, retry_s=1)
+            message = f"the requests that wait have {self.waiting_bytes} bytes already"
+            raise Refusal("overload", message, retry_s=1)
         queue = self._dispatcher.queues.get(call.model)
         if queue is not None and len(queue) >= MAX_WAITING:
             raise Refusal("overload", f"{len(queue)} requests for {call.model} wait already", retry_s=1)
@@ -237,12 +239,12 @@ class Engine:
                         raise Refusal("invalid", "its rows are others now")
                     fitting.append(request)
                 except Refusal as refusal:
-                    words = f"{spec.name} was loaded anew while the request waited: {refusal.words}"
-                    self._refuse(request, Refusal("invalid", words))
+                    message = f"{spec.name} was loaded anew while the request waited: {refusal.message}"
+                    self._refuse(request, Refusal("invalid", message))
             batch.requests[:] = fitting
         return bool(batch.requests)
 
-    def _answer_here(self, served: Served, batch: Batch) -> None:
+    def _answer_here(self, served: ServedModel, batch: Batch) -> None:
         """A model that does nothing: an output is the input of the same place, or zeros."""
         spec = served.spec
         for request in batch.requests:
@@ -295,7 +297,7 @@ class Engine:
             self.pump()  # what is to be run again may find another gpu-let free
         self._tell_dropped()
 
-    def _answer_all(self, served: Served, batch: Batch, requests: list[Request], result: Result) -> None:
+    def _answer_all(self, served: ServedModel, batch: Batch, requests: list[Request], result: Result) -> None:
         rows = [request.rows for request in requests]
         answers: list[list[Tensor]] = [[] for _ in requests]
         try:
@@ -320,17 +322,19 @@ class Engine:
         if spec.max_batch and (not shape or shape[0] != rows[0]):
             raise tensors.BadTensor(f"shape {list(shape)} for a batch of {rows[0]} rows")
 
-    def _went_wrong(self, place: Place, requests: list[Request], error: BaseException) -> None:
+    def _went_wrong(self, place: Assignment, requests: list[Request], error: BaseException) -> None:
         for request in requests:
             call: Call = request.payload
-            if isinstance(error, LetGone | ExecutorDied) and not self.closing:
+            if isinstance(error, GpuLetGone | ExecutorDied) and not self.closing:
                 call.tries += isinstance(error, ExecutorDied)
                 if call.tries < MAX_TRIES:
                     self._again(request)
                     continue
-                words = f"the executor died {call.tries} times while it ran requests for {request.model} with this one"
-                self._refuse(request, Refusal("failed", words))
-            elif isinstance(error, LetGone | ExecutorDied):
+                message = (
+                    f"the executor died {call.tries} times while it ran requests for {request.model} with this one"
+                )
+                self._refuse(request, Refusal("failed", message))
+            elif isinstance(error, GpuLetGone | ExecutorDied):
                 self._refuse(request, Refusal("unavailable", self.closing, retry_s=1))
             elif isinstance(error, ModelError):
                 self._refuse(request, Refusal("failed", error.message))
@@ -347,7 +351,7 @@ class Engine:
         self._dispatcher.submit(request)
 
     def _answer(
-        self, served: Served, request: Request, outputs: list[Tensor], started: float, compute_ms: float
+        self, served: ServedModel, request: Request, outputs: list[Tensor], started: float, compute_ms: float
     ) -> None:
         latency = self._clock() - request.arrived
         served.statistics.answered(
@@ -374,10 +378,10 @@ class Engine:
             self._refuse(request, Refusal("unavailable", drop.reason, retry_s=1))
             return
         waited, deadline = self._clock() - request.arrived, request.deadline - request.arrived
-        words = f"{drop.reason}: the deadline is {deadline:.4g} ms after arrival, the request waited {waited:.4g} ms"
+        message = f"{drop.reason}: the deadline is {deadline:.4g} ms after arrival, the request waited {waited:.4g} ms"
         if drop.expected is not None:
-            words += f", and its batch would take {drop.expected:.4g} ms"
-        self._refuse(request, Refusal("deadline", words))
+            message += f", and its batch would take {drop.expected:.4g} ms"
+        self._refuse(request, Refusal("deadline", message))
 
     def _unknown(self, model: str) -> Refusal:
         return Refusal("unknown", f"there is no model {model!r} here; served: {', '.join(self.models) or 'none'}")

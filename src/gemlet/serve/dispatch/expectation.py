@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from gemlet.serve.profiles.variation import Recent
 
 if TYPE_CHECKING:
-    from gemlet.serve.dispatch.queue import Place
+    from gemlet.serve.dispatch.queue import Assignment
     from gemlet.serve.profiles.profile import ModelProfile
 
 Key = tuple[str, float]  # a model and the SM share of its gpu-let
@@ -44,7 +44,7 @@ class Expectation:
         if profile is not None:
             self._profiles[model] = profile
 
-    def __call__(self, place: Place, rows: int) -> float:
+    def __call__(self, place: Assignment, rows: int) -> float:
         key = (place.model, place.let.sm)
         row = self._row(key)
         if not row:
@@ -52,12 +52,12 @@ class Expectation:
         ratios = self._ratios.get(key)
         return self._profiled(row, place, rows) * (ratios.quantile(0.5) if ratios else 1.0)
 
-    def margin(self, place: Place) -> float:
+    def margin(self, place: Assignment) -> float:
         """By how many milliseconds 5 % of the last batches there were slower than expected, or more."""
         excess = self._excess.get((place.model, place.let.sm))
         return max(0.0, excess.quantile(MARGIN_QUANTILE)) if excess else 0.0
 
-    def observe(self, place: Place, rows: int, ms: float) -> None:
+    def observe(self, place: Assignment, rows: int, ms: float) -> None:
         """A batch of so many rows took so long, from the dispatch to the answer."""
         key = (place.model, place.let.sm)
         ignored = self._ignored.setdefault(key, 0)
@@ -76,7 +76,7 @@ class Expectation:
         ratio = min(MAX_CORRECTION, ms / expected) if expected > 0 else 1.0
         self._ratios.setdefault(key, Recent(BATCHES)).add(ratio)
 
-    def relax(self, place: Place) -> None:
+    def relax(self, place: Assignment) -> None:
         """All that waited for this gpu-let was dropped because of an estimate, so none of it will be seen."""
         key = (place.model, place.let.sm)
         ratios = self._ratios.get(key)
@@ -96,10 +96,10 @@ class Expectation:
         return row
 
     @staticmethod
-    def _profiled(row: list[float], place: Place, rows: int) -> float:
+    def _profiled(row: list[float], place: Assignment, rows: int) -> float:
         last = len(row) - 1
         ms = row[rows] if rows <= last else row[last] * rows / last
-        return ms * place.alpha
+        return ms * place.slowdown
 
     def _learned(self, key: Key, rows: int) -> float:
         """What batches of about this size took, or of the next smaller one seen; 0 before any was seen."""

@@ -35,43 +35,43 @@ MARGIN_PART = 0.25  # of the time from a request's arrival to its deadline, whic
 class Expects(Protocol):
     """How long batches take, in milliseconds, and learns of it; Expectation is the one that is used."""
 
-    def __call__(self, place: Place, rows: int) -> float:
+    def __call__(self, place: Assignment, rows: int) -> float:
         """A batch of so many rows on this gpu-let, neighbours included."""
         ...
 
-    def margin(self, place: Place) -> float:
+    def margin(self, place: Assignment) -> float:
         """By how much nearly no batch is slower than that."""
         ...
 
-    def observe(self, place: Place, rows: int, ms: float) -> None:
+    def observe(self, place: Assignment, rows: int, ms: float) -> None:
         """One took so long."""
         ...
 
-    def relax(self, place: Place) -> None:
+    def relax(self, place: Assignment) -> None:
         """All that waited was dropped because of what is expected, so nothing will be observed."""
         ...
 
 
 @dataclass(slots=True)
-class Place:
+class Assignment:
     """A model on a gpu-let: its planned batch and rate (requests/s), and what it took so far over that rate."""
 
-    let: LetState
+    let: GpuLetState
     model: str
     batch: int
     rate: float
-    alpha: float
+    slowdown: float
     credit: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
-class LetState:
+class GpuLetState:
     """A gpu-let at work. ``running``: the batch it executes, or None. ``suspended``: its executor is not there now."""
 
     gpu: int
     number: int
     sm: float
-    places: dict[str, Place] = field(default_factory=dict)
+    places: dict[str, Assignment] = field(default_factory=dict)
     running: Batch | None = None
     retired: bool = False
     suspended: bool = False
@@ -81,12 +81,12 @@ class LetState:
 class Batch:
     """Requests to execute together, now."""
 
-    place: Place
+    place: Assignment
     requests: list[Request]
     started: float
 
     @property
-    def let(self) -> LetState:
+    def let(self) -> GpuLetState:
         return self.place.let
 
     @property
@@ -119,8 +119,8 @@ class Dispatcher:
         self._max_batch = max_batch
         self._drop = drop
         self.queues: dict[str, Waiting] = {}
-        self.lets: list[LetState] = []
-        self._places: dict[str, list[Place]] = {}
+        self.lets: list[GpuLetState] = []
+        self._places: dict[str, list[Assignment]] = {}
         self._drops: list[Drop] = []
         self.adopt(plan)
 
@@ -132,9 +132,9 @@ class Dispatcher:
         self._places = {}
         for gpu in plan.gpus:
             for number, planned in enumerate(gpu.lets):
-                let = LetState(gpu.index, number, planned.sm)
+                let = GpuLetState(gpu.index, number, planned.sm)
                 for task in planned.tasks:
-                    place = Place(let, task.model, task.batch, task.rate, task.alpha)
+                    place = Assignment(let, task.model, task.batch, task.rate, task.slowdown)
                     let.places[task.model] = place
                     self._places.setdefault(task.model, []).append(place)
                 self.lets.append(let)
@@ -212,11 +212,11 @@ class Dispatcher:
         while queue:
             self._drops.append(Drop(queue.pop(), reason))
 
-    def _free(self, model: str) -> list[Place]:
+    def _free(self, model: str) -> list[Assignment]:
         free = [place for place in self._places[model] if place.let.running is None and not place.let.suspended]
         return sorted(free, key=lambda place: place.credit) if len(free) > 1 else free
 
-    def _next(self, let: LetState, now: float) -> Batch | None:
+    def _next(self, let: GpuLetState, now: float) -> Batch | None:
         while True:
             place = self._most_urgent(let)
             if place is None:
@@ -226,22 +226,22 @@ class Dispatcher:
                 let.running = batch
                 return batch
 
-    def _most_urgent(self, let: LetState) -> Place | None:
+    def _most_urgent(self, let: GpuLetState) -> Assignment | None:
         waiting = [place for place in let.places.values() if self.queues[place.model]]
         if len(waiting) < 2:
             return waiting[0] if waiting else None
         return min(waiting, key=self._urgency)
 
-    def _urgency(self, place: Place) -> tuple[int, float]:
+    def _urgency(self, place: Assignment) -> tuple[int, float]:
         """By priority, then by when the head must start at the latest."""
         queue = self.queues[place.model]
         return queue.head.priority, queue.head.deadline - self._expect(place, queue.fitting(self._planned(place)))
 
-    def _planned(self, place: Place) -> int:
+    def _planned(self, place: Assignment) -> int:
         """Rows of a planned batch; a plan that came from elsewhere may have more than the model takes."""
         return min(place.batch, self._max_batch(place.model))
 
-    def _form(self, place: Place, now: float) -> Batch | None:
+    def _form(self, place: Assignment, now: float) -> Batch | None:
         """The next batch of this model here, or None if all that waits is too late."""
         queue = self.queues[place.model]
         rows = queue.fitting(self._planned(place))
@@ -263,7 +263,7 @@ class Dispatcher:
         place.credit += rows / place.rate if place.rate > 0 else 0.0
         return Batch(place, requests, now)
 
-    def _stretch(self, place: Place, rows: int, now: float) -> int:
+    def _stretch(self, place: Assignment, rows: int, now: float) -> int:
         """A larger batch than planned, as far as the head can bear it: how a burst is caught up with."""
         queue = self.queues[place.model]
         low, high = rows, max(rows, min(queue.rows, self._max_batch(place.model)))
@@ -278,5 +278,5 @@ class Dispatcher:
                 high = middle - 1
         return queue.fitting(low)
 
-    def _margin(self, place: Place, head: Request) -> float:
+    def _margin(self, place: Assignment, head: Request) -> float:
         return min(self._expect.margin(place), MARGIN_PART * (head.deadline - head.arrived))

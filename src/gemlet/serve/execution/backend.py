@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gemlet.serve.models.specification import ModelSpec
 
 
-class LetGone(GemletError):
+class GpuLetGone(GemletError):
     """The gpu-let is not there any more: a newer partition took its place. Its requests go elsewhere, unharmed."""
 
 
@@ -29,7 +29,7 @@ class DeviceLost(GemletError):
     """The device does nothing more for this process: after an illegal access, say. Only a new process helps."""
 
 
-class LetSpec(msgspec.Struct, frozen=True, kw_only=True):
+class GpuLet(msgspec.Struct, frozen=True, kw_only=True):
     """A gpu-let of this executor's device: "gpu0/let1", its share of the SMs in (0, 1], model -> largest batch."""
 
     name: str
@@ -56,10 +56,10 @@ class Backend(Protocol):
 
     def unload(self, model: str) -> None: ...
 
-    def partition(self, lets: Sequence[LetSpec]) -> None:
+    def partition(self, lets: Sequence[GpuLet]) -> None:
         """These are the gpu-lets from now on, usable on return. May be called while others run.
 
-        Old ones end what they run; `run` on one that is not there any more raises LetGone.
+        Old ones end what they run; `run` on one that is not there any more raises GpuLetGone.
         """
         ...
 
@@ -67,7 +67,7 @@ class Backend(Protocol):
         """Runs a batch of so many rows and waits for it, in the thread of that gpu-let.
 
         The arrays of ``inputs`` are views of shared memory, valid until return; axis 0 is the batch unless max_batch
-        is 0. BYTES are arrays of objects (bytes). Raises ModelError, LetGone, DeviceLost.
+        is 0. BYTES are arrays of objects (bytes). Raises ModelError, GpuLetGone, DeviceLost.
         """
         ...
 

@@ -63,14 +63,14 @@ class _Batch(ctypes.Structure):
 class BatchFailed(RuntimeError):
     """The driver refused a step, or the device failed. ``code``: the CUresult; ``place``: of which input or output."""
 
-    def __init__(self, code: int, words: str, step: Step, place: int, name: str = "") -> None:
+    def __init__(self, code: int, message: str, step: Step, place: int, name: str = "") -> None:
         where = {
             Step.CONTEXT: "making the context current",
             Step.INPUT: f"copying input {name!r}",
             Step.LAUNCH: "launching the graph",
             Step.OUTPUT: f"copying output {name!r}",
         }.get(step)
-        super().__init__(f"CUDA error: {words}" + (f" ({where})" if where else ""))  # torch's words
+        super().__init__(f"CUDA error: {message}" + (f" ({where})" if where else ""))  # torch's words
         self.code, self.step, self.place = code, step, place
 
 
@@ -92,13 +92,13 @@ class Driver:
         self.context = context.value
         self.run = library.gembatch_run
         self.run.argtypes, self.run.restype = (ctypes.c_void_p,), ctypes.c_int
-        self._words = library.gembatch_words
-        self._words.restype = ctypes.c_char_p
+        self._message = library.gembatch_words
+        self._message.restype = ctypes.c_char_p
 
-    def words(self, code: int) -> str:
+    def message(self, code: int) -> str:
         """What a CUresult means."""
-        words: bytes = self._words(code)
-        return words.decode(errors="replace")
+        message: bytes = self._message(code)
+        return message.decode(errors="replace")
 
 
 @functools.cache
@@ -112,7 +112,7 @@ def driver(device: int) -> Driver | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class GraphTensor:
     """A tensor of a graph. ``host``: C-contiguous, in page-locked memory, of the shape and type that the device has.
 
     ``device``: a CUdeviceptr.
@@ -136,8 +136,8 @@ class BatchCall:
         driver: Driver,
         stream: int,
         graph: int,
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
+        inputs: Sequence[GraphTensor],
+        outputs: Sequence[GraphTensor],
         *,
         done: np.ndarray | None = None,
     ) -> None:
@@ -178,7 +178,7 @@ class BatchCall:
     def _failure(self, code: int) -> BatchFailed:
         step, place = Step(self._batch.step), int(self._batch.place)
         names = {Step.INPUT: [each[0] for each in self._inputs], Step.OUTPUT: list(self._outputs)}.get(step)
-        return BatchFailed(code, self._driver.words(code), step, place, names[place] if names else "")
+        return BatchFailed(code, self._driver.message(code), step, place, names[place] if names else "")
 
 
 def _address(array: np.ndarray) -> int:

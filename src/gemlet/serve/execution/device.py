@@ -14,7 +14,7 @@ from gemlet.serve.execution.remote import RemoteExecutor
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gemlet.serve.execution.backend import BackendOptions, LetSpec
+    from gemlet.serve.execution.backend import BackendOptions, GpuLet
     from gemlet.serve.execution.remote import Placement
     from gemlet.serve.models.specification import ModelSpec
 
@@ -49,7 +49,7 @@ class Device:
         self.parked = False
         self.models: dict[str, ModelSpec] = {}
         self.memory: dict[str, int] = {}
-        self.lets: tuple[LetSpec, ...] = ()
+        self.lets: tuple[GpuLet, ...] = ()
         self._options = options
         self._tasks = tasks
         self._on_died = on_died
@@ -57,7 +57,7 @@ class Device:
         self._arena_bytes = arena_bytes
         self._placement = placement  # of the one executor, where that is not beside the server
         self._executors: dict[str, Executor] = {}
-        self._made: dict[str, tuple[LetSpec, list[ModelSpec]]] = {}  # what each process of a gpu-let was started for
+        self._made: dict[str, tuple[GpuLet, list[ModelSpec]]] = {}  # what each process of a gpu-let was started for
         self._replaced: list[Executor] = []  # by others of the same name; they end what they have
         self._lock = asyncio.Lock()
         self._closing = False
@@ -103,7 +103,7 @@ class Device:
             await self.start()
             self.parked = False
 
-    async def prepare(self, models: Mapping[str, ModelSpec], lets: Sequence[LetSpec]) -> None:
+    async def prepare(self, models: Mapping[str, ModelSpec], lets: Sequence[GpuLet]) -> None:
         """Loads what is not there yet and makes the gpu-lets, beside those that run. Raises GemletError.
 
         A device whose executor is being started again gets this when it is back.
@@ -156,7 +156,7 @@ class Device:
                 self.memory[name] = await executor.load(spec)
                 self.models[name] = spec
 
-    async def _processes(self, models: Mapping[str, ModelSpec], lets: Sequence[LetSpec]) -> None:
+    async def _processes(self, models: Mapping[str, ModelSpec], lets: Sequence[GpuLet]) -> None:
         fresh = {}
         try:
             for let in lets:
@@ -176,7 +176,7 @@ class Device:
                 self._replaced.append(self._executors[name])
             self._keep(name, executor)
 
-    async def _started(self, key: str, let: LetSpec | None = None) -> Executor:
+    async def _started(self, key: str, let: GpuLet | None = None) -> Executor:
         name = f"executor of device {self.index}" if let is None else f"executor of {let.name}"
         environment = {} if let is None else {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": exact_percent(let.sm)}
         executor = (
@@ -246,10 +246,10 @@ class Device:
             raise
         return executor
 
-    def _let(self, name: str) -> LetSpec | None:
+    def _let(self, name: str) -> GpuLet | None:
         return next((let for let in self.lets if let.name == name), None)
 
 
-def _made(models: Mapping[str, ModelSpec], let: LetSpec) -> tuple[LetSpec, list[ModelSpec]]:
+def _made(models: Mapping[str, ModelSpec], let: GpuLet) -> tuple[GpuLet, list[ModelSpec]]:
     """What a process of its own is started for: another share, other models or other files mean another process."""
     return let, [models[name] for name in let.models]

@@ -19,7 +19,7 @@ import msgspec
 
 from gemlet.errors import GemletError
 from gemlet.serve.execution import arena, protocol
-from gemlet.serve.execution.backend import BackendOptions, LetGone, LetSpec
+from gemlet.serve.execution.backend import BackendOptions, GpuLet, GpuLetGone
 from gemlet.serve.models.specification import ModelError, ModelSpec
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class ExecutorFailed(GemletError):
 class Result:
     """What a batch came to. ``outputs`` by name with their bytes, which are valid until the next turn of the loop."""
 
-    outputs: tuple[tuple[protocol.Tensor, memoryview], ...]
+    outputs: tuple[tuple[protocol.ArenaTensor, memoryview], ...]
     ms: float
 
 
@@ -149,7 +149,7 @@ class Executor:
     async def unload(self, model: str) -> None:
         await self._ask(lambda ticket: protocol.Unload(ticket, model))
 
-    async def partition(self, lets: Sequence[LetSpec]) -> float:
+    async def partition(self, lets: Sequence[GpuLet]) -> float:
         """Makes these the gpu-lets; milliseconds that it took. Raises ModelError, ExecutorDied."""
         finished = await self._ask(lambda ticket: protocol.Partition(ticket, tuple(lets)))
         self.slower = finished.slower
@@ -157,10 +157,10 @@ class Executor:
         return ms
 
     def run(self, let: str, model: str, inputs: Sequence[Input], rows: int) -> asyncio.Future[Result]:
-        """Runs a batch. The future raises ModelError, LetGone, ExecutorDied."""
+        """Runs a batch. The future raises ModelError, GpuLetGone, ExecutorDied."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         if self._transport is None or self._inputs is None:
-            future.set_exception(LetGone(f"{self.name} is not running"))  # it did not die of this batch
+            future.set_exception(GpuLetGone(f"{self.name} is not running"))  # it did not die of this batch
             return future
         self._ticket += 1
         held: list[int] = []
@@ -227,19 +227,21 @@ class Executor:
         self._transport.write(protocol.frame(message(self._ticket)))
         return await future
 
-    def _place(self, given: Input, held: list[int]) -> protocol.Tensor:
+    def _place(self, given: Input, held: list[int]) -> protocol.ArenaTensor:
         assert self._inputs is not None
         offset = self._inputs.allocate(given.nbytes)
         if offset is None:
-            return protocol.Tensor(given.name, given.datatype, given.shape, -1, given.nbytes, b"".join(given.parts))
+            return protocol.ArenaTensor(
+                given.name, given.datatype, given.shape, -1, given.nbytes, b"".join(given.parts)
+            )
         held.append(offset)
         view, at = self._inputs.view, offset
         for part in given.parts:
             view[at : at + len(part)] = part
             at += len(part)
-        return protocol.Tensor(given.name, given.datatype, given.shape, offset, given.nbytes)
+        return protocol.ArenaTensor(given.name, given.datatype, given.shape, offset, given.nbytes)
 
-    def _bytes(self, tensor: protocol.Tensor) -> memoryview:
+    def _bytes(self, tensor: protocol.ArenaTensor) -> memoryview:
         if tensor.offset < 0 or self._outputs is None:
             return memoryview(tensor.inline)
         return self._outputs.view[tensor.offset : tensor.offset + tensor.nbytes]
@@ -282,5 +284,5 @@ class Input:
 
 
 def _error(failed: protocol.Failed) -> GemletError:
-    kind = LetGone if failed.kind == "gone" else ExecutorFailed if failed.kind == "refused" else ModelError
-    return kind(failed.words, hint=failed.hint)
+    kind = GpuLetGone if failed.kind == "gone" else ExecutorFailed if failed.kind == "refused" else ModelError
+    return kind(failed.message, hint=failed.hint)

@@ -26,7 +26,7 @@ import torch
 from gemlet.serve.execution import batch_call, capturing
 from gemlet.serve.execution.backend import DeviceLost
 from gemlet.serve.execution.batch_call import BatchCall
-from gemlet.serve.execution.datatypes import TORCH
+from gemlet.serve.execution.torch_models import TORCH
 from gemlet.serve.models.specification import ModelError
 
 if TYPE_CHECKING:
@@ -104,8 +104,8 @@ class Graphed:
             return call.run(inputs) if call is not None else self._run(inputs, batch)
         # torch's or the driver's, whatever went wrong; numpy's, of shapes and types
         except (RuntimeError, ValueError, TypeError) as error:
-            words = f"{self.spec.name} failed: {capturing.first_line(error)}"
-            raise DeviceLost(words) if self._device_is_lost() else ModelError(words) from error
+            message = f"{self.spec.name} failed: {capturing.first_line(error)}"
+            raise DeviceLost(message) if self._device_is_lost() else ModelError(message) from error
 
     def _device_is_lost(self) -> bool:
         """An error of the device stays: what is asked next fails with it, too. Others are over once they are told."""
@@ -241,11 +241,11 @@ class Graphed:
             if not all(map(_plain, results)):
                 return None
             given = [
-                batch_call.Tensor(name, _array(self._rows(self._staging[name], batch)), each.data_ptr())
+                batch_call.GraphTensor(name, _array(self._rows(self._staging[name], batch)), each.data_ptr())
                 for name, each in self._inputs.items()
             ]
             taken = [
-                batch_call.Tensor(spec.name, _array(self._host_place(place, result)), result.data_ptr())
+                batch_call.GraphTensor(spec.name, _array(self._host_place(place, result)), result.data_ptr())
                 for place, (spec, result) in enumerate(zip(self.spec.outputs, results, strict=True))
             ]
             done = torch.zeros(1, dtype=torch.int32, pin_memory=True).numpy().view(np.uint32)

@@ -11,14 +11,14 @@ from typing import Literal
 
 import msgspec
 
-from gemlet.serve.execution.backend import LetSpec
+from gemlet.serve.execution.backend import GpuLet
 from gemlet.serve.models.specification import ModelSpec
 
 LENGTH_BYTES = 4
 MAX_MESSAGE = 1 << 31
 
 
-class Tensor(msgspec.Struct, frozen=True, array_like=True):
+class ArenaTensor(msgspec.Struct, frozen=True, array_like=True):
     """A tensor in an arena at ``offset``, or, where that is -1, ``inline``."""
 
     name: str
@@ -41,7 +41,7 @@ class Unload(msgspec.Struct, frozen=True, tag="unload", array_like=True):
 
 class Partition(msgspec.Struct, frozen=True, tag="partition", array_like=True):
     ticket: int
-    lets: tuple[LetSpec, ...]
+    lets: tuple[GpuLet, ...]
 
 
 class Run(msgspec.Struct, frozen=True, tag="run", array_like=True):
@@ -49,7 +49,7 @@ class Run(msgspec.Struct, frozen=True, tag="run", array_like=True):
     let: str
     model: str
     rows: int
-    inputs: tuple[Tensor, ...]
+    inputs: tuple[ArenaTensor, ...]
 
 
 class Release(msgspec.Struct, frozen=True, tag="release", array_like=True):
@@ -89,7 +89,7 @@ class Done(msgspec.Struct, frozen=True, tag="done", array_like=True):
     """``ms``: the backend's run() alone."""
 
     ticket: int
-    outputs: tuple[Tensor, ...]
+    outputs: tuple[ArenaTensor, ...]
     ms: float
 
 
@@ -101,7 +101,7 @@ class Failed(msgspec.Struct, frozen=True, tag="failed", array_like=True):
 
     ticket: int
     kind: Kind
-    words: str
+    message: str
     hint: str | None = None
 
 

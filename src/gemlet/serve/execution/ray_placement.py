@@ -31,9 +31,9 @@ class Cluster:
         try:
             self._ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, configure_logging=False)
         except (ConnectionError, ValueError, RuntimeError) as error:
-            words = str(error).splitlines()[0] if str(error) else type(error).__name__
+            message = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise GemletError(
-                f"no Ray cluster at {address}: {words}", hint="`ray start --head` starts one; auto finds one here"
+                f"no Ray cluster at {address}: {message}", hint="`ray start --head` starts one; auto finds one here"
             ) from None
         finally:
             signal.signal(signal.SIGTERM, handler)  # Ray's would end this process at once

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from gemlet.serve.execution.model_file import imported
@@ -15,12 +16,27 @@ from gemlet.serve.models.specification import ModelError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    import numpy as np
-
     from gemlet.serve.models.specification import ModelSpec
 
 # platform -> the file in the version's directory
 FILES = {"torch_export": "model.pt2", "torchscript": "model.pt", "python": "model.py"}
+
+# Datatypes of the Open Inference Protocol as torch and numpy call them.
+TORCH: dict[str, torch.dtype] = {
+    "BOOL": torch.bool,
+    "UINT8": torch.uint8,
+    "INT8": torch.int8,
+    "INT16": torch.int16,
+    "INT32": torch.int32,
+    "INT64": torch.int64,
+    "FP16": torch.float16,
+    "BF16": torch.bfloat16,
+    "FP32": torch.float32,
+    "FP64": torch.float64,
+}
+NUMPY: dict[str, np.dtype[np.generic]] = {
+    name: np.dtype(np.uint16 if name == "BF16" else str(dtype).removeprefix("torch.")) for name, dtype in TORCH.items()
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +69,8 @@ def load(spec: ModelSpec, device: str = "cuda") -> Loaded:
     except ModelError:
         raise
     except Exception as error:
-        words = str(error).strip().splitlines() or [""]
-        raise ModelError(f"{spec.name}: {file} cannot be loaded: {type(error).__name__}: {words[0]}") from error
+        message = str(error).strip().splitlines() or [""]
+        raise ModelError(f"{spec.name}: {file} cannot be loaded: {type(error).__name__}: {message[0]}") from error
 
 
 def _python(spec: ModelSpec, file: Path, device: str) -> Loaded:

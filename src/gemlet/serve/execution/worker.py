@@ -24,7 +24,7 @@ from gemlet.errors import GemletError
 from gemlet.inference_protocol import tensors
 from gemlet.serve.execution import backends, hosting, protocol
 from gemlet.serve.execution.arena import Arena, Mapping, Nowhere
-from gemlet.serve.execution.backend import BackendOptions, DeviceLost, LetGone
+from gemlet.serve.execution.backend import BackendOptions, DeviceLost, GpuLetGone
 from gemlet.serve.models.specification import ModelError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from gemlet.serve.execution.backend import Backend, LetSpec
+    from gemlet.serve.execution.backend import Backend, GpuLet
     from gemlet.serve.models.specification import ModelSpec, TensorSpec
 
 logger = logging.getLogger("gemlet.serve.executor")
@@ -132,7 +132,7 @@ class Worker:
             except Exception as error:  # noqa: BLE001  a backend's libraries raise anything
                 self._channel.send(_failure(order.ticket, error))
 
-    def _partition(self, lets: tuple[LetSpec, ...]) -> None:
+    def _partition(self, lets: tuple[GpuLet, ...]) -> None:
         self._backend.partition(lets)
         wanted = {let.name for let in lets}
         for name in self._lets.keys() - wanted:
@@ -162,14 +162,14 @@ class Worker:
     def _run(self, run: protocol.Run) -> protocol.Done:
         model = self._models.get(run.model)
         if model is None:
-            raise LetGone(f"{run.model} is not loaded here any more")
+            raise GpuLetGone(f"{run.model} is not loaded here any more")
         inputs = {tensor.name: self._array(tensor) for tensor in run.inputs}
         began = time.perf_counter()
         outputs = self._backend.run(run.let, run.model, inputs, run.rows)
         took = 1000 * (time.perf_counter() - began)
         return protocol.Done(run.ticket, self._placed(model, outputs), took)
 
-    def _array(self, tensor: protocol.Tensor) -> np.ndarray:
+    def _array(self, tensor: protocol.ArenaTensor) -> np.ndarray:
         data: tensors.Buffer = tensor.inline
         if tensor.offset >= 0:
             data = self._inputs.view[tensor.offset : tensor.offset + tensor.nbytes]
@@ -177,8 +177,8 @@ class Worker:
         array.flags.writeable = False
         return array
 
-    def _placed(self, model: ModelSpec, outputs: Dictionary[str, np.ndarray]) -> tuple[protocol.Tensor, ...]:
-        placed: list[protocol.Tensor] = []
+    def _placed(self, model: ModelSpec, outputs: Dictionary[str, np.ndarray]) -> tuple[protocol.ArenaTensor, ...]:
+        placed: list[protocol.ArenaTensor] = []
         try:
             for spec in model.outputs:
                 placed.append(self._place(model, spec, outputs))  # noqa: PERF401  what fails must leave the others here
@@ -190,7 +190,7 @@ class Worker:
             raise
         return tuple(placed)
 
-    def _place(self, model: ModelSpec, spec: TensorSpec, outputs: Dictionary[str, np.ndarray]) -> protocol.Tensor:
+    def _place(self, model: ModelSpec, spec: TensorSpec, outputs: Dictionary[str, np.ndarray]) -> protocol.ArenaTensor:
         if spec.name not in outputs:
             raise ModelError(f"{model.name} gave no output {spec.name!r}", hint=f"it gave {', '.join(outputs)}")
         array = outputs[spec.name]
@@ -204,11 +204,11 @@ class Worker:
             self._outputs.view[offset : offset + len(data)] = data
         inline = b"" if offset is not None else bytes(data)
         place = -1 if offset is None else offset
-        return protocol.Tensor(spec.name, spec.datatype, tuple(array.shape), place, len(data), inline)
+        return protocol.ArenaTensor(spec.name, spec.datatype, tuple(array.shape), place, len(data), inline)
 
 
 def _failure(ticket: int, error: Exception) -> protocol.Failed:
-    if isinstance(error, LetGone):
+    if isinstance(error, GpuLetGone):
         return protocol.Failed(ticket, "gone", error.message)
     if isinstance(error, GemletError):
         return protocol.Failed(ticket, "model", error.message, error.hint)
@@ -250,8 +250,8 @@ def main() -> int:
         backend = backends.create(arguments.backend, options)
     except Exception as error:  # noqa: BLE001  a driver that is not there, a library that does not fit
         hint = error.hint if isinstance(error, GemletError) else None
-        words = error.message if isinstance(error, GemletError) else f"{type(error).__name__}: {error}"
-        channel.send(protocol.Failed(0, "refused", words, hint))
+        message = error.message if isinstance(error, GemletError) else f"{type(error).__name__}: {error}"
+        channel.send(protocol.Failed(0, "refused", message, hint))
         return 1
     channel.send(protocol.Hello(backend.name, getattr(backend, "note", "")))
     try:

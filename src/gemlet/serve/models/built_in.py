@@ -13,7 +13,7 @@ from gemlet.serve.models.specification import ModelError, ModelSpec, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class BuiltIn:
     """module, function: in this package, a function () -> torch.nn.Module. below: inputs are integers under this."""
 
     about: str
@@ -34,7 +34,7 @@ def _scores(count: int) -> tuple[TensorSpec, ...]:
     return (TensorSpec("output", "FP32", (count,)),)
 
 
-_LENET = Entry("LeNet-5 on 28 x 28 images", "classifiers", "lenet", _image(28, 1), _scores(10))
+_LENET = BuiltIn("LeNet-5 on 28 x 28 images", "classifiers", "lenet", _image(28, 1), _scores(10))
 VOCABULARY = 30522  # BERT's
 DECODER_VOCABULARY = 50257  # GPT-2's
 DECODER_PAST = 511  # tokens in the cache before the one that is computed
@@ -42,36 +42,36 @@ TABLES = 26  # sparse features of Criteo's data
 TABLE_ROWS = 200_000
 BAG = 20  # rows read of each table for one request
 
-CATALOGUE: dict[str, Entry] = {
+BUILT_IN: dict[str, BuiltIn] = {
     **{f"lenet{n}": _LENET for n in range(1, 7)},  # glet's six LeNets differ in nothing but their weights
     "lenet": _LENET,
-    "googlenet": Entry("GoogLeNet (Inception v1)", "classifiers", "googlenet", _image(224), _scores(1000)),
-    "resnet50": Entry("ResNet-50", "classifiers", "resnet50", _image(224), _scores(1000)),
-    "ssd-mobilenetv1": Entry(
+    "googlenet": BuiltIn("GoogLeNet (Inception v1)", "classifiers", "googlenet", _image(224), _scores(1000)),
+    "resnet50": BuiltIn("ResNet-50", "classifiers", "resnet50", _image(224), _scores(1000)),
+    "ssd-mobilenetv1": BuiltIn(
         "SSD 300 on MobileNetV1, without non-maximum suppression",
         "mobile", "ssd",
         _image(300),
         (TensorSpec("boxes", "FP32", (1917, 4)), TensorSpec("scores", "FP32", (1917, 91))),
     ),
-    "vgg16": Entry("VGG-16", "classifiers", "vgg16", _image(224), _scores(1000)),
-    "mnasnet1_0": Entry("MNASNet 1.0", "mobile", "mnasnet", _image(224), _scores(1000)),
-    "mobilenet_v2": Entry("MobileNetV2", "mobile", "mobilenet_v2", _image(224), _scores(1000)),
-    "densenet161": Entry("DenseNet-161", "classifiers", "densenet161", _image(224), _scores(1000)),
-    "bert": Entry(
+    "vgg16": BuiltIn("VGG-16", "classifiers", "vgg16", _image(224), _scores(1000)),
+    "mnasnet1_0": BuiltIn("MNASNet 1.0", "mobile", "mnasnet", _image(224), _scores(1000)),
+    "mobilenet_v2": BuiltIn("MobileNetV2", "mobile", "mobilenet_v2", _image(224), _scores(1000)),
+    "densenet161": BuiltIn("DenseNet-161", "classifiers", "densenet161", _image(224), _scores(1000)),
+    "bert": BuiltIn(
         "BERT base, 128 tokens",
         "transformers", "bert",
         (TensorSpec("input_ids", "INT64", (128,)),),
         (TensorSpec("pooled", "FP32", (768,)),),
         below=VOCABULARY,
     ),
-    "decoder": Entry(
+    "decoder": BuiltIn(
         f"GPT-2 small, one token after {DECODER_PAST} in its cache",
         "transformers", "decoder",
         (TensorSpec("input_ids", "INT64", (1,)),),
         (TensorSpec("next_id", "INT64", (1,)),),
         below=DECODER_VOCABULARY,
     ),
-    "dlrm": Entry(
+    "dlrm": BuiltIn(
         f"DLRM: {TABLES} tables of {TABLE_ROWS:,} rows, bags of {BAG}",
         "recommender", "dlrm",
         (TensorSpec("dense", "FP32", (13,)), TensorSpec("sparse", "INT64", (TABLES, BAG))),
@@ -89,7 +89,7 @@ SAME = {f"lenet{n}": "lenet1" for n in range(2, 7)}  # a profile of the one is a
 
 def spec(name: str) -> ModelSpec:
     """The model as a repository would describe it. Raises KeyError if there is none of this name."""
-    entry = CATALOGUE[name]
+    entry = BUILT_IN[name]
     return ModelSpec(
         name=name,
         directory="",
@@ -106,6 +106,6 @@ def completed(model: ModelSpec) -> ModelSpec:
     if model.platform != "builtin" or model.inputs:
         return model
     name = model.parameters.get("model", model.name)
-    if name not in CATALOGUE:
-        raise ModelError(f"no built-in model is called {name!r}", hint=f"known: {', '.join(CATALOGUE)}")
-    return replace(model, inputs=CATALOGUE[name].inputs, outputs=CATALOGUE[name].outputs)
+    if name not in BUILT_IN:
+        raise ModelError(f"no built-in model is called {name!r}", hint=f"known: {', '.join(BUILT_IN)}")
+    return replace(model, inputs=BUILT_IN[name].inputs, outputs=BUILT_IN[name].outputs)

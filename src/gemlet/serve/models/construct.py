@@ -8,7 +8,7 @@ from zlib import crc32
 import torch
 from torch import nn
 
-from gemlet.serve.models.built_in import CATALOGUE
+from gemlet.serve.models.built_in import BUILT_IN
 from gemlet.serve.models.specification import ModelError
 
 
@@ -17,9 +17,9 @@ def build(name: str, device: str = "cpu", precision: torch.dtype | None = None) 
 
     ``precision``: of the weights; default half on a GPU, single elsewhere. Raises ModelError.
     """
-    if name not in CATALOGUE:
-        raise ModelError(f"no built-in model is called {name!r}", hint=f"known: {', '.join(CATALOGUE)}")
-    entry = CATALOGUE[name]
+    if name not in BUILT_IN:
+        raise ModelError(f"no built-in model is called {name!r}", hint=f"known: {', '.join(BUILT_IN)}")
+    entry = BUILT_IN[name]
     make = getattr(import_module(f"gemlet.serve.models.{entry.module}"), entry.function)
     place = torch.device(device)
     on_gpu = place.type == "cuda"

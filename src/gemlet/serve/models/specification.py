@@ -10,7 +10,7 @@ import msgspec
 from gemlet.errors import GemletError
 
 Platform = Literal["torch_export", "torchscript", "onnx", "python", "builtin", "noop", "modelled"]
-Class = Literal["latency", "throughput"]
+ServiceClass = Literal["latency", "throughput"]
 
 
 class ModelError(GemletError):
@@ -46,7 +46,7 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     max_batch: int = 1
     slo_ms: float = 1000.0
     sm: float | None = None
-    klass: Class = "latency"
+    service_class: ServiceClass = "latency"
     priority: int = 2
     parameters: dict[str, str] = msgspec.field(default_factory=dict)
     version: int = 1

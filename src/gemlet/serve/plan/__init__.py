@@ -1,6 +1,6 @@
 """Which model on which gpu-let. Pure, but for plan_files.py; the same input gives the same plan.
 
-model.py         Demand, Inventory, Options in; Plan or Infeasible out
+model.py         Demand, Inventory, PlanOptions in; Plan or Infeasible out
 planner.py       `plan`
 policies/        the policies by name, one file each
 search/          gpu-lets under construction: what they cost, whether a device can carry them, moves

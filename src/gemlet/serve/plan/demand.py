@@ -14,7 +14,7 @@ from gemlet.errors import InvalidValue
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gemlet.serve.plan.model import Demand, Inventory, Options
+    from gemlet.serve.plan.model import Demand, Inventory, PlanOptions
     from gemlet.serve.plan.search.draft import Draft
     from gemlet.serve.profiles.profile import Profiles
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LEAST_RATE = 0.001  # requests/s: who asks once an hour has a place, too
 
 
-def check(profiles: Profiles, demands: Sequence[Demand], inventory: Inventory, options: Options) -> None:
+def check(profiles: Profiles, demands: Sequence[Demand], inventory: Inventory, options: PlanOptions) -> None:
     """Raises InvalidValue for the first thing that makes no sense."""
     seen = set()
     for demand in demands:
@@ -50,7 +50,7 @@ def check(profiles: Profiles, demands: Sequence[Demand], inventory: Inventory, o
         raise InvalidValue(f"oversubscription {options.oversubscription:g} is not in 1..2", hint="1.3 is usual")
 
 
-def with_headroom(demands: Sequence[Demand], options: Options) -> tuple[list[Demand], list[str]]:
+def with_headroom(demands: Sequence[Demand], options: PlanOptions) -> tuple[list[Demand], list[str]]:
     """Demands at the rate to plan for: the quantile of the requests in a second, as a normal distribution sees it.
 
     Returns notes on what is left out, too.

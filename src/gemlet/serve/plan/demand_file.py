@@ -6,7 +6,7 @@ profiles = "h200.json"         # beside this file, or "h200": gemlet's own; with
 duration = "30s"               # of the simulation
 seed = 1
 
-[options]                      # of the planner, see gemlet.serve.plan.model.Options
+[options]                      # of the planner, see gemlet.serve.plan.model.PlanOptions
 quantile = 0.99
 
 [[model]]
@@ -36,7 +36,7 @@ from gemlet.config import suggest, toml_places
 from gemlet.config.quantities import parse_seconds
 from gemlet.errors import ConfigError, InvalidValue
 from gemlet.load import arrivals
-from gemlet.serve.plan.model import Demand, Options
+from gemlet.serve.plan.model import Demand, PlanOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -76,11 +76,11 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     duration: str = "30s"
     hop: str = f"{HOP_MS:g}ms"
     seed: int = 1
-    options: Options = Options()
+    options: PlanOptions = PlanOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServedModel:
+class DemandedModel:
     """One model to serve: what is planned for, and how its requests really come."""
 
     demand: Demand
@@ -89,17 +89,17 @@ class ServedModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
+class DemandedService:
     """A whole file. ``profiles`` as the file names it; hop_ms: of a batch, to its executor and back."""
 
-    models: tuple[ServedModel, ...]
+    models: tuple[DemandedModel, ...]
     gpus: int = 1
     policy: str = "nway+type"
     profiles: str | None = None
     seconds: float = 30.0
     hop_ms: float = HOP_MS
     seed: int = 1
-    options: Options = field(default_factory=Options)
+    options: PlanOptions = field(default_factory=PlanOptions)
 
     @property
     def demands(self) -> tuple[Demand, ...]:
@@ -118,14 +118,14 @@ class Service:
         return streams
 
 
-def of_demands(demands: tuple[Demand, ...]) -> Service:
+def of_demands(demands: tuple[Demand, ...]) -> DemandedService:
     """A service of constant rates, Poisson arrivals and all defaults: what a rates.csv means."""
-    return Service(
-        models=tuple(ServedModel(demand=d, rate=arrivals.constant(d.rate), spread="poisson") for d in demands)
+    return DemandedService(
+        models=tuple(DemandedModel(demand=d, rate=arrivals.constant(d.rate), spread="poisson") for d in demands)
     )
 
 
-def parse(text: str, path: str, read: Callable[[str], str]) -> Service:
+def parse(text: str, path: str, read: Callable[[str], str]) -> DemandedService:
     """The service in ``text``; ``read`` gives the text of a file it names. Raises ConfigError with the place."""
     try:
         table = tomllib.loads(text)
@@ -147,7 +147,7 @@ def parse(text: str, path: str, read: Callable[[str], str]) -> Service:
             raise ConfigError(f"model {entry.name!r}: {error}", path=path, line=line, hint=HINT) from None
     if not models:
         raise ConfigError("no [[model]]", path=path, hint=HINT)
-    return Service(
+    return DemandedService(
         models=tuple(models),
         gpus=file.gpus,
         policy=file.policy,
@@ -169,7 +169,7 @@ def _seconds(text: str, path: str, what: str, *, least: float | None = None) -> 
     return value
 
 
-def _model(entry: _Model, seconds: float, read: Callable[[str], str]) -> ServedModel:
+def _model(entry: _Model, seconds: float, read: Callable[[str], str]) -> DemandedModel:
     rate = _rate(entry, read)
     variation = {"uniform": 0.0, "poisson": 1.0}.get(entry.arrivals, entry.variation)
     if variation is None:
@@ -186,7 +186,7 @@ def _model(entry: _Model, seconds: float, read: Callable[[str], str]) -> ServedM
     if planned < 0:
         raise ValueError(f"a rate of {planned:g} requests/s")
     demand = Demand(model=entry.name, rate=planned, slo_ms=slo_ms, variation=variation)
-    return ServedModel(demand=demand, rate=rate, spread=entry.arrivals)
+    return DemandedModel(demand=demand, rate=rate, spread=entry.arrivals)
 
 
 def _rate(entry: _Model, read: Callable[[str], str]) -> arrivals.Rate:
@@ -222,7 +222,7 @@ def _at_its_place(error: msgspec.ValidationError, text: str, path: str) -> Confi
     hint = 'a duration such as "25ms"' if keys and keys[-1] in {"slo", "duration", "period", "step"} else HINT
     if unknown:
         known = _Model.__struct_fields__ if keys[:1] == ("model",) else _File.__struct_fields__
-        hint = suggest.hint(unknown[1], Options.__struct_fields__ if keys == ("options",) else known)
+        hint = suggest.hint(unknown[1], PlanOptions.__struct_fields__ if keys == ("options",) else known)
         keys = (*keys, unknown[1]) if (*keys, unknown[1]) in places else keys
     line = text.count("\n", 0, places[keys].key) + 1 if keys in places else None
     return ConfigError(f"{name}: {message}" if name else message, path=path, line=line, hint=hint)

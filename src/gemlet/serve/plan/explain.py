@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gemlet.serve.plan.search.draft import BLIND
 
 if TYPE_CHECKING:
-    from gemlet.serve.plan.search.draft import Draft, DraftGpu, DraftLet, Served
+    from gemlet.serve.plan.search.draft import Draft, DraftGpu, DraftGpuLet, ServedGpuLet
 
 
 def explain(draft: Draft) -> None:
@@ -25,7 +25,7 @@ def percent(draft: Draft, ticks: int) -> str:
     return f"{100 * ticks / draft.grid:.4g}%"
 
 
-def _size(draft: Draft, let: DraftLet, gpu: DraftGpu) -> str:
+def _size(draft: Draft, let: DraftGpuLet, gpu: DraftGpu) -> str:
     timing = draft.timing
     size = percent(draft, let.ticks)
     if let.pool:
@@ -34,10 +34,10 @@ def _size(draft: Draft, let: DraftLet, gpu: DraftGpu) -> str:
         return f"{size}: shared, because these rates are too small for a gpu-let each"
     ((model, rate),) = let.rates.items()
     others = [other for other in gpu if other is not let and other.rates]
-    alpha = draft.alpha(model, others, let.ticks)
-    can = timing.capacity(model, let.ticks, alpha).rate
-    if let.ticks > 1 and timing.capacity(model, let.ticks - 1, alpha).rate < rate:
-        less = timing.capacity(model, let.ticks - 1, alpha).rate
+    slowdown = draft.slowdown(model, others, let.ticks)
+    can = timing.capacity(model, let.ticks, slowdown).rate
+    if let.ticks > 1 and timing.capacity(model, let.ticks - 1, slowdown).rate < rate:
+        less = timing.capacity(model, let.ticks - 1, slowdown).rate
         return (
             f"{size}: the least that serves {rate:.4g} requests/s (up to {can:.4g});"
             f" {percent(draft, let.ticks - 1)} would serve {less:.4g}"
@@ -52,7 +52,7 @@ def _size(draft: Draft, let: DraftLet, gpu: DraftGpu) -> str:
     return f"{size}: {chosen}; serves up to {can:.4g} requests/s of which {rate:.4g} are planned"
 
 
-def _pool(let: DraftLet, gpu: DraftGpu) -> str:
+def _pool(let: DraftGpuLet, gpu: DraftGpu) -> str:
     names = " and ".join(let.rates)
     mates = sum(let.pooled_with(other) for other in gpu)
     if mates == 1:
@@ -64,7 +64,7 @@ def _pool(let: DraftLet, gpu: DraftGpu) -> str:
     )
 
 
-def _turns(draft: Draft, let: DraftLet, how: Served) -> list[str]:
+def _turns(draft: Draft, let: DraftGpuLet, how: ServedGpuLet) -> list[str]:
     lines = []
     for model, batch, latency, worst in zip(let.rates, how.batches, how.latencies, how.worst, strict=True):
         lines.append(
@@ -74,14 +74,14 @@ def _turns(draft: Draft, let: DraftLet, how: Served) -> list[str]:
     return lines
 
 
-def _neighbours(draft: Draft, let: DraftLet, others: list[DraftLet], how: Served) -> str:
+def _neighbours(draft: Draft, let: DraftGpuLet, others: list[DraftGpuLet], how: ServedGpuLet) -> str:
     if not others:
         return "no neighbours"
     names = ", ".join(f"{' and '.join(other.rates)} ({percent(draft, other.ticks)})" for other in others)
     if draft.alone:
         reason = "interference is left out" if not draft.options.interference else "the profile has no interference"
         return f"beside {names}; {reason}"
-    slow = max(how.alphas)
+    slow = max(how.slowdowns)
     kind = " by the worst neighbour possible" if draft.options.types in BLIND else ""
     over = sum(other.ticks for other in others) + let.ticks - draft.grid
     extra = f"; SMs are shared: {percent(draft, over)} more than the device has" if over > 0 else ""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gemlet.config import suggest
 from gemlet.errors import ConfigError, InvalidValue
-from gemlet.serve.plan.model import Demand, Gpu, Let, Plan, Task
+from gemlet.serve.plan.model import Demand, Gpu, Plan, PlannedGpuLet, Task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -147,7 +147,9 @@ def _entry(line: str, number: int, path: str) -> tuple[int, tuple[int, int], tup
     return gpu, (percent, which), (cells[3], batch, duty)
 
 
-def _let(share: float, entries: list[tuple[str, int, float]], profiles: Profiles, slos: dict[str, float]) -> Let:
+def _let(
+    share: float, entries: list[tuple[str, int, float]], profiles: Profiles, slos: dict[str, float]
+) -> PlannedGpuLet:
     latencies = [profiles.models[model].surface.latency(share, batch) for model, batch, _ in entries]
     duty = max(sum(latencies), *(entry[2] for entry in entries))
     tasks = tuple(
@@ -159,8 +161,10 @@ def _let(share: float, entries: list[tuple[str, int, float]], profiles: Profiles
             latency_ms=latency,
             worst_ms=duty + latency,
             slo_ms=slos.get(model, duty + latency),
-            alpha=1.0,
+            slowdown=1.0,
         )
         for (model, batch, _), latency in zip(entries, latencies, strict=True)
     )
-    return Let(sm=share, duty_ms=duty, occupancy=min(1.0, sum(latencies) / duty), tasks=tasks, why=("as it was read",))
+    return PlannedGpuLet(
+        sm=share, duty_ms=duty, occupancy=min(1.0, sum(latencies) / duty), tasks=tasks, why=("as it was read",)
+    )

@@ -9,7 +9,7 @@ import msgspec
 
 from gemlet.serve.plan import explain
 from gemlet.serve.plan.search import pooling
-from gemlet.serve.plan.search.draft import SLACK, Draft, DraftGpu, DraftLet, pools_of
+from gemlet.serve.plan.search.draft import SLACK, Draft, DraftGpu, DraftGpuLet, pools_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,8 +76,8 @@ def _elastic(previous: Plan, made_for: Sequence[Demand], demands: Sequence[Deman
 
 def _bears(draft: Draft, gpu: DraftGpu) -> bool:
     """Whether these pools bear their rates with bursts, or other ones would hardly bear more."""
-    bears = draft.bears(pools_of(gpu))
-    return bears >= 1 or bears >= WORTH * pooling.most_borne(draft, pooling.demanded(draft, gpu))
+    sustains = draft.sustains(pools_of(gpu))
+    return sustains >= 1 or sustains >= WORTH * pooling.most_sustained(draft, pooling.demanded(draft, gpu))
 
 
 def _near(before: Sequence[Demand], now: Sequence[Demand], rise: float, fall: float) -> bool:
@@ -100,7 +100,7 @@ def lets_of(plan: Plan, grid: int) -> list[DraftGpu]:
     """The gpu-lets of a plan that serve something, as a draft on this grid."""
     return [
         [
-            DraftLet(max(1, round(let.sm * grid)), {task.model: task.rate for task in let.tasks}, pool=let.pool)
+            DraftGpuLet(max(1, round(let.sm * grid)), {task.model: task.rate for task in let.tasks}, pool=let.pool)
             for let in gpu.lets
             if let.tasks
         ]

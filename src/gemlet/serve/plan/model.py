@@ -27,7 +27,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     memory_mib: float | None = None
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PlanOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to plan.
 
     grid: shares are multiples of 1/grid; 0 takes what the device can split. quantile: plan for this quantile of the
@@ -51,11 +51,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     effort: int = 8_000  # work spent on local search, in judgements of a gpu-let; eight thousand take some 50 ms
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
+class Task(msgspec.Struct, frozen=True, kw_only=True, rename={"slowdown": "alpha"}):
     """One model on one gpu-let.
 
     rate: requests/s routed here; capacity: what it could take here. latency_ms: of one planned batch, neighbours
-    included; worst_ms: of a request that just missed a batch; it is within slo_ms. alpha: slow-down by the neighbours.
+    included; worst_ms: of a request that just missed a batch; it is within slo_ms. slowdown: by the neighbours, 1 for
+    none; documents call it alpha.
     """
 
     model: str
@@ -65,10 +66,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     latency_ms: float
     worst_ms: float
     slo_ms: float
-    alpha: float
+    slowdown: float
 
 
-class Let(msgspec.Struct, frozen=True, kw_only=True):
+class PlannedGpuLet(msgspec.Struct, frozen=True, kw_only=True):
     """A gpu-let: a share of one device's SMs. ``duty_ms``: every task has its turn once in this time.
 
     pool: those of a device that are marked so and serve the same models work as one: a task has its turn on any.
@@ -85,7 +86,7 @@ class Let(msgspec.Struct, frozen=True, kw_only=True):
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     memory_mib: float
-    lets: tuple[Let, ...]
+    lets: tuple[PlannedGpuLet, ...]
 
     @property
     def sm(self) -> float:

@@ -8,7 +8,7 @@ from xml.sax.saxutils import escape
 from gemlet.config.quantities import format_share
 
 if TYPE_CHECKING:
-    from gemlet.serve.plan.model import Gpu, Let, Plan
+    from gemlet.serve.plan.model import Gpu, Plan, PlannedGpuLet
 
 WIDTH = 64  # characters of a bar in a terminal
 # Okabe and Ito's colours, which people with any colour vision can tell apart; names stand in the blocks anyway.
@@ -24,7 +24,7 @@ def title(plan: Plan) -> str:
     return f"{plan.policy} on {count} GPU{'s' * (count != 1)}: {plan.device}{kind}"
 
 
-def names(let: Let) -> str:
+def names(let: PlannedGpuLet) -> str:
     return "+".join(task.model for task in let.tasks)
 
 
@@ -73,7 +73,7 @@ def svg(plan: Plan) -> str:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _block(let: Let, x: float, y: int, width: float, colours: dict[str, str]) -> list[str]:
+def _block(let: PlannedGpuLet, x: float, y: int, width: float, colours: dict[str, str]) -> list[str]:
     part = BAR / len(let.tasks)
     rows = [
         f'<rect x="{x:.1f}" y="{y + number * part:.1f}" width="{width:.1f}" height="{part:.1f}"'

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from gemlet.serve.plan.demand_file import Service
+    from gemlet.serve.plan.demand_file import DemandedService
     from gemlet.serve.plan.model import Demand
     from gemlet.serve.profiles.profile import Profiles
 
 
-def load_service(path: Path) -> Service:
+def load_service(path: Path) -> DemandedService:
     """A demand file in TOML, or glet's rates.csv. Raises ConfigError."""
     text = read_text(path)
     if path.suffix != ".toml":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gemlet.errors import InvalidValue
 from gemlet.serve.plan import demand, explain, keep
-from gemlet.serve.plan.model import Demand, Infeasible, Inventory, Options, Plan
+from gemlet.serve.plan.model import Demand, Infeasible, Inventory, Plan, PlanOptions
 from gemlet.serve.plan.policies import find
 from gemlet.serve.plan.search.draft import Draft
 from gemlet.serve.plan.search.timing import Timing
@@ -22,7 +22,7 @@ def plan(
     demands: Sequence[Demand],
     inventory: Inventory,
     previous: Plan | None = None,
-    options: Options | None = None,
+    options: PlanOptions | None = None,
     *,
     policy: str = "nway+type",
 ) -> Plan | Infeasible:
@@ -32,7 +32,7 @@ def plan(
     makes sense and cannot be done is Infeasible, and says why.
     """
     chosen = find(policy)
-    wanted = chosen.adapt(options or Options())
+    wanted = chosen.adapt(options or PlanOptions())
     demand.check(profiles, demands, inventory, wanted)
     planned, notes = demand.with_headroom(demands, wanted)
     timing = Timing(profiles, {d.model: d.slo_ms for d in planned}, grid_of(profiles, wanted))
@@ -57,7 +57,7 @@ def plan(
     return keep.align(made, previous, inventory.gpus) if previous is not None else made
 
 
-def grid_of(profiles: Profiles, options: Options) -> int:
+def grid_of(profiles: Profiles, options: PlanOptions) -> int:
     """Ticks of a device: as asked for, else as many as it has groups of SMs. Raises InvalidValue."""
     if options.grid == 0:
         return profiles.device.groups or max(1, profiles.device.sms // profiles.device.sm_step)

@@ -13,11 +13,11 @@ from gemlet.serve.plan.search import interference
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gemlet.serve.plan.model import Gpu, Inventory, Let, Options, Plan
+    from gemlet.serve.plan.model import Gpu, Inventory, Plan, PlannedGpuLet, PlanOptions
     from gemlet.serve.profiles.profile import ModelProfile, Profiles
 
 
-def verify(plan: Plan, profiles: Profiles, inventory: Inventory, options: Options) -> list[str]:
+def verify(plan: Plan, profiles: Profiles, inventory: Inventory, options: PlanOptions) -> list[str]:
     """One sentence for each broken promise; empty if the plan holds with the true neighbours' interference."""
     wrong = []
     if len(plan.gpus) > inventory.gpus:
@@ -35,7 +35,7 @@ def verify(plan: Plan, profiles: Profiles, inventory: Inventory, options: Option
     return wrong + _unserved(plan)
 
 
-def _memory(gpu: Gpu, profiles: Profiles, options: Options) -> float:
+def _memory(gpu: Gpu, profiles: Profiles, options: PlanOptions) -> float:
     tasks = [task for let in gpu.lets for task in let.tasks]
     mps = options.executor == "mps"
     loaded = [task.model for task in tasks] if mps else list({task.model for task in tasks})
@@ -46,18 +46,18 @@ def _memory(gpu: Gpu, profiles: Profiles, options: Options) -> float:
     )
 
 
-def _late(gpu: Gpu, profiles: Profiles, options: Options) -> list[str]:
+def _late(gpu: Gpu, profiles: Profiles, options: PlanOptions) -> list[str]:
     wrong = _pools_late(gpu, profiles, options)
-    presses = [interference.press(profiles, let.sm, [task.model for task in let.tasks]) for let in gpu.lets]
+    contentions = [interference.contention(profiles, let.sm, [task.model for task in let.tasks]) for let in gpu.lets]
     for number, let in enumerate(gpu.lets):
         if let.pool:
             continue
-        neighbours = presses[:number] + presses[number + 1 :] if options.interference else []
+        neighbours = contentions[:number] + contentions[number + 1 :] if options.interference else []
         latencies = []
         for task in let.tasks:
             profile = profiles.models[task.model]
-            alpha = interference.slow_down(profile.sensitivity, neighbours, gpu.sm - 1) if neighbours else 1.0
-            latencies.append(profile.surface.latency(let.sm, task.batch) * alpha)
+            slowdown = interference.slowdown_beside(profile.sensitivity, neighbours, gpu.sm - 1) if neighbours else 1.0
+            latencies.append(profile.surface.latency(let.sm, task.batch) * slowdown)
         where = f"GPU {gpu.index}, gpu-let of {format_share(let.sm)}"
         if sum(latencies) > let.duty_ms * 1.0001 + 1e-5:
             wrong.append(f"{where}: turns of {sum(latencies):.3g} ms in a cycle of {let.duty_ms:.3g} ms")
@@ -69,27 +69,27 @@ def _late(gpu: Gpu, profiles: Profiles, options: Options) -> list[str]:
     return wrong
 
 
-def _pools_late(gpu: Gpu, profiles: Profiles, options: Options) -> list[str]:
+def _pools_late(gpu: Gpu, profiles: Profiles, options: PlanOptions) -> list[str]:
     """What the pools of a device do not hold: see pool.py."""
-    pools: dict[tuple[bool, object], list[Let]] = {}
+    pools: dict[tuple[bool, object], list[PlannedGpuLet]] = {}
     for number, let in enumerate(gpu.lets):
         key = tuple(sorted(task.model for task in let.tasks)) if let.pool else number
         pools.setdefault((let.pool, key), []).append(let)
-    presses = [(let, _mean_press(lets, let, profiles)) for lets in pools.values() for let in lets]
+    contentions = [(let, _mean_press(lets, let, profiles)) for lets in pools.values() for let in lets]
     wrong = []
     for (pool, _), lets in pools.items():
         if not pool:
             continue
         least = min(lets, key=lambda let: let.sm)
-        others = [press for let, press in presses if let is not least] if options.interference else []
+        others = [contention for let, contention in contentions if let is not least] if options.interference else []
         busy = 0.0
         for task in least.tasks:
             profile = profiles.models[task.model]
-            alpha = interference.slow_down(profile.sensitivity, others, gpu.sm - 1)
+            slowdown = interference.slowdown_beside(profile.sensitivity, others, gpu.sm - 1)
             rate = sum(each.rate for let in lets for each in let.tasks if each.model == task.model) / 1000
             if rate <= 0:
                 continue
-            slow = [alpha * profile.surface.latency(least.sm, b) for b in range(1, profile.surface.max_batch + 1)]
+            slow = [slowdown * profile.surface.latency(least.sm, b) for b in range(1, profile.surface.max_batch + 1)]
             fitting = [min(b / rate, task.slo_ms - ms) for b, ms in enumerate(slow, 1) if ms < task.slo_ms]
             if not fitting:
                 wrong.append(
@@ -98,14 +98,14 @@ def _pools_late(gpu: Gpu, profiles: Profiles, options: Options) -> list[str]:
                 continue
             every = max(fitting)
             come = rate * every
-            busy += min(1.0, come) * alpha * _mean_time(profile, lets, max(1.0, come)) / every
+            busy += min(1.0, come) * slowdown * _mean_time(profile, lets, max(1.0, come)) / every
         if busy > len(lets) * 1.001:
             names = ", ".join(task.model for task in least.tasks)
             wrong.append(f"GPU {gpu.index}, pool of {names}: {busy:.4g} gpu-lets would be busy, there are {len(lets)}")
     return wrong
 
 
-def _mean_press(lets: Sequence[Let], let: Let, profiles: Profiles) -> interference.Press:
+def _mean_press(lets: Sequence[PlannedGpuLet], let: PlannedGpuLet, profiles: Profiles) -> interference.Contention:
     times = {}
     least = min(each.sm for each in lets)
     for task in let.tasks:
@@ -115,11 +115,11 @@ def _mean_press(lets: Sequence[Let], let: Let, profiles: Profiles) -> interferen
         batch = max(fitting)[1] if fitting else 1
         rate = sum(each.rate for other in lets for each in other.tasks if each.model == task.model)
         times[task.model] = rate * _mean_time(profile, lets, batch) / batch
-    whole = sum(times.values()) or 1.0  # no requests press on nobody
-    return interference.mean_press(profiles, let.sm, {model: time / whole for model, time in times.items()})
+    whole = sum(times.values()) or 1.0  # without requests there is no contention
+    return interference.mean_contention(profiles, let.sm, {model: time / whole for model, time in times.items()})
 
 
-def _mean_time(profile: ModelProfile, lets: Sequence[Let], batch: float) -> float:
+def _mean_time(profile: ModelProfile, lets: Sequence[PlannedGpuLet], batch: float) -> float:
     low = int(batch + 1e-9)  # what comes while the largest batch fills may be rounded to more than it
     high = low + (batch > low + 1e-9)
     steps = [len(lets) / sum(1 / profile.surface.latency(let.sm, b) for let in lets) for b in (low, high)]

@@ -47,10 +47,10 @@ def sensitivity(probes: Sequence[Probe]) -> Vector:
 
 
 def pressure(probes: Sequence[Probe], stressors: Mapping[str, float], surface: Surface) -> Vector:
-    """How much the model presses on the whole device: 1 is what a stressor does to another of its kind.
+    """The model's pressure on the whole device: 1 is what a stressor does to another of its kind.
 
-    The planner takes it that a model on a share presses in proportion to the requests it serves there, so this is the
-    slope of that line through what the probes with the largest batch found, and at most 1.
+    The planner takes it that the pressure of a model on a share is in proportion to the requests it serves there, so
+    this is the slope of that line through what the probes with the largest batch found, and at most 1.
     """
     values = {}
     for resource in RESOURCES:

@@ -13,9 +13,9 @@ import torch
 from gemlet.config.quantities import MIB
 from gemlet.errors import DeviceError
 from gemlet.serve.execution import torch_models
-from gemlet.serve.execution.datatypes import NUMPY
 from gemlet.serve.execution.graphed import Graphed
 from gemlet.serve.execution.parts import Parts
+from gemlet.serve.execution.torch_models import NUMPY
 from gemlet.serve.models import built_in
 from gemlet.serve.profiles.profile import Device
 from gemlet.serve.profiling.stressors import Stressor
@@ -96,7 +96,7 @@ class GpuBench:
         self._alone: dict[tuple[int, int, int], tuple[Callable[[], None], float]] = {}
         rows = (max(1, spec.max_batch),) if spec.max_batch else ()
         chance = np.random.default_rng(1)
-        below = built_in.CATALOGUE[spec.name].below if spec.platform == "builtin" else 2
+        below = built_in.BUILT_IN[spec.name].below if spec.platform == "builtin" else 2
         self._inputs = {
             t.name: chance.integers(0, below, (*rows, *(max(1, n) for n in t.shape))).astype(NUMPY[t.datatype])
             for t in spec.inputs

@@ -124,7 +124,7 @@ def run(
                     left.append(Left(subject.name, f"{missing} of {len(work[subject])} steps: the budget is used up"))
                     reporter.done(missing)
                     break
-                reporter.step(subject.name, _words(step, rig.groups))
+                reporter.step(subject.name, _message(step, rig.groups))
                 profiles = _take(bench, step, profiles, subject, rig.groups)
                 write(profiles)
                 reporter.done(1)
@@ -161,7 +161,7 @@ def _take(bench: Bench, step: Step, profiles: Profiles, subject: Subject, groups
     return profiles
 
 
-def _words(step: Step, groups: int) -> str:
+def _message(step: Step, groups: int) -> str:
     part = f"{step.groups}/{groups} of the SMs"
     if isinstance(step, Latency):
         return f"latency on {part}"

@@ -23,18 +23,18 @@ def subjects(names: Sequence[str]) -> tuple[list[Subject], Callable[[Subject], M
     found: dict[str, Subject] = {}
     specs: dict[str, ModelSpec] = {}
     for name in names or built_in.DEFAULT:
-        if name in built_in.CATALOGUE and name not in found:
+        if name in built_in.BUILT_IN and name not in found:
             model = built_in.SAME.get(name, name)
             if model not in found:
                 same = tuple(other for other, first in built_in.SAME.items() if first == model)
-                found[model] = Subject(model, built_in.CATALOGUE[model].max_batch, same=same)
+                found[model] = Subject(model, built_in.BUILT_IN[model].max_batch, same=same)
                 specs[model] = built_in.spec(model)
         elif Path(name).is_dir():
             for model_spec in _repository(Path(name)):
                 found[model_spec.name] = Subject(model_spec.name, model_spec.max_batch)
                 specs[model_spec.name] = model_spec
         elif name not in found:
-            hint = f"a directory is a model repository; built-in: {', '.join(built_in.CATALOGUE)}"
+            hint = f"a directory is a model repository; built-in: {', '.join(built_in.BUILT_IN)}"
             raise UsageError(f"{name!r} is neither a built-in model nor a directory", hint=hint)
     return list(found.values()), lambda subject: specs[subject.name]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from gemlet.errors import ConfigError, GemletError
 from gemlet.serve.dispatch.call import Refusal
-from gemlet.serve.dispatch.engine import Served
+from gemlet.serve.dispatch.engine import ServedModel
 from gemlet.serve.server.repository import tree
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 MAX_NAME_BYTES = 255  # of a file, on any file system that matters
 
 
-class Rearrange(Protocol):
+class Replan(Protocol):
     async def __call__(self, changed: str) -> None:
         """Makes a plan for the models of the engine and brings it into force. Raises GemletError."""
         ...
@@ -43,11 +43,11 @@ class Known:
 class Catalog:
     """Loads and unloads, one at a time."""
 
-    def __init__(self, repository: Path, engine: Engine, rearrange: Rearrange) -> None:
+    def __init__(self, repository: Path, engine: Engine, replan: Replan) -> None:
         self.models: dict[str, Known] = {}
         self._repository = repository
         self._engine = engine
-        self._rearrange = rearrange
+        self._replan = replan
         self._lock = asyncio.Lock()
 
     def read(self) -> None:
@@ -63,7 +63,7 @@ class Catalog:
         for entry in entries.values():
             if entry.spec is not None:
                 self.models[entry.name] = Known(entry.name, str(entry.spec.version), "LOADING", "", entry.stamp)
-                self._engine.models[entry.name] = Served(entry.spec)
+                self._engine.models[entry.name] = ServedModel(entry.spec)
 
     def all_ready(self) -> None:
         """The first plan is in force."""
@@ -96,7 +96,7 @@ class Catalog:
             known = self.models[name]
             known.state, known.reason = "UNAVAILABLE", reason
             try:
-                await self._rearrange(name)
+                await self._replan(name)
             except GemletError as error:
                 logger.error("%s is not served any more, but the plan is as it was: %s", name, error)
             logger.info("model %s: %s", name, reason)
@@ -114,7 +114,7 @@ class Catalog:
                 try:
                     await self.load(name)
                 except Refusal as refusal:
-                    logger.error("model %s: %s", name, refusal.words)
+                    logger.error("model %s: %s", name, refusal.message)
         for name in self.models.keys() - entries.keys():
             if name in self._engine.models:
                 with suppress(Refusal):  # somebody else was first
@@ -123,13 +123,13 @@ class Catalog:
 
     async def _serve(self, known: Known, spec: ModelSpec) -> None:
         before = self._engine.models.get(known.name)
-        after = Served(spec)
+        after = ServedModel(spec)
         if before is not None:
             after.statistics = before.statistics
         self._engine.models[known.name] = after
         known.state = "LOADING" if before is None else known.state
         try:
-            await self._rearrange(known.name)
+            await self._replan(known.name)
         except GemletError as error:
             if before is None:
                 del self._engine.models[known.name]
@@ -140,8 +140,8 @@ class Catalog:
         known.state, known.reason, known.version = "READY", "", str(spec.version)
         logger.info("model %s, version %d: loaded", known.name, spec.version)
 
-    def _failed(self, known: Known, words: str) -> None:
+    def _failed(self, known: Known, message: str) -> None:
         if known.name in self._engine.models:
-            known.reason = f"the new files cannot be served, the old ones are: {words}"
+            known.reason = f"the new files cannot be served, the old ones are: {message}"
         else:
-            known.state, known.reason = "UNAVAILABLE", words
+            known.state, known.reason = "UNAVAILABLE", message

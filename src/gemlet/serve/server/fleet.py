@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gemlet.serve.dispatch.engine import EMPTY, HERE, Route
-from gemlet.serve.execution.backend import LetSpec
+from gemlet.serve.dispatch.engine import EMPTY, IN_PROCESS, Route
+from gemlet.serve.execution.backend import GpuLet
 from gemlet.serve.execution.executor import STOP_SECONDS
-from gemlet.serve.plan.model import Gpu, Let, Task
+from gemlet.serve.plan.model import Gpu, PlannedGpuLet, Task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gemlet.serve.dispatch.engine import Engine
-    from gemlet.serve.dispatch.queue import LetState
+    from gemlet.serve.dispatch.queue import GpuLetState
     from gemlet.serve.execution.device import Device
     from gemlet.serve.models.specification import ModelSpec
     from gemlet.serve.plan.model import Plan
@@ -68,7 +68,7 @@ class Fleet:
         async with self._applying:
             names: dict[int, list[str]] = {}
             wanted: dict[int, dict[str, ModelSpec]] = {}
-            specs: dict[int, list[LetSpec]] = {}
+            specs: dict[int, list[GpuLet]] = {}
             old = {gpu.index: gpu for gpu in self._plan.gpus}
             for device in self.all_devices:
                 gpu = next((gpu for gpu in plan.gpus if gpu.index == device.index), None)
@@ -98,7 +98,7 @@ class Fleet:
             return True
 
     async def _prepare(
-        self, wanted: Mapping[int, Mapping[str, ModelSpec]], specs: Mapping[int, Sequence[LetSpec]]
+        self, wanted: Mapping[int, Mapping[str, ModelSpec]], specs: Mapping[int, Sequence[GpuLet]]
     ) -> None:
         """All devices at once. If one cannot, the others get back what they had. Raises GemletError."""
         before = {device.index: (dict(device.models), device.lets) for device in self.all_devices}
@@ -118,13 +118,13 @@ class Fleet:
         """Ends all executors; what still runs has so many seconds."""
         await asyncio.gather(*(device.close(patience_s) for device in self.all_devices))
 
-    def _route(self, let: LetState) -> Route:
-        if let.gpu == HERE:
+    def _route(self, let: GpuLetState) -> Route:
+        if let.gpu == IN_PROCESS:
             return Route(None, "here")
         name = self._names[let.gpu][let.number]
         return Route(self._by_index[let.gpu].executor(name), name)
 
-    def _named(self, index: int, old: Gpu | None, lets: Sequence[Let]) -> list[str]:
+    def _named(self, index: int, old: Gpu | None, lets: Sequence[PlannedGpuLet]) -> list[str]:
         """A gpu-let that is as before keeps its name; a new name is never one that was in use before."""
         free = list(zip(self._names.get(index, ()), old.lets if old is not None else (), strict=False))
         names = []
@@ -139,11 +139,11 @@ class Fleet:
                 names.append(f"gpu{index}/let{number}")
         return names
 
-    def _models(self, lets: Sequence[Let]) -> dict[str, ModelSpec]:
+    def _models(self, lets: Sequence[PlannedGpuLet]) -> dict[str, ModelSpec]:
         served = self._engine.models
         return {task.model: served[task.model].spec for let in lets for task in let.tasks if task.model in served}
 
-    def _spec(self, name: str, let: Let) -> LetSpec:
+    def _spec(self, name: str, let: PlannedGpuLet) -> GpuLet:
         alone = len(let.tasks) == 1  # then a batch may become larger than planned
         served = self._engine.models
         models = {
@@ -151,21 +151,21 @@ class Fleet:
             for task in let.tasks
             if task.model in served
         }
-        return LetSpec(name=name, sm=let.sm, models=models)
+        return GpuLet(name=name, sm=let.sm, models=models)
 
     def _with_own(self, plan: Plan) -> Plan:
         """The plan and, on a device that is none, the models that this process answers by itself."""
         own = tuple(
-            Let(sm=1.0, duty_ms=0.0, occupancy=0.0, tasks=(whole_task(served.spec),))
+            PlannedGpuLet(sm=1.0, duty_ms=0.0, occupancy=0.0, tasks=(whole_task(served.spec),))
             for served in self._engine.models.values()
             if served.spec.platform == "noop"
         )
         gpus = tuple(
             msgspec.structs.replace(gpu, lets=tuple(self._known(let) for let in gpu.lets)) for gpu in plan.gpus
         )
-        return msgspec.structs.replace(plan, gpus=(*gpus, Gpu(index=HERE, memory_mib=0.0, lets=own)))
+        return msgspec.structs.replace(plan, gpus=(*gpus, Gpu(index=IN_PROCESS, memory_mib=0.0, lets=own)))
 
-    def _known(self, let: Let) -> Let:
+    def _known(self, let: PlannedGpuLet) -> PlannedGpuLet:
         """The gpu-let without models that were unloaded since the plan was made; its number stays."""
         tasks = tuple(task for task in let.tasks if task.model in self._engine.models)
         return msgspec.structs.replace(let, tasks=tasks)
@@ -181,11 +181,11 @@ def whole_task(spec: ModelSpec, batch: int | None = None) -> Task:
         latency_ms=0.0,
         worst_ms=0.0,
         slo_ms=spec.slo_ms,
-        alpha=1.0,
+        slowdown=1.0,
     )
 
 
-def _alike(one: Let, other: Let) -> bool:
+def _alike(one: PlannedGpuLet, other: PlannedGpuLet) -> bool:
     return one.sm == other.sm and [(task.model, task.batch) for task in one.tasks] == [
         (task.model, task.batch) for task in other.tasks
     ]

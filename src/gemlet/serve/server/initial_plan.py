@@ -15,7 +15,7 @@ from gemlet.config.quantities import format_share
 from gemlet.errors import UsageError
 from gemlet.serve.control.propose import least_devices
 from gemlet.serve.plan import planner
-from gemlet.serve.plan.model import Demand, Gpu, Infeasible, Inventory, Let, Options, Plan
+from gemlet.serve.plan.model import Demand, Gpu, Infeasible, Inventory, Plan, PlannedGpuLet, PlanOptions
 from gemlet.serve.server.fleet import whole_task
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def make(
     devices: Sequence[int],
     *,
     demands: Sequence[Demand] = (),
-    options: Options | None = None,
+    options: PlanOptions | None = None,
     policy: str = "nway+type",
     apart: bool = False,
     fill: bool = False,
@@ -72,7 +72,7 @@ def make(
         named = {demand.model for demand in demands}
         others = [[each for each in part if each.model not in named] for part in equal]
         wanted = [[*demands, *each] for each in others if each] or wanted
-        if demands and least_devices(known, demands, options or Options()) > len(devices):
+        if demands and least_devices(known, demands, options or PlanOptions()) > len(devices):
             wanted = equal  # nothing holds, and to find that out may take the planner long
         elif demands:
             wanted += equal
@@ -93,7 +93,7 @@ def by_configuration(served: Sequence[ModelSpec], devices: Sequence[int], *, apa
     """Shares as configured, on each device if they fit into one, else spread over them. Raises UsageError."""
     own = sorted((spec for spec in served if spec.sm is not None), key=lambda spec: -(spec.sm or 0))
     rest = [spec for spec in served if spec.sm is None]
-    lets: dict[int, list[Let]] = {index: [] for index in devices}
+    lets: dict[int, list[PlannedGpuLet]] = {index: [] for index in devices}
     free = dict.fromkeys(devices, 1.0)
     total = sum(spec.sm or 0 for spec in own)
     everywhere = total <= 1.0 + 1e-9 and not (rest and total > 1.0 - SMALLEST)
@@ -138,8 +138,10 @@ def _unplanned(served: Sequence[ModelSpec], known: Profiles | None) -> str:
     return f"not planned for the rates given: {'; '.join(reasons)}"
 
 
-def _let(share: float, specs: Sequence[ModelSpec]) -> Let:
-    return Let(sm=min(1.0, share), duty_ms=0.0, occupancy=0.0, tasks=tuple(whole_task(spec) for spec in specs))
+def _let(share: float, specs: Sequence[ModelSpec]) -> PlannedGpuLet:
+    return PlannedGpuLet(
+        sm=min(1.0, share), duty_ms=0.0, occupancy=0.0, tasks=tuple(whole_task(spec) for spec in specs)
+    )
 
 
 def _capacity(spec: ModelSpec, known: Profiles) -> float:

@@ -25,7 +25,7 @@ from gemlet.serve.server.fleet import Fleet
 from gemlet.serve.server.frontend.grpc_server import GrpcServer
 from gemlet.serve.server.frontend.http_server import HttpServer
 from gemlet.serve.server.frontend.regions import Regions
-from gemlet.serve.server.serving_plan import Arrangement
+from gemlet.serve.server.serving_plan import ServingPlan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gemlet.serve.models.specification import ModelSpec
     from gemlet.serve.plan.model import Plan
     from gemlet.serve.server.frontend.logs import LogTail
-    from gemlet.serve.server.options import Options
+    from gemlet.serve.server.options import ServerOptions
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Started:
 class Server:
     """See service.py for what frontends ask of it."""
 
-    def __init__(self, options: Options, logs: LogTail) -> None:
+    def __init__(self, options: ServerOptions, logs: LogTail) -> None:
         self.engine = Engine(drop=options.drop)
         self.regions = Regions(allowed=options.shared_memory)
         self.logs = logs
@@ -73,8 +73,8 @@ class Server:
             if self._cluster is None
             else backend_choice.placed(options.executor, options.devices, self._cluster)
         )
-        self._arrangement = Arrangement(options, self._choice, self.engine)
-        self._catalog = Catalog(options.repository, self.engine, self._arrangement.rearrange)
+        self._serving_plan = ServingPlan(options, self._choice, self.engine)
+        self._catalog = Catalog(options.repository, self.engine, self._serving_plan.replan)
 
     async def run(self, stop: asyncio.Event, started: Callable[[Started], None]) -> None:
         """Serves until ``stop`` is set; then refuses what is new and ends what is there. Raises GemletError."""
@@ -126,7 +126,7 @@ class Server:
         return self._fleet.plan()
 
     def runs_on(self) -> Mapping[str, str]:
-        known = self._arrangement.known
+        known = self._serving_plan.known
         slower = [line for device in self._fleet.all_devices for line in device.slower]
         return {
             "executor": self._choice.backend,
@@ -140,7 +140,7 @@ class Server:
 
     @property
     def _fleet(self) -> Fleet:
-        return self._arrangement.fleet
+        return self._serving_plan.fleet
 
     # Start and end
 
@@ -159,11 +159,11 @@ class Server:
         self.logs.attach(asyncio.get_running_loop())
         asyncio.get_running_loop().set_exception_handler(_log_failure)
         self._catalog.read()
-        self._arrangement.fleet = Fleet(self.engine, [self._device(index, tasks) for index in self._choice.devices])
+        self._serving_plan.fleet = Fleet(self.engine, [self._device(index, tasks) for index in self._choice.devices])
         for device in self._fleet.all_devices:
             await device.start()
-        self._arrangement.tell_expectation()
-        await self._fleet.apply(self._arrangement.first_plan())
+        self._serving_plan.tell_expectation()
+        await self._fleet.apply(self._serving_plan.first_plan())
         self._catalog.all_ready()
         http, http_port = await self._listen_http()
         grpc, grpc_port = await self._listen_grpc()
@@ -173,7 +173,7 @@ class Server:
         keep(_every(HANG_CHECK_S, self._kill_stuck), "executors that hang")
         if self._options.watch:
             keep(self._watch(), "repository")
-        self._arrangement.control(keep, ends, tasks)
+        self._serving_plan.control(keep, ends, tasks)
         gc.collect()
         gc.freeze()  # what is there by now stays: collections look at what comes with requests only
         started(self._started(http_port, grpc_port))
@@ -210,7 +210,7 @@ class Server:
             await http.close()
 
     def _device(self, index: int, tasks: asyncio.TaskGroup) -> Device:
-        known = self._arrangement.known
+        known = self._serving_plan.known
         profiles = render_profiles(known) if known is not None else ""
         return Device(
             index,
@@ -225,8 +225,8 @@ class Server:
 
     def _died(self, executor: Executor) -> None:
         self.engine.suspend(executor)
-        if self._arrangement.controller is not None:
-            self._arrangement.controller.look()
+        if self._serving_plan.controller is not None:
+            self._serving_plan.controller.look()
 
     def _kill_stuck(self) -> None:
         for executor in self.engine.stuck(1000 * self._options.hang_s):
@@ -265,15 +265,15 @@ class Server:
         return next((device.note for device in self._fleet.all_devices if device.note), "")
 
     def _started(self, http_port: int | None, grpc_port: int | None) -> Started:
-        known = self._arrangement.known
+        known = self._serving_plan.known
         return Started(
             self._choice,
             self._note(),
-            tuple(self._arrangement.specs()),
+            tuple(self._serving_plan.specs()),
             self._fleet.plan(),
             http_port,
             grpc_port,
-            self._arrangement.controller is not None,
+            self._serving_plan.controller is not None,
             f"{known.origin}: {known.note}" if known is not None else "none",
         )
 

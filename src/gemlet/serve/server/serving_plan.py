@@ -12,9 +12,9 @@ import msgspec
 from gemlet.errors import UsageError
 from gemlet.serve.control.controller import Controller
 from gemlet.serve.control.planning import PlanningProcess
-from gemlet.serve.control.settings import Settings
+from gemlet.serve.control.settings import ControlSettings
 from gemlet.serve.plan import plan_files
-from gemlet.serve.plan.model import Options as PlanOptions
+from gemlet.serve.plan.model import PlanOptions
 from gemlet.serve.profiles import profile_files
 from gemlet.serve.server import backend_choice, initial_plan
 from gemlet.serve.server.fleet import Fleet
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 
     from gemlet.serve.dispatch.engine import Engine
     from gemlet.serve.models.specification import ModelSpec
-    from gemlet.serve.plan.demand_file import Service as DemandedService
+    from gemlet.serve.plan.demand_file import DemandedService
     from gemlet.serve.plan.model import Demand, Plan
     from gemlet.serve.profiles.profile import Profiles
-    from gemlet.serve.server.options import Options
+    from gemlet.serve.server.options import ServerOptions
 
 logger = logging.getLogger(__name__)
 POLICY = "nway+type"  # where nothing else is asked for
 
 
-class Arrangement:
+class ServingPlan:
     """Makes plans and brings them into force. Raises UsageError, ConfigError for files that are wrong.
 
     known: the profiles that there are, of whatever models. fleet: what the plans are for; empty until the server has
     devices. controller: None until control(), and where nothing follows the load.
     """
 
-    def __init__(self, options: Options, on: backend_choice.Choice, engine: Engine) -> None:
+    def __init__(self, options: ServerOptions, on: backend_choice.Choice, engine: Engine) -> None:
         self._options = options
         self._choice = on
         self._engine = engine
@@ -113,7 +113,7 @@ class Arrangement:
             demands = self._demanded.demands if self._demanded is not None else ()
         return [demand for demand in demands if demand.model in self._engine.models]
 
-    async def rearrange(self, changed: str) -> None:
+    async def replan(self, changed: str) -> None:
         """A plan for the models of now, one of which was loaded, changed or unloaded."""
         known = self._of_models()
         profile = known.models.get(changed) if known is not None else None
@@ -167,10 +167,10 @@ class Arrangement:
         )
         keep(self.controller.run(), "controller")
 
-    def _settings(self) -> Settings:
+    def _settings(self) -> ControlSettings:
         least, most = self._options.scale or (1, None)
         policy = self._demanded.policy if self._demanded is not None else POLICY
-        return Settings(least=least, most=most, policy=policy, planner=self._planner_options())
+        return ControlSettings(least=least, most=most, policy=policy, planner=self._planner_options())
 
     def _planner_options(self) -> PlanOptions:
         """Those of the demand file, for the executors that there are."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from gemlet.serve.control.overload import Planner
     from gemlet.serve.control.propose import Proposal
-    from gemlet.serve.control.settings import Settings
+    from gemlet.serve.control.settings import ControlSettings
     from gemlet.serve.plan.model import Demand, Plan
     from gemlet.serve.profiles.profile import Profiles
 
@@ -37,7 +37,7 @@ class SimulatedController:
         self,
         profiles: Profiles,
         demands: Sequence[Demand],
-        settings: Settings,
+        settings: ControlSettings,
         start: Plan,
         *,
         devices: int,

@@ -19,7 +19,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
 from gemlet.serve.dispatch.expectation import Expectation
-from gemlet.serve.dispatch.queue import Batch, Dispatcher, LetState
+from gemlet.serve.dispatch.queue import Batch, Dispatcher, GpuLetState
 from gemlet.serve.dispatch.waiting import Request
 from gemlet.serve.plan.search import interference
 from gemlet.serve.profiles import variation
@@ -134,7 +134,7 @@ class _Run:
         self._interfere = interfere
         self._hop_ms = hop_ms
         self._rows: dict[tuple[str, float], list[float]] = {}
-        self._presses: dict[tuple[float, str], interference.Press] = {}
+        self._contentions: dict[tuple[float, str], interference.Contention] = {}
         expectation = Expectation()
         for model, profile in profiles.models.items():
             expectation.know(model, profile)
@@ -146,7 +146,7 @@ class _Run:
         self._now = 0.0
         self._tallies = {model: Tally(slo) for model, slo in slos.items()}
         self._busy = {(let.gpu, let.number): 0.0 for let in self._dispatcher.lets}
-        self._working: dict[int, list[LetState]] = {}  # by GPU; those of an old plan that end their batch are in it
+        self._working: dict[int, list[GpuLetState]] = {}  # by GPU; those of an old plan that end their batch are in it
         self._plans = [(0.0, plan)]
         self._counts = dict.fromkeys(slos, 0)
 
@@ -233,15 +233,17 @@ class _Run:
         if self._interfere:
             running = [let for let in self._working.get(place.let.gpu, ()) if let is not place.let]
             over = sum(let.sm for let in running) + place.let.sm - 1
-            took *= interference.slow_down(profile.sensitivity, [self._press(let.running) for let in running], over)
+            took *= interference.slowdown_beside(
+                profile.sensitivity, [self._press(let.running) for let in running], over
+            )
         return took * variation.jitter(profile.variation, self._chance) + self._hop_ms
 
-    def _press(self, batch: Batch | None) -> interference.Press:
+    def _press(self, batch: Batch | None) -> interference.Contention:
         assert batch is not None
         key = (batch.let.sm, batch.place.model)
-        if key not in self._presses:
-            self._presses[key] = interference.press(self._profiles, batch.let.sm, [batch.place.model])
-        return self._presses[key]
+        if key not in self._contentions:
+            self._contentions[key] = interference.contention(self._profiles, batch.let.sm, [batch.place.model])
+        return self._contentions[key]
 
     def _count_drops(self) -> None:
         for drop in self._dispatcher.drops():

@@ -17,13 +17,13 @@ from gemlet.serve.control.controller import Controller
 from gemlet.serve.control.decide import capacity
 from gemlet.serve.control.planning import PlanningProcess
 from gemlet.serve.control.propose import Proposal, Question
-from gemlet.serve.control.settings import Cause, Settings
-from gemlet.serve.plan.model import Demand, Inventory, Options, Plan
+from gemlet.serve.control.settings import Cause, ControlSettings
+from gemlet.serve.plan.model import Demand, Inventory, Plan, PlanOptions
 from gemlet.serve.plan.planner import plan
 from gemlet.serve.server.fleet import DeviceInfo
 from tests.unit.serve.cases import demand, scaling, world
 
-PLANNER = Options(quantile=0.9, grid=10)
+PLANNER = PlanOptions(quantile=0.9, grid=10)
 Rates = Callable[[float], Mapping[str, float]]  # requests/s of each model at a second
 
 
@@ -113,7 +113,7 @@ SLOS = {"a": 10.0, "b": 20.0, "c": 40.0}
 def controlled(fleet: FakeFleet, rates: Mapping[str, float], **more: object) -> Controller:
     demands = [demand(model, rate, SLOS[model]) for model, rate in rates.items()]
     scaler = Scales(fleet) if "most" in more else None
-    options = Settings(planner=PLANNER, **more)  # type: ignore[arg-type]
+    options = ControlSettings(planner=PLANNER, **more)  # type: ignore[arg-type]
     return Controller(fleet, PROFILES, demands, options, scaler=scaler)
 
 
@@ -285,7 +285,7 @@ def test_an_absurd_rate_is_planned_for_as_far_as_devices_go() -> None:
 def test_a_model_that_nothing_can_serve_does_not_cost_the_others_their_places() -> None:
     fleet = FakeFleet(constant(a=100, c=10), [0])
     demands = [demand("a", 100, 10), demand("c", 10, 1.0)]  # 4 ms of work within 1 ms
-    controller = Controller(fleet, PROFILES, demands, Settings(planner=PLANNER))
+    controller = Controller(fleet, PROFILES, demands, ControlSettings(planner=PLANNER))
     in_virtual_time(controller, 10.0)
     assert {task.model for task in fleet.current.tasks()} == {"a"}
     assert any("not served: c" in note for note in controller.history[0].notes)
@@ -321,7 +321,7 @@ def test_queues_that_grow_though_the_rate_is_as_planned_get_more() -> None:
     fleet = FakeFleet(constant(a=300), [0, 1])
     waiting = {"a": 0}
     demands = [demand("a", 300, 10)]
-    controller = Controller(fleet, PROFILES, demands, Settings(planner=PLANNER), waiting=lambda: waiting)
+    controller = Controller(fleet, PROFILES, demands, ControlSettings(planner=PLANNER), waiting=lambda: waiting)
     in_virtual_time(controller, 40.0, (10.0, lambda: waiting.update(a=500)), (13.0, lambda: waiting.update(a=0)))
     assert "queue" in [change.cause.reason for change in controller.history]
     assert capacity(fleet.current, "a") > 1.2 * capacity(fleet.applied[0][1], "a")
@@ -365,7 +365,7 @@ def test_weights_that_do_not_fit_beside_each_other_come_one_after_the_other() ->
     big = {name: scaling(1.0, weights_mib=6000.0) for name in "ab"}  # of 10000 MiB
     profiles = world(**big)
     fleet = FakeFleet(constant(a=100), [0])
-    controller = Controller(fleet, profiles, [demand("a", 100, 10)], Settings(planner=PLANNER))
+    controller = Controller(fleet, profiles, [demand("a", 100, 10)], ControlSettings(planner=PLANNER))
 
     def other_model() -> None:
         controller.decider.forget("a")
@@ -384,7 +384,7 @@ def test_changes_are_told_in_words() -> None:
 
 
 def test_another_process_plans_the_same() -> None:
-    question = Question(Cause("start", "x"), (Demand(model="a", rate=300, slo_ms=10),), (0, 2), None, Settings())
+    question = Question(Cause("start", "x"), (Demand(model="a", rate=300, slo_ms=10),), (0, 2), None, ControlSettings())
 
     async def ask() -> Plan | None:
         with PlanningProcess(PROFILES) as planning:

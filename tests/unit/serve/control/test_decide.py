@@ -7,7 +7,7 @@ import random
 import pytest
 
 from gemlet.serve.control.decide import Decider
-from gemlet.serve.plan.model import Demand, Gpu, Let, Plan, Task
+from gemlet.serve.plan.model import Demand, Gpu, Plan, PlannedGpuLet, Task
 
 TICK_S = 0.1
 
@@ -16,9 +16,9 @@ def started(rate: float, capacity: float) -> Decider:
     """A controller with a plan for this rate that can serve a little more."""
     demand = Demand(model="m", rate=rate, slo_ms=100)
     task = Task(
-        model="m", rate=rate, capacity=capacity, batch=4, latency_ms=10, worst_ms=20, slo_ms=100, alpha=1.0
+        model="m", rate=rate, capacity=capacity, batch=4, latency_ms=10, worst_ms=20, slo_ms=100, slowdown=1.0
     )  # fmt: skip
-    let = Let(sm=1.0, duty_ms=20, occupancy=1, tasks=(task,))
+    let = PlannedGpuLet(sm=1.0, duty_ms=20, occupancy=1, tasks=(task,))
     gpu = Gpu(index=0, memory_mib=0, lets=(let,))
     decider = Decider([demand])
     decider.observe(0.0, {}, (0,))

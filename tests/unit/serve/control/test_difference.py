@@ -7,20 +7,20 @@ from hypothesis import strategies as st
 
 from gemlet.serve.control import difference
 from gemlet.serve.control.difference import Adopt, Load, Partition, Step, Unload
-from gemlet.serve.plan.model import Gpu, Let, Plan, Task
+from gemlet.serve.plan.model import Gpu, Plan, PlannedGpuLet, Task
 
 MODELS = ("a", "b", "c", "d")
 
 
 def task(model: str, batch: int = 4) -> Task:
-    return Task(model=model, rate=1, capacity=1, batch=batch, latency_ms=1, worst_ms=2, slo_ms=9, alpha=1)
+    return Task(model=model, rate=1, capacity=1, batch=batch, latency_ms=1, worst_ms=2, slo_ms=9, slowdown=1)
 
 
-def let(sm: float, *models: str, batch: int = 4) -> Let:
-    return Let(sm=sm, duty_ms=1, occupancy=1, tasks=tuple(task(model, batch) for model in models))
+def let(sm: float, *models: str, batch: int = 4) -> PlannedGpuLet:
+    return PlannedGpuLet(sm=sm, duty_ms=1, occupancy=1, tasks=tuple(task(model, batch) for model in models))
 
 
-def plan(gpus: dict[int, list[Let]]) -> Plan:
+def plan(gpus: dict[int, list[PlannedGpuLet]]) -> Plan:
     built = tuple(Gpu(index=index, memory_mib=0, lets=tuple(lets)) for index, lets in sorted(gpus.items()))
     return Plan(policy="x", device="x", origin="modelled", gpus=built, demands=())
 
@@ -36,7 +36,7 @@ plans = st.builds(
 )
 
 
-def shape(lets: tuple[Let, ...]) -> list[tuple[float, frozenset[tuple[str, int]]]]:
+def shape(lets: tuple[PlannedGpuLet, ...]) -> list[tuple[float, frozenset[tuple[str, int]]]]:
     """What an executor knows of gpu-lets: in which order a gpu-let's models are named is nothing to it."""
     return [(one.sm, frozenset((t.model, t.batch) for t in one.tasks)) for one in lets]
 

@@ -12,12 +12,12 @@ import pytest
 
 from gemlet.inference_protocol import tensors
 from gemlet.serve.dispatch.call import Call, Refusal, Tensor, check
-from gemlet.serve.dispatch.engine import EMPTY, Engine, Route, Served
+from gemlet.serve.dispatch.engine import EMPTY, Engine, Route, ServedModel
 from gemlet.serve.execution import protocol
-from gemlet.serve.execution.backend import LetGone
+from gemlet.serve.execution.backend import GpuLetGone
 from gemlet.serve.execution.executor import ExecutorDied, Result
 from gemlet.serve.models.specification import ModelError
-from gemlet.serve.plan.model import Gpu, Let
+from gemlet.serve.plan.model import Gpu, PlannedGpuLet
 from gemlet.serve.server.fleet import whole_task
 from tests.unit.serve.stand_in import model
 
@@ -41,7 +41,7 @@ class Executor:
         values = [2 * value for value in struct.unpack(f"<{len(data) // 4}f", data)]
         shape = (count if rows is None else rows, *x.shape[1:])
         out = struct.pack(f"<{len(values)}f", *values)
-        future.set_result(Result(((protocol.Tensor("Y", "FP32", shape, 0, len(out)), memoryview(out)),), 1.0))
+        future.set_result(Result(((protocol.ArenaTensor("Y", "FP32", shape, 0, len(out)), memoryview(out)),), 1.0))
         await asyncio.sleep(0)
 
     async def fail(self, error):
@@ -56,7 +56,7 @@ class Bench:
         self.now = 0.0
         self.spec = spec or model(platform="python", slo_ms=100.0)
         self.engine = Engine(clock=lambda: self.now, **options)
-        self.engine.models[self.spec.name] = Served(self.spec)
+        self.engine.models[self.spec.name] = ServedModel(self.spec)
         self.executors = [Executor() for _ in range(lets)]
         self.answers = []
         self.adopt()
@@ -64,7 +64,7 @@ class Bench:
     def adopt(self, *, offset=0):
         tasks = (whole_task(self.spec),) if self.spec.name in self.engine.models else ()
         gpus = tuple(
-            Gpu(index=index, memory_mib=0, lets=(Let(sm=1.0, duty_ms=0, occupancy=0, tasks=tasks),))
+            Gpu(index=index, memory_mib=0, lets=(PlannedGpuLet(sm=1.0, duty_ms=0, occupancy=0, tasks=tasks),))
             for index in range(len(self.executors))
         )
         plan = msgspec.structs.replace(EMPTY, gpus=gpus)
@@ -170,7 +170,7 @@ async def test_a_batch_that_two_executors_died_of_is_refused():
         executor.died.set()
         await executor.fail(ExecutorDied("gone"))
     assert bench.answers[0].reason == "failed"
-    assert "died 2 times" in bench.answers[0].words
+    assert "died 2 times" in bench.answers[0].message
 
 
 @scenario
@@ -207,7 +207,7 @@ async def test_a_gpu_let_that_is_gone_costs_nobody_a_try():
     bench = Bench()
     bench.send(1.0)
     for _ in range(5):
-        await bench.executor.fail(LetGone("newer partition"))
+        await bench.executor.fail(GpuLetGone("newer partition"))
     await bench.executor.answer()
     assert bench.answers == [[2.0]]
 
@@ -219,7 +219,7 @@ async def test_what_a_model_raises_is_the_answer_of_its_batch_only():
     bench.send(2.0)
     await bench.executor.fail(ModelError("bad weather"))
     await bench.executor.answer()
-    assert (bench.answers[0].reason, bench.answers[0].words) == ("failed", "bad weather")
+    assert (bench.answers[0].reason, bench.answers[0].message) == ("failed", "bad weather")
     assert bench.answers[1] == [4.0]
 
 
@@ -228,7 +228,7 @@ async def test_outputs_of_other_rows_are_a_failure_of_the_model():
     bench = Bench()
     bench.send(1.0)
     await bench.executor.answer(rows=3)
-    assert "gave an output of shape [3, 1] for a batch of 1 rows" in bench.answers[0].words
+    assert "gave an output of shape [3, 1] for a batch of 1 rows" in bench.answers[0].message
 
 
 @scenario
@@ -242,7 +242,7 @@ async def test_a_deadline_that_passes_in_the_queue_is_told():
     bench.now = 21.0
     bench.engine.expire()
     assert bench.answers[1].reason == "deadline"
-    assert "20 ms after arrival, the request waited 21 ms" in bench.answers[1].words
+    assert "20 ms after arrival, the request waited 21 ms" in bench.answers[1].message
     await bench.executor.answer()
     assert bench.answers[0] == [2.0]
 
@@ -256,7 +256,7 @@ async def test_what_cannot_be_in_time_is_dropped_early_and_tried_again_later():
         await bench.executor.answer()
     bench.send(1.0)
     assert bench.answers[-1].reason == "deadline"
-    assert "its batch would take" in bench.answers[-1].words
+    assert "its batch would take" in bench.answers[-1].message
     for _ in range(40):
         bench.send(1.0)
         if bench.executor.runs:
@@ -266,7 +266,7 @@ async def test_what_cannot_be_in_time_is_dropped_early_and_tried_again_later():
 
 @scenario
 async def test_a_throughput_model_is_late_unless_a_request_has_its_own_deadline():
-    bench = Bench(model(platform="python", slo_ms=10.0, klass="throughput"))
+    bench = Bench(model(platform="python", slo_ms=10.0, service_class="throughput"))
     bench.send(1.0)
     bench.send(2.0)
     bench.send(3.0, timeout_ms=5.0)
@@ -348,13 +348,13 @@ async def test_what_waits_and_does_not_fit_a_model_that_was_loaded_anew_is_refus
     for value in (1.0, 2.0):
         bench.send(value)
     other = model(inputs=(("X", "FP32", (-1,)), ("Z", "FP32", (-1,))), platform="python", slo_ms=100.0)
-    bench.engine.models["echo"] = Served(other)
+    bench.engine.models["echo"] = ServedModel(other)
     await bench.executor.answer()
     assert isinstance(bench.answers[0], list)
     assert bench.answers[1].reason == "invalid"
-    assert "was loaded anew while the request waited" in bench.answers[1].words
+    assert "was loaded anew while the request waited" in bench.answers[1].message
     assert (bench.engine.in_flight, bench.engine.waiting_bytes, bench.executor.runs) == (0, 0, [])
-    bench.engine.models["echo"] = Served(bench.spec)
+    bench.engine.models["echo"] = ServedModel(bench.spec)
     bench.send(3.0)
     assert len(bench.executor.runs) == 1  # the gpu-let is free
 
@@ -364,7 +364,7 @@ async def test_what_waits_and_fits_a_model_that_was_loaded_anew_is_served():
     bench = Bench()
     for value in (1.0, 2.0):
         bench.send(value)
-    bench.engine.models["echo"] = Served(msgspec.structs.replace(bench.spec, revision="2"))
+    bench.engine.models["echo"] = ServedModel(msgspec.structs.replace(bench.spec, revision="2"))
     await bench.executor.answer()
     await bench.executor.answer()
     assert bench.answers == [[2.0], [4.0]]

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemlet.serve.dispatch.expectation import BATCHES, MARGIN_BATCHES, Expectation
-from gemlet.serve.dispatch.queue import LetState, Place
+from gemlet.serve.dispatch.queue import Assignment, GpuLetState
 from gemlet.serve.profiles.profile import ModelProfile
 from gemlet.serve.profiles.variation import Recent
 
 PROFILE = ModelProfile(latency=((1.0, 1, 10.0), (1.0, 8, 80.0)))
 
 
-def place(alpha: float = 1.0) -> Place:
-    return Place(LetState(0, 0, 1.0), "a", 4, 100.0, alpha)
+def place(slowdown: float = 1.0) -> Assignment:
+    return Assignment(GpuLetState(0, 0, 1.0), "a", 4, 100.0, slowdown)
 
 
 def profiled() -> Expectation:

@@ -9,21 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemlet.serve.dispatch.queue import MARGIN_PART, Batch, Dispatcher, Place
+from gemlet.serve.dispatch.queue import MARGIN_PART, Assignment, Batch, Dispatcher
 from gemlet.serve.dispatch.waiting import Request
-from gemlet.serve.plan.model import Gpu, Let, Plan, Task
+from gemlet.serve.plan.model import Gpu, Plan, PlannedGpuLet, Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 def task(model: str, rate: float = 100, batch: int = 4, slo: float = 100) -> Task:
-    return Task(model=model, rate=rate, capacity=rate, batch=batch, latency_ms=10, worst_ms=20, slo_ms=slo, alpha=1.0)
+    return Task(
+        model=model, rate=rate, capacity=rate, batch=batch, latency_ms=10, worst_ms=20, slo_ms=slo, slowdown=1.0
+    )
 
 
 def plan_of(*lets: tuple[float, tuple[Task, ...]]) -> Plan:
     """One GPU with these gpu-lets."""
-    planned = tuple(Let(sm=sm, duty_ms=20, occupancy=1, tasks=tasks) for sm, tasks in lets)
+    planned = tuple(PlannedGpuLet(sm=sm, duty_ms=20, occupancy=1, tasks=tasks) for sm, tasks in lets)
     return Plan(
         policy="test", device="d", origin="modelled", gpus=(Gpu(index=0, memory_mib=0, lets=planned),), demands=()
     )
@@ -38,16 +40,16 @@ class Says:
         self.observed: list[tuple[int, float]] = []
         self.relaxed = 0
 
-    def __call__(self, place: Place, rows: int) -> float:
+    def __call__(self, place: Assignment, rows: int) -> float:
         return self.ms(rows)
 
-    def margin(self, place: Place) -> float:
+    def margin(self, place: Assignment) -> float:
         return self.margin_ms
 
-    def observe(self, place: Place, rows: int, ms: float) -> None:
+    def observe(self, place: Assignment, rows: int, ms: float) -> None:
         self.observed.append((rows, ms))
 
-    def relax(self, place: Place) -> None:
+    def relax(self, place: Assignment) -> None:
         self.relaxed += 1
 
 

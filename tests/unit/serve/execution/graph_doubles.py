@@ -135,7 +135,7 @@ class Driver:
             return self.codes.pop(0)
         return 0
 
-    def words(self, code: int) -> str:
+    def message(self, code: int) -> str:
         return f"words of {code}"
 
 

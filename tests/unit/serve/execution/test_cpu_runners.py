@@ -10,7 +10,7 @@ import pytest
 
 from gemlet.errors import UsageError
 from gemlet.serve.execution import backends
-from gemlet.serve.execution.backend import BackendOptions, LetGone, LetSpec
+from gemlet.serve.execution.backend import BackendOptions, GpuLet, GpuLetGone
 from gemlet.serve.execution.backends import cpu_runners, modelled
 from gemlet.serve.models.specification import ModelError
 from tests.unit.serve.stand_in import model
@@ -31,7 +31,7 @@ def written(folder, code, **more):
 
 
 def let(name="l", sm=1.0):
-    return LetSpec(name=name, sm=sm, models={"echo": 8})
+    return GpuLet(name=name, sm=sm, models={"echo": 8})
 
 
 X = {"X": np.ones((2, 3), dtype=np.float32)}
@@ -49,10 +49,10 @@ def test_a_python_file_is_a_function(folder, code):
     backend.load(written(folder, code))
     backend.partition([let()])
     np.testing.assert_array_equal(backend.run("l", "echo", X, 2)["Y"], 2 * X["X"])
-    with pytest.raises(LetGone):
+    with pytest.raises(GpuLetGone):
         backend.run("m", "echo", X, 2)
     backend.unload("echo")
-    with pytest.raises(LetGone):
+    with pytest.raises(GpuLetGone):
         backend.run("l", "echo", X, 2)
 
 
@@ -93,7 +93,7 @@ def test_modelled_time_is_the_profiles(monkeypatch):
         backend.run("half", "echo", X, 8)
     assert mean(slept) == pytest.approx(surface.latency(0.5, 8) / 1000, rel=0.02)
     assert 0.02 < stdev(slept) / mean(slept) < 0.04
-    with pytest.raises(LetGone):
+    with pytest.raises(GpuLetGone):
         backend.run("whole", "echo", X, 8)
     with pytest.raises(ModelError, match="there is no profile of 'echo'"):
         backend.load(model(platform="modelled"))

@@ -14,7 +14,7 @@ import pytest
 from gemlet.errors import GemletError
 from gemlet.inference_protocol import tensors
 from gemlet.serve.execution import device as devices
-from gemlet.serve.execution.backend import BackendOptions, LetGone, LetSpec
+from gemlet.serve.execution.backend import BackendOptions, GpuLet, GpuLetGone
 from gemlet.serve.execution.device import Device
 from gemlet.serve.execution.executor import Executor, ExecutorDied, ExecutorFailed, Input
 from gemlet.serve.execution.worker import SWITCH_INTERVAL
@@ -24,7 +24,7 @@ SECONDS = 40.0
 
 
 def let(name, sm=0.5):
-    return LetSpec(name=name, sm=sm, models={"echo": 8})
+    return GpuLet(name=name, sm=sm, models={"echo": 8})
 
 
 def x(*values):
@@ -68,10 +68,10 @@ def test_one_process_serves_all_gpu_lets_of_a_device():
             assert values(await executor.run("a", "echo", [x(1.0, 2.0)], 2)) == [1.0, 2.0]
             await device.prepare({"echo": spec}, [let("b"), let("c")])
             assert values(await executor.run("c", "echo", [x(3.0)], 1)) == [3.0]
-            with pytest.raises(LetGone):
+            with pytest.raises(GpuLetGone):
                 await executor.run("a", "echo", [x(1.0)], 1)
             await device.retire(frozenset())
-            with pytest.raises(LetGone):
+            with pytest.raises(GpuLetGone):
                 await executor.run("b", "echo", [x(1.0)], 1)
 
     asyncio.run(run())
@@ -115,7 +115,7 @@ def test_a_dead_process_is_replaced_with_all_that_it_had():
             assert died == [executor]
             assert back == [(device.executor("a"), executor)]
             assert device.restarts == 1
-            with pytest.raises(LetGone):
+            with pytest.raises(GpuLetGone):
                 await executor.run("a", "echo", [x(1.0)], 1)
             assert values(await device.executor("a").run("a", "echo", [x(5.0)], 1)) == [5.0]
 

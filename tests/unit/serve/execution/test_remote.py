@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from gemlet.serve.execution.backend import BackendOptions, LetSpec
+from gemlet.serve.execution.backend import BackendOptions, GpuLet
 from gemlet.serve.execution.executor import ExecutorDied, ExecutorFailed, Input
 from gemlet.serve.execution.hosting import Endpoint, Host
 from gemlet.serve.execution.remote import RemoteExecutor
@@ -48,7 +48,7 @@ async def started(placement: Here) -> RemoteExecutor:
     executor = RemoteExecutor("remote", "noop", BackendOptions(device=0), placement)
     await executor.start()
     await executor.load(noop_model())
-    await executor.partition([LetSpec(name="gpu0/let0", sm=1.0, models={"m": 8})])
+    await executor.partition([GpuLet(name="gpu0/let0", sm=1.0, models={"m": 8})])
     return executor
 
 

@@ -28,8 +28,8 @@ PARAMETERS = {
 
 
 def test_names_are_those_of_the_modelled_profiles() -> None:
-    assert set(modelled.ARCHITECTURES) <= set(built_in.CATALOGUE)
-    assert set(built_in.DEFAULT) <= set(built_in.CATALOGUE)
+    assert set(modelled.ARCHITECTURES) <= set(built_in.BUILT_IN)
+    assert set(built_in.DEFAULT) <= set(built_in.BUILT_IN)
     assert {built_in.SAME.get(name, name) for name in modelled.ARCHITECTURES} <= set(built_in.DEFAULT)
 
 
@@ -56,7 +56,7 @@ def test_models_answer_in_the_shapes_they_declare(name: str) -> None:
     from gemlet.serve.models import build
 
     types = {"UINT8": torch.uint8, "INT64": torch.int64, "FP32": torch.float32}
-    entry = built_in.CATALOGUE[name]
+    entry = built_in.BUILT_IN[name]
     model = build(name)
     chance = torch.Generator().manual_seed(1)
     inputs = [
@@ -99,7 +99,7 @@ def test_a_repository_of_built_in_models_needs_one_line_each(tmp_path: Path) -> 
     entries = tree.scan(tmp_path)
     spec = entries["bert"].spec
     assert spec is not None
-    assert spec.outputs == built_in.CATALOGUE["bert"].outputs
+    assert spec.outputs == built_in.BUILT_IN["bert"].outputs
     error = entries["wrong"].error
     assert error is not None
     assert "no built-in model is called 'brt'" in str(error)

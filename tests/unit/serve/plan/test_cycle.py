@@ -61,7 +61,7 @@ def test_three_times_the_fixed_cost_does_not_fit_into_a_short_cycle() -> None:
 
 
 def test_neighbours_count() -> None:
-    assert fit([Turn(ROW, 10, 40, alpha=1.5)] * 3) is None
+    assert fit([Turn(ROW, 10, 40, slowdown=1.5)] * 3) is None
 
 
 def test_an_slo_below_twice_the_latency() -> None:
@@ -84,6 +84,6 @@ def test_a_cycle_keeps_what_it_promises(wanted: list[Turn]) -> None:
         return
     assert sum(cycle.latencies) <= cycle.duty_ms * (1 + 1e-9)
     for turn, batch, latency in zip(wanted, cycle.batches, cycle.latencies, strict=True):
-        assert latency == pytest.approx(ROW[batch] * turn.alpha)
+        assert latency == pytest.approx(ROW[batch] * turn.slowdown)
         assert cycle.duty_ms + latency <= turn.slo_ms * (1 + 1e-9)
         assert batch * 1000 / cycle.duty_ms >= turn.rate * (1 - 1e-9)  # what comes in a cycle is served in it

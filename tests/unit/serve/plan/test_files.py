@@ -16,7 +16,7 @@ from gemlet.config import text_file
 from gemlet.errors import ConfigError, InvalidValue
 from gemlet.load import arrivals
 from gemlet.serve.plan import demand_file, glet_files, picture, plan_files
-from gemlet.serve.plan.model import Demand, Inventory, Options, Plan
+from gemlet.serve.plan.model import Demand, Inventory, Plan, PlanOptions
 from gemlet.serve.plan.planner import plan
 from gemlet.serve.profiles import modelled
 from tests.unit.serve.cases import demand, scaling, world
@@ -182,7 +182,7 @@ def test_model_list_by_hand() -> None:
 @pytest.mark.parametrize("policy", ["exclusive", "timeshare", "gpulet", "static", "nway"])
 def test_model_list_round_trip(policy: str) -> None:
     wanted = [demand("resnet50", 9000, 20), demand("vgg16", 2000, 30), demand("bert", 300, 40)]
-    made = plan(H200, wanted, Inventory(gpus=4), None, Options(grid=20), policy=policy)
+    made = plan(H200, wanted, Inventory(gpus=4), None, PlanOptions(grid=20), policy=policy)
     assert isinstance(made, Plan)
     text = glet_files.render_model_list(made)
     back = glet_files.parse_model_list(text, "x", H200, wanted)
@@ -271,7 +271,7 @@ def test_a_trace_is_looked_for_beside_the_demand_file(tmp_path: Path) -> None:
 def test_pictures_show_every_gpu_let() -> None:
     profiles = world(**{"a<b": scaling(1.0), "c": scaling(1.0)})
     made = plan(
-        profiles, [demand("a<b", 450, 10), demand("c", 1250, 10)], Inventory(gpus=4), None, Options(quantile=0.5)
+        profiles, [demand("a<b", 450, 10), demand("c", 1250, 10)], Inventory(gpus=4), None, PlanOptions(quantile=0.5)
     )
     assert isinstance(made, Plan)
     lets = [let for gpu in made.gpus for let in gpu.lets]
@@ -285,7 +285,7 @@ def test_pictures_show_every_gpu_let() -> None:
 
 
 def test_a_bar_is_as_long_as_the_device_is_full() -> None:
-    made = plan(world(a=scaling(1.0)), [demand("a", 495, 30)], Inventory(gpus=1), None, Options(quantile=0.5))
+    made = plan(world(a=scaling(1.0)), [demand("a", 495, 30)], Inventory(gpus=1), None, PlanOptions(quantile=0.5))
     assert isinstance(made, Plan)
     (line,) = picture.lines(made)
     assert abs(line.count("·") - picture.WIDTH / 2) <= 1

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gemlet.errors import InvalidValue
-from gemlet.serve.plan.model import Demand, Infeasible, Inventory, Options, Plan
+from gemlet.serve.plan.model import Demand, Infeasible, Inventory, Plan, PlanOptions
 from gemlet.serve.plan.planner import grid_of, plan
 from gemlet.serve.plan.policies import POLICIES
-from gemlet.serve.plan.search.interference import press, slow_down
+from gemlet.serve.plan.search.interference import contention, slowdown_beside
 from gemlet.serve.plan.verify import verify
 from gemlet.serve.profiles import modelled
 from gemlet.serve.profiles.profile import Vector
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 H200 = modelled.h200()
 MODELS = ("resnet50", "vgg16", "mobilenet_v2", "bert", "dlrm")
 SMALL = {"ideal", "exhaustive"}
-EXACT = Options(quantile=0.5, grid=10)
-APART = Options(pool_models=0)
+EXACT = PlanOptions(quantile=0.5, grid=10)
+APART = PlanOptions(pool_models=0)
 
 demands = st.lists(
     st.builds(
@@ -42,7 +42,7 @@ demands = st.lists(
     unique_by=lambda wanted: wanted.model,
 )
 some_options = st.builds(
-    Options,
+    PlanOptions,
     grid=st.sampled_from([0, 5, 10]),
     quantile=st.sampled_from([0.5, 0.9, 0.99]),
     executor=st.sampled_from(["green", "mps"]),
@@ -54,7 +54,7 @@ some_options = st.builds(
 @pytest.mark.parametrize("policy", [name for name in POLICIES if name not in SMALL])
 @settings(max_examples=25)
 @given(wanted=demands, options=some_options, gpus=st.integers(1, 6))
-def test_a_plan_keeps_every_promise(policy: str, wanted: list[Demand], options: Options, gpus: int) -> None:
+def test_a_plan_keeps_every_promise(policy: str, wanted: list[Demand], options: PlanOptions, gpus: int) -> None:
     made = plan(H200, wanted, Inventory(gpus=gpus), None, options, policy=policy)
     if isinstance(made, Infeasible):
         assert made.why
@@ -67,13 +67,13 @@ def test_a_plan_keeps_every_promise(policy: str, wanted: list[Demand], options: 
 @settings(max_examples=15)
 @given(wanted=demands)
 def test_the_exhaustive_ones_too(policy: str, wanted: list[Demand]) -> None:
-    options = Options(grid=5, quantile=0.5)
+    options = PlanOptions(grid=5, quantile=0.5)
     made = plan(H200, wanted, Inventory(gpus=2), None, options, policy=policy)
     if isinstance(made, Plan):
         keep_promises(made, 2, POLICIES[policy].adapt(options))
 
 
-def keep_promises(made: Plan, gpus: int, options: Options) -> None:
+def keep_promises(made: Plan, gpus: int, options: PlanOptions) -> None:
     """Counted here anew, with nothing of the planner's but the formula of the slow-down."""
     assert len(made.gpus) <= gpus
     assert all(gpu.index < gpus for gpu in made.gpus)
@@ -103,7 +103,7 @@ def keep_promises(made: Plan, gpus: int, options: Options) -> None:
 def test_the_same_input_gives_the_same_plan(policy: str) -> None:
     wanted = [demand("resnet50", 9000, 10), demand("vgg16", 2000, 20), demand("dlrm", 5000, 5)]
     plans = [
-        msgspec.json.encode(plan(H200, wanted, Inventory(gpus=3), None, Options(grid=5), policy=policy))
+        msgspec.json.encode(plan(H200, wanted, Inventory(gpus=3), None, PlanOptions(grid=5), policy=policy))
         for _ in range(2)
     ]
     assert plans[0] == plans[1]
@@ -113,7 +113,7 @@ def test_the_same_input_gives_the_same_plan(policy: str) -> None:
 @settings(max_examples=15)
 @given(wanted=demands)
 def test_more_gpus_never_make_a_plan_impossible_or_larger(policy: str, wanted: list[Demand]) -> None:
-    options = Options(grid=10, effort=200)
+    options = PlanOptions(grid=10, effort=200)
     before: int | None = None
     for gpus in range(1, 7):
         made = plan(H200, wanted, Inventory(gpus=gpus), None, options, policy=policy)
@@ -127,10 +127,10 @@ def test_more_gpus_never_make_a_plan_impossible_or_larger(policy: str, wanted: l
 @settings(max_examples=15)
 @given(wanted=demands)
 def test_an_unchanged_demand_keeps_the_plan(wanted: list[Demand]) -> None:
-    first = plan(H200, wanted, Inventory(gpus=6), None, Options(effort=200))
+    first = plan(H200, wanted, Inventory(gpus=6), None, PlanOptions(effort=200))
     if isinstance(first, Infeasible) or not first.gpus:
         return
-    second = plan(H200, wanted, Inventory(gpus=6), first, Options(effort=200))
+    second = plan(H200, wanted, Inventory(gpus=6), first, PlanOptions(effort=200))
     assert isinstance(second, Plan)
     assert second.kept
     assert [(g.index, [(x.sm, [t.model for t in x.tasks]) for x in g.lets]) for g in second.gpus] == [
@@ -142,7 +142,7 @@ def test_a_little_less_keeps_the_plan_and_much_more_does_not() -> None:
     def at(rate: float) -> list[Demand]:
         return [demand("resnet50", rate, 10), demand("vgg16", 1000, 20)]
 
-    options = Options(pool_models=0)  # pools bear more; see test_pools.py
+    options = PlanOptions(pool_models=0)  # pools bear more; see test_pools.py
     first = plan(H200, at(5000), Inventory(gpus=4), None, options)
     assert isinstance(first, Plan)
     for rate, kept in ((4800, True), (4000, False), (20_000, False)):
@@ -216,12 +216,12 @@ def test_nonsense_is_refused_with_the_models_name(wanted: Demand, message: str) 
 def test_nonsense_around_the_demands() -> None:
     good = [demand("resnet50", 1, 10)]
     for options, inventory, policy in (
-        (Options(quantile=1.0), Inventory(gpus=1), "nway"),
-        (Options(grid=101), Inventory(gpus=1), "nway"),
-        (Options(oversubscription=3), Inventory(gpus=1), "nway"),
-        (Options(), Inventory(gpus=0), "nway"),
-        (Options(), Inventory(gpus=1), "nways"),
-        (Options(), Inventory(gpus=9), "exhaustive"),
+        (PlanOptions(quantile=1.0), Inventory(gpus=1), "nway"),
+        (PlanOptions(grid=101), Inventory(gpus=1), "nway"),
+        (PlanOptions(oversubscription=3), Inventory(gpus=1), "nway"),
+        (PlanOptions(), Inventory(gpus=0), "nway"),
+        (PlanOptions(), Inventory(gpus=1), "nways"),
+        (PlanOptions(), Inventory(gpus=9), "exhaustive"),
     ):
         with pytest.raises(InvalidValue):
             plan(H200, good, inventory, None, options, policy=policy)
@@ -262,7 +262,7 @@ def test_nothing_demanded_is_a_plan_without_gpus() -> None:
 def test_headroom_grows_with_the_variation() -> None:
     def placed(variation: float, quantile: float) -> float:
         wanted = [Demand(model="resnet50", rate=400, slo_ms=20, variation=variation)]
-        made = plan(H200, wanted, Inventory(gpus=1), None, Options(quantile=quantile))
+        made = plan(H200, wanted, Inventory(gpus=1), None, PlanOptions(quantile=quantile))
         assert isinstance(made, Plan)
         return sum(task.rate for task in made.tasks())
 
@@ -285,24 +285,24 @@ def test_weights_are_held_once_by_one_process_and_once_a_gpu_let_by_mps() -> Non
 
 
 def test_the_slow_down_by_hand() -> None:
-    from gemlet.serve.plan.search.interference import Press
+    from gemlet.serve.plan.search.interference import Contention
 
     me = Vector(dram=0.5, l2=0.2, compute=1.0)
-    half = Press(dram=0.4, l2=0.2, compute=0.6)
-    assert slow_down(me, [half]) == pytest.approx(1 + 0.5 * 0.4), "the L2's 0.04 is part of the same path"
-    assert slow_down(me, [half] * 3) == pytest.approx(1 + 0.5 * 1.0)  # no memory has more than all of it
-    assert slow_down(me, [half], over=0.2) == pytest.approx(1.2 + 0.2 * 0.6)
-    assert slow_down(Vector(l2=0.7, dram=0.1), [half]) == pytest.approx(1 + 0.7 * 0.2)
-    assert slow_down(msgspec.structs.replace(me, beside=0.3), [half]) == pytest.approx(1.3)
-    assert slow_down(msgspec.structs.replace(me, beside=0.3), []) == 1.0
+    half = Contention(dram=0.4, l2=0.2, compute=0.6)
+    assert slowdown_beside(me, [half]) == pytest.approx(1 + 0.5 * 0.4), "the L2's 0.04 is part of the same path"
+    assert slowdown_beside(me, [half] * 3) == pytest.approx(1 + 0.5 * 1.0)  # no memory has more than all of it
+    assert slowdown_beside(me, [half], over=0.2) == pytest.approx(1.2 + 0.2 * 0.6)
+    assert slowdown_beside(Vector(l2=0.7, dram=0.1), [half]) == pytest.approx(1 + 0.7 * 0.2)
+    assert slowdown_beside(msgspec.structs.replace(me, beside=0.3), [half]) == pytest.approx(1.3)
+    assert slowdown_beside(msgspec.structs.replace(me, beside=0.3), []) == 1.0
 
 
 def test_sizes_are_the_groups_that_the_driver_makes() -> None:
     profiles = world(a=scaling(1.0))
-    assert grid_of(profiles, Options()) == 10
+    assert grid_of(profiles, PlanOptions()) == 10
     nine = msgspec.structs.replace(profiles, device=msgspec.structs.replace(profiles.device, groups=9))
-    assert grid_of(nine, Options()) == 9, "the tenth cannot be given to anybody alone"
-    made = plan(nine, [demand("a", 300, 20)], Inventory(gpus=1), None, Options(quantile=0.5))
+    assert grid_of(nine, PlanOptions()) == 9, "the tenth cannot be given to anybody alone"
+    made = plan(nine, [demand("a", 300, 20)], Inventory(gpus=1), None, PlanOptions(quantile=0.5))
     assert isinstance(made, Plan)
     assert made.gpus[0].lets[0].sm == pytest.approx(3 / 9, abs=1e-5)
 
@@ -311,26 +311,26 @@ def test_a_neighbour_presses_as_much_as_it_gets_done() -> None:
     profiles = world(
         even=scaling(1.0, **DRAM_BOUND), early=scaling(1.0, knee=0.5, **DRAM_BOUND), other=scaling(1.0, **COMPUTE_BOUND)
     )
-    assert press(profiles, 0.5, ["even"]).dram == pytest.approx(0.5), "half of the SMs, half of the work"
-    assert press(profiles, 0.5, ["early"]).dram == pytest.approx(1.0), "half of the SMs, all of the work"
-    assert press(profiles, 0.25, ["early"]).dram == pytest.approx(0.5)
+    assert contention(profiles, 0.5, ["even"]).dram == pytest.approx(0.5), "half of the SMs, half of the work"
+    assert contention(profiles, 0.5, ["early"]).dram == pytest.approx(1.0), "half of the SMs, all of the work"
+    assert contention(profiles, 0.25, ["early"]).dram == pytest.approx(0.5)
     # Of those who take turns the worst.
-    assert press(profiles, 0.5, ["even", "other"]) == pytest.approx((0.5, 0.0, 1.0))
-    assert press(profiles, 0.0, ["even"]).dram == 0
+    assert contention(profiles, 0.5, ["even", "other"]) == pytest.approx((0.5, 0.0, 1.0))
+    assert contention(profiles, 0.0, ["even"]).dram == 0
 
 
 def test_a_small_rate_on_an_empty_device_has_the_smallest_gpu_let_and_not_what_was_left() -> None:
     found = plan(H200, [demand("resnet50", 200, 25), demand("vgg16", 100, 25)], Inventory(gpus=1))
     assert isinstance(found, Plan)
     for let in found.gpus[0].lets:
-        assert let.sm == pytest.approx(1 / grid_of(H200, Options()))
+        assert let.sm == pytest.approx(1 / grid_of(H200, PlanOptions()))
         assert "the smallest there is; serves up to" in let.why[0]
 
 
 def test_interference_makes_gpu_lets_larger_and_says_so() -> None:
     profiles = world(a=scaling(1.0, **DRAM_BOUND), b=scaling(1.0, **DRAM_BOUND))
     wanted = [demand("a", 310, 10), demand("b", 310, 10)]
-    exact = Options(quantile=0.5, grid=10, max_models=1, pool_models=0)
+    exact = PlanOptions(quantile=0.5, grid=10, max_models=1, pool_models=0)
     blind = plan(profiles, wanted, Inventory(gpus=1), None, msgspec.structs.replace(exact, interference=False))
     seeing = plan(profiles, wanted, Inventory(gpus=1), None, exact)
     assert isinstance(blind, Plan)
@@ -348,7 +348,7 @@ def test_ending_turns_on_a_device_whose_other_gpu_lets_grow(grid: int, types: Ty
     # Two shared gpu-lets on one device: what leaves the first makes the second grow.
     rates = {"resnet50": (1, 5), "bert": (1000, 20), "dlrm": (1000, 20), "mobilenet_v2": (100, 50), "vgg16": (1, 2)}
     wanted = [demand(model, rate, slo) for model, (rate, slo) in rates.items()]
-    options = Options(grid=grid, quantile=0.5, effort=200, types=types)
+    options = PlanOptions(grid=grid, quantile=0.5, effort=200, types=types)
     for policy in ("nway", "nway+type"):
         made = plan(H200, wanted, Inventory(gpus=6), None, options, policy=policy)
         assert isinstance(made, Plan)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from gemlet.serve.plan.model import Demand, Infeasible, Inventory, Options, Plan
+from gemlet.serve.plan.model import Demand, Infeasible, Inventory, Plan, PlanOptions
 from gemlet.serve.plan.planner import plan
 from gemlet.serve.plan.search.timing import Timing
 from gemlet.serve.plan.verify import verify
@@ -18,12 +18,12 @@ from tests.unit.serve.cases import COMPUTE_BOUND, DRAM_BOUND, batching, demand, 
 if TYPE_CHECKING:
     from gemlet.serve.profiles.profile import Profiles
 
-EXACT = Options(quantile=0.5, grid=10)
-APART = Options(quantile=0.5, grid=10, pool_models=0)  # what becomes of it as a pool is in test_pools.py
+EXACT = PlanOptions(quantile=0.5, grid=10)
+APART = PlanOptions(quantile=0.5, grid=10, pool_models=0)  # what becomes of it as a pool is in test_pools.py
 Shape = list[list[tuple[float, tuple[str, ...]]]]
 
 
-def shape(profiles: Profiles, wanted: list[Demand], policy: str, gpus: int = 9, options: Options = EXACT) -> Shape:
+def shape(profiles: Profiles, wanted: list[Demand], policy: str, gpus: int = 9, options: PlanOptions = EXACT) -> Shape:
     """Sizes and models, by GPU."""
     made = plan(profiles, wanted, Inventory(gpus=gpus), None, options, policy=policy)
     assert isinstance(made, Plan), made
@@ -188,7 +188,7 @@ def test_nway_does_not_scatter_a_model_where_there_is_room() -> None:
 
 def test_exhaustive_finds_what_no_two_way_split_can() -> None:
     wanted = [demand(m, 900, 2.5) for m in "abc"]
-    options = Options(quantile=0.5, grid=5)
+    options = PlanOptions(quantile=0.5, grid=5)
     assert isinstance(plan(TINY, wanted, Inventory(gpus=1), None, options, policy="ideal"), Infeasible)
     found = plan(TINY, wanted, Inventory(gpus=1), None, options, policy="exhaustive")
     assert isinstance(found, Plan)
@@ -204,7 +204,7 @@ def test_ideal_tries_every_two_way_split() -> None:
 @pytest.mark.parametrize("rates", [(1, 2, 3), (3, 3, 3), (0, 4, 1), (2, 2, 5)])
 def test_nway_is_as_good_as_exhaustive_here(rates: tuple[int, ...]) -> None:
     wanted = [demand(m, 95.0 * rate, 50) for m, rate in zip("abc", rates, strict=True) if rate]
-    options = Options(quantile=0.5, grid=5)
+    options = PlanOptions(quantile=0.5, grid=5)
     best = plan(LINEAR, wanted, Inventory(gpus=2), None, options, policy="exhaustive")
     ours = plan(LINEAR, wanted, Inventory(gpus=2), None, options, policy="nway")
     assert isinstance(best, Plan)
@@ -222,7 +222,7 @@ def test_nway_is_as_good_as_exhaustive_here(rates: tuple[int, ...]) -> None:
 )
 def test_gpu_lets_of_a_model_are_relieved_where_they_are_too_full_to_bear_a_neighbour(fifths: dict[str, int]) -> None:
     known = modelled.h200()
-    options = Options(quantile=0.5, grid=5)
+    options = PlanOptions(quantile=0.5, grid=5)
     wanted = []
     for model, parts in fifths.items():
         slo = max(5.0, 2 * known.models[model].surface.latency(1.0, 32))
@@ -238,7 +238,7 @@ OPPOSITES = world(
     m1=scaling(1.0, **DRAM_BOUND), m2=scaling(1.0, **DRAM_BOUND),
     c1=scaling(1.0, **COMPUTE_BOUND), c2=scaling(1.0, **COMPUTE_BOUND),
 )  # fmt: skip
-ALONE = Options(quantile=0.5, grid=10, max_models=1)  # without turns, which are another way out
+ALONE = PlanOptions(quantile=0.5, grid=10, max_models=1)  # without turns, which are another way out
 FOUR = [demand(m, 450, 20) for m in ("m1", "m2", "c1", "c2")]
 
 
@@ -260,9 +260,9 @@ def test_types_gain_nothing_where_all_are_alike() -> None:
 
 
 def test_opposites_may_share_sms_if_that_is_asked_for() -> None:
-    # 0.6 + 0.6 of a device; the neighbour of the compute-bound one presses on memory only: sharing SMs costs nothing.
+    # 0.6 + 0.6 of a device; the neighbour of the compute-bound one needs memory only: sharing SMs costs nothing.
     wanted = [demand("m1", 560, 20), demand("c1", 560, 20)]
-    options = Options(quantile=0.5, grid=10, types="oversubscribe")
+    options = PlanOptions(quantile=0.5, grid=10, types="oversubscribe")
     assert len(shape(OPPOSITES, wanted, "nway+type")) == 2
     made = shape(OPPOSITES, wanted, "nway+type", options=options)
     assert len(made) == 1

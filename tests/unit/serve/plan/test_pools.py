@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gemlet.load import arrivals
 from gemlet.serve.plan import plan_files
-from gemlet.serve.plan.model import Demand, Inventory, Options, Plan
+from gemlet.serve.plan.model import Demand, Inventory, Plan, PlanOptions
 from gemlet.serve.plan.planner import plan
 from gemlet.serve.plan.search.pool import BURST, Pool, longest, mean_press, reserve, turns
 from gemlet.serve.plan.search.timing import Timing
@@ -28,13 +28,13 @@ from tests.unit.serve.cases import DRAM_BOUND, batching, demand, fixed_part, sca
 if TYPE_CHECKING:
     from gemlet.serve.profiles.profile import Profiles
 
-EXACT = Options(quantile=0.5, grid=10)
-APART = Options(quantile=0.5, grid=10, pool_models=0)
+EXACT = PlanOptions(quantile=0.5, grid=10)
+APART = PlanOptions(quantile=0.5, grid=10, pool_models=0)
 THREE = world(a=batching(1.0, 0.1), b=batching(1.5, 0.1), c=batching(0.8, 0.2))
 BUSY = [demand("a", 1500, 20), demand("b", 1500, 20), demand("c", 900, 20)]
 
 
-def made(profiles: Profiles, wanted: list[Demand], options: Options = EXACT, *, gpus: int = 1) -> Plan:
+def made(profiles: Profiles, wanted: list[Demand], options: PlanOptions = EXACT, *, gpus: int = 1) -> Plan:
     found = plan(profiles, wanted, Inventory(gpus=gpus), None, options)
     assert isinstance(found, Plan), found
     return found
@@ -56,16 +56,16 @@ def attainment(profiles: Profiles, found: Plan, wanted: list[Demand], seconds: f
     st.floats(1, 2),
     st.floats(0.1, 30),
 )
-def test_the_longest_turn_is_the_longest(steps: list[float], rate: float, alpha: float, budget: float) -> None:
+def test_the_longest_turn_is_the_longest(steps: list[float], rate: float, slowdown: float, budget: float) -> None:
     row = [0.0]
     for step in steps:
         row.append(row[-1] + step)
 
     def fits(every: float) -> bool:
         batch = max(1, ceil(rate * every - 1e-9))
-        return batch < len(row) and every + row[batch] * alpha <= budget + 1e-9
+        return batch < len(row) and every + row[batch] * slowdown <= budget + 1e-9
 
-    found = longest(row, rate, alpha, budget)
+    found = longest(row, rate, slowdown, budget)
     if found <= 0:
         assert not fits(1e-6)
         return
@@ -148,15 +148,15 @@ def test_models_that_take_little_time_have_a_gpu_let_beside_the_pool() -> None:
     known = profile_files.load_profiles(Path("h200"))
     lenets = [f"lenet{n}" for n in range(1, 7)]
     wanted = [demand("resnet50", 8000, 6), *(demand(name, 8000, 5) for name in lenets)]
-    found = plan(known, wanted, Inventory(gpus=1), None, Options(quantile=0.5, max_models=6))
+    found = plan(known, wanted, Inventory(gpus=1), None, PlanOptions(quantile=0.5, max_models=6))
     assert isinstance(found, Plan)
     *large, small = found.gpus[0].lets
     assert [[task.model for task in let.tasks] for let in large] == [["resnet50"], ["resnet50"]]
     assert sorted(task.model for task in small.tasks) == lenets
     assert "cut up the others' batches" in small.why[0]
-    assert verify(found, known, Inventory(gpus=1), Options(quantile=0.5, max_models=6)) == []
+    assert verify(found, known, Inventory(gpus=1), PlanOptions(quantile=0.5, max_models=6)) == []
     for let in found.gpus[0].lets:
-        slowest = max(task.alpha for task in let.tasks)
+        slowest = max(task.slowdown for task in let.tasks)
         assert f"up to {slowest - 1:.1%} slower" in let.why[-1], "the sentence says what the table says"
 
 
@@ -178,7 +178,7 @@ def test_pools_need_one_process_for_the_device_and_few_models() -> None:
 
 
 def test_a_plan_of_pools_stays_while_it_bears_the_rates() -> None:
-    # Rates at which it bears bursts, so that it may keep what others bring.
+    # Rates at which it sustains bursts, so that it may keep what others bring.
     first = made(THREE, [msgspec.structs.replace(d, rate=0.8 * d.rate) for d in BUSY])
     assert all(let.pool for let in first.gpus[0].lets)
     other = [demand("a", 500, 20), demand("b", 1500, 20), demand("c", 900, 20)]
@@ -227,13 +227,17 @@ def test_blind_to_types_every_neighbour_is_the_worst() -> None:
     seeing = plan(profiles, wanted, Inventory(gpus=4), None, EXACT, policy="nway+type")
     assert isinstance(blind, Plan)
     assert isinstance(seeing, Plan)
-    slow = [task.alpha for found in (blind, seeing) for task in found.tasks() if task.model == "a"]
+    slow = [task.slowdown for found in (blind, seeing) for task in found.tasks() if task.model == "a"]
     assert max(slow) == slow[0]
 
 
 def test_a_pool_is_not_kept_where_pools_are_not_allowed() -> None:
     pooled = made(THREE, BUSY)
-    for other in (Options(quantile=0.5, grid=10, executor="mps"), APART, Options(quantile=0.5, grid=10, pool_models=2)):
+    for other in (
+        PlanOptions(quantile=0.5, grid=10, executor="mps"),
+        APART,
+        PlanOptions(quantile=0.5, grid=10, pool_models=2),
+    ):
         found = plan(THREE, BUSY, Inventory(gpus=4), pooled, other)
         assert isinstance(found, Plan)
         assert not any(let.pool for gpu in found.gpus for let in gpu.lets)
@@ -258,7 +262,7 @@ def test_rates_that_fell_for_all_free_devices_whatever_models_have_no_rate() -> 
 
 
 def test_a_pool_of_a_device_that_is_not_cut_is_judged_too() -> None:
-    whole = Options(quantile=0.5, grid=1)
+    whole = PlanOptions(quantile=0.5, grid=1)
     light = [msgspec.structs.replace(d, rate=d.rate / 4) for d in BUSY]
     apart = made(THREE, light, whole)
     pooled = msgspec.structs.replace(

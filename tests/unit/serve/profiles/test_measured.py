@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gemlet.errors import ConfigError
-from gemlet.serve.models.built_in import CATALOGUE, DEFAULT
-from gemlet.serve.plan.model import Demand, Inventory, Options, Plan
+from gemlet.serve.models.built_in import BUILT_IN, DEFAULT
+from gemlet.serve.plan.model import Demand, Inventory, Plan, PlanOptions
 from gemlet.serve.plan.planner import plan
 from gemlet.serve.plan.verify import verify
 from gemlet.serve.profiles import profile, profile_files
@@ -44,7 +44,7 @@ def test_it_says_where_it_was_measured(known: Profiles) -> None:
     assert known.device.driver
     assert {"torch", "cuda"} <= set(known.device.versions)
     assert "commit" in known.note
-    assert set(DEFAULT) <= set(known.models) <= set(CATALOGUE)
+    assert set(DEFAULT) <= set(known.models) <= set(BUILT_IN)
 
 
 def test_its_file_holds_the_vectors_that_follow_from_its_probes(known: Profiles) -> None:
@@ -70,7 +70,7 @@ def test_every_model_knows_whom_it_disturbs(known: Profiles) -> None:
 
 @pytest.mark.parametrize("policy", ["timeshare", "gpulet", "nway", "nway+type"])
 def test_it_plans(known: Profiles, policy: str) -> None:
-    options = Options(quantile=0.5)
+    options = PlanOptions(quantile=0.5)
     wanted = [
         Demand(model=name, slo_ms=2 * known.models[name].surface.latency(1.0, 32), rate=400)
         for name in ("resnet50", "bert", "vgg16", "mobilenet_v2")

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from gemlet.serve.dispatch.engine import Engine, Served
+from gemlet.serve.dispatch.engine import Engine, ServedModel
 from gemlet.serve.models.specification import ModelError
-from gemlet.serve.plan.model import Gpu, Let, Plan
+from gemlet.serve.plan.model import Gpu, Plan, PlannedGpuLet
 from gemlet.serve.server.fleet import Fleet, whole_task
 from tests.unit.serve.stand_in import model
 
@@ -51,7 +51,9 @@ def plan_of(**lets):
             Gpu(
                 index=int(name[3:]), memory_mib=0,
                 lets=tuple(
-                    Let(sm=sm, duty_ms=0, occupancy=0, tasks=tuple(whole_task(model(each), 4) for each in models))
+                    PlannedGpuLet(
+                        sm=sm, duty_ms=0, occupancy=0, tasks=tuple(whole_task(model(each), 4) for each in models)
+                    )
                     for sm, *models in each
                 ),
             )
@@ -63,7 +65,7 @@ def plan_of(**lets):
 def fleet_of(count=1):
     engine = Engine()
     for name in "abc":
-        engine.models[name] = Served(model(name, platform="modelled"))
+        engine.models[name] = ServedModel(model(name, platform="modelled"))
     devices = [Device(index) for index in range(count)]
     return Fleet(engine, devices), engine, devices
 

@@ -61,7 +61,7 @@ def test_our_own_format(model):
     (model / "config.yaml").write_text(GOOD)
     spec = tree.read_model(model)
     assert (spec.name, spec.platform, spec.max_batch, spec.slo_ms, spec.sm) == ("m", "noop", 16, 25.0, 0.3)
-    assert (spec.klass, spec.priority) == ("throughput", 1)
+    assert (spec.service_class, spec.priority) == ("throughput", 1)
     assert spec.inputs == (TensorSpec("X", "FP32", (3, -1)),)
     assert spec.outputs == (TensorSpec("Y", "BYTES", ()),)
     assert spec.parameters == {"threads": "4", "fast": "true"}
@@ -94,14 +94,14 @@ def test_ours_beside_tritons_goes_first(model):
 
 
 @pytest.mark.parametrize(
-    ("change", "line", "words", "hint"),
+    ("change", "line", "message", "hint"),
     [
         (("max_batch: 16", "max_batch: many"), 2, "max_batch: expected `int", None),
         (("max_batch: 16", "max_batch: -1"), 2, "max_batch: -1 is not in", "no batch dimension"),
         (("max_batch", "max_bach"), 2, "max_bach: there is no such field", "did you mean max_batch?"),
         (("slo: 25ms", "slo: soon"), 3, "slo: 'soon' is not a duration", "25ms"),
         (("slo: 25ms", "slo: 25ms\nslo_ms: 3"), 3, "slo: slo and slo_ms are both there", "keep one"),
-        (("sm: 30%", "sm: 30"), 4, "sm: share 30 is more than 1", "percentage"),
+        (("sm: 30%", "sm: 30"), 4, "sm: 30 is more than 1", "percentage"),
         (("class: throughput", "class: best"), 5, "class: invalid enum", None),
         (("priority: 1", "priority: 0"), 6, "priority: 0 is not in 1..", "1 is the first served"),
         (("FP32", "FLOAT"), 8, "inputs 1 datatype: 'FLOAT' is none", None),
@@ -114,10 +114,10 @@ def test_ours_beside_tritons_goes_first(model):
         (("platform: noop", "platform: noop\nname: other"), 2, "name: 'other' is not the name", "leave it out"),
     ],
 )
-def test_an_error_names_file_line_and_field(model, change, line, words, hint):
+def test_an_error_names_file_line_and_field(model, change, line, message, hint):
     error = wrong(model, GOOD.replace(*change))
     assert error.path == str(model / "config.yaml")
-    assert words in str(error)
+    assert message in str(error)
     assert error.line == line
     assert hint is None or hint in error.hint
 
@@ -129,7 +129,7 @@ def test_yaml_that_is_none_names_the_place(model):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("max_batch_size: many", "many"),
         ('platform: "tensorrt_plan"', "platform: 'tensorrt_plan' cannot be served"),
@@ -137,11 +137,11 @@ def test_yaml_that_is_none_names_the_place(model):
         ('parameters { key: "slo_ms" value { string_value: "soon" } }', "'soon' is not a number"),
     ],
 )
-def test_errors_in_tritons_format(model, text, words):
+def test_errors_in_tritons_format(model, text, message):
     (model / "config.pbtxt").write_text(text)
     error = wrong(model)
     assert error.path == str(model / "config.pbtxt")
-    assert words in str(error)
+    assert message in str(error)
 
 
 def test_what_is_missing(model, tmp_path):

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gemlet.serve.dispatch.engine import Engine
-from gemlet.serve.execution.backend import BackendOptions, LetSpec
+from gemlet.serve.execution.backend import BackendOptions, GpuLet
 from gemlet.serve.execution.device import Device
 from gemlet.serve.execution.executor import ExecutorFailed
-from gemlet.serve.plan.model import Gpu, Let, Plan
+from gemlet.serve.plan.model import Gpu, Plan, PlannedGpuLet
 from gemlet.serve.server.fleet import Fleet
 from gemlet.serve.server.scaling import DeviceScaler
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-LET = LetSpec(name="gpu0/let0", sm=1.0, models={})
+LET = GpuLet(name="gpu0/let0", sm=1.0, models={})
 
 
 def with_devices(count: int, act: Callable[[list[Device], asyncio.TaskGroup], Awaitable[None]]) -> list[str]:
@@ -66,7 +66,7 @@ def test_devices_follow_what_is_wanted_but_those_in_use_stay() -> None:
     async def act(devices: list[Device], tasks: asyncio.TaskGroup) -> None:
         fleet = Fleet(Engine(drop=True), devices)
         scaler = DeviceScaler(fleet, tasks)
-        let = Let(sm=1.0, duty_ms=1.0, occupancy=1.0, tasks=())
+        let = PlannedGpuLet(sm=1.0, duty_ms=1.0, occupancy=1.0, tasks=())
         used = Gpu(index=2, memory_mib=0.0, lets=(let,))
         await fleet.apply(Plan(policy="x", device="x", origin="modelled", gpus=(used,), demands=()))
 

@@ -11,8 +11,8 @@ import pytest
 
 from gemlet.cli import main
 from gemlet.load import arrivals
-from gemlet.serve.control.settings import Settings
-from gemlet.serve.plan.model import Inventory, Options, Plan
+from gemlet.serve.control.settings import ControlSettings
+from gemlet.serve.plan.model import Inventory, Plan, PlanOptions
 from gemlet.serve.plan.planner import plan
 from gemlet.simulate.serving import replanning
 from gemlet.simulate.serving.simulator import Outcome, simulate
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PROFILES = world(a=scaling(2.0, weights_mib=100.0), b=scaling(2.0, weights_mib=100.0))
 SLOS = {"a": 20.0, "b": 20.0}
-OPTIONS = Options(quantile=0.99, grid=10, pool_models=0)  # a pool bears much of the step as it is
+OPTIONS = PlanOptions(quantile=0.99, grid=10, pool_models=0)  # a pool sustains much of the step as it is
 STEP = {"a": arrivals.Steps((0.0, 20.0, 40.0), (100.0, 600.0, 100.0)), "b": arrivals.constant(100.0)}
 SECONDS = 60.0
 
@@ -34,7 +34,7 @@ def run(*, follows: bool, costs: replanning.Costs | None = None) -> tuple[Outcom
     start = plan(PROFILES, demands, Inventory(gpus=3), None, OPTIONS)
     assert isinstance(start, Plan)
     control = replanning.SimulatedController(
-        PROFILES, demands, Settings(planner=OPTIONS, most=3), start, devices=3, costs=costs
+        PROFILES, demands, ControlSettings(planner=OPTIONS, most=3), start, devices=3, costs=costs
     )
     streams = {
         model: arrivals.times(rate, arrivals.gaps("poisson", 1.0, random.Random(model)), SECONDS)
@@ -63,7 +63,9 @@ def test_chance_is_no_emergency(rate: float) -> None:
     demands = [demand("a", rate, 20.0)]
     start = plan(PROFILES, demands, Inventory(gpus=3), None, OPTIONS)
     assert isinstance(start, Plan)
-    control = replanning.SimulatedController(PROFILES, demands, Settings(planner=OPTIONS, most=3), start, devices=3)
+    control = replanning.SimulatedController(
+        PROFILES, demands, ControlSettings(planner=OPTIONS, most=3), start, devices=3
+    )
     stream = arrivals.times(arrivals.constant(rate), arrivals.gaps("poisson", 1.0, random.Random("chance")), seconds)
     simulate(start, PROFILES, {"a": stream}, {"a": 20.0}, seconds, control=control)
     assert [change for change in control.history if change.cause.emergency] == []
@@ -118,10 +120,10 @@ def test_the_verb_says_what_changed_and_why(tmp_path: Path, capsys: pytest.Captu
     assert document["shortages"][0]["models"] == ["vgg16"]
     assert document["models"]["vgg16"]["attainment"] > 0.9
     assert main.run(["simulate", "--serve", str(file), "--replan"]) == 0
-    words = capsys.readouterr().out
-    assert "simulated, virtual time: 12 s" in words
-    assert "planned anew (vgg16: " in words
-    assert "assumed: 100 ms to plan" in words
+    message = capsys.readouterr().out
+    assert "simulated, virtual time: 12 s" in message
+    assert "planned anew (vgg16: " in message
+    assert "assumed: 100 ms to plan" in message
 
 
 def test_what_does_not_go_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

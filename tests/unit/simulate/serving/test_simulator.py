@@ -8,7 +8,7 @@ import pytest
 
 from gemlet.load import arrivals
 from gemlet.serve.dispatch.expectation import Expectation
-from gemlet.serve.plan.model import Demand, Inventory, Options, Plan
+from gemlet.serve.plan.model import Demand, Inventory, Plan, PlanOptions
 from gemlet.serve.plan.planner import plan
 from gemlet.serve.profiles import modelled
 from gemlet.serve.profiles.profile import ModelProfile, Profiles, Vector
@@ -16,13 +16,13 @@ from gemlet.simulate.serving import peak
 from gemlet.simulate.serving.simulator import Outcome, Tally, simulate
 from tests.unit.serve.cases import DRAM_BOUND, demand, scaling, world
 
-EXACT = Options(quantile=0.5, grid=10)
+EXACT = PlanOptions(quantile=0.5, grid=10)
 H200 = modelled.h200()
 
 
 def run(
     profiles: Profiles, wanted: list[Demand], seconds: float, policy: str = "nway", *, times: float = 1.0,
-    spread: arrivals.Spread = "poisson", options: Options = EXACT, drop: bool = True, seed: int = 1,
+    spread: arrivals.Spread = "poisson", options: PlanOptions = EXACT, drop: bool = True, seed: int = 1,
 ) -> Outcome:  # fmt: skip
     made = plan(profiles, wanted, Inventory(gpus=9), None, options, policy=policy)
     assert isinstance(made, Plan)
@@ -46,7 +46,7 @@ def test_every_request_is_accounted_for() -> None:
 def test_a_single_server_waits_as_queueing_theory_says() -> None:
     # One gpu-let, batches of one, service of exactly 1 ms, Poisson at a load of 0.7: M/D/1.
     one = ModelProfile(latency=((1.0, 1, 1.0),))
-    outcome = run(world(m=one), [demand("m", 700, 1000)], 200, drop=False, options=Options(quantile=0.5, grid=1))
+    outcome = run(world(m=one), [demand("m", 700, 1000)], 200, drop=False, options=PlanOptions(quantile=0.5, grid=1))
     latencies = outcome.models["m"].latencies
     waiting = 0.7 / (2 * (1 - 0.7))  # Pollaczek and Khinchine, in service times
     assert sum(latencies) / len(latencies) == pytest.approx(1 + waiting, rel=0.05)
@@ -55,7 +55,7 @@ def test_a_single_server_waits_as_queueing_theory_says() -> None:
 
 def test_the_way_to_the_executor_is_part_of_each_batch() -> None:
     profiles = world(m=scaling(1.0))
-    made = plan(profiles, [demand("m", 100, 50)], Inventory(gpus=1), None, Options(quantile=0.5, grid=1))
+    made = plan(profiles, [demand("m", 100, 50)], Inventory(gpus=1), None, PlanOptions(quantile=0.5, grid=1))
     assert isinstance(made, Plan)
     arriving = [{"m": iter([0.0, 1.0, 2.0])} for _ in range(2)]
     without, with_hop = (
@@ -74,7 +74,7 @@ def test_a_clockwork_arrival_within_the_plan_is_never_late() -> None:
         models={name: _steady(model) for name, model in H200.models.items()},
     )
     for policy in ("exclusive", "timeshare", "gpulet", "nway", "nway+type"):
-        outcome = run(quiet, wanted, 2.0, policy, spread="uniform", options=Options(quantile=0.5))
+        outcome = run(quiet, wanted, 2.0, policy, spread="uniform", options=PlanOptions(quantile=0.5))
         assert outcome.attainment == 1.0, policy
 
 
@@ -110,7 +110,7 @@ def test_in_overload_jitter_makes_few_late_and_costs_no_goodput(monkeypatch: pyt
 def test_interference_is_felt_by_who_did_not_plan_for_it() -> None:
     profiles = world(a=scaling(1.0, **DRAM_BOUND), b=scaling(1.0, **DRAM_BOUND))
     wanted = [demand("a", 390, 20), demand("b", 390, 20)]
-    options = Options(quantile=0.9, grid=10)
+    options = PlanOptions(quantile=0.9, grid=10)
     blind = run(profiles, wanted, 10, "gpulet-noint", options=options)
     seeing = run(profiles, wanted, 10, "gpulet", options=options)
     assert blind.attainment < 0.9
@@ -119,7 +119,7 @@ def test_interference_is_felt_by_who_did_not_plan_for_it() -> None:
 
 def test_the_same_seed_the_same_outcome() -> None:
     wanted = [demand("resnet50", 5000, 10), demand("bert", 1000, 20)]
-    one, two, other = (run(H200, wanted, 1.0, options=Options(), seed=seed) for seed in (1, 1, 2))
+    one, two, other = (run(H200, wanted, 1.0, options=PlanOptions(), seed=seed) for seed in (1, 1, 2))
     assert {m: t.latencies for m, t in one.models.items()} == {m: t.latencies for m, t in two.models.items()}
     assert {m: t.latencies for m, t in one.models.items()} != {m: t.latencies for m, t in other.models.items()}
 
@@ -134,7 +134,7 @@ def test_percentiles_are_nearest_ranks() -> None:
 
 def test_headroom_of_the_plan_holds_99_percent_under_poisson() -> None:
     wanted = [demand("resnet50", 3000, 10), demand("vgg16", 800, 20), demand("dlrm", 3000, 5)]
-    assert run(H200, wanted, 5.0, "nway+type", options=Options()).worst_attainment >= 0.99
+    assert run(H200, wanted, 5.0, "nway+type", options=PlanOptions()).worst_attainment >= 0.99
 
 
 def test_memory_bound_neighbours_slow_down_only_while_they_run() -> None:

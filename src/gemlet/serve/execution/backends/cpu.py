@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING
 
 from gemlet.errors import GemletError
-from gemlet.serve.execution.backend import LetGone
+from gemlet.serve.execution.backend import GpuLetGone
 from gemlet.serve.execution.backends import cpu_runners, modelled
 from gemlet.serve.models.specification import ModelError
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from gemlet.serve.execution.backend import BackendOptions, LetSpec
+    from gemlet.serve.execution.backend import BackendOptions, GpuLet
     from gemlet.serve.execution.backends.cpu_runners import Runner
     from gemlet.serve.models.specification import ModelSpec
 
@@ -49,7 +49,7 @@ class CpuBackend:
         self._runners.pop(model, None)
         self._modelled.unload(model)
 
-    def partition(self, lets: Sequence[LetSpec]) -> None:
+    def partition(self, lets: Sequence[GpuLet]) -> None:
         self._lets = frozenset(let.name for let in lets)
         self._modelled.partition(lets)
 
@@ -58,7 +58,7 @@ class CpuBackend:
         if runner is None:
             return self._modelled.run(let, model, inputs, batch)
         if let not in self._lets:
-            raise LetGone(f"{let} is not there")
+            raise GpuLetGone(f"{let} is not there")
         try:
             return runner(inputs)
         except GemletError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gemlet.serve.execution.backends.torch_lets import Seat, TorchLets
+from gemlet.serve.execution.backends.torch_gpu_lets import CapturedStream, TorchGpuLets
 from gemlet.serve.execution.parts import Parts
 from gemlet.serve.execution.placement import Range, groups_for, place
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     import torch
 
-    from gemlet.serve.execution.backend import BackendOptions, LetSpec
+    from gemlet.serve.execution.backend import BackendOptions, GpuLet
 
 
-class GreenBackend(TorchLets):
+class GreenBackend(TorchGpuLets):
     """Shares are whole groups of SMs, rounded down; the whole device is every SM, also those in no group."""
 
     name = "green"
@@ -28,17 +28,17 @@ class GreenBackend(TorchLets):
         self.groups = groups.count
         self.note = f"{groups.sms} SMs in {groups.count} groups of {groups.group_sms}"
 
-    def another_stream(self, seat: Seat) -> torch.cuda.Stream:
-        assert isinstance(seat.key, Range)
-        return self._parts.another_stream(*seat.key)
+    def another_stream(self, captured: CapturedStream) -> torch.cuda.Stream:
+        assert isinstance(captured.key, Range)
+        return self._parts.another_stream(*captured.key)
 
-    def seats_for(self, lets: Sequence[LetSpec]) -> dict[str, Seat]:
+    def captured_streams_for(self, lets: Sequence[GpuLet]) -> dict[str, CapturedStream]:
         groups = self._parts.groups
         wanted = {let.name: groups_for(let.sm, groups.count) for let in lets}
-        before = {name: seat.key for name, seat in self._lets.items() if isinstance(seat.key, Range)}
-        ready = {key for key, seat in self._seats.items() if seat.models and isinstance(key, Range)}
+        before = {name: captured.key for name, captured in self._lets.items() if isinstance(captured.key, Range)}
+        ready = {key for key, captured in self._captured_streams.items() if captured.models and isinstance(key, Range)}
         ranges = place(wanted, groups.count, before, ready)
-        return {name: self.seat(where, self._parts.stream(*where)) for name, where in ranges.items()}
+        return {name: self.captured_stream(where, self._parts.stream(*where)) for name, where in ranges.items()}
 
 
 def create(options: BackendOptions) -> GreenBackend:

@@ -11,7 +11,7 @@ import random
 import time
 from typing import TYPE_CHECKING
 
-from gemlet.serve.execution.backend import LetGone
+from gemlet.serve.execution.backend import GpuLetGone
 from gemlet.serve.execution.backends import noop
 from gemlet.serve.models.specification import ModelError
 from gemlet.serve.profiles import modelled, profile, variation
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from gemlet.serve.execution.backend import BackendOptions, LetSpec
+    from gemlet.serve.execution.backend import BackendOptions, GpuLet
     from gemlet.serve.models.specification import ModelSpec
     from gemlet.serve.profiles.profile import ModelProfile, Profiles
 
@@ -54,14 +54,14 @@ class ModelledBackend:
     def unload(self, model: str) -> None:
         self._models.pop(model, None)
 
-    def partition(self, lets: Sequence[LetSpec]) -> None:
+    def partition(self, lets: Sequence[GpuLet]) -> None:
         self._shares = {let.name: let.sm for let in lets}
 
     def run(self, let: str, model: str, inputs: Mapping[str, np.ndarray], batch: int) -> Mapping[str, np.ndarray]:
         began = time.perf_counter()
         share, spec = self._shares.get(let), self._models.get(model)
         if share is None or spec is None:
-            raise LetGone(f"{let} with {model} is not there")
+            raise GpuLetGone(f"{let} with {model} is not there")
         row = self._rows.get((model, share))
         if row is None:
             row = self._rows[model, share] = self._profile(spec).surface.row(share)

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 import torch
 
 from gemlet.errors import DeviceError
-from gemlet.serve.execution.backends.torch_lets import Seat, TorchLets
+from gemlet.serve.execution.backends.torch_gpu_lets import CapturedStream, TorchGpuLets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gemlet.serve.execution.backend import BackendOptions, LetSpec
+    from gemlet.serve.execution.backend import BackendOptions, GpuLet
 
 MPS_ENABLED = 133  # CU_DEVICE_ATTRIBUTE_MPS_ENABLED
 PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 
 
-class MpsBackend(TorchLets):
+class MpsBackend(TorchGpuLets):
     """The only gpu-let of its process."""
 
     name = "mps"
@@ -47,10 +47,10 @@ class MpsBackend(TorchLets):
         sms = torch.cuda.get_device_properties(options.device).multi_processor_count
         self.note = f"{self.percentage:g} % of the SMs by MPS; torch sees {sms}"
 
-    def seats_for(self, lets: Sequence[LetSpec]) -> dict[str, Seat]:
+    def captured_streams_for(self, lets: Sequence[GpuLet]) -> dict[str, CapturedStream]:
         if len(lets) > 1:
             raise DeviceError(f"{len(lets)} gpu-lets for one process of MPS; it has one")
-        return {let.name: self.seat("only", self._stream) for let in lets}
+        return {let.name: self.captured_stream("only", self._stream) for let in lets}
 
 
 def _under_mps(device: int) -> bool:

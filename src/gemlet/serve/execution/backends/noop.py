@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gemlet.inference_protocol.tensors import ELEMENTS
-from gemlet.serve.execution.backend import LetGone
+from gemlet.serve.execution.backend import GpuLetGone
 from gemlet.serve.models.specification import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gemlet.serve.execution.backend import BackendOptions, LetSpec
+    from gemlet.serve.execution.backend import BackendOptions, GpuLet
     from gemlet.serve.models.specification import ModelSpec, TensorSpec
 
 
@@ -34,12 +34,12 @@ class NoopBackend:
     def unload(self, model: str) -> None:
         self._models.pop(model, None)
 
-    def partition(self, lets: Sequence[LetSpec]) -> None:
+    def partition(self, lets: Sequence[GpuLet]) -> None:
         self._lets = frozenset(let.name for let in lets)
 
     def run(self, let: str, model: str, inputs: Mapping[str, np.ndarray], batch: int) -> Mapping[str, np.ndarray]:
         if let not in self._lets or model not in self._models:
-            raise LetGone(f"{let} with {model} is not there")
+            raise GpuLetGone(f"{let} with {model} is not there")
         return echo(self._models[model], inputs, batch)
 
     def close(self) -> None:

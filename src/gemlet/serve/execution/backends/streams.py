@@ -6,25 +6,25 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gemlet.serve.execution.backends.torch_lets import Seat, TorchLets
+from gemlet.serve.execution.backends.torch_gpu_lets import CapturedStream, TorchGpuLets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gemlet.serve.execution.backend import BackendOptions, LetSpec
+    from gemlet.serve.execution.backend import BackendOptions, GpuLet
 
 
-class StreamsBackend(TorchLets):
+class StreamsBackend(TorchGpuLets):
     """Shares have no effect: whoever submits first has the SMs first."""
 
     name = "streams"
     note = "all gpu-lets share all SMs; shares have no effect"
 
-    def seats_for(self, lets: Sequence[LetSpec]) -> dict[str, Seat]:
-        return {let.name: self.seat(let.name, self._stream(let.name)) for let in lets}
+    def captured_streams_for(self, lets: Sequence[GpuLet]) -> dict[str, CapturedStream]:
+        return {let.name: self.captured_stream(let.name, self._stream(let.name)) for let in lets}
 
     def _stream(self, let: str) -> torch.cuda.Stream:
-        there = self._seats.get(let)
+        there = self._captured_streams.get(let)
         return there.stream if there else torch.cuda.Stream()
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from gemlet.config import suggest
 from gemlet.errors import InvalidValue
-from gemlet.serve.plan.model import Demand, Options
+from gemlet.serve.plan.model import Demand, PlanOptions
 from gemlet.serve.plan.policies import exclusive, exhaustive, gpulet, greedy, nway, selftuning, static, timeshare
 from gemlet.serve.plan.search.draft import Draft
 
@@ -28,7 +28,7 @@ class Policy:
     keeps: bool = True
     fixed: bool = False
 
-    def adapt(self, options: Options) -> Options:
+    def adapt(self, options: PlanOptions) -> PlanOptions:
         forced = dict(self.forces)
         if "types" in forced and options.types in forced["types"]:
             forced["types"] = options.types

@@ -12,7 +12,7 @@ from math import comb
 from typing import TYPE_CHECKING
 
 from gemlet.errors import InvalidValue
-from gemlet.serve.plan.search.draft import SLACK, Draft, DraftGpu, DraftLet
+from gemlet.serve.plan.search.draft import SLACK, Draft, DraftGpu, DraftGpuLet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -56,7 +56,7 @@ def _search(draft: Draft, demands: Sequence[Demand], gpus: int, shapes: Sequence
         if sum(cost.values()) > count * draft.grid + SLACK:
             continue
         for chosen in combinations_with_replacement(shapes, count):
-            draft.gpus = [[DraftLet(ticks, {}) for ticks in shape] for shape in chosen]
+            draft.gpus = [[DraftGpuLet(ticks, {}) for ticks in shape] for shape in chosen]
             if _assign(draft, order, 0, order[0].rate if order else 0.0, start=0):
                 return []
     draft.gpus = []
@@ -122,7 +122,7 @@ def _share_out(draft: Draft, used: Sequence[DraftGpu], model: str, rate: float) 
     own = [(gpu, let) for gpu in used for let in gpu if list(let.rates) == [model]]
     rate -= sum(let.rates[model] for gpu in used for let in gpu if model in let.rates and len(let.rates) > 1)
     capacities = [
-        draft.timing.capacity(model, let.ticks, draft.alpha(model, [o for o in gpu if o is not let], let.ticks)).rate
+        draft.timing.capacity(model, let.ticks, draft.slowdown(model, [o for o in gpu if o is not let], let.ticks)).rate
         for gpu, let in own
     ]
     for (_, let), capacity in zip(own, capacities, strict=True):

@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from gemlet.serve.plan.search import packing
-from gemlet.serve.plan.search.draft import SLACK, Draft, DraftGpu, DraftLet
+from gemlet.serve.plan.search.draft import SLACK, Draft, DraftGpu, DraftGpuLet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,10 +114,10 @@ def _best_fit(draft: Draft, model: str, ticks: int, rate: float, lost: dict[str,
     """A free part of a split device with the least to spare, else a split of a whole one."""
     parts = sorted((free(gpu), place) for place, gpu in enumerate(draft.gpus) if gpu and free(gpu) >= ticks)
     for size, place in parts:
-        if _put(draft, draft.gpus[place], DraftLet(size, {model: rate}), lost):
+        if _put(draft, draft.gpus[place], DraftGpuLet(size, {model: rate}), lost):
             return True
     whole = next((gpu for gpu in draft.gpus if not gpu), None)
-    return whole is not None and _put(draft, whole, DraftLet(ticks, {model: rate}), lost)
+    return whole is not None and _put(draft, whole, DraftGpuLet(ticks, {model: rate}), lost)
 
 
 def _largest(draft: Draft, model: str, rate: float, lost: dict[str, float]) -> float:
@@ -126,8 +126,8 @@ def _largest(draft: Draft, model: str, rate: float, lost: dict[str, float]) -> f
         free_gpus = sorted((gpu for gpu in draft.gpus if free(gpu)), key=free, reverse=True)
         for gpu in free_gpus:
             size = free(gpu) if gpu else estimate(draft, model, rate)[0][0]
-            part = min(rate, draft.timing.capacity(model, size, draft.alpha(model, gpu)).rate)
-            if part > SLACK and _put(draft, gpu, DraftLet(size, {model: part}), lost):
+            part = min(rate, draft.timing.capacity(model, size, draft.slowdown(model, gpu)).rate)
+            if part > SLACK and _put(draft, gpu, DraftGpuLet(size, {model: part}), lost):
                 rate -= part
                 break
         else:
@@ -155,7 +155,7 @@ def _take_turns(draft: Draft, model: str, rate: float) -> float:
     return rate
 
 
-def _put(draft: Draft, gpu: DraftGpu, let: DraftLet, lost: dict[str, float]) -> bool:
+def _put(draft: Draft, gpu: DraftGpu, let: DraftGpuLet, lost: dict[str, float]) -> bool:
     """Adds ``let``; rates that the two gpu-lets of the device no longer serve, now being neighbours, go to ``lost``."""
     added = [other.copy() for other in gpu] + [let.copy()]
     cut: dict[str, float] = {}
@@ -166,8 +166,8 @@ def _put(draft: Draft, gpu: DraftGpu, let: DraftLet, lost: dict[str, float]) -> 
         if len(other.rates) != 1:
             continue
         ((model, rate),) = other.rates.items()
-        alpha = draft.alpha(model, neighbours, other.ticks)
-        can = draft.timing.capacity(model, other.ticks, alpha).rate
+        slowdown = draft.slowdown(model, neighbours, other.ticks)
+        can = draft.timing.capacity(model, other.ticks, slowdown).rate
         if can < rate:
             cut[model] = cut.get(model, 0.0) + rate - can
             other.rates[model] = can
@@ -179,7 +179,7 @@ def _put(draft: Draft, gpu: DraftGpu, let: DraftLet, lost: dict[str, float]) -> 
     return True
 
 
-def _lighten(draft: Draft, let: DraftLet, neighbours: DraftGpu, cut: dict[str, float]) -> None:
+def _lighten(draft: Draft, let: DraftGpuLet, neighbours: DraftGpu, cut: dict[str, float]) -> None:
     """Models that take turns, slowed down by new neighbours: whoever came last leaves until the others are served."""
     while len(let.rates) > 1 and draft.serve(let, neighbours) is None:
         model, rate = let.rates.popitem()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gemlet.serve.plan.search.draft import SLACK, Draft, DraftLet
+from gemlet.serve.plan.search.draft import SLACK, Draft, DraftGpuLet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,12 +20,12 @@ def pack(draft: Draft, demands: Sequence[Demand], gpus: int) -> list[str]:
         while rate > SLACK:
             part = min(rate, full)
             ticks = draft.timing.smallest(demand.model, part, draft.grid)
-            first_fit(draft, DraftLet(ticks or draft.grid, {demand.model: part}))
+            first_fit(draft, DraftGpuLet(ticks or draft.grid, {demand.model: part}))
             rate -= part
     return []
 
 
-def first_fit(draft: Draft, let: DraftLet) -> None:
+def first_fit(draft: Draft, let: DraftGpuLet) -> None:
     """The first device with the room and the memory, else a new one."""
     for gpu in draft.gpus:
         if draft.room(gpu) >= let.ticks and draft.holds([*gpu, let]):

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from gemlet.serve.plan.policies import timeshare
 from gemlet.serve.plan.search import packing, pooling
-from gemlet.serve.plan.search.draft import SLACK, Draft, DraftGpu, DraftLet
+from gemlet.serve.plan.search.draft import SLACK, Draft, DraftGpu, DraftGpuLet
 from gemlet.serve.plan.search.improve import gathered, improve
 from gemlet.serve.plan.search.simplify import simplify
 
@@ -100,26 +100,26 @@ def cut(draft: Draft, model: str, rate: float, size: int | None, allowance: Allo
     """Pieces (ticks, model, rate) of a demand; sizes leave room for the slow-down to be expected."""
     timing = draft.timing
     ticks = size or timing.target(model)
-    alpha = expected_alpha(draft, model, ticks, allowance)
-    full = timing.capacity(model, ticks, alpha).rate
+    slowdown = expected_slowdown(draft, model, ticks, allowance)
+    full = timing.capacity(model, ticks, slowdown).rate
     if full <= 0:  # too slow beside neighbours at this size: the whole device, alone
-        ticks, alpha = draft.grid, 1.0
+        ticks, slowdown = draft.grid, 1.0
         full = timing.capacity(model, ticks).rate
     pieces = []
     while rate > full + SLACK:
         pieces.append((ticks, model, full))
         rate -= full
     if rate > SLACK:
-        pieces.append((timing.smallest(model, rate, ticks, alpha) or ticks, model, rate))
+        pieces.append((timing.smallest(model, rate, ticks, slowdown) or ticks, model, rate))
     return pieces
 
 
-def expected_alpha(draft: Draft, model: str, ticks: int, allowance: Allowance) -> float:
+def expected_slowdown(draft: Draft, model: str, ticks: int, allowance: Allowance) -> float:
     """The slow-down if the rest of the device is full of another demanded model, over all of them."""
     rest = draft.grid - ticks
     if draft.alone or not rest:
         return 1.0
-    return allowance([draft.alpha(model, [DraftLet(rest, {other: 1.0})]) for other in draft.timing.slos])
+    return allowance([draft.slowdown(model, [DraftGpuLet(rest, {other: 1.0})]) for other in draft.timing.slos])
 
 
 def put(draft: Draft, model: str, rate: float) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gemlet.config.quantities import format_share
 from gemlet.serve.plan.policies.greedy import first_fit
-from gemlet.serve.plan.search.draft import SLACK, Draft, DraftLet
+from gemlet.serve.plan.search.draft import SLACK, Draft, DraftGpuLet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +39,7 @@ def pack(draft: Draft, demands: Sequence[Demand], gpus: int) -> list[str]:
                 f" fair is {format_share(got / draft.grid)}"
             )
         else:
-            first_fit(draft, DraftLet(got, {model: rate}))
+            first_fit(draft, DraftGpuLet(got, {model: rate}))
     return why
 
 

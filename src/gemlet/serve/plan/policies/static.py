@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gemlet.config.quantities import format_share
 from gemlet.serve.plan.search import packing
-from gemlet.serve.plan.search.draft import SLACK, Draft, DraftGpu, DraftLet
+from gemlet.serve.plan.search.draft import SLACK, Draft, DraftGpu, DraftGpuLet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,12 +54,12 @@ def _half(draft: Draft, model: str, rate: float, gpus: int) -> float:
     """How much of the rate an empty half takes: beside the neighbours that are there, else on a new device."""
     half = draft.grid // 2
     for gpu in [gpu for gpu in draft.gpus if len(gpu) == 1]:
-        let = DraftLet(half, {model: min(rate, draft.timing.capacity(model, half, draft.alpha(model, gpu)).rate)})
+        let = DraftGpuLet(half, {model: min(rate, draft.timing.capacity(model, half, draft.slowdown(model, gpu)).rate)})
         if let.rates[model] > SLACK and draft.holds([*gpu, let]):
             gpu.append(let)
             return let.rates[model]
     # Room for the slow-down that a neighbour will bring: nine tenths of what it could do alone.
-    let = DraftLet(half, {model: min(rate, 0.9 * draft.timing.capacity(model, half).rate)})
+    let = DraftGpuLet(half, {model: min(rate, 0.9 * draft.timing.capacity(model, half).rate)})
     if len(draft.gpus) >= gpus or let.rates[model] <= SLACK or not draft.holds([let]):
         return 0.0
     draft.gpus.append([let])
@@ -77,7 +77,7 @@ def _on_given(draft: Draft, demands: Sequence[Demand]) -> list[str]:
         places = _places(draft, model)
         # What its turn can be is known by the rates that the fixed plan gave; a share of the whole follows them.
         weights = [
-            draft.timing.capacity(model, let.ticks, draft.alpha(model, [o for o in gpu if o is not let])).rate
+            draft.timing.capacity(model, let.ticks, draft.slowdown(model, [o for o in gpu if o is not let])).rate
             / len(let.rates)
             for gpu, let in places
         ]
@@ -94,5 +94,5 @@ def _on_given(draft: Draft, demands: Sequence[Demand]) -> list[str]:
     return why
 
 
-def _places(draft: Draft, model: str) -> list[tuple[DraftGpu, DraftLet]]:
+def _places(draft: Draft, model: str) -> list[tuple[DraftGpu, DraftGpuLet]]:
     return [(gpu, let) for gpu in draft.gpus for let in gpu if model in let.rates]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gemlet.serve.plan.search.draft import SLACK, Draft, DraftGpu, DraftLet
+from gemlet.serve.plan.search.draft import SLACK, Draft, DraftGpu, DraftGpuLet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,13 +22,13 @@ def pack(draft: Draft, demands: Sequence[Demand], gpus: int) -> list[str]:
         full = draft.timing.capacity(demand.model, draft.grid).rate
         rate = demand.rate
         while rate > full + SLACK:
-            draft.gpus.append([DraftLet(draft.grid, {demand.model: full})])
+            draft.gpus.append([DraftGpuLet(draft.grid, {demand.model: full})])
             rate -= full
         if rate > SLACK:
             rests.append((rate / full, demand.model, rate))
     shared: list[DraftGpu] = []
     for _, model, rate in sorted(rests, key=lambda rest: (-rest[0], rest[1])):
-        best: tuple[float, DraftLet] | None = None
+        best: tuple[float, DraftGpuLet] | None = None
         for gpu in shared:
             let = gpu[0]
             let.rates[model] = rate
@@ -37,7 +37,7 @@ def pack(draft: Draft, demands: Sequence[Demand], gpus: int) -> list[str]:
                 best = (how.occupancy, let)
             del let.rates[model]
         if best is None:
-            shared.append([DraftLet(draft.grid, {model: rate})])
+            shared.append([DraftGpuLet(draft.grid, {model: rate})])
         else:
             best[1].rates[model] = rate
     draft.gpus += shared

@@ -28,7 +28,7 @@ class Turn(NamedTuple):
     row: Sequence[float]
     rate: float
     slo_ms: float
-    alpha: float = 1.0
+    slowdown: float = 1.0
 
 
 class Cycle(NamedTuple):
@@ -65,11 +65,11 @@ def _at(turns: Sequence[Turn], duty: float) -> Cycle | None:
     batches = []
     latencies = []
     room = duty
-    for row, rate, slo, alpha in turns:
+    for row, rate, slo, slowdown in turns:
         batch = max(1, ceil(rate * duty / 1000 - ROUNDING))
         if batch >= len(row):
             return None
-        latency = row[batch] * alpha
+        latency = row[batch] * slowdown
         room -= latency
         if room < -ROUNDING or duty + latency > slo + ROUNDING:
             return None

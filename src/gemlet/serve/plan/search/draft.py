@@ -9,16 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from gemlet.serve.plan.model import Demand, Gpu, Let, Plan, Task
+from gemlet.serve.plan.model import Demand, Gpu, Plan, PlannedGpuLet, Task
 from gemlet.serve.plan.search import cycle, interference
 from gemlet.serve.plan.search.pool import Pool, mean_press, reserve, turns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gemlet.serve.plan.model import Inventory, Options
-    from gemlet.serve.plan.search.interference import Press
-    from gemlet.serve.plan.search.pool import Presses
+    from gemlet.serve.plan.model import Inventory, PlanOptions
+    from gemlet.serve.plan.search.interference import Contention
+    from gemlet.serve.plan.search.pool import Contentions
     from gemlet.serve.plan.search.timing import Timing
     from gemlet.serve.profiles.profile import Profiles
 
@@ -27,7 +27,7 @@ SLACK = 1e-6  # requests/s and ticks below which a difference is rounding
 
 
 @dataclass(slots=True)
-class DraftLet:
+class DraftGpuLet:
     """``ticks`` of the SMs and requests/s by model. pool: one with those of the device that serve the same models."""
 
     ticks: int
@@ -35,18 +35,18 @@ class DraftLet:
     why: list[str] = field(default_factory=list)
     pool: bool = False
 
-    def copy(self) -> DraftLet:
-        return DraftLet(self.ticks, dict(self.rates), list(self.why), self.pool)
+    def copy(self) -> DraftGpuLet:
+        return DraftGpuLet(self.ticks, dict(self.rates), list(self.why), self.pool)
 
-    def pooled_with(self, other: DraftLet) -> bool:
+    def pooled_with(self, other: DraftGpuLet) -> bool:
         """Whether both are of one pool."""
         return self.pool and other.pool and self.rates.keys() == other.rates.keys()
 
 
-DraftGpu = list[DraftLet]
+DraftGpu = list[DraftGpuLet]
 
 
-class Served(NamedTuple):
+class ServedGpuLet(NamedTuple):
     """How a gpu-let serves its tasks: what Let and Task say of it, by task in the order of its rates.
 
     every_ms: from one turn of a task to its next. worst: ms of a request that just missed a turn.
@@ -58,13 +58,13 @@ class Served(NamedTuple):
     batches: tuple[int, ...]
     latencies: tuple[float, ...]
     capacities: tuple[float, ...]
-    alphas: tuple[float, ...]
+    slowdowns: tuple[float, ...]
 
 
 class Draft:
     """GPUs under construction. A value of ``rates`` is never more than its gpu-let can serve."""
 
-    def __init__(self, timing: Timing, options: Options, inventory: Inventory) -> None:
+    def __init__(self, timing: Timing, options: PlanOptions, inventory: Inventory) -> None:
         self.timing = timing
         self.options = options
         self.profiles: Profiles = timing.profiles
@@ -74,7 +74,7 @@ class Draft:
         self.work = 0  # judgements of gpu-lets so far, a cycle counting for ten
         self._everyone = tuple(timing.slos)
         self._cycles: dict[tuple[int, tuple[tuple[str, float], ...], tuple[float, ...]], cycle.Cycle | None] = {}
-        self._presses: dict[tuple[int, tuple[str, ...]], Press] = {}
+        self._contentions: dict[tuple[int, tuple[str, ...]], Contention] = {}
         models = [self.profiles.models[name] for name in self._everyone]
         self.alone = not options.interference or not any(
             m.sensitivity.beside or m.pressure.dram or m.pressure.l2 or m.pressure.compute for m in models
@@ -92,61 +92,61 @@ class Draft:
                 limit = int(self.grid * self.options.oversubscription + SLACK)
         return limit - used
 
-    def alpha(self, model: str, neighbours: Sequence[DraftLet], ticks: int = 0) -> float:
+    def slowdown(self, model: str, neighbours: Sequence[DraftGpuLet], ticks: int = 0) -> float:
         """Slow-down of a model on so many ticks beside these neighbours."""
         if self.alone or not neighbours:
             return 1.0
         over = (sum(let.ticks for let in neighbours) + ticks) / self.grid - 1
-        presses = [self._press(let) for let in neighbours]
-        return interference.slow_down(self.profiles.models[model].sensitivity, presses, over)
+        contentions = [self._press(let) for let in neighbours]
+        return interference.slowdown_beside(self.profiles.models[model].sensitivity, contentions, over)
 
-    def _press(self, let: DraftLet) -> Press:
+    def _press(self, let: DraftGpuLet) -> Contention:
         blind = self.options.types in BLIND
         key = (let.ticks, () if blind else tuple(let.rates))
-        if key not in self._presses:
+        if key not in self._contentions:
             models = self._everyone if blind else tuple(let.rates)
-            self._presses[key] = interference.press(self.profiles, let.ticks / self.grid, models)
-        return self._presses[key]
+            self._contentions[key] = interference.contention(self.profiles, let.ticks / self.grid, models)
+        return self._contentions[key]
 
     @property
-    def presses(self) -> Presses | None:
+    def contentions(self) -> Contentions | None:
         """What gpu-lets of pools do to their neighbours, as far as the options let it be known."""
         if self.alone:
             return None
         if self.options.types in BLIND:
-            return lambda _pool, ticks: interference.press(self.profiles, ticks / self.grid, self._everyone)
+            return lambda _pool, ticks: interference.contention(self.profiles, ticks / self.grid, self._everyone)
         return lambda pool, ticks: mean_press(self.timing, pool, ticks)
 
-    def bears(self, pools: Sequence[Pool], least: float = 0.0) -> float:
+    def sustains(self, pools: Sequence[Pool], least: float = 0.0) -> float:
         """How many times their rates pools bear beside each other on a device, with bursts; 0.0 below ``least``."""
-        return reserve(self.timing, pools, self.presses, least=least)
+        return reserve(self.timing, pools, self.contentions, least=least)
 
-    def serve(self, let: DraftLet, neighbours: Sequence[DraftLet]) -> Served | None:
+    def serve(self, let: DraftGpuLet, neighbours: Sequence[DraftGpuLet]) -> ServedGpuLet | None:
         """How this gpu-let serves its rates beside its neighbours; None if it cannot."""
         return self._serve_pooled(let, neighbours) if let.pool else self._serve_apart(let, neighbours)
 
-    def _serve_apart(self, let: DraftLet, neighbours: Sequence[DraftLet]) -> Served | None:
+    def _serve_apart(self, let: DraftGpuLet, neighbours: Sequence[DraftGpuLet]) -> ServedGpuLet | None:
         models = tuple(let.rates)
         self.work += 1
         if len(models) == 1:
             model = models[0]
-            alpha = self.alpha(model, neighbours, let.ticks)
-            found = self.timing.capacity(model, let.ticks, alpha)
+            slowdown = self.slowdown(model, neighbours, let.ticks)
+            found = self.timing.capacity(model, let.ticks, slowdown)
             if found.rate < let.rates[model] - SLACK or not found.batch:
                 return None
             duty, busy = found.latency_ms, let.rates[model] / found.rate
-            return Served((duty,), (2 * duty,), busy, (found.batch,), (duty,), (found.rate,), (alpha,))
+            return ServedGpuLet((duty,), (2 * duty,), busy, (found.batch,), (duty,), (found.rate,), (slowdown,))
         if len(models) > self.options.max_models:
             return None
-        alphas = tuple(self.alpha(model, neighbours, let.ticks) for model in models)
+        slowdowns = tuple(self.slowdown(model, neighbours, let.ticks) for model in models)
         # Each turn takes at least rate / capacity of a cycle, so most that cannot work are known without trying cycles.
         least = 0.0
-        for model, alpha in zip(models, alphas, strict=True):
-            can = self.timing.capacity(model, let.ticks, alpha).rate
+        for model, slowdown in zip(models, slowdowns, strict=True):
+            can = self.timing.capacity(model, let.ticks, slowdown).rate
             least += let.rates[model] / can if can else 2.0
         if least > 1 + SLACK:
             return None
-        held = self._cycle(let, alphas)
+        held = self._cycle(let, slowdowns)
         if held is None:
             return None
         capacities = tuple(
@@ -154,40 +154,40 @@ class Draft:
         )
         worst = tuple(held.duty_ms + latency for latency in held.latencies)
         every = (held.duty_ms,) * len(models)
-        return Served(every, worst, held.occupancy, held.batches, held.latencies, capacities, alphas)
+        return ServedGpuLet(every, worst, held.occupancy, held.batches, held.latencies, capacities, slowdowns)
 
-    def _serve_pooled(self, let: DraftLet, neighbours: Sequence[DraftLet]) -> Served | None:
+    def _serve_pooled(self, let: DraftGpuLet, neighbours: Sequence[DraftGpuLet]) -> ServedGpuLet | None:
         pools = pools_of([let, *neighbours])
         self.work += 10
-        held = turns(self.timing, pools, self.presses)
+        held = turns(self.timing, pools, self.contentions)
         if held is None:
             return None
         found = held[0].values()
         # Without neighbours, so that other rates, and with them other neighbours' turns, need no other CUDA graphs.
         batches = tuple(self.timing.capacity(model, let.ticks).batch or 1 for model in let.rates)
         times = tuple(
-            self.timing.row(model, let.ticks)[batch] * turn.alpha
+            self.timing.row(model, let.ticks)[batch] * turn.slowdown
             for (model, turn), batch in zip(held[0].items(), batches, strict=True)
         )
         busy = sum(turn.busy for turn in found) / len(pools[0].ticks)
-        return Served(
+        return ServedGpuLet(
             tuple(turn.every_ms for turn in found),
             tuple(turn.worst_ms for turn in found),
             busy,
             batches,
             times,
             tuple(rate / busy for rate in let.rates.values()),
-            tuple(turn.alpha for turn in found),
+            tuple(turn.slowdown for turn in found),
         )
 
-    def _cycle(self, let: DraftLet, alphas: tuple[float, ...]) -> cycle.Cycle | None:
-        key = (let.ticks, tuple(let.rates.items()), alphas)
+    def _cycle(self, let: DraftGpuLet, slowdowns: tuple[float, ...]) -> cycle.Cycle | None:
+        key = (let.ticks, tuple(let.rates.items()), slowdowns)
         if key not in self._cycles:
             self.work += 10
             timing = self.timing
             turns = [
-                cycle.Turn(timing.row(model, let.ticks), rate, timing.slos[model], alpha)
-                for (model, rate), alpha in zip(let.rates.items(), alphas, strict=True)
+                cycle.Turn(timing.row(model, let.ticks), rate, timing.slos[model], slowdown)
+                for (model, rate), slowdown in zip(let.rates.items(), slowdowns, strict=True)
             ]
             self._cycles[key] = cycle.fit(turns)
         return self._cycles[key]
@@ -202,7 +202,7 @@ class Draft:
             served.append(how)
         return self.memory_of(gpu, served) <= self.memory
 
-    def memory_of(self, gpu: DraftGpu, served: Sequence[Served]) -> float:
+    def memory_of(self, gpu: DraftGpu, served: Sequence[ServedGpuLet]) -> float:
         """MiB: contexts, weights (once a process) and the activations of one batch of each task."""
         models = self.profiles.models
         activations = sum(
@@ -240,12 +240,12 @@ class Draft:
             notes=tuple(notes),
         )
 
-    def _must_serve(self, let: DraftLet, neighbours: Sequence[DraftLet]) -> Served:
+    def _must_serve(self, let: DraftGpuLet, neighbours: Sequence[DraftGpuLet]) -> ServedGpuLet:
         how = self.serve(let, neighbours)
         assert how is not None, f"a policy left a gpu-let that does not hold: {let}"
         return how
 
-    def _let(self, let: DraftLet, how: Served) -> Let:
+    def _let(self, let: DraftGpuLet, how: ServedGpuLet) -> PlannedGpuLet:
         tasks = tuple(
             Task(
                 model=model,
@@ -255,13 +255,13 @@ class Draft:
                 latency_ms=_digits(latency),
                 worst_ms=_digits(worst),
                 slo_ms=self.timing.slos[model],
-                alpha=round(alpha, 4),
+                slowdown=round(slowdown, 4),
             )
-            for (model, rate), batch, latency, worst, capacity, alpha in zip(
-                let.rates.items(), how.batches, how.latencies, how.worst, how.capacities, how.alphas, strict=True
+            for (model, rate), batch, latency, worst, capacity, slowdown in zip(
+                let.rates.items(), how.batches, how.latencies, how.worst, how.capacities, how.slowdowns, strict=True
             )
         )
-        return Let(
+        return PlannedGpuLet(
             sm=round(let.ticks / self.grid, 6),
             duty_ms=_digits(max(how.every_ms)),
             occupancy=round(min(1.0, how.occupancy), 4),
@@ -271,9 +271,9 @@ class Draft:
         )
 
 
-def pools_of(lets: Sequence[DraftLet]) -> list[Pool]:
+def pools_of(lets: Sequence[DraftGpuLet]) -> list[Pool]:
     """The pools of a device, that of the first gpu-let first; a gpu-let that is in none is one of its own."""
-    groups: list[list[DraftLet]] = []
+    groups: list[list[DraftGpuLet]] = []
     for let in lets:
         mates = next((mates for mates in groups if mates[0].pooled_with(let)), None)
         if mates is None:

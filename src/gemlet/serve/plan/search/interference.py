@@ -5,7 +5,7 @@
     press_j[r] = pressure_j[r] * throughput_j(share) / throughput_j(whole device)
 
 j are the neighbours; ``over`` is how far the shares on the device pass the whole: gpu-lets that do not overlap do not
-compete for SMs. A gpu-let of several models presses with the largest pressure among them; one of a pool (pool.py) with
+compete for SMs. A gpu-let of several models has the largest pressure among them; one of a pool (pool.py) with
 the mean over its time, since its neighbours meet each model for a short while only.
 
 Why so: what a neighbour takes of the memory goes with the work it gets done, which is less than proportional to its
@@ -15,7 +15,7 @@ clocks, and kernels that start one after the other.
 
 The vectors are continuous: a model is not "compute" or "memory" but so much of each, and the products make opposite
 models good neighbours. A planner that knows no types has to expect that each neighbour is the worst of all models
-there are: `press` of all.
+there are: `contention` of all.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gemlet.serve.profiles.profile import ModelProfile, Profiles, Vector
 
 
-class Press(NamedTuple):
+class Contention(NamedTuple):
     """A neighbour: what it takes of each resource (0..1). DRAM and L2 at its share; compute as on the whole device."""
 
     dram: float
@@ -36,7 +36,7 @@ class Press(NamedTuple):
     compute: float
 
 
-def press(profiles: Profiles, share: float, models: Iterable[str]) -> Press:
+def contention(profiles: Profiles, share: float, models: Iterable[str]) -> Contention:
     """What a gpu-let with these models does to its neighbours."""
     dram = l2 = compute = 0.0
     for name in models:
@@ -45,10 +45,10 @@ def press(profiles: Profiles, share: float, models: Iterable[str]) -> Press:
         dram = max(dram, part * model.pressure.dram)
         l2 = max(l2, part * model.pressure.l2)
         compute = max(compute, model.pressure.compute)
-    return Press(dram, l2, compute)
+    return Contention(dram, l2, compute)
 
 
-def mean_press(profiles: Profiles, share: float, parts: Mapping[str, float]) -> Press:
+def mean_contention(profiles: Profiles, share: float, parts: Mapping[str, float]) -> Contention:
     """The same in the mean over its time, of which each model has a part: for many turns, short against an SLO."""
     dram = l2 = compute = 0.0
     for name, part in parts.items():
@@ -57,19 +57,19 @@ def mean_press(profiles: Profiles, share: float, parts: Mapping[str, float]) -> 
         dram += done * model.pressure.dram
         l2 += done * model.pressure.l2
         compute += part * model.pressure.compute
-    return Press(dram, l2, compute)
+    return Contention(dram, l2, compute)
 
 
-def slow_down(sensitivity: Vector, neighbours: Sequence[Press], over: float = 0.0) -> float:
-    """alpha >= 1 of a model beside these neighbours."""
+def slowdown_beside(sensitivity: Vector, neighbours: Sequence[Contention], over: float = 0.0) -> float:
+    """The slowdown (>= 1) of a model beside these neighbours."""
     if not neighbours:
         return 1.0
     dram = min(1.0, sum(n.dram for n in neighbours))
     l2 = min(1.0, sum(n.l2 for n in neighbours))
-    alpha = 1 + max(sensitivity.beside, sensitivity.dram * dram, sensitivity.l2 * l2)
+    slowdown = 1 + max(sensitivity.beside, sensitivity.dram * dram, sensitivity.l2 * l2)
     if over > 0:
-        alpha += sensitivity.compute * over * max(n.compute for n in neighbours)
-    return alpha
+        slowdown += sensitivity.compute * over * max(n.compute for n in neighbours)
+    return slowdown
 
 
 def clash(profiles: Profiles, one: str, other: str) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gemlet.serve.plan.search import interference
-from gemlet.serve.plan.search.draft import SLACK, Draft, DraftGpu, DraftLet
+from gemlet.serve.plan.search.draft import SLACK, Draft, DraftGpu, DraftGpuLet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,10 +22,10 @@ def with_new_let(draft: Draft, gpu: DraftGpu, model: str, rate: float) -> DraftG
     room = draft.room(gpu, model)
     if room < 1:
         return None
-    ticks = draft.timing.smallest(model, rate, room, draft.alpha(model, gpu))
+    ticks = draft.timing.smallest(model, rate, room, draft.slowdown(model, gpu))
     if ticks is None:
         return None
-    let = DraftLet(ticks, {model: rate})
+    let = DraftGpuLet(ticks, {model: rate})
     added = [*gpu, let]
     if draft.holds(added):
         return added
@@ -55,7 +55,7 @@ def used(gpu: DraftGpu) -> int:
     return sum(let.ticks for let in gpu)
 
 
-def join(draft: Draft, gpu: DraftGpu, let: DraftLet, model: str, rate: float) -> bool:
+def join(draft: Draft, gpu: DraftGpu, let: DraftGpuLet, model: str, rate: float) -> bool:
     """The model takes turns with those on ``let``."""
     if model in let.rates or len(let.rates) >= draft.options.max_models:
         return False
@@ -66,7 +66,7 @@ def join(draft: Draft, gpu: DraftGpu, let: DraftLet, model: str, rate: float) ->
     return False
 
 
-def raise_rate(draft: Draft, gpu: DraftGpu, let: DraftLet, model: str, rate: float) -> float:
+def raise_rate(draft: Draft, gpu: DraftGpu, let: DraftGpuLet, model: str, rate: float) -> float:
     """Gives ``let``, which serves this model alone, as much of ``rate`` as it can take; returns what it took."""
     served = draft.serve(let, [other for other in gpu if other is not let])
     assert served is not None
@@ -77,16 +77,16 @@ def raise_rate(draft: Draft, gpu: DraftGpu, let: DraftLet, model: str, rate: flo
     return taken
 
 
-def enlarge(draft: Draft, gpu: DraftGpu, let: DraftLet, model: str, rate: float) -> float:
+def enlarge(draft: Draft, gpu: DraftGpu, let: DraftGpuLet, model: str, rate: float) -> float:
     """Grows ``let``, which serves this model alone, into the free room; returns how much of ``rate`` it took."""
     room = draft.room(gpu)
     if room < 1:
         return 0.0
     before, had = let.ticks, let.rates[model]
-    alpha = draft.alpha(model, [other for other in gpu if other is not let])
-    ticks = draft.timing.smallest(model, had + rate, before + room, alpha) or before + room
+    slowdown = draft.slowdown(model, [other for other in gpu if other is not let])
+    ticks = draft.timing.smallest(model, had + rate, before + room, slowdown) or before + room
     let.ticks = ticks
-    let.rates[model] = min(had + rate, draft.timing.capacity(model, ticks, alpha).rate)
+    let.rates[model] = min(had + rate, draft.timing.capacity(model, ticks, slowdown).rate)
     if let.rates[model] > had + SLACK and draft.holds(gpu):
         return let.rates[model] - had
     let.ticks, let.rates[model] = before, had
@@ -122,14 +122,14 @@ def place(draft: Draft, gpus: Iterable[DraftGpu], model: str, rate: float, *, sh
 
 
 def grown_to_share(
-    draft: Draft, gpu: DraftGpu, let: DraftLet, model: str, rate: float, *, limit: int
-) -> DraftLet | None:
+    draft: Draft, gpu: DraftGpu, let: DraftGpuLet, model: str, rate: float, *, limit: int
+) -> DraftGpuLet | None:
     """``let`` with up to ``limit`` more ticks, on which the model takes turns with those that are there."""
     if model in let.rates or len(let.rates) >= draft.options.max_models:
         return None
     others = [other for other in gpu if other is not let]
     for more in range(1, limit + 1):
-        grown = DraftLet(let.ticks + more, {**let.rates, model: rate})
+        grown = DraftGpuLet(let.ticks + more, {**let.rates, model: rate})
         if draft.serve(grown, others) is not None and draft.holds([*others, grown]):
             return grown
     return None
@@ -167,7 +167,7 @@ def _into_parts(draft: Draft, gpus: list[DraftGpu], model: str, rate: float) -> 
         if rate <= SLACK or place(draft, gpus, model, rate):
             return 0.0
         for room in range(draft.room(gpu, model), 0, -1):
-            part = min(rate, draft.timing.capacity(model, room, draft.alpha(model, gpu, room)).rate)
+            part = min(rate, draft.timing.capacity(model, room, draft.slowdown(model, gpu, room)).rate)
             added = with_new_let(draft, gpu, model, part) if part > SLACK else None
             if added is not None:
                 gpu[:] = added
@@ -194,7 +194,7 @@ def _into_all(draft: Draft, gpus: list[DraftGpu], model: str, rate: float) -> fl
         if room < 1:
             continue
         trial = [[let.copy() for let in gpu] for gpu in gpus]
-        trial[number].append(DraftLet(room, {model: rate}))
+        trial[number].append(DraftGpuLet(room, {model: rate}))
         spread(draft, trial)
         if all(draft.holds(gpu) for gpu in trial):
             for gpu, better in zip(gpus, trial, strict=True):
@@ -205,13 +205,13 @@ def _into_all(draft: Draft, gpus: list[DraftGpu], model: str, rate: float) -> fl
 
 def spread(draft: Draft, gpus: Iterable[DraftGpu]) -> None:
     """Each model's rate over the gpu-lets it has alone, in proportion to what they serve beside their neighbours."""
-    places: dict[str, list[tuple[DraftLet, float]]] = {}
+    places: dict[str, list[tuple[DraftGpuLet, float]]] = {}
     for gpu in gpus:
         for let in gpu:
             if len(let.rates) == 1:
                 (model,) = let.rates
-                alpha = draft.alpha(model, [other for other in gpu if other is not let], let.ticks)
-                places.setdefault(model, []).append((let, draft.timing.capacity(model, let.ticks, alpha).rate))
+                slowdown = draft.slowdown(model, [other for other in gpu if other is not let], let.ticks)
+                places.setdefault(model, []).append((let, draft.timing.capacity(model, let.ticks, slowdown).rate))
     for model, lets in places.items():
         total = sum(let.rates[model] for let, _ in lets)
         whole = sum(capacity for _, capacity in lets)
@@ -219,7 +219,7 @@ def spread(draft: Draft, gpus: Iterable[DraftGpu]) -> None:
             let.rates[model] = total * capacity / whole if whole else 0.0
 
 
-def _alone(gpus: Iterable[DraftGpu], model: str) -> list[tuple[DraftGpu, DraftLet]]:
+def _alone(gpus: Iterable[DraftGpu], model: str) -> list[tuple[DraftGpu, DraftGpuLet]]:
     """Where the model has a gpu-let for itself."""
     return [(gpu, let) for gpu in gpus for let in gpu if len(let.rates) == 1 and model in let.rates]
 

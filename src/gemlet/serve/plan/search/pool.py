@@ -10,14 +10,14 @@ T is as long as it may be. Batches are larger when a burst has come, up to the l
 is a promise for requests that come evenly, as the cycle of cycle.py is: of one gpu-let and one model it is the rule
 2 L(b) <= SLO. The margin is the time that the pool needs for what Poisson arrivals bring above the mean within
 a turn; c is what one more request in a batch costs. Of k gpu-lets all work off a burst, whichever model it is of: that
-is why a pool bears more than the same gpu-lets with a model each. z = 3 is what simulated pools and single gpu-lets
+is why a pool sustains more than the same gpu-lets with a model each. z = 3 is what simulated pools and single gpu-lets
 serve with 99 % in time, within some 10 % (docs/serving.md).
 
 A batch that runs is not interrupted, so a pool does not bear bursts either where batches that a request cannot wait for
 too often leave fewer gpu-lets than the others need.
 
 Gpu-lets of a pool may differ in size: turns count with the harmonic mean of their times, promises with the slowest.
-Neighbours press as much as their models do in the mean over their time.
+The contention by neighbours is that of their models in the mean over their time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from math import ceil, comb, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
 from gemlet.serve.plan.search import interference
-from gemlet.serve.plan.search.interference import Press
+from gemlet.serve.plan.search.interference import Contention
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +47,7 @@ class Pool(NamedTuple):
     rates: Mapping[str, float]
 
 
-Presses = Callable[[Pool, int], Press]  # of a gpu-let of so many ticks of this pool
+Contentions = Callable[[Pool, int], Contention]  # of a gpu-let of so many ticks of this pool
 
 
 class Turn(NamedTuple):
@@ -58,31 +58,31 @@ class Turn(NamedTuple):
 
     every_ms: float
     worst_ms: float
-    alpha: float
+    slowdown: float
     busy: float
 
 
 def turns(
-    timing: Timing, pools: Sequence[Pool], presses: Presses | None, *, times: float = 1.0
+    timing: Timing, pools: Sequence[Pool], contentions: Contentions | None, *, times: float = 1.0
 ) -> list[dict[str, Turn]] | None:
     """By pool and model, beside each other on a device, for ``times`` the rates; None if a pool does not hold.
 
-    Requests come evenly. A gpu-let of its own is a pool of one. ``presses``: what neighbours do; None leaves that out.
+    Requests come evenly. A gpu-let of its own is a pool of one. ``contentions``: what neighbours do; None: nothing.
     """
-    return _held(timing, pools, _slow_downs(timing, pools, presses), times=times)
+    return _held(timing, pools, _slowdowns(timing, pools, contentions), times=times)
 
 
 def reserve(
-    timing: Timing, pools: Sequence[Pool], presses: Presses | None, *, least: float = 0.0, most: float = 4.0
+    timing: Timing, pools: Sequence[Pool], contentions: Contentions | None, *, least: float = 0.0, most: float = 4.0
 ) -> float:
     """How many times the rates these bear with bursts and all, to some 2 %; ``most`` is enough.
 
     0.0 if it is not ``least``, which is found out at once.
     """
-    alphas = _slow_downs(timing, pools, presses)  # the same however many times: each model's part of the time is
+    slowdowns = _slowdowns(timing, pools, contentions)  # the same however many times: each model's part of the time is
 
     def bear(times: float) -> bool:
-        return _held(timing, pools, alphas, burst=BURST, times=times) is not None
+        return _held(timing, pools, slowdowns, burst=BURST, times=times) is not None
 
     low, high = least, most
     if least and not bear(least):
@@ -95,23 +95,28 @@ def reserve(
     return low
 
 
-def _slow_downs(timing: Timing, pools: Sequence[Pool], presses: Presses | None) -> list[list[float]]:
+def _slowdowns(timing: Timing, pools: Sequence[Pool], contentions: Contentions | None) -> list[list[float]]:
     """Of each pool's models, by the neighbours."""
-    pressing = [presses(pool, ticks) for pool in pools for ticks in pool.ticks] if presses else []
+    pressing = [contentions(pool, ticks) for pool in pools for ticks in pool.ticks] if contentions else []
     over = sum(sum(pool.ticks) for pool in pools) / timing.grid - 1
     found, first = [], 0
     for pool in pools:
         others = [*pressing[:first], *pressing[first + 1 :]]
         first += len(pool.ticks)
-        found.append([interference.slow_down(_sensitivity(timing, model), others, over) for model in pool.rates])
+        found.append([interference.slowdown_beside(_sensitivity(timing, model), others, over) for model in pool.rates])
     return found
 
 
 def _held(
-    timing: Timing, pools: Sequence[Pool], alphas: Sequence[Sequence[float]], *, burst: float = 0.0, times: float = 1.0
+    timing: Timing,
+    pools: Sequence[Pool],
+    slowdowns: Sequence[Sequence[float]],
+    *,
+    burst: float = 0.0,
+    times: float = 1.0,
 ) -> list[dict[str, Turn]] | None:
     found = []
-    for pool, slow in zip(pools, alphas, strict=True):
+    for pool, slow in zip(pools, slowdowns, strict=True):
         held = _beside(timing, pool, slow, burst, times)
         if held is None:
             return None
@@ -123,43 +128,47 @@ def _sensitivity(timing: Timing, model: str) -> Vector:
     return timing.profiles.models[model].sensitivity
 
 
-def _beside(timing: Timing, pool: Pool, alphas: Sequence[float], burst: float, times: float) -> dict[str, Turn] | None:
+def _beside(
+    timing: Timing, pool: Pool, slowdowns: Sequence[float], burst: float, times: float
+) -> dict[str, Turn] | None:
     count, smallest = len(pool.ticks), min(pool.ticks)
     models = []
-    for (model, rate), alpha in zip(pool.rates.items(), alphas, strict=True):
+    for (model, rate), slowdown in zip(pool.rates.items(), slowdowns, strict=True):
         slow = timing.row(model, smallest)
-        models.append((model, rate * times / 1000, alpha, slow, timing.capacity(model, smallest, alpha).batch or 1))
+        models.append(
+            (model, rate * times / 1000, slowdown, slow, timing.capacity(model, smallest, slowdown).batch or 1)
+        )
     margin = 0.0
     while True:
         found, busy, spread = {}, 0.0, 0.0
-        for model, rate, alpha, slow, largest in models:
-            every = longest(slow, rate, alpha, timing.slos[model] - margin)
+        for model, rate, slowdown, slow, largest in models:
+            every = longest(slow, rate, slowdown, timing.slos[model] - margin)
             if every <= 0:
                 return None
             come = rate * every
-            turn = mean_time(timing, pool.ticks, model, come) * alpha
-            worst = every + slow[max(1, ceil(come - ROUNDING))] * alpha
-            found[model] = Turn(every, worst, alpha, min(1.0, come) * turn / every)
+            turn = mean_time(timing, pool.ticks, model, come) * slowdown
+            worst = every + slow[max(1, ceil(come - ROUNDING))] * slowdown
+            found[model] = Turn(every, worst, slowdown, min(1.0, come) * turn / every)
             busy += found[model].busy
-            spread += (_cost(timing, pool.ticks, model, largest) * alpha) ** 2 * come
+            spread += (_cost(timing, pool.ticks, model, largest) * slowdown) ** 2 * come
         if busy > count + ROUNDING:
             return None
         if not burst:
             return found
         if margin:
-            return found if _seldom_blocked(timing, pool, found, alphas) else None
+            return found if _seldom_blocked(timing, pool, found, slowdowns) else None
         margin = burst / count * sqrt(spread)
 
 
-def _seldom_blocked(timing: Timing, pool: Pool, found: Mapping[str, Turn], alphas: Sequence[float]) -> bool:
+def _seldom_blocked(timing: Timing, pool: Pool, found: Mapping[str, Turn], slowdowns: Sequence[float]) -> bool:
     """Whether batches that a request cannot wait for leave the others enough gpu-lets nearly always.
 
     A batch of L ms that can be borne for ``room`` ms is in the way for L - room of them. How many of the gpu-lets are
     at such batches is taken for binomial.
     """
     count, smallest = len(pool.ticks), min(pool.ticks)
-    for model, alpha in zip(found, alphas, strict=True):
-        room = timing.slos[model] - timing.row(model, smallest)[1] * alpha
+    for model, slowdown in zip(found, slowdowns, strict=True):
+        room = timing.slos[model] - timing.row(model, smallest)[1] * slowdown
         in_the_way = others = 0.0
         for turn in found.values():
             batch = turn.worst_ms - turn.every_ms
@@ -173,16 +182,16 @@ def _seldom_blocked(timing: Timing, pool: Pool, found: Mapping[str, Turn], alpha
     return True
 
 
-def longest(row: Sequence[float], rate: float, alpha: float, budget: float) -> float:
+def longest(row: Sequence[float], rate: float, slowdown: float, budget: float) -> float:
     """The longest T with T + L(ceil(rate T)) <= budget, in ms; ``rate`` in requests/ms. 0 if there is none."""
     low, high = 0, len(row) - 1
     while low < high:  # the largest batch of which the last request could come in time for it
         middle = (low + high + 1) // 2
-        if (middle - 1) / rate + row[middle] * alpha < budget:
+        if (middle - 1) / rate + row[middle] * slowdown < budget:
             low = middle
         else:
             high = middle - 1
-    return min(low / rate, budget - row[low] * alpha) if low else 0.0
+    return min(low / rate, budget - row[low] * slowdown) if low else 0.0
 
 
 def mean_time(timing: Timing, ticks: Sequence[int], model: str, batch: float) -> float:
@@ -200,9 +209,9 @@ def _cost(timing: Timing, ticks: Sequence[int], model: str, batch: int) -> float
     return (mean_time(timing, ticks, model, batch) - one) / (batch - 1) if batch > 1 else one
 
 
-def mean_press(timing: Timing, pool: Pool, ticks: int) -> Press:
+def mean_press(timing: Timing, pool: Pool, ticks: int) -> Contention:
     """What one of its gpu-lets does to its neighbours in the mean over its time."""
-    return interference.mean_press(timing.profiles, ticks / timing.grid, time_parts(timing, pool))
+    return interference.mean_contention(timing.profiles, ticks / timing.grid, time_parts(timing, pool))
 
 
 def time_parts(timing: Timing, pool: Pool) -> dict[str, float]:

@@ -1,16 +1,16 @@
-"""Turns the gpu-lets of a device into a pool where that bears more: after a plan was packed for the mean rates.
+"""Turns the gpu-lets of a device into a pool where that sustains more: after a plan was packed for the mean rates.
 
 Packing gives each model the gpu-let that serves its mean rate with the fewest SMs. Requests do not come evenly, and a
-small gpu-let of one model has nobody to help it with a burst. So each device is judged once more by what it bears with
-bursts (pool.py): as it was packed, as pools of two to five gpu-lets for all its models, and as a pool beside one small
-gpu-let for those models that take the least time, which would cut up the batches of the others.
+small gpu-let of one model has nobody to help it with a burst. So each device is judged once more by what it sustains
+with bursts (pool.py): as it was packed, as pools of two to five gpu-lets for all its models, and as a pool beside one
+small gpu-let for those models that take the least time, which would cut up the batches of the others.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gemlet.serve.plan.search.draft import SLACK, Draft, DraftGpu, DraftLet
+from gemlet.serve.plan.search.draft import SLACK, Draft, DraftGpu, DraftGpuLet
 from gemlet.serve.plan.search.pool import Pool, mean_time
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MOST = 5  # gpu-lets of a pool: simulated, more bear less than is reckoned, since each waits for its own long batches
 SMALL = (1, 2)  # ticks of the gpu-let beside a pool
-CALM = 1.5  # times the planned rates: what bears that with bursts and all stays as it is
+CALM = 1.5  # times the planned rates: what sustains that with bursts and all stays as it is
 GAIN = 1.05  # what a pool must bear more
 BETTER = 1.01  # than the best so far, to be looked at any closer
 TOO_LITTLE = 0.5  # times the planned rates: no pool then
@@ -34,7 +34,7 @@ def _pooled(draft: Draft, gpu: DraftGpu) -> DraftGpu | None:
     rates = demanded(draft, gpu)
     if not allowed(draft, rates):
         return None
-    now = draft.bears([Pool((let.ticks,), let.rates) for let in gpu])
+    now = draft.sustains([Pool((let.ticks,), let.rates) for let in gpu])
     return _best(draft, rates, GAIN * now) if now < CALM else None
 
 
@@ -49,20 +49,20 @@ def allowed(draft: Draft, models: Collection[str]) -> bool:
     return draft.options.executor == "green" and 1 < len(models) <= draft.options.pool_models
 
 
-def most_borne(draft: Draft, rates: Mapping[str, float], least: float = 0.0) -> float:
+def most_sustained(draft: Draft, rates: Mapping[str, float], least: float = 0.0) -> float:
     """How many times these rates the best pools bear; 0.0 if it is not ``least``."""
     most = 0.0
     for pools in candidates(draft, rates):
-        most = max(most, draft.bears(pools, max(least, BETTER * most)))
+        most = max(most, draft.sustains(pools, max(least, BETTER * most)))
     return most
 
 
 def _best(draft: Draft, rates: Mapping[str, float], least: float) -> DraftGpu | None:
     """The pools to have for these rates, if some hold for them and bear bursts at ``least`` times them."""
     least = max(least, TOO_LITTLE)
-    enough = max(least, NEAR * most_borne(draft, rates, least))
+    enough = max(least, NEAR * most_sustained(draft, rates, least))
     for pools in sorted(candidates(draft, rates), key=_places):
-        if draft.bears(pools, enough):
+        if draft.sustains(pools, enough):
             made = [let for each in pools for let in lets(draft, each)]
             if draft.holds(made):
                 return made
@@ -87,9 +87,9 @@ def splits(ticks: int) -> Iterator[tuple[int, ...]]:
         yield tuple(ticks // count + (place < ticks % count) for place in range(count))
 
 
-def lets(draft: Draft, pool: Pool) -> list[DraftLet]:
+def lets(draft: Draft, pool: Pool) -> list[DraftGpuLet]:
     """The gpu-lets of a pool; each has the part of a rate that goes with how fast it is."""
-    made = [DraftLet(ticks, {}, pool=True) for ticks in pool.ticks]
+    made = [DraftGpuLet(ticks, {}, pool=True) for ticks in pool.ticks]
     for model, rate in pool.rates.items():
         batch = draft.timing.capacity(model, min(pool.ticks)).batch or 1
         speeds = [1 / draft.timing.row(model, let.ticks)[batch] for let in made]

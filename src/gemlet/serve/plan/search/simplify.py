@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gemlet.serve.plan.search import packing
-from gemlet.serve.plan.search.draft import DraftGpu, DraftLet
+from gemlet.serve.plan.search.draft import DraftGpu, DraftGpuLet
 
 if TYPE_CHECKING:
     from gemlet.serve.plan.search.draft import Draft
@@ -33,7 +33,7 @@ def _merged(draft: Draft, gpu: DraftGpu) -> DraftGpu:
         )
         if twin is not None:
             ((model, rate),) = let.rates.items()
-            both = DraftLet(twin.ticks + let.ticks, {model: rate + twin.rates[model]})
+            both = DraftGpuLet(twin.ticks + let.ticks, {model: rate + twin.rates[model]})
             rest = [other for other in merged if other is not twin]
             if draft.holds([*rest, both, *gpu[number + 1 :]]):
                 merged = [*rest, both]
@@ -66,9 +66,9 @@ def _end_turns(draft: Draft, gpu: DraftGpu) -> None:
         pass
 
 
-def _end_turn(draft: Draft, gpu: DraftGpu, let: DraftLet, model: str) -> bool:
+def _end_turn(draft: Draft, gpu: DraftGpu, let: DraftGpuLet, model: str) -> bool:
     """Takes ``model`` off ``let``; changes ``gpu`` only if it has room for a gpu-let more."""
-    rest = DraftLet(let.ticks, {name: rate for name, rate in let.rates.items() if name != model})
+    rest = DraftGpuLet(let.ticks, {name: rate for name, rate in let.rates.items() if name != model})
     others = [rest if other is let else other for other in gpu]
     _shrink(draft, rest, others)
     added = packing.with_new_let(draft, others, model, let.rates[model])
@@ -78,7 +78,7 @@ def _end_turn(draft: Draft, gpu: DraftGpu, let: DraftLet, model: str) -> bool:
     return True
 
 
-def _shrink(draft: Draft, let: DraftLet, gpu: DraftGpu) -> None:
+def _shrink(draft: Draft, let: DraftGpuLet, gpu: DraftGpu) -> None:
     """To the fewest ticks that still serve its rates."""
     others = [other for other in gpu if other is not let]
     while let.ticks > 1:

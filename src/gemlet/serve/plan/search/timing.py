@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from gemlet.serve.profiles.profile import Profiles
 
-ALPHA_STEP = 0.01  # slow-downs are rounded up to this, so that what is remembered is found again
+SLOWDOWN_STEP = 0.01  # slow-downs are rounded up to this, so that what is remembered is found again
 
 
 class Capacity(NamedTuple):
@@ -46,13 +46,13 @@ class Timing:
             self._rows[key] = self.profiles.models[model].surface.row(ticks / self.grid)
         return self._rows[key]
 
-    def capacity(self, model: str, ticks: int, alpha: float = 1.0) -> Capacity:
-        """What one gpu-let of this size serves of this model alone, slowed down by ``alpha``."""
-        steps = ceil((alpha - 1) / ALPHA_STEP - 1e-9)
+    def capacity(self, model: str, ticks: int, slowdown: float = 1.0) -> Capacity:
+        """What one gpu-let of this size serves of this model alone, slowed down by ``slowdown``."""
+        steps = ceil((slowdown - 1) / SLOWDOWN_STEP - 1e-9)
         key = (model, ticks, steps)
         found = self._capacities.get(key)
         if found is None:
-            slow = 1 + steps * ALPHA_STEP
+            slow = 1 + steps * SLOWDOWN_STEP
             limit = self.slos[model] / 2 + 1e-12
             found = NOTHING
             for batch, ms in enumerate(self.row(model, ticks)):
@@ -63,10 +63,10 @@ class Timing:
             self._capacities[key] = found
         return found
 
-    def smallest(self, model: str, rate: float, limit: int, alpha: float = 1.0) -> int | None:
+    def smallest(self, model: str, rate: float, limit: int, slowdown: float = 1.0) -> int | None:
         """Fewest ticks, at most ``limit``, that serve this rate."""
         for ticks in range(1, limit + 1):
-            if self.capacity(model, ticks, alpha).rate >= rate:
+            if self.capacity(model, ticks, slowdown).rate >= rate:
                 return ticks
         return None
 

@@ -10,7 +10,7 @@ import gemlet
 from gemlet.serve.server.repository import triton_config
 
 if TYPE_CHECKING:
-    from gemlet.serve.dispatch.engine import Served
+    from gemlet.serve.dispatch.engine import ServedModel
     from gemlet.serve.dispatch.statistics import Span, Statistics
     from gemlet.serve.models.specification import ModelSpec, TensorSpec
     from gemlet.serve.server.frontend.service import Service
@@ -52,7 +52,7 @@ def configuration(spec: ModelSpec) -> dict[str, Any]:
     )
 
 
-def statistics(served: Served) -> dict[str, Any]:
+def statistics(served: ServedModel) -> dict[str, Any]:
     """Triton's statistics extension, durations in nanoseconds, and ours under ``gemlet``."""
     counted = served.statistics
     return {
@@ -78,7 +78,7 @@ def statistics(served: Served) -> dict[str, Any]:
     }
 
 
-def _ours(counted: Statistics, served: Served) -> dict[str, Any]:
+def _ours(counted: Statistics, served: ServedModel) -> dict[str, Any]:
     return {
         "arrived": counted.arrived,
         "late": counted.late,

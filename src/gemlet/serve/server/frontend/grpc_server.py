@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from gemlet.serve.dispatch.call import Tensor
-    from gemlet.serve.dispatch.engine import Served
+    from gemlet.serve.dispatch.engine import ServedModel
     from gemlet.serve.dispatch.statistics import Span
     from gemlet.serve.server.frontend.service import Service
 
@@ -119,7 +119,7 @@ class GrpcServer:
             waiting -= 1
             answer = messages.ModelStreamInferResponse()
             if isinstance(result, Refusal):
-                answer.error_message = result.words
+                answer.error_message = result.message
                 answer.infer_response.id = request_id
             else:
                 answer.infer_response.CopyFrom(result)
@@ -292,7 +292,7 @@ async def _abort(context: Context, refusal: Refusal) -> None:
     told: list[tuple[str, str]] = [("gemlet-reason", refusal.reason)]
     if refusal.retry_s is not None:
         told.append(("retry-after", str(refusal.retry_s)))
-    await context.abort(grpc.StatusCode[GRPC[refusal.reason]], refusal.words, tuple(told))
+    await context.abort(grpc.StatusCode[GRPC[refusal.reason]], refusal.message, tuple(told))
 
 
 def _serialized(message: Any) -> bytes:
@@ -300,7 +300,7 @@ def _serialized(message: Any) -> bytes:
     return data
 
 
-def _statistics(served: Served) -> messages.ModelStatistics:
+def _statistics(served: ServedModel) -> messages.ModelStatistics:
     counted = served.statistics
     answer = messages.ModelStatistics(
         name=served.spec.name,

@@ -66,7 +66,7 @@ class Exchange:
     def refuse(self, refusal: Refusal) -> None:
         """The words of a refusal, with its status."""
         more = b"" if refusal.retry_s is None else b"Retry-After: %d\r\n" % refusal.retry_s
-        self.document({"error": refusal.words, "reason": refusal.reason}, HTTP[refusal.reason], more)
+        self.document({"error": refusal.message, "reason": refusal.reason}, HTTP[refusal.reason], more)
 
     def begin(self, kind: bytes) -> None:
         """An answer that comes piece by piece, by send(), until end()."""

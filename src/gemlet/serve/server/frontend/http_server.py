@@ -43,10 +43,10 @@ BINARY = b"application/octet-stream"
 class Bad(Exception):
     """A request that is no proper HTTP for this server; the connection ends with it."""
 
-    def __init__(self, status: int, words: str) -> None:
-        super().__init__(words)
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
         self.status = status
-        self.words = words
+        self.message = message
 
 
 class Connection(asyncio.Protocol):
@@ -227,7 +227,7 @@ class Connection(asyncio.Protocol):
         exchange = Exchange(self)
         exchange.keep_alive = False
         self._exchanges.append(exchange)
-        exchange.document({"error": bad.words, "reason": "invalid"}, bad.status)
+        exchange.document({"error": bad.message, "reason": "invalid"}, bad.status)
 
     def _count(self, nbytes: int) -> None:
         self._header_bytes += nbytes

@@ -176,11 +176,11 @@ def classify(tensor: Tensor, count: int, *, batched: bool) -> Tensor:
     array = tensors.to_array(tensor.data, tensor.datatype, tensor.shape)
     rows = array.reshape(array.shape[0], -1) if batched else array.reshape(1, -1)
     best = np.argsort(rows, axis=1, kind="stable")[:, ::-1][:, :count]
-    words = [
+    message = [
         f"{float(row[index]):f}:{index}".encode() for row, order in zip(rows, best, strict=True) for index in order
     ]
     shape = (rows.shape[0], best.shape[1]) if batched else (best.shape[1],)
-    return Tensor(tensor.name, "BYTES", shape, tensors.pack(words))
+    return Tensor(tensor.name, "BYTES", shape, tensors.pack(message))
 
 
 def _data(each: _Input, view: memoryview, at: int, regions: Regions) -> tuple[tensors.Buffer, int]:

@@ -96,8 +96,8 @@ def _data(each: Any, raw: Iterator[bytes], regions: Regions) -> tensors.Buffer:
         raise Refusal("invalid", f"input {each.name!r}: {each.datatype!r} goes as raw contents only, or is none")
     elements = getattr(each.contents, field)
     if len(elements) != prod(each.shape):
-        words = f"input {each.name!r} has {len(elements)} elements; shape {list(each.shape)} has {prod(each.shape)}"
-        raise Refusal("invalid", words)
+        message = f"input {each.name!r} has {len(elements)} elements; shape {list(each.shape)} has {prod(each.shape)}"
+        raise Refusal("invalid", message)
     if each.datatype == "BYTES":
         return tensors.pack(elements)
     try:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 KEPT = 1000
-BEHIND = 10_000  # lines a slow reader may be behind before it loses some
+MAX_LINES_BEHIND = 10_000  # lines a slow reader may be behind before it loses some
 
 
 class LogTail(logging.Handler):
@@ -40,7 +40,7 @@ class LogTail(logging.Handler):
 
     async def follow(self) -> AsyncIterator[str]:
         """Lines as they come, until close()."""
-        queue: asyncio.Queue[str | None] = asyncio.Queue(BEHIND)
+        queue: asyncio.Queue[str | None] = asyncio.Queue(MAX_LINES_BEHIND)
         self._readers.add(queue)
         try:
             while (line := await queue.get()) is not None:

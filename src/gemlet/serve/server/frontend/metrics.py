@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
-    from gemlet.serve.dispatch.engine import Served
+    from gemlet.serve.dispatch.engine import ServedModel
     from gemlet.serve.server.frontend.service import Service
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST.encode()
@@ -68,7 +68,7 @@ class _Metrics(Collector):
         yield from (shares, rates)
 
 
-def _requests(models: Iterable[Served]) -> Iterator[Metric]:
+def _requests(models: Iterable[ServedModel]) -> Iterator[Metric]:
     requests = CounterMetricFamily("gemlet_serve_requests", "Requests that were answered or refused, by outcome",
                                    labels=["model", "outcome"])  # fmt: skip
     late = CounterMetricFamily("gemlet_serve_late", "Answers after the deadline", labels=["model"])
@@ -85,7 +85,7 @@ def _requests(models: Iterable[Served]) -> Iterator[Metric]:
     yield from (requests, late, retried, rows)
 
 
-def _histogram(models: Iterable[Served]) -> Metric:
+def _histogram(models: Iterable[ServedModel]) -> Metric:
     latency = HistogramMetricFamily("gemlet_serve_latency_seconds", "From arrival to answer", labels=["model"])
     for served in models:
         counted = served.statistics
@@ -97,7 +97,7 @@ def _histogram(models: Iterable[Served]) -> Metric:
     return latency
 
 
-def _batches(models: Iterable[Served]) -> Iterator[Metric]:
+def _batches(models: Iterable[ServedModel]) -> Iterator[Metric]:
     count = CounterMetricFamily("gemlet_serve_batches", "Batches, by rows", labels=["model", "rows"])
     seconds = CounterMetricFamily("gemlet_serve_batch_seconds", "Time of batches, by rows", labels=["model", "rows"])
     for served in models:

@@ -112,8 +112,8 @@ class Regions:
             while done < len(data):
                 done += os.pwrite(region.descriptor, view[done:], start + done)
         except OSError as error:  # its pages are taken when they are first written, and there may be none left
-            words = f"shared memory region {name!r} cannot be written: {error.strerror}"
-            raise Refusal("failed", words) from None
+            message = f"shared memory region {name!r} cannot be written: {error.strerror}"
+            raise Refusal("failed", message) from None
 
     def _part(self, name: str, offset: int, nbytes: int) -> Region:
         region = self._regions.get(name)

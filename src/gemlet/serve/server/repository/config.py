@@ -34,24 +34,24 @@ DEFAULT_PRIORITY = 2
 MAX_PRIORITY = 1000
 
 
-class Tensor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TensorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str
     datatype: str
     shape: list[int]
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"klass": "class"}):
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"service_class": "class"}):
     """All that can be said about a model; None = not said. ``slo_ms`` in milliseconds, ``slo`` such as "25ms"."""
 
     name: str | None = None
     platform: str | None = None
     max_batch: int | None = None
-    inputs: list[Tensor] | None = None
-    outputs: list[Tensor] | None = None
+    inputs: list[TensorConfig] | None = None
+    outputs: list[TensorConfig] | None = None
     slo_ms: float | None = None
     slo: str | None = None
     sm: str | float | None = None
-    klass: Literal["latency", "throughput"] | None = None
+    service_class: Literal["latency", "throughput"] | None = None
     priority: int | None = None
     version: int | None = None
     parameters: dict[str, str | int | float | bool] | None = None
@@ -102,7 +102,7 @@ def specification(config: Config, directory: Path, versions: tuple[int, ...]) ->
         max_batch=max_batch,
         slo_ms=_slo(config),
         sm=_sm(config),
-        klass=config.klass or "latency",
+        service_class=config.service_class or "latency",
         priority=_priority(config),
         parameters={key: _text(value) for key, value in (config.parameters or {}).items()},
         version=version,
@@ -120,7 +120,9 @@ def field_of(error: msgspec.ValidationError) -> FieldError:
         path += [int(digits) for digits in index.replace("]", "").split("[") if digits.isdigit()]
     if message.startswith("Object contains unknown field"):
         unknown = message.split("`")[1]
-        known = Tensor.__struct_fields__ if path[:1] in (["inputs"], ["outputs"]) else Config.__struct_encode_fields__
+        known = (
+            TensorConfig.__struct_fields__ if path[:1] in (["inputs"], ["outputs"]) else Config.__struct_encode_fields__
+        )
         return FieldError((*path, unknown), "there is no such field", suggest.hint(unknown, known))
     return FieldError(tuple(path), message[:1].lower() + message[1:], "docs/serving.md describes config.yaml")
 
@@ -155,7 +157,7 @@ def _platform(config: Config, folder: Path) -> Platform:
     raise FieldError(("platform",), f"{config.platform!r} is none", suggest.hint(config.platform, PLATFORMS))
 
 
-def _tensors(what: str, tensors: list[Tensor] | None) -> tuple[TensorSpec, ...]:
+def _tensors(what: str, tensors: list[TensorConfig] | None) -> tuple[TensorSpec, ...]:
     seen: set[str] = set()
     for number, tensor in enumerate(tensors or []):
         if not tensor.name or tensor.name in seen:

@@ -26,7 +26,7 @@ Stamp = tuple[tuple[str, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ModelDirectory:
     """A model's directory as it is now: a specification, or what is wrong. ``stamp`` changes with its files."""
 
     name: str
@@ -35,7 +35,7 @@ class Entry:
     stamp: Stamp
 
 
-def scan(repository: Path) -> dict[str, Entry]:
+def scan(repository: Path) -> dict[str, ModelDirectory]:
     """Every model directory, in order of name. Raises ConfigError if the repository itself cannot be read."""
     try:
         folders = sorted(path for path in repository.iterdir() if path.is_dir() and not path.name.startswith("."))
@@ -45,17 +45,19 @@ def scan(repository: Path) -> dict[str, Entry]:
     return {folder.name: look(folder) for folder in folders}
 
 
-def look(folder: Path) -> Entry:
+def look(folder: Path) -> ModelDirectory:
     """One model directory."""
     stamp: Stamp = ()
     try:
         stamp = _stamp(folder)
         spec = msgspec.structs.replace(read_model(folder), revision=f"{crc32(repr(stamp).encode()):08x}")
-        return Entry(folder.name, spec, None, stamp)
+        return ModelDirectory(folder.name, spec, None, stamp)
     except ConfigError as error:
-        return Entry(folder.name, None, error, stamp)
+        return ModelDirectory(folder.name, None, error, stamp)
     except OSError as error:  # of a directory that goes or changes in this moment, or is not ours to read
-        return Entry(folder.name, None, ConfigError(f"cannot be read: {error.strerror}", path=str(folder)), stamp)
+        return ModelDirectory(
+            folder.name, None, ConfigError(f"cannot be read: {error.strerror}", path=str(folder)), stamp
+        )
 
 
 def read_model(folder: Path) -> ModelSpec:

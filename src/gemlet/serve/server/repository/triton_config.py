@@ -14,7 +14,7 @@ from google.protobuf import text_format
 
 from gemlet.errors import ConfigError
 from gemlet.inference_protocol import model_config_pb2
-from gemlet.serve.server.repository.config import Config, FieldError, Tensor, field_of, problem
+from gemlet.serve.server.repository.config import Config, FieldError, TensorConfig, field_of, problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,9 +38,9 @@ def parse(text: str, path: Path) -> tuple[Config, tuple[str, ...]]:
     try:
         text_format.Parse(text, message, allow_unknown_field=True)
     except text_format.ParseError as error:
-        words = re.sub(r"^\d+:\d+ : ", "", str(error)).strip("'")
+        told = re.sub(r"^\d+:\d+ : ", "", str(error)).strip("'")
         raise ConfigError(
-            words, path=str(path), line=error.GetLine(), column=error.GetColumn(), hint="it is protobuf's text format"
+            told, path=str(path), line=error.GetLine(), column=error.GetColumn(), hint="it is protobuf's text format"
         ) from None
     except (UnicodeError, ValueError, RecursionError) as error:
         raise ConfigError(f"not protobuf's text format: {error}", path=str(path)) from None
@@ -87,14 +87,14 @@ def _platform(message: model_config_pb2.ModelConfig) -> str | None:
     return PLATFORMS[name]
 
 
-def _tensors(what: str, messages: Iterable[Any]) -> list[Tensor]:
+def _tensors(what: str, messages: Iterable[Any]) -> list[TensorConfig]:
     tensors = []
     for number, each in enumerate(messages):
         datatype = model_config_pb2.DataType.Name(each.data_type).removeprefix("TYPE_")
         if datatype == "INVALID":
             raise FieldError((what, number, "data_type"), "it does not say", "such as data_type: TYPE_FP32")
         tensors.append(
-            Tensor(name=each.name, datatype="BYTES" if datatype == "STRING" else datatype, shape=list(each.dims))
+            TensorConfig(name=each.name, datatype="BYTES" if datatype == "STRING" else datatype, shape=list(each.dims))
         )
     return tensors
 
@@ -133,7 +133,12 @@ def message_of(spec: ModelSpec) -> model_config_pb2.ModelConfig:
         message.input.add(name=tensor.name, data_type=_type(tensor), dims=tensor.shape)
     for tensor in spec.outputs:
         message.output.add(name=tensor.name, data_type=_type(tensor), dims=tensor.shape)
-    shown = {"slo_ms": f"{spec.slo_ms:g}", "class": spec.klass, "priority": str(spec.priority), **spec.parameters}
+    shown = {
+        "slo_ms": f"{spec.slo_ms:g}",
+        "class": spec.service_class,
+        "priority": str(spec.priority),
+        **spec.parameters,
+    }
     if spec.sm is not None:
         shown["sm"] = f"{spec.sm:g}"
     for key, value in shown.items():

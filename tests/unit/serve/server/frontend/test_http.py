@@ -171,7 +171,7 @@ def test_what_is_not_http_or_no_request_is_refused_with_words(stream, status):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"name": "Z"}, "wants the inputs X"),
         ({"datatype": "FP64"}, "the model wants FP32"),
@@ -188,7 +188,7 @@ def test_what_is_not_http_or_no_request_is_refused_with_words(stream, status):
         ({"parameters": {}, "data": [True, False]}, "not all FP32"),
     ],
 )
-def test_each_way_a_tensor_can_be_wrong_has_its_words(change, words):
+def test_each_way_a_tensor_can_be_wrong_has_its_words(change, message):
     header, data = described([1.0, 2.0])
     document = json.loads(header)
     document["inputs"][0].update(change)
@@ -198,7 +198,7 @@ def test_each_way_a_tensor_can_be_wrong_has_its_words(change, words):
         post("/v2/models/echo/infer", body, f"Inference-Header-Content-Length: {len(header)}")
     )
     assert status == 400
-    assert words in json.loads(told)["error"]
+    assert message in json.loads(told)["error"]
 
 
 @pytest.mark.parametrize(

@@ -32,11 +32,11 @@ def infer(inputs):
     """TEXT, bytes of shape [batch, 1], to LANGUAGE and SCORE: the part of the words that told."""
     languages, scores = [], []
     for text in inputs["TEXT"].flat:
-        words = text.decode(errors="replace").lower().split()
-        counts = {language: sum(word in small for word in words) for language, small in SMALL_WORDS.items()}
+        message = text.decode(errors="replace").lower().split()
+        counts = {language: sum(word in small for word in message) for language, small in SMALL_WORDS.items()}
         best = max(counts, key=counts.get)
         languages.append(best.encode() if counts[best] else b"unknown")
-        scores.append(counts[best] / max(1, len(words)))
+        scores.append(counts[best] / max(1, len(message)))
     shape = inputs["TEXT"].shape
     return {
         "LANGUAGE": np.array(languages, dtype=object).reshape(shape),

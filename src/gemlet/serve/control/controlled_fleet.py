@@ -19,7 +19,7 @@ class Living(Protocol):
         ...
 
 
-class Fleet(Protocol):
+class ControlledFleet(Protocol):
     """Devices with executors, and the dispatcher before them."""
 
     def counts(self) -> Mapping[str, int]:

@@ -1,8 +1,9 @@
 """What the GPU backends share: gpu-lets as streams with CUDA graphs of their models.
 
-A *seat* is a stream and what is captured on it. A partition gives each gpu-let a seat; a seat that was used before
-still has its graphs, so going back to it costs nothing. partition() prepares what is missing while the old gpu-lets
-go on, then replaces one dictionary: that is the switch. Weights are there once, whatever the number of gpu-lets.
+A *captured stream* is a stream with the graphs captured on it. A partition gives each gpu-let one. One that was used
+before still has its graphs, so going back to it costs nothing. partition() prepares what is missing while the old
+gpu-lets go on, then replaces one dictionary: that is the switch. Weights are there once, whatever the number of
+gpu-lets.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 
 from gemlet.errors import DeviceError
 from gemlet.serve.execution import torch_models
-from gemlet.serve.execution.backend import LetGone
+from gemlet.serve.execution.backend import GpuLetGone
 from gemlet.serve.execution.fair_lock import FairLock
 from gemlet.serve.execution.graphed import Graphed
 from gemlet.serve.execution.ladder import ladder
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from gemlet.serve.execution.backend import BackendOptions, LetSpec
+    from gemlet.serve.execution.backend import BackendOptions, GpuLet
     from gemlet.serve.execution.torch_models import Loaded
     from gemlet.serve.models.specification import ModelSpec
 
@@ -39,10 +40,10 @@ SPARE = 0.1  # of the device's memory: below it, graphs that no gpu-let uses are
 CONNECTIONS = "32"
 
 
-class Seat:
+class CapturedStream:
     """A stream, and the models that run on it. ``lock``: an old and a new gpu-let may both have it.
 
-    Models are captured on that stream, too, unless a gpu-let of now has the seat: then on another one of the same SMs,
+    Models are captured on that stream, too, unless a gpu-let of now has it: then on another one of the same SMs,
     so that it need not wait. That must be a stream that no other model here was captured on: cuBLAS has a workspace for
     each stream, which graphs go on using, and the model runs a few times before it is captured.
     """
@@ -55,7 +56,7 @@ class Seat:
         self._others: list[torch.cuda.Stream] = []
 
     def other_stream(self, make: Callable[[], torch.cuda.Stream]) -> torch.cuda.Stream:
-        """One for capturing while the seat is in use; a new one if all are taken."""
+        """One for capturing while this one is in use; a new one if all are taken."""
         taken = [made.captured_on for made in self.models.values()]
         for stream in self._others:
             if not any(stream is other for other in taken):
@@ -78,8 +79,8 @@ class Seat:
                 gone.close()
 
 
-class TorchLets(ABC):
-    """A Backend but for where its seats come from: `seats_for` of a subclass."""
+class TorchGpuLets(ABC):
+    """A Backend but for where its streams come from: `captured_streams_for` of a subclass."""
 
     name = "torch"
     note = ""
@@ -95,20 +96,20 @@ class TorchLets(ABC):
         self.device = options.device
         self.prepared_ms = self.switched_ms = 0.0  # of the last partition
         self._models: dict[str, tuple[ModelSpec, Loaded]] = {}
-        self._seats: dict[Hashable, Seat] = {}
-        self._lets: dict[str, Seat] = {}
+        self._captured_streams: dict[Hashable, CapturedStream] = {}
+        self._lets: dict[str, CapturedStream] = {}
         self._eager: set[str] = set()
 
     @abstractmethod
-    def seats_for(self, lets: Sequence[LetSpec]) -> dict[str, Seat]:
-        """A seat for each gpu-let."""
+    def captured_streams_for(self, lets: Sequence[GpuLet]) -> dict[str, CapturedStream]:
+        """A captured stream for each gpu-let."""
 
-    def another_stream(self, seat: Seat) -> torch.cuda.Stream:
-        """A new one on the SMs of the seat."""
+    def another_stream(self, captured: CapturedStream) -> torch.cuda.Stream:
+        """A new one on the same SMs."""
         return torch.cuda.Stream()
 
-    def seat(self, key: Hashable, stream: torch.cuda.Stream) -> Seat:
-        return self._seats.setdefault(key, Seat(key, stream))
+    def captured_stream(self, key: Hashable, stream: torch.cuda.Stream) -> CapturedStream:
+        return self._captured_streams.setdefault(key, CapturedStream(key, stream))
 
     @property
     def loaded(self) -> frozenset[str]:
@@ -128,21 +129,21 @@ class TorchLets(ABC):
         return int(torch.cuda.memory_allocated() - before)
 
     def unload(self, model: str) -> None:
-        for seat in self._seats.values():
-            seat.drop(model)
+        for captured in self._captured_streams.values():
+            captured.drop(model)
         self._models.pop(model, None)
 
-    def partition(self, lets: Sequence[LetSpec]) -> None:
+    def partition(self, lets: Sequence[GpuLet]) -> None:
         torch.cuda.set_device(self.device)
         begin = time.perf_counter()
-        seats = self.seats_for(lets)
+        captured_streams = self.captured_streams_for(lets)
         now = set(map(id, self._lets.values()))
         for let in lets:
             for model, batch in let.models.items():
-                seat = seats[let.name]
-                self._prepare(seat, model, batch, in_use=id(seat) in now)
+                captured = captured_streams[let.name]
+                self._prepare(captured, model, batch, in_use=id(captured) in now)
         switch = time.perf_counter()
-        self._lets = seats
+        self._lets = captured_streams
         end = time.perf_counter()
         self.prepared_ms, self.switched_ms = 1000 * (switch - begin), 1000 * (end - switch)
         logger.info(
@@ -151,59 +152,59 @@ class TorchLets(ABC):
         self._make_room()
 
     def run(self, let: str, model: str, inputs: Mapping[str, np.ndarray], batch: int) -> Mapping[str, np.ndarray]:
-        seat = self._lets.get(let)
-        if seat is None:
-            raise LetGone(f"{let} is not there")
-        with seat.lock:
-            graphed = seat.models.get(model)
+        captured = self._lets.get(let)
+        if captured is None:
+            raise GpuLetGone(f"{let} is not there")
+        with captured.lock:
+            graphed = captured.models.get(model)
             if graphed is None:
-                raise LetGone(f"{let} does not serve {model}")
+                raise GpuLetGone(f"{let} does not serve {model}")
             return graphed.run(inputs, batch)
 
     def close(self) -> None:
         self._lets = {}
-        for seat in self._seats.values():
-            for model in list(seat.models):
-                seat.drop(model)
+        for captured in self._captured_streams.values():
+            for model in list(captured.models):
+                captured.drop(model)
         torch.cuda.synchronize()
-        self._seats.clear()
+        self._captured_streams.clear()
         self._models.clear()
 
-    def _prepare(self, seat: Seat, model: str, batch: int, *, in_use: bool) -> None:
+    def _prepare(self, captured: CapturedStream, model: str, batch: int, *, in_use: bool) -> None:
         if model not in self._models:
             raise ModelError(f"{model} is not loaded")
-        seat.used = time.monotonic()
+        captured.used = time.monotonic()
         spec, loaded = self._models[model]
-        there = seat.models.get(model)
+        there = captured.models.get(model)
         if there is not None and there.loaded is loaded and there.largest >= batch:
             return  # else it is another version of the model, or its batches are too small
         sizes = ladder(max(1, batch))
         if in_use:
-            other = seat.other_stream(lambda: self.another_stream(seat))
-            made = Graphed(spec, loaded, seat.stream, sizes, captured_on=other)
-            with seat.lock:
-                seat.put(model, made)
+            other = captured.other_stream(lambda: self.another_stream(captured))
+            made = Graphed(spec, loaded, captured.stream, sizes, captured_on=other)
+            with captured.lock:
+                captured.put(model, made)
         else:
-            with seat.lock:  # whoever had it before may still be at its last batch
-                seat.stream.synchronize()
-                made = Graphed(spec, loaded, seat.stream, sizes)
-                seat.put(model, made)
-        self._report(seat, model, made)
+            with captured.lock:  # whoever had it before may still be at its last batch
+                captured.stream.synchronize()
+                made = Graphed(spec, loaded, captured.stream, sizes)
+                captured.put(model, made)
+        self._report(captured, model, made)
 
-    def _report(self, seat: Seat, model: str, made: Graphed) -> None:
+    def _report(self, captured: CapturedStream, model: str, made: Graphed) -> None:
         if made.why_eager and model not in self._eager:
-            logger.warning("%s runs without CUDA graphs on %s: %s", model, seat.key, made.why_eager)
+            logger.warning("%s runs without CUDA graphs on %s: %s", model, captured.key, made.why_eager)
             if made.loaded.module is None or not made.missing:
                 self._eager.add(model)  # it always will; a capture that failed is news each time
         for size, why in made.missing.items() if made.why_eager is None else ():
-            logger.warning("%s on %s has no CUDA graph for batches of %d: %s", model, seat.key, size, why)
+            logger.warning("%s on %s has no CUDA graph for batches of %d: %s", model, captured.key, size, why)
 
     @property
     def slower(self) -> list[str]:
         """What runs without CUDA graphs that should have them, a line each."""
         lines = []
-        for let, seat in self._lets.items():
-            for model, made in seat.models.items():
+        for let, captured in self._lets.items():
+            for model, made in captured.models.items():
                 if made.why_eager and made.missing:
                     lines.append(f"{model} on {let}: no CUDA graphs: {made.why_eager}")
                 else:
@@ -221,17 +222,19 @@ class TorchLets(ABC):
                 "retried": made.retried,
                 "why_eager": made.why_eager,
             }
-            for let, seat in self._lets.items()
-            for model, made in seat.models.items()
+            for let, captured in self._lets.items()
+            for model, made in captured.models.items()
         ]
 
     def _make_room(self) -> None:
         """Drops graphs that nobody uses, those unused for longest first, while the device's memory is short."""
         used = set(map(id, self._lets.values()))
-        idle = sorted((s for s in self._seats.values() if id(s) not in used and s.models), key=lambda s: s.used)
-        for seat in idle:
+        idle = sorted(
+            (s for s in self._captured_streams.values() if id(s) not in used and s.models), key=lambda s: s.used
+        )
+        for captured in idle:
             free, total = torch.cuda.mem_get_info()
             if free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated() > SPARE * total:
                 return
-            for model in list(seat.models):
-                seat.drop(model)
+            for model in list(captured.models):
+                captured.drop(model)
