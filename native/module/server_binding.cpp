@@ -73,6 +73,10 @@ nb::dict client_dict(const ClientView& c) {
     d["memory"] = c.memory;
     d["unledgered"] = c.unledgered;
     d["launches"] = c.launches;
+    d["work_ns"] = c.work_ns;
+    d["samples"] = c.samples;
+    d["busy_samples"] = c.busy_samples;
+    d["awaited_samples"] = c.awaited_samples;
     d["contexts"] = c.contexts;
     d["mps"] = c.mps;
     d["since_ns"] = c.since;

@@ -64,7 +64,11 @@ ServerView Server::view() {
                                                  a->contexts,
                                                  a->mps,
                                                  a->client->since,
-                                                 {}});
+                                                 {},
+                                                 a->page->work_ns.load(),
+                                                 a->page->samples.load(),
+                                                 a->page->busy_samples.load(),
+                                                 a->page->awaited_samples.load()});
             if (!a->movable) continue;
             const wire::ResidencyPage& page = *a->movable->page;
             clients[a->client->group].back().movable = {residency[id], page.moved_out.load(), page.moved_in.load(),

@@ -42,6 +42,7 @@ struct ClientView {
     bool mps;
     Nanoseconds since;
     std::optional<MovableView> movable;
+    uint64_t work_ns, samples, busy_samples, awaited_samples;  // as its page says
 };
 
 struct GroupView {

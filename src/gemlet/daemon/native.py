@@ -97,6 +97,10 @@ class ClientUsage(msgspec.Struct, frozen=True, kw_only=True):
     memory: int = 0
     unledgered: int = 0
     launches: int = 0
+    work_ns: int = 0
+    samples: int = 0
+    busy_samples: int = 0
+    awaited_samples: int = 0
     contexts: int = 0
     mps: bool = False
     since_ns: int = 0

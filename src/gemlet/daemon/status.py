@@ -58,6 +58,10 @@ class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
     memory: int
     unledgered: int
     launches: int
+    work_s: float
+    samples: int
+    busy_samples: int
+    awaited_samples: int
     contexts: int
     seconds: float
     swap: SwapStatus | None = None
@@ -236,6 +240,10 @@ def _client(usage: ClientUsage, now_ns: int, *, served: frozenset[int]) -> Clien
         memory=usage.memory,
         unledgered=usage.unledgered,
         launches=usage.launches,
+        work_s=usage.work_ns / 1e9,
+        samples=usage.samples,
+        busy_samples=usage.busy_samples,
+        awaited_samples=usage.awaited_samples,
         contexts=usage.contexts,
         mps=usage.mps or usage.pid in served,  # its hook says so, or the control daemon
         seconds=max(0, now_ns - usage.since_ns) / 1e9,
