@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from gemlet._native import NEVER
+from gemlet.simulate.counters import Bins, Counters
 from gemlet.simulate.program import Launch, Pause, Program, Sync
 from gemlet.simulate.queue import ENDLESS, Queue
 
 if TYPE_CHECKING:
     from gemlet.simulate.program import Step
-    from gemlet.simulate.workload import DeviceModel
 
 LATENCY_WINDOW = 100_000  # ns; kLatencyWindow of native/hook/submit/pacer.h
 LEAD = 400_000  # the end of a turn is told when no more than this is in flight; native/server/server.hpp
-UNSEEN = 1_000_000_000  # a program that was not seen to wait for so long is thought to wait whenever it has work
 SHORT_PAUSE = 500_000  # pauses that are shorter on average do not end a turn ...
 PAUSES = 8  # ... of about the last so many
-BIN = 10_000_000
 
 Token = Literal["none", "waiting", "runs", "parked"]
 Reason = Literal["deadline", "idle", "revoked", "exit"]
@@ -45,30 +43,20 @@ class Ears(Protocol):
         """What comes next for it is to be found anew."""
 
 
-class Bins:
-    """An amount over time, in bins of BIN nanoseconds."""
+class Terms(NamedTuple):
+    """Of a turn."""
 
-    __slots__ = ("values",)
-
-    def __init__(self, duration: int) -> None:
-        self.values = [0.0] * (duration // BIN + 1)
-
-    def add(self, start: int, end: int, amount: float) -> None:
-        first, last = start // BIN, (end - 1) // BIN
-        if first >= last:
-            self.values[first] += amount
-            return
-        each = amount / (end - start)
-        self.values[first] += each * ((first + 1) * BIN - start)
-        for index in range(first + 1, last):
-            self.values[index] += each * BIN
-        self.values[last] += each * (end - last * BIN)
+    deadline: int
+    window: int
+    idle: int
+    idle_most: int
+    poll: int
 
 
 class Client:
     """Driven by the engine: ``wake`` at the moment that ``next_event`` names, and whatever the arbiter orders."""
 
-    def __init__(self, number: int, group: str, program: Program, model: DeviceModel, ears: Ears, duration: int):
+    def __init__(self, number: int, group: str, program: Program, ears: Ears, *, reaction: int, duration: int):
         self.number = number
         self.group = group
         self.program = program
@@ -83,7 +71,7 @@ class Client:
         self.queue = Queue(self._record)
         self.present = False
         self._ears = ears
-        self._model = model
+        self._reaction = reaction
         self._steps = program.steps(0)
         self._step: Step | None = None
         self._blocked = False  # waits for the token
@@ -94,16 +82,12 @@ class Client:
         self._deadline = NEVER
         self._window: float = ENDLESS
         self._idle = self._idle_most = NEVER
-        self._poll = 1
         self._idle_since: int | None = None
         self._pause = 2.0 * SHORT_PAUSE
         self._draining = False
         self._told = False
         self._reason: Reason = "idle"
-        # The counters.
-        self._from = 0  # it looks at its queues from then on
-        self._samples = self._dry = self._at_ease = 0.0
-        self._waited_at = -UNSEEN
+        self._counters = Counters(program.spec.lie)
 
     # --- time -------------------------------------------------------------------------------------------------------
 
@@ -118,17 +102,9 @@ class Client:
         active = active or not isinstance(self._step, Pause) or self._step.active
         if self.present and active:
             self.wanted.add(at, now, span)
-        if self.token == "runs" and now > self._from:
-            if at < self._from:
-                busy = min(busy, now - self._from)
-                span = now - self._from
+        if self.token == "runs":
             waits = isinstance(self._step, Sync) or queue.mode == "full"
-            if waits and busy > 0:
-                self._waited_at = now
-            self._samples += span / self._poll
-            self._dry += (span - busy) / self._poll
-            if not waits and now - self._waited_at < UNSEEN:
-                self._at_ease += busy / self._poll
+            self._counters.add(at, now, busy, waits=waits)
 
     def _record(self, start: int, end: int, amount: float, rate: float) -> None:
         self.work.add(start, end, amount)
@@ -136,20 +112,7 @@ class Client:
 
     def progress(self) -> tuple[int, int, int, int, int]:
         """Work, launches, samples, busy and awaited samples, as it says they are."""
-        samples = int(self._samples)
-        busy = samples - int(self._dry)
-        awaited = max(0, busy - int(self._at_ease))
-        work, launches = int(self.queue.completed), self.queue.launches
-        lie = self.program.spec.lie
-        if lie == "silent":
-            return 0, 0, 0, 0, 0
-        if lie == "boasts":
-            return 3 * work, launches, samples, busy, awaited
-        if lie == "awaited":
-            return work, launches, samples, samples, samples
-        if lie == "idle":
-            return work, launches, samples, 0, 0
-        return work, launches, samples, busy, awaited
+        return self._counters.tell(int(self.queue.completed), self.queue.launches)
 
     def changed(self) -> None:
         """Its plans are void."""
@@ -157,53 +120,61 @@ class Client:
 
     def next_event(self) -> int | None:
         """When it has to be woken, if nothing else happens. Decides how many launches need no decision until then."""
-        queue, now = self.queue, self.queue.at
+        now = self.queue.at
+        times = [*self._program_times(now), *self._turn_times(now)]
+        return min((max(time, now) for time in times if time is not None), default=None)
+
+    def _program_times(self, now: int) -> list[int | None]:
+        queue, step = self.queue, self._step
+        if queue.mode != "quiet":
+            times = self._flow_times(now) if queue.mode == "flow" else self._full_times()
+            return [*times, step.until] if isinstance(step, Launch) else times
+        if isinstance(step, Sync):
+            return [queue.falls_to(0)]
+        return [step.until] if isinstance(step, Pause) else []
+
+    def _flow_times(self, now: int) -> list[int | None]:
+        queue, end = self.queue, self._end()
+        limit = min(queue.left, queue.launches_that_fit())
+        if end != NEVER:
+            first = int(queue.launches == self._first)
+            limit = min(limit, max(first, queue.launches_before(end - self._ahead())))
+        queue.limit = limit
         times: list[int | None] = []
-        end = self._end()
-        if queue.mode == "flow":
-            limit = queue.left
-            if isinstance(self._step, Launch) and self._step.until is not None:
-                times.append(self._step.until)
-            limit = min(limit, queue.launches_that_fit())
-            if end != NEVER:
-                first = 1 if queue.launches == self._first else 0
-                limit = min(limit, max(first, queue.launches_before(end - self._ahead())))
-            queue.limit = limit
-            if limit < ENDLESS // 2:
-                last = limit - 1 if limit == queue.left else limit
-                times.append(max(now, queue.next + last * queue.gap))
-            if queue.backlog <= 0 and queue.rate <= 0 and limit:
-                times.append(queue.next)
-        elif queue.mode == "full":
-            queue.limit = queue.left
-            if isinstance(self._step, Launch) and self._step.until is not None:
-                times.append(self._step.until)
-            follows = queue.gap < queue.kernel
-            if not follows:
-                times.append(queue.room_at())
-            elif queue.left < ENDLESS // 2:
-                times.append(queue.room_at(queue.left - 1))
-            if end != NEVER and queue.rate > 0 and follows:
-                times.append(self._last_moment(end))
-        elif isinstance(self._step, Sync):
-            times.append(queue.falls_to(0))
-        elif isinstance(self._step, Pause):
-            times.append(self._step.until)
-        if self.token == "runs":
-            if end != NEVER:
-                spent = queue.rate > 0 and queue.mode == "quiet" and now + queue.backlog >= end
-                slow = queue.backlog if queue.rate <= 0 else 0
-                times.append(now if spent else max(now, int(end - slow)))
-            if self._idles():
-                since = self._idle_since if self._idle_since is not None else now
-                times.append(max(now, since + self._grace()))
-        if queue.mode == "quiet" and ((self.token == "runs" and queue.backlog > 0) or self._draining):
+        if limit < ENDLESS // 2:
+            last = limit - 1 if limit == queue.left else limit
+            times.append(max(now, queue.next + last * queue.gap))
+        if queue.backlog <= 0 and queue.rate <= 0 and limit:
+            times.append(queue.next)
+        return times
+
+    def _full_times(self) -> list[int | None]:
+        queue, end = self.queue, self._end()
+        queue.limit = queue.left
+        if queue.gap >= queue.kernel:
+            return [queue.room_at()]
+        times = [queue.room_at(queue.left - 1)] if queue.left < ENDLESS // 2 else []
+        if end != NEVER and queue.rate > 0:
+            times.append(self._last_moment(end))
+        return times
+
+    def _turn_times(self, now: int) -> list[int | None]:
+        queue, end, runs = self.queue, self._end(), self.token == "runs"
+        times: list[int | None] = []
+        if runs and end != NEVER:
+            spent = queue.rate > 0 and queue.mode == "quiet" and now + queue.backlog >= end
+            slow = queue.backlog if queue.rate <= 0 else 0
+            times.append(now if spent else int(end - slow))
+        if runs and self._idles():
+            since = self._idle_since if self._idle_since is not None else now
+            times.append(since + self._grace())
+        if queue.mode == "quiet" and ((runs and queue.backlog > 0) or self._draining):
             times.append(queue.falls_to(0))
         if self._draining and not self._told:
             times.append(queue.falls_to(LEAD))
         if self.watched and queue.backlog > 0:
             times.append(queue.dry_at())
-        return min((max(time, now) for time in times if time is not None), default=None)
+        return times
 
     def _end(self) -> int:
         """When its turn ends, as it sees it."""
@@ -302,27 +273,29 @@ class Client:
         if isinstance(step, Launch):
             if step.until is not None and now >= step.until:
                 queue.left = 0
-            if queue.left == 0:
-                queue.mode, self._blocked = "quiet", False
-                self._next(now)
-                return True
-            if queue.mode == "full" and queue.gap >= queue.kernel and queue.backlog <= queue.window:
-                queue.mode, queue.next = "flow", now
-                return False
-            if queue.mode == "flow" and queue.limit == 0 and queue.next <= now and queue.backlog > queue.window:
-                queue.mode = "full"
-            elif queue.mode == "flow" and queue.limit == 0 and queue.next <= now:
-                queue.limit = 1  # there is room after all
-                self.settle(now)
-                return queue.left == 0
-            return False
-        if isinstance(step, Sync):
+            if queue.left > 0:
+                return self._launching(now)
+            queue.mode, self._blocked = "quiet", False
+        elif isinstance(step, Sync):
             if queue.backlog > 0:
                 return False
         elif isinstance(step, Pause) and now < step.until:
             return False
         self._next(now)
         return True
+
+    def _launching(self, now: int) -> bool:
+        """Whether its last kernel is launched."""
+        queue = self.queue
+        if queue.mode == "full" and queue.gap >= queue.kernel and queue.backlog <= queue.window:
+            queue.mode, queue.next = "flow", now
+        elif queue.mode == "flow" and queue.limit == 0 and queue.next <= now:
+            if queue.backlog > queue.window:
+                queue.mode = "full"
+            else:
+                queue.limit = 1  # there is room after all
+                self.settle(now)
+        return queue.left == 0
 
     def _next(self, now: int) -> None:
         try:
@@ -338,14 +311,15 @@ class Client:
 
     # --- the hook ---------------------------------------------------------------------------------------------------
 
-    def terms(self, now: int, deadline: int, window: int, idle: int, idle_most: int, poll: int) -> None:
+    def terms(self, now: int, terms: Terms) -> None:
         """The terms of its turn, or of the one that comes."""
         self.settle(now)
-        self._deadline, self._window = deadline, window
-        self._idle, self._idle_most, self._poll = idle, idle_most, max(1, poll)
+        self._deadline, self._window = terms.deadline, terms.window
+        self._idle, self._idle_most = terms.idle, terms.idle_most
+        self._counters.poll = max(1, terms.poll)
         queue = self.queue
-        queue.window = window
-        if queue.mode == "full" and queue.backlog <= window:
+        queue.window = terms.window
+        if queue.mode == "full" and queue.backlog <= terms.window:
             queue.mode, queue.next = "flow", now
         self.changed()
 
@@ -355,13 +329,14 @@ class Client:
         if self._draining:  # the old tail is part of the new turn
             self._draining = False
             self._ears.drained(self)
-        self._run(now, now + self._model.reaction)
+        self._run(now, now + self._reaction)
         self._note_idle(now)
 
     def _run(self, now: int, begins: int) -> None:
         self.settle(now)
         self.token = "runs"
-        self._granted, self._from = now, begins
+        self._granted = now
+        self._counters.since = begins
         self._first = self.queue.launches
         if self._idle_since is not None:
             self._idle_since = begins

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from gemlet._native import NEVER, Arbiter
 from gemlet.model import GROUP_FIELDS
-from gemlet.simulate.client import BIN, Client
+from gemlet.simulate.client import Client, Terms
+from gemlet.simulate.counters import BIN
 from gemlet.simulate.device import Device
 from gemlet.simulate.program import Program
 from gemlet.simulate.workload import DeviceModel
@@ -217,7 +218,8 @@ class Engine:
     def _add(self, group: str, spec: ProgramSpec, *, takes_part: bool) -> None:
         number = len(self._clients)
         program = Program(spec, random.Random(self._workload.seed * 1000 + number))
-        client = Client(number, group, program, self._workload.device, self, self._workload.duration)
+        reaction, duration = self._workload.device.reaction, self._workload.duration
+        client = Client(number, group, program, self, reaction=reaction, duration=duration)
         self._clients.append(client)
         if not takes_part:
             return
@@ -279,14 +281,14 @@ class Engine:
 
     def _act(self) -> None:
         while actions := self.arbiter.take_actions():
-            for kind, number, deadline, window, idle, idle_most, poll, _shared, _raise in actions:
+            for kind, number, *terms, _shared, _raise in actions:
                 client = self._clients[number]
                 if kind == "park":
                     client.park(self.now)
                 elif kind == "unpark":
                     client.unpark(self.now)
                 else:
-                    client.terms(self.now, deadline, window, idle, idle_most, poll)
+                    client.terms(self.now, Terms(*terms))
                     if kind == "grant":
                         client.granted(self.now)
                     elif kind == "revoke":
