@@ -19,6 +19,8 @@ def _table(report: Report) -> str:
 
     header = (
         "group",
+        "speed",
+        "slowest",
         "used",
         "charged",
         "worst second",
@@ -33,6 +35,8 @@ def _table(report: Report) -> str:
     rows = [
         (
             group.name,
+            number(group.speed, "{:.1%}"),
+            number(group.slowest, "{:.1%}"),
             f"{group.used:.1%}",
             f"{group.charged:.1%}",
             number(group.shortfall, "-{:.1%}"),
@@ -53,7 +57,8 @@ def _table(report: Report) -> str:
     ]
     title = (
         f"simulated, virtual time: {report.seconds:g} s, policy {report.policy}, "
-        f"device busy {report.busy:.1%}, {report.handovers} hand-overs"
+        f"device busy {report.busy:.1%}, {report.handovers} switches between programs; "
+        "speed is against the same programs alone on the simulated device"
     )
     return "\n".join([title, *lines])
 
@@ -76,7 +81,9 @@ def _table(report: Report) -> str:
     help="With --serve: this plan (JSON, or glet's ModelList.txt), made by hand or by `gemlet plan`.",
 )
 @click.option(
-    "--policy", metavar="NAME", help="Instead of the file's policy: fair, gemini, fifo; one of `gemlet plan`."
+    "--policy",
+    metavar="NAME",
+    help="Instead of the file's policy: fair, gemini, fifo, none (hardware alone); one of `gemlet plan`.",
 )
 @click.option("--duration", metavar="TIME", help="Instead of the workload's duration: 30s, 500ms.")
 @options.output("table", "json")
@@ -108,7 +115,7 @@ def command(
     from gemlet.config.quantities import SECOND, parse_duration
     from gemlet.errors import InvalidValue, UsageError
     from gemlet.model import POLICIES
-    from gemlet.simulate.engine import Engine
+    from gemlet.simulate.engine import NO_ARBITER, Engine, run_alone
     from gemlet.simulate.report import summarize
     from gemlet.simulate.workload import load
 
@@ -138,8 +145,8 @@ def command(
         raise UsageError("--peak, --plan and --replan go with --serve")
     spec = load(workload)
     if policy is not None:
-        if policy not in POLICIES:
-            raise UsageError(f"unknown policy {policy!r} of the arbiter", hint=" or ".join(POLICIES))
+        if policy not in {*POLICIES, NO_ARBITER}:
+            raise UsageError(f"unknown policy {policy!r} of the arbiter", hint=" or ".join([*POLICIES, NO_ARBITER]))
         spec = dataclasses.replace(spec, policy=policy)
     if length is not None:
         spec = dataclasses.replace(spec, duration=length)
@@ -147,5 +154,7 @@ def command(
         engine = Engine(spec)
     except ValueError as error:
         raise UsageError(f"{workload}: {error}") from error
-    report = summarize(engine.run(), spec.policy)
+    outcome = engine.run()
+    alone = [run_alone(spec, client.number) for client in outcome.clients]
+    report = summarize(outcome, spec.policy, alone)
     click.echo(json.dumps(report.as_dict(), indent=2) if output == "json" else _table(report))

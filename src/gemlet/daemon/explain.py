@@ -123,7 +123,9 @@ _TURNS = {
 
 
 def _sharing(group: GroupStatus, device: DeviceStatus) -> list[str]:
-    others = [other for other in device.groups if other.name != group.name and any(c.state == "runs" for c in other.clients)]
+    others = [
+        other for other in device.groups if other.name != group.name and any(c.state == "runs" for c in other.clients)
+    ]
     lines = []
     if group.why in _TURNS:
         lines.append(f"  {_TURNS[group.why]}")

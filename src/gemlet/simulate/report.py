@@ -21,7 +21,8 @@ class GroupReport:
 
     used: device time worked. charged: device time the arbiter charged. wanted: time with work or waiting.
     shortfall: how far below its target it was in the worst second of those throughout which it wanted.
-    peak: its share of the second in which it used most.
+    peak: its share of the second in which it used most. speed: work against what its programs did alone on the same
+    device, slowest: the same in the worst second of those in which they did anything alone.
     """
 
     name: str
@@ -36,6 +37,8 @@ class GroupReport:
     jobs: int
     latency_p50: float | None
     latency_p99: float | None
+    speed: float | None
+    slowest: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,13 +93,25 @@ def shortfall(used: Sequence[int], wanted: Sequence[int], targets: Sequence[floa
     return max(0.0, *below) if below and any(targets) else None
 
 
-def summarize(outcome: Outcome, policy: str) -> Report:
-    """The numbers people ask for."""
+def speeds(work: Sequence[float], alone: Sequence[float]) -> tuple[float | None, float | None]:
+    """Work against work alone, in all and in the worst of the seconds; both in bins."""
+    if sum(alone) <= 0:
+        return None, None
+    width = SECOND // BIN
+    starts = range(0, max(1, len(alone) - width + 1), width)
+    seconds = [(sum(work[start : start + width]), sum(alone[start : start + width])) for start in starts]
+    return sum(work) / sum(alone), min((did / would for did, would in seconds if would > 0), default=None)
+
+
+def summarize(outcome: Outcome, policy: str, alone: Sequence[Outcome] = ()) -> Report:
+    """The numbers people ask for. ``alone``: each client with the device to itself, in their order."""
     groups = []
     for name in dict.fromkeys(client.group for client in outcome.clients):
         members = {client.number: client for client in outcome.clients if client.group == name}
         used = [sum(amounts) for amounts in zip(*(client.work.values for client in members.values()), strict=True)]
         wanted = [sum(amounts) for amounts in zip(*(client.wanted.values for client in members.values()), strict=True)]
+        would = [alone[number].clients[number].work.values for number in members] if alone else [[0.0] * len(used)]
+        speed, slowest = speeds(used, [sum(amounts) for amounts in zip(*would, strict=True)])
         targets = [sample.get(name, 0.0) for _, sample in outcome.targets]
         waits = [wait / MILLISECOND for client in members.values() for wait in client.waits]
         latencies = [latency / MILLISECOND for client in members.values() for latency in client.program.latencies]
@@ -114,6 +129,8 @@ def summarize(outcome: Outcome, policy: str) -> Report:
                 jobs=len(latencies),
                 latency_p50=percentile(latencies, 0.5),
                 latency_p99=percentile(latencies, 0.99),
+                speed=speed,
+                slowest=slowest,
             )
         )
     return Report(
