@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gemlet.simulate.workload import SECOND, ProgramSpec
 from tests.unit.arbiter.open_device import MS, US, Shared
 
-SECONDS = 3
+SECONDS = 2
 BOUND = 100 * MS
 SHORT = 0.05  # what a promise may lack
 LIARS = ["", "", "", "", "silent", "boasts", "awaited"]
@@ -64,7 +64,7 @@ def longest_short(speeds, promise):
     return longest
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(members=st.lists(st.tuples(st.fixed_dictionaries({"min": minimum}), steady), min_size=2, max_size=4))
 def test_no_promise_is_short_for_long(members):
     members = [(spec | {"min": 0.0} if program.lie else spec, program) for spec, program in members]
@@ -79,14 +79,14 @@ def test_no_promise_is_short_for_long(members):
         assert longest_short(speeds, promised(members, number)) <= 1, (number, speeds)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(members=st.lists(program, min_size=2, max_size=5))
 def test_it_is_never_below_slicing(members):
     shared = Shared(*members, seconds=SECONDS)
     assert shared.total() >= 0.97 * shared.total_sliced()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(members=st.lists(steady, min_size=2, max_size=5))
 def test_nobody_changes_sides_all_the_time(members):
     shared = Shared(*members, seconds=SECONDS)
