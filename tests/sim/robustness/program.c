@@ -82,7 +82,17 @@ static void host_bound(double seconds) {
     }
 }
 
-// Asks until it is done, on a stream or an event, and sleeps in between.
+// Has nothing to do most of the time.
+static void come_and_go(double seconds) {
+    for (uint64_t end = now_ns() + (uint64_t)(seconds * 1e9); now_ns() < end;) {
+        MUST(launch(100000, NULL));
+        MUST(cuCtxSynchronize());
+        did_one();
+        usleep(30000);
+    }
+}
+
+// Asks until it is done, of a stream or an event, and sleeps in between.
 static void poll_for(double seconds, int events) {
     CUstream stream;
     CUevent event;
@@ -94,6 +104,7 @@ static void poll_for(double seconds, int events) {
         CUresult answer;
         while ((answer = events ? cuEventQuery(event) : cuStreamQuery(stream)) == CUDA_ERROR_NOT_READY) usleep(100);
         MUST(answer);
+        MUST(cuCtxSynchronize());  // is seen, and finds nothing left to wait for
         did_one();
     }
 }
@@ -445,6 +456,7 @@ int main(int argc, char** argv) {
     if (!strcmp(mode, "poll-streams")) poll_for(seconds, 0);
     if (!strcmp(mode, "poll-events")) poll_for(seconds, 1);
     if (!strcmp(mode, "ask-wrongly")) ask_wrongly();
+    if (!strcmp(mode, "come-and-go")) come_and_go(seconds);
     if (!strcmp(mode, "gates")) work_behind_gates(seconds);
     if (!strcmp(mode, "wait")) getchar();
     if (!strcmp(mode, "exit-holding")) {
