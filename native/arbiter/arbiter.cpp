@@ -215,17 +215,19 @@ Conditions Arbiter::State::conditions_for(const Lease& lease, Nanoseconds deadli
     const bool counted = contended || deadline != kNever;
     c.idle = counted ? p.idle_contended : p.idle_alone;
     c.idle_most = counted ? p.idle_most : p.idle_alone;
-    c.poll = counted ? p.poll_contended : c.shared ? p.poll_shared : p.poll_alone;
+    const bool requests = lease.group->spec.priority == Priority::kLatency;
+    c.poll = counted ? p.poll_contended : !c.shared ? p.poll_alone : requests ? p.poll_requests : p.poll_shared;
     return c;
 }
 
 // The next holder's first work may arrive while this one's tail still runs, just as the hardware's slice ends: then
-// the hardware runs the next one for a whole slice before the tail goes on. A drain late by about that much was not
-// the tail's time but the next one's.
+// the hardware runs the next one for a whole slice before the tail goes on. A drain late by about one such turn, or
+// several, was not the tail's time but that of others.
 Nanoseconds Arbiter::State::believed(const Lease& lease, Nanoseconds drained) const {
-    const Nanoseconds late = drained - lease.end, off = std::abs(late - p.hardware_turn);
-    const bool sliced = off < p.hardware_turn / 3 && leases.followed(lease);
-    return sliced ? std::min(drained, std::max(lease.end, drained - p.hardware_turn)) : drained;
+    const Nanoseconds late = drained - lease.end;
+    const Nanoseconds turns = (late + p.hardware_turn / 2) / p.hardware_turn * p.hardware_turn;  // the nearest number
+    const bool sliced = std::abs(late - turns) < p.hardware_turn / 3 && leases.followed(lease);
+    return sliced ? std::min(drained, std::max(lease.end, drained - turns)) : drained;
 }
 
 // --- look-ups ----------------------------------------------------------------------------------------------------

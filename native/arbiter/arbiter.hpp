@@ -63,7 +63,7 @@ struct Parameters {
     // while others wait. The first is no more than what makes an idle group look idle; the second is about what a
     // hand-over costs (ski rental: never more than twice the optimum, whatever comes next), and at most `idle_most`
     // for one whose pauses are short.
-    Nanoseconds poll_alone = 5'000'000, poll_shared = 1'000'000, poll_contended = 100'000;
+    Nanoseconds poll_alone = 5'000'000, poll_shared = 1'000'000, poll_requests = 250'000, poll_contended = 100'000;
     Nanoseconds idle_alone = 5'000'000, idle_contended = 100'000, idle_most = 2'000'000;
     // The published Gemini policy (base, min quota and window of its launch scripts).
     Nanoseconds gemini_base_quota = 300'000'000;

@@ -17,6 +17,8 @@ constexpr double kTolerance = 0.95;
 constexpr double kSliced = 0.92;
 // A release that proves wrong within so many times the time it was held back for was too early.
 constexpr Nanoseconds kSoon = 4;
+// Where requests are at stake the first time is so many times as long.
+constexpr Nanoseconds kRequests = 16;
 constexpr double kSpeedSpan = 1e9;
 
 bool fit(const Party& a, const Party& b) {
@@ -55,7 +57,8 @@ void Contention::observe(std::vector<Party>& parties) const {
         Client& client = *party.client;
         double speed = 1.0;
         if (party.beside) {
-            if (!client.seen.known_beside()) continue;
+            if (!client.seen.known_beside(party.goes_first ? Observation::kEnoughOfRequests : Observation::kEnough))
+                continue;
             speed = sliced ? client.seen.speed(total, kSliced) : client.seen.speed();
             double& lag = client.standing.lag;
             const double bound = static_cast<double>(party.goes_first ? p_.lag_latency : p_.lag);
@@ -70,7 +73,9 @@ void Contention::make_exclusive(Party& party, Why why, Nanoseconds now) const {
     Standing& standing = party.client->standing;
     if (standing.exclusive()) return;
     const bool again = standing.released != kNever && now - standing.released < kSoon * standing.backoff;
-    standing.backoff = again ? std::min(2 * standing.backoff, p_.backoff_max) : p_.backoff_min;
+    // A trial costs a service some of its requests.
+    const Nanoseconds first = why == Why::kSlowed ? kRequests * p_.backoff_min : p_.backoff_min;
+    standing.backoff = again ? std::min(2 * standing.backoff, p_.backoff_max) : first;
     standing.why = why;
     standing.since = now;
     standing.samples = 0.0;
@@ -128,11 +133,12 @@ bool Contention::engage(std::vector<Party>& parties, Nanoseconds now) const {
 
 bool Contention::release(std::vector<Party>& parties, Nanoseconds now) const {
     double duties = 0.0;
-    bool measured = true, in_the_way = false;
+    bool measured = true;
+    size_t saturate = 0;  // where the hardware switches between them, two of these are always in each other's way
     for (const Party& party : parties) {
         const Client& client = *party.client;
         duties += client.seen.duty();
-        in_the_way |= !client.mps && client.seen.duty() >= kBusy && parties.size() > 1;
+        saturate += !client.mps && client.seen.known_alone() && client.seen.duty() >= kBusy;
         if (client.exclusive()) measured &= client.standing.samples >= Observation::kEnough;
     }
     bool changed = false;
@@ -143,7 +149,8 @@ bool Contention::release(std::vector<Party>& parties, Nanoseconds now) const {
         const bool known = standing.samples >= Observation::kEnough;
         const bool misjudged = standing.why == Why::kBothBusy && known && client.seen.duty() < kBusy;
         const bool room = measured && duties <= kFits;
-        const bool on_trial = !in_the_way && now - standing.since >= standing.backoff;
+        const bool hopeless = saturate > 1 && client.seen.duty() >= kBusy;
+        const bool on_trial = !hopeless && now - standing.since >= standing.backoff;
         if (!misjudged && !room && !on_trial) continue;
         make_shared(client, now);
         changed = true;

@@ -70,10 +70,17 @@ void Observation::ran_beside(const Rates& rates) {
 }
 
 double Observation::speed() const {
-    const double busy = beside_.busy_part();
-    if (busy <= 0.0) return 1.0;
+    const double awaited = beside_.awaited_part();
+    if (awaited <= 0.0) return 1.0;
     const double own = beside_.work_rate() + queueing_ * beside_.launch_rate();
-    return 1.0 - beside_.awaited_part() * (1.0 - std::min(1.0, own / busy));
+    // As much of its own work as did not fit into the time in which nobody waited was done while somebody did.
+    double stalled = awaited - std::max(0.0, own - (beside_.busy_part() - awaited));
+    // Alone, it would have waited for that much work this long.
+    if (known_alone() && alone_.work > 0.0) {
+        const double usual = alone_.awaited_part() / alone_.work_rate();
+        stalled = std::min(stalled, awaited - usual * beside_.work_rate());
+    }
+    return 1.0 - std::clamp(stalled, 0.0, 1.0);
 }
 
 double Observation::speed(double total, double capacity) const {

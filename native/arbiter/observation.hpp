@@ -1,9 +1,9 @@
 // What one client's own counters say about how fast it runs: pure arithmetic over decayed sums.
 //
 // A client looks at its queues now and then. The part of the looks that found work is how long its work was queued or
-// ran (`busy`); the part of those for which a thread waited is how long its host could not go on (`awaited`). Work
-// completed in less time than it was busy was held up by others, and that slows the program down exactly as far as its
-// host waited. A program that is bound by its host is therefore not slowed down by a busy device until it waits for it.
+// ran (`busy`); the part of those for which a thread waited is how long its host could not go on (`awaited`). What it
+// waited beyond the time that its work takes, others have cost it. A program that is bound by its host is therefore not
+// slowed down by a busy device until it waits for it.
 //
 // A launch spends a few microseconds in the queue without running. Without that correction, programs of tiny kernels
 // would look held up by nobody; it is learned whenever a client has the device to itself.
@@ -46,7 +46,11 @@ class Observation {
     void forget_beside() { beside_ = {}; }
 
     bool known_alone() const { return alone_.samples >= kEnough; }
-    bool known_beside() const { return beside_.samples >= kEnough; }
+    // A program that has just begun loads modules: its first work takes long to complete, whoever else runs.
+    bool known_beside(double enough = kEnough) const {
+        const bool begun = alone_.work > 0.0 || beside_.work > 0.0 || said_.samples >= kBegun;
+        return beside_.samples >= enough && begun;
+    }
     // Part of the time in which its work was queued or ran, with the device to itself; 1 while unknown.
     double duty() const { return known_alone() ? alone_.busy_part() : 1.0; }
     // Speed beside others, 1 is alone.
@@ -60,10 +64,12 @@ class Observation {
     bool never_dry() const { return streak_ >= kStreak && streak_time_ >= kStreakTime; }
 
     static constexpr double kEnough = 12.0;  // samples
+    static constexpr double kEnoughOfRequests = 4.0;  // ... where each request counts
 
   private:
     double span() const;
 
+    static constexpr uint64_t kBegun = 200;  // samples
     static constexpr uint64_t kStreak = 20;
     static constexpr Nanoseconds kStreakTime = 30'000'000;
 

@@ -92,6 +92,7 @@ void Arbiter::State::observe(Nanoseconds now) {
             if (lease.runs()) lease.exclusive = lease.client->exclusive();
         for (const auto& group : groups)
             if (group) recount(*group);
+        policy->turns_begin(everyone, now);
         separate(now);
     }
     set_rates(now);
@@ -128,7 +129,8 @@ void Arbiter::State::set_rates(Nanoseconds now) {
     size_t running = 0;
     const bool somebody_waits =
         std::any_of(everyone.begin(), everyone.end(), [](const Group* g) { return g->waiting > 0; });
-    for (const Lease& lease : leases.all()) running += lease.occupies();
+    size_t overdue = 0;
+    for (const Lease& lease : leases.all()) running += lease.occupies(), overdue += lease.runs() && lease.overdue;
     const auto use = [&](const Lease& lease) {
         const Observation& seen = lease.client->seen;
         if (running > 1) {
@@ -139,9 +141,12 @@ void Arbiter::State::set_rates(Nanoseconds now) {
     };
     for (const Lease& lease : leases.all())
         if (lease.occupies() && !lease.exclusive) all += use(lease);
+    // Beside one that does not stop the hardware switches between all of them.
     for (Lease& lease : leases.all()) {
-        if (!lease.occupies()) continue;
-        if (lease.exclusive)
+        if (!(overdue > 0 ? lease.runs() : lease.occupies())) continue;
+        if (overdue > 0)
+            lease.rate = 1.0 / static_cast<double>(running + overdue);
+        else if (lease.exclusive)
             lease.rate = 1.0;
         else
             lease.rate = use(lease) / (somebody_waits ? all : std::max(all, 1.0));

@@ -119,6 +119,7 @@ Parameters parameters_from(const nb::kwargs& given) {
             read(key, value, "lag_latency", p.lag_latency) || read(key, value, "backoff_min", p.backoff_min) ||
             read(key, value, "backoff_max", p.backoff_max) || read(key, value, "poll_alone", p.poll_alone) ||
             read(key, value, "poll_shared", p.poll_shared) ||
+            read(key, value, "poll_requests", p.poll_requests) ||
             read(key, value, "poll_contended", p.poll_contended) ||
             read(key, value, "idle_alone", p.idle_alone) ||
             read(key, value, "idle_contended", p.idle_contended) || read(key, value, "idle_most", p.idle_most) ||

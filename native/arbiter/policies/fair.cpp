@@ -71,6 +71,7 @@ class Fair final : public Policy {
     bool may_interrupt(const Group& group, const Group& holder, Nanoseconds now) override {
         return preempts(group, holder) && at(group).cap.ready(now);
     }
+    void turns_begin(const Groups& all, Nanoseconds now) override;
     void switch_cost(Nanoseconds cost) override { switch_cost_ = cost; }
     bool open() const override { return p_.open; }
 
@@ -335,6 +336,16 @@ bool Fair::held_back(const Group& group, Nanoseconds now) const {
     if (now >= no_more_turns(reserved(group, now))) return true;
     return now < at(group).too_long_until && group.spec.priority != Priority::kLatency &&
            !short_of_minimum(group, now);
+}
+
+// What one got more than another while they co-ran is no debt: nobody was in danger then.
+void Fair::turns_begin(const Groups& all, Nanoseconds now) {
+    for (const Group* g : all) {
+        Account& a = at(*g);
+        if (!a.active || a.cap.binds()) continue;
+        a.vtime = a.turn_end = a.first_until = system_[best_effort(*g)];
+        a.contended = false;
+    }
 }
 
 const Group* Fair::pick(const Groups& waiting, Nanoseconds now) {
