@@ -215,7 +215,7 @@ Conditions Arbiter::State::conditions_for(const Lease& lease, Nanoseconds deadli
     const bool counted = contended || deadline != kNever;
     c.idle = counted ? p.idle_contended : p.idle_alone;
     c.idle_most = counted ? p.idle_most : p.idle_alone;
-    const bool requests = lease.group->spec.priority == Priority::kLatency;
+    const bool requests = lease.group->spec.priority == Priority::kLatency || trial(clock);
     c.poll = counted ? p.poll_contended : !c.shared ? p.poll_alone : requests ? p.poll_requests : p.poll_shared;
     return c;
 }

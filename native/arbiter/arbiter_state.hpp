@@ -63,6 +63,7 @@ struct Arbiter::State {
     void set_rates(Nanoseconds now);
     void separate(Nanoseconds now);
     bool observing() const;
+    bool trial(Nanoseconds now) const;  // one of those who run was released a moment ago
     void pin(Client& client) const;
     void update_terms(Nanoseconds now);
     void update_terms(Lease& lease, Nanoseconds now);

@@ -19,6 +19,9 @@ struct Standing {
     double samples = 0.0;           // looks at its queues while it had the device to itself, since it is exclusive
 
     bool exclusive() const { return why != Why::kShares; }
+    // It was released a moment ago: whether that was right must show soon.
+    bool on_trial(Nanoseconds now) const { return released != kNever && now - released < kTrial; }
+    static constexpr Nanoseconds kTrial = 50'000'000;
 };
 
 struct Client {

@@ -18,7 +18,7 @@ constexpr double kSliced = 0.92;
 // A release that proves wrong within so many times the time it was held back for was too early.
 constexpr Nanoseconds kSoon = 4;
 // Where requests are at stake the first time is so many times as long.
-constexpr Nanoseconds kRequests = 16;
+constexpr Nanoseconds kRequests = 8;
 constexpr double kSpeedSpan = 1e9;
 
 bool fit(const Party& a, const Party& b) {
@@ -37,7 +37,12 @@ double Contention::promised(const Party& party) const {
     return party.goes_first ? limit : std::min(limit, kTolerance * party.target);
 }
 
-void Contention::observe(std::vector<Party>& parties) const {
+double Contention::bound(const Party& party) const {
+    const Nanoseconds most = party.goes_first ? p_.lag_latency : trial_ ? p_.lag / 2 : p_.lag;
+    return static_cast<double>(most);
+}
+
+void Contention::observe(std::vector<Party>& parties) {
     double total = 0.0;
     bool sliced = false;
     for (Party& party : parties) {
@@ -61,8 +66,8 @@ void Contention::observe(std::vector<Party>& parties) const {
                 continue;
             speed = sliced ? client.seen.speed(total, kSliced) : client.seen.speed();
             double& lag = client.standing.lag;
-            const double bound = static_cast<double>(party.goes_first ? p_.lag_latency : p_.lag);
-            lag = std::clamp(lag + (promised(party) - speed) * party.rates.time, -bound, 2.0 * bound);
+            const double most = bound(party);
+            lag = std::clamp(lag + (promised(party) - speed) * party.rates.time, -most, 2.0 * most);
         }
         const double weight = std::min(1.0, party.rates.time / kSpeedSpan);
         client.speed = client.speed < 0.0 ? speed : client.speed + weight * (speed - client.speed);
@@ -109,9 +114,8 @@ bool Contention::engage(std::vector<Party>& parties, Nanoseconds now) const {
         }
     }
     for (Party& victim : parties) {
-        const double bound = static_cast<double>(victim.goes_first ? p_.lag_latency : p_.lag);
-        if (!victim.lease || !victim.beside || victim.client->exclusive() || victim.client->standing.lag < bound)
-            continue;
+        if (!victim.lease || !victim.beside || victim.client->exclusive()) continue;
+        if (victim.client->standing.lag < bound(victim)) continue;
         if (victim.goes_first) {
             exclude(victim, Why::kSlowed);
             continue;
@@ -159,7 +163,16 @@ bool Contention::release(std::vector<Party>& parties, Nanoseconds now) const {
 }
 
 bool Contention::judge(std::vector<Party>& parties, Nanoseconds now) {
+    trial_ = std::any_of(parties.begin(), parties.end(),
+                         [&](const Party& party) { return party.client->standing.on_trial(now); });
     observe(parties);
+    furthest_behind_ = nullptr;
+    double most = 0.0;
+    for (const Party& party : parties) {
+        if (!party.lease || party.client->standing.lag <= most) continue;
+        most = party.client->standing.lag;
+        furthest_behind_ = party.client;
+    }
     const bool engaged = engage(parties, now);
     const bool released = !engaged && release(parties, now);
     if (!engaged && !released) return false;

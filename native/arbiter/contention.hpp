@@ -38,16 +38,21 @@ class Contention {
 
     // Whether anybody became exclusive, or no longer is.
     bool judge(std::vector<Party>& parties, Nanoseconds now);
+    // Who was furthest behind when somebody became exclusive just now: it goes first. Null if nobody was.
+    const Client* furthest_behind() const { return furthest_behind_; }
 
   private:
-    void observe(std::vector<Party>& parties) const;
+    void observe(std::vector<Party>& parties);
     bool engage(std::vector<Party>& parties, Nanoseconds now) const;
     bool release(std::vector<Party>& parties, Nanoseconds now) const;
     void make_exclusive(Party& party, Why why, Nanoseconds now) const;
     void make_shared(Client& client, Nanoseconds now) const;
     double promised(const Party& party) const;
+    double bound(const Party& party) const;  // ns that it may be behind
 
     Parameters p_;
+    const Client* furthest_behind_ = nullptr;
+    bool trial_ = false;  // somebody was released a moment ago
 };
 
 }  // namespace gemlet::arbiter

@@ -21,6 +21,10 @@ void Arbiter::State::pin(Client& client) const {
         client.standing.why = Why::kAlways;
     else if (client.standing.why == Why::kAlways)
         client.standing = {};
+    // Requests are protected until it has shown that they need no protection.
+    if (client.group->spec.priority == Priority::kLatency && !client.exclusive() &&
+        client.standing.released == kNever)
+        client.standing = {.why = Why::kSlowed, .since = clock, .backoff = 2 * p.backoff_min};
 }
 
 bool Arbiter::State::beside(const Lease& lease) const {
@@ -58,6 +62,13 @@ bool Arbiter::State::observing() const {
     if (running == 0) return false;
     return std::any_of(clients.begin(), clients.end(),
                        [](const auto& c) { return c.second->standing.why != Why::kAlways; });
+}
+
+bool Arbiter::State::trial(Nanoseconds now) const {
+    const auto& all = leases.all();
+    return std::any_of(all.begin(), all.end(), [&](const Lease& lease) {
+        return lease.occupies() && lease.client->standing.on_trial(now);
+    });
 }
 
 void Arbiter::State::observe(Nanoseconds now) {
@@ -98,13 +109,14 @@ void Arbiter::State::observe(Nanoseconds now) {
     set_rates(now);
 }
 
-// Of those who run and may not co-run any more, the policy says who goes on.
+// Of those who run and may not co-run any more, the one furthest behind goes on, or whom the policy would pick.
 void Arbiter::State::separate(Nanoseconds now) {
     Groups running;
     for (const Group* g : everyone)
         if (g->running) running.push_back(g);
     const Group* first = running.empty() ? nullptr : policy->pick(running, now);
-    Lease* kept = nullptr;
+    const Client* behind = contention.furthest_behind();
+    Lease* kept = behind ? leases.running(behind) : nullptr;
     for (Lease& lease : leases.all()) {
         if (lease.occupies() && lease.group == first && !kept) kept = &lease;
     }
