@@ -58,14 +58,14 @@ class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
     memory: int
     unledgered: int
     launches: int
-    work_s: float
-    samples: int
-    busy_samples: int
-    awaited_samples: int
     contexts: int
     seconds: float
     swap: SwapStatus | None = None
     mps: bool = False
+    work_s: float = 0.0
+    samples: int = 0
+    busy_samples: int = 0
+    awaited_samples: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

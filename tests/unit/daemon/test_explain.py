@@ -1,27 +1,37 @@
-"""What `gemlet explain` says of groups that run side by side."""
+"""What `gemlet explain` says of groups that co-run, and of those that do not."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from gemlet.daemon.explain import _pair
-from gemlet.daemon.native import PairUsage
+from gemlet.daemon.explain import _TURNS, _sharing
 
 
-@pytest.mark.parametrize(
-    ("state", "speeds", "text"),
-    [
-        ("together", (0.9, 0.6), "runs beside b: 90% and 60% of their speed alone, more than in turns"),
-        ("together", (0.0, 0.0), "runs beside b, until measured"),
-        ("apart", (0.5, 0.4), "takes turns with b: side by side they had 50% and 40% of their speed alone"),
-        ("apart", (0.0, 0.0), "takes turns with b: they are of one kind"),
-        ("unknown", (0.0, 0.0), "side by side with b is yet to be tried"),
-    ],
-)
-def test_a_pair(state: str, speeds: tuple[float, float], text: str) -> None:
-    assert _pair(PairUsage(groups=("a", "b"), state=state, speeds=speeds), "a") == text
+def group(name: str, *, why: str = "shares", speed: float | None = None, state: str = "runs") -> SimpleNamespace:
+    return SimpleNamespace(name=name, why=why, speed=speed, clients=(SimpleNamespace(state=state),))
 
 
-def test_the_other_of_a_pair() -> None:
-    pair = PairUsage(groups=("a", "b"), state="together", speeds=(0.9, 0.6))
-    assert _pair(pair, "b").startswith("runs beside a: 60% and 90%")
+def said(*groups: SimpleNamespace) -> str:
+    return "\n".join(_sharing(groups[0], SimpleNamespace(groups=groups)))  # type: ignore[arg-type]
+
+
+def test_those_that_co_run() -> None:
+    text = said(group("a", speed=0.98), group("b"))
+    assert "runs freely beside others" in text
+    assert "98% of its speed alone" in text
+
+
+def test_one_that_is_alone_says_nothing_of_others() -> None:
+    assert said(group("a", speed=1.0)) == ""
+    assert said(group("a", speed=1.0), group("b", state="idle")) == ""
+
+
+@pytest.mark.parametrize("why", _TURNS)
+def test_why_it_takes_turns(why: str) -> None:
+    assert _TURNS[why] in said(group("a", why=why), group("b"))
+
+
+def test_one_that_stops_for_requests() -> None:
+    assert "stops for the requests of 'b'" in said(group("a"), group("b", why="slowed"))

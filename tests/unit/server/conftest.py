@@ -14,10 +14,10 @@ native = pytest.importorskip("gemlet._native", reason="the native module is not 
 
 
 class Served:
-    """A server and the clients a test made on it."""
+    """A server and the clients a test made on it. Everybody takes turns, unless ``open`` is among the options."""
 
     def __init__(self, path: Path, **options: object) -> None:
-        self.server = native.Server(**options)
+        self.server = native.Server(**{"open": False, **options})
         self.path = str(path / "s")
         self.server.listen(self.path)
         self.server.start()

@@ -21,7 +21,7 @@ def test_a_lone_client_runs_without_a_deadline(serve: Callable[..., Served]) -> 
     a.send(wire.WANT)
     a.await_state(wire.RUN)
     assert a.page.get("deadline_ns") == wire.NEVER
-    assert a.page.get("contended", size=4) == 0
+    assert a.page.get("idle_ns", size=4) == 5 * MS
 
 
 def test_a_second_client_ends_the_first_ones_quantum_and_gets_the_token(serve: Callable[..., Served]) -> None:
@@ -32,12 +32,41 @@ def test_a_second_client_ends_the_first_ones_quantum_and_gets_the_token(serve: C
     b.send(wire.WANT)
     wire.eventually(lambda: a.page.get("deadline_ns") != wire.NEVER)
     assert a.page.get("deadline_ns") - time.monotonic_ns() < 100 * MS
-    assert a.page.get("contended", size=4) == 1
+    assert a.page.get("idle_ns", size=4) == MS // 10
     a.stop(wants=True)
     b.await_state(wire.RUN)
     a.await_state(wire.BLOCKED)
     b.stop(wants=True)
     a.await_state(wire.RUN)
+
+
+def test_clients_share_the_device_while_no_promise_is_in_danger(serve: Callable[..., Served]) -> None:
+    s = serve(open=True)
+    clients = [RawClient(s.path, name).attach() for name in ("a", "b", "c")]
+    for client in clients:
+        client.send(wire.WANT)
+    for client in clients:
+        client.await_state(wire.RUN)
+        assert client.page.get("deadline_ns") == wire.NEVER
+    wire.eventually(lambda: all(client.page.get("flags", size=4) == wire.SHARED for client in clients))
+    assert {group["why"] for group in s.groups().values()} == {"shares"}
+
+
+def test_two_that_never_run_dry_take_turns(serve: Callable[..., Served]) -> None:
+    s = serve(open=True)
+    a, b = (RawClient(s.path, name).attach() for name in ("a", "b"))
+    for client in (a, b):
+        client.send(wire.WANT)
+        client.await_state(wire.RUN)
+
+    def both_busy() -> bool:
+        for client in (a, b):
+            for counter in ("samples", "busy_samples", "awaited_samples", "launches"):
+                client.page.put(counter, client.page.get(counter) + 10)
+        return {group["why"] for group in s.groups().values()} == {"both busy"}
+
+    wire.eventually(both_busy)
+    wire.eventually(lambda: wire.REVOKED in (a.state, b.state))
 
 
 def test_an_idle_token_is_parked_and_taken_without_asking(serve: Callable[..., Served]) -> None:
