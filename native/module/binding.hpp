@@ -48,6 +48,4 @@ nanobind::object to_python(const T& value) {
     }
 }
 
-inline constexpr const char* kPairStates[] = {"unknown", "together", "apart"};
-
 }  // namespace gemlet::arbiter

@@ -1,0 +1,26 @@
+// The names that Python gives to enumerators, in their order. ENUMERATIONS of the module lists them, so that a test
+// compares them with Python's own.
+#pragma once
+
+#include <cstddef>
+
+#include "arbiter/arbiter.hpp"
+#include "arbiter/residency/residency.hpp"
+
+namespace gemlet::arbiter {
+
+inline constexpr const char* kActionKinds[] = {"grant", "update", "revoke", "park", "unpark"};
+inline constexpr const char* kPairStates[] = {"unknown", "together", "apart"};
+inline constexpr const char* kRefusals[] = {"", "capacity", "resident", "host"};
+inline constexpr const char* kStopReasons[] = {"deadline", "idle", "revoked", "exit"};
+
+template <typename Enum, size_t N>
+constexpr bool ends_with(const char* const (&)[N], Enum last) {
+    return N == static_cast<size_t>(last) + 1;
+}
+static_assert(ends_with(kActionKinds, Action::Kind::kUnpark));
+static_assert(ends_with(kPairStates, PairState::kApart));
+static_assert(ends_with(kRefusals, Refusal::kHost));
+static_assert(ends_with(kStopReasons, StopReason::kExit));
+
+}  // namespace gemlet::arbiter
