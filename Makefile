@@ -11,7 +11,7 @@ PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= $(shell nproc)
 PYTEST_ARGS ?=
-WORKERS ?= auto
+WORKERS ?= logical
 RUNS ?= 10
 BIN := $(VENV)/bin
 BUILD := build/native
@@ -49,8 +49,8 @@ test-alone: setup  ## the tests that measure the sharing of time, one after anot
 test-busy: setup  ## `make test` RUNS times beside stress-ng, which keeps every processor busy; prints a table
 	@$(BIN)/python tools/test_busy.py --runs $(RUNS) -- $(MAKE) --no-print-directory test
 
-.PHONY: lint style types layers spelling messages
-lint: style types layers spelling messages  ## style, types, layers, spelling, commit messages; `make -k lint` tries all
+.PHONY: lint style types stubs layers spelling messages
+lint: style types stubs layers spelling messages  ## style, types, stubs, layers, spelling, commit messages; `make -k lint` tries all
 messages: $(STAMP)
 	@$(BIN)/python tools/commit_messages.py
 style: $(STAMP)
@@ -59,8 +59,11 @@ style: $(STAMP)
 	@$(BIN)/clang-format --dry-run -Werror $(NATIVE_SOURCES)
 types: $(STAMP)
 	@$(BIN)/mypy
+stubs: $(STAMP) native
+	@$(BIN)/stubtest --mypy-config-file pyproject.toml --ignore-disjoint-bases --allowlist tools/stubtest.allowlist gemlet._native
 layers: $(STAMP)
 	@$(BIN)/lint-imports
+	@$(BIN)/python tools/check_includes.py
 spelling: $(STAMP)
 	@$(BIN)/codespell
 

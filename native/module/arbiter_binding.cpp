@@ -9,6 +9,7 @@
 #include "arbiter/policies/gemini_predictor.hpp"
 #include "module/binding.hpp"
 #include "module/decision_cost.hpp"
+#include "module/names.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -16,9 +17,7 @@ using namespace gemlet::arbiter;
 
 namespace {
 
-constexpr const char* kKinds[] = {"grant", "update", "revoke", "park", "unpark"};
 constexpr const char* kPredictorModes[] = {"p90", "max"};
-constexpr const char* kReasons[] = {"deadline", "idle", "revoked", "exit"};
 
 template <typename Enum, size_t N>
 Enum from_name(const char* const (&names)[N], const std::string& name, const char* what) {
@@ -44,7 +43,7 @@ GroupId set_group(Arbiter& self, const std::string& name, Nanoseconds now, nb::k
 nb::list take_actions(Arbiter& self) {
     nb::list result;
     for (const Action& a : self.take_actions()) {
-        result.append(nb::make_tuple(kKinds[static_cast<size_t>(a.kind)], a.client, a.deadline, a.window, a.idle,
+        result.append(nb::make_tuple(kActionKinds[static_cast<size_t>(a.kind)], a.client, a.deadline, a.window, a.idle,
                                      a.idle_most, a.poll, a.shared, a.raise));
     }
     return result;
@@ -151,7 +150,7 @@ void bind_arbiter(nb::module_& m) {
         .def(
             "stopped",
             [](Arbiter& self, ClientId client, const std::string& reason, Nanoseconds tail, Nanoseconds now) {
-                self.stopped(client, from_name<StopReason>(kReasons, reason, "reason"), tail, now);
+                self.stopped(client, from_name<StopReason>(kStopReasons, reason, "reason"), tail, now);
             },
             "client"_a, "reason"_a, "tail"_a, "now"_a)
         .def("drained", &Arbiter::drained, "client"_a, "at"_a, "now"_a)

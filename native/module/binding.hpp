@@ -48,8 +48,4 @@ nanobind::object to_python(const T& value) {
     }
 }
 
-// Why a client does not share the device; "shares" if it does.
-inline constexpr const char* kWhyNames[] = {"shares", "always",  "both busy", "ahead",
-                                            "behind", "slowed", "unverified"};
-
 }  // namespace gemlet::arbiter

@@ -6,14 +6,13 @@
 #include <stdexcept>
 
 #include "arbiter/residency/residency.hpp"
+#include "module/names.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 using namespace gemlet::arbiter;
 
 namespace {
-
-constexpr const char* kRefusals[] = {"", "capacity", "resident", "host"};
 
 nb::list take_orders(Residency& self) {
     nb::list list;

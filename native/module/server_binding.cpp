@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "module/binding.hpp"
+#include "module/names.hpp"
 #include "server/server.hpp"
 
 namespace nb = nanobind;

@@ -37,6 +37,20 @@ using arbiter::Residency;
 using arbiter::ResidencyUsage;
 using arbiter::StopReason;
 
+// The arbiter knows nothing of the wire; what crosses it has the same values on both sides.
+template <typename Wire, typename Arbiter>
+constexpr bool same(Wire wire, Arbiter arbiter) {
+    return static_cast<uint32_t>(wire) == static_cast<uint32_t>(arbiter);
+}
+static_assert(same(wire::StopReason::kDeadline, StopReason::kDeadline));
+static_assert(same(wire::StopReason::kIdle, StopReason::kIdle));
+static_assert(same(wire::StopReason::kRevoked, StopReason::kRevoked));
+static_assert(same(wire::StopReason::kExit, StopReason::kExit));
+static_assert(same(wire::Admission::kGranted, arbiter::Refusal::kNone));
+static_assert(same(wire::Admission::kCapacity, arbiter::Refusal::kCapacity));
+static_assert(same(wire::Admission::kResident, arbiter::Refusal::kResident));
+static_assert(same(wire::Admission::kHost, arbiter::Refusal::kHost));
+
 using Uuid = std::array<uint8_t, 16>;
 
 class Descriptor {

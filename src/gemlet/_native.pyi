@@ -3,6 +3,8 @@
 from typing import Any, Literal, TypedDict
 
 NEVER: int
+ENUMERATIONS: dict[str, tuple[str, ...]]
+"""The names of native enumerators, in the order of their values, by enumeration."""
 
 _Action = tuple[Literal["grant", "update", "revoke", "park", "unpark"], int, int, int, int, int, int, bool, bool]
 """(kind, client, deadline, window, idle, idle_most, poll, shared, raise).
@@ -75,7 +77,7 @@ class Residency:
         *,
         capacity: int | None = None,
         host: int | None = None,
-        overhead: float = 0.025,
+        overhead: float = 0.02,
         epoch_min: int = ...,
         epoch_max: int = ...,
         idle: int = ...,

@@ -6,11 +6,10 @@
 //   dlsym, dlvsym     below; the entry points are in tail_call.cpp
 //   cuGetProcAddress  below; cudaGetDriverEntryPoint goes through it
 #include "hook/lookup/intercept.h"
+#include "hook/lookup/nvml_lookup.h"
 
 #include <dlfcn.h>
 #include <string_view>
-
-#include "hook/memory/nvml.h"
 
 namespace gemlet::hook {
 

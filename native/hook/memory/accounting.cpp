@@ -5,9 +5,9 @@
 #include <atomic>
 #include <new>
 
+#include "hook/memory/ledger.h"
+#include "hook/memory/movable.h"
 #include "hook/memory/slab.h"
-#include "hook/submit/client.h"
-#include "hook/swap/swap.h"
 #include "wire.h"
 
 namespace gemlet::hook {

@@ -9,7 +9,6 @@
 #include <cstdint>
 
 #include "hook/lookup/cuda_api.h"
-#include "hook/memory/held.h"
 #include "hook/memory/pointer_map.h"
 
 namespace gemlet::hook {
@@ -27,6 +26,9 @@ void give_back(CUdevice device, uint64_t bytes);
 
 // Books what the driver already took by itself (a pool or a graph that grew), past the limit if it must be.
 void book(CUdevice device, uint64_t bytes);
+
+// Bytes this process has reserved on the device for allocations it made (contexts are the daemon's to book).
+uint64_t memory_held(CUdevice device);
 
 // What may shrink without a call of ours: pools and graph memory. They read their size from the driver again.
 void refresh_elastic(CUdevice device);

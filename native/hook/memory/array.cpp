@@ -3,9 +3,8 @@
 #include "hook/lookup/own_calls.h"
 #include "hook/lookup/reentry.h"
 #include "hook/memory/accounting.h"
-#include "hook/memory/context.h"
 #include "hook/memory/size.h"
-#include "hook/submit/client.h"
+#include "hook/submit/current_context.h"
 
 using namespace gemlet::hook;
 

@@ -15,8 +15,11 @@
 #include "hook/lookup/own_calls.h"
 #include "hook/lookup/reentry.h"
 #include "hook/memory/accounting.h"
-#include "hook/submit/client.h"
-#include "hook/swap/swap.h"
+#include "hook/memory/ledger.h"
+#include "hook/memory/movable.h"
+#include "hook/submit/current_context.h"
+#include "hook/submit/device.h"
+#include "hook/submit/streams.h"
 #include "wire.h"
 
 namespace gemlet::hook {
@@ -26,9 +29,6 @@ namespace {
 constexpr int kDevices = 64;
 
 std::atomic<bool> started{false};
-
-// Raised when a context goes away: its handle may come back for another device.
-std::atomic<uint32_t> generation{1};
 
 struct Created {
     CUcontext context;
@@ -109,7 +109,7 @@ CUresult create(CUcontext* context, CUdevice device, Call&& call) {
 }
 
 void context_is_gone(CUcontext context) {
-    generation.fetch_add(1, std::memory_order_release);
+    context_handle_free();
     forget_context(context);
     swap_context_gone(context);
 }
@@ -200,7 +200,7 @@ CUresult drop_primary(CUdevice device, bool reset, Call&& call) {
 void in_child() {
     if (!started.load(std::memory_order_relaxed)) return;
     started.store(false, std::memory_order_relaxed);
-    generation.fetch_add(1, std::memory_order_release);
+    context_handle_free();
     new (&contexts()) std::array<DeviceContexts, kDevices>;
 }
 
@@ -212,39 +212,6 @@ void in_child() {
 
 bool cuda_started() {
     return started.load(std::memory_order_acquire);
-}
-
-CUcontext current_context() {
-    CUcontext context = nullptr;
-    auto get_current = own().cuCtxGetCurrent;
-    return get_current && get_current(&context) == CUDA_SUCCESS ? context : nullptr;
-}
-
-CUdevice current_device() {
-    struct Cached {
-        CUcontext context = nullptr;
-        uint32_t generation = 0;
-        CUdevice device = -1;
-    };
-    static thread_local constinit Cached cached;
-    CUcontext context = current_context();
-    if (!context) return -1;
-    uint32_t now = generation.load(std::memory_order_acquire);
-    if (cached.context == context && cached.generation == now) [[likely]]
-        return cached.device;
-    CUdevice device = -1;
-    if (!own().cuCtxGetDevice || own().cuCtxGetDevice(&device) != CUDA_SUCCESS) return -1;
-    cached = {context, now, device};
-    return device;
-}
-
-CUdevice device_of_stream(CUstream stream) {
-    bool is_default = !stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
-    CUcontext context = nullptr;
-    if (is_default) return current_device();
-    if (!own().cuStreamGetCtx || own().cuStreamGetCtx(stream, &context) != CUDA_SUCCESS) return -1;
-    ContextScope scope(context);
-    return scope.ok() ? current_device() : -1;
 }
 
 }  // namespace gemlet::hook

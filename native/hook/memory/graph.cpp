@@ -7,7 +7,7 @@
 #include "hook/lookup/driver.h"
 #include "hook/lookup/own_calls.h"
 #include "hook/memory/accounting.h"
-#include "hook/submit/client.h"
+#include "hook/submit/launch.h"
 
 namespace gemlet::hook {
 

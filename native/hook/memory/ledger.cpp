@@ -3,6 +3,8 @@
 // Each process owns one slot of the group's ledger and is the only one to write it. A reservation holds the ledger's
 // lock while it sums the slots in use and stores its own: about 50 ns for a group of a few processes. A process that
 // dies leaves at worst the lock, which the daemon frees when it clears the slot.
+#include "hook/memory/ledger.h"
+
 #include <sched.h>
 #include <climits>
 #include <cstdio>
@@ -12,7 +14,6 @@
 #include "hook/link/connection.h"
 #include "hook/link/say.h"
 #include "hook/memory/limit_hint.h"
-#include "hook/submit/client.h"
 #include "hook/submit/device.h"
 
 namespace gemlet::hook {

@@ -1,17 +1,14 @@
 // Linear allocations: cuMemAlloc, its pitched and managed relatives, and cuMemFree for whatever may be freed with it.
-#include "hook/memory/held.h"
-
 #include <algorithm>
 
 #include "hook/lookup/driver.h"
 #include "hook/lookup/reentry.h"
 #include "hook/memory/accounting.h"
-#include "hook/memory/context.h"
 #include "hook/memory/managed.h"
+#include "hook/memory/movable.h"
 #include "hook/memory/size.h"
 #include "hook/memory/slab.h"
-#include "hook/submit/client.h"
-#include "hook/swap/swap.h"
+#include "hook/submit/current_context.h"
 
 using namespace gemlet::hook;
 

@@ -8,7 +8,7 @@
 #include "hook/lookup/own_calls.h"
 #include "hook/lookup/reentry.h"
 #include "hook/memory/size.h"
-#include "hook/submit/client.h"
+#include "hook/submit/current_context.h"
 
 namespace gemlet::hook {
 

@@ -14,11 +14,11 @@
 #include "hook/lookup/own_calls.h"
 #include "hook/lookup/reentry.h"
 #include "hook/memory/accounting.h"
-#include "hook/memory/context.h"
+#include "hook/memory/ledger.h"
+#include "hook/memory/movable.h"
 #include "hook/memory/size.h"
-#include "hook/submit/client.h"
+#include "hook/submit/current_context.h"
 #include "hook/submit/streams.h"
-#include "hook/swap/swap.h"
 #include "wire.h"
 
 namespace gemlet::hook {

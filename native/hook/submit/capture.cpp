@@ -1,7 +1,7 @@
 // Stream capture: nothing of ours may happen inside one, so its begin and end are watched.
 #include "hook/lookup/driver.h"
 #include "hook/submit/streams.h"
-#include "hook/swap/swap.h"
+#include "hook/submit/swap_events.h"
 
 using namespace gemlet::hook;
 

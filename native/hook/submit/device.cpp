@@ -1,4 +1,4 @@
-#include "hook/submit/client.h"
+#include "hook/submit/device.h"
 
 #include <pthread.h>
 #include <array>
@@ -10,10 +10,9 @@
 #include "hook/link/connection.h"
 #include "hook/link/say.h"
 #include "hook/lookup/own_calls.h"
-#include "hook/submit/device.h"
 #include "hook/submit/streams.h"
+#include "hook/submit/swap_events.h"
 #include "hook/submit/token.h"
-#include "hook/swap/swap.h"
 
 namespace gemlet::hook {
 

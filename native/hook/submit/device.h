@@ -60,4 +60,17 @@ Device* device_for(CUdevice ordinal);
 // The same, but null if nothing called device_for() so far: attaches nothing.
 Device* device_in_use(CUdevice ordinal);
 
+// --- the daemon. Nothing here throws, prints on a healthy path, or ends the process.
+
+// Connects on the first call (from cuInit), again after fork or when the daemon came back. Cheap when connected.
+void client_start();
+
+// The daemon went away: this process runs on without limits (or waits, with GEMLET_STRICT). Harmless if it is there.
+void lost();
+// Joins again and attaches every device in use. False while there is no daemon.
+bool reconnect();
+
+// Tells the daemon, which then books what the driver really took for them.
+void context_count_changed(CUdevice device, int contexts);
+
 }  // namespace gemlet::hook

@@ -12,7 +12,6 @@
 #include "hook/submit/move_gate.h"
 #include "hook/submit/streams.h"
 #include "hook/submit/token.h"
-#include "hook/swap/swap.h"
 
 namespace gemlet::hook {
 

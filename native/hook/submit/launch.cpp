@@ -3,9 +3,9 @@
 
 #include "hook/link/clock.h"
 #include "hook/lookup/driver.h"
-#include "hook/memory/held.h"
-#include "hook/submit/client.h"
+#include "hook/submit/current_context.h"
 #include "hook/submit/gate.h"
+#include "hook/submit/launch.h"
 
 using namespace gemlet::hook;
 

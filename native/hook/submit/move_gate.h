@@ -18,6 +18,9 @@ namespace gemlet::hook {
 
 struct SwapSpace;
 
+// Devices of this process with movable memory.
+extern constinit std::atomic<int> swap_devices;
+
 class SwapGate {
   public:
     explicit SwapGate(SwapSpace* space) : space_(space) {}

@@ -7,9 +7,8 @@
 #include <vector>
 
 #include "hook/lookup/own_calls.h"
-#include "hook/submit/client.h"
 #include "hook/submit/device.h"
-#include "hook/swap/swap.h"
+#include "hook/submit/swap_events.h"
 
 namespace gemlet::hook {
 

@@ -19,6 +19,10 @@ struct alignas(64) LaunchState {
 };
 extern constinit LaunchState launch_state;
 
+// Before a context or stream goes away, so that no event of ours outlives it.
+void context_destroying(CUcontext context);
+void stream_destroying(CUstream stream);
+
 void forget_streams();  // in a forked child, where none of the parent's exist
 
 // True if work on the stream would go into a graph (or is forbidden) rather than to the device.

@@ -8,7 +8,7 @@
 #include "hook/link/connection.h"
 #include "hook/lookup/own_calls.h"
 #include "hook/lookup/own_thread.h"
-#include "hook/submit/client.h"
+#include "hook/submit/device.h"
 #include "hook/submit/patience.h"
 #include "hook/submit/waits.h"
 

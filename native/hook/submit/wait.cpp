@@ -3,7 +3,9 @@
 #include "hook/link/clock.h"
 #include "hook/lookup/driver.h"
 #include "hook/lookup/own_calls.h"
-#include "hook/submit/client.h"
+#include "hook/submit/current_context.h"
+#include "hook/submit/device.h"
+#include "hook/submit/current_context.h"
 #include "hook/submit/device.h"
 #include "hook/submit/waits.h"
 

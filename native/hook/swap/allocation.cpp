@@ -4,9 +4,8 @@
 
 #include "hook/lookup/own_calls.h"
 #include "hook/lookup/reentry.h"
-#include "hook/memory/context.h"
 #include "hook/memory/size.h"
-#include "hook/submit/client.h"
+#include "hook/submit/current_context.h"
 #include "hook/swap/reservation.h"
 #include "hook/swap/stream_ordered.h"
 

@@ -5,7 +5,7 @@
 #include "hook/link/connection.h"
 #include "hook/link/say.h"
 #include "hook/lookup/own_calls.h"
-#include "hook/submit/client.h"
+#include "hook/submit/swap_events.h"
 #include "hook/swap/reservation.h"
 
 namespace gemlet::hook {

@@ -6,7 +6,7 @@
 
 #include "hook/link/say.h"
 #include "hook/lookup/driver.h"
-#include "hook/swap/swap.h"
+#include "hook/memory/movable.h"
 
 using namespace gemlet::hook;
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "hook/link/connection.h"
-#include "hook/submit/client.h"
 #include "hook/submit/token.h"
 
 namespace gemlet::hook {

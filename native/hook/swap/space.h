@@ -11,12 +11,12 @@
 #include <mutex>
 #include <vector>
 
+#include "hook/memory/movable.h"
 #include "hook/submit/device.h"
 #include "hook/submit/move_gate.h"
 #include "hook/swap/arena.h"
 #include "hook/swap/chunk.h"
 #include "hook/swap/pieces.h"
-#include "hook/swap/swap.h"
 
 namespace gemlet::hook {
 

@@ -1,8 +1,8 @@
 // Words the device reads or writes in stream order. They cost no device time and wait for no token, but where memory
 // can move they must not reach the driver while it is away.
 #include "hook/lookup/driver.h"
+#include "hook/memory/movable.h"
 #include "hook/submit/gate.h"
-#include "hook/swap/swap.h"
 
 using namespace gemlet::hook;
 

@@ -14,7 +14,6 @@
 #include "hook/lookup/own_calls.h"
 #include "hook/lookup/reentry.h"
 #include "hook/memory/size.h"
-#include "hook/submit/client.h"
 #include "hook/submit/streams.h"
 #include "hook/swap/reservation.h"
 

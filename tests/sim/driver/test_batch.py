@@ -23,7 +23,7 @@ PRELUDE = """
 import logging, threading
 import numpy as np
 from gemlet.serve.execution import batch_call
-from gemlet.serve.execution.batch_call import BatchCall, BatchFailed, Step, Tensor
+from gemlet.serve.execution.batch_call import BatchCall, BatchFailed, GraphTensor, Step
 
 WORDS = 8
 context = open_device()
@@ -43,8 +43,8 @@ def prepare(value, spin_ns=0, watched=True):
         check(cu.cuMemcpyDtoDAsync(target, source, 8 * WORDS, stream))
     check(launch(add, int(y), WORDS, value, stream=stream))
     graph = check(cu.cuGraphInstantiate(check(cu.cuStreamEndCapture(stream)), 0))
-    given = [Tensor("x", pinned(), int(x)), Tensor("w", pinned(), int(w))]
-    taken = [Tensor("y", pinned(), int(y)), Tensor("z", pinned(), int(z))]
+    given = [GraphTensor("x", pinned(), int(x)), GraphTensor("w", pinned(), int(w))]
+    taken = [GraphTensor("y", pinned(), int(y)), GraphTensor("z", pinned(), int(z))]
     done = pinned().view(np.uint32)[:1] if watched else None
     return BatchCall(batch_call.driver(0), int(stream), int(graph), given, taken, done=done), stream
 

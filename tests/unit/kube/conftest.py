@@ -10,6 +10,12 @@ from tests.unit.kube import fakes
 
 
 @pytest.fixture
+def tmp_path(tmp_path_factory):
+    """With a short name: the path of a Unix socket has 107 characters at most, and a worker's folder takes its part."""
+    return tmp_path_factory.mktemp("n")
+
+
+@pytest.fixture
 def node(tmp_path):
     return fakes.Node(tmp_path)
 
@@ -20,7 +26,7 @@ def run():
 
     def complete(coroutine):
         async def bounded():
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 return await coroutine
 
         return asyncio.run(bounded())

@@ -56,7 +56,7 @@ def with_server(scenario, token=None):
         port = site._server.sockets[0].getsockname()[1]
         try:
             access = Access(url=f"http://127.0.0.1:{port}", token=token)
-            async with api_server.connected(access) as api, asyncio.timeout(20):
+            async with api_server.connected(access) as api, asyncio.timeout(120):
                 await scenario(api)
         finally:
             await runner.cleanup()
@@ -118,7 +118,7 @@ def test_a_connection_is_used_again_and_one_that_was_closed_is_replaced():
     async def whole():
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        async with server, api_server.connected(Access(url=url)) as api, asyncio.timeout(20):
+        async with server, api_server.connected(Access(url=url)) as api, asyncio.timeout(120):
             for _ in range(6):
                 assert await api.get("/pods") == {}
                 await asyncio.sleep(0.01)
@@ -137,7 +137,7 @@ def test_what_is_no_whole_answer_is_an_error(answer):
     async def whole():
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        async with server, api_server.connected(Access(url=url)) as api, asyncio.timeout(20):
+        async with server, api_server.connected(Access(url=url)) as api, asyncio.timeout(120):
             with pytest.raises(ApiError, match="GET /pods"):
                 await api.get("/pods")
 
@@ -161,7 +161,7 @@ def test_a_watch_that_falls_silent_ends_and_a_slow_reader_of_it_does_not(monkeyp
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         seen = []
-        async with server, api_server.connected(Access(url=url)) as api, asyncio.timeout(20):
+        async with server, api_server.connected(Access(url=url)) as api, asyncio.timeout(120):
             watch = api.watch("/pods")
             for _ in range(2):
                 seen.append((await anext(watch))[1]["name"])

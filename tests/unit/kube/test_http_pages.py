@@ -29,7 +29,7 @@ def with_pages(scenario):
     async def whole():
         serving = asyncio.create_task(http_pages.serve({"/metrics": metrics, "/healthz": broken}, port))
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 while True:
                     try:
                         await asyncio.to_thread(scenario, port)

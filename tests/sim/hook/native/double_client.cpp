@@ -1,6 +1,4 @@
-// client.h without a daemon: GEMLET_TEST_LIMIT bytes for every device, counted in this process only.
-#include "hook/submit/client.h"
-
+// device.h, connection.h and ledger.h without a daemon: GEMLET_TEST_LIMIT bytes for every device, counted in this process only.
 #include <array>
 #include <atomic>
 #include <cstdio>
@@ -8,7 +6,9 @@
 
 #include "hook/link/connection.h"
 #include "hook/submit/device.h"
-#include "hook/memory/held.h"
+#include "hook/memory/accounting.h"
+#include "hook/memory/ledger.h"
+#include "hook/submit/launch.h"
 #include "wire.h"
 
 namespace gemlet::hook {

@@ -1,6 +1,6 @@
-// Memory that can move to the host and back, as the rest of the hook sees it. A process has some only if the daemon
-// said so when it attached the device (a `capacity` of the device or a `resident` limit of the group); otherwise
-// nothing here is reached but one test of a flag.
+// Memory that can move to the host and back, as the hooks of memory see it; hook/swap defines all of this. A process
+// has some only if the daemon said so when it attached the device (a `capacity` of the device or a `resident` limit
+// of the group); otherwise nothing here is reached but one test of a flag.
 #pragma once
 
 #include <atomic>
@@ -11,21 +11,13 @@
 
 namespace gemlet::hook {
 
-struct Attachment;
-struct Device;
-struct SwapSpace;
-
 extern constinit std::atomic<bool> swap_in_use;
 // True once any device of this process has movable memory.
 inline bool swap_active() {
     return swap_in_use.load(std::memory_order_acquire);
 }
 
-// Devices of this process with movable memory.
-extern constinit std::atomic<int> swap_devices;
-
 // --- allocations (swap/allocation.cpp). Empty: not movable memory's business, the caller goes on as without it.
-// ------------
 
 std::optional<CUresult> swap_allocate(CUdeviceptr* pointer, uint64_t bytes);
 std::optional<CUresult> swap_allocate_pitch(CUdeviceptr* pointer, size_t* pitch, uint64_t width, uint64_t height,
@@ -65,16 +57,9 @@ void swap_hide(CUdevice device, int64_t bytes);
 // Memory that cannot move was charged: waits until there is room for it. False: there never will be.
 bool swap_make_room(CUdevice device, uint64_t bytes);
 
-// --- what happens around it
-// ------------------------------------------------------------------------------------------
+// --- contexts (swap/lifecycle.cpp)
 
-void swap_attached(Device& device, const Attachment& attachment);  // the daemon governs the device (anew)
-void swap_lost(Device& device);                                    // no daemon does
-void swap_context_destroying(CUcontext context);
 void swap_context_stays(CUcontext context);  // it could not be destroyed
 void swap_context_gone(CUcontext context);
-void swap_capture_begins();   // returns when no memory moves; none moves until the next
-void swap_capture_counted();  // ... call: the capture is counted by now
-void swap_in_child();
 
 }  // namespace gemlet::hook

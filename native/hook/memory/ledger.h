@@ -1,7 +1,6 @@
-// The hook's side of the daemon: connection, token, ledger. The rest of the hook knows only this header.
+// The group's memory on each device: what this process reserves of it, and what is left.
 //
-// Nothing here throws, prints on a healthy path, or ends the process. Without a daemon every call answers as if
-// there were no limits (or refuses work, with GEMLET_STRICT=1).
+// Without a daemon every call answers as if there were no limit.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +9,6 @@
 
 namespace gemlet::hook {
 
-// Connects on the first call (from cuInit), again after fork or when the daemon came back. Cheap when connected.
-void client_start();
-
-// The daemon went away: this process runs on without limits (or waits, with GEMLET_STRICT). Harmless if it is there.
-void lost();
-// Joins again and attaches every device in use. False while there is no daemon.
-bool reconnect();
-
-// --- memory (ledger.cpp) -----------------------------------------------------------------------------------------
 // `device` is CUDA's ordinal in this process.
 
 // Reserves before the driver is asked. False: the group's limit would be passed; the caller answers
@@ -39,17 +29,7 @@ MemoryView memory_view(const CUuuid& device);
 // What one more context takes on this device (0 if not known yet). Reserve it before creating a context, release it
 // when context_count_changed() has told the daemon, which then books what the driver really took.
 uint64_t context_estimate(CUdevice device);
-void context_count_changed(CUdevice device, int contexts);
 // Returns when the daemon has booked them (or after a while, if it is busy or gone).
 void await_contexts_booked(CUdevice device, int contexts);
-
-// Device of the calling thread's current context; -1 without one.
-CUdevice current_device();
-
-// --- token (launch.cpp, pacer.cpp)
-// ---------------------------------------------------------------------------------- Called by context.cpp before a
-// context or stream goes away, so that no event of ours outlives it.
-void context_destroying(CUcontext context);
-void stream_destroying(CUstream stream);
 
 }  // namespace gemlet::hook

@@ -1,0 +1,19 @@
+// What memory that can move to the host has to be told by those below it. hook/swap/lifecycle.cpp does what follows;
+// without such memory each is one test of a flag.
+#pragma once
+
+#include "hook/lookup/cuda_api.h"
+
+namespace gemlet::hook {
+
+struct Attachment;
+struct Device;
+
+void swap_attached(Device& device, const Attachment& attachment);  // the daemon governs the device (anew)
+void swap_lost(Device& device);                                    // no daemon does
+void swap_context_destroying(CUcontext context);
+void swap_capture_begins();   // returns when no memory moves; none moves until the next
+void swap_capture_counted();  // ... call: the capture is counted by now
+void swap_in_child();
+
+}  // namespace gemlet::hook
