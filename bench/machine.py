@@ -299,9 +299,13 @@ class Sharing:
         """Seconds charged so far, by group."""
         return {g["name"]: g["used_ns"] / 1e9 for d in self.server.snapshot()["devices"] for g in d["groups"]}
 
-    def pairs(self) -> list[dict[str, Any]]:
-        """What was found out about groups side by side."""
-        return [pair for d in self.server.snapshot()["devices"] for pair in d["pairs"]]
+    def found(self) -> dict[str, str]:
+        """What was found out about each group: whether it shares the device, and its speed against alone."""
+        return {
+            group["name"]: group["why"] + ("" if group["speed"] is None else f", at {group['speed']:.2f}")
+            for device in self.server.snapshot()["devices"]
+            for group in device["groups"]
+        }
 
     def close(self) -> None:
         self.server.stop()

@@ -96,11 +96,11 @@ class SharesBench(Bench):
                             sharing.group(name)
                     clients = [Client(self.work(config), name) for name in "ab"]
                     self.machine.run(clients, sharing, self.length)
-                    pairs = sharing.pairs() if sharing else []
+                    found = sharing.found() if sharing else {}
                 got = [c.work_between(1, self.length) / ((self.length - 1) * rate) for c in clients]
                 totals[way] = sum(got)
                 note = " / ".join(f"{share:.3f}" for share in got)
-                note += "".join(f"; {p['state']}, at {p['speeds'][0]:.2f} and {p['speeds'][1]:.2f}" for p in pairs)
+                note += "".join(f"; {name}: {what}" for name, what in found.items())
                 self.report.add(f"two programs of {config}, {way}: total", totals[way], "-", note=note)
             better = totals["gemlet"] / totals["time slicing"]
             self.report.add(f"two programs of {config}: gemlet / time slicing", better, ">= 0.97")

@@ -122,8 +122,8 @@ class TrainingBench(Bench):
                 sharing.group("requests", priority="latency")
                 sharing.group("training", priority=way.priority, sm=way.sm)
                 self.machine.run([requests, training], sharing, self.length, start_limit=START_LIMIT)
-                for pair in sharing.pairs():
-                    print(f"{name}/{key}: {' and '.join(pair['groups'])}: {pair['state']}, at {pair['speeds']}")
+                for group, what in sharing.found().items():
+                    print(f"{name}/{key}: {group}: {what}")
         else:
             self.machine.run([requests, training], None, self.length, start_limit=START_LIMIT)
         got = Measured.of(

@@ -34,6 +34,7 @@ OTHER: dict[Kind, tuple[Any, str]] = {
     Kind.SHARE: (0.25, "25%"),
     Kind.FRACTION: (0.25, "25%"),
     Kind.NUMBER: (2.0, "2"),
+    Kind.SLOWDOWN: (1.5, "1.5"),
     Kind.SIZE: (1536 << 20, "1.5GiB"),
     Kind.NAMES: (("ana", "ben"), "ana, ben"),
 }

@@ -5,8 +5,6 @@
 #include "hook/lookup/own_calls.h"
 #include "hook/submit/current_context.h"
 #include "hook/submit/device.h"
-#include "hook/submit/current_context.h"
-#include "hook/submit/device.h"
 #include "hook/submit/waits.h"
 
 using namespace gemlet::hook;

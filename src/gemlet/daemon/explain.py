@@ -114,7 +114,7 @@ def _swap(client: ClientStatus) -> list[str]:
 # Why a group does not share the device with others (`Why` in native/arbiter/arbiter.hpp).
 _TURNS = {
     "always": "takes turns with others: its policy or its workload `alone` asks for that",
-    "both busy": "takes turns: it and another program keep the device busy all the time, and time slicing would cost both",
+    "both busy": "takes turns: it and another program keep the device busy all the time; time slicing would cost both",
     "ahead": "takes turns: it was ahead of its share while another group fell behind its own",
     "behind": "has turns of its own: beside others it fell behind its share",
     "slowed": "the others stop for its requests: beside them its requests took longer than its slowdown allows",

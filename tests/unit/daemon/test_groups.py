@@ -75,6 +75,7 @@ def test_limits_reach_the_server(book, server):
         "weight": 2.0,
         "sm": 0.5,
         "workload": "memory",
+        "slowdown": 1.1,
         "users": None,
     }
 

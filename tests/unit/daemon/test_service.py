@@ -66,7 +66,7 @@ def test_status_document(start_daemon):
     daemon.call("join", group="team", limits={"min": 0.5})
     daemon.server.add_client("team", pid=77, memory=5)
     document = daemon.call("status")
-    assert document["schema"] == 1
+    assert document["schema"] == 2
     assert document["simulated"] is False
     assert document["daemon"]["pid"] == os.getpid()
     (device,) = document["devices"]
