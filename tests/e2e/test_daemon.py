@@ -133,7 +133,7 @@ def test_status_json_has_its_documented_shape(gemlet):
     foreground(gemlet)
     connection(gemlet).close()
     document = json.loads(gemlet("status", "--simulate", "-o", "json").stdout)
-    assert document["schema"] == 1
+    assert document["schema"] == 2
     assert document["simulated"] is True
     assert document.keys() == {"schema", "simulated", "daemon", "devices", "groups", "events", "mps"}
     device = document["devices"][0]

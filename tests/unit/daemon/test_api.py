@@ -87,7 +87,7 @@ def test_a_client_that_hangs_up_in_the_middle(start_daemon):
 def test_many_clients_at_once(start_daemon):
     daemon = start_daemon()
     with ThreadPoolExecutor(32) as pool:
-        assert all(pool.map(lambda _: daemon.call("status")["schema"] == 1, range(200)))
+        assert all(pool.map(lambda _: daemon.call("status")["schema"] == protocol.STATUS_SCHEMA, range(200)))
 
 
 def test_a_connection_too_many_is_told_so(start_daemon, monkeypatch):
