@@ -19,10 +19,19 @@ constexpr double kSliced = 0.92;
 constexpr Nanoseconds kSoon = 4;
 // Where requests are at stake the first time is so many times as long.
 constexpr Nanoseconds kRequests = 8;
+// A program that always has work queued but whose host hardly ever waits for it is served well by time slicing: its work
+// is done in the slices that it gets.
+constexpr double kWaits = 0.75;
 constexpr double kSpeedSpan = 1e9;
 
 bool fit(const Party& a, const Party& b) {
     return a.client->sm + b.client->sm <= kFull;
+}
+
+// It always has work queued, and waits for it.
+bool saturates(const Party& party) {
+    const Observation& seen = party.client->seen;
+    return seen.never_dry() && seen.known_beside() && seen.beside().awaited_part() >= kWaits;
 }
 
 bool same_kind(const Party& a, const Party& b) {
@@ -105,7 +114,7 @@ bool Contention::engage(std::vector<Party>& parties, Nanoseconds now) const {
     for (size_t i = 0; i < parties.size(); ++i) {
         for (size_t j = i + 1; j < parties.size(); ++j) {
             Party &a = parties[i], &b = parties[j];
-            if (!co_runs(a, b) || !a.client->seen.never_dry() || !b.client->seen.never_dry()) continue;
+            if (!co_runs(a, b) || !saturates(a) || !saturates(b)) continue;
             const bool mps = a.client->mps && b.client->mps;
             const bool known = a.client->seen.known_alone() && b.client->seen.known_alone();
             if (mps && (known || !same_kind(a, b))) continue;
@@ -153,7 +162,8 @@ bool Contention::release(std::vector<Party>& parties, Nanoseconds now) const {
         const bool known = standing.samples >= Observation::kEnough;
         const bool misjudged = standing.why == Why::kBothBusy && known && client.seen.duty() < kBusy;
         const bool room = measured && duties <= kFits;
-        const bool hopeless = saturate > 1 && client.seen.duty() >= kBusy;
+        // Nor is there a way to serve requests beside one of these without delay.
+        const bool hopeless = standing.why == Why::kSlowed ? saturate > 0 : saturate > 1 && client.seen.duty() >= kBusy;
         const bool on_trial = !hopeless && now - standing.since >= standing.backoff;
         if (!misjudged && !room && !on_trial) continue;
         make_shared(client, now);

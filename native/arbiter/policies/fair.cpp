@@ -338,12 +338,18 @@ bool Fair::held_back(const Group& group, Nanoseconds now) const {
            !short_of_minimum(group, now);
 }
 
-// What one got more than another while they co-ran is no debt: nobody was in danger then.
+// What one got more than another while they co-ran is no debt, but for the last moment: so long it may have taken until
+// somebody was seen to be in danger.
 void Fair::turns_begin(const Groups& all, Nanoseconds now) {
+    double least[2] = {INFINITY, INFINITY};
+    for (const Group* g : all)
+        if (at(*g).active) least[best_effort(*g)] = std::min(least[best_effort(*g)], at(*g).vtime);
     for (const Group* g : all) {
         Account& a = at(*g);
-        if (!a.active || a.cap.binds()) continue;
-        a.vtime = a.turn_end = a.first_until = system_[best_effort(*g)];
+        if (!a.active) continue;
+        const double lowest = least[best_effort(*g)];
+        a.vtime = a.turn_end = a.first_until =
+            std::clamp(a.vtime, lowest, lowest + static_cast<double>(p_.cycle_max));
         a.contended = false;
     }
 }
