@@ -15,7 +15,7 @@ PROGRAMS: dict[str, list[str] | None] = {
     "serve": ["serve.py"],
     "serve-graph": ["serve.py", "--graph"],
     "train": ["train.py"],
-    "train-large": ["train.py", "--batch", "16", "--length", "1024"],
+    "train-large": ["train.py", "--batch", "8", "--length", "512"],
     "lora": ["train.py", "--lora"],
     "jax": ["jax_train.py"],
     "bursts": ["bursts.py"],

@@ -2,7 +2,7 @@
 
     python train.py [--lora] [--batch 8] [--length 128] ...        (protocol.py has the other options)
 
-A small batch is bound by its host. A large one (--batch 16 --length 1024) keeps the device busy without a pause.
+A small batch is bound by its host. A large one (--batch 8 --length 512) keeps the device busy without a pause.
 """
 
 from __future__ import annotations
