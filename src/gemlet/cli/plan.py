@@ -66,7 +66,7 @@ def command(
     """
     import msgspec
 
-    from gemlet.cli import words
+    from gemlet.cli import messages
     from gemlet.config import text_file
     from gemlet.config.quantities import MIB
     from gemlet.serve.plan import glet_files, picture, plan_files
@@ -93,7 +93,7 @@ def command(
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(made), indent=1).decode())
     if isinstance(made, Infeasible):
-        words.error(f"no plan: {'; '.join(made.why)}", _advice(made))
+        messages.error(f"no plan: {'; '.join(made.why)}", _advice(made))
         return 1
     if svg:
         text_file.write_text(svg, picture.svg(made))

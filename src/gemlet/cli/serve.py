@@ -191,7 +191,7 @@ def _tell(wanted: ServerOptions, started: Started, *, json: bool) -> None:
     """The first lines: what it runs on, which models, where."""
     http = f"{wanted.host}:{started.http_port}" if started.http_port is not None else None
     grpc = f"{wanted.host}:{started.grpc_port}" if started.grpc_port is not None else None
-    lines = _words(wanted, started)
+    lines = _started_lines(wanted, started)
     if http:
         lines.append(f"HTTP http://{http}  metrics http://{http}/metrics")
     if grpc:
@@ -217,7 +217,7 @@ def _tell(wanted: ServerOptions, started: Started, *, json: bool) -> None:
         click.echo(msgspec.json.encode(document).decode())
 
 
-def _words(wanted: ServerOptions, started: Started) -> list[str]:
+def _started_lines(wanted: ServerOptions, started: Started) -> list[str]:
     from gemlet.config.quantities import format_share
 
     chosen = started.choice
