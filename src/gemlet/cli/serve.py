@@ -227,13 +227,13 @@ def _started_lines(wanted: ServerOptions, started: Started) -> list[str]:
     lines.append(f"{wanted.repository}: {len(started.models)} models, executor {chosen.backend} on {where}")
     if started.note:
         lines.append(f"executor: {started.note}")
-    lets: dict[str, list[str]] = {}
+    gpu_lets: dict[str, list[str]] = {}
     for gpu in started.plan.gpus:
-        for let in gpu.lets:
-            for task in let.tasks:
-                lets.setdefault(task.model, []).append(f"{format_share(let.sm)} of device {gpu.index}")
+        for gpu_let in gpu.gpu_lets:
+            for task in gpu_let.tasks:
+                gpu_lets.setdefault(task.model, []).append(f"{format_share(gpu_let.sm)} of device {gpu.index}")
     for spec in started.models:
-        place = ", ".join(lets.get(spec.name, ["in the server itself"]))
+        place = ", ".join(gpu_lets.get(spec.name, ["in the server itself"]))
         lines.append(f"  {spec.name} {spec.version}: {spec.platform}, SLO {spec.slo_ms:g} ms, {place}")
     lines += [f"note: {note}" for note in started.plan.notes]
     if started.plan.demands:
