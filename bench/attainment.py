@@ -189,7 +189,7 @@ class Live:
         learn = self.engine.expectation.observe
 
         def observe(place: Assignment, rows: int, ms: float) -> None:
-            by_profile = known.models[place.model].surface.row(place.let.sm)[rows]
+            by_profile = known.models[place.model].surface.row(place.gpu_let.sm)[rows]
             self.ratios.setdefault(place.model, []).append(ms / by_profile)
             learn(place, rows, ms)
 
@@ -352,8 +352,12 @@ def measure(o: argparse.Namespace) -> tuple[Profiles, list[dict[str, Any]]]:
         made = largest(known, mix) if o.simulate else on_gpu(known, mix, o.executor)
         runs: Runs = {}
         if not o.simulate:
-            lets = [(round(let.sm, 3), [t.model for t in let.tasks]) for gpu in made.gpus for let in gpu.lets]
-            print(f"{mix}: {lets}", file=sys.stderr, flush=True)
+            gpu_lets = [
+                (round(gpu_let.sm, 3), [t.model for t in gpu_let.tasks])
+                for gpu in made.gpus
+                for gpu_let in gpu.gpu_lets
+            ]
+            print(f"{mix}: {gpu_lets}", file=sys.stderr, flush=True)
             try:
                 runs = asyncio.run(gpu_runs(known, made, o.executor, o.seconds, seeds))
             except (GemletError, TimeoutError, ExceptionGroup) as error:  # one mix that fails does not cost the others

@@ -134,16 +134,16 @@ def main() -> int:
                 sharing.group("frameworks")
                 busy = ["work", "--kernel-us", "100", "--scale", str(machine.scale(100, "large")), "--seconds", "60"]
                 other = subprocess.Popen([machine.client, *busy], env=sharing.env("other"), stdout=subprocess.DEVNULL)
-                hooked, words = run(code, sharing.env("frameworks"))
+                hooked, log = run(code, sharing.env("frameworks"))
                 used = sharing.used().get("frameworks", 0.0)
                 other.kill()
                 other.wait()
-            text = f"{hooked} (native {native}), charged {used:.3f} s {words[-200:]}"
+            text = f"{hooked} (native {native}), charged {used:.3f} s {log[-200:]}"
             report(name, hooked == native and used > 0, text)
         with Sharing(machine) as sharing:
             sharing.group("small", memory=4 << 30)
-            out, words = run(LIMIT, sharing.env("small"))
-            text = f"{out.split()} {words.splitlines()[:2]}"
+            out, log = run(LIMIT, sharing.env("small"))
+            text = f"{out.split()} {log.splitlines()[:2]}"
             report("memory limit 4 GiB", out.split() == [str(4 << 30), "oom"], text)
         with Sharing(machine) as sharing:
             sharing.group("truth")

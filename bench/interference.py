@@ -138,12 +138,12 @@ def main() -> None:
     result = {"schema": 1, "device": known.device.name, "summary": summary(known, rows), "rows": rows}
     if o.output:
         o.output.write_text(json.dumps(result, indent=1) + "\n")
-    words = result["summary"]
-    print(f"{words['points']} slow-downs of pairs on {known.device.name}")
+    totals = result["summary"]
+    print(f"{totals['points']} slow-downs of pairs on {known.device.name}")
     names = ("p50", "p90", "p95", "max")
     lines = [
         (what.replace("_", " "), str(found["points"]), *(f"{found[name]:.2%}" for name in names))
-        for what, found in words.items()
+        for what, found in totals.items()
         if isinstance(found, dict) and "points" in found
     ]
     lines.append(("gpulet's paper", "", "", f"{AIM['p90']:.2%}", f"{AIM['p95']:.2%}", ""))

@@ -31,7 +31,7 @@ WARM_UP = 1.0  # seconds of each run that are left out: the hook learns how long
 class Way:
     """One way to run the two programs. ``policy`` None: without gemlet."""
 
-    words: str
+    note: str
     mps: bool = False
     policy: str | None = None
     priority: str = "best-effort"  # of the neighbour
@@ -60,7 +60,7 @@ BASE = ["slicing", "gemlet", "mps", "mps-gemlet", "mps-gemlet-sm"]
 @dataclass(frozen=True)
 class Neighbour:
     config: str  # of runner.CONFIGS
-    words: str
+    note: str
     ways: list[str]
 
 
@@ -147,7 +147,7 @@ class LatencyBench(Bench):
         got = Measured.of(arrived_after(requests, WARM_UP), kept, int(requests.result["unserved"]))
         found = checks(neighbour, key, got, self.base, slicing) if self.base else []
         self.show(f"{neighbour or 'alone'}/{key}", got, found)
-        self.report.put("latencies", entry(neighbour, key, way.words, got, found))
+        self.report.put("latencies", entry(neighbour, key, way.note, got, found))
         return got
 
     def show(self, label: str, got: Measured, found: list[Check]) -> None:
@@ -158,7 +158,7 @@ class LatencyBench(Bench):
 
     def finish(self) -> None:
         print(f"\n{heading(self.report.about)}")
-        print("".join(f"{key}: {n.words}\n" for key, n in NEIGHBOURS.items()))
+        print("".join(f"{key}: {n.note}\n" for key, n in NEIGHBOURS.items()))
         print(table(self.report.parts.get("latencies", [])), flush=True)
 
 

@@ -59,10 +59,10 @@ def checks(neighbour: str | None, way: str, got: Measured, alone: Measured, slic
     return []
 
 
-def entry(neighbour: str | None, way: str, words: str, got: Measured, found: Sequence[Check] = ()) -> Entry:
+def entry(neighbour: str | None, way: str, note: str, got: Measured, found: Sequence[Check] = ()) -> Entry:
     """A row for JSON."""
     return {
-        "neighbour": neighbour, "way": way, "words": words,
+        "neighbour": neighbour, "way": way, "words": note,
         "p50_us": got.p50, "p99_us": got.p99, "p999_us": got.p999, "largest_us": got.largest,
         "kept": None if got.kept is None else round(got.kept, 4),
         "requests": len(got.latencies), "unserved": got.unserved,
@@ -74,18 +74,18 @@ def entry(neighbour: str | None, way: str, words: str, got: Measured, found: Seq
 def table(entries: Sequence[Entry]) -> str:
     """The rows as text; ratios are to the row of the program alone."""
     alone = next((e for e in entries if e["way"] == "alone"), None)
-    return grid(HEAD, [cells(e, alone) for e in entries], words=(0, -1))
+    return grid(HEAD, [cells(e, alone) for e in entries], left=(0, -1))
 
 
 def cells(row: Entry, alone: Entry | None) -> list[str]:
-    words = [f"{what} {target}: {'met' if met else 'missed'}" for what, _, target, met in row["targets"]]
+    notes = [f"{what} {target}: {'met' if met else 'missed'}" for what, _, target, met in row["targets"]]
     if row["unserved"]:
-        words.append(f"{row['unserved']} never served")
-    words += [f"{what} {'identical' if same else 'DIFFERENT'}" for what, same in row.get("identical", {}).items()]
+        notes.append(f"{row['unserved']} never served")
+    notes += [f"{what} {'identical' if same else 'DIFFERENT'}" for what, same in row.get("identical", {}).items()]
     return [
         f"{row['neighbour']}: {row['words']}" if row["neighbour"] else row["words"],
         *(f"{row[key]:.0f}" for key in ("p50_us", "p99_us", "p999_us", "largest_us")),
         *(f"{row[key] / alone[key]:.2f}" if alone else "-" for key in ("p50_us", "p99_us")),
         "-" if row["kept"] is None else f"{row['kept']:.3f}",
-        "; ".join(words) or "-",
+        "; ".join(notes) or "-",
     ]

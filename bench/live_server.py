@@ -52,8 +52,8 @@ def write_models(
     for name, slo in slos_ms.items():
         (folder / name / "1").mkdir(parents=True, exist_ok=True)
         share = f"sm: {100 * shares[name]:g}%\n" if shares and name in shares else ""
-        words = f"platform: builtin\nmax_batch: {max_batch}\nslo: {slo:g}ms\n{share}"
-        (folder / name / "config.yaml").write_text(words)
+        config = f"platform: builtin\nmax_batch: {max_batch}\nslo: {slo:g}ms\n{share}"
+        (folder / name / "config.yaml").write_text(config)
 
 
 def demand_file(slos_ms: Mapping[str, float], rates: Mapping[str, object], seconds: float, **more: object) -> str:
@@ -80,9 +80,9 @@ class LiveServer:
 
     def __enter__(self) -> LiveServer:
         began = time.monotonic()
-        with self.log_file.open("w") as words:
+        with self.log_file.open("w") as log:
             self.process = subprocess.Popen(
-                self._command, stdout=subprocess.PIPE, stderr=words, env=self._env, start_new_session=True
+                self._command, stdout=subprocess.PIPE, stderr=log, env=self._env, start_new_session=True
             )
         try:
             self.document = self._first_line(began + READY_S)
@@ -130,8 +130,8 @@ class LiveServer:
         """Requests/s by model that the plan in force could serve."""
         found: dict[str, float] = {}
         for gpu in self.plan()["gpus"]:
-            for let in gpu["lets"]:
-                for task in let["tasks"]:
+            for gpu_let in gpu["lets"]:
+                for task in gpu_let["tasks"]:
                     found[task["model"]] = found.get(task["model"], 0.0) + task["capacity"]
         return found
 
@@ -143,10 +143,10 @@ class LiveServer:
         """What the controller did, from the log: Unix seconds and words."""
         found = []
         for line in self.log.splitlines():
-            stamp, mark, words = line.partition(" INFO plan: ")
+            stamp, mark, message = line.partition(" INFO plan: ")
             if mark:
                 at = datetime.strptime(stamp, "%Y-%m-%d %H:%M:%S,%f").timestamp()
-                found.append({"unix_s": at, "words": words})
+                found.append({"unix_s": at, "words": message})
         return found
 
     def executors(self) -> list[psutil.Process]:
@@ -229,11 +229,11 @@ class Load:
 
     def __init__(self, url: str, *arguments: str, seconds: float) -> None:
         self._out = tempfile.TemporaryFile()  # noqa: SIM115  close() closes it
-        self._words = tempfile.TemporaryFile()  # noqa: SIM115
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self.deadline = time.monotonic() + seconds + LOAD_MORE_S
         self.process = subprocess.Popen(
             [*GEMLET, "load", url, *arguments, "--duration", f"{1000 * seconds:.0f}ms", "-o", "json"],
-            stdout=self._out, stderr=self._words, start_new_session=True,
+            stdout=self._out, stderr=self._log, start_new_session=True,
         )  # fmt: skip
 
     def stop(self) -> None:
@@ -250,10 +250,10 @@ class Load:
         finally:
             self._kill()
         self._out.seek(0)
-        self._words.seek(0)
+        self._log.seek(0)
         text = self._out.read()
         if code not in {0, 130} or not text:
-            raise ServerError(f"gemlet load: exit code {code}: {self._words.read().decode()[-1000:]}")
+            raise ServerError(f"gemlet load: exit code {code}: {self._log.read().decode()[-1000:]}")
         (run,) = json.loads(text)["runs"]
         return run
 
@@ -261,7 +261,7 @@ class Load:
         """Ends it and its processes, if they are still there; what it said is gone."""
         self._kill()
         self._out.close()
-        self._words.close()
+        self._log.close()
 
     def _kill(self) -> None:
         if self.process.poll() is None:

@@ -165,7 +165,7 @@ class Machine:
             starts = [(process, c.begin) for c, _, process in running]
             self.started_ns = begin_together(starts, happenings, start_limit)
             for c, log, process in running:
-                c.result = json.loads(last_words(process, seconds + END_LIMIT).splitlines()[-1])
+                c.result = json.loads(last_lines(process, seconds + END_LIMIT).splitlines()[-1])
                 if log.exists():
                     c.read(log)
                     log.unlink()
@@ -250,7 +250,7 @@ def begin_together(
     return start
 
 
-def last_words(process: subprocess.Popen[str], limit: float) -> str:
+def last_lines(process: subprocess.Popen[str], limit: float) -> str:
     """What it still says until it ends. Raises RuntimeError if it fails or does not end within ``limit`` seconds."""
     try:
         out, _ = process.communicate(timeout=limit)

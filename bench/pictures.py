@@ -57,10 +57,10 @@ def courses(document: Mapping[str, Any], name: str = "elastic") -> tuple[list[Cu
     if course is None:
         raise LookupError(f"no course {name}")
     curves = [Curve(f"{g['name']}, {g['promise']}", [(t, share) for t, share in g["points"]]) for g in course["groups"]]
-    return curves, [(at, words) for at, words in course["events"]]
+    return curves, [(at, event) for at, event in course["events"]]
 
 
-def figure(title: str, words: str) -> tuple[Any, Any]:
+def figure(title: str, subtitle: str) -> tuple[Any, Any]:
     """An empty picture and its axes."""
     import matplotlib as mpl
 
@@ -76,7 +76,7 @@ def figure(title: str, words: str) -> tuple[Any, Any]:
     axes = drawing.add_subplot()
     axes.set_title(title, loc="left", fontsize=11)
     axes.grid(color=INK, alpha=0.25, linewidth=0.6)
-    drawing.supxlabel(words, fontsize=7.5, color=INK, x=0.01, ha="left")
+    drawing.supxlabel(subtitle, fontsize=7.5, color=INK, x=0.01, ha="left")
     return drawing, axes
 
 
@@ -85,9 +85,9 @@ def share_over_time(document: Mapping[str, Any], path: Path) -> None:
     drawing, axes = figure("Share of the device, windows of 100 ms", caption(document["about"], "bench/sharing.py"))
     for curve, colour, style in zip(curves, COLOURS, ("-", "--"), strict=False):
         axes.plot(*zip(*curve.points, strict=True), color=colour, linestyle=style, linewidth=1.6, label=curve.label)
-    for at, words in events:
+    for at, event in events:
         axes.axvline(at, color=INK, linewidth=0.8, linestyle=":")
-        axes.annotate(words, (at, 1.14), xytext=(3, 0), textcoords="offset points", fontsize=8)
+        axes.annotate(event, (at, 1.14), xytext=(3, 0), textcoords="offset points", fontsize=8)
     axes.set(xlabel="seconds", ylabel="share", ylim=(0, 1.22), xlim=(0, max(x for c in curves for x, _ in c.points)))
     drawing.legend(loc="outside upper right", ncols=2, fontsize=8)
     save(drawing, path)

@@ -39,19 +39,19 @@ BATCH = 8
 class Client(threading.Thread):
     """Keeps one gpu-let busy and writes down when it answered."""
 
-    def __init__(self, backend: green.GreenBackend, let: str) -> None:
+    def __init__(self, backend: green.GreenBackend, gpu_let: str) -> None:
         super().__init__(daemon=True)
-        entry = built_in.BUILT_IN[MODELS[let]]
+        entry = built_in.BUILT_IN[MODELS[gpu_let]]
         kinds = {"UINT8": np.uint8, "INT64": np.int64, "FP32": np.float32}
         self.inputs = {t.name: np.zeros((BATCH, *t.shape), kinds[t.datatype]) for t in entry.inputs}
-        self.backend, self.let, self.end = backend, let, False
+        self.backend, self.gpu_let, self.end = backend, gpu_let, False
         self.answers: list[float] = []
         self.error: GemletError | None = None
 
     def run(self) -> None:
         while not self.end:
             try:
-                self.backend.run(self.let, MODELS[self.let], self.inputs, BATCH)
+                self.backend.run(self.gpu_let, MODELS[self.gpu_let], self.inputs, BATCH)
             except GpuLetGone:
                 time.sleep(0.0002)
                 continue
@@ -62,7 +62,7 @@ class Client(threading.Thread):
 
 
 def specs(division: dict[str, float]) -> list[GpuLet]:
-    return [GpuLet(name=let, sm=sm, models={MODELS[let]: BATCH}) for let, sm in division.items()]
+    return [GpuLet(name=gpu_let, sm=sm, models={MODELS[gpu_let]: BATCH}) for gpu_let, sm in division.items()]
 
 
 def gap(answers: list[float], begin: float, end: float) -> tuple[float, float]:
@@ -79,7 +79,7 @@ def measure(times: int) -> list[dict[str, Any]]:
         backend.load(built_in.spec(model))
     rows: list[dict[str, Any]] = []
     backend.partition(specs(DIVISIONS[1]))
-    clients = [Client(backend, let) for let in MODELS]
+    clients = [Client(backend, gpu_let) for gpu_let in MODELS]
     for client in clients:
         client.start()
     time.sleep(0.3)
@@ -91,7 +91,7 @@ def measure(times: int) -> list[dict[str, Any]]:
         backend.partition(specs(DIVISIONS[number % 2]))
         end = time.perf_counter()
         time.sleep(0.2)
-        gaps = {client.let: gap(list(client.answers), begin, end) for client in clients}
+        gaps = {client.gpu_let: gap(list(client.answers), begin, end) for client in clients}
         rows.append(
             {
                 "cold": number == 0,  # division 1 was there from the beginning

@@ -59,13 +59,15 @@ def line(row: Row) -> str:
     return f"{row.what:<72} {number(row.value):>9}   {row.target:<11} {row.verdict:<7} {row.note}".rstrip()
 
 
-def grid(head: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = (0,)) -> str:
-    """Columns side by side: those of ``words`` to the left, numbers to the right."""
+def grid(head: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int] = (0,)) -> str:
+    """Columns side by side: those of ``left`` to the left, the others to the right."""
     widths = [max(len(cell) for cell in column) for column in zip(head, *rows, strict=True)]
-    left = {column % len(head) for column in words}
+    to_left = {column % len(head) for column in left}
 
     def render(cells: Sequence[str]) -> str:
-        padded = (f"{c:<{w}}" if i in left else f"{c:>{w}}" for i, (c, w) in enumerate(zip(cells, widths, strict=True)))
+        padded = (
+            f"{c:<{w}}" if i in to_left else f"{c:>{w}}" for i, (c, w) in enumerate(zip(cells, widths, strict=True))
+        )
         return "  ".join(padded).rstrip()
 
     return "\n".join(map(render, [head, *rows]))
@@ -73,8 +75,8 @@ def grid(head: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int
 
 def heading(about: Mapping[str, object]) -> str:
     """One line: where this was measured; on a simulated machine the first word says so."""
-    words = " | ".join(f"{k}: {v}" for k, v in about.items() if k != "simulated")
-    return f"SIMULATED, not a GPU | {words}" if about.get("simulated") else words
+    text = " | ".join(f"{k}: {v}" for k, v in about.items() if k != "simulated")
+    return f"SIMULATED, not a GPU | {text}" if about.get("simulated") else text
 
 
 class Report:

@@ -48,11 +48,11 @@ class Bench:
     def doubt(self, config: str, off: float) -> None:
         """Says so when the baseline itself was uneven: every ratio to it is as doubtful."""
         if off > UNEVEN:
-            words = (
+            description = (
                 f"{config}, alone: a quarter of a second was off by {off:.2f} from the mean: this machine is not quiet"
             )
-            print(f"doubtful: {words}", flush=True)
-            self.report.put("doubtful", {"scenario": config, "why": words})
+            print(f"doubtful: {description}", flush=True)
+            self.report.put("doubtful", {"scenario": config, "why": description})
 
     @classmethod
     def options(cls, parser: argparse.ArgumentParser) -> None:
@@ -86,9 +86,9 @@ class Bench:
         return self.rates[config]
 
 
-def main(bench: type[Bench], words: str) -> int:
+def main(bench: type[Bench], description: str) -> int:
     """Runs the scenarios that were asked for. One that fails does not keep the others from running."""
-    parser = argparse.ArgumentParser(description=words, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--simulate", action="store_true", help="on the simulated machine: measures no GPU")
     parser.add_argument("--seconds", type=float, default=bench.seconds, help="length of a scenario")
     parser.add_argument("--only", default="", help=f"of {','.join(bench.scenarios)}")

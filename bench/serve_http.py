@@ -79,9 +79,9 @@ class Bench:
             "left_out": {},
         }
 
-    def check(self, what: str, held: bool, words: str) -> None:
-        self.result["checks"].append({"what": what, "held": held, "words": words})
-        print(f"{'ok    ' if held else 'FAILED'} {what}: {words}", flush=True)
+    def check(self, what: str, held: bool, note: str) -> None:
+        self.result["checks"].append({"what": what, "held": held, "words": note})
+        print(f"{'ok    ' if held else 'FAILED'} {what}: {note}", flush=True)
 
     def run(self) -> None:
         repository = self.folder / "models"
@@ -258,9 +258,9 @@ class Bench:
             for step in ("unload", "load"):
                 time.sleep(AFTER_S / 2)
                 began = time.monotonic()
-                status, words = self.server.ask("POST", f"/v2/repository/models/{model}/{step}")
+                status, note = self.server.ask("POST", f"/v2/repository/models/{model}/{step}")
                 took[step] = round(time.monotonic() - began, 3)
-                self.check(f"reload: {step}", status == 200, f"{took[step]:.2f} s {words or ''}")
+                self.check(f"reload: {step}", status == 200, f"{took[step]:.2f} s {note or ''}")
             time.sleep(AFTER_S)
             load.stop()
             run = load.result()

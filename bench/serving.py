@@ -182,7 +182,9 @@ def main() -> None:
             row: dict[str, Any] = {"mix": mix, "policy": name, "planned": round(planned * sum(weights.values()), 1)}
             rows.append(row)
             if made is not None:
-                row["lets"] = [[let.sm, [t.model for t in let.tasks]] for gpu in made.gpus for let in gpu.lets]
+                row["lets"] = [
+                    [gpu_let.sm, [t.model for t in gpu_let.tasks]] for gpu in made.gpus for gpu_let in gpu.gpu_lets
+                ]
             if made is None or time.monotonic() > end - NEEDED_S:
                 row["left_out"] = "no plan" if made is None else "the budget is used up"
                 logging.info("%s, %s: left out, %s", mix, name, row["left_out"])

@@ -42,17 +42,19 @@ PATIENT_MS = 1e9  # an SLO that nothing misses
 class Runs(Protocol):
     """The part of a backend that is needed here."""
 
-    def partition(self, lets: Sequence[GpuLet]) -> None: ...
-    def run(self, let: str, model: str, inputs: Mapping[str, np.ndarray], batch: int) -> Mapping[str, np.ndarray]: ...
+    def partition(self, gpu_lets: Sequence[GpuLet]) -> None: ...
+    def run(
+        self, gpu_let: str, model: str, inputs: Mapping[str, np.ndarray], batch: int
+    ) -> Mapping[str, np.ndarray]: ...
 
 
 class Nothing:
     """A backend whose models take no time: what remains is the harness itself."""
 
-    def partition(self, lets: Sequence[GpuLet]) -> None:
+    def partition(self, gpu_lets: Sequence[GpuLet]) -> None:
         """Nothing to prepare."""
 
-    def run(self, _let: str, _model: str, _inputs: Mapping[str, np.ndarray], _batch: int) -> dict[str, np.ndarray]:
+    def run(self, _gpu_let: str, _model: str, _inputs: Mapping[str, np.ndarray], _batch: int) -> dict[str, np.ndarray]:
         return {}
 
 
@@ -103,7 +105,7 @@ class GpuLetThread(threading.Thread):
 
     def __init__(self, live: Live, key: tuple[int, int], name: str) -> None:
         super().__init__(daemon=True, name=name)
-        self.live, self.key, self.let = live, key, name
+        self.live, self.key, self.gpu_let = live, key, name
         self.given: queue.SimpleQueue[tuple[Trial, Batch] | None] = queue.SimpleQueue()
         self.error: Exception | None = None
 
@@ -126,7 +128,7 @@ class GpuLetThread(threading.Thread):
             began = trial.now()
             if ended:
                 work.gaps.append(began - ended)
-            self.live.backend.run(self.let, model, self.live.slices[model][rows], rows)
+            self.live.backend.run(self.gpu_let, model, self.live.slices[model][rows], rows)
             ended = trial.now()
             work.busy_s += (ended - began) / 1000
             work.ratios.append((ended - began) / self.live.by_profile(batch.place, rows))
@@ -159,24 +161,28 @@ class Live:
         self.largest = {model: known.models[model].surface.max_batch for model in slos}
         self.by_profile = Padded(known, self.largest)
         self.slices = {model: _inputs(model, self.largest[model]) for model in slos}
-        names = {(gpu.index, n): f"gpu{gpu.index}/let{n}" for gpu in made.gpus for n in range(len(gpu.lets))}
+        names = {(gpu.index, n): f"gpu{gpu.index}/let{n}" for gpu in made.gpus for n in range(len(gpu.gpu_lets))}
         backend.partition(
             [
-                GpuLet(name=names[gpu.index, n], sm=let.sm, models={t.model: self.largest[t.model] for t in let.tasks})
+                GpuLet(
+                    name=names[gpu.index, n],
+                    sm=gpu_let.sm,
+                    models={t.model: self.largest[t.model] for t in gpu_let.tasks},
+                )
                 for gpu in made.gpus
-                for n, let in enumerate(gpu.lets)
+                for n, gpu_let in enumerate(gpu.gpu_lets)
             ]
         )
-        self.lets = {key: GpuLetThread(self, key, name) for key, name in names.items()}
-        for let in self.lets.values():
-            let.start()
+        self.gpu_lets = {key: GpuLetThread(self, key, name) for key, name in names.items()}
+        for gpu_let in self.gpu_lets.values():
+            gpu_let.start()
         self.last: Trial | None = None
 
     def close(self) -> None:
-        for let in self.lets.values():
-            let.given.put(None)
-        for let in self.lets.values():
-            let.join(PATIENCE_S)
+        for gpu_let in self.gpu_lets.values():
+            gpu_let.given.put(None)
+        for gpu_let in self.gpu_lets.values():
+            gpu_let.join(PATIENCE_S)
 
     def dispatcher(self) -> Dispatcher:
         """One that has seen nothing yet: a trial says nothing of the next."""
@@ -185,7 +191,7 @@ class Live:
     def warm_up(self) -> None:
         """Each model once on each gpu-let, in the gpu-let's own thread: what is made at a first call is made now."""
         for gpu in self.plan.gpus:
-            for number, planned in enumerate(gpu.lets):
+            for number, planned in enumerate(gpu.gpu_lets):
                 trial = Trial(self.dispatcher(), self.slos)
                 for task in planned.tasks:
                     place = Assignment(
@@ -194,7 +200,7 @@ class Live:
                     for rows in (1, self.largest[task.model]):
                         requests = [Request(task.model, 0.0, PATIENT_MS) for _ in range(rows)]
                         trial.running += 1
-                        self.lets[gpu.index, number].given.put((trial, Batch(place, requests, 0.0)))
+                        self.gpu_lets[gpu.index, number].given.put((trial, Batch(place, requests, 0.0)))
                 self._wait(trial)
 
     def run(
@@ -219,7 +225,7 @@ class Live:
                 for model in touched:
                     for batch in trial.dispatcher.start(now, model):
                         trial.running += 1
-                        self.lets[batch.let.gpu, batch.let.number].given.put((trial, batch))
+                        self.gpu_lets[batch.gpu_let.gpu, batch.gpu_let.number].given.put((trial, batch))
                 trial.dispatcher.drops()  # sent, and never in time
             self._check()
             if number < len(coming):
@@ -237,9 +243,9 @@ class Live:
             raise RuntimeError(f"{trial.running} gpu-lets are not done after {PATIENCE_S:g} s")
 
     def _check(self) -> None:
-        for let in self.lets.values():
-            if let.error is not None:
-                raise let.error
+        for gpu_let in self.gpu_lets.values():
+            if gpu_let.error is not None:
+                raise gpu_let.error
 
 
 def harness_rate(made: Plan, known: Profiles, rates: dict[str, float], seconds: float = 0.2) -> float:

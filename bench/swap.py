@@ -151,10 +151,10 @@ class SwapBench(Bench):
         """What the link between device and host carries, in pieces of 64 MiB from pinned memory."""
         mib = 256 if self.machine.simulate else 2048
         self.carries = self.machine.output(["link", "--memory-mib", str(mib)], self.machine.env)
-        for way, words in (("out", "device to host"), ("in", "host to device"), ("both", "both ways at a time")):
-            self.report.add(f"link: {words}, GB/s", self.carries[way])
-        for what, words in (("touch", "touched the first time by one thread"), ("pin", "pinned then")):
-            self.report.add(f"host memory {words}: ms per GiB", self.carries[what])
+        for way, text in (("out", "device to host"), ("in", "host to device"), ("both", "both ways at a time")):
+            self.report.add(f"link: {text}, GB/s", self.carries[way])
+        for what, text in (("touch", "touched the first time by one thread"), ("pin", "pinned then")):
+            self.report.add(f"host memory {text}: ms per GiB", self.carries[what])
 
     def alone(self) -> None:
         """One program, which fits: nothing moves, and it is as fast as without gemlet."""
@@ -190,18 +190,18 @@ class SwapBench(Bench):
         self.direction("out", "device to host", [(h.out, h.out_seconds) for h in large if h.into == 0])
         self.direction("in", "host to device", [(h.into, h.into_seconds) for h in large if h.out == 0])
 
-    def direction(self, way: str, words: str, seen: list[tuple[int, float]]) -> None:
+    def direction(self, way: str, text: str, seen: list[tuple[int, float]]) -> None:
         """Rows of the last hand-over; the first one also pins the host's side."""
         if not seen:
-            raise RuntimeError(f"nothing moved from {words} alone")
+            raise RuntimeError(f"nothing moved from {text} alone")
         first, last = (seconds * 1e3 / (moved / GIB) for moved, seconds in (seen[0], seen[-1]))
         moved, seconds = seen[-1]
         rate = moved / seconds / 1e9
         self.one_ways.append(rate)
         note = f"{moved / GIB:.1f} GiB; the first time {first:.0f}"
-        self.report.add(f"hand-over, {words}: ms per GiB", last, "<= 25", note=note)
+        self.report.add(f"hand-over, {text}: ms per GiB", last, "<= 25", note=note)
         if self.carries:
-            self.report.add(f"hand-over, {words}: rate / link", rate / self.carries[way], ">= 0.85")
+            self.report.add(f"hand-over, {text}: rate / link", rate / self.carries[way], ">= 0.85")
 
     def fits(self) -> None:
         """Two that fit: nothing moves, and they share as without gemlet."""
@@ -227,12 +227,12 @@ class SwapBench(Bench):
         rate = statistics.median(h.rate for h in both)
         what = "hand-over, one out while the other comes in"
         self.report.add(f"{what}: GB/s, both ways", rate, note=f"median of {len(both)}")
-        for words, way in (
+        for text, way in (
             ("out", [(h.out, h.out_seconds) for h in both]),
             ("in", [(h.into, h.into_seconds) for h in both]),
         ):
             ms = statistics.median(seconds * 1e3 / (moved / GIB) for moved, seconds in way)
-            self.report.add(f"{what}: ms per GiB {words}", ms, "<= 25")
+            self.report.add(f"{what}: ms per GiB {text}", ms, "<= 25")
         if self.one_ways:
             self.report.add(f"{what}: rate / one way", rate / statistics.mean(self.one_ways), ">= 1.5")
         if self.carries:

@@ -104,7 +104,7 @@ def explain(run: Run) -> str:
         if seen
         else ["unusual in it: nothing"]
     )
-    lines += [f"  {(u.at - run.start) / 1e9:9.4f} s  {u.words}" for u in sorted(largest, key=lambda u: u.at)]
+    lines += [f"  {(u.at - run.start) / 1e9:9.4f} s  {u.text}" for u in sorted(largest, key=lambda u: u.at)]
     late = [(at, by, cpu) for at, by, cpu in run.late if begin <= run.start + at < end]
     lines.append(
         f"CPUs of this host that woke up more than 1 ms late in it: {len(late)} times; in the whole run {len(run.late)}"

@@ -143,7 +143,7 @@ class TrainingBench(Bench):
             target = "-" if way.sm < 1 else ">= 1"
             self.report.add(f"{name}/{key}: {what} bit-identical to those alone", float(equal), target)
         beside = f"training {name}" if got.kept is not None else None
-        self.report.put("latencies", entry(beside, key, way.words, got) | {"identical": identical})
+        self.report.put("latencies", entry(beside, key, way.note, got) | {"identical": identical})
 
     def finish(self) -> None:
         if entries := self.report.parts.get("latencies"):

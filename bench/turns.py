@@ -111,7 +111,7 @@ def nobody(found: Sequence[Turn], begin: int, end: int) -> Iterator[tuple[int, i
 class Unusual:
     at: int
     by: int  # ns more than usual
-    words: str
+    text: str
 
 
 @dataclass
@@ -131,7 +131,7 @@ class Usual:
         return usual
 
 
-WORDS = {
+TEMPLATES = {
     "drain": "drained {took:.2f} ms after its stop",
     "pause": "asked again {took:.2f} ms after its stop",
     "overrun": "stopped {took:.2f} ms after its deadline",
@@ -145,11 +145,11 @@ def unusual(found: Sequence[Turn], begin: int, end: int, usual: Usual | None = N
     for t in found:
         if t.stopped is None or not begin <= t.stopped < end:
             continue
-        for what, words in WORDS.items():
+        for what, template in TEMPLATES.items():
             value, median = getattr(t, what), usual.medians.get((t.group, what))
             if value is None or median is None or value - median < LATE_NS:
                 continue
-            text = f"{t.group} {words.format(took=value / 1e6)} (median {median / 1e6:.2f})"
+            text = f"{t.group} {template.format(took=value / 1e6)} (median {median / 1e6:.2f})"
             seen.append(Unusual(t.stopped, int(value - median), text))
         if t.revoked is not None:
             seen.append(Unusual(t.revoked, 0, f"{t.group} was told to stop before its deadline"))

@@ -85,7 +85,7 @@ class Bench:
         start = plan.starting(sum(not self.pool.has(key) for key in kept))
         if not self.budget.allows(start + row.cost(ways, 1, 1), time.monotonic(), row.name):
             raise Stopped
-        print(f"\n== {row.name}: {row.words}", flush=True)
+        print(f"\n== {row.name}: {row.title}", flush=True)
         began = time.monotonic()
         self.ensure([(self.places[WAYS[way].environment], m) for way in ways for m in row.members if is_kept(m)])
         took = time.monotonic() - began
@@ -152,8 +152,8 @@ class Bench:
     def tell(self, row: Row, way: str, repeat: int, works: Mapping[str, Work], recorded: Mapping[str, Any]) -> None:
         begin = min(row.settle, row.seconds / 2)
         rates = {name: work.rate(begin, work.seconds) for name, work in works.items()}
-        words = ", ".join(f"{name} {rate:.1f}/s" for name, rate in rates.items())
-        print(f"{way:<10} {repeat + 1}: {words}", flush=True)
+        rates_text = ", ".join(f"{name} {rate:.1f}/s" for name, rate in rates.items())
+        print(f"{way:<10} {repeat + 1}: {rates_text}", flush=True)
         for name, work in works.items():
             entry = {"row": row.name, "way": way, "repeat": repeat + 1, "program": name, "rate": round(rates[name], 3),
                      "seconds": work.seconds, "answers": work.digests[:3], "pace": work.pace()}  # fmt: skip

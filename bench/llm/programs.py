@@ -68,13 +68,13 @@ class Program:
     def order(self, start_ns: int, seconds: float, parameters: Mapping[str, object]) -> None:
         """Raises RuntimeError if it has ended."""
         self.seconds = seconds
-        words = str(start_ns) if self.units else json.dumps({"start": start_ns, "seconds": seconds, **parameters})
+        line = str(start_ns) if self.units else json.dumps({"start": start_ns, "seconds": seconds, **parameters})
         assert self.process.stdin
         try:
-            self.process.stdin.write(words + "\n")
+            self.process.stdin.write(line + "\n")
             self.process.stdin.flush()
         except OSError:
-            raise RuntimeError(f"{self.name} has ended before its start{self.last_words()}") from None
+            raise RuntimeError(f"{self.name} has ended before its start{self.last_lines()}") from None
 
     def collect(self, deadline: float) -> Work:
         """What it did in the window. Raises RuntimeError."""
@@ -89,12 +89,12 @@ class Program:
         try:
             line = self.lines.get(timeout=max(0.01, deadline - time.monotonic()))
         except queue.Empty:
-            raise RuntimeError(f"{self.name} {what} in time{self.last_words()}") from None
+            raise RuntimeError(f"{self.name} {what} in time{self.last_lines()}") from None
         if line is None:
-            raise RuntimeError(f"{self.name} {what}: exit code {self.process.wait(FAREWELL_S)}{self.last_words()}")
+            raise RuntimeError(f"{self.name} {what}: exit code {self.process.wait(FAREWELL_S)}{self.last_lines()}")
         return line
 
-    def last_words(self) -> str:
+    def last_lines(self) -> str:
         text = self.log.read_text(errors="replace").strip()[-TAIL:] if self.log.exists() else ""
         return f": {text}" if text else ""
 

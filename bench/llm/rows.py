@@ -34,7 +34,7 @@ BEST_EFFORT = "-best-effort"  # in the name of a process whose class cannot chan
 class Way:
     """``environment`` is the one of its programs; ``base`` the way that its row is compared with."""
 
-    words: str
+    title: str
     environment: str
     base: str | None = None
 
@@ -74,7 +74,7 @@ class Row:
     """``judge`` says by which rules (bench/llm/verdicts.py) it is judged."""
 
     name: str
-    words: str
+    title: str
     members: tuple[Member, ...]
     judge: str = "total"
     seconds: float = 5.0

@@ -126,8 +126,8 @@ def middle(what: str, values: Sequence[float], target: str = "-", note: str = ""
     if not values:
         return []
     worst = max(values) if target.startswith("<=") else min(values)
-    words = f"worst {number(worst)} of {len(values)}" + (f"; {note}" if note else "")
-    return [Line(what, round(statistics.median(values), 4), target, words)]
+    text = f"worst {number(worst)} of {len(values)}" + (f"; {note}" if note else "")
+    return [Line(what, round(statistics.median(values), 4), target, text)]
 
 
 def total_lines(results: Results, target: str) -> list[Line]:
@@ -262,8 +262,8 @@ def judge_changing(results: Results) -> list[Line]:
             bounded = way == "gemlet"
             held = sum(t <= SETTLES_MS for t in times) / len(times)
             found += middle(f"ms until both have their half for good, {way}", times, "<= 300" if bounded else "-")
-            words = f"{len(times)} changes"
-            found.append(Line(f"held within {SETTLES_MS} ms, {way}", round(held, 4), ">= 1" if bounded else "-", words))
+            text = f"{len(times)} changes"
+            found.append(Line(f"held within {SETTLES_MS} ms, {way}", round(held, 4), ">= 1" if bounded else "-", text))
     return found
 
 
@@ -305,7 +305,7 @@ def table(everything: Sequence[Results]) -> str:
         if len(results.row.members) > 1 and results.row.judge != "service":
             totals = [cell(list(results.totals(way).values())) if way in results.windows else "-" for way in WAYS]
             cells.append(["", "total", "", *totals])
-    return grid(HEAD, cells, words=(0, 1)) if cells else "no row was measured"
+    return grid(HEAD, cells, left=(0, 1)) if cells else "no row was measured"
 
 
 def cell(values: Sequence[float]) -> str:

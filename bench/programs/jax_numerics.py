@@ -74,7 +74,7 @@ def main() -> int:
     failed = 0
     for flags in ("", WITHOUT_AUTOTUNING):
         print(f"== XLA_FLAGS={flags}", flush=True)
-        for words, more, prefix in ways(o.limit, fraction):
+        for note, more, prefix in ways(o.limit, fraction):
             for _ in range(o.repeats):
                 given = " ".join(part for part in (os.environ.get("XLA_FLAGS", ""), flags) if part)
                 env = os.environ | more | {"XLA_FLAGS": given}
@@ -85,16 +85,16 @@ def main() -> int:
                     )
                 except subprocess.TimeoutExpired:
                     failed += 1
-                    print(f"{words:<48} no end after {LIMIT_S:.0f} s", flush=True)
+                    print(f"{note:<48} no end after {LIMIT_S:.0f} s", flush=True)
                     continue
                 if done.returncode:
                     failed += 1
-                    print(f"{words:<48} exit code {done.returncode}: {done.stderr.strip()[-400:]}", flush=True)
+                    print(f"{note:<48} exit code {done.returncode}: {done.stderr.strip()[-400:]}", flush=True)
                     continue
                 got = json.loads(done.stdout.splitlines()[-1])
                 memory = "-" if not got["memory"] else f"{got['memory'] / GIB:.2f} GiB"
                 picked = " ".join(got["picked"])
-                print(f"{words:<48} {got['sum']} {got['first']} bits {got['bits']} module {got['module']} of {memory}: "
+                print(f"{note:<48} {got['sum']} {got['first']} bits {got['bits']} module {got['module']} of {memory}: "
                       f"{picked}", flush=True)  # fmt: skip
     return 1 if failed else 0
 

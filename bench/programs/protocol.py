@@ -49,8 +49,8 @@ class Window:
         self.digests.append(f"{zlib.crc32(answer):08x}")
 
 
-def parser(words: str | None) -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(description=words, formatter_class=argparse.RawDescriptionHelpFormatter)
+def parser(description: str | None) -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--seconds", type=float, default=10, help="length of the window without --wait")
     p.add_argument("--wait", action="store_true", help="windows come from stdin")
     p.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
@@ -77,6 +77,6 @@ def reported(window: Window) -> Iterator[Window]:
     say({"end": True, "digests": window.digests})
 
 
-def say(words: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(words) + "\n")
+def say(message: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()

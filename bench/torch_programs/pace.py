@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 
 
-def parser(words: str | None) -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(description=words)
+def parser(description: str | None) -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(description=description)
     p.add_argument("--seconds", type=float, default=10)
     p.add_argument("--wait", action="store_true")
     p.add_argument("--file", type=Path)

@@ -199,7 +199,7 @@ def change_secret(cluster, files):
     cluster.kubectl("-n", NAMESPACE, "patch", "secret", "gemlet-webhook", "-p", json.dumps({"data": data}))
 
 
-def test_bad_input_is_refused_with_the_field_and_the_cure(cluster):
+def test_bad_input_is_refused_with_the_field_and_the_hint(cluster):
     for asked, text in (
         (SHARE | {"gemlet.dev/compute": "0"}, r"annotations\[gemlet.dev/compute\]: 0 is not from 1 to 100"),
         (SHARE | {"gemlet.dev/compute": "101"}, "write percent of one GPU's time"),

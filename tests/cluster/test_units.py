@@ -35,7 +35,7 @@ def test_time_and_memory_of_one_gpu_are_one_share(units):
     assert words(units, "a", "total") == ["16384"]
 
 
-def test_time_that_is_left_on_two_gpus_is_refused_with_words(units):
+def test_time_that_is_left_on_two_gpus_is_refused_with_a_message(units):
     for name in ("a", "b"):
         units.create(pod(name, "sleep", "1000", annotations=SHARE | {"gemlet.dev/compute": "70"}))
         eventually(lambda name=name: units.phase(name) == "Running", "its start")

@@ -246,7 +246,7 @@ def test_statistics_count_what_ran(client, kit):
         ("add", {"datatype": "INT64"}, "the model wants INT32"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_words(client, kit, model, change, words):
+def test_what_does_not_fit_is_refused_with_a_message(client, kit, model, change, words):
     shape, name, datatype = change.get("shape", [2, 4]), change.get("name", "A"), change.get("datatype", "INT32")
     array = np.zeros(shape, dtype=np.int64 if datatype == "INT64" else np.int32)
     good = tensor(kit, "B", np.zeros((shape[0], 4), dtype=np.int32))

@@ -155,7 +155,7 @@ def test_a_request_that_is_half_here_at_the_end_gets_its_answer(repository, tmp_
         assert server.process.wait(60) == 0
 
 
-def test_what_takes_longer_than_the_drain_is_refused_with_words(repository, tmp_path):
+def test_what_takes_longer_than_the_drain_is_refused_with_a_message(repository, tmp_path):
     with serving(repository, tmp_path / "log", "--drain", "0.3") as server, ThreadPoolExecutor(4) as pool:
         requests = [pool.submit(ask, server, "sleepy", 20.0) for _ in range(3)]
         wait_for(lambda: began(repository) and arrived(server, "sleepy") == 3)  # else some find the door closed
@@ -333,8 +333,8 @@ def test_a_plan_from_a_file_and_shares_from_the_configuration(tmp_path):
             assert ask(server, "resnet50", 1.0, {"timeout": 0})[0] in {200, 504}
     write_model(folder, "resnet50", "platform: modelled\nmax_batch: 32\nsm: 30%\n" + ONE)
     with serving(folder, tmp_path / "log") as server:
-        (let,) = json.loads(get(server, "/v2/plan")[1])["gpus"][0]["lets"]
-        assert let["sm"] == 0.3
+        (gpu_let,) = json.loads(get(server, "/v2/plan")[1])["gpus"][0]["lets"]
+        assert gpu_let["sm"] == 0.3
     write_model(folder, "other", "platform: noop\n" + ONE)
     write_model(folder, "bert", "platform: modelled\n" + ONE)
     code, words = failing(str(folder), "--plan", str(plan), "--http-port", "0", "--grpc-port", "none")

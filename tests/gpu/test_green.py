@@ -135,16 +135,16 @@ def backend(request: pytest.FixtureRequest) -> Iterator[TorchGpuLets]:
     made.close()
 
 
-def _let(backend: TorchGpuLets, spec: ModelSpec) -> Graphed:
+def _gpu_let(backend: TorchGpuLets, spec: ModelSpec) -> Graphed:
     """The model on half of the device, for batches up to 8."""
     backend.load(spec)
     backend.partition([GpuLet(name="gpu0/let0", sm=0.5, models={spec.name: 8})])
-    return backend._lets["gpu0/let0"].models[spec.name]
+    return backend._gpu_lets["gpu0/let0"].models[spec.name]
 
 
 @pytest.mark.skipif(not ONE_CALL, reason="this torch does not tell a graph's handle")
 def test_a_batch_in_one_call_gives_what_torch_gives(backend: TorchGpuLets) -> None:
-    made = _let(backend, built_in.spec("googlenet"))
+    made = _gpu_let(backend, built_in.spec("googlenet"))
     for batch in (8, 1, 5):
         assert made._call_for(batch) is not None
         wanted = made._run(_images(batch), batch)["output"].copy()
@@ -160,7 +160,7 @@ def test_a_batch_in_one_call_gives_what_torch_gives(backend: TorchGpuLets) -> No
 
 @pytest.mark.skipif(not ONE_CALL, reason="this torch does not tell a graph's handle")
 def test_a_thread_that_never_used_the_device_runs_a_batch(backend: TorchGpuLets) -> None:
-    made = _let(backend, built_in.spec("googlenet"))
+    made = _gpu_let(backend, built_in.spec("googlenet"))
     wanted = made._run(_images(3), 3)["output"].copy()
     got: list[np.ndarray] = []
     thread = threading.Thread(target=lambda: got.append(made.run(_images(3), 3)["output"]))
@@ -194,7 +194,7 @@ def module():
 
 
 def test_a_model_that_draws_random_numbers_draws_new_ones_each_time(backend: TorchGpuLets, tmp_path: Path) -> None:
-    made = _let(backend, _written(tmp_path, "x + torch.rand_like(x)"))
+    made = _gpu_let(backend, _written(tmp_path, "x + torch.rand_like(x)"))
     assert made.why_eager is None
     x = {"X": np.zeros((4, 16), np.float32)}
     answers = [made.run(x, 4)["Y"].copy() for _ in range(4)]
@@ -204,7 +204,7 @@ def test_a_model_that_draws_random_numbers_draws_new_ones_each_time(backend: Tor
 
 
 def test_results_that_lie_otherwise_on_the_device_come_back_in_order(backend: TorchGpuLets, tmp_path: Path) -> None:
-    made = _let(backend, _written(tmp_path, "(2 * x).t().contiguous().t()"))
+    made = _gpu_let(backend, _written(tmp_path, "(2 * x).t().contiguous().t()"))
     x = np.arange(48, dtype=np.float32).reshape(3, 16)
     np.testing.assert_array_equal(made.run({"X": x}, 3)["Y"], 2 * x)
     assert (made._call_for(3) is not None) == ONE_CALL
@@ -243,5 +243,5 @@ def test_a_seat_in_use_answers_while_another_model_is_captured_for_it(backend: T
         end.set()
         thread.join()
     assert max(wrong) < 1e-3
-    stream = {id(made.captured_on) for made in backend._lets["gpu0/let0"].models.values()}
+    stream = {id(made.captured_on) for made in backend._gpu_lets["gpu0/let0"].models.values()}
     assert len(stream) == 3  # each on one of its own, since that was in use

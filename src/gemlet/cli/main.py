@@ -1,6 +1,6 @@
 """The `gemlet` command: verbs load lazily, errors are printed here and nowhere else.
 
-Data goes to stdout, words to stderr. A GemletError becomes `error:`, a blank line, `hint:` and its exit code.
+Data goes to stdout, messages to stderr. A GemletError becomes `error:`, a blank line, `hint:` and its exit code.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 import gemlet
-from gemlet.cli import words
+from gemlet.cli import messages
 from gemlet.errors import GemletError
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def run(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911  one re
     except GemletError as error:
         others: tuple[GemletError, ...] = getattr(error, "others", ())  # of a configuration file: all at once
         for number, each in enumerate((error, *others)):
-            words.error(str(each), each.hint, apart=number > 0)
+            messages.error(str(each), each.hint, apart=number > 0)
         return error.exit_code
     except click.exceptions.Exit as ending:
         return ending.exit_code
@@ -113,10 +113,10 @@ def run(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911  one re
         click.echo(overview.format_message(), err=True)
         return 2
     except click.UsageError as error:
-        words.error(_first_lower(error.format_message()), _hint(error))
+        messages.error(_first_lower(error.format_message()), _hint(error))
         return 2
     except click.ClickException as error:
-        words.error(_first_lower(error.format_message()), None)
+        messages.error(_first_lower(error.format_message()), None)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         return 130
@@ -126,7 +126,7 @@ def run(arguments: Sequence[str] | None = None) -> int:  # noqa: PLR0911  one re
     except OSError as error:  # a full disk behind stdout, a directory that cannot be written
         _drop_output()
         where = f"{error.filename}: " if error.filename else ""
-        words.error(f"{where}{error.strerror or error}", None)
+        messages.error(f"{where}{error.strerror or error}", None)
         return GemletError.exit_code
     return result if isinstance(result, int) else 0
 

@@ -66,7 +66,7 @@ def command(
     """
     import msgspec
 
-    from gemlet.cli import words
+    from gemlet.cli import messages
     from gemlet.config import text_file
     from gemlet.config.quantities import MIB
     from gemlet.serve.plan import glet_files, picture, plan_files
@@ -93,12 +93,12 @@ def command(
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(made), indent=1).decode())
     if isinstance(made, Infeasible):
-        words.error(f"no plan: {'; '.join(made.why)}", _advice(made))
+        messages.error(f"no plan: {'; '.join(made.why)}", _advice(made))
         return 1
     if svg:
         text_file.write_text(svg, picture.svg(made))
     if output == "glet":
-        if any(abs(100 * let.sm - round(100 * let.sm)) > 1e-6 for gpu in made.gpus for let in gpu.lets):
+        if any(abs(100 * gpu_let.sm - round(100 * gpu_let.sm)) > 1e-6 for gpu in made.gpus for gpu_let in gpu.gpu_lets):
             click.echo("gemlet: shares are rounded down to whole percent; --grid 20 avoids it", err=True)
         click.echo(glet_files.render_model_list(made), nl=False)
     elif output == "table":
@@ -121,7 +121,7 @@ def _text(made: Plan, *, why: bool) -> list[str]:
     rows = [
         (
             str(gpu.index),
-            format_share(let.sm) if not number else "",
+            format_share(gpu_let.sm) if not number else "",
             task.model,
             f"{task.rate:.6g}",
             f"{task.capacity:.6g}",
@@ -132,13 +132,13 @@ def _text(made: Plan, *, why: bool) -> list[str]:
             f"{task.slowdown - 1:.1%}",
         )
         for gpu in made.gpus
-        for let in gpu.lets
-        for number, task in enumerate(let.tasks)
+        for gpu_let in gpu.gpu_lets
+        for number, task in enumerate(gpu_let.tasks)
     ]
     lines = [picture.title(made), "", *picture.lines(made), ""]
     lines += table(header, rows, right=frozenset(header) - {"model"})
     if why:
         for gpu in made.gpus:
-            for let in gpu.lets:
-                lines += ["", f"GPU {gpu.index}, {picture.names(let)}:", *(f"  {reason}" for reason in let.why)]
+            for gpu_let in gpu.gpu_lets:
+                lines += ["", f"GPU {gpu.index}, {picture.names(gpu_let)}:", *(f"  {reason}" for reason in gpu_let.why)]
     return lines + [f"note: {note}" for note in made.notes]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from gemlet.cli import environment, options, words
+from gemlet.cli import environment, messages, options
 from gemlet.config.group_fields import phrases
 from gemlet.daemon import address, autostart
 from gemlet.errors import GemletError, UsageError
@@ -94,8 +94,8 @@ def command(
             pipe_directory=environment.own_pipe_directory(base),
         )
     environment.check_version(joined, simulated=joined["simulated"])
-    for remark in joined["warnings"]:
-        words.warning(remark["message"], remark["hint"])
+    for warning in joined["warnings"]:
+        messages.warning(warning["message"], warning["hint"])
     membership = environment.Membership(
         group=joined["group"],
         socket=joined["socket"],

@@ -191,7 +191,7 @@ def _tell(wanted: ServerOptions, started: Started, *, json: bool) -> None:
     """The first lines: what it runs on, which models, where."""
     http = f"{wanted.host}:{started.http_port}" if started.http_port is not None else None
     grpc = f"{wanted.host}:{started.grpc_port}" if started.grpc_port is not None else None
-    lines = _words(wanted, started)
+    lines = _started_lines(wanted, started)
     if http:
         lines.append(f"HTTP http://{http}  metrics http://{http}/metrics")
     if grpc:
@@ -217,7 +217,7 @@ def _tell(wanted: ServerOptions, started: Started, *, json: bool) -> None:
         click.echo(msgspec.json.encode(document).decode())
 
 
-def _words(wanted: ServerOptions, started: Started) -> list[str]:
+def _started_lines(wanted: ServerOptions, started: Started) -> list[str]:
     from gemlet.config.quantities import format_share
 
     chosen = started.choice
@@ -227,13 +227,13 @@ def _words(wanted: ServerOptions, started: Started) -> list[str]:
     lines.append(f"{wanted.repository}: {len(started.models)} models, executor {chosen.backend} on {where}")
     if started.note:
         lines.append(f"executor: {started.note}")
-    lets: dict[str, list[str]] = {}
+    gpu_lets: dict[str, list[str]] = {}
     for gpu in started.plan.gpus:
-        for let in gpu.lets:
-            for task in let.tasks:
-                lets.setdefault(task.model, []).append(f"{format_share(let.sm)} of device {gpu.index}")
+        for gpu_let in gpu.gpu_lets:
+            for task in gpu_let.tasks:
+                gpu_lets.setdefault(task.model, []).append(f"{format_share(gpu_let.sm)} of device {gpu.index}")
     for spec in started.models:
-        place = ", ".join(lets.get(spec.name, ["in the server itself"]))
+        place = ", ".join(gpu_lets.get(spec.name, ["in the server itself"]))
         lines.append(f"  {spec.name} {spec.version}: {spec.platform}, SLO {spec.slo_ms:g} ms, {place}")
     lines += [f"note: {note}" for note in started.plan.notes]
     if started.plan.demands:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gemlet.cli import options, words
+from gemlet.cli import messages, options
 from gemlet.config.group_fields import phrases
 from gemlet.daemon import address
 from gemlet.daemon.connection import connect
@@ -36,8 +36,8 @@ def command(socket: str | None, *, group: str, limits: dict[str, object], save: 
     with connect(address.candidates(socket, simulate=simulate)) as daemon:
         simulated = daemon.endpoint.kind == "simulated"
         changed = daemon.call("set", group=group, limits=limits, save=save)
-    for remark in changed.get("warnings", ()):  # a daemon of an older version has none
-        words.warning(remark["message"], remark["hint"])
+    for warning in changed.get("warnings", ()):  # a daemon of an older version has none
+        messages.warning(warning["message"], warning["hint"])
     said = list(phrases(changed["granted"], also=ALWAYS | set(limits)))
     click.echo(f"group {group}: {', '.join(phrase for field, phrase in said if field.column.live)}", err=True)
     for field, phrase in said:

@@ -39,9 +39,9 @@ def read(source: Source) -> Configuration:
     report = Report(source.path)
     rows = []
     for number, line in enumerate(source.lines(), 1):
-        words = [(Place(number, word.start() + 1), word[0]) for word in re.finditer(r"\S+", _COMMENT.sub("", line))]
-        if words:
-            rows.append(words)
+        cells = [(Place(number, word.start() + 1), word[0]) for word in re.finditer(r"\S+", _COMMENT.sub("", line))]
+        if cells:
+            rows.append(cells)
     if not rows:
         report.error("the file is empty", Place(1, 1), hint="write the number of clients into the first line")
         report.raise_errors()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gemlet.daemon import mps_answers, mps_environment, remarks
+from gemlet.daemon import mps_answers, mps_environment, request_warnings
 from gemlet.daemon.api import Api
 from gemlet.daemon.explain import explain
 from gemlet.daemon.native import uuid_text
@@ -126,22 +126,22 @@ def _environment(service: Service, request: Join | Environment, entry: Entry | N
     }
 
 
-def _no_device(service: Service) -> list[remarks.Remark]:
+def _no_device(service: Service) -> list[request_warnings.WarningMessage]:
     problem = service.why_no_devices()
-    return [] if problem is None else [remarks.no_device(problem)]
+    return [] if problem is None else [request_warnings.no_device(problem)]
 
 
-def _about_memory(service: Service, entry: Entry) -> list[remarks.Remark]:
+def _about_memory(service: Service, entry: Entry) -> list[request_warnings.WarningMessage]:
     spec, movable = entry.spec, service.movable(entry.spec)
     largest = max((device.memory_total for device in service.devices()), default=None)
     found = (
-        remarks.memory_for_nothing(
+        request_warnings.memory_for_nothing(
             spec.memory, service.context_size(), group=spec.name, simulated=service.options.simulated
         ),
-        remarks.memory_beyond_device(spec.memory, largest, movable=movable),
-        remarks.resident_for_nothing(spec.resident, spec.memory),
+        request_warnings.memory_beyond_device(spec.memory, largest, movable=movable),
+        request_warnings.resident_for_nothing(spec.resident, spec.memory),
     )
-    return [remark for remark in found if remark]
+    return [warning for warning in found if warning]
 
 
 def _check_device(service: Service, device: int | None) -> None:

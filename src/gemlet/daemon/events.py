@@ -70,8 +70,8 @@ class EventRing:
         allowed, suppressed = self._limiter.allow((kind, group), now=time)
         if allowed:
             fields = {"group": group, "pid": pid, "command": command, "device": device, "suppressed": suppressed}
-            words = " ".join(f"{name}={value}" for name, value in fields.items() if value)
-            logger.log(logging.WARNING if kind in WARNINGS else logging.INFO, "%s %s %s", kind, words, text)
+            fields_text = " ".join(f"{name}={value}" for name, value in fields.items() if value)
+            logger.log(logging.WARNING if kind in WARNINGS else logging.INFO, "%s %s %s", kind, fields_text, text)
         return event
 
     def add_native(self, raw: dict[str, Any], *, time: float) -> Event:

@@ -1,4 +1,4 @@
-"""What MPS is to this daemon: states, who stands in the way, and the words for both. Pure.
+"""What MPS is to this daemon: states, who stands in the way, and the texts for both. Pure.
 
 The state comes from two facts: what the daemon meant, which it wrote down when it started or stopped MPS, and whether
 the control daemon lives. Nothing here, and nothing that uses it, starts a control daemon again by itself.
@@ -142,9 +142,9 @@ def obstacles(
 
 def named(clients: Sequence[MpsClient]) -> str:
     """The programs, for a message: ``python (4711, group train), a.out (4712)``."""
-    words = [
+    named = [
         f"{client.command or 'a program'} ({client.pid}{f', group {client.group}' if client.group else ''})"
         for client in clients[:NAMED]
     ]
     more = len(clients) - NAMED
-    return ", ".join(words) + (f" and {more} more" if more > 0 else "")
+    return ", ".join(named) + (f" and {more} more" if more > 0 else "")

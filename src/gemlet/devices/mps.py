@@ -163,11 +163,11 @@ class Control:
         except OSError as error:
             raise self._cannot_start(error) from None
         if code != 0:
-            raise MpsError(f"{self.program} -d failed with exit code {code}", hint=self.last_words())
+            raise MpsError(f"{self.program} -d failed with exit code {code}", hint=self.last_message())
         last = time.monotonic() + PID_SECONDS
         while (started := control_of(self.pipe)) is None:
             if time.monotonic() > last:
-                raise MpsError(f"{self.program} -d started nothing", hint=self.last_words())
+                raise MpsError(f"{self.program} -d started nothing", hint=self.last_message())
             time.sleep(0.01)
         return started
 
@@ -235,7 +235,7 @@ class Control:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
         return kept | {"CUDA_MPS_PIPE_DIRECTORY": str(self.pipe), "CUDA_MPS_LOG_DIRECTORY": str(self.log)}
 
-    def last_words(self) -> str:
+    def last_message(self) -> str:
         """The end of what it said or logged, for a hint."""
         for name in ("start.log", "control.log"):
             with contextlib.suppress(OSError):
@@ -260,7 +260,9 @@ class Control:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(END_SECONDS)
             alive = control_of(self.pipe)
-            hint = f"`kill {alive.pid}` ends the control daemon; {self.last_words()}" if alive else self.last_words()
+            hint = (
+                f"`kill {alive.pid}` ends the control daemon; {self.last_message()}" if alive else self.last_message()
+            )
             raise MpsError(f"{self.program} does not answer within {seconds:g} s", hint=hint) from None
         return child.returncode
 

@@ -137,7 +137,7 @@ def _counted(pod: Mapping[str, Any], number: int, amounts: Amounts, cluster: Clu
             raise BadRequest(
                 f"metadata.annotations[{names.ANNOTATION_COMPUTE}]",
                 f"{amounts.compute} is more than the {part} of a slot",
-                cure=f"ask for {part} or less; {names.ANNOTATION_LIMIT} may be up to 100",
+                hint=f"ask for {part} or less; {names.ANNOTATION_LIMIT} may be up to 100",
             )
         asked = {names.SLOT_RESOURCE: "1"}
     else:
@@ -172,7 +172,7 @@ def _check_init_containers(pod: Mapping[str, Any]) -> None:
     for number, container in enumerate(_init_containers(pod)):
         if _asks(container):
             raise BadRequest(
-                f"spec.initContainers[{number}].resources", "asks for a share", cure="ask for it in a container"
+                f"spec.initContainers[{number}].resources", "asks for a share", hint="ask for it in a container"
             )
 
 
@@ -188,12 +188,12 @@ def _chosen(pod: Mapping[str, Any], annotations: Mapping[str, str]) -> int:
     known = ", ".join(container["name"] for container in containers)
     if meant is None:
         if len(containers) != 1:
-            raise BadRequest(field, f"is missing, with {len(containers)} containers", cure=f"name one of {known}")
+            raise BadRequest(field, f"is missing, with {len(containers)} containers", hint=f"name one of {known}")
         return 0
     for number, container in enumerate(containers):
         if container["name"] == meant:
             return number
-    raise BadRequest(field, f"the pod has no container {meant}", cure=f"name one of {known}")
+    raise BadRequest(field, f"the pod has no container {meant}", hint=f"name one of {known}")
 
 
 def _check_lone_annotations(annotations: Mapping[str, str], holders: list[int], pod: Mapping[str, Any]) -> None:
@@ -206,7 +206,7 @@ def _check_lone_annotations(annotations: Mapping[str, str], holders: list[int], 
         raise BadRequest(
             f"metadata.annotations[{given[0]}]",
             "is of no use: the pod asks for no share",
-            cure=f"add {names.ANNOTATION_MEMORY} and {names.ANNOTATION_COMPUTE}",
+            hint=f"add {names.ANNOTATION_MEMORY} and {names.ANNOTATION_COMPUTE}",
         )
 
 
@@ -218,21 +218,21 @@ def _check_resources(number: int, container: Mapping[str, Any]) -> None:
         try:
             count = parse_quantity(str(limits[name]))
         except InvalidValue as error:
-            raise BadRequest(f"{where}[{name}]", error.message, cure="write a whole number") from None
+            raise BadRequest(f"{where}[{name}]", error.message, hint="write a whole number") from None
         if count < 1:
             raise BadRequest(
-                f"{where}[{name}]", f"{limits[name]} is no share", cure="ask for 1 or more, or leave it out"
+                f"{where}[{name}]", f"{limits[name]} is no share", hint="ask for 1 or more, or leave it out"
             )
         if name == names.SLOT_RESOURCE and count != 1:
             raise BadRequest(
-                f"{where}[{name}]", f"a container takes exactly one slot, not {limits[name]}", cure="ask for 1"
+                f"{where}[{name}]", f"a container takes exactly one slot, not {limits[name]}", hint="ask for 1"
             )
         if name == names.COMPUTE_RESOURCE and count > 100:
-            raise BadRequest(f"{where}[{name}]", f"{limits[name]} is more than one GPU", cure="ask for 100 or less")
+            raise BadRequest(f"{where}[{name}]", f"{limits[name]} is more than one GPU", hint="ask for 100 or less")
     if (names.COMPUTE_RESOURCE in given) != (names.MEMORY_RESOURCE in given):
         missing = names.MEMORY_RESOURCE if names.COMPUTE_RESOURCE in given else names.COMPUTE_RESOURCE
-        raise BadRequest(f"{where}[{missing}]", "is missing", cure="ask for both time and memory")
+        raise BadRequest(f"{where}[{missing}]", "is missing", hint="ask for both time and memory")
     if names.SLOT_RESOURCE in given and len(given) > 1:
-        raise BadRequest(f"{where}[{names.SLOT_RESOURCE}]", "is asked for beside units", cure="ask for one of the two")
+        raise BadRequest(f"{where}[{names.SLOT_RESOURCE}]", "is asked for beside units", hint="ask for one of the two")
     if given and any(name.startswith("nvidia.com/") for name in limits):
-        raise BadRequest(where, "asks for a share and for a GPU of NVIDIA's plugin", cure="ask for one of the two")
+        raise BadRequest(where, "asks for a share and for a GPU of NVIDIA's plugin", hint="ask for one of the two")

@@ -29,14 +29,14 @@ def read_claim(claim: Mapping[str, Any], *, uid: str, pool: str, gpus: Mapping[s
     """
     meta = claim["metadata"]
     if meta.get("uid") != uid:
-        raise BadRequest("metadata.uid", f"is {meta.get('uid')}, not {uid}", cure="the claim is another one: try again")
+        raise BadRequest("metadata.uid", f"is {meta.get('uid')}, not {uid}", hint="the claim is another one: try again")
     allocation = (claim.get("status") or {}).get("allocation")
     if not allocation:
-        raise BadRequest("status.allocation", "is missing", cure="the claim is not in use any more")
+        raise BadRequest("status.allocation", "is missing", hint="the claim is not in use any more")
     devices = allocation.get("devices") or {}
     results = [result for result in devices.get("results") or [] if result.get("driver") == names.DRIVER]
     if not results:
-        raise BadRequest(_RESULTS, f"has no device of {names.DRIVER}", cure="ask for one in spec.devices.requests")
+        raise BadRequest(_RESULTS, f"has no device of {names.DRIVER}", hint="ask for one in spec.devices.requests")
     amounts, gpu_uuids, requests = _consumed(results, pool, gpus)
     settings = _configured(devices.get("config") or [], results, amounts)
     granted = Amounts(
@@ -83,7 +83,7 @@ def check_pod(pod: Mapping[str, Any], ours: set[str]) -> None:
                 raise BadRequest(
                     f"spec.{kind}[{container['name']}].resources.claims",
                     f"{' and '.join(shares)} are both shares of GPUs",
-                    cure="ask for several GPUs in one claim, with count or with several requests",
+                    hint="ask for several GPUs in one claim, with count or with several requests",
                 )
             if shares:
                 check_escape(pod, container, f"spec.{kind}[{number}]")
@@ -98,14 +98,14 @@ def _consumed(
     for number, result in enumerate(results):
         field, device = f"{_RESULTS}[{number}]", result["device"]
         if result.get("adminAccess"):
-            raise BadRequest(f"{field}.adminAccess", "gives no share", cure="leave adminAccess out")
+            raise BadRequest(f"{field}.adminAccess", "gives no share", hint="leave adminAccess out")
         if result.get("pool") != pool or device not in gpus:
-            raise BadRequest(f"{field}.device", f"{result.get('pool')}/{device} is not here", cure="delete the pod")
+            raise BadRequest(f"{field}.device", f"{result.get('pool')}/{device} is not here", hint="delete the pod")
         if device in requests:
             raise BadRequest(
                 f"{field}.device",
                 f"{device} was given twice to one claim",
-                cure=f"add the constraint distinctAttribute: {names.DRIVER}/uuid, or ask for more in one request",
+                hint=f"add the constraint distinctAttribute: {names.DRIVER}/uuid, or ask for more in one request",
             )
         consumed = result.get("consumedCapacity") or {}
         for name in ("memory", "compute"):
@@ -113,7 +113,7 @@ def _consumed(
                 raise BadRequest(
                     f"{field}.consumedCapacity.{name}",
                     "is missing",
-                    cure="the cluster must have the feature DRAConsumableCapacity (on since 1.36)",
+                    hint="the cluster must have the feature DRAConsumableCapacity (on since 1.36)",
                 )
         memory = checked_memory(f"{field}.consumedCapacity.memory", consumed["memory"], most=gpus[device].memory)
         amounts.add((memory, checked_percent(f"{field}.consumedCapacity.compute", consumed["compute"])))
@@ -123,7 +123,7 @@ def _consumed(
         raise BadRequest(
             "spec.devices.requests",
             "ask for different amounts of different GPUs",
-            cure="ask for the same memory and compute in each request, or make a claim for each container",
+            hint="ask for the same memory and compute in each request, or make a claim for each container",
         )
     memory, compute = amounts.pop()
     return Amounts(memory=memory, compute=compute, limit=compute), tuple(uuids), requests
@@ -146,5 +146,5 @@ def _configured(config: list[Mapping[str, Any]], results: list[Mapping[str, Any]
     plain = Settings(limit=amounts.compute)
     found = {chosen.get(result["request"], plain) for result in results}
     if len(found) != 1:
-        raise BadRequest(_CONFIG, "differs between requests of one claim", cure="configure all requests alike")
+        raise BadRequest(_CONFIG, "differs between requests of one claim", hint="configure all requests alike")
     return found.pop()

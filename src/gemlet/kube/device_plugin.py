@@ -320,7 +320,7 @@ class DevicePlugin:
                 answer.container_responses.append(allocate_response(edits))
         except (GemletError, OSError) as error:
             logger.warning("allocate resource=%s refused: %s", self.served.resource, error)
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, words(error))
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, error_message(error))
         return answer
 
     async def PreStartContainer(  # noqa: N802
@@ -330,7 +330,7 @@ class DevicePlugin:
             await self.served.pre_start(sorted(request.devices_ids))
         except (GemletError, OSError) as error:
             logger.warning("start resource=%s refused: %s", self.served.resource, error)
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, words(error))
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, error_message(error))
         return messages.PreStartContainerResponse()
 
     def _list(self) -> messages.ListAndWatchResponse:
@@ -359,7 +359,7 @@ def allocate_response(edits: Edits | None) -> messages.ContainerAllocateResponse
     return answer
 
 
-def words(error: GemletError | OSError) -> str:
+def error_message(error: GemletError | OSError) -> str:
     """An error as one line for an event: what, and what to do."""
     if isinstance(error, BadRequest) or not isinstance(error, GemletError):
         return f"gemlet: {error}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gemlet.errors import GemletError
 from gemlet.kube import cdi, claims, names, services
-from gemlet.kube.device_plugin import words
+from gemlet.kube.device_plugin import error_message
 from gemlet.kube.protocol import dra_pb2 as messages
 from gemlet.kube.protocol import drahealth_pb2 as health
 from gemlet.kube.protocol import registration_pb2 as registration
@@ -69,7 +69,7 @@ class DraDriver:
                 await self._book.close(share_id_of_claim(claim.uid))
             except (GemletError, OSError) as error:
                 logger.warning("claim=%s/%s not unprepared: %s", claim.namespace, claim.name, error)
-                answer.claims[claim.uid].error = words(error)
+                answer.claims[claim.uid].error = error_message(error)
         return answer
 
     async def NodeWatchResources(  # noqa: N802
@@ -88,7 +88,7 @@ class DraDriver:
             return self._response(await self._open(claim))
         except (GemletError, OSError) as error:
             logger.warning("claim=%s/%s not prepared: %s", claim.namespace, claim.name, error)
-            return messages.NodePrepareResourceResponse(error=words(error))
+            return messages.NodePrepareResourceResponse(error=error_message(error))
 
     async def _open(self, claim: messages.Claim) -> Share:
         seen = await self._api.get(claim_path(claim.namespace, claim.name))

@@ -14,7 +14,7 @@ import msgspec
 
 from gemlet.errors import GemletError
 from gemlet.kube.api_server import ApiError
-from gemlet.kube.device_plugin import for_container, words
+from gemlet.kube.device_plugin import error_message, for_container
 from gemlet.kube.pod_event import warning
 from gemlet.kube.request import in_force
 
@@ -95,7 +95,7 @@ class PodFollower:
         except KeyError:
             pass  # closed in the meantime
         except (GemletError, OSError) as error:
-            await self._complain(share, meta, words(error))
+            await self._complain(share, meta, error_message(error))
 
     async def _complain(self, share: Share, meta: dict[str, Any], text: str) -> None:
         if self._complained.get(share.id) == text:

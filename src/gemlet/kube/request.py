@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 MIN_MEMORY = 256 * MIB  # less is not enough for a CUDA context
 _PREFIX = "gemlet.dev/"
 _NO_SM = "needs MPS, under which pods are not brought: a fault of one program there ends those of other pods"
-_NO_SM_CURE = "leave it out: time and memory are held without it"
+_NO_SM_HINT = "leave it out: time and memory are held without it"
 
 
 class BadRequest(GemletError):
-    """A pod or a claim asks for what cannot be given. ``field`` names the place, the hint is the cure."""
+    """A pod or a claim asks for what cannot be given. ``field`` names the place, the hint says what to do."""
 
-    def __init__(self, field: str, message: str, *, cure: str) -> None:
-        super().__init__(f"{field}: {message}", hint=cure)
+    def __init__(self, field: str, message: str, *, hint: str) -> None:
+        super().__init__(f"{field}: {message}", hint=hint)
         self.field = field
 
     def __str__(self) -> str:
@@ -79,13 +79,13 @@ def checked_memory(field: str, text: str, *, most: int | None = None) -> int:
     try:
         size = parse_bytes(text)
     except InvalidValue as error:
-        raise BadRequest(field, error.message, cure=error.hint or "") from None
+        raise BadRequest(field, error.message, hint=error.hint or "") from None
     if size < MIN_MEMORY:
         raise BadRequest(
-            field, f"{text} is less than a CUDA context takes", cure=f"ask for {format_bytes(MIN_MEMORY)} or more"
+            field, f"{text} is less than a CUDA context takes", hint=f"ask for {format_bytes(MIN_MEMORY)} or more"
         )
     if most is not None and size > most:
-        raise BadRequest(field, f"{text} is more than a GPU has", cure=f"ask for {format_bytes(most)} or less")
+        raise BadRequest(field, f"{text} is more than a GPU has", hint=f"ask for {format_bytes(most)} or less")
     return size
 
 
@@ -94,9 +94,9 @@ def checked_percent(field: str, text: str) -> int:
     try:
         percent = parse_percent(text)
     except InvalidValue as error:
-        raise BadRequest(field, error.message, cure=error.hint or "") from None
+        raise BadRequest(field, error.message, hint=error.hint or "") from None
     if not 1 <= percent <= 100:
-        raise BadRequest(field, f"{text} is not from 1 to 100", cure="write percent of one GPU's time, such as 25")
+        raise BadRequest(field, f"{text} is not from 1 to 100", hint="write percent of one GPU's time, such as 25")
     return percent
 
 
@@ -106,7 +106,7 @@ def checked_limit(field: str, limit: int, compute: int) -> int:
         raise BadRequest(
             field,
             f"{limit} is not from {compute}, which is guaranteed, to 100",
-            cure=f"leave it out for exactly {compute}, or write 100 for whatever is free",
+            hint=f"leave it out for exactly {compute}, or write 100 for whatever is free",
         )
     return limit
 
@@ -118,7 +118,7 @@ def checked_resident(field: str, text: str, memory: int) -> int:
         raise BadRequest(
             field,
             f"{text} is not less than the share's memory of {format_bytes(memory)}",
-            cure="leave it out: then all of the memory is on the GPU",
+            hint="leave it out: then all of the memory is on the GPU",
         )
     return resident
 
@@ -128,16 +128,16 @@ def from_annotations(annotations: Mapping[str, str], *, most: int | None = None)
     asked = {name: value for name, value in annotations.items() if name.startswith(_PREFIX)}
     for name in asked:
         if name == names.ANNOTATION_SM:
-            raise BadRequest(_at(name), _NO_SM, cure=_NO_SM_CURE)
+            raise BadRequest(_at(name), _NO_SM, hint=_NO_SM_HINT)
         if name not in names.ANNOTATIONS:
-            cure = suggest.hint(name, names.ANNOTATIONS)
-            raise BadRequest(_at(name), "gemlet knows no such annotation", cure=cure)
+            hint = suggest.hint(name, names.ANNOTATIONS)
+            raise BadRequest(_at(name), "gemlet knows no such annotation", hint=hint)
     if names.ANNOTATION_MEMORY not in asked and names.ANNOTATION_COMPUTE not in asked:
         return None
     for needed, example in ((names.ANNOTATION_MEMORY, "16Gi"), (names.ANNOTATION_COMPUTE, '"25"')):
         if needed not in asked:
             raise BadRequest(
-                f"metadata.annotations[{needed}]", "is missing", cure=f"a share has both; add {needed}: {example}"
+                f"metadata.annotations[{needed}]", "is missing", hint=f"a share has both; add {needed}: {example}"
             )
     compute = checked_percent(_at(names.ANNOTATION_COMPUTE), asked[names.ANNOTATION_COMPUTE])
     memory = checked_memory(_at(names.ANNOTATION_MEMORY), asked[names.ANNOTATION_MEMORY], most=most)
@@ -166,7 +166,7 @@ def priority_annotation(annotations: Mapping[str, str]) -> Priority | None:
         return None
     if text not in tuple(Priority):
         raise BadRequest(
-            _at(names.ANNOTATION_PRIORITY), f"{text!r} is no class", cure=f"write one of {', '.join(Priority)}"
+            _at(names.ANNOTATION_PRIORITY), f"{text!r} is no class", hint=f"write one of {', '.join(Priority)}"
         )
     return Priority(text)
 
@@ -190,7 +190,7 @@ def in_force(granted: Amounts, annotations: Mapping[str, str]) -> Amounts:
             raise BadRequest(
                 _at(names.ANNOTATION_MEMORY),
                 f"{annotations[names.ANNOTATION_MEMORY]} is more than its {format_bytes(granted.memory)}",
-                cure="a running share can be made smaller, not larger: ask for more when the pod is made",
+                hint="a running share can be made smaller, not larger: ask for more when the pod is made",
             )
     if names.ANNOTATION_COMPUTE in annotations:
         compute = limit = checked_percent(_at(names.ANNOTATION_COMPUTE), annotations[names.ANNOTATION_COMPUTE])
@@ -198,7 +198,7 @@ def in_force(granted: Amounts, annotations: Mapping[str, str]) -> Amounts:
             raise BadRequest(
                 _at(names.ANNOTATION_COMPUTE),
                 f"{compute} is more than its {granted.compute}",
-                cure=f"raise {names.ANNOTATION_LIMIT} instead: it lets the pod use what others leave",
+                hint=f"raise {names.ANNOTATION_LIMIT} instead: it lets the pod use what others leave",
             )
     return Amounts(
         memory=memory,
@@ -215,15 +215,15 @@ def from_parameters(parameters: Any, compute: int, memory: int, *, field: str) -
         config = msgspec.convert(parameters, ShareConfig)
     except msgspec.ValidationError as error:
         known = "apiVersion, kind, computeLimit, priority, resident"
-        raise BadRequest(field, str(error), cure=f"a {names.CONFIG_KIND} has {known}") from None
+        raise BadRequest(field, str(error), hint=f"a {names.CONFIG_KIND} has {known}") from None
     if (config.api_version, config.kind) != (names.CONFIG_API_VERSION, names.CONFIG_KIND):
         raise BadRequest(
             field,
             f"{config.api_version} {config.kind} is not known",
-            cure=f"write apiVersion: {names.CONFIG_API_VERSION}, kind: {names.CONFIG_KIND}",
+            hint=f"write apiVersion: {names.CONFIG_API_VERSION}, kind: {names.CONFIG_KIND}",
         )
     if config.sm != 100:
-        raise BadRequest(f"{field}.sm", _NO_SM, cure=_NO_SM_CURE)
+        raise BadRequest(f"{field}.sm", _NO_SM, hint=_NO_SM_HINT)
     limit, resident = compute, None
     if config.compute_limit is not None:
         limit = checked_limit(f"{field}.computeLimit", config.compute_limit, compute)

@@ -43,7 +43,7 @@ def only_slot(ids: Sequence[str]) -> str:
         raise BadRequest(
             f"resources.limits[{names.SLOT_RESOURCE}]",
             f"a container takes exactly one slot, not {len(ids)}",
-            cure="ask for 1; for another size, ask by annotations or by a ResourceClaim",
+            hint="ask for 1; for another size, ask by annotations or by a ResourceClaim",
         )
     return ids[0]
 

@@ -40,7 +40,7 @@ def only_gpu(resource: str, ids: Sequence[str]) -> str:
         raise BadRequest(
             f"resources.limits[{resource}]",
             f"{len(ids)} units are left on this node only on {len(gpus)} GPUs together",
-            cure="ask for less, or use a ResourceClaim: the scheduler then knows the GPUs",
+            hint="ask for less, or use a ResourceClaim: the scheduler then knows the GPUs",
         )
     return gpus[0]
 
@@ -52,12 +52,12 @@ def paired(compute: Sequence[str], memory: Sequence[str]) -> Amounts:
         (names.COMPUTE_RESOURCE, compute, names.MEMORY_RESOURCE),
     ):
         if not ids:
-            raise BadRequest(f"resources.limits[{resource}]", "is missing", cure=f"ask for both it and {other}")
+            raise BadRequest(f"resources.limits[{resource}]", "is missing", hint=f"ask for both it and {other}")
     first, second = only_gpu(names.COMPUTE_RESOURCE, compute), only_gpu(names.MEMORY_RESOURCE, memory)
     if first != second:
         raise BadRequest(
             f"resources.limits[{names.MEMORY_RESOURCE}]",
             f"memory is left on {second} only, and time was given on {first}",
-            cure="ask for less, or use a ResourceClaim: the scheduler then knows the GPUs",
+            hint="ask for less, or use a ResourceClaim: the scheduler then knows the GPUs",
         )
     return Amounts(memory=len(memory) * MEMORY_UNIT, compute=len(compute), limit=len(compute))

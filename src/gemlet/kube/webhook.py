@@ -53,7 +53,7 @@ class Review(msgspec.Struct):
 
 
 def answer(review: Review, cluster: Cluster) -> dict[str, Any]:
-    """The review that goes back: allowed with a patch, or refused with words. Raises LookupError, TypeError."""
+    """The review that goes back: allowed with a patch, or refused with a message. Raises LookupError, TypeError."""
     request = review.request
     response: dict[str, Any] = {"uid": request["uid"], "allowed": True}
     pod = request.get("object")

@@ -58,12 +58,12 @@ def text(status: Status) -> str:
 
 def _headline(status: Status) -> str:
     daemon = status.daemon
-    words = [f"gemlet {daemon.version}", f"daemon {daemon.pid} ({daemon.kind})", f"policy {daemon.policy}"]
+    parts = [f"gemlet {daemon.version}", f"daemon {daemon.pid} ({daemon.kind})", f"policy {daemon.policy}"]
     if status.simulated:
-        words.insert(1, "SIMULATED MACHINE, not a GPU")
+        parts.insert(1, "SIMULATED MACHINE, not a GPU")
     if daemon.config:
-        words.append(daemon.config)
-    return "  ".join(words)
+        parts.append(daemon.config)
+    return "  ".join(parts)
 
 
 def _config_lines(status: Status) -> list[str]:

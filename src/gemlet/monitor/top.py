@@ -159,16 +159,16 @@ class Top(App[None]):
         self.push_screen(Help())
 
     def _head(self) -> Text:
-        words = ["gemlet top"]
+        parts = ["gemlet top"]
         if self._status and self._status.simulated:
-            words.append("SIMULATED MACHINE")
+            parts.append("SIMULATED MACHINE")
         if self._status:
-            words.append(f"policy {self._status.daemon.policy}")
-            words += [f"MPS {self._status.mps.state}"] if self._status.mps.state != "off" else []
-        words.append(f"by {self._sort}")
+            parts.append(f"policy {self._status.daemon.policy}")
+            parts += [f"MPS {self._status.mps.state}"] if self._status.mps.state != "off" else []
+        parts.append(f"by {self._sort}")
         if self._paused:
-            words.append(f"paused {time.monotonic() - self._read_at:.0f} s ago")
-        text = Text("  ".join(words), style="bold")
+            parts.append(f"paused {time.monotonic() - self._read_at:.0f} s ago")
+        text = Text("  ".join(parts), style="bold")
         if self._problem:
             text.append(f"  {self._problem}", style="bold red")
         return text

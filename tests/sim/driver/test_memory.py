@@ -141,7 +141,7 @@ def test_virtual_memory_rules(machine: SimulatedMachine) -> None:
     )
 
 
-def test_touching_swapped_out_memory_crashes_with_words(machine: SimulatedMachine) -> None:
+def test_touching_swapped_out_memory_crashes_with_a_message(machine: SimulatedMachine) -> None:
     for touch in (
         "launch(kernel('fill'), int(base), size, 1); cu.cuCtxSynchronize()",
         "copy_from(base, 16)",

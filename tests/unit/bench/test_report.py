@@ -40,7 +40,7 @@ def test_a_line_says_what_was_missed() -> None:
 
 
 def test_columns_are_aligned() -> None:
-    text = grid(["", "p50", "targets"], [["alone", "7", "-"], ["gemlet", "1234", "met"]], words=(0, -1))
+    text = grid(["", "p50", "targets"], [["alone", "7", "-"], ["gemlet", "1234", "met"]], left=(0, -1))
     assert text.splitlines() == ["         p50  targets", "alone      7  -", "gemlet  1234  met"]
 
 

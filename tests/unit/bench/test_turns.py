@@ -60,7 +60,7 @@ def test_a_turn_without_a_stop_ends_with_the_next_one() -> None:
 
 def test_an_undisturbed_run_has_nothing_unusual() -> None:
     found = turns(alternating())
-    assert not [u for u in unusual(found, 0, 200 * MS) if "nobody" not in u.words]
+    assert not [u for u in unusual(found, 0, 200 * MS) if "nobody" not in u.text]
 
 
 def test_a_late_drain_and_an_overrun_are_unusual() -> None:
@@ -69,7 +69,7 @@ def test_a_late_drain_and_an_overrun_are_unusual() -> None:
     steps[late] = (26 * MS, "g1", 2, "stopped", 400_000)
     steps[late + 1] = (44 * MS, "g1", 2, "drained", 44 * MS)
     found = turns(steps)
-    words = [u.words for u in unusual(found, 0, 100 * MS, Usual.of(found))]
-    assert any("g1 drained 18.00 ms after its stop (median 1.00)" in w for w in words)
-    assert any("g1 stopped 7.00 ms after its deadline (median 0.00)" in w for w in words)
-    assert not [u for u in unusual(found, 100 * MS, 200 * MS, Usual.of(found)) if "nobody" not in u.words]
+    text = [u.text for u in unusual(found, 0, 100 * MS, Usual.of(found))]
+    assert any("g1 drained 18.00 ms after its stop (median 1.00)" in w for w in text)
+    assert any("g1 stopped 7.00 ms after its deadline (median 0.00)" in w for w in text)
+    assert not [u for u in unusual(found, 100 * MS, 200 * MS, Usual.of(found)) if "nobody" not in u.text]

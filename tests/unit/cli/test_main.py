@@ -10,7 +10,7 @@ import sys
 import click
 import pytest
 
-from gemlet.cli import main, words
+from gemlet.cli import main, messages
 from gemlet.errors import ConfigError, GemletError, Refused
 
 
@@ -131,9 +131,9 @@ def test_a_place_that_cannot_be_written_is_an_error_not_a_traceback(failing, cap
 def test_colour_only_on_a_terminal_and_without_no_color(monkeypatch):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert "\x1b[" in words.coloured("error:", "red")
+    assert "\x1b[" in messages.coloured("error:", "red")
     monkeypatch.setenv("NO_COLOR", "")
-    assert words.coloured("error:", "red") == "error:"
+    assert messages.coloured("error:", "red") == "error:"
 
 
 def test_version(capsys):

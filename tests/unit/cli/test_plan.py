@@ -52,7 +52,7 @@ def test_a_plan_as_json(capsys: pytest.CaptureFixture[str], demands: Path) -> No
     document = json.loads(out)
     assert code == 0
     assert (document["schema"], document["result"], document["origin"]) == (1, "plan", "modelled")
-    assert sum(let["sm"] for gpu in document["gpus"] for let in gpu["lets"]) <= 1
+    assert sum(gpu_let["sm"] for gpu in document["gpus"] for gpu_let in gpu["lets"]) <= 1
 
 
 def test_no_plan_exits_with_1_and_says_why(capsys: pytest.CaptureFixture[str], demands: Path) -> None:

@@ -140,7 +140,7 @@ def resources(**given):
         ({"resources": {"limits": {"gemlet.dev/share": "1", "nvidia.com/gpu": "1"}}}, "NVIDIA"),
     ],
 )
-def test_bad_resources_name_the_field_and_the_cure(container, text):
+def test_bad_resources_name_the_field_and_the_hint(container, text):
     with pytest.raises(BadRequest, match=text) as caught:
         patch(pod({}, container), SLOTS)
     assert caught.value.field.startswith("spec.containers[0].resources.limits")
@@ -156,7 +156,7 @@ def test_bad_resources_name_the_field_and_the_cure(container, text):
         ({"gemlet.dev/colour": "red"}, SLOTS, "no such annotation"),
     ],
 )
-def test_bad_amounts_name_the_field_and_the_cure(annotations, cluster, text):
+def test_bad_amounts_name_the_field_and_the_hint(annotations, cluster, text):
     with pytest.raises(BadRequest, match=text):
         patch(pod(annotations), cluster)
 

@@ -82,7 +82,7 @@ def test_objects_are_read_and_made_with_a_token_that_may_change(tmp_path):
     with_server(scenario, token)
 
 
-def test_refusals_carry_the_servers_words():
+def test_refusals_carry_the_servers_message():
     async def scenario(api):
         with pytest.raises(ApiError, match="403 events is forbidden") as caught:
             await api.get("/forbidden")

@@ -180,7 +180,7 @@ async def refused(call, text):
     assert "\n" not in details
 
 
-def test_what_cannot_be_given_is_refused_with_words(setup, run):
+def test_what_cannot_be_given_is_refused_with_a_message(setup, run):
     async def scenario():
         async with setup.running(setup.slots()) as (plugin,):
             await refused(setup.allocate(plugin, f"{FIRST}::0", f"{FIRST}::1"), "exactly one slot, not 2; ask for 1")

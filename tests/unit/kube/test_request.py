@@ -1,4 +1,4 @@
-"""What a pod may ask for; every bad input names its field and a cure."""
+"""What a pod may ask for; every bad input names its field and a hint."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_other_annotations_ask_for_nothing():
 
 
 @pytest.mark.parametrize(
-    ("annotations", "field", "cure"),
+    ("annotations", "field", "hint"),
     [
         (ask(memory="16Gi", compute="0"), "gemlet.dev/compute", "percent"),
         (ask(memory="16Gi", compute="101"), "gemlet.dev/compute", "percent"),
@@ -77,11 +77,11 @@ def test_other_annotations_ask_for_nothing():
         (ask(unknown_thing="1"), "gemlet.dev/unknown-thing", "known"),
     ],
 )
-def test_bad_annotations_name_the_field_and_the_cure(annotations, field, cure):
+def test_bad_annotations_name_the_field_and_the_hint(annotations, field, hint):
     with pytest.raises(BadRequest) as caught:
         from_annotations(annotations, most=141 * GIB)
     assert caught.value.field == f"metadata.annotations[{field}]"
-    assert caught.match(cure)
+    assert caught.match(hint)
     assert "\n" not in str(caught.value)
 
 
@@ -101,7 +101,7 @@ def test_bad_annotations_name_the_field_and_the_cure(annotations, field, cure):
         ([], "ShareConfig"),
     ],
 )
-def test_bad_parameters_name_the_field_and_the_cure(parameters, text):
+def test_bad_parameters_name_the_field_and_the_hint(parameters, text):
     with pytest.raises(BadRequest, match=text):
         from_parameters(parameters, 25, 16 * GIB, field="config")
 

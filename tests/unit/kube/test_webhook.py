@@ -77,7 +77,7 @@ def authority():
     return trustme.CA()
 
 
-def test_pods_are_patched_or_refused_with_words(authority, tmp_path):
+def test_pods_are_patched_or_refused_with_a_message(authority, tmp_path):
     write(authority, tmp_path)
 
     async def scenario(client, _):
@@ -168,7 +168,7 @@ def test_half_a_certificate_changes_nothing(authority, tmp_path, caplog):
     assert not certificate.refresh()
 
 
-def test_no_certificate_is_an_error_with_a_cure(tmp_path):
+def test_no_certificate_is_an_error_with_a_hint(tmp_path):
     with pytest.raises(GemletError) as caught:
         Certificate(tmp_path)
     assert "kubernetes.io/tls" in caught.value.hint

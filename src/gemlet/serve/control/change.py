@@ -31,8 +31,11 @@ class Change:
         if self.failure is not None:
             return f"planned anew ({self.cause.text}), and it failed: {self.failure}"
         less = f", for {self.part:.0%} of the rates" if self.part < 1 else ""
-        devices, lets = f"{self.gpus} device{'s' * (self.gpus != 1)}", f"{self.moved} gpu-let{'s' * (self.moved != 1)}"
+        devices, gpu_lets = (
+            f"{self.gpus} device{'s' * (self.gpus != 1)}",
+            f"{self.moved} gpu-let{'s' * (self.moved != 1)}",
+        )
         return (
-            f"planned anew ({self.cause.text}): {devices}{less}, {lets} changed and {self.stayed} as before,"
+            f"planned anew ({self.cause.text}): {devices}{less}, {gpu_lets} changed and {self.stayed} as before,"
             f" in force after {1000 * self.took_s:.0f} ms"
         )

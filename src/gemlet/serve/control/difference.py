@@ -30,7 +30,7 @@ class Partition:
     """The gpu-lets of a device from now on; none: the device is not used any more."""
 
     gpu: int
-    lets: tuple[PlannedGpuLet, ...]
+    gpu_lets: tuple[PlannedGpuLet, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def steps(old: Plan | None, new: Plan, *, fits: Callable[[int, frozenset[str]], 
     loads = [Load(gpu, model) for gpu in devices for model in sorted(_models(after, gpu) - _models(before, gpu))]
     unloads = [Unload(gpu, model) for gpu in devices for model in sorted(_models(before, gpu) - _models(after, gpu))]
     splits = [
-        Partition(gpu, after[gpu].lets if gpu in after else ())
+        Partition(gpu, after[gpu].gpu_lets if gpu in after else ())
         for gpu in devices
         if _shape(before.get(gpu)) != _shape(after.get(gpu))
     ]
@@ -95,13 +95,13 @@ def stages(
 
 def moved(old: Plan | None, new: Plan) -> tuple[int, int]:
     """How many gpu-lets of ``new`` were there before, with share, models and batches on that device; how many not."""
-    left = [] if old is None else [(gpu.index, _kind(let)) for gpu in old.gpus for let in gpu.lets]
+    left = [] if old is None else [(gpu.index, _kind(gpu_let)) for gpu in old.gpus for gpu_let in gpu.gpu_lets]
     stayed = total = 0
     for gpu in new.gpus:
-        for let in gpu.lets:
+        for gpu_let in gpu.gpu_lets:
             total += 1
-            if (gpu.index, _kind(let)) in left:
-                left.remove((gpu.index, _kind(let)))
+            if (gpu.index, _kind(gpu_let)) in left:
+                left.remove((gpu.index, _kind(gpu_let)))
                 stayed += 1
     return stayed, total - stayed
 
@@ -113,13 +113,15 @@ def _between(old: Plan, new: Plan, tight: Iterable[int]) -> Plan:
     for index in tight:
         if index in before:
             staying = _models(after, index)
-            lets = (_only(let, staying) for let in before[index].lets)
-            gpus.append(msgspec.structs.replace(before[index], lets=tuple(let for let in lets if let.tasks)))
-    return msgspec.structs.replace(new, gpus=tuple(sorted((g for g in gpus if g.lets), key=lambda gpu: gpu.index)))
+            gpu_lets = (_only(gpu_let, staying) for gpu_let in before[index].gpu_lets)
+            gpus.append(
+                msgspec.structs.replace(before[index], gpu_lets=tuple(gpu_let for gpu_let in gpu_lets if gpu_let.tasks))
+            )
+    return msgspec.structs.replace(new, gpus=tuple(sorted((g for g in gpus if g.gpu_lets), key=lambda gpu: gpu.index)))
 
 
-def _only(let: PlannedGpuLet, models: Iterable[str]) -> PlannedGpuLet:
-    return msgspec.structs.replace(let, tasks=tuple(task for task in let.tasks if task.model in models))
+def _only(gpu_let: PlannedGpuLet, models: Iterable[str]) -> PlannedGpuLet:
+    return msgspec.structs.replace(gpu_let, tasks=tuple(task for task in gpu_let.tasks if task.model in models))
 
 
 def _by_index(plan: Plan) -> dict[int, Gpu]:
@@ -127,12 +129,16 @@ def _by_index(plan: Plan) -> dict[int, Gpu]:
 
 
 def _models(gpus: Mapping[int, Gpu], index: int) -> frozenset[str]:
-    return frozenset(task.model for let in gpus[index].lets for task in let.tasks) if index in gpus else frozenset()
+    return (
+        frozenset(task.model for gpu_let in gpus[index].gpu_lets for task in gpu_let.tasks)
+        if index in gpus
+        else frozenset()
+    )
 
 
-def _kind(let: PlannedGpuLet) -> tuple[float, tuple[tuple[str, int], ...]]:
-    return round(let.sm, 6), tuple(sorted((task.model, task.batch) for task in let.tasks))
+def _kind(gpu_let: PlannedGpuLet) -> tuple[float, tuple[tuple[str, int], ...]]:
+    return round(gpu_let.sm, 6), tuple(sorted((task.model, task.batch) for task in gpu_let.tasks))
 
 
 def _shape(gpu: Gpu | None) -> list[tuple[float, tuple[tuple[str, int], ...]]]:
-    return [] if gpu is None else [_kind(let) for let in gpu.lets]
+    return [] if gpu is None else [_kind(gpu_let) for gpu_let in gpu.gpu_lets]

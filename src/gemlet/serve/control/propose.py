@@ -95,7 +95,7 @@ def _stages(profiles: Profiles, old: Plan | None, new: Plan) -> tuple[Plan, ...]
     def fits(device: int, models: frozenset[str]) -> bool:
         """What the new plan needs there, and the weights of what is still there beside it."""
         gpu = planned[device]
-        staying = {task.model for let in gpu.lets for task in let.tasks}
+        staying = {task.model for gpu_let in gpu.gpu_lets for task in gpu_let.tasks}
         leaving = [profiles.models[model].weights_mib for model in models - staying if model in profiles.models]
         return gpu.memory_mib + sum(leaving) <= profiles.device.memory_mib
 

@@ -17,7 +17,7 @@ Reason = Literal["invalid", "unknown", "deadline", "overload", "unavailable", "f
 
 
 class Refusal(Exception):
-    """A request that gets no answer but these words. ``retry_s``: seconds after which another try makes sense."""
+    """A request that is answered with this message only. ``retry_s``: seconds after which another try makes sense."""
 
     def __init__(self, reason: Reason, message: str, *, retry_s: int | None = None) -> None:
         super().__init__(message)

@@ -116,35 +116,35 @@ class Engine:
 
     def adopt(self, plan: Plan, routes: Callable[[GpuLetState], Route]) -> None:
         """Serves by this plan from now on. ``routes``: where each of its gpu-lets is."""
-        running = {let: route for let, route in self._routes.items() if let.running is not None}
+        running = {gpu_let: route for gpu_let, route in self._routes.items() if gpu_let.running is not None}
         self._dispatcher.adopt(plan)
         self._routes = running
-        for let in self._dispatcher.lets:
-            route = self._routes[let] = routes(let)
-            let.suspended = route.executor is not None and route.executor.died.is_set()
+        for gpu_let in self._dispatcher.gpu_lets:
+            route = self._routes[gpu_let] = routes(gpu_let)
+            gpu_let.suspended = route.executor is not None and route.executor.died.is_set()
         self.pump()
 
     async def settled(self) -> None:
         """Returns when no gpu-let of an earlier plan runs a batch any more."""
-        while self._old_lets_at_work():
+        while self._old_gpu_lets_at_work():
             self._ended.clear()
             await self._ended.wait()
 
-    def _old_lets_at_work(self) -> bool:
-        return any(let.retired and let.running is not None for let in self._routes)
+    def _old_gpu_lets_at_work(self) -> bool:
+        return any(gpu_let.retired and gpu_let.running is not None for gpu_let in self._routes)
 
     def suspend(self, executor: Executor) -> None:
         """Starts nothing there until resume(); what waits goes on waiting."""
-        for let, route in self._routes.items():
+        for gpu_let, route in self._routes.items():
             if route.executor is executor:
-                let.suspended = True
+                gpu_let.suspended = True
 
     def resume(self, executor: Executor, instead_of: Executor) -> None:
         """``executor`` took the place of one that died."""
-        for let, route in list(self._routes.items()):
+        for gpu_let, route in list(self._routes.items()):
             if route.executor is instead_of:
-                self._routes[let] = Route(executor, route.name)
-                let.suspended = False
+                self._routes[gpu_let] = Route(executor, route.name)
+                gpu_let.suspended = False
         self.pump()
 
     def pump(self) -> None:
@@ -163,8 +163,8 @@ class Engine:
         began = self._clock() - limit_ms
         return {
             route.executor
-            for let, route in self._routes.items()
-            if route.executor is not None and let.running is not None and let.running.started < began
+            for gpu_let, route in self._routes.items()
+            if route.executor is not None and gpu_let.running is not None and gpu_let.running.started < began
         }
 
     def abandon(self, message: str) -> None:
@@ -184,7 +184,7 @@ class Engine:
 
     def serves(self, model: str) -> bool:
         """Whether the plan in force has a gpu-let for it that is not suspended."""
-        return any(model in let.places and not let.suspended for let in self._dispatcher.lets)
+        return any(model in gpu_let.places and not gpu_let.suspended for gpu_let in self._dispatcher.gpu_lets)
 
     def _admit(self, call: Call) -> None:
         if self.closing:
@@ -213,7 +213,7 @@ class Engine:
         following: list[Batch] = [batch]
         while following:
             batch = following.pop()
-            route = self._routes[batch.let]
+            route = self._routes[batch.gpu_let]
             served = self.models.get(batch.place.model)
             for request in batch.requests:
                 self.waiting_bytes -= request.payload.nbytes
@@ -258,7 +258,7 @@ class Engine:
             self._answer(served, request, outputs, batch.started, 0.0)
         served.statistics.ran(batch.rows, 0.0)
 
-    def _send(self, spec: ModelSpec, executor: Executor, let: str, batch: Batch) -> None:
+    def _send(self, spec: ModelSpec, executor: Executor, gpu_let: str, batch: Batch) -> None:
         parts: dict[tuple[tuple[int, ...], ...], list[Request]] = {}
         if len(batch.requests) == 1 or all(-1 not in tensor.shape for tensor in spec.inputs):
             parts[()] = batch.requests
@@ -267,7 +267,7 @@ class Engine:
                 parts.setdefault(tuple([tensor.shape[1:] for tensor in request.payload.inputs]), []).append(request)
         work = _Work(batch, len(parts))
         for requests in parts.values():
-            future = executor.run(let, spec.name, _joined(spec, requests), sum([each.rows for each in requests]))
+            future = executor.run(gpu_let, spec.name, _joined(spec, requests), sum([each.rows for each in requests]))
             future.add_done_callback(partial(self._came_back, work, requests))
 
     def _came_back(self, work: _Work, requests: list[Request], future: asyncio.Future[Result]) -> None:
@@ -283,7 +283,7 @@ class Engine:
             for request in requests:
                 self._refuse(request, self._unknown(request.model))
         else:
-            executor = self._routes[batch.let].executor
+            executor = self._routes[batch.gpu_let].executor
             if isinstance(error, ExecutorDied) and executor is not None:
                 self.suspend(executor)
             self._went_wrong(batch.place, requests, error)
@@ -291,7 +291,7 @@ class Engine:
         if work.parts == 0:
             for following in self._dispatcher.finish(batch, now, whole=whole):
                 self._execute(following)
-            if batch.let.retired:
+            if batch.gpu_let.retired:
                 self._ended.set()
         if error is not None:
             self.pump()  # what is to be run again may find another gpu-let free

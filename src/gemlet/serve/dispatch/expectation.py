@@ -45,7 +45,7 @@ class Expectation:
             self._profiles[model] = profile
 
     def __call__(self, place: Assignment, rows: int) -> float:
-        key = (place.model, place.let.sm)
+        key = (place.model, place.gpu_let.sm)
         row = self._row(key)
         if not row:
             return self._learned(key, rows)
@@ -54,12 +54,12 @@ class Expectation:
 
     def margin(self, place: Assignment) -> float:
         """By how many milliseconds 5 % of the last batches there were slower than expected, or more."""
-        excess = self._excess.get((place.model, place.let.sm))
+        excess = self._excess.get((place.model, place.gpu_let.sm))
         return max(0.0, excess.quantile(MARGIN_QUANTILE)) if excess else 0.0
 
     def observe(self, place: Assignment, rows: int, ms: float) -> None:
         """A batch of so many rows took so long, from the dispatch to the answer."""
-        key = (place.model, place.let.sm)
+        key = (place.model, place.gpu_let.sm)
         ignored = self._ignored.setdefault(key, 0)
         if ignored < FIRST_IGNORED:
             self._ignored[key] += 1
@@ -78,7 +78,7 @@ class Expectation:
 
     def relax(self, place: Assignment) -> None:
         """All that waited for this gpu-let was dropped because of an estimate, so none of it will be seen."""
-        key = (place.model, place.let.sm)
+        key = (place.model, place.gpu_let.sm)
         ratios = self._ratios.get(key)
         if ratios and ratios.quantile(0.5) > 1:
             ratios.forget()

@@ -56,7 +56,7 @@ class Expects(Protocol):
 class Assignment:
     """A model on a gpu-let: its planned batch and rate (requests/s), and what it took so far over that rate."""
 
-    let: GpuLetState
+    gpu_let: GpuLetState
     model: str
     batch: int
     rate: float
@@ -86,8 +86,8 @@ class Batch:
     started: float
 
     @property
-    def let(self) -> GpuLetState:
-        return self.place.let
+    def gpu_let(self) -> GpuLetState:
+        return self.place.gpu_let
 
     @property
     def rows(self) -> int:
@@ -119,25 +119,25 @@ class Dispatcher:
         self._max_batch = max_batch
         self._drop = drop
         self.queues: dict[str, Waiting] = {}
-        self.lets: list[GpuLetState] = []
+        self.gpu_lets: list[GpuLetState] = []
         self._places: dict[str, list[Assignment]] = {}
         self._drops: list[Drop] = []
         self.adopt(plan)
 
     def adopt(self, plan: Plan) -> None:
         """Replaces the plan. What waits goes on waiting, for the new gpu-lets; what runs ends where it runs."""
-        for let in self.lets:
-            let.retired = True
-        self.lets = []
+        for gpu_let in self.gpu_lets:
+            gpu_let.retired = True
+        self.gpu_lets = []
         self._places = {}
         for gpu in plan.gpus:
-            for number, planned in enumerate(gpu.lets):
-                let = GpuLetState(gpu.index, number, planned.sm)
+            for number, planned in enumerate(gpu.gpu_lets):
+                gpu_let = GpuLetState(gpu.index, number, planned.sm)
                 for task in planned.tasks:
-                    place = Assignment(let, task.model, task.batch, task.rate, task.slowdown)
-                    let.places[task.model] = place
+                    place = Assignment(gpu_let, task.model, task.batch, task.rate, task.slowdown)
+                    gpu_let.places[task.model] = place
                     self._places.setdefault(task.model, []).append(place)
-                self.lets.append(let)
+                self.gpu_lets.append(gpu_let)
         for model in self._places:
             self.queues.setdefault(model, Waiting())
         for model, queue in self.queues.items():
@@ -157,12 +157,12 @@ class Dispatcher:
 
     def suspend(self, gpu: int) -> None:
         """Starts nothing on this GPU's gpu-lets until resume(); what waits goes on waiting."""
-        for let in self.lets:
-            let.suspended = let.suspended or let.gpu == gpu
+        for gpu_let in self.gpu_lets:
+            gpu_let.suspended = gpu_let.suspended or gpu_let.gpu == gpu
 
     def resume(self, gpu: int) -> None:
-        for let in self.lets:
-            let.suspended = let.suspended and let.gpu != gpu
+        for gpu_let in self.gpu_lets:
+            gpu_let.suspended = gpu_let.suspended and gpu_let.gpu != gpu
 
     def expire(self, now: float) -> None:
         """Drops what waited past its deadline: for whoever serves in real time, where a gpu-let may never get free."""
@@ -179,8 +179,8 @@ class Dispatcher:
             for place in self._free(model):
                 if not self.queues[model]:
                     break
-                if place.let.running is None:
-                    batch = self._next(place.let, now)
+                if place.gpu_let.running is None:
+                    batch = self._next(place.gpu_let, now)
                     if batch is not None:
                         yield batch
 
@@ -189,11 +189,11 @@ class Dispatcher:
 
         whole: it was executed, and in one piece, so that its time says how long such batches take.
         """
-        batch.let.running = None
+        batch.gpu_let.running = None
         if whole:
             self._expect.observe(batch.place, batch.rows, now - batch.started)
-        if not batch.let.retired and not batch.let.suspended:
-            following = self._next(batch.let, now)
+        if not batch.gpu_let.retired and not batch.gpu_let.suspended:
+            following = self._next(batch.gpu_let, now)
             if following is not None:
                 yield following
 
@@ -213,21 +213,21 @@ class Dispatcher:
             self._drops.append(Drop(queue.pop(), reason))
 
     def _free(self, model: str) -> list[Assignment]:
-        free = [place for place in self._places[model] if place.let.running is None and not place.let.suspended]
+        free = [place for place in self._places[model] if place.gpu_let.running is None and not place.gpu_let.suspended]
         return sorted(free, key=lambda place: place.credit) if len(free) > 1 else free
 
-    def _next(self, let: GpuLetState, now: float) -> Batch | None:
+    def _next(self, gpu_let: GpuLetState, now: float) -> Batch | None:
         while True:
-            place = self._most_urgent(let)
+            place = self._most_urgent(gpu_let)
             if place is None:
                 return None
             batch = self._form(place, now)
             if batch is not None:
-                let.running = batch
+                gpu_let.running = batch
                 return batch
 
-    def _most_urgent(self, let: GpuLetState) -> Assignment | None:
-        waiting = [place for place in let.places.values() if self.queues[place.model]]
+    def _most_urgent(self, gpu_let: GpuLetState) -> Assignment | None:
+        waiting = [place for place in gpu_let.places.values() if self.queues[place.model]]
         if len(waiting) < 2:
             return waiting[0] if waiting else None
         return min(waiting, key=self._urgency)
@@ -257,7 +257,7 @@ class Dispatcher:
                 self._expect.relax(place)
         if not queue:
             return None
-        if len(place.let.places) == 1 and queue.rows > rows:
+        if len(place.gpu_let.places) == 1 and queue.rows > rows:
             rows = self._stretch(place, rows, now)
         requests = queue.take(rows)
         place.credit += rows / place.rate if place.rate > 0 else 0.0

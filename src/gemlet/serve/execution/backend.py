@@ -56,14 +56,14 @@ class Backend(Protocol):
 
     def unload(self, model: str) -> None: ...
 
-    def partition(self, lets: Sequence[GpuLet]) -> None:
+    def partition(self, gpu_lets: Sequence[GpuLet]) -> None:
         """These are the gpu-lets from now on, usable on return. May be called while others run.
 
         Old ones end what they run; `run` on one that is not there any more raises GpuLetGone.
         """
         ...
 
-    def run(self, let: str, model: str, inputs: Mapping[str, np.ndarray], batch: int) -> Mapping[str, np.ndarray]:
+    def run(self, gpu_let: str, model: str, inputs: Mapping[str, np.ndarray], batch: int) -> Mapping[str, np.ndarray]:
         """Runs a batch of so many rows and waits for it, in the thread of that gpu-let.
 
         The arrays of ``inputs`` are views of shared memory, valid until return; axis 0 is the batch unless max_batch

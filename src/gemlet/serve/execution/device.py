@@ -49,7 +49,7 @@ class Device:
         self.parked = False
         self.models: dict[str, ModelSpec] = {}
         self.memory: dict[str, int] = {}
-        self.lets: tuple[GpuLet, ...] = ()
+        self.gpu_lets: tuple[GpuLet, ...] = ()
         self._options = options
         self._tasks = tasks
         self._on_died = on_died
@@ -78,9 +78,9 @@ class Device:
         """Processes of its executors that live."""
         return [executor.pid for executor in self._executors.values() if not executor.died.is_set()]
 
-    def executor(self, let: str) -> Executor:
+    def executor(self, gpu_let: str) -> Executor:
         """The one that runs this gpu-let. Raises KeyError."""
-        return self._executors[let if self.backend in PER_LET else WHOLE]
+        return self._executors[gpu_let if self.backend in PER_LET else WHOLE]
 
     async def start(self) -> None:
         """Raises ExecutorFailed. Executors of gpu-lets start with those."""
@@ -94,7 +94,7 @@ class Device:
             ended, self._executors = self._executors, {}  # so that nobody starts them again
             self.models.clear()
             self.memory.clear()
-            self.lets = ()
+            self.gpu_lets = ()
             await asyncio.gather(*(executor.close() for executor in ended.values()))
 
     async def wake(self) -> None:
@@ -103,33 +103,33 @@ class Device:
             await self.start()
             self.parked = False
 
-    async def prepare(self, models: Mapping[str, ModelSpec], lets: Sequence[GpuLet]) -> None:
+    async def prepare(self, models: Mapping[str, ModelSpec], gpu_lets: Sequence[GpuLet]) -> None:
         """Loads what is not there yet and makes the gpu-lets, beside those that run. Raises GemletError.
 
         A device whose executor is being started again gets this when it is back.
         """
         async with self._lock:
             if self.parked:
-                if lets:
+                if gpu_lets:
                     raise ExecutorFailed(f"device {self.index} rests")
                 return
             if self.backend in PER_LET:
-                await self._processes(models, lets)
+                await self._processes(models, gpu_lets)
                 return
             executor = self._executors[WHOLE]
             try:
                 if not executor.died.is_set():
                     await self._load(executor, models)
-                    await executor.partition(lets)
+                    await executor.partition(gpu_lets)
             except ExecutorDied:
                 logger.info("device %d is being started again; its gpu-lets come with it", self.index)
             self.models |= models
-            self.lets = tuple(lets)
+            self.gpu_lets = tuple(gpu_lets)
 
     async def retire(self, models: frozenset[str]) -> None:
         """Unloads all models but these, and ends the executors of gpu-lets that are no more."""
         async with self._lock:
-            wanted = {let.name for let in self.lets}
+            wanted = {gpu_let.name for gpu_let in self.gpu_lets}
             if self.backend in PER_LET:
                 for name in self._executors.keys() - wanted:
                     await self._executors.pop(name).close()
@@ -156,29 +156,29 @@ class Device:
                 self.memory[name] = await executor.load(spec)
                 self.models[name] = spec
 
-    async def _processes(self, models: Mapping[str, ModelSpec], lets: Sequence[GpuLet]) -> None:
+    async def _processes(self, models: Mapping[str, ModelSpec], gpu_lets: Sequence[GpuLet]) -> None:
         fresh = {}
         try:
-            for let in lets:
-                if let.name not in self._executors or self._made.get(let.name) != _made(models, let):
-                    fresh[let.name] = executor = await self._started(let.name, let)
-                    await self._load(executor, {name: models[name] for name in let.models}, again=True)
-                    await executor.partition([let])
+            for gpu_let in gpu_lets:
+                if gpu_let.name not in self._executors or self._made.get(gpu_let.name) != _made(models, gpu_let):
+                    fresh[gpu_let.name] = executor = await self._started(gpu_let.name, gpu_let)
+                    await self._load(executor, {name: models[name] for name in gpu_let.models}, again=True)
+                    await executor.partition([gpu_let])
         except BaseException:
             for executor in fresh.values():
                 await executor.close()
             raise
         self.models |= models
-        self.lets = tuple(lets)
-        self._made = {let.name: _made(models, let) for let in lets}
+        self.gpu_lets = tuple(gpu_lets)
+        self._made = {gpu_let.name: _made(models, gpu_let) for gpu_let in gpu_lets}
         for name, executor in fresh.items():
             if name in self._executors:
                 self._replaced.append(self._executors[name])
             self._keep(name, executor)
 
-    async def _started(self, key: str, let: GpuLet | None = None) -> Executor:
-        name = f"executor of device {self.index}" if let is None else f"executor of {let.name}"
-        environment = {} if let is None else {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": exact_percent(let.sm)}
+    async def _started(self, key: str, gpu_let: GpuLet | None = None) -> Executor:
+        name = f"executor of device {self.index}" if gpu_let is None else f"executor of {gpu_let.name}"
+        environment = {} if gpu_let is None else {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": exact_percent(gpu_let.sm)}
         executor = (
             Executor(name, self.backend, self._options, environment=environment, arena_bytes=self._arena_bytes)
             if self._placement is None
@@ -229,27 +229,27 @@ class Device:
 
     async def _restored(self, key: str) -> Executor | None:
         """A new executor with the models and gpu-lets of now; None if nobody wants it any more."""
-        let = self._let(key)
-        if key != WHOLE and let is None:
+        gpu_let = self._gpu_let(key)
+        if key != WHOLE and gpu_let is None:
             return None
-        executor = await self._started(key, let)  # takes its time; plans for the other devices do not wait for it
+        executor = await self._started(key, gpu_let)  # takes its time; plans for the other devices do not wait for it
         try:
             async with self._lock:
-                if key != WHOLE and self._let(key) is None:
+                if key != WHOLE and self._gpu_let(key) is None:
                     await executor.close()
                     return None
-                models = self.models if let is None else {name: self.models[name] for name in let.models}
+                models = self.models if gpu_let is None else {name: self.models[name] for name in gpu_let.models}
                 await self._load(executor, dict(models), again=True)
-                await executor.partition(self.lets if let is None else [let])
+                await executor.partition(self.gpu_lets if gpu_let is None else [gpu_let])
         except BaseException:
             await executor.close()
             raise
         return executor
 
-    def _let(self, name: str) -> GpuLet | None:
-        return next((let for let in self.lets if let.name == name), None)
+    def _gpu_let(self, name: str) -> GpuLet | None:
+        return next((gpu_let for gpu_let in self.gpu_lets if gpu_let.name == name), None)
 
 
-def _made(models: Mapping[str, ModelSpec], let: GpuLet) -> tuple[GpuLet, list[ModelSpec]]:
+def _made(models: Mapping[str, ModelSpec], gpu_let: GpuLet) -> tuple[GpuLet, list[ModelSpec]]:
     """What a process of its own is started for: another share, other models or other files mean another process."""
-    return let, [models[name] for name in let.models]
+    return gpu_let, [models[name] for name in gpu_let.models]

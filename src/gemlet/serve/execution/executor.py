@@ -149,14 +149,14 @@ class Executor:
     async def unload(self, model: str) -> None:
         await self._ask(lambda ticket: protocol.Unload(ticket, model))
 
-    async def partition(self, lets: Sequence[GpuLet]) -> float:
+    async def partition(self, gpu_lets: Sequence[GpuLet]) -> float:
         """Makes these the gpu-lets; milliseconds that it took. Raises ModelError, ExecutorDied."""
-        finished = await self._ask(lambda ticket: protocol.Partition(ticket, tuple(lets)))
+        finished = await self._ask(lambda ticket: protocol.Partition(ticket, tuple(gpu_lets)))
         self.slower = finished.slower
         ms: float = finished.ms
         return ms
 
-    def run(self, let: str, model: str, inputs: Sequence[Input], rows: int) -> asyncio.Future[Result]:
+    def run(self, gpu_let: str, model: str, inputs: Sequence[Input], rows: int) -> asyncio.Future[Result]:
         """Runs a batch. The future raises ModelError, GpuLetGone, ExecutorDied."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         if self._transport is None or self._inputs is None:
@@ -167,7 +167,7 @@ class Executor:
         tensors = tuple([self._place(each, held) for each in inputs])
         self._held[self._ticket] = held
         self._waiting[self._ticket] = future
-        self._transport.write(protocol.frame(protocol.Run(self._ticket, let, model, rows, tensors)))
+        self._transport.write(protocol.frame(protocol.Run(self._ticket, gpu_let, model, rows, tensors)))
         return future
 
     async def close(self, patience_s: float = STOP_SECONDS) -> None:

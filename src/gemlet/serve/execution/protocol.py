@@ -41,12 +41,12 @@ class Unload(msgspec.Struct, frozen=True, tag="unload", array_like=True):
 
 class Partition(msgspec.Struct, frozen=True, tag="partition", array_like=True):
     ticket: int
-    lets: tuple[GpuLet, ...]
+    gpu_lets: tuple[GpuLet, ...]
 
 
 class Run(msgspec.Struct, frozen=True, tag="run", array_like=True):
     ticket: int
-    let: str
+    gpu_let: str
     model: str
     rows: int
     inputs: tuple[ArenaTensor, ...]

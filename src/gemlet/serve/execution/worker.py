@@ -85,7 +85,7 @@ class Worker:
         self._outputs = outputs
         self._arena_lock = threading.Lock()
         self._models: dict[str, ModelSpec] = {}
-        self._lets: dict[str, queue.SimpleQueue[protocol.Run | None]] = {}
+        self._gpu_lets: dict[str, queue.SimpleQueue[protocol.Run | None]] = {}
         self._orders: queue.SimpleQueue[protocol.Load | protocol.Unload | protocol.Partition | None]
         self._orders = queue.SimpleQueue()
 
@@ -110,7 +110,7 @@ class Worker:
             os._exit(0)  # nobody wants what still runs
         self._orders.put(None)
         controller.join()
-        for waiting in self._lets.values():
+        for waiting in self._gpu_lets.values():
             waiting.put(None)
 
     def _obey(self) -> None:
@@ -126,26 +126,26 @@ class Worker:
                     self._backend.unload(order.model)
                     self._models.pop(order.model, None)
                 else:
-                    self._partition(order.lets)
+                    self._partition(order.gpu_lets)
                 slower = tuple(getattr(self._backend, "slower", ()))
                 self._channel.send(protocol.Finished(order.ticket, 1000 * (time.perf_counter() - began), slower))
             except Exception as error:  # noqa: BLE001  a backend's libraries raise anything
                 self._channel.send(_failure(order.ticket, error))
 
-    def _partition(self, lets: tuple[GpuLet, ...]) -> None:
-        self._backend.partition(lets)
-        wanted = {let.name for let in lets}
-        for name in self._lets.keys() - wanted:
-            self._lets.pop(name).put(None)  # ends what it has
-        for name in wanted - self._lets.keys():
+    def _partition(self, gpu_lets: tuple[GpuLet, ...]) -> None:
+        self._backend.partition(gpu_lets)
+        wanted = {gpu_let.name for gpu_let in gpu_lets}
+        for name in self._gpu_lets.keys() - wanted:
+            self._gpu_lets.pop(name).put(None)  # ends what it has
+        for name in wanted - self._gpu_lets.keys():
             waiting: queue.SimpleQueue[protocol.Run | None] = queue.SimpleQueue()
-            self._lets[name] = waiting
+            self._gpu_lets[name] = waiting
             threading.Thread(target=self._run_all, args=(waiting,), name=name).start()
 
     def _enqueue(self, run: protocol.Run) -> None:
-        waiting = self._lets.get(run.let)
+        waiting = self._gpu_lets.get(run.gpu_let)
         if waiting is None:
-            self._channel.send(protocol.Failed(run.ticket, "gone", f"there is no gpu-let {run.let} any more"))
+            self._channel.send(protocol.Failed(run.ticket, "gone", f"there is no gpu-let {run.gpu_let} any more"))
         else:
             waiting.put(run)
 
@@ -165,7 +165,7 @@ class Worker:
             raise GpuLetGone(f"{run.model} is not loaded here any more")
         inputs = {tensor.name: self._array(tensor) for tensor in run.inputs}
         began = time.perf_counter()
-        outputs = self._backend.run(run.let, run.model, inputs, run.rows)
+        outputs = self._backend.run(run.gpu_let, run.model, inputs, run.rows)
         took = 1000 * (time.perf_counter() - began)
         return protocol.Done(run.ticket, self._placed(model, outputs), took)
 

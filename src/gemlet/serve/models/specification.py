@@ -14,7 +14,7 @@ ServiceClass = Literal["latency", "throughput"]
 
 
 class ModelError(GemletError):
-    """A model cannot be loaded or run; the words go to whoever asked for it."""
+    """A model cannot be loaded or run; the message goes to the caller."""
 
 
 @dataclass(frozen=True, slots=True)

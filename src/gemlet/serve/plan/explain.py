@@ -13,50 +13,56 @@ if TYPE_CHECKING:
 def explain(draft: Draft) -> None:
     """Adds sentences to every gpu-let of the draft."""
     for gpu in draft.gpus:
-        for let in gpu:
-            if let.rates:
-                others = [other for other in gpu if other is not let and other.rates]
-                how = draft.serve(let, others)
+        for gpu_let in gpu:
+            if gpu_let.rates:
+                others = [other for other in gpu if other is not gpu_let and other.rates]
+                how = draft.serve(gpu_let, others)
                 assert how is not None
-                let.why += [_size(draft, let, gpu), *_turns(draft, let, how), _neighbours(draft, let, others, how)]
+                gpu_let.why += [
+                    _size(draft, gpu_let, gpu),
+                    *_turns(draft, gpu_let, how),
+                    _neighbours(draft, gpu_let, others, how),
+                ]
 
 
 def percent(draft: Draft, ticks: int) -> str:
     return f"{100 * ticks / draft.grid:.4g}%"
 
 
-def _size(draft: Draft, let: DraftGpuLet, gpu: DraftGpu) -> str:
+def _size(draft: Draft, gpu_let: DraftGpuLet, gpu: DraftGpu) -> str:
     timing = draft.timing
-    size = percent(draft, let.ticks)
-    if let.pool:
-        return f"{size}: {_pool(let, gpu)}"
-    if len(let.rates) > 1:
+    size = percent(draft, gpu_let.ticks)
+    if gpu_let.pool:
+        return f"{size}: {_pool(gpu_let, gpu)}"
+    if len(gpu_let.rates) > 1:
         return f"{size}: shared, because these rates are too small for a gpu-let each"
-    ((model, rate),) = let.rates.items()
-    others = [other for other in gpu if other is not let and other.rates]
-    slowdown = draft.slowdown(model, others, let.ticks)
-    can = timing.capacity(model, let.ticks, slowdown).rate
-    if let.ticks > 1 and timing.capacity(model, let.ticks - 1, slowdown).rate < rate:
-        less = timing.capacity(model, let.ticks - 1, slowdown).rate
+    ((model, rate),) = gpu_let.rates.items()
+    others = [other for other in gpu if other is not gpu_let and other.rates]
+    slowdown = draft.slowdown(model, others, gpu_let.ticks)
+    can = timing.capacity(model, gpu_let.ticks, slowdown).rate
+    if gpu_let.ticks > 1 and timing.capacity(model, gpu_let.ticks - 1, slowdown).rate < rate:
+        less = timing.capacity(model, gpu_let.ticks - 1, slowdown).rate
         return (
             f"{size}: the least that serves {rate:.4g} requests/s (up to {can:.4g});"
-            f" {percent(draft, let.ticks - 1)} would serve {less:.4g}"
+            f" {percent(draft, gpu_let.ticks - 1)} would serve {less:.4g}"
         )
-    if let.ticks == timing.target(model):
+    if gpu_let.ticks == timing.target(model):
         return (
             f"{size}: most requests for each SM ({can:.4g}/s here), so this size is the cheapest way to serve {model}"
         )
-    if let.ticks == draft.grid:
+    if gpu_let.ticks == draft.grid:
         return f"{size}: the whole device, which serves up to {can:.4g} requests/s"
-    chosen = "the smallest there is" if let.ticks == 1 else "what was free here"
+    chosen = "the smallest there is" if gpu_let.ticks == 1 else "what was free here"
     return f"{size}: {chosen}; serves up to {can:.4g} requests/s of which {rate:.4g} are planned"
 
 
-def _pool(let: DraftGpuLet, gpu: DraftGpu) -> str:
-    names = " and ".join(let.rates)
-    mates = sum(let.pooled_with(other) for other in gpu)
+def _pool(gpu_let: DraftGpuLet, gpu: DraftGpu) -> str:
+    names = " and ".join(gpu_let.rates)
+    mates = sum(gpu_let.pooled_with(other) for other in gpu)
     if mates == 1:
-        whose = "which takes so little time that it" if len(let.rates) == 1 else "which take so little time that they"
+        whose = (
+            "which takes so little time that it" if len(gpu_let.rates) == 1 else "which take so little time that they"
+        )
         return f"for {names}, {whose} would only cut up the others' batches"
     return (
         f"one of a pool of {mates} that all serve {names}; whichever is free takes the most urgent batch,"
@@ -64,9 +70,9 @@ def _pool(let: DraftGpuLet, gpu: DraftGpu) -> str:
     )
 
 
-def _turns(draft: Draft, let: DraftGpuLet, how: ServedGpuLet) -> list[str]:
+def _turns(draft: Draft, gpu_let: DraftGpuLet, how: ServedGpuLet) -> list[str]:
     lines = []
-    for model, batch, latency, worst in zip(let.rates, how.batches, how.latencies, how.worst, strict=True):
+    for model, batch, latency, worst in zip(gpu_let.rates, how.batches, how.latencies, how.worst, strict=True):
         lines.append(
             f"{model}: a batch of {batch} takes {latency:.3g} ms; who just missed one waits"
             f" {worst:.3g} of {draft.timing.slos[model]:g} ms"
@@ -74,7 +80,7 @@ def _turns(draft: Draft, let: DraftGpuLet, how: ServedGpuLet) -> list[str]:
     return lines
 
 
-def _neighbours(draft: Draft, let: DraftGpuLet, others: list[DraftGpuLet], how: ServedGpuLet) -> str:
+def _neighbours(draft: Draft, gpu_let: DraftGpuLet, others: list[DraftGpuLet], how: ServedGpuLet) -> str:
     if not others:
         return "no neighbours"
     names = ", ".join(f"{' and '.join(other.rates)} ({percent(draft, other.ticks)})" for other in others)
@@ -83,6 +89,6 @@ def _neighbours(draft: Draft, let: DraftGpuLet, others: list[DraftGpuLet], how: 
         return f"beside {names}; {reason}"
     slow = max(how.slowdowns)
     kind = " by the worst neighbour possible" if draft.options.types in BLIND else ""
-    over = sum(other.ticks for other in others) + let.ticks - draft.grid
+    over = sum(other.ticks for other in others) + gpu_let.ticks - draft.grid
     extra = f"; SMs are shared: {percent(draft, over)} more than the device has" if over > 0 else ""
     return f"beside {names}: up to {slow - 1:.1%} slower{kind}{extra}"

@@ -77,12 +77,13 @@ def render_model_list(plan: Plan) -> str:
     lines = []
     for gpu in plan.gpus:
         numbers: dict[int, int] = {}
-        for let in gpu.lets:
-            percent = max(1, int(100 * let.sm + 1e-6))
+        for gpu_let in gpu.gpu_lets:
+            percent = max(1, int(100 * gpu_let.sm + 1e-6))
             number = numbers.get(percent, 0)
             numbers[percent] = number + 1
             lines += [
-                f"{gpu.index},{percent},{number},{task.model},{task.batch},{let.duty_ms:.6g}" for task in let.tasks
+                f"{gpu.index},{percent},{number},{task.model},{task.batch},{gpu_let.duty_ms:.6g}"
+                for task in gpu_let.tasks
             ]
     return "\n".join(lines or ["EMPTY"]) + "\n"
 
@@ -97,8 +98,8 @@ def parse_model_list(text: str, path: str, profiles: Profiles, demands: Sequence
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.strip() == "EMPTY":
             continue
-        gpu, let, entry = _entry(line, number, path)
-        lets = gpus.setdefault(gpu, {}).setdefault(let, [])
+        gpu, gpu_let, entry = _entry(line, number, path)
+        gpu_lets = gpus.setdefault(gpu, {}).setdefault(gpu_let, [])
         if entry is None:
             continue
         if entry[0] not in profiles.models:
@@ -108,7 +109,7 @@ def parse_model_list(text: str, path: str, profiles: Profiles, demands: Sequence
                 line=number,
                 hint=suggest.hint(entry[0], profiles.models),
             )
-        lets.append(entry)
+        gpu_lets.append(entry)
     return Plan(
         policy="static",
         device=profiles.device.name,
@@ -117,13 +118,13 @@ def parse_model_list(text: str, path: str, profiles: Profiles, demands: Sequence
             Gpu(
                 index=gpu,
                 memory_mib=0.0,
-                lets=tuple(
-                    _let(percent / 100, entries, profiles, slos)
-                    for (percent, _), entries in sorted(lets.items(), reverse=True)
+                gpu_lets=tuple(
+                    _gpu_let(percent / 100, entries, profiles, slos)
+                    for (percent, _), entries in sorted(gpu_lets.items(), reverse=True)
                     if entries
                 ),
             )
-            for gpu, lets in sorted(gpus.items())
+            for gpu, gpu_lets in sorted(gpus.items())
         ),
         demands=tuple(demands),
         notes=(f"read from {path}",),
@@ -147,7 +148,7 @@ def _entry(line: str, number: int, path: str) -> tuple[int, tuple[int, int], tup
     return gpu, (percent, which), (cells[3], batch, duty)
 
 
-def _let(
+def _gpu_let(
     share: float, entries: list[tuple[str, int, float]], profiles: Profiles, slos: dict[str, float]
 ) -> PlannedGpuLet:
     latencies = [profiles.models[model].surface.latency(share, batch) for model, batch, _ in entries]

@@ -29,7 +29,7 @@ def keep(
     """
     same_way = previous.policy == policy and previous.device == draft.profiles.device.name
     fits = all(gpu.index < gpus for gpu in previous.gpus) and _on_grid(previous, draft.grid)
-    lets = lets_of(previous, draft.grid)
+    gpu_lets = gpu_lets_of(previous, draft.grid)
     made_for = previous.made_for or previous.demands
     # A slow fall is near at every step; what was made for other rates altogether would be kept for ever.
     near = _near(previous.demands, demands, RISE, FALL) and _near(made_for, demands, inf, FALL)
@@ -37,23 +37,25 @@ def keep(
         return None
     wanted = {d.model: d.rate for d in planned}
     totals = dict.fromkeys(wanted, 0.0)
-    for let in (let for gpu in lets for let in gpu):
-        for model, rate in let.rates.items():
+    for gpu_let in (gpu_let for gpu in gpu_lets for gpu_let in gpu):
+        for model, rate in gpu_let.rates.items():
             totals[model] = totals.get(model, 0.0) + rate
     if set(totals) != set(wanted) or not all(totals.values()):
         return None
     limit = draft.options.oversubscription if draft.options.types == "oversubscribe" else 1.0
-    for gpu in lets:
-        for let in gpu:
-            let.rates = {model: rate * wanted[model] / totals[model] for model, rate in let.rates.items()}
-        if any(let.pool for let in gpu) and not pooling.allowed(draft, {model for let in gpu for model in let.rates}):
+    for gpu in gpu_lets:
+        for gpu_let in gpu:
+            gpu_let.rates = {model: rate * wanted[model] / totals[model] for model, rate in gpu_let.rates.items()}
+        if any(gpu_let.pool for gpu_let in gpu) and not pooling.allowed(
+            draft, {model for gpu_let in gpu for model in gpu_let.rates}
+        ):
             return None
-        if sum(let.ticks for let in gpu) > draft.grid * limit + SLACK or not draft.holds(gpu):
+        if sum(gpu_let.ticks for gpu_let in gpu) > draft.grid * limit + SLACK or not draft.holds(gpu):
             return None
         if not near and not _bears(draft, gpu):
             return None
-    numbers = [gpu.index for gpu in previous.gpus if any(let.tasks for let in gpu.lets)]
-    draft.gpus = lets
+    numbers = [gpu.index for gpu in previous.gpus if any(gpu_let.tasks for gpu_let in gpu.gpu_lets)]
+    draft.gpus = gpu_lets
     explain.explain(draft)
     made = draft.finish(policy, demands, (_why(near),))
     return msgspec.structs.replace(made, kept=True, made_for=made_for, gpus=_indexed(made.gpus, numbers))
@@ -67,7 +69,7 @@ def _why(near: bool) -> str:
 
 def _elastic(previous: Plan, made_for: Sequence[Demand], demands: Sequence[Demand]) -> bool:
     """Pools only, which bear other rates as they are; several devices only if the rates did not fall for all."""
-    if not all(let.pool for gpu in previous.gpus for let in gpu.lets):
+    if not all(gpu_let.pool for gpu in previous.gpus for gpu_let in gpu.gpu_lets):
         return False
     before = {demand.model: demand.rate for demand in made_for}
     fell = all(demand.rate < FALL * before.get(demand.model, 0.0) for demand in demands if demand.rate > 0)
@@ -93,16 +95,20 @@ def _near(before: Sequence[Demand], now: Sequence[Demand], rise: float, fall: fl
 
 
 def _on_grid(plan: Plan, grid: int) -> bool:
-    return all(abs(round(let.sm * grid) - let.sm * grid) < 1e-3 for gpu in plan.gpus for let in gpu.lets)
+    return all(
+        abs(round(gpu_let.sm * grid) - gpu_let.sm * grid) < 1e-3 for gpu in plan.gpus for gpu_let in gpu.gpu_lets
+    )
 
 
-def lets_of(plan: Plan, grid: int) -> list[DraftGpu]:
+def gpu_lets_of(plan: Plan, grid: int) -> list[DraftGpu]:
     """The gpu-lets of a plan that serve something, as a draft on this grid."""
     return [
         [
-            DraftGpuLet(max(1, round(let.sm * grid)), {task.model: task.rate for task in let.tasks}, pool=let.pool)
-            for let in gpu.lets
-            if let.tasks
+            DraftGpuLet(
+                max(1, round(gpu_let.sm * grid)), {task.model: task.rate for task in gpu_let.tasks}, pool=gpu_let.pool
+            )
+            for gpu_let in gpu.gpu_lets
+            if gpu_let.tasks
         ]
         for gpu in plan.gpus
     ]
@@ -124,14 +130,14 @@ def align(made: Plan, previous: Plan, gpus: int) -> Plan:
 
 def _overlap(one: Gpu, other: Gpu) -> float:
     """SM share of gpu-lets that have the same models on both; the same size counts in full, another by its smaller."""
-    left = [(tuple(task.model for task in let.tasks), let.sm) for let in other.lets]
+    left = [(tuple(task.model for task in gpu_let.tasks), gpu_let.sm) for gpu_let in other.gpu_lets]
     shared = 0.0
-    for let in one.lets:
-        models = tuple(task.model for task in let.tasks)
+    for gpu_let in one.gpu_lets:
+        models = tuple(task.model for task in gpu_let.tasks)
         alike = [entry for entry in left if entry[0] == models]
         if alike:
-            best = min(alike, key=lambda entry: abs(entry[1] - let.sm))
-            shared += min(best[1], let.sm)
+            best = min(alike, key=lambda entry: abs(entry[1] - gpu_let.sm))
+            shared += min(best[1], gpu_let.sm)
             left.remove(best)
     return round(shared, 6)
 

@@ -83,15 +83,17 @@ class PlannedGpuLet(msgspec.Struct, frozen=True, kw_only=True):
     pool: bool = False
 
 
-class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+class Gpu(msgspec.Struct, frozen=True, kw_only=True, rename={"gpu_lets": "lets"}):
+    """One device of a plan; documents call its gpu-lets lets."""
+
     index: int
     memory_mib: float
-    lets: tuple[PlannedGpuLet, ...]
+    gpu_lets: tuple[PlannedGpuLet, ...]
 
     @property
     def sm(self) -> float:
         """Sum of the shares."""
-        return sum(let.sm for let in self.lets)
+        return sum(gpu_let.sm for gpu_let in self.gpu_lets)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, tag="plan", tag_field="result"):
@@ -111,7 +113,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, tag="plan", tag_field="res
     schema: int = SCHEMA
 
     def tasks(self) -> list[Task]:
-        return [task for gpu in self.gpus for let in gpu.lets for task in let.tasks]
+        return [task for gpu in self.gpus for gpu_let in gpu.gpu_lets for task in gpu_let.tasks]
 
 
 class Infeasible(msgspec.Struct, frozen=True, kw_only=True, tag="infeasible", tag_field="result"):

@@ -24,8 +24,8 @@ def title(plan: Plan) -> str:
     return f"{plan.policy} on {count} GPU{'s' * (count != 1)}: {plan.device}{kind}"
 
 
-def names(let: PlannedGpuLet) -> str:
-    return "+".join(task.model for task in let.tasks)
+def names(gpu_let: PlannedGpuLet) -> str:
+    return "+".join(task.model for task in gpu_let.tasks)
 
 
 def lines(plan: Plan) -> list[str]:
@@ -37,10 +37,10 @@ def _bar(gpu: Gpu) -> str:
     scale = WIDTH / max(1.0, gpu.sm)
     cells = ""
     edge = 0.0
-    for let in gpu.lets:
-        edge += let.sm * scale
+    for gpu_let in gpu.gpu_lets:
+        edge += gpu_let.sm * scale
         width = max(1, round(edge) - len(cells))
-        label = f"{names(let)} {format_share(let.sm)}"
+        label = f"{names(gpu_let)} {format_share(gpu_let.sm)}"
         cells += "▕" + _cut(label, width - 1).ljust(width - 1, "░")
     return (cells + "▕").ljust(WIDTH + 1, "·") + ("" if gpu.sm > 1 - 1e-6 else "▏")
 
@@ -67,25 +67,25 @@ def svg(plan: Plan) -> str:
         parts.append(f'<text x="16" y="{y + BAR / 2 + 5:g}">GPU {gpu.index}</text>')
         parts.append(f'<rect x="{LEFT}" y="{y}" width="{unit:.1f}" height="{BAR}" fill="#f4f4f4" stroke="#888888"/>')
         x = float(LEFT)
-        for let in gpu.lets:
-            parts += _block(let, x, y, let.sm * unit, colours)
-            x += let.sm * unit
+        for gpu_let in gpu.gpu_lets:
+            parts += _block(gpu_let, x, y, gpu_let.sm * unit, colours)
+            x += gpu_let.sm * unit
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def _block(let: PlannedGpuLet, x: float, y: int, width: float, colours: dict[str, str]) -> list[str]:
-    part = BAR / len(let.tasks)
+def _block(gpu_let: PlannedGpuLet, x: float, y: int, width: float, colours: dict[str, str]) -> list[str]:
+    part = BAR / len(gpu_let.tasks)
     rows = [
         f'<rect x="{x:.1f}" y="{y + number * part:.1f}" width="{width:.1f}" height="{part:.1f}"'
         f' fill="{colours[task.model]}" stroke="#333333"/>'
-        for number, task in enumerate(let.tasks)
+        for number, task in enumerate(gpu_let.tasks)
     ]
     fitting = max(0, int(width / 7.5))
     texts = []
-    for number, task in enumerate(let.tasks):
-        label = task.model if number or len(let.tasks) > 1 else f"{task.model} {format_share(let.sm)}"
+    for number, task in enumerate(gpu_let.tasks):
+        label = task.model if number or len(gpu_let.tasks) > 1 else f"{task.model} {format_share(gpu_let.sm)}"
         if fitting >= 3:
             texts.append(
                 f'<text x="{x + 4:.1f}" y="{y + (number + 0.5) * part + 5:.1f}">{escape(_cut(label, fitting))}</text>'
             )
-    return [f"<g><title>{escape('; '.join(let.why))}</title>", *rows, *texts, "</g>"]
+    return [f"<g><title>{escape('; '.join(gpu_let.why))}</title>", *rows, *texts, "</g>"]

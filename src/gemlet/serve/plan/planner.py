@@ -45,9 +45,9 @@ def plan(
         if kept is not None:
             return kept
     if previous is not None and chosen.fixed:
-        draft.gpus = keep.lets_of(previous, draft.grid)
+        draft.gpus = keep.gpu_lets_of(previous, draft.grid)
     failure = chosen.pack(draft, planned, inventory.gpus)
-    draft.gpus = [gpu for gpu in draft.gpus if any(let.rates for let in gpu)]
+    draft.gpus = [gpu for gpu in draft.gpus if any(gpu_let.rates for gpu_let in gpu)]
     if failure:
         return Infeasible(policy=policy, why=tuple(failure))
     if len(draft.gpus) > inventory.gpus:

@@ -36,11 +36,11 @@ def verify(plan: Plan, profiles: Profiles, inventory: Inventory, options: PlanOp
 
 
 def _memory(gpu: Gpu, profiles: Profiles, options: PlanOptions) -> float:
-    tasks = [task for let in gpu.lets for task in let.tasks]
+    tasks = [task for gpu_let in gpu.gpu_lets for task in gpu_let.tasks]
     mps = options.executor == "mps"
     loaded = [task.model for task in tasks] if mps else list({task.model for task in tasks})
     return (
-        profiles.device.context_mib * (len(gpu.lets) if mps else 1)
+        profiles.device.context_mib * (len(gpu.gpu_lets) if mps else 1)
         + sum(profiles.models[model].weights_mib for model in loaded)
         + sum(profiles.models[task.model].activation_mib * task.batch for task in tasks)
     )
@@ -48,23 +48,26 @@ def _memory(gpu: Gpu, profiles: Profiles, options: PlanOptions) -> float:
 
 def _late(gpu: Gpu, profiles: Profiles, options: PlanOptions) -> list[str]:
     wrong = _pools_late(gpu, profiles, options)
-    contentions = [interference.contention(profiles, let.sm, [task.model for task in let.tasks]) for let in gpu.lets]
-    for number, let in enumerate(gpu.lets):
-        if let.pool:
+    contentions = [
+        interference.contention(profiles, gpu_let.sm, [task.model for task in gpu_let.tasks])
+        for gpu_let in gpu.gpu_lets
+    ]
+    for number, gpu_let in enumerate(gpu.gpu_lets):
+        if gpu_let.pool:
             continue
         neighbours = contentions[:number] + contentions[number + 1 :] if options.interference else []
         latencies = []
-        for task in let.tasks:
+        for task in gpu_let.tasks:
             profile = profiles.models[task.model]
             slowdown = interference.slowdown_beside(profile.sensitivity, neighbours, gpu.sm - 1) if neighbours else 1.0
-            latencies.append(profile.surface.latency(let.sm, task.batch) * slowdown)
-        where = f"GPU {gpu.index}, gpu-let of {format_share(let.sm)}"
-        if sum(latencies) > let.duty_ms * 1.0001 + 1e-5:
-            wrong.append(f"{where}: turns of {sum(latencies):.3g} ms in a cycle of {let.duty_ms:.3g} ms")
-        for task, latency in zip(let.tasks, latencies, strict=True):
-            if let.duty_ms + latency > task.slo_ms * 1.0001 + 1e-5:
-                wrong.append(f"{where}: {task.model} may take {let.duty_ms + latency:.3g} of {task.slo_ms:g} ms")
-            if task.rate > 1000 * task.batch / let.duty_ms * 1.0001 + 1e-5:
+            latencies.append(profile.surface.latency(gpu_let.sm, task.batch) * slowdown)
+        where = f"GPU {gpu.index}, gpu-let of {format_share(gpu_let.sm)}"
+        if sum(latencies) > gpu_let.duty_ms * 1.0001 + 1e-5:
+            wrong.append(f"{where}: turns of {sum(latencies):.3g} ms in a cycle of {gpu_let.duty_ms:.3g} ms")
+        for task, latency in zip(gpu_let.tasks, latencies, strict=True):
+            if gpu_let.duty_ms + latency > task.slo_ms * 1.0001 + 1e-5:
+                wrong.append(f"{where}: {task.model} may take {gpu_let.duty_ms + latency:.3g} of {task.slo_ms:g} ms")
+            if task.rate > 1000 * task.batch / gpu_let.duty_ms * 1.0001 + 1e-5:
                 wrong.append(f"{where}: {task.model} gets {task.rate:.4g} requests/s, more than {task.batch} a cycle")
     return wrong
 
@@ -72,21 +75,25 @@ def _late(gpu: Gpu, profiles: Profiles, options: PlanOptions) -> list[str]:
 def _pools_late(gpu: Gpu, profiles: Profiles, options: PlanOptions) -> list[str]:
     """What the pools of a device do not hold: see pool.py."""
     pools: dict[tuple[bool, object], list[PlannedGpuLet]] = {}
-    for number, let in enumerate(gpu.lets):
-        key = tuple(sorted(task.model for task in let.tasks)) if let.pool else number
-        pools.setdefault((let.pool, key), []).append(let)
-    contentions = [(let, _mean_press(lets, let, profiles)) for lets in pools.values() for let in lets]
+    for number, gpu_let in enumerate(gpu.gpu_lets):
+        key = tuple(sorted(task.model for task in gpu_let.tasks)) if gpu_let.pool else number
+        pools.setdefault((gpu_let.pool, key), []).append(gpu_let)
+    contentions = [
+        (gpu_let, _mean_press(gpu_lets, gpu_let, profiles)) for gpu_lets in pools.values() for gpu_let in gpu_lets
+    ]
     wrong = []
-    for (pool, _), lets in pools.items():
+    for (pool, _), gpu_lets in pools.items():
         if not pool:
             continue
-        least = min(lets, key=lambda let: let.sm)
-        others = [contention for let, contention in contentions if let is not least] if options.interference else []
+        least = min(gpu_lets, key=lambda gpu_let: gpu_let.sm)
+        others = (
+            [contention for gpu_let, contention in contentions if gpu_let is not least] if options.interference else []
+        )
         busy = 0.0
         for task in least.tasks:
             profile = profiles.models[task.model]
             slowdown = interference.slowdown_beside(profile.sensitivity, others, gpu.sm - 1)
-            rate = sum(each.rate for let in lets for each in let.tasks if each.model == task.model) / 1000
+            rate = sum(each.rate for gpu_let in gpu_lets for each in gpu_let.tasks if each.model == task.model) / 1000
             if rate <= 0:
                 continue
             slow = [slowdown * profile.surface.latency(least.sm, b) for b in range(1, profile.surface.max_batch + 1)]
@@ -98,31 +105,37 @@ def _pools_late(gpu: Gpu, profiles: Profiles, options: PlanOptions) -> list[str]
                 continue
             every = max(fitting)
             come = rate * every
-            busy += min(1.0, come) * slowdown * _mean_time(profile, lets, max(1.0, come)) / every
-        if busy > len(lets) * 1.001:
+            busy += min(1.0, come) * slowdown * _mean_time(profile, gpu_lets, max(1.0, come)) / every
+        if busy > len(gpu_lets) * 1.001:
             names = ", ".join(task.model for task in least.tasks)
-            wrong.append(f"GPU {gpu.index}, pool of {names}: {busy:.4g} gpu-lets would be busy, there are {len(lets)}")
+            wrong.append(
+                f"GPU {gpu.index}, pool of {names}: {busy:.4g} gpu-lets would be busy, there are {len(gpu_lets)}"
+            )
     return wrong
 
 
-def _mean_press(lets: Sequence[PlannedGpuLet], let: PlannedGpuLet, profiles: Profiles) -> interference.Contention:
+def _mean_press(
+    gpu_lets: Sequence[PlannedGpuLet], gpu_let: PlannedGpuLet, profiles: Profiles
+) -> interference.Contention:
     times = {}
-    least = min(each.sm for each in lets)
-    for task in let.tasks:
+    least = min(each.sm for each in gpu_lets)
+    for task in gpu_let.tasks:
         profile = profiles.models[task.model]
         row = [profile.surface.latency(least, b) for b in range(1, profile.surface.max_batch + 1)]
         fitting = [(b / ms, b) for b, ms in enumerate(row, 1) if 2 * ms <= task.slo_ms + 1e-9]
         batch = max(fitting)[1] if fitting else 1
-        rate = sum(each.rate for other in lets for each in other.tasks if each.model == task.model)
-        times[task.model] = rate * _mean_time(profile, lets, batch) / batch
+        rate = sum(each.rate for other in gpu_lets for each in other.tasks if each.model == task.model)
+        times[task.model] = rate * _mean_time(profile, gpu_lets, batch) / batch
     whole = sum(times.values()) or 1.0  # without requests there is no contention
-    return interference.mean_contention(profiles, let.sm, {model: time / whole for model, time in times.items()})
+    return interference.mean_contention(profiles, gpu_let.sm, {model: time / whole for model, time in times.items()})
 
 
-def _mean_time(profile: ModelProfile, lets: Sequence[PlannedGpuLet], batch: float) -> float:
+def _mean_time(profile: ModelProfile, gpu_lets: Sequence[PlannedGpuLet], batch: float) -> float:
     low = int(batch + 1e-9)  # what comes while the largest batch fills may be rounded to more than it
     high = low + (batch > low + 1e-9)
-    steps = [len(lets) / sum(1 / profile.surface.latency(let.sm, b) for let in lets) for b in (low, high)]
+    steps = [
+        len(gpu_lets) / sum(1 / profile.surface.latency(gpu_let.sm, b) for gpu_let in gpu_lets) for b in (low, high)
+    ]
     return steps[0] + (batch - low) * (steps[1] - steps[0])
 
 

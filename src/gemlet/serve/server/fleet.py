@@ -72,11 +72,11 @@ class Fleet:
             old = {gpu.index: gpu for gpu in self._plan.gpus}
             for device in self.all_devices:
                 gpu = next((gpu for gpu in plan.gpus if gpu.index == device.index), None)
-                lets = gpu.lets if gpu is not None else ()
-                names[device.index] = self._named(device.index, old.get(device.index), lets)
-                wanted[device.index] = self._models(lets)
-                named = zip(names[device.index], lets, strict=True)
-                specs[device.index] = [self._spec(name, let) for name, let in named]
+                gpu_lets = gpu.gpu_lets if gpu is not None else ()
+                names[device.index] = self._named(device.index, old.get(device.index), gpu_lets)
+                wanted[device.index] = self._models(gpu_lets)
+                named = zip(names[device.index], gpu_lets, strict=True)
+                specs[device.index] = [self._spec(name, gpu_let) for name, gpu_let in named]
             await self._prepare(wanted, specs)
             for device in self.all_devices:
                 for name, memory in device.memory.items():
@@ -101,7 +101,7 @@ class Fleet:
         self, wanted: Mapping[int, Mapping[str, ModelSpec]], specs: Mapping[int, Sequence[GpuLet]]
     ) -> None:
         """All devices at once. If one cannot, the others get back what they had. Raises GemletError."""
-        before = {device.index: (dict(device.models), device.lets) for device in self.all_devices}
+        before = {device.index: (dict(device.models), device.gpu_lets) for device in self.all_devices}
         outcomes = await asyncio.gather(
             *(device.prepare(wanted[device.index], specs[device.index]) for device in self.all_devices),
             return_exceptions=True,
@@ -118,18 +118,18 @@ class Fleet:
         """Ends all executors; what still runs has so many seconds."""
         await asyncio.gather(*(device.close(patience_s) for device in self.all_devices))
 
-    def _route(self, let: GpuLetState) -> Route:
-        if let.gpu == IN_PROCESS:
+    def _route(self, gpu_let: GpuLetState) -> Route:
+        if gpu_let.gpu == IN_PROCESS:
             return Route(None, "here")
-        name = self._names[let.gpu][let.number]
-        return Route(self._by_index[let.gpu].executor(name), name)
+        name = self._names[gpu_let.gpu][gpu_let.number]
+        return Route(self._by_index[gpu_let.gpu].executor(name), name)
 
-    def _named(self, index: int, old: Gpu | None, lets: Sequence[PlannedGpuLet]) -> list[str]:
+    def _named(self, index: int, old: Gpu | None, gpu_lets: Sequence[PlannedGpuLet]) -> list[str]:
         """A gpu-let that is as before keeps its name; a new name is never one that was in use before."""
-        free = list(zip(self._names.get(index, ()), old.lets if old is not None else (), strict=False))
+        free = list(zip(self._names.get(index, ()), old.gpu_lets if old is not None else (), strict=False))
         names = []
-        for let in lets:
-            same = next((pair for pair in free if _alike(pair[1], let)), None)
+        for gpu_let in gpu_lets:
+            same = next((pair for pair in free if _alike(pair[1], gpu_let)), None)
             if same is not None:
                 free.remove(same)
                 names.append(same[0])
@@ -139,19 +139,24 @@ class Fleet:
                 names.append(f"gpu{index}/let{number}")
         return names
 
-    def _models(self, lets: Sequence[PlannedGpuLet]) -> dict[str, ModelSpec]:
+    def _models(self, gpu_lets: Sequence[PlannedGpuLet]) -> dict[str, ModelSpec]:
         served = self._engine.models
-        return {task.model: served[task.model].spec for let in lets for task in let.tasks if task.model in served}
+        return {
+            task.model: served[task.model].spec
+            for gpu_let in gpu_lets
+            for task in gpu_let.tasks
+            if task.model in served
+        }
 
-    def _spec(self, name: str, let: PlannedGpuLet) -> GpuLet:
-        alone = len(let.tasks) == 1  # then a batch may become larger than planned
+    def _spec(self, name: str, gpu_let: PlannedGpuLet) -> GpuLet:
+        alone = len(gpu_let.tasks) == 1  # then a batch may become larger than planned
         served = self._engine.models
         models = {
             task.model: max(task.batch, served[task.model].spec.max_batch if alone else 1)
-            for task in let.tasks
+            for task in gpu_let.tasks
             if task.model in served
         }
-        return GpuLet(name=name, sm=let.sm, models=models)
+        return GpuLet(name=name, sm=gpu_let.sm, models=models)
 
     def _with_own(self, plan: Plan) -> Plan:
         """The plan and, on a device that is none, the models that this process answers by itself."""
@@ -161,14 +166,15 @@ class Fleet:
             if served.spec.platform == "noop"
         )
         gpus = tuple(
-            msgspec.structs.replace(gpu, lets=tuple(self._known(let) for let in gpu.lets)) for gpu in plan.gpus
+            msgspec.structs.replace(gpu, gpu_lets=tuple(self._known(gpu_let) for gpu_let in gpu.gpu_lets))
+            for gpu in plan.gpus
         )
-        return msgspec.structs.replace(plan, gpus=(*gpus, Gpu(index=IN_PROCESS, memory_mib=0.0, lets=own)))
+        return msgspec.structs.replace(plan, gpus=(*gpus, Gpu(index=IN_PROCESS, memory_mib=0.0, gpu_lets=own)))
 
-    def _known(self, let: PlannedGpuLet) -> PlannedGpuLet:
+    def _known(self, gpu_let: PlannedGpuLet) -> PlannedGpuLet:
         """The gpu-let without models that were unloaded since the plan was made; its number stays."""
-        tasks = tuple(task for task in let.tasks if task.model in self._engine.models)
-        return msgspec.structs.replace(let, tasks=tasks)
+        tasks = tuple(task for task in gpu_let.tasks if task.model in self._engine.models)
+        return msgspec.structs.replace(gpu_let, tasks=tasks)
 
 
 def whole_task(spec: ModelSpec, batch: int | None = None) -> Task:

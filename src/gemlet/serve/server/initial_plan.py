@@ -93,7 +93,7 @@ def by_configuration(served: Sequence[ModelSpec], devices: Sequence[int], *, apa
     """Shares as configured, on each device if they fit into one, else spread over them. Raises UsageError."""
     own = sorted((spec for spec in served if spec.sm is not None), key=lambda spec: -(spec.sm or 0))
     rest = [spec for spec in served if spec.sm is None]
-    lets: dict[int, list[PlannedGpuLet]] = {index: [] for index in devices}
+    gpu_lets: dict[int, list[PlannedGpuLet]] = {index: [] for index in devices}
     free = dict.fromkeys(devices, 1.0)
     total = sum(spec.sm or 0 for spec in own)
     everywhere = total <= 1.0 + 1e-9 and not (rest and total > 1.0 - SMALLEST)
@@ -104,7 +104,7 @@ def by_configuration(served: Sequence[ModelSpec], devices: Sequence[int], *, apa
                 names = ", ".join(f"{each.name} {format_share(each.sm or 0)}" for each in own)
                 hint = "lower some `sm`, or serve on more devices"
                 raise UsageError(f"the shares of the models do not fit on {len(devices)} devices: {names}", hint=hint)
-            lets[index].append(_let(share, [spec]))
+            gpu_lets[index].append(_gpu_let(share, [spec]))
             free[index] -= share
     if rest:
         room = [index for index in devices if free[index] >= SMALLEST]
@@ -114,8 +114,10 @@ def by_configuration(served: Sequence[ModelSpec], devices: Sequence[int], *, apa
             raise UsageError(f"the shares of the other models leave nothing for {names}", hint=hint)
         for index in room:
             groups = [[spec] for spec in rest] if apart else [rest]
-            lets[index] += [_let(free[index] / len(groups), group) for group in groups]
-    gpus = tuple(Gpu(index=index, memory_mib=0.0, lets=tuple(lets[index])) for index in devices if lets[index])
+            gpu_lets[index] += [_gpu_let(free[index] / len(groups), group) for group in groups]
+    gpus = tuple(
+        Gpu(index=index, memory_mib=0.0, gpu_lets=tuple(gpu_lets[index])) for index in devices if gpu_lets[index]
+    )
     return Plan(policy="configuration", device="", origin="", gpus=gpus, demands=())
 
 
@@ -125,7 +127,7 @@ def _complete(plan: Plan, served: Sequence[ModelSpec], devices: Sequence[int]) -
     if missing:
         hint = "name every model of the repository in the demand file, with a rate above 0"
         raise UsageError(f"the plan has no place for {', '.join(missing)}", hint=hint)
-    gpus = tuple(Gpu(index=devices[gpu.index], memory_mib=gpu.memory_mib, lets=gpu.lets) for gpu in plan.gpus)
+    gpus = tuple(Gpu(index=devices[gpu.index], memory_mib=gpu.memory_mib, gpu_lets=gpu.gpu_lets) for gpu in plan.gpus)
     return msgspec.structs.replace(plan, gpus=gpus)
 
 
@@ -138,7 +140,7 @@ def _unplanned(served: Sequence[ModelSpec], known: Profiles | None) -> str:
     return f"not planned for the rates given: {'; '.join(reasons)}"
 
 
-def _let(share: float, specs: Sequence[ModelSpec]) -> PlannedGpuLet:
+def _gpu_let(share: float, specs: Sequence[ModelSpec]) -> PlannedGpuLet:
     return PlannedGpuLet(
         sm=min(1.0, share), duty_ms=0.0, occupancy=0.0, tasks=tuple(whole_task(spec) for spec in specs)
     )

@@ -1,4 +1,4 @@
-"""Whether the libraries of `gemlet serve` are there: words and a hint in place of a traceback."""
+"""Whether the libraries of `gemlet serve` are there: a message and a hint in place of a traceback."""
 
 from __future__ import annotations
 

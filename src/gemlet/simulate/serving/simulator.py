@@ -145,7 +145,7 @@ class _Run:
         self._order = count()
         self._now = 0.0
         self._tallies = {model: Tally(slo) for model, slo in slos.items()}
-        self._busy = {(let.gpu, let.number): 0.0 for let in self._dispatcher.lets}
+        self._busy = {(gpu_let.gpu, gpu_let.number): 0.0 for gpu_let in self._dispatcher.gpu_lets}
         self._working: dict[int, list[GpuLetState]] = {}  # by GPU; those of an old plan that end their batch are in it
         self._plans = [(0.0, plan)]
         self._counts = dict.fromkeys(slos, 0)
@@ -161,7 +161,7 @@ class _Run:
             self._count_drops()
         for drop in self._dispatcher.abandon("the simulation ended"):
             self._drop(drop.request)
-        return Outcome(seconds, self._tallies, {let: ms / 1000 for let, ms in self._busy.items()}, self._plans)
+        return Outcome(seconds, self._tallies, {gpu_let: ms / 1000 for gpu_let, ms in self._busy.items()}, self._plans)
 
     def _arrive_next(self, model: str, stream: Iterator[float]) -> None:
         second = next(stream, None)
@@ -202,13 +202,13 @@ class _Run:
             self._at(self._now + 1000 * control.tick_s, lambda: self._look(control, seconds))
 
     def _execute(self, batch: Batch) -> None:
-        let = batch.let
+        gpu_let = batch.gpu_let
         took = self._service_time(batch)
-        self._busy[let.gpu, let.number] = self._busy.get((let.gpu, let.number), 0.0) + took
-        self._working.setdefault(let.gpu, []).append(let)
+        self._busy[gpu_let.gpu, gpu_let.number] = self._busy.get((gpu_let.gpu, gpu_let.number), 0.0) + took
+        self._working.setdefault(gpu_let.gpu, []).append(gpu_let)
 
         def done() -> None:
-            self._working[let.gpu].remove(let)
+            self._working[gpu_let.gpu].remove(gpu_let)
             tally = self._tallies[batch.place.model]
             tally.batches += 1
             for request in batch.requests:
@@ -229,20 +229,20 @@ class _Run:
     def _service_time(self, batch: Batch) -> float:
         place = batch.place
         profile = self._profiles.models[place.model]
-        took = self._row(place.model, place.let.sm)[len(batch.requests)]
+        took = self._row(place.model, place.gpu_let.sm)[len(batch.requests)]
         if self._interfere:
-            running = [let for let in self._working.get(place.let.gpu, ()) if let is not place.let]
-            over = sum(let.sm for let in running) + place.let.sm - 1
+            running = [gpu_let for gpu_let in self._working.get(place.gpu_let.gpu, ()) if gpu_let is not place.gpu_let]
+            over = sum(gpu_let.sm for gpu_let in running) + place.gpu_let.sm - 1
             took *= interference.slowdown_beside(
-                profile.sensitivity, [self._press(let.running) for let in running], over
+                profile.sensitivity, [self._press(gpu_let.running) for gpu_let in running], over
             )
         return took * variation.jitter(profile.variation, self._chance) + self._hop_ms
 
     def _press(self, batch: Batch | None) -> interference.Contention:
         assert batch is not None
-        key = (batch.let.sm, batch.place.model)
+        key = (batch.gpu_let.sm, batch.place.model)
         if key not in self._contentions:
-            self._contentions[key] = interference.contention(self._profiles, batch.let.sm, [batch.place.model])
+            self._contentions[key] = interference.contention(self._profiles, batch.gpu_let.sm, [batch.place.model])
         return self._contentions[key]
 
     def _count_drops(self) -> None:

@@ -375,7 +375,7 @@ def test_weights_that_do_not_fit_beside_each_other_come_one_after_the_other() ->
     assert [sorted(task.model for task in made.tasks()) for _, made in fleet.applied] == [["a"], [], ["b"]]
 
 
-def test_changes_are_told_in_words() -> None:
+def test_changes_are_told_in_sentences() -> None:
     change = Change(1.0, Cause("overload", "a: 9 requests/s"), 2, 3, 1, 0.5, 0.042)
     assert str(change) == (
         "planned anew (a: 9 requests/s): 2 devices, for 50% of the rates, 1 gpu-let changed and 3 as before,"

@@ -18,8 +18,8 @@ def started(rate: float, capacity: float) -> Decider:
     task = Task(
         model="m", rate=rate, capacity=capacity, batch=4, latency_ms=10, worst_ms=20, slo_ms=100, slowdown=1.0
     )  # fmt: skip
-    let = PlannedGpuLet(sm=1.0, duty_ms=20, occupancy=1, tasks=(task,))
-    gpu = Gpu(index=0, memory_mib=0, lets=(let,))
+    gpu_let = PlannedGpuLet(sm=1.0, duty_ms=20, occupancy=1, tasks=(task,))
+    gpu = Gpu(index=0, memory_mib=0, gpu_lets=(gpu_let,))
     decider = Decider([demand])
     decider.observe(0.0, {}, (0,))
     decider.started_with(Plan(policy="test", device="d", origin="modelled", gpus=(gpu,), demands=(demand,)), 0.0)

@@ -29,9 +29,9 @@ class Executor:
         self.died = asyncio.Event()
         self.runs = []
 
-    def run(self, let, name, inputs, rows):
+    def run(self, gpu_let, name, inputs, rows):
         future = asyncio.get_running_loop().create_future()
-        self.runs.append((let, name, inputs, rows, future))
+        self.runs.append((gpu_let, name, inputs, rows, future))
         return future
 
     async def answer(self, *, doubled=True, rows=None):
@@ -52,23 +52,23 @@ class Executor:
 class Bench:
     """An engine of one model on one gpu-let, with a clock that only the test moves."""
 
-    def __init__(self, spec=None, lets=1, **options):
+    def __init__(self, spec=None, gpu_lets=1, **options):
         self.now = 0.0
         self.spec = spec or model(platform="python", slo_ms=100.0)
         self.engine = Engine(clock=lambda: self.now, **options)
         self.engine.models[self.spec.name] = ServedModel(self.spec)
-        self.executors = [Executor() for _ in range(lets)]
+        self.executors = [Executor() for _ in range(gpu_lets)]
         self.answers = []
         self.adopt()
 
     def adopt(self, *, offset=0):
         tasks = (whole_task(self.spec),) if self.spec.name in self.engine.models else ()
         gpus = tuple(
-            Gpu(index=index, memory_mib=0, lets=(PlannedGpuLet(sm=1.0, duty_ms=0, occupancy=0, tasks=tasks),))
+            Gpu(index=index, memory_mib=0, gpu_lets=(PlannedGpuLet(sm=1.0, duty_ms=0, occupancy=0, tasks=tasks),))
             for index in range(len(self.executors))
         )
         plan = msgspec.structs.replace(EMPTY, gpus=gpus)
-        self.engine.adopt(plan, lambda let: Route(self.executors[let.gpu], f"gpu{let.gpu}/let{offset}"))
+        self.engine.adopt(plan, lambda gpu_let: Route(self.executors[gpu_let.gpu], f"gpu{gpu_let.gpu}/let{offset}"))
 
     def send(self, *values, **more):
         """One request of as many rows."""
@@ -151,7 +151,7 @@ async def test_requests_of_different_shapes_do_not_share_a_run():
 
 @scenario
 async def test_a_batch_whose_executor_died_is_run_once_more_elsewhere():
-    bench = Bench(lets=2)
+    bench = Bench(gpu_lets=2)
     bench.send(1.0)
     bench.executor.died.set()
     await bench.executor.fail(ExecutorDied("gone"))
@@ -164,7 +164,7 @@ async def test_a_batch_whose_executor_died_is_run_once_more_elsewhere():
 
 @scenario
 async def test_a_batch_that_two_executors_died_of_is_refused():
-    bench = Bench(lets=2)
+    bench = Bench(gpu_lets=2)
     bench.send(1.0)
     for executor in bench.executors:
         executor.died.set()

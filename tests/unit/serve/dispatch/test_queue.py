@@ -23,11 +23,11 @@ def task(model: str, rate: float = 100, batch: int = 4, slo: float = 100) -> Tas
     )
 
 
-def plan_of(*lets: tuple[float, tuple[Task, ...]]) -> Plan:
+def plan_of(*gpu_lets: tuple[float, tuple[Task, ...]]) -> Plan:
     """One GPU with these gpu-lets."""
-    planned = tuple(PlannedGpuLet(sm=sm, duty_ms=20, occupancy=1, tasks=tasks) for sm, tasks in lets)
+    planned = tuple(PlannedGpuLet(sm=sm, duty_ms=20, occupancy=1, tasks=tasks) for sm, tasks in gpu_lets)
     return Plan(
-        policy="test", device="d", origin="modelled", gpus=(Gpu(index=0, memory_mib=0, lets=planned),), demands=()
+        policy="test", device="d", origin="modelled", gpus=(Gpu(index=0, memory_mib=0, gpu_lets=planned),), demands=()
     )
 
 
@@ -168,7 +168,7 @@ def test_free_gpu_lets_are_loaded_by_their_planned_rates() -> None:
     counts = {0: 0, 1: 0}
     for second in range(400):  # one at a time, so that both are free whenever one comes
         (batch,) = send(queues, "a", 1000.0 * second)
-        counts[batch.let.number] += 1
+        counts[batch.gpu_let.number] += 1
         assert list(queues.finish(batch, 1000.0 * second + 10)) == []
     assert counts == {0: 300, 1: 100}
 
@@ -178,7 +178,7 @@ def test_busy_gpu_lets_leave_work_to_free_ones() -> None:
     queues = Dispatcher(plan, ten_ms, lambda _: 1)
     first = send(queues, "a", 0)
     second = send(queues, "a", 0)
-    assert {batch.let.number for batch in first + second} == {0, 1}
+    assert {batch.gpu_let.number for batch in first + second} == {0, 1}
 
 
 def test_a_new_plan_loses_no_request() -> None:
@@ -232,7 +232,7 @@ def test_every_request_comes_out_once(sent: list[tuple[float, str, float]], seed
             finish(running.pop(chance.randrange(len(running))))
         queues.submit(Request(model, now, now + slo, number))
         for batch in queues.start(now):
-            assert all(other.let is not batch.let for other in running)
+            assert all(other.gpu_let is not batch.gpu_let for other in running)
             if drop:  # whoever starts can still be in time
                 assert now + linear(batch.place, len(batch.requests)) <= batch.requests[0].deadline + 1e-6
             running.append(batch)

@@ -30,7 +30,7 @@ def written(folder, code, **more):
     return msgspec.structs.replace(spec, directory=str(folder))
 
 
-def let(name="l", sm=1.0):
+def gpu_let(name="l", sm=1.0):
     return GpuLet(name=name, sm=sm, models={"echo": 8})
 
 
@@ -47,7 +47,7 @@ X = {"X": np.ones((2, 3), dtype=np.float32)}
 def test_a_python_file_is_a_function(folder, code):
     backend = backends.create("cpu", BackendOptions())
     backend.load(written(folder, code))
-    backend.partition([let()])
+    backend.partition([gpu_let()])
     np.testing.assert_array_equal(backend.run("l", "echo", X, 2)["Y"], 2 * X["X"])
     with pytest.raises(GpuLetGone):
         backend.run("m", "echo", X, 2)
@@ -63,7 +63,7 @@ def test_python_files_that_are_no_models_say_so(folder):
     with pytest.raises(ModelError, match="SyntaxError"):
         backend.load(written(folder, "def"))
     backend.load(written(folder, "def infer(inputs): raise ValueError('no')"))
-    backend.partition([let()])
+    backend.partition([gpu_let()])
     with pytest.raises(ModelError, match="ValueError: no"):
         backend.run("l", "echo", X, 2)
 
@@ -71,7 +71,7 @@ def test_python_files_that_are_no_models_say_so(folder):
 def test_a_noop_model_gives_back_its_inputs_or_zeros():
     backend = backends.create("noop", BackendOptions())
     backend.load(model(outputs=(("Y", "FP32", (-1,)), ("Z", "BYTES", (2,)))))
-    backend.partition([let()])
+    backend.partition([gpu_let()])
     outputs = backend.run("l", "echo", X, 2)
     assert outputs["Y"] is X["X"]
     assert outputs["Z"].tolist() == [[b"", b""]] * 2
@@ -85,7 +85,7 @@ def test_modelled_time_is_the_profiles(monkeypatch):
     backend = modelled.create(BackendOptions())
     spec = model(platform="modelled", parameters={"profile": "resnet50"})
     assert backend.load(spec) > 0
-    backend.partition([let("half", 0.5)])
+    backend.partition([gpu_let("half", 0.5)])
     backend.run("half", "echo", X, 8)
     surface = modelled.modelled.h200().models["resnet50"].surface
     assert slept == [pytest.approx(surface.latency(0.5, 8) / 1000, rel=0.3)]  # a profile has a variation of 3 %

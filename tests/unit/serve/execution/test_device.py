@@ -23,7 +23,7 @@ from tests.unit.serve.stand_in import model
 SECONDS = 40.0
 
 
-def let(name, sm=0.5):
+def gpu_let(name, sm=0.5):
     return GpuLet(name=name, sm=sm, models={"echo": 8})
 
 
@@ -62,11 +62,11 @@ def test_one_process_serves_all_gpu_lets_of_a_device():
     async def run():
         async with device_of() as (device, _, _):
             spec = model()
-            await device.prepare({"echo": spec}, [let("a"), let("b")])
+            await device.prepare({"echo": spec}, [gpu_let("a"), gpu_let("b")])
             executor = device.executor("a")
             assert device.executor("b") is executor
             assert values(await executor.run("a", "echo", [x(1.0, 2.0)], 2)) == [1.0, 2.0]
-            await device.prepare({"echo": spec}, [let("b"), let("c")])
+            await device.prepare({"echo": spec}, [gpu_let("b"), gpu_let("c")])
             assert values(await executor.run("c", "echo", [x(3.0)], 1)) == [3.0]
             with pytest.raises(GpuLetGone):
                 await executor.run("a", "echo", [x(1.0)], 1)
@@ -85,7 +85,7 @@ def test_threads_of_an_executor_take_short_turns(tmp_path):
 
     async def run():
         async with device_of("cpu") as (device, _, _):
-            await device.prepare({"echo": spec}, [let("a")])
+            await device.prepare({"echo": spec}, [gpu_let("a")])
             assert values(await device.executor("a").run("a", "echo", [x(1.0)], 1)) == [np.float32(SWITCH_INTERVAL)]
 
     asyncio.run(run())
@@ -94,7 +94,7 @@ def test_threads_of_an_executor_take_short_turns(tmp_path):
 def test_what_finds_no_room_in_the_arena_travels_in_the_message():
     async def run():
         async with device_of() as (device, _, _):
-            await device.prepare({"echo": model(max_batch=4, inputs=(("X", "FP32", (-1,)),))}, [let("a")])
+            await device.prepare({"echo": model(max_batch=4, inputs=(("X", "FP32", (-1,)),))}, [gpu_let("a")])
             big = np.arange(400_000, dtype=np.float32)
             given = Input("X", "FP32", (1, len(big)), [big.tobytes()], big.nbytes)
             assert big.nbytes > 1 << 20
@@ -108,7 +108,7 @@ def test_what_finds_no_room_in_the_arena_travels_in_the_message():
 def test_a_dead_process_is_replaced_with_all_that_it_had():
     async def run():
         async with device_of() as (device, died, back):
-            await device.prepare({"echo": model()}, [let("a")])
+            await device.prepare({"echo": model()}, [gpu_let("a")])
             executor = device.executor("a")
             os.kill(executor.pid, 9)
             await until(lambda: back)
@@ -126,7 +126,7 @@ def test_what_a_dying_process_had_is_told_at_once():
     async def run():
         async with device_of("modelled") as (device, died, _):
             spec = model(platform="modelled", parameters={"profile": "vgg16"})
-            await device.prepare({"echo": spec}, [let("a", 0.001)])  # so small a share that a batch takes for ever
+            await device.prepare({"echo": spec}, [gpu_let("a", 0.001)])  # so small a share that a batch takes for ever
             run = device.executor("a").run("a", "echo", [x(1.0)], 1)
             await asyncio.sleep(0.1)
             device.executor("a").kill()
@@ -143,12 +143,12 @@ def test_a_process_for_each_gpu_let(monkeypatch):
     async def run():
         async with device_of() as (device, died, back):
             spec = {"echo": model()}
-            await device.prepare(spec, [let("a", 0.25), let("b", 0.5)])
+            await device.prepare(spec, [gpu_let("a", 0.25), gpu_let("b", 0.5)])
             a, b = device.executor("a"), device.executor("b")
             assert a.pid != b.pid
             shares = [psutil.Process(each.pid).environ()["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] for each in (a, b)]
             assert shares == ["25", "50"]
-            await device.prepare(spec, [let("b", 0.5), let("c", 0.25)])
+            await device.prepare(spec, [gpu_let("b", 0.5), gpu_let("c", 0.25)])
             assert device.executor("b") is b
             assert values(await a.run("a", "echo", [x(1.0)], 1)) == [1.0]  # until it is retired
             await device.retire(frozenset(spec))
@@ -170,9 +170,9 @@ def test_a_gpu_let_that_keeps_its_name_gets_another_process_for(monkeypatch, sha
 
     async def run():
         async with device_of() as (device, died, _):
-            await device.prepare({"echo": model(revision="1")}, [let("a", 0.25), let("b", 0.5)])
+            await device.prepare({"echo": model(revision="1")}, [gpu_let("a", 0.25), gpu_let("b", 0.5)])
             old, other = device.executor("a"), device.executor("b")
-            await device.prepare({"echo": model(revision=revision)}, [let("a", share), let("b", 0.5)])
+            await device.prepare({"echo": model(revision=revision)}, [gpu_let("a", share), gpu_let("b", 0.5)])
             new = device.executor("a")
             assert new.pid != old.pid
             assert (device.executor("b") is other) == (revision == "1")
@@ -232,10 +232,10 @@ def test_a_model_that_cannot_be_loaded_leaves_the_device_as_it_was():
     async def run():
         async with device_of("modelled") as (device, _, _):
             good = {"echo": model(platform="modelled", parameters={"profile": "lenet1"})}
-            await device.prepare(good, [let("a")])
+            await device.prepare(good, [gpu_let("a")])
             with pytest.raises(GemletError, match="there is no profile"):
-                await device.prepare({"new": model("new", platform="modelled")}, [let("b")])
-            assert device.lets == (let("a"),)
+                await device.prepare({"new": model("new", platform="modelled")}, [gpu_let("b")])
+            assert device.gpu_lets == (gpu_let("a"),)
             assert len((await device.executor("a").run("a", "echo", [x(1.0)], 1)).outputs) == 1
 
     asyncio.run(run())

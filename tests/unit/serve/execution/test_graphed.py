@@ -142,7 +142,7 @@ def test_nothing_prepared_outlives_its_graphs(driver: Driver) -> None:
     assert len(driver.calls) == 1
 
 
-def test_what_fails_without_words_or_for_its_type_is_a_failure_of_the_model(driver: Driver) -> None:
+def test_what_fails_without_a_message_or_for_its_type_is_a_failure_of_the_model(driver: Driver) -> None:
     made = graphed(Model())
     with pytest.raises(ModelError, match=r"^m failed: Cannot cast"):
         made.run({"x": np.ones((4, 3), np.complex64)}, 4)

@@ -21,7 +21,7 @@ def overlap(placed: dict[str, Range]) -> int:
 
 
 @given(sizes, sizes)
-def test_every_let_has_its_size_inside_the_device_and_nothing_is_shared_if_all_fit(
+def test_every_gpu_let_has_its_size_inside_the_device_and_nothing_is_shared_if_all_fit(
     old: list[int], new: list[int]
 ) -> None:
     before = place(named(old), GROUPS, {})
@@ -34,7 +34,7 @@ def test_every_let_has_its_size_inside_the_device_and_nothing_is_shared_if_all_f
         assert overlap(placed) >= sum(new) - GROUPS
 
 
-def test_a_let_that_keeps_its_size_keeps_its_sms() -> None:
+def test_a_gpu_let_that_keeps_its_size_keeps_its_sms() -> None:
     before = place({"a": 8, "b": 4, "c": 4}, GROUPS, {})
     after = place({"c": 4, "new": 2, "a": 8}, GROUPS, before)
     assert after["a"] == before["a"]

@@ -130,7 +130,7 @@ def test_who_does_not_know_the_token_is_not_heard() -> None:
     asyncio.run(run())
 
 
-def test_a_backend_that_is_not_there_is_an_error_with_words() -> None:
+def test_a_backend_that_is_not_there_is_an_error_with_a_message() -> None:
     async def run() -> None:
         placement = Here()
         executor = RemoteExecutor("remote", "nonsense", BackendOptions(device=0), placement)

@@ -173,9 +173,9 @@ def test_model_list_by_hand() -> None:
 1,50,1,vgg16,8,0
 """
     made = glet_files.parse_model_list(text, "x", H200, [demand("resnet50", 1, 108)])
-    sizes = [[(let.sm, [t.model for t in let.tasks]) for let in gpu.lets] for gpu in made.gpus]
+    sizes = [[(gpu_let.sm, [t.model for t in gpu_let.tasks]) for gpu_let in gpu.gpu_lets] for gpu in made.gpus]
     assert sizes == [[(0.6, ["resnet50", "bert"]), (0.4, ["vgg16"])], [(0.5, ["vgg16"]), (0.5, ["vgg16"])]]
-    first = made.gpus[0].lets[0].tasks[0]
+    first = made.gpus[0].gpu_lets[0].tasks[0]
     assert (first.rate, first.slo_ms) == (800.0, 108)  # 16 every 20 ms
 
 
@@ -194,9 +194,9 @@ def test_model_list_round_trip(policy: str) -> None:
 
 def _sizes_of_all(made: Plan) -> list[tuple[int, float, list[tuple[str, int]]]]:
     return [
-        (gpu.index, round(let.sm, 6), [(task.model, task.batch) for task in let.tasks])
+        (gpu.index, round(gpu_let.sm, 6), [(task.model, task.batch) for task in gpu_let.tasks])
         for gpu in made.gpus
-        for let in gpu.lets
+        for gpu_let in gpu.gpu_lets
     ]
 
 
@@ -274,13 +274,13 @@ def test_pictures_show_every_gpu_let() -> None:
         profiles, [demand("a<b", 450, 10), demand("c", 1250, 10)], Inventory(gpus=4), None, PlanOptions(quantile=0.5)
     )
     assert isinstance(made, Plan)
-    lets = [let for gpu in made.gpus for let in gpu.lets]
+    gpu_lets = [gpu_let for gpu in made.gpus for gpu_let in gpu.gpu_lets]
     root = ElementTree.fromstring(picture.svg(made))
     titles = [element.text for element in root.iter("{http://www.w3.org/2000/svg}title")]
-    assert titles == ["; ".join(let.why) for let in lets]
+    assert titles == ["; ".join(gpu_let.why) for gpu_let in gpu_lets]
     lines = picture.lines(made)
     assert len(lines) == len(made.gpus)
-    assert sum(line.count("▕") - 1 for line in lines) == len(lets)
+    assert sum(line.count("▕") - 1 for line in lines) == len(gpu_lets)
     assert "modelled" in picture.title(made)
 
 

@@ -79,18 +79,18 @@ def keep_promises(made: Plan, gpus: int, options: PlanOptions) -> None:
     assert all(gpu.index < gpus for gpu in made.gpus)
     limit = options.oversubscription if options.types == "oversubscribe" else 1.0
     for gpu in made.gpus:
-        assert sum(let.sm for let in gpu.lets) <= limit + 1e-4
-        loaded = [task.model for let in gpu.lets for task in let.tasks]
+        assert sum(gpu_let.sm for gpu_let in gpu.gpu_lets) <= limit + 1e-4
+        loaded = [task.model for gpu_let in gpu.gpu_lets for task in gpu_let.tasks]
         copies = loaded if options.executor == "mps" else sorted(set(loaded))
         memory = sum(H200.models[model].weights_mib for model in copies)
-        memory += sum(H200.models[t.model].activation_mib * t.batch for let in gpu.lets for t in let.tasks)
+        memory += sum(H200.models[t.model].activation_mib * t.batch for gpu_let in gpu.gpu_lets for t in gpu_let.tasks)
         assert memory <= 0.9 * H200.device.memory_mib
-        for let in gpu.lets:
-            assert let.why
-            for task in let.tasks:
+        for gpu_let in gpu.gpu_lets:
+            assert gpu_let.why
+            for task in gpu_let.tasks:
                 assert task.worst_ms <= task.slo_ms + 1e-6
                 assert task.rate <= task.capacity * (1 + 1e-6)
-                assert task.latency_ms >= H200.models[task.model].surface.latency(let.sm, task.batch) * (1 - 1e-6)
+                assert task.latency_ms >= H200.models[task.model].surface.latency(gpu_let.sm, task.batch) * (1 - 1e-6)
     for wanted in made.demands:
         placed = sum(task.rate for task in made.tasks() if task.model == wanted.model)
         assert placed >= wanted.rate * (1 - 1e-6)
@@ -133,8 +133,8 @@ def test_an_unchanged_demand_keeps_the_plan(wanted: list[Demand]) -> None:
     second = plan(H200, wanted, Inventory(gpus=6), first, PlanOptions(effort=200))
     assert isinstance(second, Plan)
     assert second.kept
-    assert [(g.index, [(x.sm, [t.model for t in x.tasks]) for x in g.lets]) for g in second.gpus] == [
-        (g.index, [(x.sm, [t.model for t in x.tasks]) for x in g.lets]) for g in first.gpus
+    assert [(g.index, [(x.sm, [t.model for t in x.tasks]) for x in g.gpu_lets]) for g in second.gpus] == [
+        (g.index, [(x.sm, [t.model for t in x.tasks]) for x in g.gpu_lets]) for g in first.gpus
     ]
 
 
@@ -156,11 +156,11 @@ def test_a_new_plan_leaves_models_on_the_gpus_they_were_on() -> None:
     profiles = world(a=scaling(1.0), b=scaling(1.0), c=scaling(1.0))
     first = plan(profiles, [demand("a", 900, 10), demand("b", 950, 10)], Inventory(gpus=3), None, EXACT)
     assert isinstance(first, Plan)
-    where = {task.model: gpu.index for gpu in first.gpus for let in gpu.lets for task in let.tasks}
+    where = {task.model: gpu.index for gpu in first.gpus for gpu_let in gpu.gpu_lets for task in gpu_let.tasks}
     wanted = [demand("b", 950, 10), demand("c", 990, 10), demand("a", 880, 10)]
     second = plan(profiles, wanted, Inventory(gpus=3), first, EXACT)
     assert isinstance(second, Plan)
-    now = {task.model: gpu.index for gpu in second.gpus for let in gpu.lets for task in let.tasks}
+    now = {task.model: gpu.index for gpu in second.gpus for gpu_let in gpu.gpu_lets for task in gpu_let.tasks}
     assert {model: now[model] for model in "ab"} == where
     assert sorted(now.values()) == [0, 1, 2]
 
@@ -304,7 +304,7 @@ def test_sizes_are_the_groups_that_the_driver_makes() -> None:
     assert grid_of(nine, PlanOptions()) == 9, "the tenth cannot be given to anybody alone"
     made = plan(nine, [demand("a", 300, 20)], Inventory(gpus=1), None, PlanOptions(quantile=0.5))
     assert isinstance(made, Plan)
-    assert made.gpus[0].lets[0].sm == pytest.approx(3 / 9, abs=1e-5)
+    assert made.gpus[0].gpu_lets[0].sm == pytest.approx(3 / 9, abs=1e-5)
 
 
 def test_a_neighbour_presses_as_much_as_it_gets_done() -> None:
@@ -322,9 +322,9 @@ def test_a_neighbour_presses_as_much_as_it_gets_done() -> None:
 def test_a_small_rate_on_an_empty_device_has_the_smallest_gpu_let_and_not_what_was_left() -> None:
     found = plan(H200, [demand("resnet50", 200, 25), demand("vgg16", 100, 25)], Inventory(gpus=1))
     assert isinstance(found, Plan)
-    for let in found.gpus[0].lets:
-        assert let.sm == pytest.approx(1 / grid_of(H200, PlanOptions()))
-        assert "the smallest there is; serves up to" in let.why[0]
+    for gpu_let in found.gpus[0].gpu_lets:
+        assert gpu_let.sm == pytest.approx(1 / grid_of(H200, PlanOptions()))
+        assert "the smallest there is; serves up to" in gpu_let.why[0]
 
 
 def test_interference_makes_gpu_lets_larger_and_says_so() -> None:
@@ -335,9 +335,9 @@ def test_interference_makes_gpu_lets_larger_and_says_so() -> None:
     seeing = plan(profiles, wanted, Inventory(gpus=1), None, exact)
     assert isinstance(blind, Plan)
     assert isinstance(seeing, Plan)
-    assert [let.sm for let in blind.gpus[0].lets] == [0.4, 0.4]
-    assert all(let.sm > 0.4 for let in seeing.gpus[0].lets)
-    assert any("slower" in reason for reason in seeing.gpus[0].lets[0].why)
+    assert [gpu_let.sm for gpu_let in blind.gpus[0].gpu_lets] == [0.4, 0.4]
+    assert all(gpu_let.sm > 0.4 for gpu_let in seeing.gpus[0].gpu_lets)
+    assert any("slower" in reason for reason in seeing.gpus[0].gpu_lets[0].why)
     # The blind plan does not hold for someone who sees.
     assert verify(blind, profiles, Inventory(gpus=1), exact) != []
 

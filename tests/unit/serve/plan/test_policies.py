@@ -27,7 +27,10 @@ def shape(profiles: Profiles, wanted: list[Demand], policy: str, gpus: int = 9, 
     """Sizes and models, by GPU."""
     made = plan(profiles, wanted, Inventory(gpus=gpus), None, options, policy=policy)
     assert isinstance(made, Plan), made
-    return [[(let.sm, tuple(sorted(task.model for task in let.tasks))) for let in gpu.lets] for gpu in made.gpus]
+    return [
+        [(gpu_let.sm, tuple(sorted(task.model for task in gpu_let.tasks))) for gpu_let in gpu.gpu_lets]
+        for gpu in made.gpus
+    ]
 
 
 # One request takes 1 ms on the whole device and there is no gain by batching: 1000 requests/s a device, 100 a tenth.
@@ -74,13 +77,13 @@ def test_static_halves() -> None:
 def test_static_keeps_the_sizes_and_models_it_is_given() -> None:
     first = plan(LINEAR, [demand("a", 290, 100), demand("b", 690, 100)], Inventory(gpus=1), None, EXACT)
     assert isinstance(first, Plan)
-    sizes = [(let.sm, let.tasks[0].model) for let in first.gpus[0].lets]
+    sizes = [(gpu_let.sm, gpu_let.tasks[0].model) for gpu_let in first.gpus[0].gpu_lets]
     assert sizes == [(0.7, "b"), (0.3, "a")]
     again = plan(
         LINEAR, [demand("a", 100, 100), demand("b", 600, 100)], Inventory(gpus=1), first, EXACT, policy="static"
     )
     assert isinstance(again, Plan)
-    assert [(let.sm, let.tasks[0].model) for let in again.gpus[0].lets] == sizes
+    assert [(gpu_let.sm, gpu_let.tasks[0].model) for gpu_let in again.gpus[0].gpu_lets] == sizes
     full = plan(LINEAR, [demand("a", 310, 100), demand("b", 1, 100)], Inventory(gpus=1), first, EXACT, policy="static")
     assert isinstance(full, Infeasible)
     unknown = plan(LINEAR, [demand("c", 1, 100)], Inventory(gpus=1), first, EXACT, policy="static")
@@ -92,7 +95,9 @@ def test_static_shares_that_pass_the_device() -> None:
     first = plan(LINEAR, [demand("a", 290, 100), demand("b", 690, 100)], Inventory(gpus=1), None, EXACT)
     assert isinstance(first, Plan)
     (gpu,) = first.gpus
-    wide = msgspec.structs.replace(gpu, lets=tuple(msgspec.structs.replace(let, sm=0.7) for let in gpu.lets))
+    wide = msgspec.structs.replace(
+        gpu, gpu_lets=tuple(msgspec.structs.replace(gpu_let, sm=0.7) for gpu_let in gpu.gpu_lets)
+    )
     given = msgspec.structs.replace(first, gpus=(wide,))
     wanted = [demand("a", 10, 100), demand("b", 10, 100)]
     made = plan(LINEAR, wanted, Inventory(gpus=1), given, EXACT, policy="static")
@@ -130,7 +135,7 @@ def test_gpulet_takes_turns_elsewhere_when_a_new_neighbour_leaves_too_little(rat
     wanted = [demand("a", 20, 30), demand("b", 21, 30), demand("c", 22, 30), demand("d", rate, 30)]
     made = plan(profiles, wanted, Inventory(gpus=1), None, EXACT, policy="gpulet")
     assert isinstance(made, Plan)
-    ((first, second),) = [gpu.lets for gpu in made.gpus]
+    ((first, second),) = [gpu.gpu_lets for gpu in made.gpus]
     assert (first.sm, second.sm) == (0.8, 0.2)
     assert len(first.tasks) + len(second.tasks) >= 4
 
@@ -152,7 +157,7 @@ def test_selftuning_finds_a_share_that_serves() -> None:
         LINEAR, [demand("a", 250, 100), demand("b", 410, 100)], Inventory(gpus=1), None, EXACT, policy="selftuning"
     )
     assert isinstance(made, Plan)
-    shares = {let.tasks[0].model: let.sm for let in made.gpus[0].lets}
+    shares = {gpu_let.tasks[0].model: gpu_let.sm for gpu_let in made.gpus[0].gpu_lets}
     assert 0.25 <= shares["a"] <= 0.5
     assert 0.41 <= shares["b"] <= 0.6
 
@@ -192,7 +197,7 @@ def test_exhaustive_finds_what_no_two_way_split_can() -> None:
     assert isinstance(plan(TINY, wanted, Inventory(gpus=1), None, options, policy="ideal"), Infeasible)
     found = plan(TINY, wanted, Inventory(gpus=1), None, options, policy="exhaustive")
     assert isinstance(found, Plan)
-    assert len(found.gpus[0].lets) == 3
+    assert len(found.gpus[0].gpu_lets) == 3
 
 
 def test_ideal_tries_every_two_way_split() -> None:

@@ -127,21 +127,23 @@ def test_neighbours_in_a_pool_press_in_the_mean_over_their_time() -> None:
 
 def test_a_full_device_becomes_a_pool_and_serves_more() -> None:
     pooled, apart = made(THREE, BUSY), made(THREE, BUSY, APART)
-    assert all(let.pool and {t.model for t in let.tasks} == {"a", "b", "c"} for let in pooled.gpus[0].lets)
-    assert not any(let.pool for let in apart.gpus[0].lets)
+    assert all(
+        gpu_let.pool and {t.model for t in gpu_let.tasks} == {"a", "b", "c"} for gpu_let in pooled.gpus[0].gpu_lets
+    )
+    assert not any(gpu_let.pool for gpu_let in apart.gpus[0].gpu_lets)
     assert attainment(THREE, pooled, BUSY) > attainment(THREE, apart, BUSY) + 0.02
     assert attainment(THREE, pooled, BUSY) > 0.98
 
 
 def test_a_pool_says_why_and_survives_json() -> None:
     found = made(THREE, BUSY)
-    assert "whichever is free" in found.gpus[0].lets[0].why[0]
+    assert "whichever is free" in found.gpus[0].gpu_lets[0].why[0]
     assert msgspec.json.decode(msgspec.json.encode(found), type=Plan) == found
 
 
 def test_what_bears_bursts_as_it_is_stays_apart() -> None:
     wanted = [demand("a", 100, 20), demand("b", 100, 20)]
-    assert not any(let.pool for let in made(THREE, wanted).gpus[0].lets)
+    assert not any(gpu_let.pool for gpu_let in made(THREE, wanted).gpus[0].gpu_lets)
 
 
 def test_models_that_take_little_time_have_a_gpu_let_beside_the_pool() -> None:
@@ -150,21 +152,21 @@ def test_models_that_take_little_time_have_a_gpu_let_beside_the_pool() -> None:
     wanted = [demand("resnet50", 8000, 6), *(demand(name, 8000, 5) for name in lenets)]
     found = plan(known, wanted, Inventory(gpus=1), None, PlanOptions(quantile=0.5, max_models=6))
     assert isinstance(found, Plan)
-    *large, small = found.gpus[0].lets
-    assert [[task.model for task in let.tasks] for let in large] == [["resnet50"], ["resnet50"]]
+    *large, small = found.gpus[0].gpu_lets
+    assert [[task.model for task in gpu_let.tasks] for gpu_let in large] == [["resnet50"], ["resnet50"]]
     assert sorted(task.model for task in small.tasks) == lenets
     assert "cut up the others' batches" in small.why[0]
     assert verify(found, known, Inventory(gpus=1), PlanOptions(quantile=0.5, max_models=6)) == []
-    for let in found.gpus[0].lets:
-        slowest = max(task.slowdown for task in let.tasks)
-        assert f"up to {slowest - 1:.1%} slower" in let.why[-1], "the sentence says what the table says"
+    for gpu_let in found.gpus[0].gpu_lets:
+        slowest = max(task.slowdown for task in gpu_let.tasks)
+        assert f"up to {slowest - 1:.1%} slower" in gpu_let.why[-1], "the sentence says what the table says"
 
 
 def test_one_model_beside_a_pool_is_spoken_of_as_one() -> None:
     wanted = plan_files.load_service(example.SOURCE.with_name("traffic.toml")).demands
     found = plan(modelled.h200(), wanted, Inventory(gpus=1))
     assert isinstance(found, Plan)
-    alone = [let for let in found.gpus[0].lets if len(let.tasks) == 1]
+    alone = [gpu_let for gpu_let in found.gpus[0].gpu_lets if len(gpu_let.tasks) == 1]
     assert "which takes so little time that it would" in alone[0].why[0]
 
 
@@ -174,18 +176,18 @@ def test_pools_need_one_process_for_the_device_and_few_models() -> None:
         msgspec.structs.replace(EXACT, pool_models=2),
         APART,
     ):
-        assert not any(let.pool for let in made(THREE, BUSY, options).gpus[0].lets)
+        assert not any(gpu_let.pool for gpu_let in made(THREE, BUSY, options).gpus[0].gpu_lets)
 
 
 def test_a_plan_of_pools_stays_while_it_bears_the_rates() -> None:
     # Rates at which it sustains bursts, so that it may keep what others bring.
     first = made(THREE, [msgspec.structs.replace(d, rate=0.8 * d.rate) for d in BUSY])
-    assert all(let.pool for let in first.gpus[0].lets)
+    assert all(gpu_let.pool for gpu_let in first.gpus[0].gpu_lets)
     other = [demand("a", 500, 20), demand("b", 1500, 20), demand("c", 900, 20)]
     second = plan(THREE, other, Inventory(gpus=1), first, EXACT)
     assert isinstance(second, Plan)
     assert second.kept
-    assert [let.sm for let in second.gpus[0].lets] == [let.sm for let in first.gpus[0].lets]
+    assert [gpu_let.sm for gpu_let in second.gpus[0].gpu_lets] == [gpu_let.sm for gpu_let in first.gpus[0].gpu_lets]
     assert sum(task.rate for task in second.tasks()) == pytest.approx(2900)
     assert verify(second, THREE, Inventory(gpus=1), EXACT) == []
     slower = [msgspec.structs.replace(d, slo_ms=d.slo_ms * 2) for d in other]
@@ -212,11 +214,13 @@ def test_devices_are_given_back_when_all_rates_fall() -> None:
 def test_verify_sees_a_pool_that_is_asked_too_much() -> None:
     found = made(THREE, BUSY)
     assert verify(found, THREE, Inventory(gpus=1), EXACT) == []
-    lets = [
-        msgspec.structs.replace(let, tasks=tuple(msgspec.structs.replace(t, rate=2 * t.rate) for t in let.tasks))
-        for let in found.gpus[0].lets
+    gpu_lets = [
+        msgspec.structs.replace(
+            gpu_let, tasks=tuple(msgspec.structs.replace(t, rate=2 * t.rate) for t in gpu_let.tasks)
+        )
+        for gpu_let in found.gpus[0].gpu_lets
     ]
-    broken = msgspec.structs.replace(found, gpus=(msgspec.structs.replace(found.gpus[0], lets=tuple(lets)),))
+    broken = msgspec.structs.replace(found, gpus=(msgspec.structs.replace(found.gpus[0], gpu_lets=tuple(gpu_lets)),))
     assert any("would be busy" in line for line in verify(broken, THREE, Inventory(gpus=1), EXACT))
 
 
@@ -240,7 +244,7 @@ def test_a_pool_is_not_kept_where_pools_are_not_allowed() -> None:
     ):
         found = plan(THREE, BUSY, Inventory(gpus=4), pooled, other)
         assert isinstance(found, Plan)
-        assert not any(let.pool for gpu in found.gpus for let in gpu.lets)
+        assert not any(gpu_let.pool for gpu in found.gpus for gpu_let in gpu.gpu_lets)
 
 
 def test_rates_that_fell_for_all_free_devices_whatever_models_have_no_rate() -> None:
@@ -268,7 +272,9 @@ def test_a_pool_of_a_device_that_is_not_cut_is_judged_too() -> None:
     pooled = msgspec.structs.replace(
         apart,
         gpus=tuple(
-            msgspec.structs.replace(gpu, lets=tuple(msgspec.structs.replace(let, pool=True) for let in gpu.lets))
+            msgspec.structs.replace(
+                gpu, gpu_lets=tuple(msgspec.structs.replace(gpu_let, pool=True) for gpu_let in gpu.gpu_lets)
+            )
             for gpu in apart.gpus
         ),
     )
@@ -296,11 +302,11 @@ def test_what_a_pool_of_a_file_promises_is_judged_whatever_stands_in_it() -> Non
             gpus=tuple(
                 msgspec.structs.replace(
                     gpu,
-                    lets=tuple(
+                    gpu_lets=tuple(
                         msgspec.structs.replace(
-                            let, tasks=tuple(msgspec.structs.replace(task, **more) for task in let.tasks)
+                            gpu_let, tasks=tuple(msgspec.structs.replace(task, **more) for task in gpu_let.tasks)
                         )
-                        for let in gpu.lets
+                        for gpu_let in gpu.gpu_lets
                     ),
                 )
                 for gpu in found.gpus
@@ -316,9 +322,9 @@ def test_devices_and_gpu_lets_without_models_do_not_keep_a_plan_from_being_kept(
     light = [msgspec.structs.replace(d, rate=d.rate / 9) for d in BUSY]
     before = made(THREE, light, gpus=3)
     (gpu,) = before.gpus
-    let = msgspec.structs.replace(gpu.lets[0], tasks=(), sm=0.1)
-    empty = msgspec.structs.replace(gpu, index=0, lets=())
-    idle = msgspec.structs.replace(gpu, index=1, lets=(let,))
+    gpu_let = msgspec.structs.replace(gpu.gpu_lets[0], tasks=(), sm=0.1)
+    empty = msgspec.structs.replace(gpu, index=0, gpu_lets=())
+    idle = msgspec.structs.replace(gpu, index=1, gpu_lets=(gpu_let,))
     used = msgspec.structs.replace(gpu, index=2)
     odd = msgspec.structs.replace(before, gpus=(empty, idle, used))
     found = plan(THREE, light, Inventory(gpus=3), odd, EXACT)

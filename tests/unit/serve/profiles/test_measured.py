@@ -85,8 +85,8 @@ def test_sizes_of_a_plan_are_groups_of_the_device(h200: Profiles) -> None:
     wanted = [Demand(model=name, slo_ms=30, rate=1000) for name in ("resnet50", "bert", "mobilenet_v2")]
     made = plan(h200, wanted, Inventory(gpus=2))
     assert isinstance(made, Plan)
-    for let in (let for gpu in made.gpus for let in gpu.lets):
-        assert let.sm * 15 == pytest.approx(round(let.sm * 15), abs=1e-4)
+    for gpu_let in (gpu_let for gpu in made.gpus for gpu_let in gpu.gpu_lets):
+        assert gpu_let.sm * 15 == pytest.approx(round(gpu_let.sm * 15), abs=1e-4)
 
 
 def test_what_lies_between_anchors_is_known_to_ten_percent(h200: Profiles) -> None:

@@ -23,41 +23,41 @@ class Device:
         self.index = index
         self.note = ""
         self.alive = True
-        self.models, self.memory, self.lets = {}, {}, ()
+        self.models, self.memory, self.gpu_lets = {}, {}, ()
         self.log = []
         self.fails = False
         self._executor = Executor()
 
-    def executor(self, let):
-        assert let in {each.name for each in self.lets}
+    def executor(self, gpu_let):
+        assert gpu_let in {each.name for each in self.gpu_lets}
         return self._executor
 
-    async def prepare(self, models, lets):
+    async def prepare(self, models, gpu_lets):
         if self.fails:
             raise ModelError("no room")
         self.models |= models
-        self.lets = tuple(lets)
-        self.log.append([let.name for let in lets])
+        self.gpu_lets = tuple(gpu_lets)
+        self.log.append([gpu_let.name for gpu_let in gpu_lets])
 
     async def retire(self, models):
         self.models = {name: spec for name, spec in self.models.items() if name in models}
 
 
-def plan_of(**lets):
+def plan_of(**gpu_lets):
     """gpu0=[(share, models...)], ..."""
     return Plan(
         policy="test", device="", origin="", demands=(),
         gpus=tuple(
             Gpu(
                 index=int(name[3:]), memory_mib=0,
-                lets=tuple(
+                gpu_lets=tuple(
                     PlannedGpuLet(
                         sm=sm, duty_ms=0, occupancy=0, tasks=tuple(whole_task(model(each), 4) for each in models)
                     )
                     for sm, *models in each
                 ),
             )
-            for name, each in lets.items()
+            for name, each in gpu_lets.items()
         ),
     )  # fmt: skip
 
@@ -90,7 +90,7 @@ def test_a_gpu_let_of_one_model_may_have_larger_batches_than_planned():
     async def run():
         fleet, _, (device,) = fleet_of()
         await fleet.apply(plan_of(gpu0=[(0.5, "a"), (0.5, "b", "c")]))
-        assert [let.models for let in device.lets] == [{"a": 8}, {"b": 4, "c": 4}]
+        assert [gpu_let.models for gpu_let in device.gpu_lets] == [{"a": 8}, {"b": 4, "c": 4}]
 
     asyncio.run(run())
 

@@ -21,7 +21,8 @@ def spec(name, **more):
 
 def placed(plan):
     return {
-        gpu.index: [(round(let.sm, 3), [task.model for task in let.tasks]) for let in gpu.lets] for gpu in plan.gpus
+        gpu.index: [(round(gpu_let.sm, 3), [task.model for task in gpu_let.tasks]) for gpu_let in gpu.gpu_lets]
+        for gpu in plan.gpus
     }
 
 

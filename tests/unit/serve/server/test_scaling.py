@@ -18,7 +18,7 @@ from gemlet.serve.server.scaling import DeviceScaler
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-LET = GpuLet(name="gpu0/let0", sm=1.0, models={})
+GPU_LET = GpuLet(name="gpu0/let0", sm=1.0, models={})
 
 
 def with_devices(count: int, act: Callable[[list[Device], asyncio.TaskGroup], Awaitable[None]]) -> list[str]:
@@ -48,16 +48,16 @@ def test_a_device_rests_and_comes_back() -> None:
     async def act(devices: list[Device], _tasks: asyncio.TaskGroup) -> None:
         (device,) = devices
         first = device.pids
-        await device.prepare({}, [LET])
+        await device.prepare({}, [GPU_LET])
         await device.park()
         assert (device.alive, device.pids) == (False, [])
         await device.prepare({}, [])  # a plan without it is nothing to it
         with pytest.raises(ExecutorFailed, match="device 0 rests"):
-            await device.prepare({}, [LET])
+            await device.prepare({}, [GPU_LET])
         await device.wake()
         assert device.alive
         assert device.pids != first
-        await device.prepare({}, [LET])
+        await device.prepare({}, [GPU_LET])
 
     assert with_devices(1, act) == []  # an end that was wanted is no death
 
@@ -66,8 +66,8 @@ def test_devices_follow_what_is_wanted_but_those_in_use_stay() -> None:
     async def act(devices: list[Device], tasks: asyncio.TaskGroup) -> None:
         fleet = Fleet(Engine(drop=True), devices)
         scaler = DeviceScaler(fleet, tasks)
-        let = PlannedGpuLet(sm=1.0, duty_ms=1.0, occupancy=1.0, tasks=())
-        used = Gpu(index=2, memory_mib=0.0, lets=(let,))
+        gpu_let = PlannedGpuLet(sm=1.0, duty_ms=1.0, occupancy=1.0, tasks=())
+        used = Gpu(index=2, memory_mib=0.0, gpu_lets=(gpu_let,))
         await fleet.apply(Plan(policy="x", device="x", origin="modelled", gpus=(used,), demands=()))
 
         async def scaled(count: int) -> list[int]:

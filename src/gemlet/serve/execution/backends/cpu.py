@@ -31,7 +31,7 @@ class CpuBackend:
     def __init__(self, options: BackendOptions) -> None:
         self.note = f"{os.cpu_count()} CPUs; shares of SMs have no effect"
         self._runners: dict[str, Runner] = {}
-        self._lets: frozenset[str] = frozenset()
+        self._gpu_lets: frozenset[str] = frozenset()
         self._modelled = modelled.create(options)
 
     def load(self, model: ModelSpec) -> int:
@@ -49,16 +49,16 @@ class CpuBackend:
         self._runners.pop(model, None)
         self._modelled.unload(model)
 
-    def partition(self, lets: Sequence[GpuLet]) -> None:
-        self._lets = frozenset(let.name for let in lets)
-        self._modelled.partition(lets)
+    def partition(self, gpu_lets: Sequence[GpuLet]) -> None:
+        self._gpu_lets = frozenset(gpu_let.name for gpu_let in gpu_lets)
+        self._modelled.partition(gpu_lets)
 
-    def run(self, let: str, model: str, inputs: Mapping[str, np.ndarray], batch: int) -> Mapping[str, np.ndarray]:
+    def run(self, gpu_let: str, model: str, inputs: Mapping[str, np.ndarray], batch: int) -> Mapping[str, np.ndarray]:
         runner = self._runners.get(model)
         if runner is None:
-            return self._modelled.run(let, model, inputs, batch)
-        if let not in self._lets:
-            raise GpuLetGone(f"{let} is not there")
+            return self._modelled.run(gpu_let, model, inputs, batch)
+        if gpu_let not in self._gpu_lets:
+            raise GpuLetGone(f"{gpu_let} is not there")
         try:
             return runner(inputs)
         except GemletError:

@@ -32,10 +32,10 @@ class GreenBackend(TorchGpuLets):
         assert isinstance(captured.key, Range)
         return self._parts.another_stream(*captured.key)
 
-    def captured_streams_for(self, lets: Sequence[GpuLet]) -> dict[str, CapturedStream]:
+    def captured_streams_for(self, gpu_lets: Sequence[GpuLet]) -> dict[str, CapturedStream]:
         groups = self._parts.groups
-        wanted = {let.name: groups_for(let.sm, groups.count) for let in lets}
-        before = {name: captured.key for name, captured in self._lets.items() if isinstance(captured.key, Range)}
+        wanted = {gpu_let.name: groups_for(gpu_let.sm, groups.count) for gpu_let in gpu_lets}
+        before = {name: captured.key for name, captured in self._gpu_lets.items() if isinstance(captured.key, Range)}
         ready = {key for key, captured in self._captured_streams.items() if captured.models and isinstance(key, Range)}
         ranges = place(wanted, groups.count, before, ready)
         return {name: self.captured_stream(where, self._parts.stream(*where)) for name, where in ranges.items()}

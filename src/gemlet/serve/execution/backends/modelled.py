@@ -54,14 +54,14 @@ class ModelledBackend:
     def unload(self, model: str) -> None:
         self._models.pop(model, None)
 
-    def partition(self, lets: Sequence[GpuLet]) -> None:
-        self._shares = {let.name: let.sm for let in lets}
+    def partition(self, gpu_lets: Sequence[GpuLet]) -> None:
+        self._shares = {gpu_let.name: gpu_let.sm for gpu_let in gpu_lets}
 
-    def run(self, let: str, model: str, inputs: Mapping[str, np.ndarray], batch: int) -> Mapping[str, np.ndarray]:
+    def run(self, gpu_let: str, model: str, inputs: Mapping[str, np.ndarray], batch: int) -> Mapping[str, np.ndarray]:
         began = time.perf_counter()
-        share, spec = self._shares.get(let), self._models.get(model)
+        share, spec = self._shares.get(gpu_let), self._models.get(model)
         if share is None or spec is None:
-            raise GpuLetGone(f"{let} with {model} is not there")
+            raise GpuLetGone(f"{gpu_let} with {model} is not there")
         row = self._rows.get((model, share))
         if row is None:
             row = self._rows[model, share] = self._profile(spec).surface.row(share)

@@ -47,10 +47,10 @@ class MpsBackend(TorchGpuLets):
         sms = torch.cuda.get_device_properties(options.device).multi_processor_count
         self.note = f"{self.percentage:g} % of the SMs by MPS; torch sees {sms}"
 
-    def captured_streams_for(self, lets: Sequence[GpuLet]) -> dict[str, CapturedStream]:
-        if len(lets) > 1:
-            raise DeviceError(f"{len(lets)} gpu-lets for one process of MPS; it has one")
-        return {let.name: self.captured_stream("only", self._stream) for let in lets}
+    def captured_streams_for(self, gpu_lets: Sequence[GpuLet]) -> dict[str, CapturedStream]:
+        if len(gpu_lets) > 1:
+            raise DeviceError(f"{len(gpu_lets)} gpu-lets for one process of MPS; it has one")
+        return {gpu_let.name: self.captured_stream("only", self._stream) for gpu_let in gpu_lets}
 
 
 def _under_mps(device: int) -> bool:

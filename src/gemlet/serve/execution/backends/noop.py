@@ -25,7 +25,7 @@ class NoopBackend:
 
     def __init__(self) -> None:
         self._models: dict[str, ModelSpec] = {}
-        self._lets: frozenset[str] = frozenset()
+        self._gpu_lets: frozenset[str] = frozenset()
 
     def load(self, model: ModelSpec) -> int:
         self._models[model.name] = model
@@ -34,12 +34,12 @@ class NoopBackend:
     def unload(self, model: str) -> None:
         self._models.pop(model, None)
 
-    def partition(self, lets: Sequence[GpuLet]) -> None:
-        self._lets = frozenset(let.name for let in lets)
+    def partition(self, gpu_lets: Sequence[GpuLet]) -> None:
+        self._gpu_lets = frozenset(gpu_let.name for gpu_let in gpu_lets)
 
-    def run(self, let: str, model: str, inputs: Mapping[str, np.ndarray], batch: int) -> Mapping[str, np.ndarray]:
-        if let not in self._lets or model not in self._models:
-            raise GpuLetGone(f"{let} with {model} is not there")
+    def run(self, gpu_let: str, model: str, inputs: Mapping[str, np.ndarray], batch: int) -> Mapping[str, np.ndarray]:
+        if gpu_let not in self._gpu_lets or model not in self._models:
+            raise GpuLetGone(f"{gpu_let} with {model} is not there")
         return echo(self._models[model], inputs, batch)
 
     def close(self) -> None:

@@ -20,11 +20,11 @@ class StreamsBackend(TorchGpuLets):
     name = "streams"
     note = "all gpu-lets share all SMs; shares have no effect"
 
-    def captured_streams_for(self, lets: Sequence[GpuLet]) -> dict[str, CapturedStream]:
-        return {let.name: self.captured_stream(let.name, self._stream(let.name)) for let in lets}
+    def captured_streams_for(self, gpu_lets: Sequence[GpuLet]) -> dict[str, CapturedStream]:
+        return {gpu_let.name: self.captured_stream(gpu_let.name, self._stream(gpu_let.name)) for gpu_let in gpu_lets}
 
-    def _stream(self, let: str) -> torch.cuda.Stream:
-        there = self._captured_streams.get(let)
+    def _stream(self, gpu_let: str) -> torch.cuda.Stream:
+        there = self._captured_streams.get(gpu_let)
         return there.stream if there else torch.cuda.Stream()
 
 

@@ -97,11 +97,11 @@ class TorchGpuLets(ABC):
         self.prepared_ms = self.switched_ms = 0.0  # of the last partition
         self._models: dict[str, tuple[ModelSpec, Loaded]] = {}
         self._captured_streams: dict[Hashable, CapturedStream] = {}
-        self._lets: dict[str, CapturedStream] = {}
+        self._gpu_lets: dict[str, CapturedStream] = {}
         self._eager: set[str] = set()
 
     @abstractmethod
-    def captured_streams_for(self, lets: Sequence[GpuLet]) -> dict[str, CapturedStream]:
+    def captured_streams_for(self, gpu_lets: Sequence[GpuLet]) -> dict[str, CapturedStream]:
         """A captured stream for each gpu-let."""
 
     def another_stream(self, captured: CapturedStream) -> torch.cuda.Stream:
@@ -133,36 +133,36 @@ class TorchGpuLets(ABC):
             captured.drop(model)
         self._models.pop(model, None)
 
-    def partition(self, lets: Sequence[GpuLet]) -> None:
+    def partition(self, gpu_lets: Sequence[GpuLet]) -> None:
         torch.cuda.set_device(self.device)
         begin = time.perf_counter()
-        captured_streams = self.captured_streams_for(lets)
-        now = set(map(id, self._lets.values()))
-        for let in lets:
-            for model, batch in let.models.items():
-                captured = captured_streams[let.name]
+        captured_streams = self.captured_streams_for(gpu_lets)
+        now = set(map(id, self._gpu_lets.values()))
+        for gpu_let in gpu_lets:
+            for model, batch in gpu_let.models.items():
+                captured = captured_streams[gpu_let.name]
                 self._prepare(captured, model, batch, in_use=id(captured) in now)
         switch = time.perf_counter()
-        self._lets = captured_streams
+        self._gpu_lets = captured_streams
         end = time.perf_counter()
         self.prepared_ms, self.switched_ms = 1000 * (switch - begin), 1000 * (end - switch)
         logger.info(
-            "%d gpu-lets: prepared in %.1f ms, switched in %.3f ms", len(lets), self.prepared_ms, self.switched_ms
+            "%d gpu-lets: prepared in %.1f ms, switched in %.3f ms", len(gpu_lets), self.prepared_ms, self.switched_ms
         )
         self._make_room()
 
-    def run(self, let: str, model: str, inputs: Mapping[str, np.ndarray], batch: int) -> Mapping[str, np.ndarray]:
-        captured = self._lets.get(let)
+    def run(self, gpu_let: str, model: str, inputs: Mapping[str, np.ndarray], batch: int) -> Mapping[str, np.ndarray]:
+        captured = self._gpu_lets.get(gpu_let)
         if captured is None:
-            raise GpuLetGone(f"{let} is not there")
+            raise GpuLetGone(f"{gpu_let} is not there")
         with captured.lock:
             graphed = captured.models.get(model)
             if graphed is None:
-                raise GpuLetGone(f"{let} does not serve {model}")
+                raise GpuLetGone(f"{gpu_let} does not serve {model}")
             return graphed.run(inputs, batch)
 
     def close(self) -> None:
-        self._lets = {}
+        self._gpu_lets = {}
         for captured in self._captured_streams.values():
             for model in list(captured.models):
                 captured.drop(model)
@@ -203,32 +203,32 @@ class TorchGpuLets(ABC):
     def slower(self) -> list[str]:
         """What runs without CUDA graphs that should have them, a line each."""
         lines = []
-        for let, captured in self._lets.items():
+        for gpu_let, captured in self._gpu_lets.items():
             for model, made in captured.models.items():
                 if made.why_eager and made.missing:
-                    lines.append(f"{model} on {let}: no CUDA graphs: {made.why_eager}")
+                    lines.append(f"{model} on {gpu_let}: no CUDA graphs: {made.why_eager}")
                 else:
-                    lines += [f"{model} on {let}: no CUDA graph of {n}: {why}" for n, why in made.missing.items()]
+                    lines += [f"{model} on {gpu_let}: no CUDA graph of {n}: {why}" for n, why in made.missing.items()]
         return lines
 
     def graphs(self) -> list[dict[str, object]]:
         """How each model of each gpu-let runs: let, model, batches with a graph, those without, and why."""
         return [
             {
-                "let": let,
+                "let": gpu_let,
                 "model": model,
                 "batches": [] if made.why_eager else list(made.batches),
                 "missing": {str(size): why for size, why in made.missing.items()},
                 "retried": made.retried,
                 "why_eager": made.why_eager,
             }
-            for let, captured in self._lets.items()
+            for gpu_let, captured in self._gpu_lets.items()
             for model, made in captured.models.items()
         ]
 
     def _make_room(self) -> None:
         """Drops graphs that nobody uses, those unused for longest first, while the device's memory is short."""
-        used = set(map(id, self._lets.values()))
+        used = set(map(id, self._gpu_lets.values()))
         idle = sorted(
             (s for s in self._captured_streams.values() if id(s) not in used and s.models), key=lambda s: s.used
         )

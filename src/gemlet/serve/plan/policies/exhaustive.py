@@ -74,56 +74,60 @@ def _assign(draft: Draft, order: Sequence[Demand], at: int, left: float, start: 
         following = order[at + 1].rate if at + 1 < len(order) else 0.0
         return _assign(draft, order, at + 1, following, start=0)
     model = order[at].model
-    places = [(gpu, let) for gpu in draft.gpus for let in gpu]
+    places = [(gpu, gpu_let) for gpu in draft.gpus for gpu_let in gpu]
     tried = set()
-    for number, (gpu, let) in enumerate(places):
-        alike = (let.ticks, tuple(sorted(let.rates.items())), _shape(gpu))
-        if alike in tried or model in let.rates:
+    for number, (gpu, gpu_let) in enumerate(places):
+        alike = (gpu_let.ticks, tuple(sorted(gpu_let.rates.items())), _shape(gpu))
+        if alike in tried or model in gpu_let.rates:
             continue
         tried.add(alike)
-        if let.rates:
-            let.rates[model] = left
-            fits = len(let.rates) <= draft.options.max_models and draft.serve(let, ()) is not None
+        if gpu_let.rates:
+            gpu_let.rates[model] = left
+            fits = len(gpu_let.rates) <= draft.options.max_models and draft.serve(gpu_let, ()) is not None
             if fits and _assign(draft, order, at, 0.0, 0):
                 return True
-            let.rates.pop(model, None)
+            gpu_let.rates.pop(model, None)
         elif number >= start:
-            part = min(left, draft.timing.capacity(model, let.ticks).rate)
+            part = min(left, draft.timing.capacity(model, gpu_let.ticks).rate)
             if part > SLACK:
-                let.rates[model] = part
+                gpu_let.rates[model] = part
                 if _assign(draft, order, at, left - part, number + 1):
                     return True
-                let.rates.pop(model, None)
+                gpu_let.rates.pop(model, None)
     return False
 
 
 def _shape(gpu: DraftGpu) -> tuple[tuple[int, tuple[str, ...]], ...]:
-    return tuple(sorted((let.ticks, tuple(let.rates)) for let in gpu))
+    return tuple(sorted((gpu_let.ticks, tuple(gpu_let.rates)) for gpu_let in gpu))
 
 
 def _holds(draft: Draft, order: Sequence[Demand]) -> bool:
     """A full placement, neighbours now known: rates are shared out anew by what each gpu-let can really take."""
-    used = [[let for let in gpu if let.rates] for gpu in draft.gpus]
+    used = [[gpu_let for gpu_let in gpu if gpu_let.rates] for gpu in draft.gpus]
     if all(draft.holds(gpu) for gpu in used):
         return True
     if draft.alone:
         return False
-    saved = [dict(let.rates) for gpu in used for let in gpu]
+    saved = [dict(gpu_let.rates) for gpu in used for gpu_let in gpu]
     for demand in order:
         _share_out(draft, used, demand.model, demand.rate)
     if all(draft.holds(gpu) for gpu in used):
         return True
-    for let, rates in zip((let for gpu in used for let in gpu), saved, strict=True):
-        let.rates = rates
+    for gpu_let, rates in zip((gpu_let for gpu in used for gpu_let in gpu), saved, strict=True):
+        gpu_let.rates = rates
     return False
 
 
 def _share_out(draft: Draft, used: Sequence[DraftGpu], model: str, rate: float) -> None:
-    own = [(gpu, let) for gpu in used for let in gpu if list(let.rates) == [model]]
-    rate -= sum(let.rates[model] for gpu in used for let in gpu if model in let.rates and len(let.rates) > 1)
+    own = [(gpu, gpu_let) for gpu in used for gpu_let in gpu if list(gpu_let.rates) == [model]]
+    rate -= sum(
+        gpu_let.rates[model] for gpu in used for gpu_let in gpu if model in gpu_let.rates and len(gpu_let.rates) > 1
+    )
     capacities = [
-        draft.timing.capacity(model, let.ticks, draft.slowdown(model, [o for o in gpu if o is not let], let.ticks)).rate
-        for gpu, let in own
+        draft.timing.capacity(
+            model, gpu_let.ticks, draft.slowdown(model, [o for o in gpu if o is not gpu_let], gpu_let.ticks)
+        ).rate
+        for gpu, gpu_let in own
     ]
-    for (_, let), capacity in zip(own, capacities, strict=True):
-        let.rates[model] = rate * capacity / sum(capacities) if sum(capacities) else rate
+    for (_, gpu_let), capacity in zip(own, capacities, strict=True):
+        gpu_let.rates[model] = rate * capacity / sum(capacities) if sum(capacities) else rate

@@ -59,8 +59,8 @@ def _attempt(draft: Draft, wants: list[tuple[str, float]]) -> str:
 
 def _scale(draft: Draft, factor: float) -> None:
     for gpu in draft.gpus:
-        for let in gpu:
-            let.rates = {model: rate * factor for model, rate in let.rates.items()}
+        for gpu_let in gpu:
+            gpu_let.rates = {model: rate * factor for model, rate in gpu_let.rates.items()}
 
 
 def knee(draft: Draft, model: str) -> int:
@@ -92,7 +92,7 @@ def estimate(draft: Draft, model: str, rate: float) -> list[tuple[int, float]]:
 
 
 def _place_demand(draft: Draft, model: str, rate: float, lost: dict[str, float]) -> bool:
-    before, lost_before = [[let.copy() for let in gpu] for gpu in draft.gpus], dict(lost)
+    before, lost_before = [[gpu_let.copy() for gpu_let in gpu] for gpu in draft.gpus], dict(lost)
     wants = sorted(estimate(draft, model, rate), reverse=True)
     if all(_join_small(draft, model, part) or _best_fit(draft, model, ticks, part, lost) for ticks, part in wants):
         return True
@@ -107,7 +107,7 @@ def _join_small(draft: Draft, model: str, rate: float) -> bool:
     """What does not fill the smallest gpu-let takes turns with others, if they bear it."""
     if rate >= draft.timing.capacity(model, knee(draft, model)).rate - SLACK:
         return False
-    return any(packing.join(draft, gpu, let, model, rate) for gpu in draft.gpus for let in gpu)
+    return any(packing.join(draft, gpu, gpu_let, model, rate) for gpu in draft.gpus for gpu_let in gpu)
 
 
 def _best_fit(draft: Draft, model: str, ticks: int, rate: float, lost: dict[str, float]) -> bool:
@@ -138,26 +138,26 @@ def _largest(draft: Draft, model: str, rate: float, lost: dict[str, float]) -> f
 def _merge(draft: Draft, model: str, rate: float) -> float:
     """Puts the rest on a gpu-let that this model has alone and that is not full."""
     for gpu in draft.gpus:
-        for let in gpu:
-            if rate > SLACK and list(let.rates) == [model]:
-                rate -= packing.raise_rate(draft, gpu, let, model, rate)
+        for gpu_let in gpu:
+            if rate > SLACK and list(gpu_let.rates) == [model]:
+                rate -= packing.raise_rate(draft, gpu, gpu_let, model, rate)
     return rate
 
 
 def _take_turns(draft: Draft, model: str, rate: float) -> float:
     """Joins other models' gpu-lets, as much at a time as holds."""
     for gpu in draft.gpus:
-        for let in gpu:
+        for gpu_let in gpu:
             for part in (1.0, 0.75, 0.5, 0.25):
-                if rate > SLACK and packing.join(draft, gpu, let, model, rate * part):
+                if rate > SLACK and packing.join(draft, gpu, gpu_let, model, rate * part):
                     rate -= rate * part
                     break
     return rate
 
 
-def _put(draft: Draft, gpu: DraftGpu, let: DraftGpuLet, lost: dict[str, float]) -> bool:
+def _put(draft: Draft, gpu: DraftGpu, gpu_let: DraftGpuLet, lost: dict[str, float]) -> bool:
     """Adds ``let``; rates that the two gpu-lets of the device no longer serve, now being neighbours, go to ``lost``."""
-    added = [other.copy() for other in gpu] + [let.copy()]
+    added = [other.copy() for other in gpu] + [gpu_let.copy()]
     cut: dict[str, float] = {}
     for place, other in enumerate(added):
         neighbours = added[:place] + added[place + 1 :]
@@ -179,10 +179,10 @@ def _put(draft: Draft, gpu: DraftGpu, let: DraftGpuLet, lost: dict[str, float]) 
     return True
 
 
-def _lighten(draft: Draft, let: DraftGpuLet, neighbours: DraftGpu, cut: dict[str, float]) -> None:
+def _lighten(draft: Draft, gpu_let: DraftGpuLet, neighbours: DraftGpu, cut: dict[str, float]) -> None:
     """Models that take turns, slowed down by new neighbours: whoever came last leaves until the others are served."""
-    while len(let.rates) > 1 and draft.serve(let, neighbours) is None:
-        model, rate = let.rates.popitem()
+    while len(gpu_let.rates) > 1 and draft.serve(gpu_let, neighbours) is None:
+        model, rate = gpu_let.rates.popitem()
         cut[model] = cut.get(model, 0.0) + rate
 
 

@@ -25,10 +25,10 @@ def pack(draft: Draft, demands: Sequence[Demand], gpus: int) -> list[str]:
     return []
 
 
-def first_fit(draft: Draft, let: DraftGpuLet) -> None:
+def first_fit(draft: Draft, gpu_let: DraftGpuLet) -> None:
     """The first device with the room and the memory, else a new one."""
     for gpu in draft.gpus:
-        if draft.room(gpu) >= let.ticks and draft.holds([*gpu, let]):
-            gpu.append(let)
+        if draft.room(gpu) >= gpu_let.ticks and draft.holds([*gpu, gpu_let]):
+            gpu.append(gpu_let)
             return
-    draft.gpus.append([let])
+    draft.gpus.append([gpu_let])

@@ -126,7 +126,7 @@ def put(draft: Draft, model: str, rate: float) -> None:
     """One piece where it fits best, on a new device if nowhere."""
     if packing.place(draft, draft.gpus, model, rate):
         return
-    added = packing.with_new_let(draft, [], model, rate)
+    added = packing.with_new_gpu_let(draft, [], model, rate)
     if added is None:  # cut() left room for neighbours only where that is possible
         whole = draft.timing.capacity(model, draft.grid).rate
         put(draft, model, min(whole, rate / 2))

@@ -47,52 +47,56 @@ def _halves(draft: Draft, demand: Demand, gpus: int) -> list[str]:
 
 
 def _take_turns(draft: Draft, model: str, rate: float) -> bool:
-    return any(packing.join(draft, gpu, let, model, rate) for gpu in draft.gpus for let in gpu)
+    return any(packing.join(draft, gpu, gpu_let, model, rate) for gpu in draft.gpus for gpu_let in gpu)
 
 
 def _half(draft: Draft, model: str, rate: float, gpus: int) -> float:
     """How much of the rate an empty half takes: beside the neighbours that are there, else on a new device."""
     half = draft.grid // 2
     for gpu in [gpu for gpu in draft.gpus if len(gpu) == 1]:
-        let = DraftGpuLet(half, {model: min(rate, draft.timing.capacity(model, half, draft.slowdown(model, gpu)).rate)})
-        if let.rates[model] > SLACK and draft.holds([*gpu, let]):
-            gpu.append(let)
-            return let.rates[model]
+        gpu_let = DraftGpuLet(
+            half, {model: min(rate, draft.timing.capacity(model, half, draft.slowdown(model, gpu)).rate)}
+        )
+        if gpu_let.rates[model] > SLACK and draft.holds([*gpu, gpu_let]):
+            gpu.append(gpu_let)
+            return gpu_let.rates[model]
     # Room for the slow-down that a neighbour will bring: nine tenths of what it could do alone.
-    let = DraftGpuLet(half, {model: min(rate, 0.9 * draft.timing.capacity(model, half).rate)})
-    if len(draft.gpus) >= gpus or let.rates[model] <= SLACK or not draft.holds([let]):
+    gpu_let = DraftGpuLet(half, {model: min(rate, 0.9 * draft.timing.capacity(model, half).rate)})
+    if len(draft.gpus) >= gpus or gpu_let.rates[model] <= SLACK or not draft.holds([gpu_let]):
         return 0.0
-    draft.gpus.append([let])
-    return let.rates[model]
+    draft.gpus.append([gpu_let])
+    return gpu_let.rates[model]
 
 
 def _on_given(draft: Draft, demands: Sequence[Demand]) -> list[str]:
     rates = {demand.model: demand.rate for demand in demands}
     for gpu in draft.gpus:
-        for let in gpu:
-            let.rates = {model: rate for model, rate in let.rates.items() if model in rates}
-        gpu[:] = [let for let in gpu if let.rates]
+        for gpu_let in gpu:
+            gpu_let.rates = {model: rate for model, rate in gpu_let.rates.items() if model in rates}
+        gpu[:] = [gpu_let for gpu_let in gpu if gpu_let.rates]
     why = [f"{model}: is on none of the fixed gpu-lets" for model in rates if not _places(draft, model)]
     for model, rate in rates.items():
         places = _places(draft, model)
         # What its turn can be is known by the rates that the fixed plan gave; a share of the whole follows them.
         weights = [
-            draft.timing.capacity(model, let.ticks, draft.slowdown(model, [o for o in gpu if o is not let])).rate
-            / len(let.rates)
-            for gpu, let in places
+            draft.timing.capacity(
+                model, gpu_let.ticks, draft.slowdown(model, [o for o in gpu if o is not gpu_let])
+            ).rate
+            / len(gpu_let.rates)
+            for gpu, gpu_let in places
         ]
-        for (_, let), weight in zip(places, weights, strict=True):
-            let.rates[model] = rate * weight / sum(weights) if sum(weights) else rate
+        for (_, gpu_let), weight in zip(places, weights, strict=True):
+            gpu_let.rates[model] = rate * weight / sum(weights) if sum(weights) else rate
     limit = draft.options.oversubscription if draft.options.types == "oversubscribe" else 1.0
     for number, gpu in enumerate(draft.gpus):
-        total = sum(let.ticks for let in gpu) / draft.grid
+        total = sum(gpu_let.ticks for gpu_let in gpu) / draft.grid
         if total > limit + SLACK:
             why.append(f"GPU {number}: the fixed shares sum to {format_share(total)}, more than {format_share(limit)}")
         if not draft.holds(gpu):
-            names = ", ".join(sorted({model for let in gpu for model in let.rates}))
+            names = ", ".join(sorted({model for gpu_let in gpu for model in gpu_let.rates}))
             why.append(f"GPU {number} cannot serve {names} at these rates within the SLOs on its fixed gpu-lets")
     return why
 
 
 def _places(draft: Draft, model: str) -> list[tuple[DraftGpu, DraftGpuLet]]:
-    return [(gpu, let) for gpu in draft.gpus for let in gpu if model in let.rates]
+    return [(gpu, gpu_let) for gpu in draft.gpus for gpu_let in gpu if model in gpu_let.rates]

@@ -30,12 +30,12 @@ def pack(draft: Draft, demands: Sequence[Demand], gpus: int) -> list[str]:
     for _, model, rate in sorted(rests, key=lambda rest: (-rest[0], rest[1])):
         best: tuple[float, DraftGpuLet] | None = None
         for gpu in shared:
-            let = gpu[0]
-            let.rates[model] = rate
-            how = draft.serve(let, ())
+            gpu_let = gpu[0]
+            gpu_let.rates[model] = rate
+            how = draft.serve(gpu_let, ())
             if how is not None and draft.holds(gpu) and (best is None or how.occupancy > best[0]):
-                best = (how.occupancy, let)
-            del let.rates[model]
+                best = (how.occupancy, gpu_let)
+            del gpu_let.rates[model]
         if best is None:
             shared.append([DraftGpuLet(draft.grid, {model: rate})])
         else:

@@ -84,10 +84,10 @@ class Draft:
 
     def room(self, gpu: DraftGpu, model: str | None = None) -> int:
         """Ticks left on a device, for a gpu-let of ``model``."""
-        used = sum(let.ticks for let in gpu)
+        used = sum(gpu_let.ticks for gpu_let in gpu)
         limit = self.grid
         if self.options.types == "oversubscribe" and model is not None and gpu and not self.alone:
-            others = [other for let in gpu for other in let.rates]
+            others = [other for gpu_let in gpu for other in gpu_let.rates]
             if all(other == model or interference.opposite(self.profiles, model, other) for other in others):
                 limit = int(self.grid * self.options.oversubscription + SLACK)
         return limit - used
@@ -96,16 +96,16 @@ class Draft:
         """Slow-down of a model on so many ticks beside these neighbours."""
         if self.alone or not neighbours:
             return 1.0
-        over = (sum(let.ticks for let in neighbours) + ticks) / self.grid - 1
-        contentions = [self._press(let) for let in neighbours]
+        over = (sum(gpu_let.ticks for gpu_let in neighbours) + ticks) / self.grid - 1
+        contentions = [self._press(gpu_let) for gpu_let in neighbours]
         return interference.slowdown_beside(self.profiles.models[model].sensitivity, contentions, over)
 
-    def _press(self, let: DraftGpuLet) -> Contention:
+    def _press(self, gpu_let: DraftGpuLet) -> Contention:
         blind = self.options.types in BLIND
-        key = (let.ticks, () if blind else tuple(let.rates))
+        key = (gpu_let.ticks, () if blind else tuple(gpu_let.rates))
         if key not in self._contentions:
-            models = self._everyone if blind else tuple(let.rates)
-            self._contentions[key] = interference.contention(self.profiles, let.ticks / self.grid, models)
+            models = self._everyone if blind else tuple(gpu_let.rates)
+            self._contentions[key] = interference.contention(self.profiles, gpu_let.ticks / self.grid, models)
         return self._contentions[key]
 
     @property
@@ -121,52 +121,53 @@ class Draft:
         """How many times their rates pools bear beside each other on a device, with bursts; 0.0 below ``least``."""
         return reserve(self.timing, pools, self.contentions, least=least)
 
-    def serve(self, let: DraftGpuLet, neighbours: Sequence[DraftGpuLet]) -> ServedGpuLet | None:
+    def serve(self, gpu_let: DraftGpuLet, neighbours: Sequence[DraftGpuLet]) -> ServedGpuLet | None:
         """How this gpu-let serves its rates beside its neighbours; None if it cannot."""
-        return self._serve_pooled(let, neighbours) if let.pool else self._serve_apart(let, neighbours)
+        return self._serve_pooled(gpu_let, neighbours) if gpu_let.pool else self._serve_apart(gpu_let, neighbours)
 
-    def _serve_apart(self, let: DraftGpuLet, neighbours: Sequence[DraftGpuLet]) -> ServedGpuLet | None:
-        models = tuple(let.rates)
+    def _serve_apart(self, gpu_let: DraftGpuLet, neighbours: Sequence[DraftGpuLet]) -> ServedGpuLet | None:
+        models = tuple(gpu_let.rates)
         self.work += 1
         if len(models) == 1:
             model = models[0]
-            slowdown = self.slowdown(model, neighbours, let.ticks)
-            found = self.timing.capacity(model, let.ticks, slowdown)
-            if found.rate < let.rates[model] - SLACK or not found.batch:
+            slowdown = self.slowdown(model, neighbours, gpu_let.ticks)
+            found = self.timing.capacity(model, gpu_let.ticks, slowdown)
+            if found.rate < gpu_let.rates[model] - SLACK or not found.batch:
                 return None
-            duty, busy = found.latency_ms, let.rates[model] / found.rate
+            duty, busy = found.latency_ms, gpu_let.rates[model] / found.rate
             return ServedGpuLet((duty,), (2 * duty,), busy, (found.batch,), (duty,), (found.rate,), (slowdown,))
         if len(models) > self.options.max_models:
             return None
-        slowdowns = tuple(self.slowdown(model, neighbours, let.ticks) for model in models)
+        slowdowns = tuple(self.slowdown(model, neighbours, gpu_let.ticks) for model in models)
         # Each turn takes at least rate / capacity of a cycle, so most that cannot work are known without trying cycles.
         least = 0.0
         for model, slowdown in zip(models, slowdowns, strict=True):
-            can = self.timing.capacity(model, let.ticks, slowdown).rate
-            least += let.rates[model] / can if can else 2.0
+            can = self.timing.capacity(model, gpu_let.ticks, slowdown).rate
+            least += gpu_let.rates[model] / can if can else 2.0
         if least > 1 + SLACK:
             return None
-        held = self._cycle(let, slowdowns)
+        held = self._cycle(gpu_let, slowdowns)
         if held is None:
             return None
         capacities = tuple(
-            max(rate, 1000 * batch / held.duty_ms) for batch, rate in zip(held.batches, let.rates.values(), strict=True)
+            max(rate, 1000 * batch / held.duty_ms)
+            for batch, rate in zip(held.batches, gpu_let.rates.values(), strict=True)
         )
         worst = tuple(held.duty_ms + latency for latency in held.latencies)
         every = (held.duty_ms,) * len(models)
         return ServedGpuLet(every, worst, held.occupancy, held.batches, held.latencies, capacities, slowdowns)
 
-    def _serve_pooled(self, let: DraftGpuLet, neighbours: Sequence[DraftGpuLet]) -> ServedGpuLet | None:
-        pools = pools_of([let, *neighbours])
+    def _serve_pooled(self, gpu_let: DraftGpuLet, neighbours: Sequence[DraftGpuLet]) -> ServedGpuLet | None:
+        pools = pools_of([gpu_let, *neighbours])
         self.work += 10
         held = turns(self.timing, pools, self.contentions)
         if held is None:
             return None
         found = held[0].values()
         # Without neighbours, so that other rates, and with them other neighbours' turns, need no other CUDA graphs.
-        batches = tuple(self.timing.capacity(model, let.ticks).batch or 1 for model in let.rates)
+        batches = tuple(self.timing.capacity(model, gpu_let.ticks).batch or 1 for model in gpu_let.rates)
         times = tuple(
-            self.timing.row(model, let.ticks)[batch] * turn.slowdown
+            self.timing.row(model, gpu_let.ticks)[batch] * turn.slowdown
             for (model, turn), batch in zip(held[0].items(), batches, strict=True)
         )
         busy = sum(turn.busy for turn in found) / len(pools[0].ticks)
@@ -176,18 +177,18 @@ class Draft:
             busy,
             batches,
             times,
-            tuple(rate / busy for rate in let.rates.values()),
+            tuple(rate / busy for rate in gpu_let.rates.values()),
             tuple(turn.slowdown for turn in found),
         )
 
-    def _cycle(self, let: DraftGpuLet, slowdowns: tuple[float, ...]) -> cycle.Cycle | None:
-        key = (let.ticks, tuple(let.rates.items()), slowdowns)
+    def _cycle(self, gpu_let: DraftGpuLet, slowdowns: tuple[float, ...]) -> cycle.Cycle | None:
+        key = (gpu_let.ticks, tuple(gpu_let.rates.items()), slowdowns)
         if key not in self._cycles:
             self.work += 10
             timing = self.timing
             turns = [
-                cycle.Turn(timing.row(model, let.ticks), rate, timing.slos[model], slowdown)
-                for (model, rate), slowdown in zip(let.rates.items(), slowdowns, strict=True)
+                cycle.Turn(timing.row(model, gpu_let.ticks), rate, timing.slos[model], slowdown)
+                for (model, rate), slowdown in zip(gpu_let.rates.items(), slowdowns, strict=True)
             ]
             self._cycles[key] = cycle.fit(turns)
         return self._cycles[key]
@@ -195,8 +196,8 @@ class Draft:
     def holds(self, gpu: DraftGpu) -> bool:
         """Every task on the device is served in time and its memory is there. Shares are the caller's business."""
         served = []
-        for place, let in enumerate(gpu):
-            how = self.serve(let, () if self.alone else gpu[:place] + gpu[place + 1 :])
+        for place, gpu_let in enumerate(gpu):
+            how = self.serve(gpu_let, () if self.alone else gpu[:place] + gpu[place + 1 :])
             if how is None:
                 return False
             served.append(how)
@@ -207,14 +208,14 @@ class Draft:
         models = self.profiles.models
         activations = sum(
             models[model].activation_mib * batch
-            for let, how in zip(gpu, served, strict=True)
-            for model, batch in zip(let.rates, how.batches, strict=True)
+            for gpu_let, how in zip(gpu, served, strict=True)
+            for model, batch in zip(gpu_let.rates, how.batches, strict=True)
         )
         context = self.profiles.device.context_mib
         if self.options.executor == "mps":
-            weights = sum(models[model].weights_mib for let in gpu for model in let.rates)
+            weights = sum(models[model].weights_mib for gpu_let in gpu for model in gpu_let.rates)
             return context * len(gpu) + weights + activations
-        weights = sum(models[model].weights_mib for model in {m for let in gpu for m in let.rates})
+        weights = sum(models[model].weights_mib for model in {m for gpu_let in gpu for m in gpu_let.rates})
         return (context if gpu else 0.0) + weights + activations
 
     # The end
@@ -223,14 +224,16 @@ class Draft:
         """The plan. Every gpu-let must hold; devices and gpu-lets without tasks are left out."""
         gpus: list[Gpu] = []
         for gpu in self.gpus:
-            lets = [let for let in gpu if let.rates]
-            if not lets:
+            gpu_lets = [gpu_let for gpu_let in gpu if gpu_let.rates]
+            if not gpu_lets:
                 continue
-            served = [self._must_serve(let, [other for other in lets if other is not let]) for let in lets]
-            memory = self.memory_of(lets, served)
-            planned = [self._let(let, how) for let, how in zip(lets, served, strict=True)]
-            planned.sort(key=lambda let: (-let.sm, [task.model for task in let.tasks]))
-            gpus.append(Gpu(index=len(gpus), memory_mib=round(memory, 1), lets=tuple(planned)))
+            served = [
+                self._must_serve(gpu_let, [other for other in gpu_lets if other is not gpu_let]) for gpu_let in gpu_lets
+            ]
+            memory = self.memory_of(gpu_lets, served)
+            planned = [self._gpu_let(gpu_let, how) for gpu_let, how in zip(gpu_lets, served, strict=True)]
+            planned.sort(key=lambda gpu_let: (-gpu_let.sm, [task.model for task in gpu_let.tasks]))
+            gpus.append(Gpu(index=len(gpus), memory_mib=round(memory, 1), gpu_lets=tuple(planned)))
         return Plan(
             policy=policy,
             device=self.profiles.device.name,
@@ -240,12 +243,12 @@ class Draft:
             notes=tuple(notes),
         )
 
-    def _must_serve(self, let: DraftGpuLet, neighbours: Sequence[DraftGpuLet]) -> ServedGpuLet:
-        how = self.serve(let, neighbours)
-        assert how is not None, f"a policy left a gpu-let that does not hold: {let}"
+    def _must_serve(self, gpu_let: DraftGpuLet, neighbours: Sequence[DraftGpuLet]) -> ServedGpuLet:
+        how = self.serve(gpu_let, neighbours)
+        assert how is not None, f"a policy left a gpu-let that does not hold: {gpu_let}"
         return how
 
-    def _let(self, let: DraftGpuLet, how: ServedGpuLet) -> PlannedGpuLet:
+    def _gpu_let(self, gpu_let: DraftGpuLet, how: ServedGpuLet) -> PlannedGpuLet:
         tasks = tuple(
             Task(
                 model=model,
@@ -258,28 +261,28 @@ class Draft:
                 slowdown=round(slowdown, 4),
             )
             for (model, rate), batch, latency, worst, capacity, slowdown in zip(
-                let.rates.items(), how.batches, how.latencies, how.worst, how.capacities, how.slowdowns, strict=True
+                gpu_let.rates.items(), how.batches, how.latencies, how.worst, how.capacities, how.slowdowns, strict=True
             )
         )
         return PlannedGpuLet(
-            sm=round(let.ticks / self.grid, 6),
+            sm=round(gpu_let.ticks / self.grid, 6),
             duty_ms=_digits(max(how.every_ms)),
             occupancy=round(min(1.0, how.occupancy), 4),
             tasks=tasks,
-            pool=let.pool,
-            why=tuple(let.why),
+            pool=gpu_let.pool,
+            why=tuple(gpu_let.why),
         )
 
 
-def pools_of(lets: Sequence[DraftGpuLet]) -> list[Pool]:
+def pools_of(gpu_lets: Sequence[DraftGpuLet]) -> list[Pool]:
     """The pools of a device, that of the first gpu-let first; a gpu-let that is in none is one of its own."""
     groups: list[list[DraftGpuLet]] = []
-    for let in lets:
-        mates = next((mates for mates in groups if mates[0].pooled_with(let)), None)
+    for gpu_let in gpu_lets:
+        mates = next((mates for mates in groups if mates[0].pooled_with(gpu_let)), None)
         if mates is None:
-            groups.append([let])
+            groups.append([gpu_let])
         else:
-            mates.append(let)
+            mates.append(gpu_let)
     return [
         Pool(tuple(mate.ticks for mate in mates), {m: sum(mate.rates[m] for mate in mates) for m in mates[0].rates})
         for mates in groups

@@ -100,9 +100,9 @@ def gathered(gpus: list[DraftGpu]) -> int:
 
 def rates(gpu: DraftGpu) -> list[tuple[str, float]]:
     """Largest gpu-lets first: what is hard to place goes first."""
-    ordered = sorted(gpu, key=lambda let: (-let.ticks, list(let.rates)))
-    return [(model, rate) for let in ordered for model, rate in let.rates.items()]
+    ordered = sorted(gpu, key=lambda gpu_let: (-gpu_let.ticks, list(gpu_let.rates)))
+    return [(model, rate) for gpu_let in ordered for model, rate in gpu_let.rates.items()]
 
 
 def copy(gpu: DraftGpu) -> DraftGpu:
-    return [let.copy() for let in gpu]
+    return [gpu_let.copy() for gpu_let in gpu]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ROOMIEST = 2  # devices on which the last and dearest move is tried
 
 
-def with_new_let(draft: Draft, gpu: DraftGpu, model: str, rate: float) -> DraftGpu | None:
+def with_new_gpu_let(draft: Draft, gpu: DraftGpu, model: str, rate: float) -> DraftGpu | None:
     """The device with the smallest new gpu-let that serves the rate; neighbours it slows down grow as needed."""
     room = draft.room(gpu, model)
     if room < 1:
@@ -25,13 +25,13 @@ def with_new_let(draft: Draft, gpu: DraftGpu, model: str, rate: float) -> DraftG
     ticks = draft.timing.smallest(model, rate, room, draft.slowdown(model, gpu))
     if ticks is None:
         return None
-    let = DraftGpuLet(ticks, {model: rate})
-    added = [*gpu, let]
+    gpu_let = DraftGpuLet(ticks, {model: rate})
+    added = [*gpu, gpu_let]
     if draft.holds(added):
         return added
     if draft.alone:
         return None
-    grown = [*(other.copy() for other in gpu), let]
+    grown = [*(other.copy() for other in gpu), gpu_let]
     return grown if _grow(draft, grown, used(gpu) + room) and draft.holds(grown) else None
 
 
@@ -40,56 +40,56 @@ def _grow(draft: Draft, gpu: DraftGpu, limit: int) -> bool:
     grew = True
     while grew:
         grew = False
-        for place, let in enumerate(gpu):
+        for place, gpu_let in enumerate(gpu):
             others = gpu[:place] + gpu[place + 1 :]
-            while draft.serve(let, others) is None:
+            while draft.serve(gpu_let, others) is None:
                 if used(gpu) >= limit:
                     return False
-                let.ticks += 1
+                gpu_let.ticks += 1
                 grew = True
     return True
 
 
 def used(gpu: DraftGpu) -> int:
     """Ticks taken."""
-    return sum(let.ticks for let in gpu)
+    return sum(gpu_let.ticks for gpu_let in gpu)
 
 
-def join(draft: Draft, gpu: DraftGpu, let: DraftGpuLet, model: str, rate: float) -> bool:
-    """The model takes turns with those on ``let``."""
-    if model in let.rates or len(let.rates) >= draft.options.max_models:
+def join(draft: Draft, gpu: DraftGpu, gpu_let: DraftGpuLet, model: str, rate: float) -> bool:
+    """The model takes turns with those on ``gpu_let``."""
+    if model in gpu_let.rates or len(gpu_let.rates) >= draft.options.max_models:
         return False
-    let.rates[model] = rate
+    gpu_let.rates[model] = rate
     if draft.holds(gpu):
         return True
-    del let.rates[model]
+    del gpu_let.rates[model]
     return False
 
 
-def raise_rate(draft: Draft, gpu: DraftGpu, let: DraftGpuLet, model: str, rate: float) -> float:
-    """Gives ``let``, which serves this model alone, as much of ``rate`` as it can take; returns what it took."""
-    served = draft.serve(let, [other for other in gpu if other is not let])
+def raise_rate(draft: Draft, gpu: DraftGpu, gpu_let: DraftGpuLet, model: str, rate: float) -> float:
+    """Gives ``gpu_let``, which serves this model alone, as much of ``rate`` as it can take; returns what it took."""
+    served = draft.serve(gpu_let, [other for other in gpu if other is not gpu_let])
     assert served is not None
-    taken = min(rate, served.capacities[0] - let.rates[model])
+    taken = min(rate, served.capacities[0] - gpu_let.rates[model])
     if taken <= SLACK:
         return 0.0
-    let.rates[model] += taken
+    gpu_let.rates[model] += taken
     return taken
 
 
-def enlarge(draft: Draft, gpu: DraftGpu, let: DraftGpuLet, model: str, rate: float) -> float:
-    """Grows ``let``, which serves this model alone, into the free room; returns how much of ``rate`` it took."""
+def enlarge(draft: Draft, gpu: DraftGpu, gpu_let: DraftGpuLet, model: str, rate: float) -> float:
+    """Grows ``gpu_let``, which serves this model alone, into the free room; returns how much of ``rate`` it took."""
     room = draft.room(gpu)
     if room < 1:
         return 0.0
-    before, had = let.ticks, let.rates[model]
-    slowdown = draft.slowdown(model, [other for other in gpu if other is not let])
+    before, had = gpu_let.ticks, gpu_let.rates[model]
+    slowdown = draft.slowdown(model, [other for other in gpu if other is not gpu_let])
     ticks = draft.timing.smallest(model, had + rate, before + room, slowdown) or before + room
-    let.ticks = ticks
-    let.rates[model] = min(had + rate, draft.timing.capacity(model, ticks, slowdown).rate)
-    if let.rates[model] > had + SLACK and draft.holds(gpu):
-        return let.rates[model] - had
-    let.ticks, let.rates[model] = before, had
+    gpu_let.ticks = ticks
+    gpu_let.rates[model] = min(had + rate, draft.timing.capacity(model, ticks, slowdown).rate)
+    if gpu_let.rates[model] > had + SLACK and draft.holds(gpu):
+        return gpu_let.rates[model] - had
+    gpu_let.ticks, gpu_let.rates[model] = before, had
     return 0.0
 
 
@@ -97,23 +97,23 @@ def place(draft: Draft, gpus: Iterable[DraftGpu], model: str, rate: float, *, sh
     """The whole rate on one gpu-let of one of ``gpus``: best fit, the cheapest in ticks first."""
     best: tuple[tuple[float, ...], DraftGpu, DraftGpu] | None = None
     for number, gpu in enumerate(gpus):
-        if share and any(join(draft, gpu, let, model, rate) for let in gpu):
+        if share and any(join(draft, gpu, gpu_let, model, rate) for gpu_let in gpu):
             return True
-        added = with_new_let(draft, gpu, model, rate)
+        added = with_new_gpu_let(draft, gpu, model, rate)
         if added is not None:
             more = used(added) - used(gpu)
             key = (more, draft.room(gpu) - more, neighbour_cost(draft, gpu, model), number)
             if best is None or key < best[0]:
                 best = (key, gpu, added)
-        for let in gpu if share else ():
+        for gpu_let in gpu if share else ():
             limit = draft.room(gpu) if best is None else min(draft.room(gpu), int(best[0][0]) - 1)
-            grown = grown_to_share(draft, gpu, let, model, rate, limit=limit)
+            grown = grown_to_share(draft, gpu, gpu_let, model, rate, limit=limit)
             if grown is not None:
-                more = grown.ticks - let.ticks
+                more = grown.ticks - gpu_let.ticks
                 best = (
                     (more, draft.room(gpu) - more, 0.0, number),
                     gpu,
-                    [grown if other is let else other for other in gpu],
+                    [grown if other is gpu_let else other for other in gpu],
                 )
     if best is None:
         return False
@@ -122,14 +122,14 @@ def place(draft: Draft, gpus: Iterable[DraftGpu], model: str, rate: float, *, sh
 
 
 def grown_to_share(
-    draft: Draft, gpu: DraftGpu, let: DraftGpuLet, model: str, rate: float, *, limit: int
+    draft: Draft, gpu: DraftGpu, gpu_let: DraftGpuLet, model: str, rate: float, *, limit: int
 ) -> DraftGpuLet | None:
-    """``let`` with up to ``limit`` more ticks, on which the model takes turns with those that are there."""
-    if model in let.rates or len(let.rates) >= draft.options.max_models:
+    """``gpu_let`` with up to ``limit`` more ticks, on which the model takes turns with those that are there."""
+    if model in gpu_let.rates or len(gpu_let.rates) >= draft.options.max_models:
         return None
-    others = [other for other in gpu if other is not let]
+    others = [other for other in gpu if other is not gpu_let]
     for more in range(1, limit + 1):
-        grown = DraftGpuLet(let.ticks + more, {**let.rates, model: rate})
+        grown = DraftGpuLet(gpu_let.ticks + more, {**gpu_let.rates, model: rate})
         if draft.serve(grown, others) is not None and draft.holds([*others, grown]):
             return grown
     return None
@@ -144,9 +144,9 @@ def absorb(draft: Draft, gpus: list[DraftGpu], model: str, rate: float) -> float
 
 
 def _into_slack(draft: Draft, gpus: list[DraftGpu], model: str, rate: float) -> float:
-    for gpu, let in _alone(gpus, model):
+    for gpu, gpu_let in _alone(gpus, model):
         if rate > SLACK:
-            rate -= raise_rate(draft, gpu, let, model, rate)
+            rate -= raise_rate(draft, gpu, gpu_let, model, rate)
     return rate
 
 
@@ -155,9 +155,9 @@ def _into_one(draft: Draft, gpus: list[DraftGpu], model: str, rate: float) -> fl
 
 
 def _into_larger(draft: Draft, gpus: list[DraftGpu], model: str, rate: float) -> float:
-    for gpu, let in _alone(sorted(gpus, key=draft.room), model):
+    for gpu, gpu_let in _alone(sorted(gpus, key=draft.room), model):
         if rate > SLACK:
-            rate -= enlarge(draft, gpu, let, model, rate)
+            rate -= enlarge(draft, gpu, gpu_let, model, rate)
     return rate
 
 
@@ -168,7 +168,7 @@ def _into_parts(draft: Draft, gpus: list[DraftGpu], model: str, rate: float) -> 
             return 0.0
         for room in range(draft.room(gpu, model), 0, -1):
             part = min(rate, draft.timing.capacity(model, room, draft.slowdown(model, gpu, room)).rate)
-            added = with_new_let(draft, gpu, model, part) if part > SLACK else None
+            added = with_new_gpu_let(draft, gpu, model, part) if part > SLACK else None
             if added is not None:
                 gpu[:] = added
                 rate -= part
@@ -179,8 +179,8 @@ def _into_parts(draft: Draft, gpus: list[DraftGpu], model: str, rate: float) -> 
 def _into_turns(draft: Draft, gpus: list[DraftGpu], model: str, rate: float) -> float:
     for part in (0.5, 0.25):
         for gpu in gpus:
-            for let in gpu:
-                if rate > SLACK and join(draft, gpu, let, model, rate * part):
+            for gpu_let in gpu:
+                if rate > SLACK and join(draft, gpu, gpu_let, model, rate * part):
                     rate -= rate * part
     return rate
 
@@ -193,7 +193,7 @@ def _into_all(draft: Draft, gpus: list[DraftGpu], model: str, rate: float) -> fl
         room = draft.room(gpus[number], model)
         if room < 1:
             continue
-        trial = [[let.copy() for let in gpu] for gpu in gpus]
+        trial = [[gpu_let.copy() for gpu_let in gpu] for gpu in gpus]
         trial[number].append(DraftGpuLet(room, {model: rate}))
         spread(draft, trial)
         if all(draft.holds(gpu) for gpu in trial):
@@ -207,21 +207,23 @@ def spread(draft: Draft, gpus: Iterable[DraftGpu]) -> None:
     """Each model's rate over the gpu-lets it has alone, in proportion to what they serve beside their neighbours."""
     places: dict[str, list[tuple[DraftGpuLet, float]]] = {}
     for gpu in gpus:
-        for let in gpu:
-            if len(let.rates) == 1:
-                (model,) = let.rates
-                slowdown = draft.slowdown(model, [other for other in gpu if other is not let], let.ticks)
-                places.setdefault(model, []).append((let, draft.timing.capacity(model, let.ticks, slowdown).rate))
-    for model, lets in places.items():
-        total = sum(let.rates[model] for let, _ in lets)
-        whole = sum(capacity for _, capacity in lets)
-        for let, capacity in lets:
-            let.rates[model] = total * capacity / whole if whole else 0.0
+        for gpu_let in gpu:
+            if len(gpu_let.rates) == 1:
+                (model,) = gpu_let.rates
+                slowdown = draft.slowdown(model, [other for other in gpu if other is not gpu_let], gpu_let.ticks)
+                places.setdefault(model, []).append(
+                    (gpu_let, draft.timing.capacity(model, gpu_let.ticks, slowdown).rate)
+                )
+    for model, gpu_lets in places.items():
+        total = sum(gpu_let.rates[model] for gpu_let, _ in gpu_lets)
+        whole = sum(capacity for _, capacity in gpu_lets)
+        for gpu_let, capacity in gpu_lets:
+            gpu_let.rates[model] = total * capacity / whole if whole else 0.0
 
 
 def _alone(gpus: Iterable[DraftGpu], model: str) -> list[tuple[DraftGpu, DraftGpuLet]]:
     """Where the model has a gpu-let for itself."""
-    return [(gpu, let) for gpu in gpus for let in gpu if len(let.rates) == 1 and model in let.rates]
+    return [(gpu, gpu_let) for gpu in gpus for gpu_let in gpu if len(gpu_let.rates) == 1 and model in gpu_let.rates]
 
 
 def neighbour_cost(draft: Draft, gpu: DraftGpu, model: str) -> float:
@@ -229,6 +231,6 @@ def neighbour_cost(draft: Draft, gpu: DraftGpu, model: str) -> float:
     if draft.options.types == "none":
         return 0.0
     return sum(
-        let.ticks / draft.grid * max(interference.clash(draft.profiles, model, other) for other in let.rates)
-        for let in gpu
+        gpu_let.ticks / draft.grid * max(interference.clash(draft.profiles, model, other) for other in gpu_let.rates)
+        for gpu_let in gpu
     )

@@ -34,13 +34,13 @@ def _pooled(draft: Draft, gpu: DraftGpu) -> DraftGpu | None:
     rates = demanded(draft, gpu)
     if not allowed(draft, rates):
         return None
-    now = draft.sustains([Pool((let.ticks,), let.rates) for let in gpu])
+    now = draft.sustains([Pool((gpu_let.ticks,), gpu_let.rates) for gpu_let in gpu])
     return _best(draft, rates, GAIN * now) if now < CALM else None
 
 
 def demanded(draft: Draft, gpu: DraftGpu) -> dict[str, float]:
     """Requests/s of each model that the device serves, in the order of the demands."""
-    there = {model: sum(let.rates.get(model, 0.0) for let in gpu) for model in draft.timing.slos}
+    there = {model: sum(gpu_let.rates.get(model, 0.0) for gpu_let in gpu) for model in draft.timing.slos}
     return {model: rate for model, rate in there.items() if rate > 0}
 
 
@@ -63,7 +63,7 @@ def _best(draft: Draft, rates: Mapping[str, float], least: float) -> DraftGpu | 
     enough = max(least, NEAR * most_sustained(draft, rates, least))
     for pools in sorted(candidates(draft, rates), key=_places):
         if draft.sustains(pools, enough):
-            made = [let for each in pools for let in lets(draft, each)]
+            made = [gpu_let for each in pools for gpu_let in gpu_lets(draft, each)]
             if draft.holds(made):
                 return made
     return None
@@ -87,14 +87,14 @@ def splits(ticks: int) -> Iterator[tuple[int, ...]]:
         yield tuple(ticks // count + (place < ticks % count) for place in range(count))
 
 
-def lets(draft: Draft, pool: Pool) -> list[DraftGpuLet]:
+def gpu_lets(draft: Draft, pool: Pool) -> list[DraftGpuLet]:
     """The gpu-lets of a pool; each has the part of a rate that goes with how fast it is."""
     made = [DraftGpuLet(ticks, {}, pool=True) for ticks in pool.ticks]
     for model, rate in pool.rates.items():
         batch = draft.timing.capacity(model, min(pool.ticks)).batch or 1
-        speeds = [1 / draft.timing.row(model, let.ticks)[batch] for let in made]
-        for let, speed in zip(made, speeds, strict=True):
-            let.rates[model] = max(SLACK, rate * speed / sum(speeds))
+        speeds = [1 / draft.timing.row(model, gpu_let.ticks)[batch] for gpu_let in made]
+        for gpu_let, speed in zip(made, speeds, strict=True):
+            gpu_let.rates[model] = max(SLACK, rate * speed / sum(speeds))
     return made
 
 

@@ -64,7 +64,7 @@ class Exchange:
         self.answer(status, JSON, [msgspec.json.encode(document)], more)
 
     def refuse(self, refusal: Refusal) -> None:
-        """The words of a refusal, with its status."""
+        """The message of a refusal, with its status."""
         more = b"" if refusal.retry_s is None else b"Retry-After: %d\r\n" % refusal.retry_s
         self.document({"error": refusal.message, "reason": refusal.reason}, HTTP[refusal.reason], more)
 

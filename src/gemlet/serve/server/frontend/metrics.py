@@ -60,10 +60,10 @@ class _Metrics(Collector):
         shares = GaugeMetricFamily("gemlet_serve_let_sm", "Share of the SMs, by gpu-let and model on it", labels=labels)
         rates = GaugeMetricFamily("gemlet_serve_planned_rate", "Requests per second planned there", labels=labels)
         for gpu in self._service.plan().gpus:
-            for number, let in enumerate(gpu.lets):
-                for task in let.tasks:
+            for number, gpu_let in enumerate(gpu.gpu_lets):
+                for task in gpu_let.tasks:
                     where = [str(gpu.index), str(number), task.model]
-                    shares.add_metric(where, let.sm)
+                    shares.add_metric(where, gpu_let.sm)
                     rates.add_metric(where, task.rate)
         yield from (shares, rates)
 

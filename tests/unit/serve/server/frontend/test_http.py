@@ -164,7 +164,7 @@ def test_connection_close_is_honoured():
         (post("/v2/models/echo/infer", b"{}", "Content-Encoding: br"), 400),
     ],
 )
-def test_what_is_not_http_or_no_request_is_refused_with_words(stream, status):
+def test_what_is_not_http_or_no_request_is_refused_with_a_message(stream, status):
     found, _ = talk(stream)
     assert [each for each, _, _ in found] == [status]
     assert json.loads(found[0][2])["error"]
@@ -188,7 +188,7 @@ def test_what_is_not_http_or_no_request_is_refused_with_words(stream, status):
         ({"parameters": {}, "data": [True, False]}, "not all FP32"),
     ],
 )
-def test_each_way_a_tensor_can_be_wrong_has_its_words(change, message):
+def test_each_way_a_tensor_can_be_wrong_has_its_message(change, message):
     header, data = described([1.0, 2.0])
     document = json.loads(header)
     document["inputs"][0].update(change)

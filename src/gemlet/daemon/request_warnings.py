@@ -10,22 +10,22 @@ from gemlet.config.quantities import MIB, format_size
 SMALLEST_CONTEXT = 64 * MIB  # before any was measured; low on purpose, for a warning must not be wrong
 
 
-class Remark(TypedDict):
+class WarningMessage(TypedDict):
     """``message``: what is so. ``hint``: what to do about it."""
 
     message: str
     hint: str
 
 
-def no_device(problem: str) -> Remark:
+def no_device(problem: str) -> WarningMessage:
     """No device is known, and this is why."""
-    return Remark(
+    return WarningMessage(
         message=f"no GPU was found: {problem}",
         hint="use a simulated machine with --simulate, or see what is missing with `gemlet doctor`",
     )
 
 
-def memory_for_nothing(limit: int | None, measured: int, *, group: str, simulated: bool) -> Remark | None:
+def memory_for_nothing(limit: int | None, measured: int, *, group: str, simulated: bool) -> WarningMessage | None:
     """A limit that contexts alone pass, if this is one. ``measured``: bytes a context takes here, 0 if unknown."""
     if limit is None or limit >= (measured or SMALLEST_CONTEXT):
         return None
@@ -35,27 +35,27 @@ def memory_for_nothing(limit: int | None, measured: int, *, group: str, simulate
         takes = f"at least {format_size(SMALLEST_CONTEXT)}"
         what = "its first context is made all the same, and every allocation after it is refused"
     where = " --simulate" if simulated else ""
-    return Remark(
+    return WarningMessage(
         message=f"{format_size(limit)} of memory are less than one CUDA context takes ({takes}): {what}",
         hint=f"raise it: `gemlet set {shlex.quote(group)} --memory 2GiB{where}`",
     )
 
 
-def memory_beyond_device(limit: int | None, largest: int | None, *, movable: bool) -> Remark | None:
+def memory_beyond_device(limit: int | None, largest: int | None, *, movable: bool) -> WarningMessage | None:
     """A limit that no device can reach, if this is one. ``largest``: bytes of the largest device, None if unknown."""
     if limit is None or largest is None or limit <= largest or movable:
         return None
-    return Remark(
+    return WarningMessage(
         message=f"{format_size(limit)} of memory are more than any device here has ({format_size(largest)})",
         hint="let what does not fit wait on the host with --resident SIZE, or ask for less",
     )
 
 
-def resident_for_nothing(resident: int | None, limit: int | None) -> Remark | None:
+def resident_for_nothing(resident: int | None, limit: int | None) -> WarningMessage | None:
     """A part on the device that is no part, if this is one: nothing will ever move for it."""
     if resident is None or limit is None or resident < limit:
         return None
-    return Remark(
+    return WarningMessage(
         message=f"{format_size(resident)} on the device at a time are all of its {format_size(limit)} of memory",
         hint="choose a --resident below --memory, so that the rest waits on the host",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gemlet.daemon.remarks import MIB, memory_beyond_device, memory_for_nothing, resident_for_nothing
+from gemlet.daemon.request_warnings import MIB, memory_beyond_device, memory_for_nothing, resident_for_nothing
 from tests.unit.daemon import fakes
 
 
