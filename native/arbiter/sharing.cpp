@@ -141,8 +141,7 @@ void Arbiter::State::set_rates(Nanoseconds now) {
     size_t running = 0;
     const bool somebody_waits =
         std::any_of(everyone.begin(), everyone.end(), [](const Group* g) { return g->waiting > 0; });
-    size_t overdue = 0;
-    for (const Lease& lease : leases.all()) running += lease.occupies(), overdue += lease.runs() && lease.overdue;
+    for (const Lease& lease : leases.all()) running += lease.occupies();
     const auto use = [&](const Lease& lease) {
         const Observation& seen = lease.client->seen;
         if (running > 1) {
@@ -153,12 +152,9 @@ void Arbiter::State::set_rates(Nanoseconds now) {
     };
     for (const Lease& lease : leases.all())
         if (lease.occupies() && !lease.exclusive) all += use(lease);
-    // Beside one that does not stop the hardware switches between all of them.
     for (Lease& lease : leases.all()) {
-        if (!(overdue > 0 ? lease.runs() : lease.occupies())) continue;
-        if (overdue > 0)
-            lease.rate = 1.0 / static_cast<double>(running + overdue);
-        else if (lease.exclusive)
+        if (!lease.occupies()) continue;
+        if (lease.exclusive)
             lease.rate = 1.0;
         else
             lease.rate = use(lease) / (somebody_waits ? all : std::max(all, 1.0));
