@@ -123,16 +123,17 @@ static_assert(token_epoch(token_word(next_epoch(UINT32_MAX >> kTokenStateBits), 
 
 struct alignas(64) ClientPage {
     // First cache line: read on every launch, written a few times a second.
-    std::atomic<uint32_t> token;         // futex word
-    std::atomic<uint32_t> flags;         // kPageShared, kPageRaise
-    std::atomic<uint64_t> deadline_ns;   // end of this quantum, kNever when nobody waits and no cap binds
-    std::atomic<uint64_t> window_ns;     // bound on work in flight, as time
-    std::atomic<uint64_t> lead_ns;       // hand over when no more than this is in flight
-    std::atomic<uint32_t> attached;      // 1 while the daemon honours this page
-    std::atomic<uint32_t> contexts;      // as many as the daemon has booked memory for; futex word
-    std::atomic<uint32_t> idle_ns;       // a pause this long ends its turn ...
-    std::atomic<uint32_t> idle_most_ns;  // ... or this long, while its pauses of more than idle_ns are short on average
-    std::atomic<uint32_t> poll_ns;       // how often it looks at its queues
+    std::atomic<uint32_t> token;        // futex word
+    std::atomic<uint32_t> flags;        // kPageShared, kPageRaise
+    std::atomic<uint64_t> deadline_ns;  // end of this quantum, kNever when nobody waits and no cap binds
+    std::atomic<uint64_t> window_ns;    // bound on work in flight, as time
+    std::atomic<uint64_t> lead_ns;      // hand over when no more than this is in flight
+    std::atomic<uint32_t> attached;     // 1 while the daemon honours this page
+    std::atomic<uint32_t> contexts;     // as many as the daemon has booked memory for; futex word
+    std::atomic<uint32_t> idle_ns;      // a pause this long ends its turn ...
+    std::atomic<uint32_t>
+        idle_most_ns;               // ... or this long, while its pauses of more than idle_ns are short on average
+    std::atomic<uint32_t> poll_ns;  // how often it looks at its queues
     uint32_t reserved0;
     // Second cache line: written by the client.
     alignas(64) std::atomic<uint64_t> launches;  // submissions so far
@@ -144,7 +145,8 @@ struct alignas(64) ClientPage {
 };
 
 inline constexpr uint32_t kPageShared = 1;  // others may run at the same time: a timed kernel may look too long
-inline constexpr uint32_t kPageRaise = 2;   // class latency: raise the alarm (DevicePage) when the parked token is taken
+inline constexpr uint32_t kPageRaise =
+    2;  // class latency: raise the alarm (DevicePage) when the parked token is taken
 
 // A client of the class `latency` that takes a parked token raises `urgent` before it says so to the daemon: a holder
 // sees it within a microsecond and submits nothing until the daemon's order comes, some 80 us later; else one more

@@ -54,15 +54,15 @@ struct Parameters {
     Nanoseconds quiet = 1'000'000'000;
     // Open sharing (contention.hpp). Without it every client is exclusive, and all take turns.
     bool open = true;
-    Nanoseconds observe = 5'000'000;       // how often co-running clients are looked at
-    Nanoseconds lag = 5'000'000;           // time behind its promise at which a client is in danger ...
-    Nanoseconds lag_latency = 500'000;     // ... and one of the class latency
-    Nanoseconds backoff_min = 500'000'000;  // a client stays exclusive at least this long, ...
+    Nanoseconds observe = 5'000'000;           // how often co-running clients are looked at
+    Nanoseconds lag = 5'000'000;               // time behind its promise at which a client is in danger ...
+    Nanoseconds lag_latency = 500'000;         // ... and one of the class latency
+    Nanoseconds backoff_min = 500'000'000;     // a client stays exclusive at least this long, ...
     Nanoseconds backoff_max = 16'000'000'000;  // ... twice as long each time its release proved wrong, up to this
-    // How often a client looks at its queues, and the pause that ends its turn, by situation: alone or while all share,
-    // while others wait. The first is no more than what makes an idle group look idle; the second is about what a
-    // hand-over costs (ski rental: never more than twice the optimum, whatever comes next), and at most `idle_most`
-    // for one whose pauses are short.
+    // How often a client looks at its queues, and the pause that ends its turn, by situation: alone or while all
+    // share, while others wait. The first is no more than what makes an idle group look idle; the second is about
+    // what a hand-over costs (ski rental: never more than twice the optimum, whatever comes next), and at most
+    // `idle_most` for one whose pauses are short.
     Nanoseconds poll_alone = 5'000'000, poll_shared = 1'000'000, poll_requests = 250'000, poll_contended = 100'000;
     Nanoseconds idle_alone = 5'000'000, idle_contended = 100'000, idle_most = 2'000'000;
     // The published Gemini policy (base, min quota and window of its launch scripts).

@@ -19,8 +19,8 @@ constexpr double kSliced = 0.92;
 constexpr Nanoseconds kSoon = 4;
 // Where requests are at stake the first time is so many times as long.
 constexpr Nanoseconds kRequests = 8;
-// A program that always has work queued but whose host hardly ever waits for it is served well by time slicing: its work
-// is done in the slices that it gets.
+// A program that always has work queued but whose host hardly ever waits for it is served well by time slicing: its
+// work is done in the slices that it gets.
 constexpr double kWaits = 0.75;
 constexpr double kSpeedSpan = 1e9;
 
@@ -163,7 +163,8 @@ bool Contention::release(std::vector<Party>& parties, Nanoseconds now) const {
         const bool misjudged = standing.why == Why::kBothBusy && known && client.seen.duty() < kBusy;
         const bool room = measured && duties <= kFits;
         // Nor is there a way to serve requests beside one of these without delay.
-        const bool hopeless = standing.why == Why::kSlowed ? saturate > 0 : saturate > 1 && client.seen.duty() >= kBusy;
+        const bool hopeless =
+            standing.why == Why::kSlowed ? saturate > 0 : saturate > 1 && client.seen.duty() >= kBusy;
         const bool on_trial = !hopeless && now - standing.since >= standing.backoff;
         if (!misjudged && !room && !on_trial) continue;
         make_shared(client, now);

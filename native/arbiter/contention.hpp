@@ -4,15 +4,16 @@
 // they run when nobody else does. The others go on sharing, so a device alternates between the exclusive ones, one at
 // a time, and all the rest together.
 //
-// A promise is in danger when a client has lost more than `lag` against it beside others: promised is the group's target
-// of the policy, a client's part of it, in speed against alone. A client of the class latency is promised that its
-// requests take no longer than `slowdown` says, as long as the policy lets it go first.
+// A promise is in danger when a client has lost more than `lag` against it beside others: promised is the group's
+// target of the policy, a client's part of it, in speed against alone. A client of the class latency is promised that
+// its requests take no longer than `slowdown` says, as long as the policy lets it go first.
 //
 // Two that always have work queued and wait for it are in each other's way by definition, where the hardware can only
-// switch between them. Under MPS they may well fit; that needs their speed alone, so they take turns until it is known.
+// switch between them. Under MPS they may well fit; that needs their speed alone, so they take turns until it is
+// known.
 //
-// What was decided is taken back as soon as the parties together no longer need more than the device, or on trial after
-// a time that doubles whenever the trial shows the same danger again. Pure: no clock, no I/O.
+// What was decided is taken back as soon as the parties together no longer need more than the device, or on trial
+// after a time that doubles whenever the trial shows the same danger again. Pure: no clock, no I/O.
 #pragma once
 
 #include <vector>

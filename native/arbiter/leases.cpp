@@ -17,15 +17,15 @@ bool follows(const Lease& next, const Lease& before) {
 
 Lease& Leases::start(Client* client, Group* group, Nanoseconds now) {
     leases_.push_back({.serial = ++serial_,
-                      .client = client,
-                      .group = group,
-                      .sm = client->sm,
-                      .granted = now,
-                      .from = now,
-                      .not_before = now,
-                      .exclusive = client->exclusive(),
-                      .observed = now,
-                      .conditions = {}});
+                       .client = client,
+                       .group = group,
+                       .sm = client->sm,
+                       .granted = now,
+                       .from = now,
+                       .not_before = now,
+                       .exclusive = client->exclusive(),
+                       .observed = now,
+                       .conditions = {}});
     find_starts();
     return leases_.back();
 }

@@ -1,11 +1,11 @@
 // Who has, or still drains, the device, and from when to when each is charged.
 //
-// A lease is charged from its grant, or from the moment the one before it had drained if that was later, until its own
-// work has drained. The end of the drain is first an estimate, which is charged at once; finish() corrects it for
+// A lease is charged from its grant, or from the moment the one before it had drained if that was later, until its
+// own work has drained. The end of the drain is first an estimate, which is charged at once; finish() corrects it for
 // both sides, also if the holder was overdue and its successor co-ran with it.
 //
-// Who has the device to itself pays for all of the time, pauses included: nobody else could use them. Of the time that
-// several co-run, each pays its `rate`, the part of the device that it was seen to use.
+// Who has the device to itself pays for all of the time, pauses included: nobody else could use them. Of the time
+// that several co-run, each pays its `rate`, the part of the device that it was seen to use.
 #pragma once
 
 #include <vector>
@@ -73,12 +73,12 @@ class Leases {
     Lease& start(Client* client, Group* group, Nanoseconds now);
     Lease* running(const Client* client);
     Lease* running(uint64_t serial);
-    Lease* draining(const Client* client);                      // the oldest
-    Lease* newest(const Client* client);                        // draining or not
+    Lease* draining(const Client* client);                       // the oldest
+    Lease* newest(const Client* client);                         // draining or not
     void stop(Lease& lease, Nanoseconds tail, Nanoseconds now);  // may move or forget leases: `lease` is invalid then
     void finish(Lease& lease, Nanoseconds at, Nanoseconds now);  // its work was complete at `at`; forgets the lease
-    void forget(const Group* group);                           // the group is about to go
-    void charge(Nanoseconds now);                              // everyone, up to now
+    void forget(const Group* group);                             // the group is about to go
+    void charge(Nanoseconds now);                                // everyone, up to now
 
     Nanoseconds due(const Lease& lease, Nanoseconds now) const;  // what it owes in all, whether charged by now or not
 

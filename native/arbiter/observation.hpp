@@ -2,8 +2,8 @@
 //
 // A client looks at its queues now and then. The part of the looks that found work is how long its work was queued or
 // ran (`busy`); the part of those for which a thread waited is how long its host could not go on (`awaited`). What it
-// waited beyond the time that its work takes, others have cost it. A program that is bound by its host is therefore not
-// slowed down by a busy device until it waits for it.
+// waited beyond the time that its work takes, others have cost it. A program that is bound by its host is therefore
+// not slowed down by a busy device until it waits for it.
 //
 // A launch spends a few microseconds in the queue without running. Without that correction, programs of tiny kernels
 // would look held up by nobody; it is learned whenever a client has the device to itself.
@@ -63,7 +63,7 @@ class Observation {
     uint64_t streak() const { return streak_; }
     bool never_dry() const { return streak_ >= kStreak && streak_time_ >= kStreakTime; }
 
-    static constexpr double kEnough = 12.0;  // samples
+    static constexpr double kEnough = 12.0;           // samples
     static constexpr double kEnoughOfRequests = 4.0;  // ... where each request counts
 
   private:

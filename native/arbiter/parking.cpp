@@ -65,7 +65,8 @@ void Arbiter::State::take_parked(Client& client, uint64_t unparked_for, Nanoseco
 // A grant that was given for a token which was taken at the same moment.
 void Arbiter::State::take_back(Lease& lease, Nanoseconds now) {
     Client& client = *lease.client;
-    actions.push_back({.kind = Action::Kind::kRevoke, .client = client.id, .deadline = now, .window = lease.conditions.window});
+    actions.push_back(
+        {.kind = Action::Kind::kRevoke, .client = client.id, .deadline = now, .window = lease.conditions.window});
     policy->stopped(lease.turn(), StopReason::kRevoked, now);
     leases.stop(lease, 0, now);
     leases.finish(*leases.newest(&client), now, now);

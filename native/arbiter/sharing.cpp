@@ -30,9 +30,8 @@ void Arbiter::State::pin(Client& client) const {
 bool Arbiter::State::beside(const Lease& lease) const {
     if (lease.accompanied) return true;
     const auto& all = leases.all();
-    return std::any_of(all.begin(), all.end(), [&](const Lease& other) {
-        return other.runs() && other.client != lease.client;
-    });
+    return std::any_of(all.begin(), all.end(),
+                       [&](const Lease& other) { return other.runs() && other.client != lease.client; });
 }
 
 Rates Arbiter::State::observed(Lease& lease, Nanoseconds now) {
@@ -66,9 +65,8 @@ bool Arbiter::State::observing() const {
 
 bool Arbiter::State::trial(Nanoseconds now) const {
     const auto& all = leases.all();
-    return std::any_of(all.begin(), all.end(), [&](const Lease& lease) {
-        return lease.occupies() && lease.client->standing.on_trial(now);
-    });
+    return std::any_of(all.begin(), all.end(),
+                       [&](const Lease& lease) { return lease.occupies() && lease.client->standing.on_trial(now); });
 }
 
 void Arbiter::State::observe(Nanoseconds now) {

@@ -43,8 +43,8 @@ GroupId set_group(Arbiter& self, const std::string& name, Nanoseconds now, nb::k
 nb::list take_actions(Arbiter& self) {
     nb::list result;
     for (const Action& a : self.take_actions()) {
-        result.append(nb::make_tuple(kActionKinds[static_cast<size_t>(a.kind)], a.client, a.deadline, a.window, a.idle,
-                                     a.idle_most, a.poll, a.shared, a.raise));
+        result.append(nb::make_tuple(kActionKinds[static_cast<size_t>(a.kind)], a.client, a.deadline, a.window,
+                                     a.idle, a.idle_most, a.poll, a.shared, a.raise));
     }
     return result;
 }
@@ -117,10 +117,8 @@ Parameters parameters_from(const nb::kwargs& given) {
             read(key, value, "observe", p.observe) || read(key, value, "lag", p.lag) ||
             read(key, value, "lag_latency", p.lag_latency) || read(key, value, "backoff_min", p.backoff_min) ||
             read(key, value, "backoff_max", p.backoff_max) || read(key, value, "poll_alone", p.poll_alone) ||
-            read(key, value, "poll_shared", p.poll_shared) ||
-            read(key, value, "poll_requests", p.poll_requests) ||
-            read(key, value, "poll_contended", p.poll_contended) ||
-            read(key, value, "idle_alone", p.idle_alone) ||
+            read(key, value, "poll_shared", p.poll_shared) || read(key, value, "poll_requests", p.poll_requests) ||
+            read(key, value, "poll_contended", p.poll_contended) || read(key, value, "idle_alone", p.idle_alone) ||
             read(key, value, "idle_contended", p.idle_contended) || read(key, value, "idle_most", p.idle_most) ||
             read(key, value, "gemini_base_quota", p.gemini_base_quota) ||
             read(key, value, "gemini_min_quota", p.gemini_min_quota) ||
@@ -157,9 +155,7 @@ void bind_arbiter(nb::module_& m) {
         .def(
             "progress",
             [](Arbiter& self, ClientId client, Nanoseconds work, uint64_t launches, uint64_t samples, uint64_t busy,
-               uint64_t awaited) {
-                self.progress(client, {work, launches, samples, busy, awaited});
-            },
+               uint64_t awaited) { self.progress(client, {work, launches, samples, busy, awaited}); },
             "client"_a, "work"_a, "launches"_a = 0, "samples"_a = 0, "busy"_a = 0, "awaited"_a = 0)
         .def("next_event", &Arbiter::next_event)
         .def("tick", &Arbiter::tick, "now"_a)

@@ -12,7 +12,7 @@ namespace gemlet::arbiter {
 inline constexpr const char* kActionKinds[] = {"grant", "update", "revoke", "park", "unpark"};
 inline constexpr const char* kRefusals[] = {"", "capacity", "resident", "host"};
 inline constexpr const char* kStopReasons[] = {"deadline", "idle", "revoked", "exit"};
-inline constexpr const char* kWhyNames[] = {"shares", "always",  "both busy", "ahead",
+inline constexpr const char* kWhyNames[] = {"shares", "always", "both busy", "ahead",
                                             "behind", "slowed", "unverified"};
 
 template <typename Enum, size_t N>

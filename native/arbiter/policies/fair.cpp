@@ -338,8 +338,8 @@ bool Fair::held_back(const Group& group, Nanoseconds now) const {
            !short_of_minimum(group, now);
 }
 
-// What one got more than another while they co-ran is no debt, but for the last moment: so long it may have taken until
-// somebody was seen to be in danger.
+// What one got more than another while they co-ran is no debt, but for the last moment: so long it may have taken
+// until somebody was seen to be in danger.
 void Fair::turns_begin(const Groups& all, Nanoseconds now) {
     double least[2] = {INFINITY, INFINITY};
     for (const Group* g : all)

@@ -73,7 +73,7 @@ class Policy {
     // and the holder is told to stop meanwhile, so no message and no wake-up stand between a request and the device.
     virtual bool may_interrupt(const Group& group, const Group& holder, Nanoseconds now) { return false; }
     virtual void turns_begin(const Groups& all, Nanoseconds now) {}  // who co-ran so far takes turns from now on
-    virtual void switch_cost(Nanoseconds cost) {}  // of a hand-over, from now on
+    virtual void switch_cost(Nanoseconds cost) {}                    // of a hand-over, from now on
     virtual bool by_arrival() const {
         return false;
     }  // inside a group: first come first served, not least used first
