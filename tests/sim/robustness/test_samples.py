@@ -74,11 +74,15 @@ def test_waits_and_questions_answer_as_the_driver_does(machine: Machine, served:
     assert machine.run("a", "ask-wrongly", GEMLET_SOCKET="/nowhere") == plain
 
 
-def test_the_alarm_is_raised_only_where_the_daemon_asks_for_it(machine: Machine, served: Served) -> None:
-    """Alone on the device, a latency client has nobody to stop."""
-    served.server.set_group("a", priority="latency")
+@pytest.mark.parametrize(("priority", "asked"), [("normal", False), ("latency", True)])
+def test_the_alarm_is_raised_only_where_the_daemon_asks_for_it(
+    machine: Machine, served: Served, priority: str, asked: bool
+) -> None:
+    """Others may run while its token is parked: those whom a latency client interrupts stop at the alarm."""
+    served.server.set_group("a", priority=priority)
     client = Client(machine, "a", "come-and-go")
     epoch = ctypes.c_uint32.from_address(client.page)
     first, rounds = epoch.value >> 3, client.running.rounds()
     eventually(lambda: client.running.rounds() > rounds + 10 and epoch.value >> 3 > first + 3, 60)  # parked and taken
-    assert {ctypes.c_uint32.from_address(device).value for device in pages("device")} == {0}
+    alarms = {ctypes.c_uint32.from_address(device).value for device in pages("device")}
+    assert (alarms != {0}) == asked
