@@ -1,6 +1,6 @@
 """What the hook charges is what the driver holds, whatever the call and whatever fails.
 
-The cases are native (native/memory_test.cpp): each compares the hook's books with those of a small driver that takes
+The cases are native (native/memory_test.cpp): each compares the hook's accounting with that of a small driver that takes
 memory as the real one does.
 """
 
