@@ -323,12 +323,12 @@ def row(mix: str, times: float, o: argparse.Namespace, known: Profiles, made: Pl
         apart += [abs(plain[m].attainment - lived[m].attainment) for m in plain]
         for m in plain:
             by_model.setdefault(m, []).append(lived[m].attainment - plain[m].attainment)
-    (sent, good, late), (live_sent, live_good, live_late), (_, told_good, _) = totals
+    (sent, good, late), (live_sent, live_good, live_late), (_, informed_good, _) = totals
     length = o.seconds * o.seeds
     return {
         "mix": mix, "times": times, "sent_per_s": sent / length, "simulated": good / sent,
         "live": live_good / live_sent,
-        "told": told_good / sent, "points": 100 * (live_good / live_sent - good / sent),
+        "told": informed_good / sent, "points": 100 * (live_good / live_sent - good / sent),
         "worst_model_points": 100 * max(apart), "by_model_points": {m: 100 * mean(d) for m, d in by_model.items()},
         "slower": mean(slower) - 1, "goodput_simulated": good / length, "goodput_live": live_good / length,
         "late_simulated": late / sent, "late_live": live_late / live_sent,

@@ -36,7 +36,7 @@ WARM_UP_S = 0.2  # of a trial, not counted
 TICK_S = 0.0001  # between two looks at what has come
 PATIENCE_S = 5.0  # for the last batches of a trial
 KINDS = {"UINT8": np.uint8, "INT64": np.int64, "FP32": np.float32}
-PATIENT_MS = 1e9  # an SLO that nothing misses
+ENDLESS_MS = 1e9  # an SLO that nothing misses
 
 
 class Runs(Protocol):
@@ -198,7 +198,7 @@ class Live:
                         GpuLetState(gpu.index, number, planned.sm, retired=True), task.model, 1, 1.0, 1.0
                     )
                     for rows in (1, self.largest[task.model]):
-                        requests = [Request(task.model, 0.0, PATIENT_MS) for _ in range(rows)]
+                        requests = [Request(task.model, 0.0, ENDLESS_MS) for _ in range(rows)]
                         trial.running += 1
                         self.gpu_lets[gpu.index, number].given.put((trial, Batch(place, requests, 0.0)))
                 self._wait(trial)
@@ -250,10 +250,10 @@ class Live:
 
 def harness_rate(made: Plan, known: Profiles, rates: dict[str, float], seconds: float = 0.2) -> float:
     """Requests/s that the harness itself carries of these, with this plan and models that take no time."""
-    live = Live(Nothing(), made, known, dict.fromkeys(rates, PATIENT_MS))
+    live = Live(Nothing(), made, known, dict.fromkeys(rates, ENDLESS_MS))
     try:
         begin = time.perf_counter()
-        tallies = live.run(rates, seconds, slo_ms=PATIENT_MS, warm_up_s=0.0)
+        tallies = live.run(rates, seconds, slo_ms=ENDLESS_MS, warm_up_s=0.0)
         return sum(len(tally.latencies) for tally in tallies.values()) / (time.perf_counter() - begin)
     finally:
         live.close()

@@ -16,7 +16,7 @@ namespace {
 using gemlet::batch::Driver;
 using gemlet::batch::driver;
 
-constexpr uint32_t kTurnsBetweenLooks = 64;  // at the clock: some microseconds
+constexpr uint32_t kTurnsBetweenChecks = 64;  // at the clock: some microseconds
 constexpr uint64_t kSpinNs =
     5'000'000;  // most batches are shorter; a processor for each gpu-let, if there are so many
 constexpr long kNapNs = 20'000;
@@ -115,7 +115,7 @@ CUresult watch(const Driver& cuda, const uint32_t* done, uint32_t ticket, CUstre
     uint64_t asked = began;
     for (uint32_t turn = 1; __atomic_load_n(done, __ATOMIC_ACQUIRE) != ticket; ++turn) {
         pause();
-        if (turn % kTurnsBetweenLooks != 0) continue;
+        if (turn % kTurnsBetweenChecks != 0) continue;
         const uint64_t now = now_ns();
         if (now - began >= spin) {
             const timespec nap{0, kNapNs};

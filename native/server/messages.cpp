@@ -147,12 +147,12 @@ void Server::context_changed(Device& device, Attachment& a, const Message& messa
     a.contexts = uint32_t(std::min<uint64_t>(message.value, 1024));
     Ledger& ledger = *device.ledgers.at(a.client->group);
     // Until NVML has been asked, a context is worth what the others were.
-    uint64_t booked = ledger.unledgered(a.slot);
+    uint64_t untracked = ledger.unledgered(a.slot);
     if (a.contexts >= before)
-        booked += (a.contexts - before) * estimate;
+        untracked += (a.contexts - before) * estimate;
     else
-        booked -= std::min(booked, (before - a.contexts) * estimate);
-    ledger.set_unledgered(a.slot, a.contexts ? booked : 0);
+        untracked -= std::min(untracked, (before - a.contexts) * estimate);
+    ledger.set_unledgered(a.slot, a.contexts ? untracked : 0);
     // The very first context here: its size is known only once the driver was asked, and the client waits for that.
     if (estimate > 0 || a.contexts <= before || !device.measured) publish_contexts(a);
     emit("context", *a.client, std::to_string(a.contexts), &device);

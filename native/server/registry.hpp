@@ -126,11 +126,11 @@ struct Client {
     std::optional<std::string> fixed;  // the group of the socket it came through
     Nanoseconds since = 0;
     std::vector<std::pair<Device*, Attachment*>> devices;  // by the index that messages carry
-    // Once its socket is closed: slots that are still booked, and until when at most.
+    // Once its socket is closed: slots that are still taken, and until when at most.
     std::vector<std::pair<Ledger*, uint32_t>> slots;
     std::vector<std::pair<Device*, ClientId>> residencies;
-    Nanoseconds booked_until = kNever;
-    bool gone() const { return booked_until != kNever; }
+    Nanoseconds taken_until = kNever;
+    bool gone() const { return taken_until != kNever; }
 };
 
 // For people's terminals: what a client says of itself must not act on them.

@@ -170,7 +170,7 @@ void Server::arm_timer() {
     for (auto& device : devices_)
         next = std::min({next, device->arbiter->next_event(), device->residency.next_event()});
     if (gone_ > 0)
-        for (auto& [id, client] : clients_) next = std::min(next, client->booked_until);
+        for (auto& [id, client] : clients_) next = std::min(next, client->taken_until);
     itimerspec when{};
     if (next != kNever) {
         next = std::max<Nanoseconds>(next, 1);
@@ -189,7 +189,7 @@ void Server::tick() {
         settle_residency(*device, now);
         apply(*device, now);
     }
-    release_if([](const Client& client, int64_t at) { return client.booked_until <= at; }, now);
+    release_if([](const Client& client, int64_t at) { return client.taken_until <= at; }, now);
 }
 
 bool Server::receive_safely(Client& client) {
@@ -202,7 +202,7 @@ bool Server::receive_safely(Client& client) {
     }
 }
 
-bool Server::crowded(uid_t user) const {
+bool Server::at_client_limit(uid_t user) const {
     if (clients_.size() >= kMaxClients) return true;
     if (clients_.size() < kMaxClientsOfUser) return false;
     auto theirs = [=](const auto& entry) { return entry.second->uid == user; };
@@ -222,7 +222,7 @@ void Server::accept_client(Listener& listener) try {
     if (fd.get() < 0) return;
     ucred peer{};
     socklen_t size = sizeof peer;
-    if (getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || crowded(peer.uid)) {
+    if (getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || at_client_limit(peer.uid)) {
         ++denied_;
         return;
     }
@@ -268,7 +268,7 @@ void Server::drop(Client& client, const char* why) {
     pollfd ended{client.process.get(), POLLIN, 0};
     if (client.slots.empty() || client.process.get() < 0 || poll(&ended, 1, 0) != 0) return release(client);
     client.socket = Descriptor();
-    client.booked_until = now + kTeardown;
+    client.taken_until = now + kTeardown;
     ++gone_;
 }
 

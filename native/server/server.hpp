@@ -121,7 +121,7 @@ class Server {
     void tick();
     void arm_timer();
     void wake();
-    bool crowded(uid_t user) const;
+    bool at_client_limit(uid_t user) const;
 
     // reports.cpp
     void note(const Attachment& attachment, const char* what, int64_t value);
@@ -181,7 +181,7 @@ class Server {
     ClientId next_attachment_ = 1;
     uint64_t host_memory_;
     uint64_t denied_ = 0;
-    size_t gone_ = 0;  // clients whose slots are still booked
+    size_t gone_ = 0;  // clients whose slots are still taken
 };
 
 }  // namespace gemlet::server

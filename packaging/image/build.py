@@ -57,14 +57,14 @@ def main() -> None:
 
 
 def _check_machine() -> None:
-    cure = "hint: build it on Debian 12, or in a container of it"
+    hint = "hint: build it on Debian 12, or in a container of it"
     if sys.version_info[:2] != PYTHON:
-        sys.exit(f"error: the image has Python 3.11, and this is {platform.python_version()}\n\n{cure}")
+        sys.exit(f"error: the image has Python 3.11, and this is {platform.python_version()}\n\n{hint}")
     name, libc = platform.libc_ver()
     if name != "glibc" or tuple(map(int, libc.split("."))) > LIBC:
-        sys.exit(f"error: what is built with {name} {libc} does not run with the image's glibc 2.36\n\n{cure}")
+        sys.exit(f"error: what is built with {name} {libc} does not run with the image's glibc 2.36\n\n{hint}")
     if not shutil.which("apt-get") or not Path(KEYRING).exists():
-        sys.exit(f"error: apt-get or {KEYRING} is missing: the image is made of Debian's packages\n\n{cure}")
+        sys.exit(f"error: apt-get or {KEYRING} is missing: the image is made of Debian's packages\n\n{hint}")
 
 
 def _base(work: Path) -> Path:

@@ -32,7 +32,7 @@ std::atomic<ino_t> socket_inode{0};
 std::atomic<bool> joined{false};
 std::mutex request_mutex;
 
-char told_group[wire::kGroupNameBytes];  // by the daemon; written before `joined` is set
+char assigned_group[wire::kGroupNameBytes];  // by the daemon; written before `joined` is set
 
 constexpr int kFarFromTheProgram = 500;  // programs count on getting the lowest numbers
 
@@ -174,7 +174,7 @@ const Destination& destination() {
 }
 
 const char* joined_group() {
-    return joined.load(std::memory_order_acquire) && told_group[0] ? told_group : destination().group;
+    return joined.load(std::memory_order_acquire) && assigned_group[0] ? assigned_group : destination().group;
 }
 
 bool connected() {
@@ -243,7 +243,8 @@ bool connect_daemon() {
     }
     attachments_so_far().clear();
     answer.group[sizeof answer.group - 1] = 0;
-    if (std::strcmp(told_group, answer.group) != 0) copy_name(told_group, sizeof told_group, answer.group);
+    if (std::strcmp(assigned_group, answer.group) != 0)
+        copy_name(assigned_group, sizeof assigned_group, answer.group);
     return put_in_place(fd.get());
 }
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kDevices = 64;
 
-struct Books {
+struct Accounting {
     std::array<std::atomic<uint64_t>, kDevices> held{};
     std::array<std::atomic<bool>, kDevices> elastic{};
     PointerMap<Allocation> allocations;
@@ -26,22 +26,22 @@ struct Books {
 std::atomic<bool> in_use{false};
 
 // Never destroyed: memory is still freed while the program's destructors run.
-Books& books() {
-    static Books* all = [] {
+Accounting& accounting() {
+    static Accounting* all = [] {
         in_use.store(true);
-        return new Books;
+        return new Accounting;
     }();
     return *all;
 }
 
 std::atomic<uint64_t>* held_on(CUdevice device) {
-    return device >= 0 && device < kDevices ? &books().held[static_cast<size_t>(device)] : nullptr;
+    return device >= 0 && device < kDevices ? &accounting().held[static_cast<size_t>(device)] : nullptr;
 }
 
 // Locks may be held by threads the child does not have, so everything is made anew; the old tables leak.
 void in_child() {
     if (!in_use.load(std::memory_order_relaxed)) return;
-    new (&books()) Books;
+    new (&accounting()) Accounting;
     forget_slabs();
     forget_pools();
     forget_graph_memory();
@@ -58,7 +58,7 @@ namespace {
 
 bool reserve_within_limit(CUdevice device, uint64_t bytes) {
     if (device >= 0 && device < kDevices &&
-        books().elastic[static_cast<size_t>(device)].load(std::memory_order_relaxed)) {
+        accounting().elastic[static_cast<size_t>(device)].load(std::memory_order_relaxed)) {
         MemoryView view = memory_view(device);
         if (view.used > view.limit || bytes > view.limit - view.used) refresh_elastic(device);
     }
@@ -98,15 +98,15 @@ void give_back(CUdevice device, uint64_t bytes) {
     memory_release(device, bytes);
 }
 
-void book(CUdevice device, uint64_t bytes) {
+void account(CUdevice device, uint64_t bytes) {
     auto* held = held_on(device);
     if (!held || bytes == 0) return;
     held->fetch_add(bytes, std::memory_order_relaxed);
-    memory_book(device, bytes);
+    memory_account(device, bytes);
 }
 
 void has_elastic(CUdevice device) {
-    if (device >= 0 && device < kDevices) books().elastic[static_cast<size_t>(device)].store(true);
+    if (device >= 0 && device < kDevices) accounting().elastic[static_cast<size_t>(device)].store(true);
 }
 
 void refresh_elastic(CUdevice device) {
@@ -115,10 +115,10 @@ void refresh_elastic(CUdevice device) {
 }
 
 PointerMap<Allocation>& allocations() {
-    return books().allocations;
+    return accounting().allocations;
 }
 PointerMap<Allocation>& arrays() {
-    return books().arrays;
+    return accounting().arrays;
 }
 
 void settle_freed(CUdeviceptr pointer, const Allocation& allocation) {

@@ -1,4 +1,4 @@
-// This process's books of device memory: what it charged to the group's ledger and on whose behalf. The hooks in
+// This process's accounting of device memory: what it charged to the group's ledger and on whose behalf. The hooks in
 // memory/linear.cpp, memory/pool.cpp, memory/array.cpp and memory/virtual.cpp write here.
 //
 // The rule of every hook: charge before the driver is asked, give back if the driver refuses, give back on a free
@@ -24,10 +24,10 @@ bool charge(CUdevice device, uint64_t bytes);
 bool charge_movable(CUdevice device, uint64_t bytes);
 void give_back(CUdevice device, uint64_t bytes);
 
-// Books what the driver already took by itself (a pool or a graph that grew), past the limit if it must be.
-void book(CUdevice device, uint64_t bytes);
+// Accounts for what the driver already took by itself (a pool or a graph that grew), past the limit if it must be.
+void account(CUdevice device, uint64_t bytes);
 
-// Bytes this process has reserved on the device for allocations it made (contexts are the daemon's to book).
+// Bytes this process has reserved on the device for allocations it made (the daemon accounts for contexts).
 uint64_t memory_held(CUdevice device);
 
 // What may shrink without a call of ours: pools and graph memory. They read their size from the driver again.

@@ -1,5 +1,6 @@
 // Contexts: who this process is on which device. A context takes hundreds of MiB before the first allocation, so room
-// for it is reserved before it is made; afterwards the daemon, which can see what the driver really took, books it.
+// for it is reserved before it is made; afterwards the daemon, which can see what the driver really took, accounts
+// for it.
 #include "hook/memory/context.h"
 
 #include <pthread.h>
@@ -73,7 +74,8 @@ class ContextRoom {
         memory_release(device_, bytes_);
         if (handed_over_) swap_hide(device_, -int64_t(bytes_));
     }
-    // The daemon books the context from now on, so that this is not counted beside it as memory that cannot move.
+    // The daemon accounts for the context from now on, so that this is not counted beside it as memory that cannot
+    // move.
     void hand_over() {
         if (!swap_active() || !reserved_ || bytes_ == 0) return;
         handed_over_ = true;
@@ -103,7 +105,7 @@ CUresult create(CUcontext* context, CUdevice device, Call&& call) {
         known->created.push_back({*context});
         room.hand_over();
         context_count_changed(device, known->count());
-        await_contexts_booked(device, known->count());  // before the room is given back
+        await_contexts_accounted(device, known->count());  // before the room is given back
     }
     return result;
 }
@@ -164,7 +166,7 @@ CUresult retain_primary(CUcontext* context, CUdevice device) {
         known->primary_retained = 1;
         room.hand_over();
         context_count_changed(device, known->count());
-        await_contexts_booked(device, known->count());
+        await_contexts_accounted(device, known->count());
     }
     return result;
 }

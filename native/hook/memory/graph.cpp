@@ -15,7 +15,7 @@ namespace {
 
 struct GraphMemory {
     std::mutex mutex;
-    uint64_t booked = 0;
+    uint64_t accounted = 0;
     bool used = false;
 };
 
@@ -36,9 +36,9 @@ void settle(CUdevice device, GraphMemory& memory) {
     cuuint64_t now = 0;
     auto get = own().cuDeviceGetGraphMemAttribute;
     if (!get || get(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &now) != CUDA_SUCCESS) return;
-    if (now > memory.booked) book(device, now - memory.booked);
-    if (now < memory.booked) give_back(device, memory.booked - now);
-    memory.booked = now;
+    if (now > memory.accounted) account(device, now - memory.accounted);
+    if (now < memory.accounted) give_back(device, memory.accounted - now);
+    memory.accounted = now;
 }
 
 }  // namespace

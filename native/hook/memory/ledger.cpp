@@ -117,7 +117,7 @@ bool memory_reserve(CUdevice ordinal, uint64_t bytes) {
     return false;
 }
 
-void memory_book(CUdevice ordinal, uint64_t bytes) {
+void memory_account(CUdevice ordinal, uint64_t bytes) {
     Device* device = device_for(ordinal);
     if (!device) return;
     std::lock_guard lock(device->ledger_mutex);
@@ -150,16 +150,16 @@ MemoryView memory_view(const CUuuid& uuid) {
             used_by_group(*attachment->limits, *attachment->ledger)};
 }
 
-void await_contexts_booked(CUdevice ordinal, int contexts) {
+void await_contexts_accounted(CUdevice ordinal, int contexts) {
     constexpr uint64_t kLongEnough = 200'000'000, kLookAgain = 20'000'000;
     Device* device = device_for(ordinal);
     if (!device) return;
     for (uint64_t begin = now_ns(); now_ns() - begin < kLongEnough;) {
         const wire::ClientPage& page = *device->page.load(std::memory_order_acquire);
         if (&page == &device->unmanaged) return;
-        uint32_t booked = page.contexts.load(std::memory_order_acquire);
-        if (booked == uint32_t(contexts)) return;
-        futex_wait(page.contexts, booked, kLookAgain);
+        uint32_t accounted = page.contexts.load(std::memory_order_acquire);
+        if (accounted == uint32_t(contexts)) return;
+        futex_wait(page.contexts, accounted, kLookAgain);
     }
 }
 

@@ -15,8 +15,8 @@ namespace gemlet::hook {
 // CUDA_ERROR_OUT_OF_MEMORY. The refusal is explained once on stderr by the callee.
 bool memory_reserve(CUdevice device, uint64_t bytes);
 void memory_release(CUdevice device, uint64_t bytes);
-// Books what the driver already took by itself (a pool or a graph that grew), past the limit if it must be.
-void memory_book(CUdevice device, uint64_t bytes);
+// Accounts for what the driver already took by itself (a pool or a graph that grew), past the limit if it must be.
+void memory_account(CUdevice device, uint64_t bytes);
 
 struct MemoryView {
     uint64_t limit;  // wire::kNoLimit when there is none
@@ -27,9 +27,9 @@ MemoryView memory_view(CUdevice device);
 MemoryView memory_view(const CUuuid& device);
 
 // What one more context takes on this device (0 if not known yet). Reserve it before creating a context, release it
-// when context_count_changed() has told the daemon, which then books what the driver really took.
+// when context_count_changed() has told the daemon, which then accounts for what the driver really took.
 uint64_t context_estimate(CUdevice device);
-// Returns when the daemon has booked them (or after a while, if it is busy or gone).
-void await_contexts_booked(CUdevice device, int contexts);
+// Returns when the daemon has accounted for them (or after a while, if it is busy or gone).
+void await_contexts_accounted(CUdevice device, int contexts);
 
 }  // namespace gemlet::hook

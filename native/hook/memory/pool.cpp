@@ -28,8 +28,8 @@ struct Pool {
     CUmemoryPool handle;
     CUdevice device;
     std::mutex mutex;
-    uint64_t booked = 0;  // what the driver reserved when we last looked; charged
-    uint64_t live = 0;    // of which allocated and not freed, as far as we saw
+    uint64_t accounted = 0;  // what the driver reserved when we last looked; charged
+    uint64_t live = 0;       // of which allocated and not freed, as far as we saw
     // Nobody but this process on this device can hold on to its memory: where memory can move, this may.
     std::atomic<bool> private_to_us{false};
     std::atomic<bool> destroyed{false};  // by the program; the driver keeps it until its last allocation is freed
@@ -81,7 +81,7 @@ Pool* current_pool(CUdevice device) {
     return device >= 0 && get_pool && get_pool(&handle, device) == CUDA_SUCCESS ? pool_of(handle, device) : nullptr;
 }
 
-// Makes `booked` what the driver says. `reserved` was charged in advance and becomes part of it. Holds pool.mutex.
+// Makes `accounted` what the driver says. `reserved` was charged in advance and becomes part of it. Holds pool.mutex.
 void settle(Pool& pool, uint64_t reserved) {
     uint64_t now = pool.live;  // what is left of a destroyed pool is what is still allocated
     if (!pool.destroyed) {
@@ -89,18 +89,18 @@ void settle(Pool& pool, uint64_t reserved) {
         cuuint64_t bytes = 0;
         auto get = own().cuMemPoolGetAttribute;
         bool known = get && get(pool.handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes) == CUDA_SUCCESS;
-        now = known ? bytes : std::max(pool.booked, pool.live);
+        now = known ? bytes : std::max(pool.accounted, pool.live);
     }
-    const uint64_t charged = pool.booked + reserved;
-    if (now > charged) book(pool.device, now - charged);
+    const uint64_t charged = pool.accounted + reserved;
+    if (now > charged) account(pool.device, now - charged);
     if (now < charged) give_back(pool.device, charged - now);
-    pool.booked = now;
+    pool.accounted = now;
 }
 
 // What an allocation may make the pool grow by, as far as it is free to choose below the limit.
 uint64_t expected_growth(Pool& pool, uint64_t bytes) {
     std::lock_guard lock(pool.mutex);
-    if (pool.booked >= pool.live && pool.booked - pool.live >= bytes) return 0;
+    if (pool.accounted >= pool.live && pool.accounted - pool.live >= bytes) return 0;
     const uint64_t block = round_up(bytes, kPoolBlock);
     MemoryView view = memory_view(pool.device);
     const bool fits = view.limit == wire::kNoLimit || (view.used <= view.limit && block <= view.limit - view.used);

@@ -10,9 +10,9 @@ namespace gemlet::hook {
 // all.
 bool slabs_have_room(CUdevice device, uint64_t bytes);
 
-// Books an allocation the driver made. True if it is the first in its slab.
+// Accounting an allocation the driver made. True if it is the first in its slab.
 bool enter_slab(CUdeviceptr pointer, const Allocation& allocation);
-// Books its end; gives the slab back if it was the last.
+// Accounting its end; gives the slab back if it was the last.
 void leave_slab(CUdeviceptr pointer, const Allocation& allocation);
 // The same, for an allocation whose slab was never charged. True if it was the last.
 bool leave_slab_uncharged(CUdeviceptr pointer, const Allocation& allocation);

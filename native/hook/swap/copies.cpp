@@ -86,12 +86,12 @@ CUresult finish_copy(Mover& m, std::deque<Copy>& window, std::unique_lock<std::m
 void examine(Mover& m, std::unique_lock<std::mutex>& lock) {
     SwapSpace& space = m.space;
     const bool able = m.fingerprinter.ready();
-    std::vector<Copy> looks;
+    std::vector<Copy> started;
     do {
-        looks.clear();
+        started.clear();
         for (Chunk* chunk : space.chunks) {
             if (!chunk->needs_copy_out() || chunk->planned || chunk->busy || chunk->leaving) continue;
-            const uint64_t place = looks.size() * kPlacesEach;
+            const uint64_t place = started.size() * kPlacesEach;
             if (place + kPlacesEach > Fingerprinter::kPlaces) break;
             chunk->record = able && chunk->worth_comparing();
             if (!chunk->record || !chunk->comparable() ||
@@ -100,17 +100,17 @@ void examine(Mover& m, std::unique_lock<std::mutex>& lock) {
                 continue;
             }
             chunk->busy = true;
-            looks.push_back({chunk, nullptr, place});
+            started.push_back({chunk, nullptr, place});
         }
-        if (looks.empty()) return;
+        if (started.empty()) return;
         lock.unlock();
         const bool known = own().cuStreamSynchronize(m.streams.out) == CUDA_SUCCESS;
         lock.lock();
-        for (const Copy& look : looks) {
-            look.chunk->busy = false;
-            look.chunk->record = false;  // once is enough
-            if (known) take_results(m, *look.chunk, look.place);
-            look.chunk->plan();
+        for (const Copy& comparison : started) {
+            comparison.chunk->busy = false;
+            comparison.chunk->record = false;  // once is enough
+            if (known) take_results(m, *comparison.chunk, comparison.place);
+            comparison.chunk->plan();
         }
         space.copied.notify_all();
     } while (true);

@@ -1,4 +1,4 @@
-// The driver's memory behind chunks, and the books of it.
+// The driver's memory behind chunks, and its accounting.
 #include "hook/lookup/own_calls.h"
 #include "hook/swap/space.h"
 
@@ -26,7 +26,7 @@ CUresult DeviceMemory::release(CUmemGenericAllocationHandle handle) {
     return own().cuMemRelease(handle);
 }
 
-// The books say what is on the device before it is there, and until it is gone.
+// The accounting counts memory before it is on the device, and until it is gone.
 CUresult bring(SwapSpace& space, Chunk& chunk) {
     const bool had = chunk.has_handle;
     if (!had) {

@@ -28,7 +28,7 @@ CUresult reserve_chunks(SwapSpace& space, Reservation& r) {
 }
 
 // Gives back all of a reservation; its content is not needed any more. With `mutex`, which a copy under way lets go.
-// A driver that refuses keeps its memory: then it stays in the books.
+// A driver that refuses keeps its memory, which then stays accounted for.
 CUresult release_chunks(SwapSpace& space, Reservation& r, std::unique_lock<std::mutex>& lock) {
     CUresult result = CUDA_SUCCESS;
     for (auto& chunk : r.chunks) chunk->leaving = true;

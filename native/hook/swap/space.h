@@ -121,7 +121,7 @@ class DeviceMemory : public ChunkDriver {
     CUdevice device_;
 };
 
-// A chunk's memory, with the books; with `mutex`.
+// A chunk's memory, with its accounting; with `mutex`.
 CUresult bring(SwapSpace& space, Chunk& chunk);
 CUresult vacate(SwapSpace& space, Chunk& chunk);
 

@@ -24,7 +24,7 @@ namespace {
 // The driver gives back at the next synchronisation what is above a pool's threshold. Here it is what has lain unused
 // for a while: making it anew costs a hundred times as much as handing it out again.
 constexpr uint64_t kUnused = 100'000'000;
-constexpr int kLooks = 8;  // at other streams' blocks, the oldest first: if these are in use, the later ones are
+constexpr int kTries = 8;  // of other streams' blocks, the oldest first: if these are in use, the later ones are
 
 bool is_over(const FreedBlock& block, bool wait = false) {
     RelaxedCapture relaxed;
@@ -55,9 +55,9 @@ std::list<FreedBlock>::iterator find_freed(SwapSpace& space, CUmemoryPool pool, 
     for (auto block = freed.begin(); block != freed.end(); ++block)
         if (fits(*block) && block->stream == stream && block->thread == thread && block->generation == generation)
             return block;
-    int looks = kLooks;
-    for (auto block = freed.begin(); block != freed.end() && looks > 0; ++block)
-        if (fits(*block) && (--looks, is_over(*block))) return block;
+    int tries = kTries;
+    for (auto block = freed.begin(); block != freed.end() && tries > 0; ++block)
+        if (fits(*block) && (--tries, is_over(*block))) return block;
     return freed.end();
 }
 

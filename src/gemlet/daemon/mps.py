@@ -176,11 +176,11 @@ class Mps:
                 self._forget()
                 return self.look(), status.state == "failed"
             clients = [msgspec.structs.replace(c, group=groups.get(c.pid, "")) for c in status.clients()]
-            patient = seconds is not None
-            if status.problem and not (force or patient):
+            waits = seconds is not None
+            if status.problem and not (force or waits):
                 hint = f"`{self._stop} --force` stops it whatever it says"
                 raise Refused(f"whether programs use MPS cannot be told: {status.problem}", hint=hint)
-            if clients and not (force or patient):
+            if clients and not (force or waits):
                 raise Refused(
                     f"{_count(len(clients))} MPS: {named(clients)}",
                     hint=f"end them; or `{self._stop} -t 30` gives them 30 s, and --force ends them now",

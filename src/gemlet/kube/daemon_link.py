@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SECONDS = 5.0  # for the whole of a question
 # Not the command line's: who reads this reads an event of a pod.
-_CURE = "see the log of the container daemon in this node's gemlet-agent pod"
+_HINT = "see the log of the container daemon in this node's gemlet-agent pod"
 
 
 class DaemonLink:
@@ -71,11 +71,11 @@ class DaemonLink:
                     await writer.drain()
                 line = await reader.readline()
         except TimeoutError:
-            raise DaemonUnreachable(f"the daemon at {self._endpoint.api} does not answer", hint=_CURE) from None
+            raise DaemonUnreachable(f"the daemon at {self._endpoint.api} does not answer", hint=_HINT) from None
         except (OSError, ValueError) as error:  # ValueError: longer than any answer is
-            raise DaemonError(f"the daemon at {self._endpoint.api} does not answer: {error}", hint=_CURE) from None
+            raise DaemonError(f"the daemon at {self._endpoint.api} does not answer: {error}", hint=_HINT) from None
         if not line.endswith(b"\n"):
-            raise DaemonError(f"the daemon at {self._endpoint.api} hung up", hint=_CURE)
+            raise DaemonError(f"the daemon at {self._endpoint.api} hung up", hint=_HINT)
         return protocol.decode_reply(line)
 
     @contextlib.asynccontextmanager
@@ -84,7 +84,7 @@ class DaemonLink:
             reader, writer = await asyncio.open_unix_connection(self._endpoint.api, limit=protocol.MAX_REPLY_BYTES)
         except OSError as error:
             reason = "" if isinstance(error, FileNotFoundError) else f": {error.strerror or error}"
-            raise DaemonUnreachable(f"no daemon at {self._endpoint.api}{reason}", hint=_CURE) from None
+            raise DaemonUnreachable(f"no daemon at {self._endpoint.api}{reason}", hint=_HINT) from None
         try:
             yield reader, writer
         finally:

@@ -19,11 +19,11 @@ import pytest
 from tests.compiled import compiled_text, cuda_include
 from tests.sim.driver import mps_machine
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROOT = HERE.parents[2]
+ROOT = FOLDER.parents[2]
 
 
 def library_folder() -> Path:
@@ -72,7 +72,7 @@ class SimulatedMachine:
 
     def compile(self, source: str) -> Path:
         """Compiles a C program against cuda.h and our libcuda.so.1."""
-        options = ("-O1", "-Wall", f"-I{cuda_include()}", f"-I{HERE}", library_folder() / "libcuda.so.1", "-lpthread")
+        options = ("-O1", "-Wall", f"-I{cuda_include()}", f"-I{FOLDER}", library_folder() / "libcuda.so.1", "-lpthread")
         return compiled_text("cc", *options, text=source)
 
     def run_c(self, source: str, *arguments: object, **extra_env: str) -> subprocess.CompletedProcess[str]:
@@ -99,7 +99,7 @@ def machine(tmp_path: Path, library_path: Path) -> Iterator[SimulatedMachine]:
     env = {k: v for k, v in os.environ.items() if not k.startswith(("GEMLET_", "CUDA_MPS_")) and k != "LD_PRELOAD"}
     env["GEMLET_SIM_DIR"] = str(tmp_path / "machine")
     env["LD_LIBRARY_PATH"] = str(library_path.parent)
-    env["PYTHONPATH"] = str(HERE)
+    env["PYTHONPATH"] = str(FOLDER)
     simulated = SimulatedMachine(tmp_path, env)
     yield simulated
     simulated.end_all()

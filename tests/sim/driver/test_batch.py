@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("products")
 pytest.importorskip("numpy", reason="needs numpy, of the extra serve")
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 
 # y = x + value, z = w, after `spin_ns` of work; eight words each.
 PRELUDE = """
@@ -68,7 +68,7 @@ def current():
 @pytest.fixture
 def products(machine: SimulatedMachine, library_path: Path) -> None:
     """The environment for the library under test, and a sanitizer's runtime, if there is one."""
-    folders = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    folders = [str(FOLDER), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {"GEMLET_LIB_DIR": str(library_path.parents[1]), "PYTHONPATH": os.pathsep.join(folders)}
     if "san" in os.environ.get("LD_PRELOAD", ""):
         env["LD_PRELOAD"] = os.environ["LD_PRELOAD"]

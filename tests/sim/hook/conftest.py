@@ -17,13 +17,13 @@ from tests.compiled import cuda_include, locked
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parents[2]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if HERE in item.path.parents:
+        if FOLDER in item.path.parents:
             item.add_marker(pytest.mark.timeout(1200))  # the first one builds
 
 
@@ -76,7 +76,7 @@ def built() -> Built:
         "CMAKE_MAKE_PROGRAM": _tool("ninja"),
         "CUDA_INCLUDE": str(cuda_include()),
     }
-    configure = [_tool("cmake"), "-S", str(HERE / "native"), "-B", str(folder), "-G", "Ninja"]
+    configure = [_tool("cmake"), "-S", str(FOLDER / "native"), "-B", str(folder), "-G", "Ninja"]
     configure += [f"-D{name}={value}" for name, value in options.items()]
     with locked(folder):
         for command in (configure, [_tool("cmake"), "--build", str(folder)]):

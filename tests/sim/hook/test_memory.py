@@ -1,7 +1,7 @@
 """What the hook charges is what the driver holds, whatever the call and whatever fails.
 
-The cases are native (native/memory_test.cpp): each compares the hook's books with those of a small driver that takes
-memory as the real one does.
+The cases are native (native/memory_test.cpp): each compares what the hook accounts for with what a small driver holds,
+which takes memory as the real one does.
 """
 
 from __future__ import annotations

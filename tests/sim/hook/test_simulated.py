@@ -1,4 +1,4 @@
-"""The hook in front of the simulated driver: every lookup it can answer, and its books against the machine's."""
+"""The hook in front of the simulated driver: every lookup it can answer, and its accounting against the machine's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gemlet import paths
-from tests.sim.hook.conftest import HERE, ROOT
+from tests.sim.hook.conftest import FOLDER, ROOT
 from tests.sim.hook.test_lookup import hooks_def
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def test_every_lookup_answers_as_the_driver_does(built: Built, simulated: dict[s
             assert after == (before.replace(" driver ", " hook ") if symbol in hooked else before)
 
 
-def test_books_are_the_machines(built: Built, simulated: dict[str, str]) -> None:
-    script = str(HERE / "simulated_memory.py")
+def test_accounting_is_the_machines(built: Built, simulated: dict[str, str]) -> None:
+    script = str(FOLDER / "simulated_memory.py")
     done = built.run(
         sys.executable, script, str(built.hook), env=simulated | {"GEMLET_TEST_LIMIT": str(64 * MIB)}
     )  # fmt: skip
@@ -67,7 +67,7 @@ def test_books_are_the_machines(built: Built, simulated: dict[str, str]) -> None
 
 @pytest.mark.parametrize("function", ["cuMemAlloc_v2", "cuMemCreate", "cuMemAllocAsync", "cuMemAllocManaged"])
 def test_a_failing_driver_leaves_nothing_behind(built: Built, simulated: dict[str, str], function: str) -> None:
-    script = str(HERE / "simulated_memory.py")
+    script = str(FOLDER / "simulated_memory.py")
     env = simulated | {"GEMLET_TEST_LIMIT": str(64 * MIB), "GEMLET_SIM_FAULTS": f"{function}:*=2"}
     done = built.run(sys.executable, script, str(built.hook), env=env)
     assert done.returncode == 0, done.stderr

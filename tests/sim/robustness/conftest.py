@@ -13,8 +13,8 @@ from gemlet.errors import GemletError
 from tests.compiled import compiled, cuda_include
 from tests.sim.robustness.hurt_machine import CONTEXT, Machine, Served
 
-HERE = Path(__file__).parent
-ROOT = HERE.parents[2]
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parents[2]
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -32,7 +32,7 @@ def _missing() -> str | None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     reason = _missing()
     for item in items:
-        if reason is not None and HERE in item.path.parents and "machine" in getattr(item, "fixturenames", ()):
+        if reason is not None and FOLDER in item.path.parents and "machine" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.skip(reason=f"the native parts are not built: {reason}"))
 
 
@@ -41,7 +41,7 @@ def program() -> Path:
     """tests/sim/robustness/program.c, compiled against the simulated driver."""
     driver = Path(paths.sim_dir()) / "libcuda.so.1"
     options = ("-O1", "-g", f"-isystem{cuda_include()}", driver, "-ldl", "-pthread")
-    return compiled("cc", *options, sources=(HERE / "program.c",))
+    return compiled("cc", *options, sources=(FOLDER / "program.c",))
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from gemlet.errors import GemletError
 from tests.compiled import compiled, cuda_include
 from tests.sim.robustness.hurt_machine import CONTEXT, Machine, Running, Served, eventually
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -30,7 +30,7 @@ def program() -> Path:
     except GemletError as error:
         pytest.skip(f"the native parts are not built: {error}")
     options = ("-O2", "-g", f"-isystem{cuda_include()}", driver, "-ldl", "-pthread")
-    return compiled("cc", *options, sources=(HERE / "program.c",))
+    return compiled("cc", *options, sources=(FOLDER / "program.c",))
 
 
 class Program:

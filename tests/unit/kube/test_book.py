@@ -186,7 +186,7 @@ def test_a_share_in_use_is_not_closed(node, run, monkeypatch):
     assert node.leftovers() == []
 
 
-def test_a_crowd_of_shares_is_saved_together_and_wholly(node, run, monkeypatch):
+def test_many_shares_at_once_are_saved_together_and_wholly(node, run, monkeypatch):
     """Each is in the checkpoint before its open returns, with far fewer writes than shares."""
     writes = []
     save = checkpoint.save
@@ -203,9 +203,9 @@ def test_a_crowd_of_shares_is_saved_together_and_wholly(node, run, monkeypatch):
         await node.book.open(share)
         assert share.id in writes[-1]
 
-    async def crowd():
+    async def many():
         await asyncio.gather(*(one(number) for number in range(20)))
 
-    run(crowd())
+    run(many())
     assert len(writes) < 10
     assert len(checkpoint.load(node.path / "checkpoint.json")) == 20

@@ -69,7 +69,7 @@ def test_a_share_is_a_group_with_a_socket(endpoint, run):
     }
 
 
-def test_no_daemon_is_an_error_with_a_cure_for_who_reads_an_event(endpoint, run):
+def test_no_daemon_is_an_error_with_a_hint_for_readers_of_events(endpoint, run):
     with pytest.raises(DaemonUnreachable, match=r"no daemon at .*api.sock$") as caught:
         run(DaemonLink(endpoint).status())
     assert LOG in caught.value.hint

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gemlet.serve.plan.model import Demand, Plan
 
 SURE = 4.0  # standard deviations of a count that no plan's headroom explains
-RISE_OF_SCARCE = 1.25  # with too few devices a new plan only shares them out anew
+RISE_IN_OVERLOAD = 1.25  # with too few devices a new plan only shares them out anew
 QUEUE_PART = 0.75  # of what could be served within an SLO: more than this waits only where service falls behind
 QUEUE_LEAST = 8
 QUEUE_S = 0.5  # for so long
@@ -46,7 +46,7 @@ class Decider:
         self._slowed_at: dict[str, float] = {}
         self._changed = True  # models or devices since the last plan
         self._asked = False  # a plan is being made or applied
-        self._scarce = False  # more devices would do something for the plan in force
+        self._in_overload = False  # more devices would do something for the plan in force
 
     @property
     def demands(self) -> tuple[Demand, ...]:
@@ -79,7 +79,7 @@ class Decider:
         known, self._devices = self._devices, tuple(sorted(devices))
         used = {gpu.index for gpu in self.in_force.gpus} if self.in_force is not None else set()
         lost = sorted(used - set(self._devices)) if set(known) - set(self._devices) or before is None else []
-        back = sorted(set(self._devices) - set(known)) if self._scarce else []
+        back = sorted(set(self._devices) - set(known)) if self._in_overload else []
         if lost or back:
             return self._devices_cause(lost, back)
         if self._asked or not self._targets:
@@ -125,7 +125,7 @@ class Decider:
         self._planned_at = now
         self._planned_for = {demand.model: demand.rate for demand in proposal.question.demands}
         self._changed = self._planned_for.keys() != self._targets.keys()
-        self._scarce = proposal.scarce
+        self._in_overload = proposal.overload
         if self.in_force is not None:  # a device of this plan died while it was applied
             self._changed |= not {gpu.index for gpu in self.in_force.gpus} <= set(self._devices)
         self._long_queues.clear()
@@ -161,7 +161,7 @@ class Decider:
 
     def _could_be_better(self) -> bool:
         """False where the plan in force was made for nearly these demands: planning again brings nothing."""
-        rise = RISE_OF_SCARCE if self._scarce else RISE
+        rise = RISE_IN_OVERLOAD if self._in_overload else RISE
         return any(demand.rate > rise * self._planned_for.get(demand.model, 0.0) for demand in self.demands)
 
     def _queue(self, now: float, waiting: Mapping[str, int], seconds: float) -> Cause | None:

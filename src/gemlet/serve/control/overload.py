@@ -41,7 +41,7 @@ class Planner(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Scarce:
+class Overload:
     """``part`` of every rate is planned for; ``without``: models that are not served. ``plan`` None: nothing can be."""
 
     plan: Plan | None
@@ -54,23 +54,23 @@ class Attempt(Protocol):
     def __call__(self, demands: Sequence[Demand], options: PlanOptions) -> Plan | Infeasible: ...
 
 
-def best_effort(attempt: Attempt, demands: Sequence[Demand], options: PlanOptions, most: float = 1.0) -> Scarce:
+def best_effort(attempt: Attempt, demands: Sequence[Demand], options: PlanOptions, most: float = 1.0) -> Overload:
     """The best plan found for ``demands``, which have none; for more than the part ``most`` of them there is none."""
     exact = msgspec.structs.replace(options, quantile=MEAN)
     made = attempt(demands, exact) if most >= 1 else None
     if isinstance(made, Plan):
-        return Scarce(made, 1.0, (), ("no headroom: there are too few devices",))
+        return Overload(made, 1.0, (), ("no headroom: there are too few devices",))
     within = partial(attempt, options=exact)
     part, found = _largest_part(within, demands, min(1.0, most))
     if found is not None:
-        return Scarce(found, part, (), (f"planned for {part:.0%} of the rates: there are too few devices",))
+        return Overload(found, part, (), (f"planned for {part:.0%} of the rates: there are too few devices",))
     served = _placeable(within, demands, min(1.0, most))
     part, found = _largest_part(within, served, min(1.0, most))
     left_out = tuple(demand.model for demand in demands if demand not in served)
     notes = [f"not served: {', '.join(left_out)}: no place even at its lowest rate"]
     if part < 1:
         notes.append(f"planned for {part:.0%} of the rates: there are too few devices")
-    return Scarce(found, part, left_out, tuple(notes))
+    return Overload(found, part, left_out, tuple(notes))
 
 
 class Within(Protocol):

@@ -36,7 +36,7 @@ class Question:
 class Proposal:
     """``plan`` None: nothing can be served with these devices. ``devices``: how many would be right.
 
-    scarce: there is no plan for all that was asked; ``part`` of every rate is planned for then. stages: the plans to
+    overload: there is no plan for all that was asked; ``part`` of every rate is planned for then. stages: the plans to
     bring into force one after the other, ``plan`` last; more than one where old and new weights do not fit into a
     device's memory together.
     """
@@ -46,7 +46,7 @@ class Proposal:
     devices: int
     part: float = 1.0
     notes: tuple[str, ...] = ()
-    scarce: bool = False
+    overload: bool = False
     stages: tuple[Plan, ...] = ()
 
 
@@ -55,7 +55,7 @@ def answer(profiles: Profiles, question: Question, plan: overload.Planner) -> Pr
     devices = question.devices[: settings.most]
     most = max(settings.least, settings.most or len(devices))
     if not devices:
-        return Proposal(question, None, settings.least, 0.0, ("no device lives",), scarce=True)
+        return Proposal(question, None, settings.least, 0.0, ("no device lives",), overload=True)
     if not question.demands:
         return Proposal(question, None, settings.least, 0.0, ("no model is demanded",))
     previous = slots.to_slots(question.in_force, devices) if question.in_force is not None else None
@@ -76,10 +76,10 @@ def answer(profiles: Profiles, question: Question, plan: overload.Planner) -> Pr
     less = overload.best_effort(attempt, question.demands, settings.planner, most=len(devices) / max(least, 1e-9))
     wanted = min(most, max(settings.least, made.needed or len(devices)))
     if less.plan is None:
-        return Proposal(question, None, wanted, less.part, (*less.notes, *made.why), scarce=True)
+        return Proposal(question, None, wanted, less.part, (*less.notes, *made.why), overload=True)
     chosen = slots.to_devices(less.plan, devices)
     stages = _stages(profiles, question.in_force, chosen)
-    return Proposal(question, chosen, wanted, less.part, (*less.notes, *made.why), scarce=True, stages=stages)
+    return Proposal(question, chosen, wanted, less.part, (*less.notes, *made.why), overload=True, stages=stages)
 
 
 def least_devices(profiles: Profiles, demands: Sequence[Demand], options: PlanOptions) -> float:

@@ -105,14 +105,14 @@ class Engine:
             call.answer(refusal)
             return
         self._arrived[spec.name] = self._arrived.get(spec.name, 0) + 1
-        slo, patient, priority = spec.slo_ms, False, call.priority or spec.priority
+        slo, may_be_late, priority = spec.slo_ms, False, call.priority or spec.priority
         if spec.service_class == "throughput":
-            patient, priority = not call.timeout_ms, priority + THROUGHPUT_PRIORITY_OFFSET
+            may_be_late, priority = not call.timeout_ms, priority + THROUGHPUT_PRIORITY_OFFSET
         if 0 < call.timeout_ms < slo:
             slo = call.timeout_ms
         self.waiting_bytes += call.nbytes
         self.in_flight += 1
-        self._enqueue(Request(spec.name, call.arrived, call.arrived + slo, call, rows, priority, patient))
+        self._enqueue(Request(spec.name, call.arrived, call.arrived + slo, call, rows, priority, may_be_late))
 
     def adopt(self, plan: Plan, routes: Callable[[GpuLetState], Route]) -> None:
         """Serves by this plan from now on. ``routes``: where each of its gpu-lets is."""

@@ -4,7 +4,7 @@ One queue a model, for all gpu-lets that serve it: a gpu-let that is free takes 
 request is bound as late as possible. Among free gpu-lets the one that is furthest behind its planned rate goes first.
 On a gpu-let with several models the most urgent one has its turn: the one whose oldest request must start soonest.
 
-A batch is as large as planned, or larger if the gpu-let has one model only and the oldest request can bear it. Sizes
+A batch is as large as planned, or larger if the gpu-let has one model and the oldest request still comes in time. Sizes
 are in rows; a request of several rows is never divided. A request that could not be answered in time even if it started
 now, in the batch that would be formed, is dropped at once and its sender told so: serving it would make those behind it
 late as well. Batches take longer than expected at times: where more waits than the batch takes, and in a batch larger
@@ -245,7 +245,7 @@ class Dispatcher:
         """The next batch of this model here, or None if all that waits is too late."""
         queue = self.queues[place.model]
         rows = queue.fitting(self._planned(place))
-        while self._drop and queue and not queue.head.patient:
+        while self._drop and queue and not queue.head.may_be_late:
             expected = self._expect(place, rows)
             if queue.rows > rows:  # what is dropped makes room for another
                 expected += self._margin(place, queue.head)
@@ -264,10 +264,10 @@ class Dispatcher:
         return Batch(place, requests, now)
 
     def _stretch(self, place: Assignment, rows: int, now: float) -> int:
-        """A larger batch than planned, as far as the head can bear it: how a burst is caught up with."""
+        """A larger batch than planned, as far as the head still comes in time: how a burst is caught up with."""
         queue = self.queues[place.model]
         low, high = rows, max(rows, min(queue.rows, self._max_batch(place.model)))
-        if queue.head.patient:
+        if queue.head.may_be_late:
             return queue.fitting(high)
         latest = queue.head.deadline - self._margin(place, queue.head)
         while low < high:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Request:
     """One request; times in milliseconds of the caller's clock. ``payload`` is the caller's own.
 
-    patient: it is served late rather than dropped.
+    may_be_late: it is served late rather than dropped.
     """
 
     model: str
@@ -25,7 +25,7 @@ class Request:
     payload: Any = None
     rows: int = 1
     priority: int = 0
-    patient: bool = False
+    may_be_late: bool = False
 
 
 def _urgency(request: Request) -> tuple[int, float]:
@@ -38,7 +38,7 @@ class Waiting:
     def __init__(self) -> None:
         self._requests: deque[Request] = deque()
         self.rows = 0
-        self._first_due = inf  # no deadline of a request that is not patient is earlier
+        self._first_due = inf  # no deadline of a request that may not be late is earlier
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -53,7 +53,7 @@ class Waiting:
     def add(self, request: Request) -> None:
         queue = self._requests
         self.rows += request.rows
-        if request.deadline < self._first_due and not request.patient:
+        if request.deadline < self._first_due and not request.may_be_late:
             self._first_due = request.deadline
         if not queue or _urgency(queue[-1]) <= _urgency(request):
             queue.append(request)
@@ -96,13 +96,13 @@ class Waiting:
     def late(self, now: float) -> Iterable[Request]:
         """Takes out those whose deadline has passed. Looks at more than the head only where it must."""
         queue = self._requests
-        if queue and (queue[0].priority != queue[-1].priority or queue[0].patient):
+        if queue and (queue[0].priority != queue[-1].priority or queue[0].may_be_late):
             if now <= self._first_due:
                 return ()
-            out = self.remove(lambda request: request.deadline < now and not request.patient)
-            self._first_due = min((request.deadline for request in self if not request.patient), default=inf)
+            out = self.remove(lambda request: request.deadline < now and not request.may_be_late)
+            self._first_due = min((request.deadline for request in self if not request.may_be_late), default=inf)
             return out
         out = []
-        while self._requests and self.head.deadline < now and not self.head.patient:
+        while self._requests and self.head.deadline < now and not self.head.may_be_late:
             out.append(self.pop())
         return out

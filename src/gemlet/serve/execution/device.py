@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PER_LET = frozenset({"mps"})  # backends whose share of the SMs is fixed when the process starts
+PER_GPU_LET = frozenset({"mps"})  # backends whose share of the SMs is fixed when the process starts
 WHOLE = ""  # the key of the one executor of a device
 FIRST_DELAY_S = 0.1
 MAX_DELAY_S = 30.0
@@ -80,11 +80,11 @@ class Device:
 
     def executor(self, gpu_let: str) -> Executor:
         """The one that runs this gpu-let. Raises KeyError."""
-        return self._executors[gpu_let if self.backend in PER_LET else WHOLE]
+        return self._executors[gpu_let if self.backend in PER_GPU_LET else WHOLE]
 
     async def start(self) -> None:
         """Raises ExecutorFailed. Executors of gpu-lets start with those."""
-        if self.backend not in PER_LET:
+        if self.backend not in PER_GPU_LET:
             self._keep(WHOLE, await self._started(WHOLE))
 
     async def park(self) -> None:
@@ -113,7 +113,7 @@ class Device:
                 if gpu_lets:
                     raise ExecutorFailed(f"device {self.index} rests")
                 return
-            if self.backend in PER_LET:
+            if self.backend in PER_GPU_LET:
                 await self._processes(models, gpu_lets)
                 return
             executor = self._executors[WHOLE]
@@ -130,7 +130,7 @@ class Device:
         """Unloads all models but these, and ends the executors of gpu-lets that are no more."""
         async with self._lock:
             wanted = {gpu_let.name for gpu_let in self.gpu_lets}
-            if self.backend in PER_LET:
+            if self.backend in PER_GPU_LET:
                 for name in self._executors.keys() - wanted:
                     await self._executors.pop(name).close()
                 while self._replaced:
@@ -139,7 +139,7 @@ class Device:
                 del self.models[model]
                 self.memory.pop(model, None)
                 for executor in self._executors.values():
-                    if not executor.died.is_set() and self.backend not in PER_LET:
+                    if not executor.died.is_set() and self.backend not in PER_GPU_LET:
                         await executor.unload(model)
 
     async def close(self, patience_s: float = STOP_SECONDS) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gemlet.serve.plan.model import Demand, Gpu, Plan
 
 RISE, FALL = 1.05, 0.85  # a plan is kept while each rate is within these of what it was made for
-WORTH = 0.9  # of what the best pools bear: less is worth the change
+WORTH = 0.9  # of what the best pools sustain: less is worth the change
 
 
 def keep(
@@ -52,7 +52,7 @@ def keep(
             return None
         if sum(gpu_let.ticks for gpu_let in gpu) > draft.grid * limit + SLACK or not draft.holds(gpu):
             return None
-        if not near and not _bears(draft, gpu):
+        if not near and not _sustains_bursts(draft, gpu):
             return None
     numbers = [gpu.index for gpu in previous.gpus if any(gpu_let.tasks for gpu_let in gpu.gpu_lets)]
     draft.gpus = gpu_lets
@@ -64,11 +64,11 @@ def keep(
 def _why(near: bool) -> str:
     if near:
         return "kept: the rates are near those the previous plan was made for"
-    return "kept: its pools bear the new rates"
+    return "kept: its pools sustain the new rates"
 
 
 def _elastic(previous: Plan, made_for: Sequence[Demand], demands: Sequence[Demand]) -> bool:
-    """Pools only, which bear other rates as they are; several devices only if the rates did not fall for all."""
+    """Pools only, which sustain other rates as they are; several devices only if the rates did not fall for all."""
     if not all(gpu_let.pool for gpu in previous.gpus for gpu_let in gpu.gpu_lets):
         return False
     before = {demand.model: demand.rate for demand in made_for}
@@ -76,8 +76,8 @@ def _elastic(previous: Plan, made_for: Sequence[Demand], demands: Sequence[Deman
     return _near(made_for, demands, inf, 0.0) and (len(previous.gpus) == 1 or not fell)
 
 
-def _bears(draft: Draft, gpu: DraftGpu) -> bool:
-    """Whether these pools bear their rates with bursts, or other ones would hardly bear more."""
+def _sustains_bursts(draft: Draft, gpu: DraftGpu) -> bool:
+    """Whether these pools sustain their rates with bursts, or others would hardly sustain more."""
     sustains = draft.sustains(pools_of(gpu))
     return sustains >= 1 or sustains >= WORTH * pooling.most_sustained(draft, pooling.demanded(draft, gpu))
 

@@ -1,13 +1,14 @@
-// device.h, connection.h and ledger.h without a daemon: GEMLET_TEST_LIMIT bytes for every device, counted in this process only.
+// device.h, connection.h and ledger.h without a daemon: GEMLET_TEST_LIMIT bytes for every device, counted in this
+// process only.
 #include <array>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
 
 #include "hook/link/connection.h"
-#include "hook/submit/device.h"
 #include "hook/memory/accounting.h"
 #include "hook/memory/ledger.h"
+#include "hook/submit/device.h"
 #include "hook/submit/launch.h"
 #include "wire.h"
 
@@ -81,9 +82,9 @@ bool memory_reserve(CUdevice device, uint64_t bytes) {
     return true;
 }
 
-void await_contexts_booked(CUdevice, int) {}
+void await_contexts_accounted(CUdevice, int) {}
 
-void memory_book(CUdevice device, uint64_t bytes) {
+void memory_account(CUdevice device, uint64_t bytes) {
     used_on(device) += bytes;
 }
 

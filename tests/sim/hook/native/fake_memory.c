@@ -237,7 +237,7 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribut
     *(cuuint64_t*)value = attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT ? pool->reserved : pool->used;
     LEAVE(result);
 }
-void fake_let_pools_shrink(void) {
+void fake_shrink_pools(void) {
     for (int i = 0; i < 16; ++i)
         if (pools[i]) pools[i]->reserved = up(pools[i]->used, 32 * kMiB);
 }

@@ -12,7 +12,7 @@ int fake_calls(const char* name);  // how many there were
 
 uint64_t fake_held(void);                   // bytes the driver holds, everything but contexts
 void fake_fail_next(const char* function);  // its next call answers CUDA_ERROR_UNKNOWN and changes nothing
-void fake_let_pools_shrink(void);           // as the driver does when a stream is synchronised
+void fake_shrink_pools(void);               // as the driver does when a stream is synchronised
 void fake_set_graph_memory(uint64_t bytes);
 int fake_pool_reads_while_capturing(void);
 

@@ -111,7 +111,7 @@ void each_way_at_the_limit() {
     for (const Way& way : ways) {
         std::printf("%s\n", way.take_name);
         for (uint64_t over : {0, 1, 2}) {  // the limit is one block above, at, and one block below what is needed
-            fake_let_pools_shrink();
+            fake_shrink_pools();
             size_t ignored;
             cuMemGetInfo_v2(&ignored, &ignored);
             SAME(used(), 0);
@@ -193,7 +193,7 @@ void pools_count_what_they_reserve() {
     SAME(used(), fake_held());  // kept by the pool
     CHECK(used() >= 64 * kMiB);
     SAME(uint64_t(cuMemAlloc_v2(&c, 60 * kMiB)), CUDA_ERROR_OUT_OF_MEMORY);
-    fake_let_pools_shrink();  // without a call of ours
+    fake_shrink_pools();  // without a call of ours
     SAME(uint64_t(cuMemAlloc_v2(&c, 60 * kMiB)), CUDA_SUCCESS);
     SAME(used(), fake_held());
 
@@ -271,7 +271,7 @@ void contexts_take_their_memory_with_them() {
     CUDA_ARRAY_DESCRIPTOR flat{1024, 1024, CU_AD_FORMAT_FLOAT, 4};
     CUarray array;
     SAME(uint64_t(cuArrayCreate_v2(&array, &flat)), CUDA_SUCCESS);
-    SAME(used(), 118 * kMiB);  // the room for the context is the daemon's to book now
+    SAME(used(), 118 * kMiB);  // the daemon accounts for the context now
     fake_fail_next("cuCtxDestroy_v2");
     SAME(uint64_t(cuCtxDestroy_v2(mine)), CUDA_ERROR_UNKNOWN);
     SAME(used(), 118 * kMiB);

@@ -246,7 +246,7 @@ def test_a_lost_device_is_planned_around_at_once() -> None:
     assert {gpu.index for gpu in fleet.current.gpus} == {0, 2}
 
 
-def test_a_device_that_comes_is_used_at_once_where_devices_were_scarce() -> None:
+def test_a_device_that_comes_is_used_at_once_in_overload() -> None:
     fleet = FakeFleet(constant(a=1500), [0, 1])
     controller = controlled(fleet, {"a": 1500})
     in_virtual_time(controller, 40.0, (20.0, lambda: fleet.alive.remove(0)), (30.0, lambda: fleet.alive.append(0)))

@@ -285,11 +285,11 @@ def test_what_waits_past_its_deadline_is_dropped_wherever_it_stands() -> None:
     assert (drop.request.payload, drop.late) == (50, True)
 
 
-def test_a_patient_request_is_late_rather_than_dropped() -> None:
+def test_a_request_that_may_be_late_is_late_rather_than_dropped() -> None:
     queues = Dispatcher(plan_of((1.0, (task("a", batch=2),))), ten_ms, lambda _: 8)
     (first,) = send(queues, "a", 0)
     for number in range(5):
-        queues.submit(Request("a", 1, 2, number, patient=number != 3))
+        queues.submit(Request("a", 1, 2, number, may_be_late=number != 3))
     queues.expire(50)
     assert [drop.request.payload for drop in queues.drops()] == [3]
     (batch,) = queues.finish(first, 60)

@@ -142,7 +142,7 @@ def test_a_little_less_keeps_the_plan_and_much_more_does_not() -> None:
     def at(rate: float) -> list[Demand]:
         return [demand("resnet50", rate, 10), demand("vgg16", 1000, 20)]
 
-    options = PlanOptions(pool_models=0)  # pools bear more; see test_pools.py
+    options = PlanOptions(pool_models=0)  # pools sustain more; see test_pools.py
     first = plan(H200, at(5000), Inventory(gpus=4), None, options)
     assert isinstance(first, Plan)
     for rate, kept in ((4800, True), (4000, False), (20_000, False)):

@@ -225,7 +225,7 @@ def test_nway_is_as_good_as_exhaustive_here(rates: tuple[int, ...]) -> None:
         {"bert": 3, "mobilenet_v2": 3},
     ],
 )
-def test_gpu_lets_of_a_model_are_relieved_where_they_are_too_full_to_bear_a_neighbour(fifths: dict[str, int]) -> None:
+def test_gpu_lets_of_a_model_are_relieved_where_they_are_too_full_for_a_neighbour(fifths: dict[str, int]) -> None:
     known = modelled.h200()
     options = PlanOptions(quantile=0.5, grid=5)
     wanted = []

@@ -84,7 +84,7 @@ def test_a_gpu_let_alone_with_its_model_is_a_pool_of_one() -> None:
     assert found[0]["a"].worst_ms <= 20.0
 
 
-def test_a_pool_bears_more_bursts_than_the_same_gpu_lets_apart() -> None:
+def test_a_pool_sustains_more_bursts_than_the_same_gpu_lets_apart() -> None:
     timing = Timing(THREE, {"a": 20.0, "b": 20.0}, 10)
     rates = {"a": 900.0, "b": 900.0}
     apart = [Pool((5,), {"a": 900.0}), Pool((5,), {"b": 900.0})]
@@ -112,8 +112,8 @@ def test_short_deadlines_do_not_wait_behind_long_batches() -> None:
     assert attainment(profiles, pooled, wanted) > attainment(profiles, apart, wanted) - 0.005
     timing = Timing(profiles, {"short": 7.0, "long": 75.0}, 10)
     rates = {d.model: d.rate for d in wanted}
-    patient = Timing(profiles, {"short": 75.0, "long": 75.0}, 10)
-    assert reserve(timing, [Pool((5, 5), rates)], None) < 0.5 * reserve(patient, [Pool((5, 5), rates)], None)
+    without_hurry = Timing(profiles, {"short": 75.0, "long": 75.0}, 10)
+    assert reserve(timing, [Pool((5, 5), rates)], None) < 0.5 * reserve(without_hurry, [Pool((5, 5), rates)], None)
 
 
 def test_neighbours_in_a_pool_press_in_the_mean_over_their_time() -> None:
@@ -141,7 +141,7 @@ def test_a_pool_says_why_and_survives_json() -> None:
     assert msgspec.json.decode(msgspec.json.encode(found), type=Plan) == found
 
 
-def test_what_bears_bursts_as_it_is_stays_apart() -> None:
+def test_what_sustains_bursts_as_it_is_stays_apart() -> None:
     wanted = [demand("a", 100, 20), demand("b", 100, 20)]
     assert not any(gpu_let.pool for gpu_let in made(THREE, wanted).gpus[0].gpu_lets)
 
@@ -179,7 +179,7 @@ def test_pools_need_one_process_for_the_device_and_few_models() -> None:
         assert not any(gpu_let.pool for gpu_let in made(THREE, BUSY, options).gpus[0].gpu_lets)
 
 
-def test_a_plan_of_pools_stays_while_it_bears_the_rates() -> None:
+def test_a_plan_of_pools_stays_while_it_sustains_the_rates() -> None:
     # Rates at which it sustains bursts, so that it may keep what others bring.
     first = made(THREE, [msgspec.structs.replace(d, rate=0.8 * d.rate) for d in BUSY])
     assert all(gpu_let.pool for gpu_let in first.gpus[0].gpu_lets)

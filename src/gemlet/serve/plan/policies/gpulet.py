@@ -104,7 +104,7 @@ def _place_demand(draft: Draft, model: str, rate: float, lost: dict[str, float])
 
 
 def _join_small(draft: Draft, model: str, rate: float) -> bool:
-    """What does not fill the smallest gpu-let takes turns with others, if they bear it."""
+    """What does not fill the smallest gpu-let takes turns with others, if they sustain it."""
     if rate >= draft.timing.capacity(model, knee(draft, model)).rate - SLACK:
         return False
     return any(packing.join(draft, gpu, gpu_let, model, rate) for gpu in draft.gpus for gpu_let in gpu)

@@ -5,7 +5,7 @@
 2. Pieces go on devices largest first, best fit; small rests take turns on one gpu-let where the cycle holds.
 3. Local search (improve.py) empties devices, with a bounded amount of work, always the same for the same input.
 4. What room is left is spent on fewer and calmer gpu-lets (simplify.py).
-5. Where gpu-lets would not bear bursts, those of a device become a pool (pooling.py).
+5. Where gpu-lets would not sustain bursts, those of a device become a pool (pooling.py).
 
 The workload types are the profiles' vectors. What is made of them, the option `types` says, for an ablation:
 
@@ -83,7 +83,7 @@ def start(
 ) -> None:
     """A first packing: pieces of this size (None: each model's cheapest), largest first, best fit.
 
-    Full pieces and a rest, or ``even``: pieces of the same rate, of which none is too full to bear a neighbour.
+    Full pieces and a rest, or ``even``: pieces of the same rate, of which none is too full for a neighbour.
     """
     pieces: list[tuple[int, str, float]] = []
     for demand in demands:

@@ -4,5 +4,5 @@ draft.py         the one judgement whether a device can carry its gpu-lets
 timing.py        latency and capacity by (model, size);  cycle.py: several models by turns on one gpu-let
 interference.py  what neighbours cost
 packing.py improve.py simplify.py    moves
-pool.py          gpu-lets that serve the same models, and the bursts they bear;  pooling.py: where they are taken
+pool.py          gpu-lets that serve the same models, and the bursts they sustain;  pooling.py: where they are taken
 """

@@ -118,7 +118,7 @@ class Draft:
         return lambda pool, ticks: mean_press(self.timing, pool, ticks)
 
     def sustains(self, pools: Sequence[Pool], least: float = 0.0) -> float:
-        """How many times their rates pools bear beside each other on a device, with bursts; 0.0 below ``least``."""
+        """How many times their rates pools sustain beside each other on a device, with bursts; 0.0 below ``least``."""
         return reserve(self.timing, pools, self.contentions, least=least)
 
     def serve(self, gpu_let: DraftGpuLet, neighbours: Sequence[DraftGpuLet]) -> ServedGpuLet | None:

@@ -186,7 +186,7 @@ def _into_turns(draft: Draft, gpus: list[DraftGpu], model: str, rate: float) -> 
 
 
 def _into_all(draft: Draft, gpus: list[DraftGpu], model: str, rate: float) -> float:
-    """One new gpu-let, and every model spread anew over those it has alone: some were too full to bear a neighbour."""
+    """One new gpu-let, and every model spread anew over those it has alone: some were too full for a neighbour."""
     if draft.alone:
         return rate
     for number in sorted(range(len(gpus)), key=lambda place: draft.room(gpus[place]), reverse=True)[:ROOMIEST]:

@@ -13,7 +13,7 @@ a turn; c is what one more request in a batch costs. Of k gpu-lets all work off 
 is why a pool sustains more than the same gpu-lets with a model each. z = 3 is what simulated pools and single gpu-lets
 serve with 99 % in time, within some 10 % (docs/serving.md).
 
-A batch that runs is not interrupted, so a pool does not bear bursts either where batches that a request cannot wait for
+A batch that runs is not interrupted, so a pool does not sustain bursts where batches that a request cannot wait for
 too often leave fewer gpu-lets than the others need.
 
 Gpu-lets of a pool may differ in size: turns count with the harmonic mean of their times, promises with the slowest.
@@ -75,23 +75,23 @@ def turns(
 def reserve(
     timing: Timing, pools: Sequence[Pool], contentions: Contentions | None, *, least: float = 0.0, most: float = 4.0
 ) -> float:
-    """How many times the rates these bear with bursts and all, to some 2 %; ``most`` is enough.
+    """How many times the rates these sustain with bursts and all, to some 2 %; ``most`` is enough.
 
     0.0 if it is not ``least``, which is found out at once.
     """
     slowdowns = _slowdowns(timing, pools, contentions)  # the same however many times: each model's part of the time is
 
-    def bear(times: float) -> bool:
+    def sustain(times: float) -> bool:
         return _held(timing, pools, slowdowns, burst=BURST, times=times) is not None
 
     low, high = least, most
-    if least and not bear(least):
+    if least and not sustain(least):
         return 0.0
-    if bear(most):
+    if sustain(most):
         return most
     while high - low > max(0.02 * high, 0.005):
         middle = (low + high) / 2
-        low, high = (middle, high) if bear(middle) else (low, middle)
+        low, high = (middle, high) if sustain(middle) else (low, middle)
     return low
 
 

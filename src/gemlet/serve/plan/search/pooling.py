@@ -16,10 +16,10 @@ from gemlet.serve.plan.search.pool import Pool, mean_time
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-MOST = 5  # gpu-lets of a pool: simulated, more bear less than is reckoned, since each waits for its own long batches
+MOST = 5  # gpu-lets of a pool: simulated, more sustain less than is reckoned, since each waits for its own long batches
 SMALL = (1, 2)  # ticks of the gpu-let beside a pool
 CALM = 1.5  # times the planned rates: what sustains that with bursts and all stays as it is
-GAIN = 1.05  # what a pool must bear more
+GAIN = 1.05  # what a pool must sustain more
 BETTER = 1.01  # than the best so far, to be looked at any closer
 TOO_LITTLE = 0.5  # times the planned rates: no pool then
 NEAR = 0.97  # of the best: what needs the fewest graphs is taken
@@ -50,7 +50,7 @@ def allowed(draft: Draft, models: Collection[str]) -> bool:
 
 
 def most_sustained(draft: Draft, rates: Mapping[str, float], least: float = 0.0) -> float:
-    """How many times these rates the best pools bear; 0.0 if it is not ``least``."""
+    """How many times these rates the best pools sustain; 0.0 if it is not ``least``."""
     most = 0.0
     for pools in candidates(draft, rates):
         most = max(most, draft.sustains(pools, max(least, BETTER * most)))
@@ -58,7 +58,7 @@ def most_sustained(draft: Draft, rates: Mapping[str, float], least: float = 0.0)
 
 
 def _best(draft: Draft, rates: Mapping[str, float], least: float) -> DraftGpu | None:
-    """The pools to have for these rates, if some hold for them and bear bursts at ``least`` times them."""
+    """The pools to have for these rates, if some hold for them and sustain bursts at ``least`` times them."""
     least = max(least, TOO_LITTLE)
     enough = max(least, NEAR * most_sustained(draft, rates, least))
     for pools in sorted(candidates(draft, rates), key=_places):
