@@ -22,6 +22,8 @@ constexpr Nanoseconds kRequests = 8;
 // A program that always has work queued but whose host hardly ever waits for it is served well by time slicing: its
 // work is done in the slices that it gets.
 constexpr double kWaits = 0.75;
+// A request may be behind by so much of the time that it has taken so far.
+constexpr double kOfRequest = 0.02;
 constexpr double kSpeedSpan = 1e9;
 
 bool fit(const Party& a, const Party& b) {
@@ -42,13 +44,14 @@ bool same_kind(const Party& a, const Party& b) {
 }  // namespace
 
 double Contention::promised(const Party& party) const {
-    const double limit = 1.0 / (1.0 + (std::max(1.0, party.client->group->spec.slowdown) - 1.0) / 2.0);
+    const double limit = 1.0 / std::max(1.0, party.client->group->spec.slowdown);
     return party.goes_first ? limit : std::min(limit, kTolerance * party.target);
 }
 
 double Contention::bound(const Party& party) const {
-    const Nanoseconds most = party.goes_first ? p_.lag_latency : trial_ ? p_.lag / 2 : p_.lag;
-    return static_cast<double>(most);
+    if (party.goes_first)
+        return std::clamp(kOfRequest * party.age, static_cast<double>(p_.lag_latency), static_cast<double>(p_.lag));
+    return static_cast<double>(trial_ ? p_.lag / 2 : p_.lag);
 }
 
 void Contention::observe(std::vector<Party>& parties) {
@@ -160,7 +163,7 @@ bool Contention::release(std::vector<Party>& parties, Nanoseconds now) const {
         const Standing& standing = client.standing;
         if (!standing.exclusive() || standing.why == Why::kAlways) continue;
         const bool known = standing.samples >= Observation::kEnough;
-        const bool misjudged = standing.why == Why::kBothBusy && known && client.seen.duty() < kBusy;
+        const bool misjudged = standing.why == Why::kBothBusy && known && client.seen.duty() < kMostlyBusy;
         const bool room = measured && duties <= kFits;
         // Nor is there a way to serve requests beside one of these without delay.
         const bool hopeless =

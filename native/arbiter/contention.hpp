@@ -31,6 +31,7 @@ struct Party {
     bool beside;         // others ran meanwhile
     double target;       // part of the device that the policy grants it
     bool goes_first;     // class latency, and the policy lets it interrupt the others
+    double age = 0.0;    // ns since its lease began
 };
 
 class Contention {

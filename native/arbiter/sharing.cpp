@@ -85,6 +85,7 @@ void Arbiter::State::observe(Nanoseconds now) {
         if (lease) {
             party.beside = beside(*lease);
             party.rates = observed(*lease, now);
+            party.age = static_cast<double>(now - lease->granted);
             party.goes_first = group.spec.priority == Priority::kLatency;
             for (const Lease& other : leases.all()) {
                 if (other.runs() && other.group != &group)

@@ -40,6 +40,15 @@ uint64_t sum(const size_t* sizes, size_t count) {
         return submit(kDefault, per_thread, copy_work(bytes, kLink),                    \
                       [&] { return wait_in([&] { return real::symbol arguments; }); }); \
     }
+// Asynchronous ones wait, too, if the host's memory is not pinned: PyTorch's tensor.tolist() waits in one of these.
+#define MAY_WAIT(symbol, per_thread, bytes, stream, parameters, arguments)                                  \
+    CUresult symbol parameters {                                                                            \
+        return submit(stream, per_thread, copy_work(bytes, kLink),                                          \
+                      [&] { return wait_in([&] { return real::symbol arguments; }, /* surely */ false); }); \
+    }
+#define HOST(symbol, bytes, stream, parameters, arguments)        \
+    MAY_WAIT(symbol, false, bytes, stream, parameters, arguments) \
+    MAY_WAIT(symbol##_ptsz, true, bytes, stream, parameters, arguments)
 #define WAIT(symbol, bytes, parameters, arguments)       \
     AWAITED(symbol, false, bytes, parameters, arguments) \
     AWAITED(symbol##_ptds, true, bytes, parameters, arguments)
@@ -51,11 +60,11 @@ uint64_t sum(const size_t* sizes, size_t count) {
 extern "C" {
 
 WAIT(cuMemcpy,              n, (CUdeviceptr to, CUdeviceptr from, size_t n), (to, from, n))
-COPY(cuMemcpyAsync,         _ptsz, n, kLink,   s, (CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s), (to, from, n, s))
+HOST(cuMemcpyAsync,         n, s, (CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s), (to, from, n, s))
 WAIT(cuMemcpyHtoD_v2,       n, (CUdeviceptr to, const void* from, size_t n), (to, from, n))
-COPY(cuMemcpyHtoDAsync_v2,  _ptsz, n, kLink,   s, (CUdeviceptr to, const void* from, size_t n, CUstream s), (to, from, n, s))
+HOST(cuMemcpyHtoDAsync_v2,  n, s, (CUdeviceptr to, const void* from, size_t n, CUstream s), (to, from, n, s))
 WAIT(cuMemcpyDtoH_v2,       n, (void* to, CUdeviceptr from, size_t n), (to, from, n))
-COPY(cuMemcpyDtoHAsync_v2,  _ptsz, n, kLink,   s, (void* to, CUdeviceptr from, size_t n, CUstream s), (to, from, n, s))
+HOST(cuMemcpyDtoHAsync_v2,  n, s, (void* to, CUdeviceptr from, size_t n, CUstream s), (to, from, n, s))
 COPY(cuMemcpyDtoD_v2,       _ptds, n, kDevice, kDefault, (CUdeviceptr to, CUdeviceptr from, size_t n), (to, from, n))
 COPY(cuMemcpyDtoDAsync_v2,  _ptsz, n, kDevice, s, (CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s), (to, from, n, s))
 
@@ -63,15 +72,15 @@ COPY(cuMemcpyDtoA_v2,       _ptds, n, kDevice, kDefault, (CUarray to, size_t at,
 COPY(cuMemcpyAtoD_v2,       _ptds, n, kDevice, kDefault, (CUdeviceptr to, CUarray from, size_t at, size_t n), (to, from, at, n))
 COPY(cuMemcpyAtoA_v2,       _ptds, n, kDevice, kDefault, (CUarray to, size_t to_at, CUarray from, size_t at, size_t n), (to, to_at, from, at, n))
 WAIT(cuMemcpyHtoA_v2,       n, (CUarray to, size_t at, const void* from, size_t n), (to, at, from, n))
-COPY(cuMemcpyHtoAAsync_v2,  _ptsz, n, kLink,   s, (CUarray to, size_t at, const void* from, size_t n, CUstream s), (to, at, from, n, s))
+HOST(cuMemcpyHtoAAsync_v2,  n, s, (CUarray to, size_t at, const void* from, size_t n, CUstream s), (to, at, from, n, s))
 WAIT(cuMemcpyAtoH_v2,       n, (void* to, CUarray from, size_t at, size_t n), (to, from, at, n))
-COPY(cuMemcpyAtoHAsync_v2,  _ptsz, n, kLink,   s, (void* to, CUarray from, size_t at, size_t n, CUstream s), (to, from, at, n, s))
+HOST(cuMemcpyAtoHAsync_v2,  n, s, (void* to, CUarray from, size_t at, size_t n, CUstream s), (to, from, at, n, s))
 
 WAIT(cuMemcpy2D_v2,          bytes_of(c), (const CUDA_MEMCPY2D* c), (c))
 WAIT(cuMemcpy2DUnaligned_v2, bytes_of(c), (const CUDA_MEMCPY2D* c), (c))
-COPY(cuMemcpy2DAsync_v2,     _ptsz, bytes_of(c), kLink, s, (const CUDA_MEMCPY2D* c, CUstream s), (c, s))
+HOST(cuMemcpy2DAsync_v2,     bytes_of(c), s, (const CUDA_MEMCPY2D* c, CUstream s), (c, s))
 WAIT(cuMemcpy3D_v2,          bytes_of(c), (const CUDA_MEMCPY3D* c), (c))
-COPY(cuMemcpy3DAsync_v2,     _ptsz, bytes_of(c), kLink, s, (const CUDA_MEMCPY3D* c, CUstream s), (c, s))
+HOST(cuMemcpy3DAsync_v2,     bytes_of(c), s, (const CUDA_MEMCPY3D* c, CUstream s), (c, s))
 COPY(cuMemcpy3DPeer,         _ptds, bytes_of(c), kLink, kDefault, (const CUDA_MEMCPY3D_PEER* c), (c))
 COPY(cuMemcpy3DPeerAsync,    _ptsz, bytes_of(c), kLink, s, (const CUDA_MEMCPY3D_PEER* c, CUstream s), (c, s))
 COPY(cuMemcpyPeer,           _ptds, n, kLink, kDefault, (CUdeviceptr to, CUcontext tc, CUdeviceptr from, CUcontext fc, size_t n), (to, tc, from, fc, n))

@@ -19,7 +19,8 @@ class Waits {
     // memory that a kernel writes: then it counts as waiting all the time.
     static constexpr uint64_t kUnseen = 1'000'000'000;
 
-    void begin() { word_.fetch_add(kEntry + 1, std::memory_order_relaxed); }
+    // `surely`: it is known to wait for the device. Otherwise that it may is no news unless a look finds it there.
+    void begin(bool surely) { word_.fetch_add(surely ? kEntry + 1 : 1, std::memory_order_relaxed); }
     void end() { word_.fetch_sub(1, std::memory_order_relaxed); }
     void not_ready(uint64_t now) { polling_until_.store(now + kPolling, std::memory_order_relaxed); }
 
@@ -28,7 +29,7 @@ class Waits {
         const uint64_t word = word_.load(std::memory_order_relaxed);
         const uint64_t polling_until = polling_until_.load(std::memory_order_relaxed);
         const bool waits = uint32_t(word) != 0 || polling_until > now;
-        if (waits || word != word_seen_ || polling_until != polling_seen_) unseen_from_ = now + kUnseen;
+        if (waits || word >> 32 != word_seen_ >> 32 || polling_until != polling_seen_) unseen_from_ = now + kUnseen;
         word_seen_ = word;
         polling_seen_ = polling_until;
         return waits || now >= unseen_from_;
@@ -43,8 +44,8 @@ class Waits {
 
 class Waiting {
   public:
-    explicit Waiting(Waits* waits) : waits_(waits) {
-        if (waits_) waits_->begin();
+    explicit Waiting(Waits* waits, bool surely = true) : waits_(waits) {
+        if (waits_) waits_->begin(surely);
     }
     ~Waiting() {
         if (waits_) waits_->end();
@@ -59,11 +60,11 @@ class Waiting {
 // Those of the calling thread's current device; null if nothing was submitted to it so far.
 Waits* waits_here();
 
-// Makes a call of the driver's that returns when the device has done something.
+// Makes a call of the driver's that returns when the device has done something, `surely` or perhaps.
 template <class Call>
-auto wait_in(Call&& call) {
+auto wait_in(Call&& call, bool surely = true) {
     const Reentry reentry;
-    const Waiting waiting(reentry.nested() ? nullptr : waits_here());
+    const Waiting waiting(reentry.nested() ? nullptr : waits_here(), surely);
     return call();
 }
 
