@@ -54,7 +54,7 @@ CUresult allocate_in_slab(CUdevice device, CUdeviceptr* pointer, uint64_t expect
         if (charged) give_back(device, kBlock);
         return result;
     }
-    // Several threads may enter a slab before any of them could charge it; each returns only from one that is charged.
+    // Several threads may enter a slab before one of them has charged it. None returns from one that is not charged.
     const bool paid = enter_slab(*pointer, allocation);
     if (!paid && !charged && !(charged = charge(device, kBlock))) {
         leave_slab(*pointer, allocation);
