@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cluster import cluster as parts
 from tests.cluster.processes import RUN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.cluster.cluster import Cluster
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -25,8 +26,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[parts.Cluster]:
-    made = parts.Cluster()
+def cluster() -> Iterator[Cluster]:
+    from tests.cluster.cluster import Cluster  # needs Helm
+
+    made = Cluster()
     try:
         made.start()
         yield made

@@ -7,9 +7,11 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import helm_python as helm
+import pytest
 
 from tests.cluster.processes import RUN, eventually
+
+helm = pytest.importorskip("helm_python", reason="`make cluster-test` installs Helm")
 
 if TYPE_CHECKING:
     from tests.cluster.cluster import Cluster

@@ -225,7 +225,9 @@ def test_what_would_leave_its_share_is_refused_by_the_node_too(cluster):
     """The webhook is not asked about this pod; its own LD_PRELOAD would come after the node's."""
     slot = {"limits": {"gemlet.dev/share": "1"}}
     cluster.create(pod("out", "probe", resources=slot, env=[{"name": "LD_PRELOAD", "value": "/x.so"}]))
-    eventually(lambda: "env[LD_PRELOAD]: would take the program out" in cluster.events("out"), "an event that says why")
+    eventually(
+        lambda: "env[LD_PRELOAD]: would let the program escape" in cluster.events("out"), "an event that says why"
+    )
     assert "remove it: gemlet sets it" in cluster.events("out")
     assert lines(cluster, "out", "total") == [], "it has not started"
 

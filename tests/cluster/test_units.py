@@ -43,4 +43,6 @@ def test_time_that_is_left_on_two_gpus_is_refused_with_a_message(units):
     # The kubelet asks for time and memory in any order: the one that cannot be on one GPU is refused.
     eventually(lambda: units.phase("split") == "Failed", "refusal")
     message = units.get("pod", "split")["status"]["message"]
-    assert re.search(r"compute-units\]: 50 units are left on this node only on 2 GPUs together; ask for less", message)
+    assert re.search(
+        r"compute-units\]: 50 units do not fit on one GPU of this node, only on 2 together; ask for less", message
+    )

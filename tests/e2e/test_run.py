@@ -76,7 +76,7 @@ def test_without_a_gpu_it_says_so_and_runs_the_program(gemlet):
 def test_memory_below_one_context_is_said_before_the_program_runs(gemlet):
     done = gemlet("run", "--simulate", "--memory", "1MiB", "--", sys.executable, "-c", ALLOCATE, "1024")
     assert done.returncode == 0
-    assert done.stderr.startswith("warning: 1 MiB of memory are less than one CUDA context takes (at least 64 MiB)")
+    assert done.stderr.startswith("warning: 1 MiB of memory is less than one CUDA context takes (at least 64 MiB)")
     assert done.stdout.split()[1] == "2", "the context is made, an allocation is refused"
 
 

@@ -242,8 +242,8 @@ def test_statistics_count_what_ran(client, kit):
         ("nothing", {}, "no model 'nothing'"),
         ("add", {"shape": [2, 5]}, "has shape"),
         ("add", {"shape": [9, 4]}, "not in 1..8"),
-        ("add", {"name": "C"}, "wants the inputs A, B"),
-        ("add", {"datatype": "INT64"}, "the model wants INT32"),
+        ("add", {"name": "C"}, "add expects A, B"),
+        ("add", {"datatype": "INT64"}, "expected INT32"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_a_message(client, kit, model, change, words):

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-import ray
-from ray.cluster_utils import Cluster
 
 from gemlet.cli import main
 from tests.e2e.serve_process import serving, write_model
+
+ray = pytest.importorskip("ray", reason="`make ray-test` installs Ray")
+from ray.cluster_utils import Cluster  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

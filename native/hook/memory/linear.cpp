@@ -54,13 +54,14 @@ CUresult allocate_in_slab(CUdevice device, CUdeviceptr* pointer, uint64_t expect
         if (charged) give_back(device, kBlock);
         return result;
     }
-    const bool opened = enter_slab(*pointer, allocation);
-    if (charged && !opened) give_back(device, kBlock);
-    if (!charged && opened && !charge(device, kBlock)) {
-        leave_slab_uncharged(*pointer, allocation);
+    // Several threads may enter a slab before one of them has charged it. None returns from one that is not charged.
+    const bool paid = enter_slab(*pointer, allocation);
+    if (!paid && !charged && !(charged = charge(device, kBlock))) {
+        leave_slab(*pointer, allocation);
         real::cuMemFree_v2(*pointer);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    if (charged && (paid || !charge_slab(*pointer))) give_back(device, kBlock);
     remember(*pointer, allocation);
     return result;
 }

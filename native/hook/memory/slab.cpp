@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 #include <new>
+#include <utility>
 
 #include "hook/memory/size.h"
 
@@ -14,6 +15,7 @@ constexpr size_t kDevices = 64;
 
 struct Slab {
     uint32_t allocations = 0;
+    bool charged = false;  // not while the first ones in it ask for the charge
 };
 
 struct Slabs {
@@ -37,29 +39,36 @@ bool slabs_have_room(CUdevice device, uint64_t bytes) {
 }
 
 bool enter_slab(CUdeviceptr pointer, const Allocation& allocation) {
-    bool first = false;
+    bool first = false, charged = false;
     slabs().by_block.edit(slab_of(pointer), {}, [&](Slab& slab) {
         first = slab.allocations++ == 0;
+        charged = slab.charged;
         return true;
     });
     const auto change = static_cast<int64_t>(first ? kBlock - allocation.bytes : -allocation.bytes);
     room_on(allocation.device).fetch_add(change, std::memory_order_relaxed);
-    return first;
+    return charged;
 }
 
-bool leave_slab_uncharged(CUdeviceptr pointer, const Allocation& allocation) {
-    bool last = false;
-    slabs().by_block.edit(slab_of(pointer), {1}, [&](Slab& slab) {
+bool charge_slab(CUdeviceptr pointer) {
+    bool before = false;
+    slabs().by_block.edit(slab_of(pointer), {}, [&](Slab& slab) {
+        before = std::exchange(slab.charged, true);
+        return true;
+    });
+    return !before;
+}
+
+void leave_slab(CUdeviceptr pointer, const Allocation& allocation) {
+    bool last = false, charged = false;
+    slabs().by_block.edit(slab_of(pointer), {1, true}, [&](Slab& slab) {
         last = --slab.allocations == 0;
+        charged = slab.charged;
         return !last;
     });
     const auto change = static_cast<int64_t>(last ? allocation.bytes - kBlock : allocation.bytes);
     room_on(allocation.device).fetch_add(change, std::memory_order_relaxed);
-    return last;
-}
-
-void leave_slab(CUdeviceptr pointer, const Allocation& allocation) {
-    if (leave_slab_uncharged(pointer, allocation)) give_back(allocation.device, kBlock);
+    if (last && charged) give_back(allocation.device, kBlock);
 }
 
 void forget_slabs() {

@@ -10,11 +10,11 @@ namespace gemlet::hook {
 // all.
 bool slabs_have_room(CUdevice device, uint64_t bytes);
 
-// Accounting an allocation the driver made. True if it is the first in its slab.
+// Counts an allocation the driver made in its slab. True if the slab is charged already.
 bool enter_slab(CUdeviceptr pointer, const Allocation& allocation);
-// Accounting its end; gives the slab back if it was the last.
+// Makes the caller's charge that of the slab it has entered. False if another allocation's came first.
+bool charge_slab(CUdeviceptr pointer);
+// Takes the allocation out of its slab; with the last one, gives back the slab's charge if it has one.
 void leave_slab(CUdeviceptr pointer, const Allocation& allocation);
-// The same, for an allocation whose slab was never charged. True if it was the last.
-bool leave_slab_uncharged(CUdeviceptr pointer, const Allocation& allocation);
 
 }  // namespace gemlet::hook

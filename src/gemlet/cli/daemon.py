@@ -72,9 +72,12 @@ def command(
 
     logs.configure(logging.DEBUG if verbose else logging.INFO)
     if system and simulate:
-        raise UsageError("--system serves real devices, --simulate simulated ones", hint="give one of them")
+        raise UsageError(
+            "--system and --simulate do not go together: one serves real devices, the other simulated ones",
+            hint="give one of them",
+        )
     if config and no_config:
-        raise UsageError("--config names a configuration, --no-config wants none", hint="give one of them")
+        raise UsageError("--config and --no-config do not go together", hint="give one of them")
     endpoint = _endpoint(system, simulate, runtime_dir)
     path = None if no_config else _configuration(config, system=system)
     _make(endpoint.directory, system)
@@ -117,7 +120,9 @@ def _make(directory: Path, system: bool) -> None:
         directory.mkdir(mode=0o755 if system else 0o700, parents=True, exist_ok=True)
     except OSError as error:
         hint = (
-            "--system needs root; without it the daemon serves you alone" if system else "choose another --runtime-dir"
+            "run it as root, or leave out --system: the daemon then serves you alone"
+            if system
+            else "choose another --runtime-dir"
         )
         raise DaemonError(f"{directory} cannot be made: {error.strerror}", hint=hint) from None
 

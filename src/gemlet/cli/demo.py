@@ -129,7 +129,7 @@ def _exclusive_rate(programs: Programs) -> float:
             programs.read(timeout=0.2)
     rate = programs.traces[ALONE].rate(after=SETTLE_SECONDS)
     if rate <= 0:
-        raise GemletError("a program alone completed nothing", hint="see `gemlet doctor`")
+        raise GemletError("a program that ran alone completed no kernel", hint="see `gemlet doctor`")
     return rate
 
 

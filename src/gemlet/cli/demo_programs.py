@@ -104,9 +104,9 @@ class Programs:
         try:
             output, errors = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
-            raise GemletError(f"the program of {group} does not end", hint="see `gemlet doctor`") from None
+            raise GemletError(f"the program of group {group} does not end", hint="see `gemlet doctor`") from None
         if process.returncode != 0:
             last = errors.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
             why = last[0].removeprefix("error: ")
-            raise GemletError(f"the program of {group} failed: {why}", hint="see `gemlet doctor`")
+            raise GemletError(f"the program of group {group} failed: {why}", hint="see `gemlet doctor`")
         return output

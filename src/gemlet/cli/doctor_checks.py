@@ -114,7 +114,7 @@ def mps() -> Iterator[Check]:
     for place in dict.fromkeys(places):
         if control := control_of(place):
             text = f"a control daemon that is not gemlet's: pid {control.pid} of uid {control.uid} in {place}"
-            hint = "programs join it by themselves; `gemlet mps start` is refused while it runs"
+            hint = "programs use it without gemlet's doing; `gemlet mps start` is refused while it runs"
             yield Check("MPS", "warn", text, hint)
     try:
         program = find_program(os.environ.get("GEMLET_MPS_CONTROL"), None)
@@ -132,7 +132,7 @@ def _mps_of(status: dict[str, Any]) -> Check | None:
     simulate = " --simulate" if status["simulated"] else ""
     if mps["state"] == "failed":
         hint = f"gemlet mps start{simulate}; its log is in {mps['log_directory']}"
-        return Check(name, "fail", "its control daemon ended without being asked to", hint)
+        return Check(name, "fail", "the control daemon ended unexpectedly", hint)
     if mps["state"] == "stopping":
         hint = f"`gemlet mps stop{simulate} --force` ends what it waits for"
         return Check(name, "warn", f"control daemon {mps['pid']} is being stopped", hint)
@@ -140,7 +140,7 @@ def _mps_of(status: dict[str, Any]) -> Check | None:
         return Check(name, "warn", mps["problem"], f"gemlet mps stop{simulate} --force")
     bad = [server for server in mps["servers"] if server["status"] == "FAULT"]
     if bad:
-        hint = "a client's fault ends all clients of its server; it serves again when they have ended"
+        hint = "wait until all its clients have ended: a fault of one ends them all, then the server works again"
         return Check(name, "warn", f"server {bad[0]['pid']} has a fault", hint)
     clients = sum(len(server["clients"]) for server in mps["servers"])
     return Check(name, "ok", f"control daemon {mps['pid']}, {clients} programs side by side")
@@ -150,7 +150,7 @@ def libcuda() -> Iterator[Check]:
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        yield Check("libcuda", "warn", f"{error}", "install the NVIDIA driver; --simulate needs none")
+        yield Check("libcuda", "warn", f"{error}", "install the NVIDIA driver, or use --simulate, which needs none")
         return
     version = ctypes.c_int()
     library.cuDriverGetVersion(ctypes.byref(version))
@@ -184,7 +184,7 @@ def hook() -> Iterator[Check]:
     missed = [route for route, library in routes.items() if paths.HOOK_LIBRARY not in Path(library).name]
     on = " (on the simulated driver)" if machine else ""
     if missed:
-        hint = "this driver is not known to gemlet: please report its version"
+        hint = "report the version of this driver: gemlet does not know it"
         yield Check("hook works", "fail", f"launches are not intercepted through {', '.join(missed)}{on}", hint)
     else:
         yield Check("hook works", "ok", f"launches are intercepted through {' and '.join(routes)}{on}")
@@ -221,7 +221,7 @@ def daemons(socket: str | None) -> Iterator[Check]:
             with Connection(endpoint) as connection:
                 status = connection.call("status")
         except GemletError as error:
-            hint = "it died and left its socket; the next `gemlet run` starts a new one"
+            hint = "start a new one with `gemlet run`: the old one died and left its socket"
             yield Check(name, "warn", error.message, hint)
             continue
         running += 1

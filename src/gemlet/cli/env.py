@@ -16,10 +16,14 @@ from gemlet.kube.edits import container_edits
 
 
 @click.command()
-@click.option("--group", type=options.GroupName(), default="default", show_default=True, help="Group the program joins")
-@click.option("--strict", is_flag=True, help="When the daemon is lost wait 10 s, then fail, not run on unmanaged")
-@click.option("--no-mps", is_flag=True, help="Stay outside of MPS also where it runs")
-@click.option("--docker", is_flag=True, help="Print options for `docker run` in place of exports")
+@click.option(
+    "--group", type=options.GroupName(), default="default", show_default=True, help="Group that the program joins"
+)
+@click.option(
+    "--strict", is_flag=True, help="If the daemon is lost, wait 10 s and fail instead of running on unmanaged"
+)
+@click.option("--no-mps", is_flag=True, help="Do not use MPS even if it runs")
+@click.option("--docker", is_flag=True, help="Print options for `docker run` instead of exports")
 @options.simulate
 @click.pass_obj
 def command(socket: str | None, *, group: str, strict: bool, no_mps: bool, docker: bool, simulate: bool) -> None:

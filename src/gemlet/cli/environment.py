@@ -48,10 +48,10 @@ def check_version(answer: Mapping[str, Any], *, simulated: bool) -> None:
     stop = "gemlet stop --simulate" if simulated else "gemlet stop"
     raise DaemonError(
         f"the daemon is of {'an older' if older else 'a newer'} version of gemlet, "
-        "and programs of this one cannot speak with it",
-        hint=f"`{stop}` ends it, programs run on without limits, and the next `gemlet run` starts one of this version"
+        "and programs of this version cannot talk to it",
+        hint=f"stop it with `{stop}`: programs run on without limits, the next `gemlet run` starts a new daemon"
         if older
-        else "run the gemlet that started it; `gemlet status` says which version that is",
+        else "use the gemlet that started it; `gemlet status` prints its version",
     )
 
 
@@ -114,7 +114,7 @@ def choose_device(number: int, base: Mapping[str, str]) -> tuple[dict[str, str],
     if number >= len(listed):
         raise UsageError(
             f"no device {number}: CUDA_VISIBLE_DEVICES={visible} shows {len(listed)}",
-            hint="--device counts within CUDA_VISIBLE_DEVICES where that is set",
+            hint="choose a smaller number: --device counts within CUDA_VISIBLE_DEVICES",
         )
     chosen = listed[number]
     by_bus = base.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"

@@ -27,7 +27,7 @@ OVERSUBSCRIBE = click.option(
     type=click.FloatRange(1, 8),
     default=1.0,
     show_default=True,
-    help="Offer each GPU's memory so many times; above 1 the daemon needs a capacity for each device",
+    help="Offer each GPU's memory this many times; above 1, the daemon needs a capacity for each device",
 )
 
 
@@ -54,7 +54,7 @@ def command() -> None:
     type=click.Choice(("runtime", "cdi", "nodes")),
     default="runtime",
     show_default=True,
-    help="How containers come by the driver: NVIDIA's runtime, NVIDIA's CDI files, or device nodes alone",
+    help="How containers get the driver: NVIDIA's runtime, NVIDIA's CDI files, or device nodes only",
 )
 @OVERSUBSCRIBE
 @click.option("--preload-file", is_flag=True, help="Also mount /etc/ld.so.preload, for programs that clear LD_PRELOAD")
@@ -63,7 +63,7 @@ def command() -> None:
 )
 @click.option("--kubelet-directory", type=DIRECTORY, default="/var/lib/kubelet", show_default=True)
 @click.option("--cdi-directory", type=DIRECTORY, default="/var/run/cdi", show_default=True)
-@click.option("--port", type=click.IntRange(1, 65535), help="Serve /metrics and /healthz there")
+@click.option("--port", type=click.IntRange(1, 65535), help="Port of /metrics and /healthz")
 @click.option("--kubeconfig", type=DIRECTORY, help="A kubeconfig as JSON; without it the pod's service account")
 @options.simulate
 @click.option("-v", "--verbose", is_flag=True, help="Log more")
@@ -123,7 +123,7 @@ def agent(
         asyncio.run(kube_agent.run(chosen))
     except OSError as error:
         raise GemletError(
-            f"the agent cannot run: {error}", hint="it needs root and the kubelet's directories"
+            f"the agent cannot run: {error}", hint="run it as root, with the kubelet's directories mounted"
         ) from None
 
 
@@ -209,7 +209,9 @@ def show_shares(directory: Path, output: str, socket: str | None) -> None:
 
     file = directory / "checkpoint.json"
     if not file.exists():
-        raise GemletError(f"{file} does not exist", hint="no agent has run here; --directory names another place")
+        raise GemletError(
+            f"{file} does not exist", hint="name the agent's directory with --directory, or start an agent"
+        )
     held = sorted(checkpoint.load(file), key=lambda share: share.group)
     try:
         with connect([address.explicit(socket) if socket else address.system()]) as daemon:
@@ -230,7 +232,9 @@ def _access(kubeconfig: Path | None) -> Access:
     try:
         host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
     except KeyError:
-        raise UsageError("this is not a pod of a cluster", hint="name a kubeconfig with --kubeconfig") from None
+        raise UsageError(
+            "no kubeconfig given, and this process does not run in a pod", hint="name a kubeconfig with --kubeconfig"
+        ) from None
     return api_server.in_cluster(host, port)
 
 

@@ -15,26 +15,45 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.command("load")
 @click.argument("url")
 @click.argument("demands", required=False, type=_FILE)
-@click.option("-m", "--model", metavar="NAME", help="The model, where there is no file of demands.")
+@click.option("-m", "--model", metavar="NAME", help="The model, if no file of demands is given.")
 @click.option("--rate", metavar="R", help="Requests/s: 200; or from:to:step, a run for each: 100:500:100.")
 @click.option("--steps", metavar="LIST", help="The rate from each moment on: 0s=100,10s=300.")
-@click.option("--swing", type=float, metavar="X", help="The rate swings by this part of itself: a sinusoid.")
+@click.option("--swing", type=float, metavar="X", help="Vary the rate by this fraction, as a sinusoid.")
 @click.option("--period", metavar="TIME", default="60s", help="Of --swing; default 60s.")
 @click.option("--trace", type=_FILE, help="Rates from a file: one a line (glet's flux format), or a CSV.")
 @click.option("--step", metavar="TIME", default="20s", help="How long a line of --trace holds; default 20s.")
-@click.option("--slo", metavar="TIME", help="How long a reply may take; default: what the server says of the model.")
-@click.option("--arrivals", type=click.Choice(["poisson", "uniform", "gamma"]), help="How even the gaps are.")
+@click.option(
+    "--slo", metavar="TIME", help="How long a reply may take; default: the SLO that the server gives for the model."
+)
+@click.option(
+    "--arrivals", type=click.Choice(["poisson", "uniform", "gamma"]), help="Distribution of the gaps between requests."
+)
 @click.option("--variation", type=float, metavar="CV", help="Of gamma: standard deviation of the gaps over their mean.")
 @click.option("--times", type=float, default=1.0, metavar="X", help="Multiplies all rates.")
 @click.option("--duration", metavar="TIME", help="Of each run; default: the file's, else 10s.")
 @click.option("--warmup", metavar="TIME", default="0s", help="Requests due before this are sent but not counted.")
-@click.option("--every", metavar="TIME", help="-o json: also what became of the requests of each so long, such as 1s.")
+@click.option(
+    "--every",
+    metavar="TIME",
+    help="With -o json: also report the requests of each interval of this length, such as 1s.",
+)
 @click.option("--batch", type=click.IntRange(1), default=1, metavar="N", help="Rows in each request; default 1.")
-@click.option("--shape", "shapes", multiple=True, metavar="INPUT:SIZES", help="Where metadata say -1: tokens:128.")
+@click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="INPUT:SIZES",
+    help="Sizes of dimensions that are -1 in the metadata: tokens:128.",
+)
 @click.option("--seed", type=int, metavar="N", help="Of arrivals and tensors; default: the file's, else 1.")
 @click.option("--peak", is_flag=True, help="Find the highest rates at which --goal is reached.")
 @click.option("--goal", type=options.Share(), metavar="PART", help="Exit with 1 if fewer are in time; --peak: 99%.")
-@click.option("--processes", type=click.IntRange(1), metavar="N", help="That generate; default: as the rate needs.")
+@click.option(
+    "--processes",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Processes that generate load; default: as many as the rate needs.",
+)
 @click.option(
     "--connections", type=click.IntRange(1), default=512, metavar="N", help="Of each process, at most; default 512."
 )

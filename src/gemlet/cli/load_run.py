@@ -96,10 +96,10 @@ def _check(services: list[DemandedService], given: Given) -> None:
         raise UsageError(f"--times {given.times:g} leaves nothing to send", hint="a number above 0: --times 1.5")
     warmup = _seconds(given.warmup, "--warmup")
     if given.every is not None and _seconds(given.every, "--every") < SHORTEST_S:
-        raise UsageError(f"--every {given.every} is too short to say anything", hint="--every 1s")
+        raise UsageError(f"--every {given.every} is too short: expected a longer interval", hint="--every 1s")
     for service in services:
         if service.seconds <= 0:
-            raise UsageError("--duration: 0 seconds is no time at all", hint="--duration 10s")
+            raise UsageError("--duration is 0: expected more than 0", hint="--duration 10s")
         if warmup >= service.seconds:
             hint = f"--duration above {given.warmup}, or a shorter --warmup"
             raise UsageError(f"--warmup {given.warmup} leaves nothing of {service.seconds:g} s to count", hint=hint)
@@ -122,7 +122,7 @@ def _measure(job: Job, given: Given) -> Report:
 def _highest(job: Job, given: Given) -> tuple[float, Report | None]:
     """How much all rates can be multiplied by, and the run at that."""
     if any(stream.slo_ms is None for stream in job.streams):
-        raise UsageError("--peak looks for replies in time, and there is no SLO", hint="--slo 50ms")
+        raise UsageError("--peak needs an SLO, and none is known", hint="--slo 50ms")
     goal = peak.GOAL if given.goal is None else given.goal
     runs: dict[float, Report] = {}
 
@@ -186,7 +186,8 @@ def _services(path: Path | None, given: Given) -> list[DemandedService]:
     if path is not None:
         if any(option is not None for option in alone):
             raise UsageError(
-                "a file of demands says models, rates, arrivals and SLOs itself", hint="--times multiplies its rates"
+                "leave these options out: the file of demands has models, rates, arrivals and SLOs",
+                hint="--times multiplies its rates",
             )
         service = plan_files.load_service(path)
         return [
@@ -201,9 +202,12 @@ def _services(path: Path | None, given: Given) -> list[DemandedService]:
     spread = given.arrivals or "poisson"
     variation = {"uniform": 0.0, "poisson": 1.0}.get(spread, given.variation or 0.0)
     if (spread == "gamma") != (given.variation is not None):
-        raise UsageError("--variation goes with --arrivals gamma, and gamma needs it", hint="--variation 4")
+        raise UsageError("give --variation together with --arrivals gamma, and only then", hint="--variation 4")
     if given.variation is not None and not 0 < given.variation < inf:
-        raise UsageError(f"--variation {given.variation:g} is not above 0", hint="1 is Poisson, 4 comes in bursts")
+        raise UsageError(
+            f"--variation {given.variation:g} is not above 0",
+            hint="write a number above 0: 1 is Poisson, 4 comes in bursts",
+        )
     # An SLO of 0 is none: Demand has a number, and the server may know a better one.
     slo_ms = 1000 * _seconds(given.slo, "--slo") if given.slo is not None else 0.0
     return [
@@ -244,7 +248,7 @@ def _rates(given: Given) -> list[arrivals.Rate]:
         assert given.rate is not None
         numbers = [float(part) for part in given.rate.split(":")]
         if len(numbers) not in {1, 3} or (len(numbers) == 3 and numbers[2] <= 0):
-            raise ValueError("a rate is one number, or from:to:step")
+            raise ValueError("write one number, or from:to:step")
         values = numbers if len(numbers) == 1 else _range(*numbers)
         if not values:
             raise ValueError(f"there is none from {numbers[0]:g} to {numbers[1]:g}")

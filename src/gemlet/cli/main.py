@@ -140,7 +140,7 @@ def _hint(error: click.UsageError) -> str | None:
     if own or error.ctx is None:
         return own
     if isinstance(error, click.NoSuchOption) and error.option_name == "--socket":
-        return "it stands before the verb: gemlet --socket PATH " + error.ctx.command_path.partition(" ")[2]
+        return "put it before the verb: gemlet --socket PATH " + error.ctx.command_path.partition(" ")[2]
     what = "commands" if isinstance(error, click.NoSuchCommand) else "options"
     return f"`{error.ctx.command_path} -h` shows the {what}"
 

@@ -49,7 +49,7 @@ def start(socket: str | None, *, force: bool, simulate: bool) -> None:
     click.echo(f"{what} {state}: control daemon {answer['mps']['pid']}, pipes in {_pipes(answer)}", err=True)
 
 
-@command.command(short_help="Stop it, unless programs use it.")
+@command.command(short_help="Stop MPS, unless programs use it.")
 @click.option(
     "-t", "--timeout", type=click.IntRange(1, 86400), metavar="SECONDS", help="Wait for programs, then end them"
 )
@@ -59,14 +59,14 @@ def start(socket: str | None, *, force: bool, simulate: bool) -> None:
 def stop(socket: str | None, *, timeout: int | None, force: bool, simulate: bool) -> None:
     """Stop MPS. Refused while programs use it, unless -t or --force says what to do with them."""
     if timeout is not None and force:
-        raise UsageError("-t and --force are two answers to one question", hint="give one of them")
+        raise UsageError("-t and --force do not go together", hint="give one of them")
     with _connect(socket, simulate) as daemon:
         daemon.patience(ANSWER_SECONDS + (timeout or 0))
         answer = daemon.call("mps_stop", seconds=timeout, force=force)
     click.echo("MPS is off" if answer["changed"] else "MPS is off already", err=True)
 
 
-@command.command(short_help="Show whether it runs, and which programs use it.")
+@command.command(short_help="Show whether MPS runs, and which programs use it.")
 @options.output("text", "json")
 @options.simulate
 @click.pass_obj

@@ -104,7 +104,7 @@ def _parse_limit(text: str) -> int:
     size = parse_size(text)
     if size == 0:
         raise InvalidValue(
-            f"{text!r} leaves no memory at all, not even for a context: expected a size above 0",
+            f"{text!r} is not a valid memory limit: expected a size above 0",
             hint="write a size such as 8GiB",
         )
     return size

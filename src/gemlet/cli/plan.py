@@ -37,8 +37,10 @@ def _list_policies(context: click.Context, _parameter: click.Parameter, wanted: 
 @click.option(
     "--types", type=click.Choice(["none", "tie-break", "terms", "oversubscribe"]), help="Use of workload types."
 )
-@click.option("--executor", type=click.Choice(["green", "mps"]), help="A process a device, or a process a gpu-let.")
-@click.option("--previous", type=_FILE, help="Plan to stay near: JSON, or glet's ModelList.txt.")
+@click.option(
+    "--executor", type=click.Choice(["green", "mps"]), help="One process for each device, or one for each gpu-let."
+)
+@click.option("--previous", type=_FILE, help="Plan to change as little as possible: JSON, or glet's ModelList.txt.")
 @click.option("--svg", type=_FILE, help="Also draw the plan into this file.")
 @click.option("--why", is_flag=True, help="Say why each gpu-let has its size, batch and neighbours.")
 @click.option(
@@ -99,7 +101,7 @@ def command(
         text_file.write_text(svg, picture.svg(made))
     if output == "glet":
         if any(abs(100 * gpu_let.sm - round(100 * gpu_let.sm)) > 1e-6 for gpu in made.gpus for gpu_let in gpu.gpu_lets):
-            click.echo("gemlet: shares are rounded down to whole percent; --grid 20 avoids it", err=True)
+            click.echo("gemlet: shares were rounded down to whole per cent; use --grid 20 to avoid that", err=True)
         click.echo(glet_files.render_model_list(made), nl=False)
     elif output == "table":
         click.echo("\n".join(_text(made, why=why)))
@@ -108,7 +110,7 @@ def command(
 
 def _advice(made: Infeasible) -> str:
     if made.needed:
-        return f"--gpus {made.needed} would do; or relax an SLO, or another policy (`gemlet plan --policies`)"
+        return f"give --gpus {made.needed}, relax an SLO, or try another policy (`gemlet plan --policies`)"
     return "relax an SLO, add GPUs, or try another policy (`gemlet plan --policies`)"
 
 

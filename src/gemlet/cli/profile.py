@@ -23,17 +23,22 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 @click.command("profile")
 @click.argument("models", nargs=-1, metavar="[MODELS...]")
-@click.option("-o", "--output", type=_FILE, help="Profile file; one that is there is continued.")
+@click.option("-o", "--output", type=_FILE, help="Profile file; an existing one is continued.")
 @click.option("--device", type=click.IntRange(0), default=0, show_default=True, help="Index of the GPU.")
 @click.option(
-    "--budget", type=options.Seconds(), default=600.0, show_default=True, metavar="SECONDS", help="Stop after so long."
+    "--budget",
+    type=options.Seconds(),
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Stop after this time.",
 )
-@click.option("--quick", is_flag=True, help="Two sizes and two batches a model.")
-@click.option("--fresh", is_flag=True, help="Measure all anew, whatever FILE holds.")
+@click.option("--quick", is_flag=True, help="Measure two sizes and two batches of each model only.")
+@click.option("--fresh", is_flag=True, help="Measure everything again, even if FILE has it.")
 @click.option(
     "--modelled",
     is_flag=True,
-    help="Compute, for built-in models; needs no GPU, and the file says so.",
+    help="Compute the profiles of built-in models instead; needs no GPU, and the file says so.",
 )
 @click.option("--list", "listing", is_flag=True, help="List the built-in models and stop.")
 def command(
@@ -73,7 +78,7 @@ def command(
             text_file.write_text(output, profile.render(made))
         return 0
     if output is None:
-        raise UsageError("where to?", hint="-o FILE; the file grows while it is measured")
+        raise UsageError("where to?", hint="name a file with -o FILE; it is written as measurements come in")
     from gemlet.serve.profiling import session
     from gemlet.serve.profiling.progress import Bar
     from gemlet.serve.profiling.subjects import subjects
@@ -119,7 +124,7 @@ def _modelled(models: tuple[str, ...]) -> Profiles:
 
     every = modelled.h200()
     if folders := [name for name in models if name not in every.models and Path(name).is_dir()]:
-        hint = f"built-in models can: {', '.join(every.models)}"
+        hint = f"choose a built-in model: {', '.join(every.models)}"
         raise UsageError(f"{', '.join(folders)}: the models of a repository can only be measured, on a GPU", hint=hint)
     if unknown := [name for name in models if name not in every.models]:
         hint = f"known: {', '.join(every.models)}"

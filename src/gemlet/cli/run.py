@@ -30,22 +30,24 @@ class NotExecutable(GemletError):
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--group", type=options.GroupName(), help="Group to join or make; default: one of its own")
+@click.option("--group", type=options.GroupName(), help="Group to join or to create; default: a new one")
 @options.limits("run")
-@click.option("--no-mps", is_flag=True, help="Stay outside of MPS also where it runs")
+@click.option("--no-mps", is_flag=True, help="Do not use MPS even if it runs")
 @click.option("--device", type=click.IntRange(min=0), metavar="N", help="Show the program this device only")
-@click.option("--no-torch-hook", is_flag=True, help="Add nothing to PyTorch, also where memory can move")
+@click.option("--no-torch-hook", is_flag=True, help="Add nothing to PyTorch, even if memory can move")
 @click.option("--empty-cache", is_flag=True, help="PyTorch: empty its cache after each step of an optimizer")
 @click.option(
     "--managed",
     type=click.Choice(MANAGED),
     is_flag=False,
     flag_value=MANAGED[0],
-    help="Managed memory in place of device memory; checked: no more than is free (the default), force: any",
+    help="Allocate managed memory instead of device memory; checked: no more than is free (the default), force: any",
 )
 @options.simulate
-@click.option("--strict", is_flag=True, help="When the daemon is lost wait 10 s, then fail, not run on unmanaged")
-@click.option("-q", "--quiet", is_flag=True, help="Do not say what was granted")
+@click.option(
+    "--strict", is_flag=True, help="If the daemon is lost, wait 10 s and fail instead of running on unmanaged"
+)
+@click.option("-q", "--quiet", is_flag=True, help="Do not print what was granted")
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @click.pass_obj
 def command(
@@ -130,7 +132,7 @@ def granted_line(joined: dict[str, Any], device: int | None) -> str:
 
 def _phrase(field: GroupField, phrase: str, joined: dict[str, Any]) -> str:
     if field.name == "max" and joined["granted"]["max"] == 0:
-        return phrase + " (so it waits until `gemlet set` raises that)"
+        return phrase + " (the program waits until `gemlet set` raises it)"
     if field.name == "sm" and not joined.get("sm_in_force"):
         return phrase + " (not in force: not under MPS)"
     return phrase

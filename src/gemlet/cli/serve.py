@@ -28,7 +28,12 @@ class Port(click.ParamType[Any]):
         if value is None or isinstance(value, int) or value == "none":
             return value
         if not str(value).isdigit() or int(value) > 65535:
-            raise options.BadValue(f"{value!r} is not a port", "0 takes any free port, `none` none", param, ctx)
+            raise options.BadValue(
+                f"{value!r} is not a valid port: expected 0 to 65535, or none",
+                "0 takes any free port, `none` none",
+                param,
+                ctx,
+            )
         return int(value)
 
 
@@ -42,7 +47,9 @@ class Devices(click.ParamType[Any]):
             return value
         parts = [part.strip() for part in str(value).split(",")]
         if not all(part.isdigit() for part in parts) or len(set(parts)) != len(parts):
-            raise options.BadValue(f"{value!r} are not devices", "such as 0 or 0,2", param, ctx)
+            raise options.BadValue(
+                f"{value!r} is not a list of devices: expected indices such as 0 or 0,2", "such as 0 or 0,2", param, ctx
+            )
         return tuple(int(part) for part in parts)
 
 
@@ -56,7 +63,9 @@ class Range(click.ParamType[Any]):
             return value
         least, _, most = str(value).partition(":")
         if not least.isdigit() or not most.isdigit() or not 1 <= int(least) <= int(most):
-            raise options.BadValue(f"{value!r} are not least and most", "such as 1:4", param, ctx)
+            raise options.BadValue(
+                f"{value!r} is not a range of devices: expected LEAST:MOST", "such as 1:4", param, ctx
+            )
         return int(least), int(most)
 
 
@@ -67,20 +76,22 @@ def _write_example(context: click.Context, _parameter: click.Parameter, folder: 
 
     for path in write(folder):
         click.echo(str(path))
-    click.echo(f"gemlet: now try `gemlet serve {folder}`; docs/serving.md asks it something", err=True)
+    click.echo(f"gemlet: now try `gemlet serve {folder}`; docs/serving.md has requests to send to it", err=True)
     context.exit()
 
 
 @click.command("serve")
 @click.argument("repository", type=click.Path(file_okay=False, path_type=Path))
-@click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="0.0.0.0: all of this machine.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="0.0.0.0: all addresses of this machine."
+)
 @click.option("--http-port", type=Port(), default=8000, show_default=True, help="HTTP, with /metrics.")
 @click.option("--grpc-port", type=Port(), default=8001, show_default=True)
 @click.option(
     "--executor", type=click.Choice(EXECUTORS), default="auto", show_default=True,
-    help="What runs models: green contexts, a process a gpu-let under MPS, streams, the CPU, or modelled time.",
+    help="What runs models: green contexts, one process per gpu-let under MPS, streams, the CPU, or modelled time.",
 )  # fmt: skip
-@click.option("--ray", metavar="ADDRESS", help="Place executors in this Ray cluster; auto: the one of this machine.")
+@click.option("--ray", metavar="ADDRESS", help="Place executors in this Ray cluster; auto: the one on this machine.")
 @click.option("--scale", type=Range(), help="Least and most devices in use, such as 1:4; the others' executors rest.")
 @click.option("--devices", type=Devices(), help="GPUs to serve on, such as 0,2; default: all.")
 @click.option("--profiles", type=_FILE, help="Profiles of these models on this kind of device: a file, or h200.")
@@ -88,7 +99,7 @@ def _write_example(context: click.Context, _parameter: click.Parameter, folder: 
 @click.option("--demand", type=_FILE, help="Start with a plan for these rates: a demand file, or glet's rates.csv.")
 @click.option("--replan/--no-replan", default=True, show_default=True, help="Follow the load with new plans.")
 @click.option("--watch", is_flag=True, help="Load, reload and unload models as their files change.")
-@click.option("--drop/--no-drop", default=True, show_default=True, help="Refuse requests that would be answered late.")
+@click.option("--drop/--no-drop", default=True, show_default=True, help="Refuse requests whose answers would be late.")
 @click.option("--shared-memory/--no-shared-memory", default=True, help="Let clients register shared memory regions.")
 @click.option(
     "--drain",
@@ -96,7 +107,7 @@ def _write_example(context: click.Context, _parameter: click.Parameter, folder: 
     default=10.0,
     show_default=True,
     metavar="S",
-    help="Time for requests at the end.",
+    help="Time that requests get to end when the server stops.",
 )
 @click.option(
     "--hang", type=options.Seconds(), default=120.0, show_default=True, metavar="S", help="Limit of one batch."
@@ -140,7 +151,10 @@ def command(
     from gemlet.serve.server.options import ServerOptions
 
     if http_port == "none" and grpc_port == "none":
-        raise UsageError("neither HTTP nor gRPC is left to serve", hint="leave out --http-port or --grpc-port")
+        raise UsageError(
+            "both --http-port and --grpc-port are none: nothing is left to serve",
+            hint="leave out --http-port or --grpc-port",
+        )
     wanted = ServerOptions(
         repository=repository,
         http_port=None if http_port == "none" else int(http_port),

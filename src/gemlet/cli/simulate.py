@@ -78,7 +78,7 @@ def _table(report: Report) -> str:
     "--plan",
     "given",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="With --serve: this plan (JSON, or glet's ModelList.txt), made by hand or by `gemlet plan`.",
+    help="With --serve: use this plan (JSON, or glet's ModelList.txt).",
 )
 @click.option(
     "--policy",

@@ -47,7 +47,7 @@ def replay(service: DemandedService, known: Profiles, policy: str, seconds: floa
     first = plan(known, demands, Inventory(gpus=service.gpus), None, service.options, policy=policy)
     if isinstance(first, Infeasible):
         raise simulate_serving.NoPlan(
-            f"no plan for the first second: {'; '.join(first.why)}", hint="`gemlet plan` shows what would do"
+            f"no plan for the first second: {'; '.join(first.why)}", hint="run `gemlet plan` to see what is needed"
         )
     settings = ControlSettings(policy=policy, planner=service.options, most=service.gpus)
     controller = replanning.SimulatedController(known, demands, settings, first, devices=service.gpus)

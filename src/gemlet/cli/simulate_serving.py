@@ -62,7 +62,7 @@ def planned(service: DemandedService, known: Profiles, policy: str | None) -> Pl
         known, service.demands, Inventory(gpus=service.gpus), None, service.options, policy=policy or service.policy
     )
     if isinstance(made, Infeasible):
-        raise NoPlan(f"no plan: {'; '.join(made.why)}", hint="`gemlet plan` shows what would do")
+        raise NoPlan(f"no plan: {'; '.join(made.why)}", hint="run `gemlet plan` to see what is needed")
     return made
 
 

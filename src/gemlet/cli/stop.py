@@ -44,4 +44,6 @@ def command(socket: str | None, simulate: bool) -> None:
             click.echo(f"stopped the daemon in {endpoint.directory} (pid {pid})", err=True)
             return
         time.sleep(0.02)
-    raise DaemonError(f"the daemon (pid {pid}) does not stop", hint=f"its log is {endpoint.log}; kill {pid}")
+    raise DaemonError(
+        f"the daemon (pid {pid}) does not stop", hint=f"read its log, {endpoint.log}, or end it with `kill {pid}`"
+    )

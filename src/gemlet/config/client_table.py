@@ -31,7 +31,7 @@ _COLUMNS: tuple[tuple[str, Callable[[str], object]], ...] = (
     ("memory", parse_size),
 )
 _COMMENT = re.compile(r"(?:^|(?<=\s))[#;].*")  # a name may contain either character
-_SWAPPED = "the columns are ID REQUEST LIMIT MEMORY; they look swapped, as KubeShare 2.0 writes them"
+_SWAPPED = "write the columns as ID REQUEST LIMIT MEMORY: REQUEST and LIMIT look swapped, as in KubeShare 2.0"
 
 
 def read(source: Source) -> Configuration:

@@ -111,7 +111,9 @@ def check_can_save(path: str | os.PathLike[str]) -> None:
         return
     if reader_of(Source(_read(str(target)), str(target))) is not native.read:
         hint = f"save to {target.with_name('gemlet.toml')} and start the daemon with it"
-        raise ConfigError("is in a format of Gemini, which is only read", path=str(target), hint=hint)
+        raise ConfigError(
+            "is in a format of Gemini, which gemlet reads but does not write", path=str(target), hint=hint
+        )
 
 
 def _write(temporary: Path, target: Path, content: bytes) -> None:

@@ -63,7 +63,7 @@ class _Reader:
             self._assignment(number, line, start)
         else:
             hint = "write [group] or Key = value; start a comment with #"
-            self.report.error("neither a section, nor a key with a value", start, hint=hint)
+            self.report.error("expected a section or a key with a value", start, hint=hint)
 
     def _section(self, name: str, place: Place) -> None:
         if name in self.drafts:

@@ -77,7 +77,7 @@ def check_fraction(fraction: float) -> float:
     """A fraction of the multiprocessors. As check_share, but not 0: a kernel needs at least one multiprocessor."""
     if check_share(fraction) == 0:
         raise InvalidValue(
-            "0 leaves no multiprocessor to run on: expected a fraction above 0 and at most 1",
+            "0 is not a valid SM fraction: expected a fraction above 0 and at most 1",
             hint="leave it out for all multiprocessors",
         )
     return float(fraction)
@@ -110,7 +110,7 @@ def parse_size(text: str) -> int:
     size, rest, _ = _scaled(match, _BYTES[(match["unit"] or "").lower()])
     if rest:
         raise InvalidValue(
-            f"{_quoted(text)} is not a whole number of bytes: expected a size without a rest",
+            f"{_quoted(text)} is not a whole number of bytes: expected one without a fraction",
             hint=f"write {size} or {size + 1}",
         )
     return check_size(size)
@@ -182,7 +182,9 @@ def check_factor(factor: float) -> float:
     """``factor`` as a float. Raises InvalidValue unless it is above 0 and at most MAX_FACTOR."""
     if 0 < factor <= MAX_FACTOR:
         return float(factor)
-    raise InvalidValue(f"{factor:g} is out of range: {_FACTOR_EXPECTED}", hint="write 1 for the usual")
+    raise InvalidValue(
+        f"{factor:g} is out of range: {_FACTOR_EXPECTED}", hint="write a positive number; 1 is the default"
+    )
 
 
 def check_slowdown(factor: float) -> float:

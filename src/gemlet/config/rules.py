@@ -75,7 +75,7 @@ def warnings(groups: Sequence[GroupSpec]) -> Iterator[tuple[str | None, str]]:
         yield None, f"the guaranteed shares add up to {format_share(total)}; when all groups want time, each gets less"
     for group in groups:
         if group.max == 0:
-            yield group.name, f"max of group {group.name!r} is 0: its programs will wait for ever"
+            yield group.name, f"max of group {group.name!r} is 0: its programs will never run"
         if group.memory is not None and group.resident is not None and group.resident >= group.memory:
             text = "is not less than its memory, so it never binds; its programs' memory can move all the same"
             yield group.name, f"resident of group {group.name!r} {text}"

@@ -70,7 +70,9 @@ class Api:
         try:
             peer = peer_of(writer.get_extra_info("socket"))
             if len(self._open) > MAX_CONNECTIONS:
-                busy = DaemonError("too many connections to the daemon", hint="close some `gemlet top`")
+                busy = DaemonError(
+                    "too many connections to the daemon", hint="close connections, such as those of `gemlet top`"
+                )
                 await _write(writer, _failure(busy))
             else:
                 await self._converse(reader, writer, peer)
@@ -101,7 +103,9 @@ class Api:
             return _failure(error)
         except Exception:  # a defect must cost one answer, not the daemon
             logger.exception("api pid=%d uid=%d request=%r failed", peer.pid, peer.uid, line[:200])
-            return _failure(DaemonError("the daemon failed to answer; this is a defect", hint="its log says more"))
+            return _failure(
+                DaemonError("the daemon failed to answer; this is a defect", hint="read its log, and report this")
+            )
 
 
 def _failure(error: GemletError) -> bytes:

@@ -46,7 +46,7 @@ class ConfigurationFile:
             if change is watch.Change.GONE and self._absent:
                 continue
             if change is watch.Change.GONE:
-                hint = "the configuration stays in force; a new file of that name will be read"
+                hint = "restore the file: until then the last configuration stays in force"
                 yield ConfigError("has been removed", path=self.path, hint=hint)
                 continue
             self._absent = False

@@ -31,7 +31,7 @@ def no_daemon(endpoint: Endpoint, reason: str = "") -> DaemonUnreachable:
 def other_version(what: str, answer: object) -> DaemonError:
     """The error for an answer that this version cannot read; ``what`` is wrong with it."""
     stop = "gemlet stop --simulate" if isinstance(answer, dict) and answer.get("simulated") else "gemlet stop"
-    hint = f"it is of another version; after an upgrade `{stop}` ends it, and the next `gemlet run` starts the new one"
+    hint = f"stop it with `{stop}`: it is of another version, and the next `gemlet run` starts one of this version"
     return DaemonError(f"the daemon's answer cannot be read: {what}", hint=hint)
 
 
@@ -74,10 +74,12 @@ class Connection:
         except OSError as error:
             raise DaemonError(
                 f"the daemon at {self.endpoint.api} does not answer: {error}",
-                hint=f"its log is {self.endpoint.log}",
+                hint=f"read its log: {self.endpoint.log}",
             ) from None
         if not line.endswith(b"\n"):
-            raise DaemonError(f"the daemon at {self.endpoint.api} hung up", hint=f"its log is {self.endpoint.log}")
+            raise DaemonError(
+                f"the daemon at {self.endpoint.api} closed the connection", hint=f"read its log: {self.endpoint.log}"
+            )
         return protocol.decode_reply(line)
 
     def patience(self, seconds: float) -> None:
@@ -105,5 +107,5 @@ def connect(endpoints: list[Endpoint], *, timeout: float = 5.0) -> Connection:
             return Connection(endpoint, timeout=timeout)
         except DaemonUnreachable as error:
             unreachable = error
-    assert unreachable is not None, "no endpoint to try"
+    assert unreachable is not None, "no runtime directory was given to look in"
     raise unreachable

@@ -148,7 +148,7 @@ class GroupBook:
             if changed != entry.spec:
                 if entry.origin == "configuration":
                     raise Refused(
-                        f"group {entry.spec.name} is configured with other limits than those asked for",
+                        f"group {entry.spec.name} has other limits than those asked for",
                         hint="join it without limits, change it with `gemlet set`, or choose another --group",
                     )
                 self._check_owner(entry, uid)
@@ -287,7 +287,7 @@ class GroupBook:
             held = " and ".join(f"{other.spec.name} holds {format_share(other.spec.min)}" for other in rivals())
             free = max(0.0, 1 - (total - entry.spec.min))
             raise Refused(
-                f"a minimum of {format_share(entry.spec.min)} cannot be guaranteed: {held}",
+                f"the minimum {format_share(entry.spec.min)} cannot be guaranteed: {held}",
                 hint=f"ask for --min {int(free * 100 + 1e-6)}% or less, or name another device with --device",
             )
 

@@ -143,7 +143,7 @@ class Mps:
             if status.state == "on":
                 return status, False, []
             if status.state == "stopping":
-                hint = f"`{self._stop} --force` ends the programs it waits for"
+                hint = f"wait, or end the programs that use it with `{self._stop} --force`"
                 raise Refused("MPS is being stopped", hint=hint)
             foreign = () if force else status.foreign
             found = obstacles(foreign, devices, shared=self._shared, uid=os.getuid())
@@ -178,8 +178,8 @@ class Mps:
             clients = [msgspec.structs.replace(c, group=groups.get(c.pid, "")) for c in status.clients()]
             waits = seconds is not None
             if status.problem and not (force or waits):
-                hint = f"`{self._stop} --force` stops it whatever it says"
-                raise Refused(f"whether programs use MPS cannot be told: {status.problem}", hint=hint)
+                hint = f"stop it in any case with `{self._stop} --force`"
+                raise Refused(f"gemlet cannot find out whether programs use MPS: {status.problem}", hint=hint)
             if clients and not (force or waits):
                 raise Refused(
                     f"{_count(len(clients))} MPS: {named(clients)}",

@@ -57,26 +57,26 @@ def check(program: Program, status: MpsStatus, *, simulated: bool) -> None:
     simulate = " --simulate" if simulated else ""
     start = f"gemlet mps start{simulate}"
     if program.outside:
-        raise NeedsMps(f"{asked} needs MPS, and --no-mps stays outside of it", hint="leave out one of the two")
+        raise NeedsMps(f"{asked} needs MPS, and --no-mps forbids it", hint="leave out one of the two")
     if program.pipe_directory is not None:
         if program.pipe_alive:
             return
         raise NeedsMps(
             f"{asked} needs MPS, and no control daemon lives in {program.pipe_directory}",
-            hint=f"CUDA_MPS_PIPE_DIRECTORY names that directory; unset it and use `{start}`",
+            hint=f"unset CUDA_MPS_PIPE_DIRECTORY, which names that directory, and use `{start}`",
         )
     if status.state == "on":
         other = _other_user(program.uid, status)
         if other is None:
             return
         raise NeedsMps(
-            f"{asked} needs MPS, which now serves uid {other}, and one user at a time",
+            f"{asked} needs MPS, which serves one user at a time, now uid {other}",
             hint="try again when its programs have ended, or run without --sm: programs then take turns",
         )
     why = {
         "off": "which does not run",
         "stopping": "which is being stopped",
-        "failed": "whose control daemon has ended without being asked to",
+        "failed": "whose control daemon ended unexpectedly",
     }[status.state]
     raise NeedsMps(f"{asked} needs MPS, {why}", hint=start)
 

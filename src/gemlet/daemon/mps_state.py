@@ -101,7 +101,7 @@ def obstacles(
     if shared and uid != 0:
         found.append(
             Obstacle(
-                message=f"this daemon serves all users and runs as uid {uid}, so its MPS could serve uid {uid} alone",
+                message=f"this daemon serves all users but runs as uid {uid}, and its MPS can serve only uid {uid}",
                 hint="run the system's daemon as root: only root's MPS serves other users",
                 fatal=True,
             )

@@ -33,10 +33,10 @@ def memory_for_nothing(limit: int | None, measured: int, *, group: str, simulate
         takes, what = f"{format_size(measured)} here", "its contexts will be refused"
     else:  # only the first one shows how much it takes
         takes = f"at least {format_size(SMALLEST_CONTEXT)}"
-        what = "its first context is made all the same, and every allocation after it is refused"
+        what = "its first context is created, and every later allocation is refused"
     where = " --simulate" if simulated else ""
     return WarningMessage(
-        message=f"{format_size(limit)} of memory are less than one CUDA context takes ({takes}): {what}",
+        message=f"{format_size(limit)} of memory is less than one CUDA context takes ({takes}): {what}",
         hint=f"raise it: `gemlet set {shlex.quote(group)} --memory 2GiB{where}`",
     )
 
@@ -46,8 +46,8 @@ def memory_beyond_device(limit: int | None, largest: int | None, *, movable: boo
     if limit is None or largest is None or limit <= largest or movable:
         return None
     return WarningMessage(
-        message=f"{format_size(limit)} of memory are more than any device here has ({format_size(largest)})",
-        hint="let what does not fit wait on the host with --resident SIZE, or ask for less",
+        message=f"{format_size(limit)} of memory is more than any device here has ({format_size(largest)})",
+        hint="ask for less, or move what does not fit to the host with --resident SIZE",
     )
 
 
@@ -56,6 +56,6 @@ def resident_for_nothing(resident: int | None, limit: int | None) -> WarningMess
     if resident is None or limit is None or resident < limit:
         return None
     return WarningMessage(
-        message=f"{format_size(resident)} on the device at a time are all of its {format_size(limit)} of memory",
-        hint="choose a --resident below --memory, so that the rest waits on the host",
+        message=f"{format_size(resident)} on the device at a time is all of its {format_size(limit)} of memory",
+        hint="choose a --resident below --memory",
     )

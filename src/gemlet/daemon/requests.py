@@ -217,7 +217,7 @@ def decode(line: bytes) -> AnyRequest:
         ) from None
     if request.v != protocol.VERSION:
         raise DaemonError(
-            f"this daemon speaks version {protocol.VERSION} of the API, not {request.v}",
+            f"the request is of version {request.v} of the API: expected version {protocol.VERSION}",
             hint="restart the daemon after an upgrade: `gemlet stop`",
         )
     return request

@@ -293,12 +293,12 @@ class Service:
             self.status()
             gone = self.book.expire(now, busy)
             for name in gone:
-                self.events.add("removed", time=time.time(), group=name, text="nobody uses it any more")
+                self.events.add("removed", time=time.time(), group=name, text="no client uses it any more")
             if gone:
                 self.remember_groups()
             state = self.mps.look().state
             if state != self._mps_state and state == "failed":
-                self.mps_changed("the control daemon ended without being asked to; programs take turns")
+                self.mps_changed("the control daemon ended unexpectedly; programs take turns")
             if self.in_use():  # nobody but `gemlet mps stop` stops MPS
                 self._used_at = now
             idle_exit = self.options.idle_exit
@@ -416,7 +416,7 @@ class Service:
                 logger.debug("devices: %s", error)  # a client's attach makes its device known
                 self._why_no_devices = error.message
             return
-        self._why_no_devices = "the driver shows none"
+        self._why_no_devices = "the driver reports no device"
         self._devices = {uuid_bytes(device.uuid): device for device in found}
         for device in found:
             self._tell_device(device)

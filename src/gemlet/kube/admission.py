@@ -193,7 +193,7 @@ def _chosen(pod: Mapping[str, Any], annotations: Mapping[str, str]) -> int:
     for number, container in enumerate(containers):
         if container["name"] == meant:
             return number
-    raise BadRequest(field, f"the pod has no container {meant}", hint=f"name one of {known}")
+    raise BadRequest(field, f"names container {meant}, which the pod does not have", hint=f"name one of {known}")
 
 
 def _check_lone_annotations(annotations: Mapping[str, str], holders: list[int], pod: Mapping[str, Any]) -> None:
@@ -205,7 +205,7 @@ def _check_lone_annotations(annotations: Mapping[str, str], holders: list[int], 
     if given and not holders and not (pod.get("spec") or {}).get("resourceClaims"):
         raise BadRequest(
             f"metadata.annotations[{given[0]}]",
-            "is of no use: the pod asks for no share",
+            "has no effect: the pod asks for no share",
             hint=f"add {names.ANNOTATION_MEMORY} and {names.ANNOTATION_COMPUTE}",
         )
 
@@ -221,7 +221,9 @@ def _check_resources(number: int, container: Mapping[str, Any]) -> None:
             raise BadRequest(f"{where}[{name}]", error.message, hint="write a whole number") from None
         if count < 1:
             raise BadRequest(
-                f"{where}[{name}]", f"{limits[name]} is no share", hint="ask for 1 or more, or leave it out"
+                f"{where}[{name}]",
+                f"{limits[name]} is not a valid share: expected 1 or more",
+                hint="ask for 1 or more, or leave it out",
             )
         if name == names.SLOT_RESOURCE and count != 1:
             raise BadRequest(
@@ -233,6 +235,10 @@ def _check_resources(number: int, container: Mapping[str, Any]) -> None:
         missing = names.MEMORY_RESOURCE if names.COMPUTE_RESOURCE in given else names.COMPUTE_RESOURCE
         raise BadRequest(f"{where}[{missing}]", "is missing", hint="ask for both time and memory")
     if names.SLOT_RESOURCE in given and len(given) > 1:
-        raise BadRequest(f"{where}[{names.SLOT_RESOURCE}]", "is asked for beside units", hint="ask for one of the two")
+        raise BadRequest(
+            f"{where}[{names.SLOT_RESOURCE}]", "is asked for together with units", hint="ask for one of the two"
+        )
     if given and any(name.startswith("nvidia.com/") for name in limits):
-        raise BadRequest(where, "asks for a share and for a GPU of NVIDIA's plugin", hint="ask for one of the two")
+        raise BadRequest(
+            where, "asks for both a share and a GPU of NVIDIA's device plugin", hint="ask for one of the two"
+        )

@@ -135,7 +135,7 @@ class ApiServer:
                 return json.loads(text)
         except (HttpError, OSError, ValueError) as error:
             raise ApiError(
-                f"{method} {path}: {str(error) or type(error).__name__}", hint="is the apiserver up?"
+                f"{method} {path}: {str(error) or type(error).__name__}", hint="check that the apiserver runs"
             ) from None
 
     async def _exchange(self, method: str, target: str, body: bytes | None) -> tuple[int, bytes]:
@@ -189,7 +189,7 @@ def _refusal(status: int, text: bytes, what: str) -> ApiError:
         message = json.loads(text)["message"]
     except (ValueError, LookupError, TypeError):
         message = text[:200].decode(errors="replace")
-    hint = "see the agent's ClusterRole" if status == 403 else None
+    hint = "check the agent's ClusterRole" if status == 403 else None
     return ApiError(f"{what}: {status} {message}", status=status, hint=hint)
 
 

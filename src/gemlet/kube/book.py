@@ -202,7 +202,9 @@ class ShareBook:
         for uuid in share.gpus:
             gpu = self.gpus.get(uuid)
             if gpu is None:
-                raise NoRoom(f"this node has no GPU {uuid}", hint="has it been taken out? `nvidia-smi -L` lists them")
+                raise NoRoom(
+                    f"this node has no GPU {uuid}", hint="check `nvidia-smi -L`: the GPU may have been taken out"
+                )
             others = [other.granted for other in self.shares.values() if uuid in other.gpus and other.id != share.id]
             compute, memory = sum(other.compute for other in others), sum(other.memory for other in others)
             if compute + share.granted.compute > 100:
@@ -214,7 +216,7 @@ class ShareBook:
                 continue
             raise NoRoom(
                 f"{asked} does not fit on {uuid}, of which {taken} is taken",
-                hint="a share there has not been closed yet; it will be tried again",
+                hint="wait: a share there has not been closed yet, and the kubelet tries again",
             )
 
     async def _save(self) -> None:

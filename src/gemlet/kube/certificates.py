@@ -36,7 +36,7 @@ class Certificate:
             _load(self.context, self._seen)
         except (OSError, ssl.SSLError) as error:
             raise GemletError(
-                f"{self._files[0]} and {self._files[1].name} are no certificate and its key: {error}",
+                f"{self._files[0]} and {self._files[1].name} are not a valid certificate and key: {error}",
                 hint="mount a secret of type kubernetes.io/tls there",
             ) from None
 

@@ -29,10 +29,14 @@ def read_claim(claim: Mapping[str, Any], *, uid: str, pool: str, gpus: Mapping[s
     """
     meta = claim["metadata"]
     if meta.get("uid") != uid:
-        raise BadRequest("metadata.uid", f"is {meta.get('uid')}, not {uid}", hint="the claim is another one: try again")
+        raise BadRequest(
+            "metadata.uid",
+            f"is {meta.get('uid')}, not {uid}",
+            hint="try again: the claim was replaced by another of that name",
+        )
     allocation = (claim.get("status") or {}).get("allocation")
     if not allocation:
-        raise BadRequest("status.allocation", "is missing", hint="the claim is not in use any more")
+        raise BadRequest("status.allocation", "is missing", hint="allocate the claim again: it is no longer in use")
     devices = allocation.get("devices") or {}
     results = [result for result in devices.get("results") or [] if result.get("driver") == names.DRIVER]
     if not results:
@@ -98,13 +102,15 @@ def _consumed(
     for number, result in enumerate(results):
         field, device = f"{_RESULTS}[{number}]", result["device"]
         if result.get("adminAccess"):
-            raise BadRequest(f"{field}.adminAccess", "gives no share", hint="leave adminAccess out")
+            raise BadRequest(f"{field}.adminAccess", "is not supported", hint="leave adminAccess out")
         if result.get("pool") != pool or device not in gpus:
-            raise BadRequest(f"{field}.device", f"{result.get('pool')}/{device} is not here", hint="delete the pod")
+            raise BadRequest(
+                f"{field}.device", f"{result.get('pool')}/{device} is not a device of this node", hint="delete the pod"
+            )
         if device in requests:
             raise BadRequest(
                 f"{field}.device",
-                f"{device} was given twice to one claim",
+                f"{device} was allocated twice to one claim",
                 hint=f"add the constraint distinctAttribute: {names.DRIVER}/uuid, or ask for more in one request",
             )
         consumed = result.get("consumedCapacity") or {}
@@ -113,7 +119,7 @@ def _consumed(
                 raise BadRequest(
                     f"{field}.consumedCapacity.{name}",
                     "is missing",
-                    hint="the cluster must have the feature DRAConsumableCapacity (on since 1.36)",
+                    hint="enable the feature gate DRAConsumableCapacity in the cluster (on since 1.36)",
                 )
         memory = checked_memory(f"{field}.consumedCapacity.memory", consumed["memory"], most=gpus[device].memory)
         amounts.add((memory, checked_percent(f"{field}.consumedCapacity.compute", consumed["compute"])))

@@ -75,7 +75,7 @@ class DaemonLink:
         except (OSError, ValueError) as error:  # ValueError: longer than any answer is
             raise DaemonError(f"the daemon at {self._endpoint.api} does not answer: {error}", hint=_HINT) from None
         if not line.endswith(b"\n"):
-            raise DaemonError(f"the daemon at {self._endpoint.api} hung up", hint=_HINT)
+            raise DaemonError(f"the daemon at {self._endpoint.api} closed the connection", hint=_HINT)
         return protocol.decode_reply(line)
 
     @contextlib.asynccontextmanager

@@ -123,7 +123,7 @@ class Allocations:
         if pod is None:
             raise GemletError(
                 f"the kubelet knows no container that has {', '.join(ids)} of {resource}",
-                hint="the pod is being deleted, or it will be tried again: delete it if that does not help",
+                hint="wait for the kubelet's next try, or delete the pod",
             )
         granted = grant(assignments, pod)
         share = self.of(resource, ids)
@@ -150,7 +150,7 @@ class Allocations:
         for gpu in self.gpus.all:
             if gpu.uuid == uuid:
                 return gpu
-        raise GemletError(f"this node has no GPU {uuid}", hint="has it been taken out? `nvidia-smi -L` lists them")
+        raise GemletError(f"this node has no GPU {uuid}", hint="check `nvidia-smi -L`: the GPU may have been taken out")
 
 
 def _check_escape(seen: dict[str, Any], name: str) -> None:

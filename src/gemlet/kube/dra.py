@@ -119,7 +119,7 @@ class DraDriver:
                 device=health.DeviceIdentifier(pool_name=self._pool, device_name=gpu.device),
                 health=health.HealthStatus.HEALTHY if well else health.HealthStatus.UNHEALTHY,
                 last_updated_time=now,
-                message="" if well else f"{gpu.uuid} does not answer NVML any more",
+                message="" if well else f"{gpu.uuid} no longer answers NVML",
             )
         return answer
 

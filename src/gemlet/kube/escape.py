@@ -29,21 +29,25 @@ def check_escape(pod: Mapping[str, Any], container: Mapping[str, Any], where: st
         ):
             raise BadRequest(
                 f"{where}.env[{variable['name']}]",
-                "would take the program out of its share",
+                "would let the program escape from its share",
                 hint="remove it: gemlet sets it",
             )
     if (container.get("securityContext") or {}).get("privileged"):
         raise BadRequest(
-            f"{where}.securityContext.privileged", "shows the container all GPUs", hint="remove it, or add capabilities"
+            f"{where}.securityContext.privileged",
+            "gives the container access to all GPUs",
+            hint="remove it, or add the capabilities that are needed",
         )
     volumes = {volume["name"]: volume for volume in (pod["spec"].get("volumes") or [])}
     for mount in container.get("volumeMounts") or []:
         at = f"{where}.volumeMounts[{mount['mountPath']}]"
         if any(_covers(mount["mountPath"], own) or _covers(own, mount["mountPath"]) for own in _OWN_PATHS):
-            raise BadRequest(at, "hides what gemlet puts there", hint="mount it elsewhere")
+            raise BadRequest(at, "hides files that gemlet mounts there", hint="mount it elsewhere")
         path = ((volumes.get(mount["name"]) or {}).get("hostPath") or {}).get("path")
         if path is not None and any(_covers(path, host) or _covers(host, path) for host in _HOST_PATHS):
-            raise BadRequest(at, f"shows the host's {path}", hint="mount a directory that has no devices or sockets")
+            raise BadRequest(
+                at, f"gives access to the host's {path}", hint="mount a directory that has no devices or sockets"
+            )
 
 
 def _covers(path: str, other: str) -> bool:

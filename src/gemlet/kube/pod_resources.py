@@ -56,7 +56,7 @@ class PodResources:
         except grpc.aio.AioRpcError as error:
             raise KubeletUnreachable(
                 f"the kubelet does not say which container has which device: {error.details()}",
-                hint=f"is it running, and is {self._socket} mounted into the agent?",
+                hint=f"check that it runs and that {self._socket} is mounted into the agent",
             ) from None
         return read(reply)
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 MIN_MEMORY = 256 * MIB  # less is not enough for a CUDA context
 _PREFIX = "gemlet.dev/"
-_NO_SM = "needs MPS, under which pods are not brought: a fault of one program there ends those of other pods"
-_NO_SM_HINT = "leave it out: time and memory are held without it"
+_NO_SM = "is not supported for pods: it needs MPS, under which a fault of one program ends those of other pods"
+_NO_SM_HINT = "leave it out: shares of time and memory do not need it"
 
 
 class BadRequest(GemletError):
@@ -105,7 +105,7 @@ def checked_limit(field: str, limit: int, compute: int) -> int:
     if not compute <= limit <= 100:
         raise BadRequest(
             field,
-            f"{limit} is not from {compute}, which is guaranteed, to 100",
+            f"{limit} is not valid: expected {compute}, which is guaranteed, to 100",
             hint=f"leave it out for exactly {compute}, or write 100 for whatever is free",
         )
     return limit
@@ -117,7 +117,7 @@ def checked_resident(field: str, text: str, memory: int) -> int:
     if resident >= memory:
         raise BadRequest(
             field,
-            f"{text} is not less than the share's memory of {format_bytes(memory)}",
+            f"{text} is not valid: expected less than the share's memory of {format_bytes(memory)}",
             hint="leave it out: then all of the memory is on the GPU",
         )
     return resident
@@ -131,7 +131,7 @@ def from_annotations(annotations: Mapping[str, str], *, most: int | None = None)
             raise BadRequest(_at(name), _NO_SM, hint=_NO_SM_HINT)
         if name not in names.ANNOTATIONS:
             hint = suggest.hint(name, names.ANNOTATIONS)
-            raise BadRequest(_at(name), "gemlet knows no such annotation", hint=hint)
+            raise BadRequest(_at(name), "is not an annotation of gemlet", hint=hint)
     if names.ANNOTATION_MEMORY not in asked and names.ANNOTATION_COMPUTE not in asked:
         return None
     for needed, example in ((names.ANNOTATION_MEMORY, "16Gi"), (names.ANNOTATION_COMPUTE, '"25"')):
@@ -166,7 +166,7 @@ def priority_annotation(annotations: Mapping[str, str]) -> Priority | None:
         return None
     if text not in tuple(Priority):
         raise BadRequest(
-            _at(names.ANNOTATION_PRIORITY), f"{text!r} is no class", hint=f"write one of {', '.join(Priority)}"
+            _at(names.ANNOTATION_PRIORITY), f"{text!r} is not a valid class", hint=f"write one of {', '.join(Priority)}"
         )
     return Priority(text)
 

@@ -39,8 +39,8 @@ def only_gpu(resource: str, ids: Sequence[str]) -> str:
     if len(gpus) != 1:
         raise BadRequest(
             f"resources.limits[{resource}]",
-            f"{len(ids)} units are left on this node only on {len(gpus)} GPUs together",
-            hint="ask for less, or use a ResourceClaim: the scheduler then knows the GPUs",
+            f"{len(ids)} units do not fit on one GPU of this node, only on {len(gpus)} together",
+            hint="ask for less, or use a ResourceClaim, with which the scheduler knows each GPU",
         )
     return gpus[0]
 
@@ -57,7 +57,7 @@ def paired(compute: Sequence[str], memory: Sequence[str]) -> Amounts:
     if first != second:
         raise BadRequest(
             f"resources.limits[{names.MEMORY_RESOURCE}]",
-            f"memory is left on {second} only, and time was given on {first}",
-            hint="ask for less, or use a ResourceClaim: the scheduler then knows the GPUs",
+            f"memory is left only on {second}, and time was allocated on {first}",
+            hint="ask for less, or use a ResourceClaim, with which the scheduler knows each GPU",
         )
     return Amounts(memory=len(memory) * MEMORY_UNIT, compute=len(compute), limit=len(compute))

@@ -52,7 +52,7 @@ DEVICE_GAUGES: dict[str, tuple[str, DeviceValue]] = {
 }
 DAEMON_GAUGES: dict[str, tuple[str, Callable[[Status], float]]] = {
     "gemlet_mps_up": ("1 while gemlet's MPS control daemon takes programs", lambda s: float(s.mps.state == "on")),
-    "gemlet_mps_failed": ("1 after it ended without being asked to", lambda s: float(s.mps.state == "failed")),
+    "gemlet_mps_failed": ("1 after it ended unexpectedly", lambda s: float(s.mps.state == "failed")),
     "gemlet_mps_clients": ("Programs under gemlet's MPS", lambda s: len(s.mps.clients())),
 }
 DAEMON_COUNTERS: dict[str, tuple[str, Callable[[Status], float]]] = {

@@ -187,7 +187,7 @@ def _mps_line(mps: MpsStatus, *, simulated: bool) -> str:
         "off": "MPS off",
         "on": f"MPS on: control daemon {mps.pid}, {programs}",
         "stopping": f"MPS stopping: control daemon {mps.pid} takes no new programs and goes with its last one",
-        "failed": f"MPS failed: its control daemon ended without being asked to; `{start}` starts it again",
+        "failed": f"MPS failed: its control daemon ended unexpectedly; `{start}` starts it again",
     }[mps.state] + (f"; {mps.problem}" if mps.problem else "")
 
 

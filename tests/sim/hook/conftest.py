@@ -1,4 +1,4 @@
-"""Builds what the tests of the hook run, once a session and only what changed."""
+"""Builds what the tests of the hook run, only what changed; most of it are objects of the hook itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.compiled import cuda_include, locked
+from tests.compiled import locked
+from tests.counting import instructions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +38,7 @@ def _tool(name: str) -> str:
 
 @dataclass(frozen=True)
 class Built:
-    """The products of tests/sim/hook/native."""
+    """The products of tests/sim/hook/native: the target hook-tests of the build of the native parts."""
 
     folder: Path
 
@@ -53,36 +54,43 @@ class Built:
         env: dict[str, str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Runs a program of the build folder (or an absolute path) under the preloads, in order, with a fake driver."""
-        libraries = {"hook": self.hook} | {n: self.folder / f"lib{n}.so" for n in ("first", "second", "spy")}
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("GEMLET_", "GEMINI_", "LD_"))}
-        environment["LD_LIBRARY_PATH"] = str(self.folder / f"driver-{driver}")
-        environment["LD_PRELOAD"] = ":".join(str(libraries[name]) for name in preload)
-        program = command[0] if command[0].startswith("/") else str(self.folder / command[0])
         return subprocess.run(
-            [program, *command[1:]],
-            env=environment | (env or {}),
+            self._command(command),
+            env=self._environment(preload, driver) | (env or {}),
             capture_output=True,
             text=True,
             timeout=120,
             check=False,
         )
 
+    def instructions(self, *command: str, function: str, preload: tuple[str, ...] = ("hook",)) -> int:
+        """That such a program executes in one of its functions."""
+        return instructions(self._command(command), function, self._environment(preload, "plain"))
+
+    def _command(self, command: tuple[str, ...]) -> list[str]:
+        return [str(self.folder / command[0]), *command[1:]]  # an absolute path stays what it is
+
+    def _environment(self, preload: tuple[str, ...], driver: str) -> dict[str, str]:
+        libraries = {"hook": self.hook} | {n: self.folder / f"lib{n}.so" for n in ("first", "second", "spy")}
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(("GEMLET_", "GEMINI_", "LD_"))}
+        environment["LD_LIBRARY_PATH"] = str(self.folder / f"driver-{driver}")
+        environment["LD_PRELOAD"] = ":".join(str(libraries[name]) for name in preload)
+        return environment
+
 
 @pytest.fixture(scope="session")
 def built() -> Built:
-    folder = ROOT / "build" / "hook-tests"
-    options = {
-        "CMAKE_BUILD_TYPE": "RelWithDebInfo",
-        "CMAKE_MAKE_PROGRAM": _tool("ninja"),
-        "CUDA_INCLUDE": str(cuda_include()),
-    }
-    configure = [_tool("cmake"), "-S", str(FOLDER / "native"), "-B", str(folder), "-G", "Ninja"]
-    configure += [f"-D{name}={value}" for name, value in options.items()]
+    build = ROOT / "build" / "native"
+    if not (build / "build.ninja").exists():
+        pytest.fail(f"{build} does not exist: run `make native` first", pytrace=False)
+    folder = build / "hook-tests"
     with locked(folder):
-        for command in (configure, [_tool("cmake"), "--build", str(folder)]):
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode != 0:
-                pytest.fail(f"building {folder} failed\n{done.stdout[-4000:]}{done.stderr[-4000:]}", pytrace=False)
+        done = subprocess.run(
+            [_tool("cmake"), "--build", str(build), "--target", "hook-tests"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode != 0:
+            pytest.fail(f"building {folder} failed\n{done.stdout[-4000:]}{done.stderr[-4000:]}", pytrace=False)
     return Built(folder)
 
 

@@ -189,8 +189,10 @@ def test_sanitized_programs_start(lines: Lines, sanitizer: str) -> None:
     assert lines(f"sanitized_{sanitizer}", env=late) == ["base"]
 
 
-def test_a_lookup_costs_programs_without_cuda_next_to_nothing(lines: Lines) -> None:
-    def best(preload: tuple[str, ...]) -> float:
-        return min(float(lines("probe", "cost", preload=preload)[0]) for _ in range(5))
+def test_a_lookup_costs_programs_without_cuda_next_to_nothing(built: Built) -> None:
+    lookups = 1000
 
-    assert best(("hook",)) - best(()) < 100.0  # nanoseconds; measured: a few
+    def cost(preload: tuple[str, ...]) -> float:
+        return built.instructions("probe", "cost", str(lookups), function="look_up", preload=preload) / lookups
+
+    assert cost(("hook",)) - cost(()) < 150  # 69 when this was written, beside 933 of the lookup

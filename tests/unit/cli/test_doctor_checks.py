@@ -22,10 +22,10 @@ SERVER = {"pid": 9, "status": "ACTIVE", "clients": [{}, {}]}
     ("changes", "verdict", "words", "hint"),
     [
         ({"servers": [SERVER]}, "ok", "control daemon 7, 2 programs side by side", None),
-        ({"state": "failed", "pid": None}, "fail", "without being asked to", "gemlet mps start; its log is in /run/x"),
+        ({"state": "failed", "pid": None}, "fail", "ended unexpectedly", "gemlet mps start; its log is in /run/x"),
         ({"state": "stopping"}, "warn", "control daemon 7 is being stopped", "gemlet mps stop --force"),
         ({"problem": "it does not answer"}, "warn", "it does not answer", "gemlet mps stop --force"),
-        ({"servers": [SERVER | {"status": "FAULT"}]}, "warn", "server 9 has a fault", "a client's fault"),
+        ({"servers": [SERVER | {"status": "FAULT"}]}, "warn", "server 9 has a fault", "a fault of one ends them all"),
     ],
 )
 def test_mps_of_a_daemon(changes, verdict, words, hint):

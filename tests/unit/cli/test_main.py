@@ -109,7 +109,7 @@ def test_what_makes_no_sense_is_said_before_any_daemon_is_asked(capsys, argument
 
 def test_an_option_of_all_verbs_stands_before_the_verb(capsys):
     assert main.run(["mps", "status", "--socket", "x"]) == 2
-    assert "hint: it stands before the verb: gemlet --socket PATH mps status\n" in capsys.readouterr().err
+    assert "hint: put it before the verb: gemlet --socket PATH mps status\n" in capsys.readouterr().err
 
 
 def test_all_errors_of_a_file_are_printed(capsys, tmp_path):
@@ -235,4 +235,4 @@ def test_a_grid_of_nothing(capsys):
 
 def test_a_limit_of_no_memory_is_refused(capsys):
     assert main.run(["run", "--memory", "0", "--", "true"]) == 2
-    assert "not even for a context" in capsys.readouterr().err
+    assert "expected a size above 0" in capsys.readouterr().err

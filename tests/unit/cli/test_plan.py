@@ -44,7 +44,7 @@ def test_a_plan_in_words_says_what_it_rests_on(capsys: pytest.CaptureFixture[str
     assert "(modelled)" in out
     assert "the profiles are modelled, not measured" in err
     assert "resnet50" in out
-    assert "who just missed one waits" in out
+    assert "a request that just missed one waits" in out
 
 
 def test_a_plan_as_json(capsys: pytest.CaptureFixture[str], demands: Path) -> None:
@@ -60,7 +60,7 @@ def test_no_plan_exits_with_1_and_says_why(capsys: pytest.CaptureFixture[str], d
     assert code == 1
     assert json.loads(out)["result"] == "infeasible"
     assert "error: no plan: 2 GPUs are needed, there is 1" in err
-    assert "hint: --gpus 2 would do" in err
+    assert "hint: give --gpus 2" in err
     assert ran(capsys, "plan", demands, "--policy", "exclusive", "--gpus", 2)[0] == 0
 
 

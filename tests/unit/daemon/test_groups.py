@@ -100,7 +100,7 @@ def test_joining_again_with_limits_changes_them(book, server):
 
 def test_a_configured_group_is_not_changed_by_joining(book, server):
     book.configure([GroupSpec(name="g", min=0.2)])
-    with pytest.raises(Refused, match="configured"):
+    with pytest.raises(Refused, match="has other limits"):
         join(book, "g", min=0.3)
     assert server.groups["g"]["min"] == 0.2
     assert join(book, "g", min=0.2).origin == "configuration"

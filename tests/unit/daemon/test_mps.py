@@ -181,7 +181,7 @@ def test_a_control_daemon_that_does_not_answer(started, monkeypatch):
     monkeypatch.setattr(daemon_mps, "END_SECONDS", 0.3)
     (pipe(started) / "hangs").touch()
     assert "does not answer" in started.call("mps")["problem"]
-    with pytest.raises(Refused, match="cannot be told"):
+    with pytest.raises(Refused, match="cannot find out"):
         started.call("mps_stop")
     assert state(started) == "on"
     assert started.call("mps_stop", force=True)["changed"]
@@ -202,8 +202,8 @@ def test_one_that_ended_by_itself_is_reported_and_not_restarted(started):
     pid = control_pid(started)
     os.kill(pid, signal.SIGKILL)
     eventually(lambda: state(started) == "failed")
-    eventually(lambda: any("without being asked" in event["text"] for event in started.call("events")))
-    with pytest.raises(Refused, match="ended without being asked to"):
+    eventually(lambda: any("ended unexpectedly" in event["text"] for event in started.call("events")))
+    with pytest.raises(Refused, match="ended unexpectedly"):
         started.call("join", limits={"sm": 0.3})
     assert started.call("join", group="g")["environment"] == {}
     time.sleep(0.3)

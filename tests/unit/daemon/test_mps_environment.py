@@ -114,10 +114,15 @@ def test_what_can_be_had(program, status):
     [
         (ASKS, OFF, "--sm 30% needs MPS, which does not run", "gemlet mps start"),
         (ASKS, state("stopping"), "is being stopped", "gemlet mps start"),
-        (ASKS, state("failed"), "ended without being asked to", "gemlet mps start"),
-        (ASKS, serving(2), "now serves uid 2, and one user at a time", "take turns"),
-        (Program(uid=1, sm=0.3, outside=True), ON, "--no-mps stays outside", "leave out one"),
-        (Program(uid=1, sm=0.3, pipe_directory="/tmp/mine"), ON, "no control daemon lives in /tmp/mine", "unset it"),
+        (ASKS, state("failed"), "ended unexpectedly", "gemlet mps start"),
+        (ASKS, serving(2), "serves one user at a time, now uid 2", "take turns"),
+        (Program(uid=1, sm=0.3, outside=True), ON, "--no-mps forbids it", "leave out one"),
+        (
+            Program(uid=1, sm=0.3, pipe_directory="/tmp/mine"),
+            ON,
+            "no control daemon lives in /tmp/mine",
+            "unset CUDA_MPS_PIPE_DIRECTORY",
+        ),
     ],
 )
 def test_what_cannot_be_had(program, status, words, hint):

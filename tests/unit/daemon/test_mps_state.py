@@ -66,7 +66,7 @@ def test_an_exclusive_device_in_use_is_said():
 def test_only_root_can_serve_all_users():
     (found,) = obstacles((), [], shared=True, uid=998)
     assert found.fatal
-    assert "uid 998 alone" in found.message
+    assert "only uid 998" in found.message
     assert obstacles((), [], shared=True, uid=0) == []
     assert obstacles((), [], shared=False, uid=1000) == []
 

@@ -28,7 +28,7 @@ def test_the_hint_is_for_the_machine_that_is_meant():
 
 
 def test_what_would_happen_depends_on_what_is_known():
-    assert "first context is made all the same" in memory_for_nothing(MIB, 0, group="a", simulated=False)["message"]
+    assert "first context is created" in memory_for_nothing(MIB, 0, group="a", simulated=False)["message"]
     said = memory_for_nothing(MIB, 500 * MIB, group="a b", simulated=False)
     assert "(500 MiB here): its contexts will be refused" in said["message"]
     assert "gemlet set 'a b' --memory" in said["hint"]
@@ -50,7 +50,7 @@ def test_a_program_is_told_that_there_is_no_gpu(start_daemon, monkeypatch):
 def test_join_and_set_warn_of_a_limit_below_one_context(start_daemon):
     daemon = start_daemon()
     (said,) = daemon.call("join", group="a", limits={"memory": MIB})["warnings"]
-    assert "1 MiB of memory are less than one CUDA context takes" in said["message"]
+    assert "1 MiB of memory is less than one CUDA context takes" in said["message"]
     assert daemon.call("set", group="a", limits={"max": 0.5})["warnings"] == []
     assert daemon.call("set", group="a", limits={"memory": 2 * MIB})["warnings"]
     assert daemon.call("set", group="a", limits={"memory": "none"})["warnings"] == []
@@ -80,10 +80,10 @@ def test_a_part_that_is_all(resident, limit, said):
 def test_join_warns_of_memory_that_no_device_has(start_daemon):
     daemon = start_daemon()
     (said,) = daemon.call("join", group="a", limits={"memory": 1 << 50})["warnings"]
-    assert "of memory are more than any device here has" in said["message"]
+    assert "of memory is more than any device here has" in said["message"]
     assert daemon.call("join", group="b", limits={"memory": 1 << 50, "resident": 1 << 30})["warnings"] == []
     (said,) = daemon.call("join", group="c", limits={"memory": 1 << 30, "resident": 2 << 30})["warnings"]
-    assert "2 GiB on the device at a time are all of its 1 GiB" in said["message"]
+    assert "2 GiB on the device at a time is all of its 1 GiB" in said["message"]
 
 
 def test_a_daemon_ends_only_if_it_is_unused(start_daemon):

@@ -217,7 +217,7 @@ def test_what_cannot_be_saved_is_refused_before_anything_changes(start_daemon, t
     path = tmp_path / "resource.conf"
     path.write_text(KEYFILE.format(0.2))
     daemon = start_daemon(config=str(path))
-    with pytest.raises(Refused, match="only read"):
+    with pytest.raises(Refused, match="does not write"):
         daemon.call("set", group="team", limits={"min": 0.5}, save=True)
     assert daemon.server.groups["team"]["min"] == 0.2
 

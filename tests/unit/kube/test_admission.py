@@ -82,7 +82,10 @@ def test_the_template_asks_for_exactly_that():
 def test_a_container_is_named_where_there_are_several():
     seen = pod(SHARE | {"gemlet.dev/container": "c1"}, {}, {})
     assert [operation["path"] for operation in patch(seen, SLOTS)] == ["/spec/containers/1/resources"]
-    for asked, text in ((SHARE, "is missing, with 2"), (SHARE | {"gemlet.dev/container": "x"}, "no container x")):
+    for asked, text in (
+        (SHARE, "is missing, with 2"),
+        (SHARE | {"gemlet.dev/container": "x"}, "names container x, which the pod does not have"),
+    ):
         with pytest.raises(BadRequest, match=text):
             patch(pod(asked, {}, {}), SLOTS)
 
@@ -131,8 +134,8 @@ def resources(**given):
     ("container", "text"),
     [
         (resources(share="2"), "exactly one slot, not 2"),
-        (resources(share="0"), "0 is no share"),
-        (resources(compute_units="0", memory_units="1"), "0 is no share"),
+        (resources(share="0"), "0 is not a valid share"),
+        (resources(compute_units="0", memory_units="1"), "0 is not a valid share"),
         (resources(compute_units="101", memory_units="1"), "more than one GPU"),
         (resources(compute_units="10"), r"memory-units\]: is missing"),
         (resources(memory_units="10"), r"compute-units\]: is missing"),
@@ -153,7 +156,7 @@ def test_bad_resources_name_the_field_and_the_hint(container, text):
         (SHARE | {"gemlet.dev/memory": "21Gi"}, SLOTS, "20Gi or less"),
         (SHARE | {"gemlet.dev/memory": "81Gi"}, DRA, "80Gi or less"),
         ({"gemlet.dev/compute-limit": "50"}, SLOTS, "asks for no share"),
-        ({"gemlet.dev/colour": "red"}, SLOTS, "no such annotation"),
+        ({"gemlet.dev/colour": "red"}, SLOTS, "is not an annotation of gemlet"),
     ],
 )
 def test_bad_amounts_name_the_field_and_the_hint(annotations, cluster, text):

@@ -82,8 +82,8 @@ def test_no_daemon_is_an_error_with_a_hint_for_readers_of_events(endpoint, run):
     ("answer", "kind", "text"),
     [
         (..., DaemonUnreachable, "does not answer$"),
-        (None, DaemonError, "hung up"),
-        (b'{"ok": tr', DaemonError, "hung up"),
+        (None, DaemonError, "closed the connection"),
+        (b'{"ok": tr', DaemonError, "closed the connection"),
         (b"nonsense\n", DaemonError, "makes no sense"),
     ],
 )

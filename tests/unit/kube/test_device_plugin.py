@@ -67,7 +67,7 @@ class Setup:
 
     async def seen(self, pod):
         if self.annotations is None:
-            raise GemletError("GET pods: 503", hint="is the apiserver up?")
+            raise GemletError("GET pods: 503", hint="check that the apiserver runs")
         containers = [{"name": "sidecar", "env": [{"name": "LD_PRELOAD", "value": "its.so"}]}, self.container]
         return {"metadata": {"name": pod.name, "annotations": self.annotations}, "spec": {"containers": containers}}
 
@@ -201,7 +201,7 @@ def test_a_container_does_not_start_with_annotations_that_make_no_sense(setup, r
             setup.annotations = {"gemlet.dev/memory": "21Gi"}
             await refused(setup.pre_start(plugin, slot), "21Gi is more than its 20Gi")
             setup.annotations = None
-            await refused(setup.pre_start(plugin, slot), "is the apiserver up?")
+            await refused(setup.pre_start(plugin, slot), "check that the apiserver runs")
 
     run(scenario())
 
@@ -280,8 +280,8 @@ def test_units_on_two_gpus_are_refused(setup, run):
         async with setup.running(*UnitResources(setup.allocations, packing="pack").both()) as plugins:
             by_name = {plugin.resource_name: plugin for plugin in plugins}
             compute, memory = by_name["gemlet.dev/compute-units"], by_name["gemlet.dev/memory-units"]
-            await refused(setup.allocate(compute, f"{FIRST}::c0", f"{SECOND}::c0"), "on 2 GPUs together")
-            await refused(setup.allocate(memory, f"{FIRST}::m0", f"{SECOND}::m0"), "on 2 GPUs together")
+            await refused(setup.allocate(compute, f"{FIRST}::c0", f"{SECOND}::c0"), "only on 2 together")
+            await refused(setup.allocate(memory, f"{FIRST}::m0", f"{SECOND}::m0"), "only on 2 together")
             await setup.allocate(compute, f"{FIRST}::c0")
             await setup.allocate(memory, f"{SECOND}::m0")
             setup.admit(compute, "p", f"{FIRST}::c0")

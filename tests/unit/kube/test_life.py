@@ -117,7 +117,7 @@ class TestFollower:
         ((path, event),) = api.created
         assert path == "/api/v1/namespaces/default/events"
         assert event["involvedObject"]["name"] == "p"
-        assert "compute-limit]: 7 is not from 25" in event["message"]
+        assert "compute-limit]: 7 is not valid: expected 25" in event["message"]
         assert node.daemon.opened["default/s0"][0].limit == 25
 
     def test_a_deleted_pod_ends_its_share_at_once(self, node, run):

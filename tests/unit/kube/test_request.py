@@ -90,9 +90,12 @@ def test_bad_annotations_name_the_field_and_the_hint(annotations, field, hint):
     [
         ({**CONFIG, "computeLimt": 5}, "computeLimt.*computeLimit"),
         ({**CONFIG, "computeLimit": "80"}, "computeLimit"),
-        ({**CONFIG, "computeLimit": 10}, "computeLimit: 10 is not from 25"),
-        ({**CONFIG, "sm": 50}, "config.sm: needs MPS.*leave it out"),
-        ({**CONFIG, "resident": "16Gi"}, "config.resident: 16Gi is not less than the share's memory of 16Gi"),
+        ({**CONFIG, "computeLimit": 10}, "computeLimit: 10 is not valid"),
+        ({**CONFIG, "sm": 50}, "config.sm: is not supported for pods: it needs MPS.*leave it out"),
+        (
+            {**CONFIG, "resident": "16Gi"},
+            "config.resident: 16Gi is not valid: expected less than the share's memory of 16Gi",
+        ),
         ({**CONFIG, "resident": 5}, "resident"),
         ({**CONFIG, "priority": "urgent"}, "priority"),
         ({**CONFIG, "kind": "Share"}, "kind: ShareConfig"),

@@ -63,9 +63,9 @@ def test_units_of_one_gpu_make_a_share():
     [
         ([f"{A}::c0"], [], "memory-units.*is missing"),
         ([], [f"{A}::m0"], "compute-units.*is missing"),
-        ([f"{A}::c0", f"{B}::c0"], [f"{A}::m0"], "compute-units.*2 GPUs together"),
-        ([f"{A}::c0"], [f"{A}::m0", f"{B}::m0"], "memory-units.*2 GPUs together"),
-        ([f"{A}::c0"], [f"{B}::m0"], "memory is left on .*b only, and time was given on .*a"),
+        ([f"{A}::c0", f"{B}::c0"], [f"{A}::m0"], "compute-units.*only on 2 together"),
+        ([f"{A}::c0"], [f"{A}::m0", f"{B}::m0"], "memory-units.*only on 2 together"),
+        ([f"{A}::c0"], [f"{B}::m0"], "memory is left only on .*b, and time was allocated on .*a"),
     ],
 )
 def test_units_of_two_gpus_are_refused(compute, memory, text):

@@ -222,7 +222,7 @@ def test_the_slo_is_the_servers_where_nobody_says_one(said: str, slo_ms: float |
         (["-m", "m", "--rate", "5", "--arrivals", "gamma"], "--variation"),
         (["-m", "m", "--rate", "5", "--duration", "5"], "--duration"),
         (["-m", "m", "--steps", "1s=5"], "the first at 0 s"),
-        (["-m", "m", "--rate", "5", "--duration", "0s"], "no time at all"),
+        (["-m", "m", "--rate", "5", "--duration", "0s"], "expected more than 0"),
         (["-m", "m", "--rate", "5", "--duration", "1s", "--warmup", "1s"], "leaves nothing of 1 s"),
         (["-m", "m", "--rate", "5", "--times", "-1"], "leaves nothing to send"),
         (["-m", "m", "--rate", "5", "--times", "nan"], "leaves nothing to send"),

@@ -60,7 +60,7 @@ def test_mps_is_shown_where_there_is_something_to_say():
 
 @pytest.mark.parametrize(
     ("state", "words"),
-    [("off", "MPS off"), ("stopping", "takes no new programs"), ("failed", "ended without being asked to")],
+    [("off", "MPS off"), ("stopping", "takes no new programs"), ("failed", "ended unexpectedly")],
 )
 def test_states_of_mps(state, words):
     assert words in mps_text(MpsStatus(state=state), simulated=False)

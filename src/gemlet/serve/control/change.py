@@ -29,7 +29,7 @@ class Change:
 
     def __str__(self) -> str:
         if self.failure is not None:
-            return f"planned anew ({self.cause.text}), and it failed: {self.failure}"
+            return f"planned anew ({self.cause.text}), and failed: {self.failure}"
         less = f", for {self.part:.0%} of the rates" if self.part < 1 else ""
         devices, gpu_lets = (
             f"{self.gpus} device{'s' * (self.gpus != 1)}",

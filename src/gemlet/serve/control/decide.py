@@ -138,7 +138,7 @@ class Decider:
 
     def _devices_cause(self, lost: list[int], back: list[int]) -> Cause:
         self._changed = True
-        message = [f"device {number} is lost" for number in lost] + [f"device {number} is there" for number in back]
+        message = [f"device {number} is lost" for number in lost] + [f"device {number} is back" for number in back]
         return Cause("devices", ", ".join(message), emergency=True)
 
     def _overload(self, seconds: float) -> Cause | None:

@@ -59,7 +59,7 @@ def best_effort(attempt: Attempt, demands: Sequence[Demand], options: PlanOption
     exact = msgspec.structs.replace(options, quantile=MEAN)
     made = attempt(demands, exact) if most >= 1 else None
     if isinstance(made, Plan):
-        return Overload(made, 1.0, (), ("no headroom: there are too few devices",))
+        return Overload(made, 1.0, (), ("planned without headroom: there are too few devices",))
     within = partial(attempt, options=exact)
     part, found = _largest_part(within, demands, min(1.0, most))
     if found is not None:

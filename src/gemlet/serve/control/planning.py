@@ -52,7 +52,7 @@ class PlanningProcess:
             return await asyncio.wrap_future(self._pool.submit(_answer, question))
         except BrokenProcessPool:
             self._pool = self._start()
-            raise GemletError("the process that plans was killed", hint="was there too little memory?") from None
+            raise GemletError("the planning process was killed", hint="check whether memory ran out") from None
 
     def _start(self) -> ProcessPoolExecutor:
         # spawn: a fork would take the server's sockets and threads along.

@@ -74,14 +74,18 @@ def check(spec: ModelSpec, inputs: list[Tensor]) -> int:
         if tensor.name != model.name:
             raise _wrong_inputs(spec, inputs)
         if tensor.datatype != model.datatype:
-            raise Refusal("invalid", f"input {tensor.name!r} is {tensor.datatype}; the model wants {model.datatype}")
+            raise Refusal("invalid", f"input {tensor.name!r} is {tensor.datatype}: expected {model.datatype}")
         shape = tensor.shape
         if spec.max_batch:
             if not shape or not 1 <= shape[0] <= spec.max_batch:
                 batch = shape[0] if shape else "none"
-                raise Refusal("invalid", f"input {tensor.name!r}: the batch is {batch}, not in 1..{spec.max_batch}")
+                raise Refusal(
+                    "invalid", f"input {tensor.name!r} has a batch of {batch}: expected 1 to {spec.max_batch}"
+                )
             if number and shape[0] != rows:
-                raise Refusal("invalid", f"input {tensor.name!r} has {shape[0]} rows, those before it {rows}")
+                raise Refusal(
+                    "invalid", f"input {tensor.name!r} has {shape[0]} rows: expected {rows}, as the inputs before it"
+                )
             rows = shape[0]
             shape = shape[1:]
         if shape != model.shape:
@@ -96,7 +100,7 @@ def _check_shape(tensor: Tensor, shape: tuple[int, ...], model: TensorSpec, *, b
     )
     if not fits:
         wanted = [-1, *model.shape] if batched else list(model.shape)
-        raise Refusal("invalid", f"input {tensor.name!r} has shape {list(tensor.shape)}; the model wants {wanted}")
+        raise Refusal("invalid", f"input {tensor.name!r} has shape {list(tensor.shape)}: expected {wanted}")
 
 
 def _check_bytes(tensor: Tensor) -> None:
@@ -121,4 +125,4 @@ def _check_bytes(tensor: Tensor) -> None:
 def _wrong_inputs(spec: ModelSpec, inputs: list[Tensor]) -> Refusal:
     wanted = ", ".join(tensor.name for tensor in spec.inputs)
     given = ", ".join(tensor.name for tensor in inputs) or "none"
-    return Refusal("invalid", f"{spec.name} wants the inputs {wanted}; the request has {given}")
+    return Refusal("invalid", f"the request has the inputs {given}: {spec.name} expects {wanted}")

@@ -96,7 +96,7 @@ class Engine:
         statistics.arrived += 1
         try:
             if call.version and call.version != str(spec.version):
-                raise Refusal("unknown", f"{spec.name} is served in version {spec.version}, not {call.version}")
+                raise Refusal("unknown", f"{spec.name} has no version {call.version} here: expected {spec.version}")
             rows = check(spec, call.inputs)
             call.spec = spec
             self._admit(call)
@@ -191,11 +191,11 @@ class Engine:
             raise Refusal("unavailable", self.closing, retry_s=1)
         call.nbytes = sum([len(tensor.data) for tensor in call.inputs])
         if self.waiting_bytes + call.nbytes > MAX_WAITING_BYTES:
-            message = f"the requests that wait have {self.waiting_bytes} bytes already"
+            message = f"waiting requests already take {self.waiting_bytes} bytes"
             raise Refusal("overload", message, retry_s=1)
         queue = self._dispatcher.queues.get(call.model)
         if queue is not None and len(queue) >= MAX_WAITING:
-            raise Refusal("overload", f"{len(queue)} requests for {call.model} wait already", retry_s=1)
+            raise Refusal("overload", f"{len(queue)} requests for {call.model} already wait", retry_s=1)
 
     def _enqueue(self, request: Request) -> None:
         now = self._clock()
@@ -236,10 +236,10 @@ class Engine:
             for request in batch.requests:
                 try:
                     if check(spec, request.payload.inputs) != request.rows:
-                        raise Refusal("invalid", "its rows are others now")
+                        raise Refusal("invalid", "its shapes have changed")
                     fitting.append(request)
                 except Refusal as refusal:
-                    message = f"{spec.name} was loaded anew while the request waited: {refusal.message}"
+                    message = f"{spec.name} was reloaded while the request waited: {refusal.message}"
                     self._refuse(request, Refusal("invalid", message))
             batch.requests[:] = fitting
         return bool(batch.requests)

@@ -134,7 +134,7 @@ class Executor:
             greeting = await asyncio.wait_for(hello, START_SECONDS)
         except TimeoutError:
             await self.close()
-            raise ExecutorFailed(f"{self.name} was not there after {START_SECONDS:g} s") from None
+            raise ExecutorFailed(f"{self.name} did not start within {START_SECONDS:g} s") from None
         except GemletError as error:
             await self.close()
             raise ExecutorFailed(f"{self.name}: {error.message}", hint=error.hint) from None

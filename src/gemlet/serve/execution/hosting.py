@@ -57,7 +57,7 @@ class Host:
             line = announced.readline()
         if not line:
             self.stop()
-            raise OSError("the executor's process ended before it listened")
+            raise OSError("the executor's process ended before it opened its port")
         return Endpoint(here, int(line), token, self._process.pid)
 
     def stop(self) -> None:

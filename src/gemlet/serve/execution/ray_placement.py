@@ -78,7 +78,7 @@ class RayPlacement:
         try:
             found = await self._actor.start.remote(backend, options, dict(environment))
         except self._ray.exceptions.RayError as error:
-            raise ExecutorFailed(f"Ray could not start it: {str(error).splitlines()[-1]}") from None
+            raise ExecutorFailed(f"Ray could not start the executor: {str(error).splitlines()[-1]}") from None
         assert isinstance(found, Endpoint)
         return found
 

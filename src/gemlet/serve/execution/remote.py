@@ -72,7 +72,7 @@ class RemoteExecutor(Executor):
                 greeting = await hello
         except TimeoutError:
             self._drop()
-            raise ExecutorFailed(f"{self.name} was not there after {START_SECONDS:g} s") from None
+            raise ExecutorFailed(f"{self.name} did not start within {START_SECONDS:g} s") from None
         except OSError as error:
             self._drop()
             raise ExecutorFailed(f"{self.name} cannot be reached: {error.strerror or error}") from None

@@ -83,4 +83,4 @@ def _python(spec: ModelSpec, file: Path, device: str) -> Loaded:
     if hasattr(module, "load"):
         return Loaded(infer=module.load(spec))
     hint = "def module(): return a torch.nn.Module"
-    raise ModelError(f"{file} has none of module, infer and load", hint=hint)
+    raise ModelError(f"{file} defines no module, infer or load", hint=hint)

@@ -43,7 +43,9 @@ def check(profiles: Profiles, demands: Sequence[Demand], inventory: Inventory, o
         if not isfinite(demand.variation) or demand.variation < 0:
             raise InvalidValue(f"model {demand.model!r}: a variation of {demand.variation:g}", hint="1 is Poisson")
     if inventory.gpus < 1:
-        raise InvalidValue(f"{inventory.gpus} GPUs leave nothing to plan on", hint="name at least one")
+        raise InvalidValue(
+            f"{inventory.gpus} GPUs are not enough to plan on: expected 1 or more", hint="name at least one"
+        )
     if not 0 < options.quantile < 1:
         raise InvalidValue(f"quantile {options.quantile:g} is not between 0 and 1", hint="0.5 plans without headroom")
     if not 1 <= options.oversubscription <= 2:

@@ -173,9 +173,9 @@ def _model(entry: _Model, seconds: float, read: Callable[[str], str]) -> Demande
     rate = _rate(entry, read)
     variation = {"uniform": 0.0, "poisson": 1.0}.get(entry.arrivals, entry.variation)
     if variation is None:
-        raise ValueError("gamma arrivals need their variation, such as variation = 4.0")
+        raise ValueError("add the variation of gamma arrivals, such as variation = 4.0")
     if entry.arrivals != "gamma" and entry.variation is not None:
-        raise ValueError(f"variation belongs to gamma arrivals, not to {entry.arrivals}")
+        raise ValueError(f"remove variation: it is for gamma arrivals, not {entry.arrivals}")
     if entry.arrivals == "gamma" and variation <= 0:
         raise ValueError(f"variation {variation:g} is not above 0")
     slo_ms = 1000 * parse_seconds(entry.slo)

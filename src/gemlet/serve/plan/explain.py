@@ -74,7 +74,7 @@ def _turns(draft: Draft, gpu_let: DraftGpuLet, how: ServedGpuLet) -> list[str]:
     lines = []
     for model, batch, latency, worst in zip(gpu_let.rates, how.batches, how.latencies, how.worst, strict=True):
         lines.append(
-            f"{model}: a batch of {batch} takes {latency:.3g} ms; who just missed one waits"
+            f"{model}: a batch of {batch} takes {latency:.3g} ms; a request that just missed one waits"
             f" {worst:.3g} of {draft.timing.slos[model]:g} ms"
         )
     return lines

@@ -44,7 +44,7 @@ def _demand(number: int, line: str, path: str) -> Demand:
     cells = [cell.strip() for cell in line.rstrip(",").split(",")]
     hint = "a line is model id, requests a second, SLO in ms, such as 7,100,108,"
     if len(cells) != 3:
-        raise ConfigError(f"{len(cells)} numbers in place of 3", path=path, line=number, hint=hint)
+        raise ConfigError(f"{len(cells)} numbers: expected 3", path=path, line=number, hint=hint)
     try:
         model, rate, slo = int(cells[0]), float(cells[1]), float(cells[2])
     except ValueError:
@@ -144,7 +144,7 @@ def _entry(line: str, number: int, path: str) -> tuple[int, tuple[int, int], tup
         if batch < 1 or not (isfinite(duty) and duty >= 0) or len(cells) != 6:
             raise ValueError
     except (ValueError, IndexError):
-        raise ConfigError(f"{line.strip()!r} is no gpu-let", path=path, line=number, hint=hint) from None
+        raise ConfigError(f"{line.strip()!r} is not a valid gpu-let", path=path, line=number, hint=hint) from None
     return gpu, (percent, which), (cells[3], batch, duty)
 
 

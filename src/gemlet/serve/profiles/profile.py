@@ -150,7 +150,7 @@ def check(profiles: Profiles) -> str | None:
         return f"schema is {profiles.schema}; this version reads schema {SCHEMA}"
     device = profiles.device
     if device.sms < 1 or not 1 <= device.sm_step <= device.sms:
-        return f"device: sms = {device.sms} with sm_step = {device.sm_step} makes no sense"
+        return f"device: sms = {device.sms} with sm_step = {device.sm_step} is not valid"
     if not 0 <= device.groups <= device.sms // device.sm_step:
         return f"device: {device.groups} groups of {device.sm_step} SMs with {device.sms} SMs make no sense"
     if device.memory_mib <= 0 or device.context_mib < 0:

@@ -27,7 +27,7 @@ def load_profiles(path: Path | None) -> Profiles:
         if path.name not in known:
             hint = f"profiles measured for you: {', '.join(known)}; `gemlet profile` makes others"
             raise ConfigError(
-                "there is no such file, and no profiles of that name in gemlet", path=str(path), hint=hint
+                "neither a file nor profiles that come with gemlet have this name", path=str(path), hint=hint
             )
         path = known[path.name]
     return vectors.derived(profile.parse(read_text(path), str(path)))

@@ -61,14 +61,19 @@ def placed(wanted: Wanted, devices: Sequence[int] | None, cluster: Cluster) -> C
     """As choose(), for executors on the machines of a Ray cluster. Raises UsageError."""
     if wanted == "mps":
         hint = "--executor green splits a device without MPS"
-        raise UsageError("--ray places one process for each device, MPS wants one for each gpu-let", hint=hint)
+        raise UsageError(
+            "leave out one of the two: --ray places one process for each device, and MPS needs one for each gpu-let",
+            hint=hint,
+        )
     backend = wanted
     if wanted == "auto":
         backend = "green" if cluster.gpus() else "cpu"
     count = cluster.places(backend)
     missing = [index for index in devices or () if index >= count]
     if missing:
-        raise UsageError(f"there is no device {missing[0]} in the Ray cluster", hint=f"it has {count}, from 0")
+        raise UsageError(
+            f"there is no device {missing[0]} in the Ray cluster", hint=f"choose one of its {count}, counted from 0"
+        )
     return Choice(backend, tuple(devices or range(count)), "Ray places the executors")
 
 
@@ -100,7 +105,7 @@ def profiles_of(specs: Sequence[ModelSpec], known: Profiles | None, backend: str
 def _of(there: tuple[int, ...], devices: Sequence[int] | None) -> tuple[int, ...]:
     for index in devices or ():
         if index not in there:
-            raise UsageError(f"there is no GPU {index} here", hint=f"there: {', '.join(map(str, there))}")
+            raise UsageError(f"there is no GPU {index} here", hint=f"choose among {', '.join(map(str, there))}")
     return tuple(devices) if devices else there
 
 

@@ -73,7 +73,7 @@ class Catalog:
     async def load(self, name: str) -> None:
         """Reads the model's files anew and serves it; if that fails the old one is served on. Raises Refusal."""
         if not name or "/" in name or "\0" in name or name.startswith(".") or len(name.encode()) > MAX_NAME_BYTES:
-            raise Refusal("invalid", f"{name[:MAX_NAME_BYTES]!r} is no name of a model")
+            raise Refusal("invalid", f"{name[:MAX_NAME_BYTES]!r} is not a valid name of a model")
         async with self._lock:
             folder = self._repository / name
             if not folder.is_dir():
@@ -118,7 +118,7 @@ class Catalog:
         for name in self.models.keys() - entries.keys():
             if name in self._engine.models:
                 with suppress(Refusal):  # somebody else was first
-                    await self.unload(name, "its directory is gone")
+                    await self.unload(name, "its directory no longer exists")
             self.models.pop(name, None)
 
     async def _serve(self, known: Known, spec: ModelSpec) -> None:
@@ -142,6 +142,6 @@ class Catalog:
 
     def _failed(self, known: Known, message: str) -> None:
         if known.name in self._engine.models:
-            known.reason = f"the new files cannot be served, the old ones are: {message}"
+            known.reason = f"the old files are still served, since the new ones cannot be: {message}"
         else:
             known.state, known.reason = "UNAVAILABLE", message

@@ -135,7 +135,7 @@ def _unplanned(served: Sequence[ModelSpec], known: Profiles | None) -> str:
     """Why rates are given, and yet nothing is planned for them."""
     fixed = [spec.name for spec in served if spec.sm is not None]
     unknown = [spec.name for spec in served if known is None or spec.name not in known.models]
-    reasons = [f"no profile says how long {' and '.join(unknown)} would take here"] if unknown else []
+    reasons = [f"there is no profile of {' and '.join(unknown)} for this device"] if unknown else []
     reasons += [f"`sm` is set for {' and '.join(fixed)}"] if fixed else []
     return f"not planned for the rates given: {'; '.join(reasons)}"
 

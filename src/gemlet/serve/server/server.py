@@ -106,7 +106,7 @@ class Server:
             known = self._catalog.models.get(name)
             raise Refusal("unknown", f"model {name!r} is {known.reason}" if known else f"there is no model {name!r}")
         if version and version != str(served.spec.version):
-            raise Refusal("unknown", f"{name} is served in version {served.spec.version}, not {version}")
+            raise Refusal("unknown", f"{name} has no version {version} here: expected {served.spec.version}")
         return served.spec
 
     def model_ready(self, name: str, version: str = "") -> bool:
@@ -193,7 +193,7 @@ class Server:
                 while self.engine.in_flight:  # noqa: ASYNC110  once in a life, and the count is kept anyway
                     await asyncio.sleep(EXPIRE_S)
         except TimeoutError:
-            logger.warning("%d requests are refused, their time is over", self.engine.in_flight)
+            logger.warning("%d requests are refused: the time to drain is over", self.engine.in_flight)
             self.engine.abandon("the server is ending")
         await self._fleet.close(0.0 if self.engine.in_flight else STOP_SECONDS)  # what still runs is refused with this
         await asyncio.sleep(0)
@@ -257,7 +257,7 @@ class Server:
             try:
                 await self._catalog.compare()
             except Exception:  # one look that failed is no reason to end all requests
-                logger.exception("a look at the repository failed")
+                logger.exception("reading the repository failed")
 
     # Words
 
@@ -284,7 +284,7 @@ async def _every(seconds: float, act: Callable[[], None]) -> None:
         try:
             act()
         except Exception:  # one look that failed is no reason to end all requests
-            logger.exception("a periodic look failed")
+            logger.exception("a periodic check failed")
 
 
 def _allow_connections() -> None:
@@ -300,9 +300,11 @@ def _log_failure(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> N
 
 def _cannot_listen(what: str, option: str, host: str, port: int, error: OSError) -> UsageError:
     if error.errno == errno.EADDRINUSE:
-        hint = f"{option} 0 takes any free port; `ss -ltnp 'sport = :{port}'` says who has this one"
+        hint = f"use {option} 0 for any free port; `ss -ltnp 'sport = :{port}'` shows the process that has this one"
         return UsageError(f"{what} port {port} is in use on {host}", hint=hint)
-    hint = f"{option} above 1023 needs no rights; --host 0.0.0.0 means every address of this machine"
+    hint = (
+        f"choose a {option} above 1023, which needs no privileges, or --host 0.0.0.0 for every address of this machine"
+    )
     return UsageError(f"{what} cannot listen on {host}:{port}: {error.strerror or error}", hint=hint)
 
 

@@ -348,6 +348,8 @@ void the_limit_is_what_the_program_sees() {
 void threads_at_the_limit() {
     constexpr uint64_t kLimit = 64 * kMiB;
     limit(kLimit);
+    CUdeviceptr most;  // so that each thread meets the limit, also if they run one after another
+    SAME(uint64_t(cuMemAlloc_v2(&most, 40 * kMiB)), CUDA_SUCCESS);
     std::vector<std::thread> threads;
     for (int t = 0; t < 4; ++t)
         threads.emplace_back([t] {
@@ -365,6 +367,7 @@ void threads_at_the_limit() {
             for (CUdeviceptr p : mine) cuMemFree_v2(p);
         });
     for (auto& thread : threads) thread.join();
+    SAME(uint64_t(cuMemFree_v2(most)), CUDA_SUCCESS);
     SAME(fake_held(), 0);
     SAME(used(), 0);
     CHECK(refusals() > 0);

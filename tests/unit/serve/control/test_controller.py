@@ -251,7 +251,7 @@ def test_a_device_that_comes_is_used_at_once_in_overload() -> None:
     controller = controlled(fleet, {"a": 1500})
     in_virtual_time(controller, 40.0, (20.0, lambda: fleet.alive.remove(0)), (30.0, lambda: fleet.alive.append(0)))
     parts = [(change.cause.text, change.part < 1) for change in controller.history if change.at >= 20]
-    assert parts == [("device 0 is lost", True), ("device 0 is there", False)]
+    assert parts == [("device 0 is lost", True), ("device 0 is back", False)]
     assert serves(fleet.current, "a", 1500)
 
 

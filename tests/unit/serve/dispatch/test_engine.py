@@ -338,7 +338,7 @@ def test_inputs_in_any_order_are_brought_into_the_models():
     b.data = b.data[:-1]
     with pytest.raises(Refusal, match="BYTES end within element 1"):
         check(spec, given)
-    with pytest.raises(Refusal, match="wants the inputs A, B; the request has A, A"):
+    with pytest.raises(Refusal, match="the request has the inputs A, A: echo expects A, B"):
         check(spec, [a, a])
 
 
@@ -352,7 +352,7 @@ async def test_what_waits_and_does_not_fit_a_model_that_was_loaded_anew_is_refus
     await bench.executor.answer()
     assert isinstance(bench.answers[0], list)
     assert bench.answers[1].reason == "invalid"
-    assert "was loaded anew while the request waited" in bench.answers[1].message
+    assert "was reloaded while the request waited" in bench.answers[1].message
     assert (bench.engine.in_flight, bench.engine.waiting_bytes, bench.executor.runs) == (0, 0, [])
     bench.engine.models["echo"] = ServedModel(bench.spec)
     bench.send(3.0)

@@ -58,7 +58,7 @@ def test_a_python_file_is_a_function(folder, code):
 
 def test_python_files_that_are_no_models_say_so(folder):
     backend = backends.create("cpu", BackendOptions())
-    with pytest.raises(ModelError, match="has none of infer, load and module"):
+    with pytest.raises(ModelError, match="defines no infer, load or module"):
         backend.load(written(folder, "x = 1"))
     with pytest.raises(ModelError, match="SyntaxError"):
         backend.load(written(folder, "def"))
@@ -100,7 +100,7 @@ def test_modelled_time_is_the_profiles(monkeypatch):
 
 
 def test_a_backend_that_is_none_is_an_error_with_the_names():
-    with pytest.raises(UsageError, match="no backend is called 'tpu'"):
+    with pytest.raises(UsageError, match="there is no backend 'tpu'"):
         backends.create("tpu", BackendOptions())
 
 

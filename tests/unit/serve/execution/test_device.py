@@ -138,7 +138,7 @@ def test_what_a_dying_process_had_is_told_at_once():
 
 
 def test_a_process_for_each_gpu_let(monkeypatch):
-    monkeypatch.setattr(devices, "PER_LET", frozenset({"noop"}))
+    monkeypatch.setattr(devices, "PER_GPU_LET", frozenset({"noop"}))
 
     async def run():
         async with device_of() as (device, died, back):
@@ -166,7 +166,7 @@ def test_a_process_for_each_gpu_let(monkeypatch):
     ("share", "revision"), [(0.5, "1"), (0.25, "2")], ids=["another share", "other files of the model"]
 )
 def test_a_gpu_let_that_keeps_its_name_gets_another_process_for(monkeypatch, share, revision):
-    monkeypatch.setattr(devices, "PER_LET", frozenset({"noop"}))
+    monkeypatch.setattr(devices, "PER_GPU_LET", frozenset({"noop"}))
 
     async def run():
         async with device_of() as (device, died, _):
@@ -213,7 +213,7 @@ def test_a_backend_that_cannot_start_says_why():
             await executor.start()
         assert "executor: " in failure.value.message
         executor = Executor("executor", "nonsense", BackendOptions())
-        with pytest.raises(ExecutorFailed, match="no backend is called 'nonsense'"):
+        with pytest.raises(ExecutorFailed, match="there is no backend 'nonsense'"):
             await executor.start()
 
     asyncio.run(run())

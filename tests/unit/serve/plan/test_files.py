@@ -79,8 +79,8 @@ def test_rates_that_change(rate: str, expected: arrivals.Rate) -> None:
         ('slo = "25ms"', 'slo = "25"', r"x.toml:6: .*'25' is not a duration"),
         ('slo = "25ms"', 'slo = "0ms"', r"x.toml:6: .*SLO of 0"),
         ('slo = "25ms"', 'slos = "25ms"', r"x.toml:8: .*unknown field `slos`"),
-        ("variation = 3.0", "", "gamma arrivals need"),
-        ('arrivals = "gamma"', "", "variation belongs to gamma"),
+        ("variation = 3.0", "", "add the variation"),
+        ('arrivals = "gamma"', "", "remove variation"),
         ("variation = 3.0", "variation = 0", "not above 0"),
         ('arrivals = "gamma"', 'arrivals = "bursty"', r"x.toml:14: .*arrivals"),
         ('duration = "5s"', 'duration = "0s"', "expected more than 0"),
@@ -211,7 +211,7 @@ def test_an_empty_model_list() -> None:
              "0,60,0,resnet50,0,1", "0,60,0,resnet50,1,-1", "-1,60,0,resnet50,1,1", "0,60,0,resnet50,1,1,7", "0,60"],
 )  # fmt: skip
 def test_bad_model_lists(line: str) -> None:
-    with pytest.raises(ConfigError, match=r"x:2: .*is no gpu-let"):
+    with pytest.raises(ConfigError, match=r"x:2: .*is not a valid gpu-let"):
         glet_files.parse_model_list(f"0,50,0,bert,1,1\n{line}\n", "x", H200, [])
 
 

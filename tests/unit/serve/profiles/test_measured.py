@@ -123,7 +123,7 @@ def test_a_file_goes_before_a_name_and_names_that_are_neither_are_told(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert profile_files.load_profiles(tmp_path / "h200").measured, "beside a demand file that says profiles = 'h200'"
-    with pytest.raises(ConfigError, match="no profiles of that name") as caught:
+    with pytest.raises(ConfigError, match="neither a file nor profiles") as caught:
         profile_files.load_profiles(Path("h2OO"))
     assert "h200" in str(caught.value.hint)
     with pytest.raises(ConfigError, match="cannot be read"):

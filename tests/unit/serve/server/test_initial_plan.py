@@ -55,7 +55,7 @@ def test_rates_that_cannot_be_planned_for_are_not_passed_over_in_silence():
     known = profiles_of(specs, KNOWN, "cpu")
     assert initial_plan.make(specs, known, [0]).notes == ()
     assert initial_plan.make(specs, known, [0], demands=demands).notes == (
-        "not planned for the rates given: no profile says how long language would take here; `sm` is set for resnet50",
+        "not planned for the rates given: there is no profile of language for this device; `sm` is set for resnet50",
     )
 
 

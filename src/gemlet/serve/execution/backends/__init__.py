@@ -23,14 +23,14 @@ BACKENDS = {
 def create(name: str, options: BackendOptions) -> Backend:
     """The backend of that name. Raises UsageError if there is none or a library it needs is missing."""
     if name not in BACKENDS:
-        raise UsageError(f"no backend is called {name!r}", hint=f"known: {', '.join(BACKENDS)}")
+        raise UsageError(f"there is no backend {name!r}", hint=f"known: {', '.join(BACKENDS)}")
     try:
         module = importlib.import_module(BACKENDS[name])
     except ModuleNotFoundError as error:
         hint = (
             "pip install 'gemlet[torch]'"
             if error.name == "torch"
-            else "--executor cpu and --executor modelled need no GPU"
+            else "install it, or use --executor cpu or --executor modelled"
         )
         raise UsageError(f"the backend {name!r} cannot be used: no module {error.name!r}", hint=hint) from error
     backend: Backend = module.create(options)

@@ -58,7 +58,7 @@ class CpuBackend:
         if runner is None:
             return self._modelled.run(gpu_let, model, inputs, batch)
         if gpu_let not in self._gpu_lets:
-            raise GpuLetGone(f"{gpu_let} is not there")
+            raise GpuLetGone(f"there is no gpu-let {gpu_let}")
         try:
             return runner(inputs)
         except GemletError:

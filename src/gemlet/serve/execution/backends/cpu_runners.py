@@ -55,7 +55,7 @@ def _python(model: ModelSpec) -> Runner:
     if hasattr(module, "module"):
         return _torch_runner(model, module.module())
     hint = "def infer(inputs): return {...}, dictionaries of numpy arrays by name"
-    raise ModelError(f"{path} has none of infer, load and module", hint=hint)
+    raise ModelError(f"{path} defines no infer, load or module", hint=hint)
 
 
 def _torch(model: ModelSpec) -> ModuleType:

@@ -61,7 +61,7 @@ class ModelledBackend:
         began = time.perf_counter()
         share, spec = self._shares.get(gpu_let), self._models.get(model)
         if share is None or spec is None:
-            raise GpuLetGone(f"{gpu_let} with {model} is not there")
+            raise GpuLetGone(f"there is no gpu-let {gpu_let} that serves {model}")
         row = self._rows.get((model, share))
         if row is None:
             row = self._rows[model, share] = self._profile(spec).surface.row(share)

@@ -35,13 +35,13 @@ class MpsBackend(TorchGpuLets):
     def __init__(self, options: BackendOptions) -> None:
         given = os.environ.get(PERCENTAGE)
         if given is None:
-            hint = "it is set for the executor before it starts; gemlet mps starts MPS"
+            hint = "start MPS with `gemlet mps start`: the variable is set for executors that start under it"
             raise DeviceError(f"{PERCENTAGE} is not set", hint=hint)
         super().__init__(options)
         self._stream = torch.cuda.Stream()  # and a context, so that the driver can tell
         if not _under_mps(options.device):
             raise DeviceError(
-                "this process is no client of MPS, so a share would have no effect", hint="gemlet mps start"
+                "this process is not a client of MPS, so an SM fraction would have no effect", hint="gemlet mps start"
             )
         self.percentage = float(given)
         sms = torch.cuda.get_device_properties(options.device).multi_processor_count
@@ -49,7 +49,7 @@ class MpsBackend(TorchGpuLets):
 
     def captured_streams_for(self, gpu_lets: Sequence[GpuLet]) -> dict[str, CapturedStream]:
         if len(gpu_lets) > 1:
-            raise DeviceError(f"{len(gpu_lets)} gpu-lets for one process of MPS; it has one")
+            raise DeviceError(f"{len(gpu_lets)} gpu-lets were given to one process under MPS: expected 1")
         return {gpu_let.name: self.captured_stream("only", self._stream) for gpu_let in gpu_lets}
 
 

@@ -39,7 +39,7 @@ class NoopBackend:
 
     def run(self, gpu_let: str, model: str, inputs: Mapping[str, np.ndarray], batch: int) -> Mapping[str, np.ndarray]:
         if gpu_let not in self._gpu_lets or model not in self._models:
-            raise GpuLetGone(f"{gpu_let} with {model} is not there")
+            raise GpuLetGone(f"there is no gpu-let {gpu_let} that serves {model}")
         return echo(self._models[model], inputs, batch)
 
     def close(self) -> None:

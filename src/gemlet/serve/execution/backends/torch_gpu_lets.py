@@ -154,7 +154,7 @@ class TorchGpuLets(ABC):
     def run(self, gpu_let: str, model: str, inputs: Mapping[str, np.ndarray], batch: int) -> Mapping[str, np.ndarray]:
         captured = self._gpu_lets.get(gpu_let)
         if captured is None:
-            raise GpuLetGone(f"{gpu_let} is not there")
+            raise GpuLetGone(f"there is no gpu-let {gpu_let}")
         with captured.lock:
             graphed = captured.models.get(model)
             if graphed is None:

@@ -233,7 +233,7 @@ class GrpcServer:
         self, request: messages.RepositoryModelLoadRequest
     ) -> messages.RepositoryModelLoadResponse:
         if request.parameters:
-            raise Refusal("unsupported", "a model is loaded as its files in the repository say; write those")
+            raise Refusal("unsupported", "change the files in the repository instead: a model is loaded as they say")
         await self._service.load(request.model_name)
         return messages.RepositoryModelLoadResponse()
 

@@ -118,7 +118,7 @@ async def _index(service: Service, exchange: Exchange, asked: Asked) -> None:
 
 async def _load(service: Service, exchange: Exchange, asked: Asked) -> None:
     if asked.document().get("parameters"):
-        raise Refusal("unsupported", "a model is loaded as its files in the repository say; write those")
+        raise Refusal("unsupported", "change the files in the repository instead: a model is loaded as they say")
     await service.load(asked.names[0])
     exchange.document({})
 

@@ -153,7 +153,7 @@ class Connection(asyncio.Protocol):
         name = name.lower()
         if name == b"content-length":
             if int(value) > MAX_BODY_BYTES:  # digits: the parser has seen to that
-                raise Bad(413, f"the body has {int(value)} bytes; {MAX_BODY_BYTES} are the most")
+                raise Bad(413, f"the body has {int(value)} bytes; expected at most {MAX_BODY_BYTES}")
         elif name == b"inference-header-content-length":
             if not value.isdigit() or len(value) > 12:
                 raise Bad(400, "Inference-Header-Content-Length is not a number")
@@ -345,7 +345,9 @@ def _decompressed(body: bytes, encoding: bytes) -> bytes:
     if encoding == b"identity":
         return body
     if encoding not in {b"gzip", b"deflate"}:
-        raise Refusal("invalid", f"content encoding {encoding.decode('latin-1')} is not known; gzip and deflate are")
+        raise Refusal(
+            "invalid", f"content encoding {encoding.decode('latin-1')} is not supported: expected gzip or deflate"
+        )
     try:
         inflater = zlib.decompressobj(16 + zlib.MAX_WBITS if encoding == b"gzip" else zlib.MAX_WBITS)
         plain = inflater.decompress(body, MAX_BODY_BYTES)

@@ -88,7 +88,7 @@ def parse(body: bytes | memoryview, header: int | None, regions: Regions) -> tup
         data, at = _data(each, view, at, regions)
         given.append(Tensor(each.name, each.datatype, tuple(each.shape), data))
     if at != len(view):
-        raise Refusal("invalid", f"{len(view) - at} bytes after the last tensor belong to none")
+        raise Refusal("invalid", f"{len(view) - at} bytes after the last tensor belong to no input")
     parameters = request.parameters or {}
     default = Wanted(binary=parameters.get("binary_data_output") is True)
     outputs = None
@@ -105,7 +105,7 @@ def wanted(parameters: Parameters, default: Wanted) -> Wanted:
     region = parameters.get("shared_memory_region", "")
     sizes = [parameters.get(key, 0) for key in ("shared_memory_offset", "shared_memory_byte_size", "classification")]
     if not isinstance(region, str) or not all(isinstance(size, int) and size >= 0 for size in sizes):
-        raise Refusal("invalid", "the parameters of an output make no sense")
+        raise Refusal("invalid", "the parameters of an output are not valid")
     return Wanted(binary is True, region, *sizes)
 
 
@@ -186,13 +186,13 @@ def classify(tensor: Tensor, count: int, *, batched: bool) -> Tensor:
 def _data(each: _Input, view: memoryview, at: int, regions: Regions) -> tuple[tensors.Buffer, int]:
     """The bytes of an input, and where the next binary tensor starts."""
     if len(each.shape) > MAX_DIMENSIONS or any(size < 0 for size in each.shape):
-        raise Refusal("invalid", f"input {each.name!r}: {each.shape} is no shape")
+        raise Refusal("invalid", f"input {each.name!r}: {each.shape} is not a valid shape")
     parameters = each.parameters or {}
     region = parameters.get("shared_memory_region")
     if region is not None:
         offset, nbytes = parameters.get("shared_memory_offset", 0), parameters.get("shared_memory_byte_size", 0)
         if not (isinstance(region, str) and isinstance(offset, int) and isinstance(nbytes, int)):
-            raise Refusal("invalid", f"input {each.name!r}: its shared memory parameters make no sense")
+            raise Refusal("invalid", f"input {each.name!r}: its shared memory parameters are not valid")
         return regions.read(region, offset, nbytes), at
     size = parameters.get("binary_data_size")
     if size is None:
@@ -207,9 +207,9 @@ def listed_bytes(name: str, datatype: str, shape: list[int], raw: msgspec.Raw) -
     if not bytes(raw):
         raise Refusal("invalid", f"input {name!r} has no data")
     if datatype not in tensors.ELEMENTS and datatype != "BYTES":
-        raise Refusal("invalid", f"input {name!r}: {datatype!r} is no datatype")
+        raise Refusal("invalid", f"input {name!r}: {datatype!r} is not a valid datatype")
     if datatype == "BF16":
-        raise Refusal("invalid", f"input {name!r}: BF16 goes as binary data only")
+        raise Refusal("invalid", f"input {name!r}: BF16 must be sent as binary data")
     try:
         flat = _flat(_anything.decode(raw))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -251,7 +251,7 @@ def _listed(tensor: Tensor) -> list[Any]:
         except UnicodeDecodeError:
             raise Refusal("invalid", f"output {tensor.name!r} is not text: ask for it as binary data") from None
     if tensor.datatype == "BF16":
-        raise Refusal("invalid", f"output {tensor.name!r}: BF16 goes as binary data only")
+        raise Refusal("invalid", f"output {tensor.name!r}: BF16 must be sent as binary data")
     array = tensors.to_array(tensor.data, tensor.datatype, tensor.shape)
     listed: list[Any] = array.reshape(-1).tolist()
     return listed

@@ -78,13 +78,13 @@ def plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def _data(each: Any, raw: Iterator[bytes], regions: Regions) -> tensors.Buffer:
     if any(size < 0 for size in each.shape):
-        raise Refusal("invalid", f"input {each.name!r}: {list(each.shape)} is no shape")
+        raise Refusal("invalid", f"input {each.name!r}: {list(each.shape)} is not a valid shape")
     parameters = plain(each.parameters)
     region = parameters.get("shared_memory_region")
     if region is not None:
         offset, nbytes = parameters.get("shared_memory_offset", 0), parameters.get("shared_memory_byte_size", 0)
         if not (isinstance(region, str) and isinstance(offset, int) and isinstance(nbytes, int)):
-            raise Refusal("invalid", f"input {each.name!r}: its shared memory parameters make no sense")
+            raise Refusal("invalid", f"input {each.name!r}: its shared memory parameters are not valid")
         return regions.read(region, offset, nbytes)
     if not each.HasField("contents"):
         data = next(raw, None)

@@ -48,7 +48,9 @@ class Regions:
     def register(self, name: str, key: str, offset: int, nbytes: int) -> None:
         """Raises Refusal."""
         if not self._allowed:
-            raise Refusal("unsupported", "this server takes no shared memory: it was started with --no-shared-memory")
+            raise Refusal(
+                "unsupported", "shared memory is switched off: the server was started with --no-shared-memory"
+            )
         if name in self._regions:
             raise Refusal("invalid", f"the shared memory region {name!r} is registered already")
         if len(self._regions) >= MAX_REGIONS:
@@ -57,7 +59,7 @@ class Regions:
         if not plain or "/" in plain or "\0" in plain or plain in {".", ".."}:
             raise Refusal("invalid", f"{key!r} is not the name of a POSIX shared memory object")
         if offset < 0 or nbytes <= 0:
-            raise Refusal("invalid", f"a region at {offset} of {nbytes} bytes makes no sense")
+            raise Refusal("invalid", f"a region of {nbytes} bytes at {offset} is not valid")
         try:
             descriptor = os.open(FOLDER / plain, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError as error:
@@ -87,7 +89,9 @@ class Regions:
         sizes = [given.get("shared_memory_byte_size") for given in inputs if "shared_memory_region" in given]
         total = sum(max(0, size) for size in sizes if isinstance(size, int))
         if total > MAX_READ_BYTES:
-            raise Refusal("invalid", f"the inputs have {total} bytes in shared memory; {MAX_READ_BYTES} are the most")
+            raise Refusal(
+                "invalid", f"the inputs have {total} bytes in shared memory: expected at most {MAX_READ_BYTES}"
+            )
 
     def read(self, name: str, offset: int, nbytes: int) -> Buffer:
         """What part of a region has now. Raises Refusal."""

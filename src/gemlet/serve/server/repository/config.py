@@ -86,7 +86,11 @@ def specification(config: Config, directory: Path, versions: tuple[int, ...]) ->
     platform = _platform(config, directory / str(version))
     max_batch = 1 if config.max_batch is None else config.max_batch
     if not 0 <= max_batch <= MAX_BATCH:
-        raise FieldError(("max_batch",), f"{max_batch} is not in 0..{MAX_BATCH}", "0: shapes have no batch dimension")
+        raise FieldError(
+            ("max_batch",),
+            f"{max_batch} is not valid: expected 0 to {MAX_BATCH}",
+            "write 0 for shapes without a batch dimension",
+        )
     inputs, outputs = _tensors("inputs", config.inputs), _tensors("outputs", config.outputs)
     if platform != "builtin":
         for what, tensors in (("inputs", inputs), ("outputs", outputs)):
@@ -161,7 +165,7 @@ def _tensors(what: str, tensors: list[TensorConfig] | None) -> tuple[TensorSpec,
     seen: set[str] = set()
     for number, tensor in enumerate(tensors or []):
         if not tensor.name or tensor.name in seen:
-            raise FieldError((what, number, "name"), f"{tensor.name!r} is empty or there twice")
+            raise FieldError((what, number, "name"), f"{tensor.name!r} is empty or appears twice")
         seen.add(tensor.name)
         if tensor.datatype not in DATATYPES:
             hint = suggest.hint(tensor.datatype, DATATYPES)
@@ -173,7 +177,7 @@ def _tensors(what: str, tensors: list[TensorConfig] | None) -> tuple[TensorSpec,
 
 def _slo(config: Config) -> float:
     if config.slo is not None and config.slo_ms is not None:
-        raise FieldError(("slo",), "slo and slo_ms are both there", "keep one")
+        raise FieldError(("slo",), "slo and slo_ms are both given", "keep one")
     try:
         slo_ms = 1000 * parse_seconds(config.slo) if config.slo is not None else config.slo_ms
     except InvalidValue as error:
@@ -198,8 +202,8 @@ def _priority(config: Config) -> int:
     if config.priority is None:
         return DEFAULT_PRIORITY
     if not 1 <= config.priority <= MAX_PRIORITY:
-        hint = f"1 is the first served, {DEFAULT_PRIORITY} is usual"
-        raise FieldError(("priority",), f"{config.priority} is not in 1..{MAX_PRIORITY}", hint)
+        hint = f"write 1 for what is served first; the default is {DEFAULT_PRIORITY}"
+        raise FieldError(("priority",), f"{config.priority} is not valid: expected 1 to {MAX_PRIORITY}", hint)
     return config.priority
 
 

@@ -66,7 +66,7 @@ def read_model(folder: Path) -> ModelSpec:
     ours, theirs = folder / NATIVE, folder / TRITON
     if not ours.exists() and not theirs.exists():
         hint = f"write {NATIVE}; docs/serving.md has an example"
-        raise ConfigError(f"neither {NATIVE} nor {TRITON} is there", path=str(folder), hint=hint)
+        raise ConfigError(f"there is neither {NATIVE} nor {TRITON}", path=str(folder), hint=hint)
     said = config.Config()
     text = ""
     if theirs.exists():

@@ -40,7 +40,11 @@ def parse(text: str, path: Path) -> tuple[Config, tuple[str, ...]]:
     except text_format.ParseError as error:
         told = re.sub(r"^\d+:\d+ : ", "", str(error)).strip("'")
         raise ConfigError(
-            told, path=str(path), line=error.GetLine(), column=error.GetColumn(), hint="it is protobuf's text format"
+            told,
+            path=str(path),
+            line=error.GetLine(),
+            column=error.GetColumn(),
+            hint="write it in protobuf's text format",
         ) from None
     except (UnicodeError, ValueError, RecursionError) as error:
         raise ConfigError(f"not protobuf's text format: {error}", path=str(path)) from None

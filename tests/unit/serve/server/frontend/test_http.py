@@ -173,12 +173,12 @@ def test_what_is_not_http_or_no_request_is_refused_with_a_message(stream, status
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"name": "Z"}, "wants the inputs X"),
-        ({"datatype": "FP64"}, "the model wants FP32"),
+        ({"name": "Z"}, "echo expects X"),
+        ({"datatype": "FP64"}, "expected FP32"),
         ({"shape": [1, 3]}, "has 8 bytes; FP32 [1, 3] has 12"),
-        ({"shape": [9, 2]}, "not in 1..8"),
-        ({"shape": [1, -2]}, "is no shape"),
-        ({"shape": []}, "the batch is none"),
+        ({"shape": [9, 2]}, "expected 1 to 8"),
+        ({"shape": [1, -2]}, "is not a valid shape"),
+        ({"shape": []}, "a batch of none"),
         ({"parameters": {"binary_data_size": 9}}, "9 bytes of binary data; 8 are there"),
         ({"parameters": {"binary_data_size": True}}, "True bytes"),
         ({"parameters": {"binary_data_size": 4}}, "4 bytes after the last tensor"),
