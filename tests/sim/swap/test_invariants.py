@@ -49,7 +49,7 @@ def test_bytes_survive_random_cycles(swapping: Make) -> None:
     assert s.most() <= 200
 
 
-def test_a_thousand_cycles_leave_nothing_behind(swapping: Make) -> None:
+def test_hundreds_of_cycles_leave_nothing_behind(swapping: Make) -> None:
     """Chunks of 2 MiB, so that a cycle is quick: handles, addresses, host places and descriptors."""
     s = swapping(20, epoch_min=1, epoch_max=1)
     programs = [s.start("a"), s.start("b")]
@@ -66,11 +66,11 @@ def test_a_thousand_cycles_leave_nothing_behind(swapping: Make) -> None:
         maps = sum("gemlet" in line for line in (folder / "maps").read_text().splitlines())
         return len(list((folder / "fd").iterdir())), maps
 
-    for _ in range(50):
+    for _ in range(20):
         cycle()
     before = [descriptors(p) for p in programs]
     moved = s.memory(programs[0])["moved_out"]
-    for _ in range(475):
+    for _ in range(150):
         cycle()
     # Which chunks are mapped where differs by a few.
     for program, (files, maps) in zip(programs, before, strict=True):
@@ -78,7 +78,7 @@ def test_a_thousand_cycles_leave_nothing_behind(swapping: Make) -> None:
         assert files_now <= files
         assert maps_now <= maps + 8
         program.done("all")
-    assert s.memory(programs[0])["moved_out"] > moved + 400 * MIB
+    assert s.memory(programs[0])["moved_out"] > moved + 120 * MIB
     for program in programs:
         program.done("free", 0)
     eventually(lambda: s.device()["held"] == 2 * CONTEXT)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.examples import few
 
 CAPACITY, HOST, RESIDENT = 100, 120, 40
 CLIENTS = 4
@@ -42,7 +44,7 @@ def check(s: Any) -> None:
         assert most <= max(limit, s.before_fixed.get(group, 0) + fixed)
 
 
-@settings(max_examples=150, deadline=None)
+@few(150)
 @given(steps=steps)
 def test_never_more_than_fits(scene: Make, steps: list[Any]) -> None:
     s = scene(capacity=CAPACITY, host=HOST, epoch_min=1_000_000)
@@ -85,7 +87,7 @@ def test_never_more_than_fits(scene: Make, steps: list[Any]) -> None:
         check(s)
 
 
-@settings(max_examples=60, deadline=None)
+@few(60)
 @given(
     sizes=st.lists(st.integers(1, CAPACITY), min_size=2, max_size=CLIENTS),
     pauses=st.lists(st.floats(1, 2000), min_size=1, max_size=5),
@@ -106,7 +108,7 @@ def test_everybody_who_wants_gets_its_turn(scene: Make, sizes: list[int], pauses
                 assert max(waits.values()) <= len(sizes) * 110, s.residency.usage(s.now)
 
 
-@settings(max_examples=60, deadline=None)
+@few(60)
 @given(sizes=st.lists(st.integers(1, 60), min_size=1, max_size=CLIENTS))
 def test_obedience_ends(scene: Make, sizes: list[int]) -> None:
     """With nobody's epoch over, orders come to rest, and residents are complete."""

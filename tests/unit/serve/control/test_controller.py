@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import looptime
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gemlet.errors import GemletError
@@ -21,6 +21,7 @@ from gemlet.serve.control.settings import Cause, ControlSettings
 from gemlet.serve.plan.model import Demand, Inventory, Plan, PlanOptions
 from gemlet.serve.plan.planner import plan
 from gemlet.serve.server.fleet import DeviceInfo
+from tests.examples import few
 from tests.unit.serve.cases import demand, scaling, world
 
 PLANNER = PlanOptions(quantile=0.9, grid=10)
@@ -134,7 +135,7 @@ def test_the_first_plan_comes_at_once() -> None:
     assert serves(first, "b", 100)
 
 
-@settings(max_examples=15)
+@few(4)
 @given(a=st.floats(0, 600), b=st.floats(0, 250), guess=st.floats(0.2, 3.0), seed=st.none() | st.integers(0, 1000))
 @example(a=0.0, b=1.740234375, guess=1.73828125, seed=None)
 def test_constant_rates_do_not_flap_and_everybody_is_served(a: float, b: float, guess: float, seed: int | None) -> None:

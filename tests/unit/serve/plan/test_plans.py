@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gemlet.errors import InvalidValue
@@ -18,6 +18,7 @@ from gemlet.serve.plan.search.interference import contention, slowdown_beside
 from gemlet.serve.plan.verify import verify
 from gemlet.serve.profiles import modelled
 from gemlet.serve.profiles.profile import Vector
+from tests.examples import few
 from tests.unit.serve.cases import COMPUTE_BOUND, DRAM_BOUND, demand, scaling, world
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ some_options = st.builds(
 
 
 @pytest.mark.parametrize("policy", [name for name in POLICIES if name not in SMALL])
-@settings(max_examples=25)
+@few(8)
 @given(wanted=demands, options=some_options, gpus=st.integers(1, 6))
 def test_a_plan_keeps_every_promise(policy: str, wanted: list[Demand], options: PlanOptions, gpus: int) -> None:
     made = plan(H200, wanted, Inventory(gpus=gpus), None, options, policy=policy)
@@ -64,7 +65,7 @@ def test_a_plan_keeps_every_promise(policy: str, wanted: list[Demand], options: 
 
 
 @pytest.mark.parametrize("policy", sorted(SMALL))
-@settings(max_examples=15)
+@few(6)
 @given(wanted=demands)
 def test_the_exhaustive_ones_too(policy: str, wanted: list[Demand]) -> None:
     options = PlanOptions(grid=5, quantile=0.5)
@@ -110,7 +111,7 @@ def test_the_same_input_gives_the_same_plan(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["exclusive", "timeshare", "gpulet", "greedy", "nway", "nway+type"])
-@settings(max_examples=15)
+@few(6)
 @given(wanted=demands)
 def test_more_gpus_never_make_a_plan_impossible_or_larger(policy: str, wanted: list[Demand]) -> None:
     options = PlanOptions(grid=10, effort=200)
@@ -124,7 +125,7 @@ def test_more_gpus_never_make_a_plan_impossible_or_larger(policy: str, wanted: l
             assert before is None
 
 
-@settings(max_examples=15)
+@few(6)
 @given(wanted=demands)
 def test_an_unchanged_demand_keeps_the_plan(wanted: list[Demand]) -> None:
     first = plan(H200, wanted, Inventory(gpus=6), None, PlanOptions(effort=200))
