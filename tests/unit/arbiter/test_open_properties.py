@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -68,7 +67,6 @@ def longest_short(speeds, promise):
     return longest
 
 
-@pytest.mark.xfail(strict=True, reason="beside a program that tells the arbiter nothing, others fall short for seconds")
 @MANY
 @given(members=st.lists(st.tuples(st.fixed_dictionaries({"min": minimum}), steady), min_size=2, max_size=4))
 def test_no_promise_is_short_for_long(members):
