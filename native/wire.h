@@ -34,9 +34,9 @@ inline constexpr uint32_t kLedgerSlots = 1024;  // clients of one group on one d
 enum class MessageType : uint16_t {
     kHello = 1,     // client: version, the group it asks to join
     kWelcome = 2,   // daemon: client id, or why not
-    kAttach = 3,    // client: wants to use the device with this UUID
+    kAttach = 3,    // client: asks to use the device with this UUID
     kAttached = 4,  // daemon: slot and four descriptors (page, limits, ledger, device), or why not
-    kWant = 5,      // client: wants the token
+    kRequest = 5,   // client: requests the token
     kTook = 6,      // client: took the parked token by itself (TokenState::kParked -> kRun)
     kStopped = 7,   // client: submits no more; `tail_ns` estimates what is still in flight
     kDrained = 8,   // client: what was in flight at kStopped was complete at `time_ns`
@@ -90,14 +90,14 @@ struct Message {
 
 inline constexpr uint32_t kHelloCreateGroup = 1;  // flags of kHello: make the group if it does not exist
 inline constexpr uint32_t kUnderMps = 1;          // flags of kAttach: its contexts will be clients of MPS
-inline constexpr uint32_t kStillWants = 1;        // flags of kStopped: a kWant in the same breath
+inline constexpr uint32_t kStillRequests = 1;     // flags of kStopped: a kRequest with the same message
 inline constexpr uint32_t kMovable = 1;           // flags of kAttached: one more descriptor (ResidencyPage)
 inline constexpr uint32_t kAdopt = 1;             // flags of kAdmit: it has them already, from before this daemon
 
 // --- data channel: the token ---------------------------------------------------------------------------------------
 
 enum class TokenState : uint32_t {
-    kBlocked = 0,   // must ask (kWant) and wait on the futex
+    kBlocked = 0,   // must ask (kRequest) and wait on the futex
     kRun = 1,       // may submit
     kParked = 2,    // nobody else wants it: may take it (compare-exchange to kRun, then kTook) without waiting
     kRevoked = 3,   // must stop submitting and answer kStopped
@@ -161,7 +161,7 @@ struct alignas(64) DevicePage {
 
 struct alignas(64) GroupLimits {         // written by the daemon, read-only for clients
     std::atomic<uint64_t> memory_limit;  // kNoLimit if there is none
-    std::atomic<uint64_t> unledgered;    // contexts, modules, local memory: what the driver holds beyond the ledger
+    std::atomic<uint64_t> untracked;     // contexts, modules, local memory: what the driver holds beyond the ledger
     std::atomic<uint64_t> context_estimate;  // what one more context will take
     std::atomic<uint32_t> slot_count;        // slots below this index may be in use
     uint32_t reserved[9];

@@ -451,7 +451,7 @@ void Arbiter::want(ClientId id, Nanoseconds now) {
     s.settle(now);
 }
 
-bool Arbiter::withdraw(ClientId id, Nanoseconds now) {
+bool Arbiter::cancel(ClientId id, Nanoseconds now) {
     State& s = *state_;
     now = s.begin(now);
     Client* client = s.find(id);

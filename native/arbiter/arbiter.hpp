@@ -129,7 +129,7 @@ class Arbiter {
     void remove_client(ClientId client, Nanoseconds now);  // also by death, in any state
 
     void want(ClientId client, Nanoseconds now);
-    bool withdraw(ClientId client, Nanoseconds now);  // its want; false if there was none
+    bool cancel(ClientId client, Nanoseconds now);  // its want; false if there was none
     void took(ClientId client, Nanoseconds now);
     void stopped(ClientId client, StopReason reason, Nanoseconds tail, Nanoseconds now);
     void drained(ClientId client, Nanoseconds at, Nanoseconds now);

@@ -33,7 +33,7 @@ bool fit(const Party& a, const Party& b) {
 // It always has work queued, and waits for it.
 bool saturates(const Party& party) {
     const Observation& seen = party.client->seen;
-    return seen.never_dry() && seen.known_beside() && seen.beside().awaited_part() >= kWaits;
+    return seen.never_empty() && seen.known_beside() && seen.beside().awaited_part() >= kWaits;
 }
 
 bool same_kind(const Party& a, const Party& b) {

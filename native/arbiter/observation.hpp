@@ -61,7 +61,7 @@ class Observation {
     const Rates& alone() const { return alone_; }
     double kept_busy() const { return static_cast<double>(streak_time_); }  // ns without a look that found nothing
     uint64_t streak() const { return streak_; }
-    bool never_dry() const { return streak_ >= kStreak && streak_time_ >= kStreakTime; }
+    bool never_empty() const { return streak_ >= kStreak && streak_time_ >= kStreakTime; }
 
     static constexpr double kEnough = 12.0;           // samples
     static constexpr double kEnoughOfRequests = 4.0;  // ... where each request counts

@@ -72,7 +72,7 @@ nb::dict client_dict(const ClientView& c) {
     d["command"] = text(c.command);
     d["state"] = c.state;
     d["memory"] = c.memory;
-    d["unledgered"] = c.unledgered;
+    d["untracked"] = c.untracked;
     d["launches"] = c.launches;
     d["work_ns"] = c.work_ns;
     d["samples"] = c.samples;
@@ -122,7 +122,7 @@ nb::dict group_dict(const GroupView& g) {
     d["holding"] = g.usage.holding;
     d["reason"] = text(g.usage.reason);
     d["memory_used"] = g.memory_used;
-    d["unledgered"] = g.unledgered;
+    d["untracked"] = g.untracked;
     d["made_by_client"] = g.made_by_client;
     nb::list clients;
     for (const ClientView& c : g.clients) clients.append(client_dict(c));

@@ -122,7 +122,7 @@ void Server::set_process_memory(const Uuid& uuid, pid_t pid, uint64_t bytes, std
             // The driver has less of it while some is on the host.
             if (attachment->movable && !at_rest(*attachment->movable, seen ? seen->moved : kAnyMoved)) continue;
             uint64_t rest = bytes > ledgered ? bytes - ledgered : 0;
-            ledger.set_unledgered(attachment->slot, rest);
+            ledger.set_untracked(attachment->slot, rest);
             // A context and nothing else: of managed memory the driver counts less than was charged, so the
             // difference would be less than a context, for everybody.
             bool bare = attachment->contexts == 1 && ledgered == 0 && rest > 0;

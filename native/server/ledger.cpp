@@ -8,7 +8,7 @@ Ledger::Ledger()
     : limits_("gemlet-limits", Access::kReadOnly),
       ledger_("gemlet-ledger", Access::kReadWrite),
       taken_(wire::kLedgerSlots),
-      unledgered_(wire::kLedgerSlots) {
+      untracked_(wire::kLedgerSlots) {
     limits_->memory_limit = wire::kNoLimit;
 }
 
@@ -27,16 +27,16 @@ void Ledger::give_slot(uint32_t slot) {
     ledger_->slots[slot].used = 0;
     uint32_t owner = slot + 1;
     ledger_->lock.compare_exchange_strong(owner, 0);
-    set_unledgered(slot, 0);
+    set_untracked(slot, 0);
     taken_[slot] = false;
     uint32_t count = limits_->slot_count.load();
     while (count > 0 && !taken_[count - 1]) --count;
     limits_->slot_count = count;
 }
 
-void Ledger::set_unledgered(uint32_t slot, uint64_t bytes) {
-    limits_->unledgered.fetch_add(bytes - unledgered_[slot]);
-    unledgered_[slot] = bytes;
+void Ledger::set_untracked(uint32_t slot, uint64_t bytes) {
+    limits_->untracked.fetch_add(bytes - untracked_[slot]);
+    untracked_[slot] = bytes;
 }
 
 uint64_t Ledger::used(uint32_t slot) const {
@@ -44,7 +44,7 @@ uint64_t Ledger::used(uint32_t slot) const {
 }
 
 uint64_t Ledger::used() const {
-    uint64_t total = limits_->unledgered.load();
+    uint64_t total = limits_->untracked.load();
     for (uint32_t slot = 0; slot < limits_->slot_count.load(); ++slot)
         if (taken_[slot]) total += used(slot);
     return total;

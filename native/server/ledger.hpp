@@ -22,13 +22,13 @@ class Ledger {
     void set_limit(uint64_t bytes) { limits_->memory_limit.store(bytes); }
     void set_context_estimate(uint64_t bytes) { limits_->context_estimate.store(bytes); }
     // Bytes the driver holds for the slot's owner that no allocation call accounts for.
-    void set_unledgered(uint32_t slot, uint64_t bytes);
+    void set_untracked(uint32_t slot, uint64_t bytes);
 
     uint64_t limit() const { return limits_->memory_limit.load(); }
     uint64_t used(uint32_t slot) const;  // as the client wrote it
-    uint64_t unledgered(uint32_t slot) const { return unledgered_[slot]; }
-    uint64_t used() const;  // by all, unledgered included
-    uint64_t unledgered() const { return limits_->unledgered.load(); }
+    uint64_t untracked(uint32_t slot) const { return untracked_[slot]; }
+    uint64_t used() const;  // by all, untracked included
+    uint64_t untracked() const { return limits_->untracked.load(); }
 
     int limits_fd() const { return limits_.fd(); }
     int ledger_fd() const { return ledger_.fd(); }
@@ -37,7 +37,7 @@ class Ledger {
     Shared<wire::GroupLimits> limits_;
     Shared<wire::GroupLedger> ledger_;
     std::vector<bool> taken_;
-    std::vector<uint64_t> unledgered_;
+    std::vector<uint64_t> untracked_;
 };
 
 }  // namespace gemlet::server

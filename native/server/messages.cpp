@@ -77,7 +77,7 @@ bool Server::handle(Client& client, const Message& message) {
     Nanoseconds now = clock();
     uint32_t epoch = message.header.epoch;
     switch (message.header.type) {
-        case MessageType::kWant:
+        case MessageType::kRequest:
             note(*attachment, "want", epoch);
             if (epoch != 0 && epoch != attachment->epoch) break;  // it has been granted or parked since
             if (!withheld(*device, *attachment, now)) device->arbiter->want(attachment->id, now);
@@ -132,7 +132,7 @@ void Server::stopped(Device& device, Attachment& a, const Message& message, Nano
     a.page->token.compare_exchange_strong(word, wire::token_word(a.epoch, TokenState::kBlocked));
     auto reason = static_cast<StopReason>(std::min<uint32_t>(uint32_t(message.reason), uint32_t(StopReason::kExit)));
     auto tail = Nanoseconds(std::min<uint64_t>(message.tail_ns, 60'000'000'000u));
-    bool wants = message.flags & wire::kStillWants;
+    bool wants = message.flags & wire::kStillRequests;
     a.state = wants ? "waits" : "idle";
     read_progress(device);
     a.holds = false;
@@ -147,12 +147,12 @@ void Server::context_changed(Device& device, Attachment& a, const Message& messa
     a.contexts = uint32_t(std::min<uint64_t>(message.value, 1024));
     Ledger& ledger = *device.ledgers.at(a.client->group);
     // Until NVML has been asked, a context is worth what the others were.
-    uint64_t untracked = ledger.unledgered(a.slot);
+    uint64_t untracked = ledger.untracked(a.slot);
     if (a.contexts >= before)
         untracked += (a.contexts - before) * estimate;
     else
         untracked -= std::min(untracked, (before - a.contexts) * estimate);
-    ledger.set_unledgered(a.slot, a.contexts ? untracked : 0);
+    ledger.set_untracked(a.slot, a.contexts ? untracked : 0);
     // The very first context here: its size is known only once the driver was asked, and the client waits for that.
     if (estimate > 0 || a.contexts <= before || !device.measured) publish_contexts(a);
     emit("context", *a.client, std::to_string(a.contexts), &device);

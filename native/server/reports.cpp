@@ -59,7 +59,7 @@ ServerView Server::view() {
                                                  a->client->command,
                                                  a->state,
                                                  ledger.used(a->slot),
-                                                 ledger.unledgered(a->slot),
+                                                 ledger.untracked(a->slot),
                                                  a->page->launches.load(),
                                                  a->contexts,
                                                  a->mps,
@@ -85,7 +85,7 @@ ServerView Server::view() {
             auto ledger = device->ledgers.find(name);
             if (ledger != device->ledgers.end()) {
                 g.memory_used = ledger->second->used();
-                g.unledgered = ledger->second->unledgered();
+                g.untracked = ledger->second->untracked();
             }
             if (auto theirs = clients.find(name); theirs != clients.end()) g.clients = std::move(theirs->second);
             d.groups.push_back(std::move(g));

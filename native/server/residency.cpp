@@ -130,7 +130,7 @@ void Server::settle_residency(Device& device, Nanoseconds now) {
             const uint64_t mapped = page.mapped.load();
             device.residency.report(id, mapped, seen, page.away.load() == 0, now);
         }
-        device.residency.set_fixed(id, used - std::min(used, movable) + ledger.unledgered(a->slot), now);
+        device.residency.set_fixed(id, used - std::min(used, movable) + ledger.untracked(a->slot), now);
     }
     for (const arbiter::Order& order : device.residency.take_orders()) {
         auto found = device.attachments.find(order.client);
@@ -149,7 +149,7 @@ void Server::settle_residency(Device& device, Nanoseconds now) {
         const bool here = device.residency.resident(id) || m.page->away.load() == 0;
         if (!here && !m.withheld) {
             m.withheld = true;
-            m.wants = device.arbiter->withdraw(id, now) || m.wants;
+            m.wants = device.arbiter->cancel(id, now) || m.wants;
         } else if (here && m.withheld) {
             m.withheld = false;
             if (std::exchange(m.wants, false)) device.arbiter->want(id, now);

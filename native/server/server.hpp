@@ -37,7 +37,7 @@ struct ClientView {
     uid_t uid;
     std::string command;
     const char* state;
-    uint64_t memory, unledgered, launches;
+    uint64_t memory, untracked, launches;
     uint32_t contexts;
     bool mps;
     Nanoseconds since;
@@ -48,7 +48,7 @@ struct ClientView {
 struct GroupView {
     GroupUsage usage;
     GroupSettings settings;
-    uint64_t memory_used, unledgered;
+    uint64_t memory_used, untracked;
     bool made_by_client;
     std::vector<ClientView> clients;
 };
@@ -85,7 +85,7 @@ class Server {
     void set_capacity(const Uuid& uuid, std::optional<uint64_t> bytes);
     void set_group(const GroupSettings& settings);  // creates, or changes a live one; throws std::invalid_argument
     bool remove_group(const std::string& name);     // false while it has clients
-    // What the driver holds for a process in all (NVML); what its ledger does not explain is booked as unledgered.
+    // What the driver holds for a process in all (NVML); what its ledger does not explain is booked as untracked.
     // `seen` is what view() said before the driver was asked: if it changed meanwhile, the difference would be wrong
     // by as much, so nothing is booked until the next time.
     struct Seen {

@@ -86,7 +86,7 @@ class Residency {
 
     bool resident(ClientId client) const;  // all its memory is on the device and may stay
     bool may_stay(ClientId client) const;  // no order to go: resident, or on its way to it
-    // Room for memory that cannot move, `bytes` more than the books say. False: it never fits.
+    // Room for memory that cannot move, `bytes` more than is accounted for. False: it never fits.
     bool fits_fixed(uint64_t bytes) const;
     bool within() const;  // what clients hold, fixed memory included, is within the capacity
 

@@ -55,7 +55,7 @@ class LedgerLock {
 };
 
 uint64_t used_by_group(const wire::GroupLimits& limits, const wire::GroupLedger& ledger) {
-    uint64_t total = limits.unledgered.load(std::memory_order_relaxed);
+    uint64_t total = limits.untracked.load(std::memory_order_relaxed);
     uint32_t slots = limits.slot_count.load(std::memory_order_relaxed);
     for (uint32_t i = 0; i < slots && i < wire::kLedgerSlots; ++i)
         total += ledger.slots[i].used.load(std::memory_order_relaxed);
@@ -106,7 +106,7 @@ bool memory_reserve(CUdevice ordinal, uint64_t bytes) {
         LedgerLock group_lock(*device->ledger, device->slot);
         used = used_by_group(*device);
         limit = device->limits->memory_limit.load(std::memory_order_relaxed);
-        contexts = device->limits->unledgered.load(std::memory_order_relaxed);
+        contexts = device->limits->untracked.load(std::memory_order_relaxed);
         if (bytes <= limit && used <= limit - bytes) {
             device->used += bytes;
             device->ledger->slots[device->slot].used.store(device->used, std::memory_order_release);

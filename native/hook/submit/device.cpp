@@ -55,7 +55,7 @@ void attach_device(Device& device) {
         device.ledger->slots[device.slot].used.store(device.used, std::memory_order_release);
     }
     device.wire_index = attachment->wire_index;
-    device.want_epoch = UINT32_MAX;
+    device.request_epoch = UINT32_MAX;
     device.stop_told = 0;
     device.raise = attachment->latency ? attachment->device : nullptr;
     device.urgent_seen = attachment->device->urgent.load();

@@ -29,12 +29,12 @@ struct Device {
     const CUdevice ordinal;
     const CUuuid uuid;
     std::atomic<uint32_t> wire_index{0};
-    std::atomic<uint32_t> want_epoch{UINT32_MAX};  // epoch of the last kWant: one is enough for each
-    std::atomic<uint32_t> stop_told{0};            // epoch of the last kStopped
-    std::atomic<uint32_t> stop_reason{0};          // wire::StopReason of the stop under way
-    std::atomic<uint32_t> waiting{0};              // threads that wait for the token now
-    std::atomic<uint32_t> awaiting_memory{0};      // ... and for memory that is away
-    std::atomic<uint64_t> wanted_at{0};            // when the first of them came since the last turn ended; 0: none
+    std::atomic<uint32_t> request_epoch{UINT32_MAX};  // epoch of the last kRequest: one is enough for each
+    std::atomic<uint32_t> stop_told{0};               // epoch of the last kStopped
+    std::atomic<uint32_t> stop_reason{0};             // wire::StopReason of the stop under way
+    std::atomic<uint32_t> waiting{0};                 // threads that wait for the token now
+    std::atomic<uint32_t> awaiting_memory{0};         // ... and for memory that is away
+    std::atomic<uint64_t> wanted_at{0};  // when the first of them came since the last turn ended; 0: none
     // Null without a daemon; pages of past daemons stay mapped. `raise` is the same page for one of the class
     // `latency`, which alone may write it, else null.
     std::atomic<const wire::DevicePage*> shared{nullptr};
@@ -70,7 +70,7 @@ void lost();
 // Joins again and attaches every device in use. False while there is no daemon.
 bool reconnect();
 
-// Tells the daemon, which then books what the driver really took for them.
+// Tells the daemon, which then accounts for what the driver really took for them.
 void context_count_changed(CUdevice device, int contexts);
 
 }  // namespace gemlet::hook

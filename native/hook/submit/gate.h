@@ -1,4 +1,4 @@
-// What every submission passes: the token, then the driver, then the books.
+// What every submission passes: the token, then the driver, then the accounting.
 //
 // While the token is held the path costs a handful of loads and two stores: no lock, no clock, no allocation. The
 // calling thread itself waits; work is never handed to another thread, so order, errors and parameters stay the
@@ -40,8 +40,8 @@ inline Work copy_work(uint64_t bytes, bool over_the_link) {
 // However short their estimates: an estimate may be wrong.
 inline constexpr uint32_t kMaxUnmarked = 512;
 
-// The books of one launch.
-inline void book(Stream& stream, const wire::ClientPage& page, uint64_t ns, bool quiet) {
+// What one launch is charged.
+inline void account(Stream& stream, const wire::ClientPage& page, uint64_t ns, bool quiet) {
     constexpr auto relaxed = std::memory_order_relaxed;
     const uint64_t unmarked_ns = stream.unmarked_ns.load(relaxed) + ns;
     const uint32_t unmarked = stream.unmarked.load(relaxed) + 1;
@@ -73,11 +73,11 @@ template <class Call>
     stream.memo_key.store(key, relaxed);
     stream.memo_ns.store(ns, relaxed);
     stream.memo_left.store(Estimates::take(estimate), relaxed);
-    book(stream, page, ns, quiet);
+    account(stream, page, ns, quiet);
     return result;
 }
 
-// The token is held: to the driver, and into the books.
+// The token is held: to the driver, and into the accounting.
 template <class Call>
 inline CUresult submit_holding(Stream& stream, wire::ClientPage& page, Work work, bool quiet, Call& call) {
     constexpr auto relaxed = std::memory_order_relaxed;
@@ -92,7 +92,7 @@ inline CUresult submit_holding(Stream& stream, wire::ClientPage& page, Work work
         ns = stream.memo_ns.load(relaxed);
     }
     CUresult result = call();
-    book(stream, page, ns, quiet);
+    account(stream, page, ns, quiet);
     return result;
 }
 

@@ -187,7 +187,7 @@ uint64_t Pacer::left_unmarked(Stream& stream, uint64_t now) {
     return ns - std::min(ns, now - stream.seen_at);
 }
 
-bool Pacer::dry(const Stream& stream) {
+bool Pacer::is_empty(const Stream& stream) {
     ContextScope scope(stream.context.load(std::memory_order_relaxed));
     return scope.ok() && own().cuStreamQuery(stream.handle.load(std::memory_order_relaxed)) == CUDA_SUCCESS;
 }
@@ -198,21 +198,21 @@ Pacer::Look Pacer::look() {
     const uint64_t now = now_ns();
     uint64_t unmarked = 0;
     reap();
-    bool all_dry = marks_.empty();
+    bool all_empty = marks_.empty();
     for (Stream* s : streams_) {
         if (s->unmarked.load(std::memory_order_relaxed) == 0) continue;
         if (may_record && !s->per_thread) {
-            all_dry = all_dry && dry(*s);
+            all_empty = all_empty && is_empty(*s);
             record(*s);
         } else {
             const uint64_t left = left_unmarked(*s, now);
-            all_dry = all_dry && left == 0;
+            all_empty = all_empty && left == 0;
             unmarked += left;
         }
     }
     reap();
     learn();
-    return {inflight_.load(std::memory_order_relaxed) + unmarked, !all_dry};
+    return {inflight_.load(std::memory_order_relaxed) + unmarked, !all_empty};
 }
 
 void Pacer::sample(Look look, bool awaited) {

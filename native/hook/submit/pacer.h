@@ -118,7 +118,7 @@ class Pacer {
     CUevent take_event(CUcontext context, bool timing);
     void give_event(CUcontext context, bool timing, CUevent event);
     void record(Stream& stream);
-    static bool dry(const Stream& stream);  // nothing left to run, marked or not
+    static bool is_empty(const Stream& stream);  // nothing left to run, marked or not
     // Of work that nobody can mark now: its thread waits for the token itself or is gone, or somebody captures. It is
     // taken to run as estimated. If it counted for ever, a stop would never be told and its thread would never go on.
     static uint64_t left_unmarked(Stream& stream, uint64_t now);

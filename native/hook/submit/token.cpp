@@ -47,8 +47,8 @@ void tell_stopped(Device& device, uint32_t epoch, uint64_t inflight_ns) {
     bool wants =
         reason == StopReason::kDeadline || reason == StopReason::kRevoked || device.awaiting_memory.load() > 0;
     if (wants) {
-        m.flags = wire::kStillWants;
-        device.want_epoch.store(epoch);
+        m.flags = wire::kStillRequests;
+        device.request_epoch.store(epoch);
     }
     send(m);
 }
@@ -244,8 +244,8 @@ bool wait_for_token(Device& device) {
                     uint64_t now = now_ns();
                     if (!unmanaged_since) unmanaged_since = now;
                     if (now - unmanaged_since > 10'000'000'000u) return false;
-                } else if (device.want_epoch.exchange(epoch) != epoch) {
-                    send(message(device, wire::MessageType::kWant, epoch));
+                } else if (device.request_epoch.exchange(epoch) != epoch) {
+                    send(message(device, wire::MessageType::kRequest, epoch));
                 }
                 break;
             case TokenState::kRevoked:

@@ -81,7 +81,7 @@ void SwapSpace::await_open() {
     while (gate.closed()) {
         // A parked token may have been taken before the gate was looked at.
         stop_holding(device, wire::StopReason::kIdle, 0);
-        if (managed() && !asked.exchange(true)) tell(wire::MessageType::kWant);
+        if (managed() && !asked.exchange(true)) tell(wire::MessageType::kRequest);
         // Asked again after a while: the watcher may have told the end of the turn, idle, behind the want.
         if (!gate.wait_for_change(100'000'000)) asked.store(false);
         if (managed() && !connected()) lost();

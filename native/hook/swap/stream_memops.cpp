@@ -16,7 +16,7 @@ CUresult pass(CUstream handle, bool per_thread, Call&& call) {
     while (!gate->enter()) swap_await_open(*gate);
     CUresult result = call();
     // The pacer must see it: a wait is in flight until it is over.
-    book(*stream, *stream->page.load(std::memory_order_acquire), 1'000, launch_state.captures.load() != 0);
+    account(*stream, *stream->page.load(std::memory_order_acquire), 1'000, launch_state.captures.load() != 0);
     gate->leave();
     return result;
 }

@@ -95,7 +95,7 @@ class ClientUsage(msgspec.Struct, frozen=True, kw_only=True):
     command: str = ""
     state: str = ""
     memory: int = 0
-    unledgered: int = 0
+    untracked: int = 0
     launches: int = 0
     work_ns: int = 0
     samples: int = 0
@@ -121,7 +121,7 @@ class GroupUsage(DeviceTerms):
     used_ns: int = 0
     throttled_ns: int = 0
     memory_used: int = 0
-    unledgered: int = 0
+    untracked: int = 0
     waiting: int = 0
     holding: int = 0
     reason: str = ""

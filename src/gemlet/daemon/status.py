@@ -222,7 +222,7 @@ def _group(
         why=usage.why,
         memory_limit=usage.memory,
         memory_used=usage.memory_used,
-        unledgered=usage.unledgered,
+        unledgered=usage.untracked,
         # Where memory is away the arbiter knows of no want.
         reason=next((c.movable.reason for c in usage.clients if c.movable and c.movable.reason), usage.reason),
         clients=clients,
@@ -238,7 +238,7 @@ def _client(usage: ClientUsage, now_ns: int, *, served: frozenset[int]) -> Clien
         command=usage.command,
         state=usage.state,
         memory=usage.memory,
-        unledgered=usage.unledgered,
+        unledgered=usage.untracked,
         launches=usage.launches,
         work_s=usage.work_ns / 1e9,
         samples=usage.samples,

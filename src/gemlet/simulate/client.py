@@ -173,7 +173,7 @@ class Client:
         if self._draining and not self._told:
             times.append(queue.falls_to(LEAD))
         if self.watched and queue.backlog > 0:
-            times.append(queue.dry_at())
+            times.append(queue.empty_at())
         return times
 
     def _end(self) -> int:

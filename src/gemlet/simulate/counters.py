@@ -34,11 +34,11 @@ class Bins:
 class Counters:
     """Looks at the queues while it holds the token: exact parts of the time, not chance."""
 
-    __slots__ = ("_at_ease", "_dry", "_lie", "_samples", "_waited_at", "poll", "since")
+    __slots__ = ("_at_ease", "_empty", "_lie", "_samples", "_waited_at", "poll", "since")
 
     def __init__(self, lie: Lie) -> None:
         self._lie = lie
-        self._samples = self._dry = self._at_ease = 0.0
+        self._samples = self._empty = self._at_ease = 0.0
         self._waited_at = -UNSEEN
         self.poll = 1
         self.since = 0  # it looks from then on
@@ -52,14 +52,14 @@ class Counters:
         if waits and busy > 0:
             self._waited_at = end
         self._samples += span / self.poll
-        self._dry += (span - busy) / self.poll
+        self._empty += (span - busy) / self.poll
         if not waits and end - self._waited_at < UNSEEN:
             self._at_ease += busy / self.poll
 
     def tell(self, work: int, launches: int) -> tuple[int, int, int, int, int]:
         """Work, launches, samples, busy and awaited samples, as it says they are."""
         samples = int(self._samples)
-        busy = samples - int(self._dry)
+        busy = samples - int(self._empty)
         awaited = max(0, busy - int(self._at_ease))
         if self._lie == "silent":
             return 0, 0, 0, 0, 0

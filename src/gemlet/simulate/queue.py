@@ -141,7 +141,7 @@ class Queue:
 
     # --- what comes, if nothing changes -----------------------------------------------------------------------------
 
-    def dry_at(self) -> int | None:
+    def empty_at(self) -> int | None:
         """The next moment without work; None if that never comes."""
         if self.rate <= 0:
             return self.at if self.backlog <= 0 else None

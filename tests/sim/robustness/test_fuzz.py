@@ -50,7 +50,7 @@ def word(dice: random.Random) -> int:
 def one_packet(dice: random.Random, epoch: int) -> bytes:
     kind = dice.choice([*range(1, 12), dice.randrange(65536)])
     if kind == wire.CREATE_GROUP and dice.random() < 0.9:
-        kind = wire.WANT
+        kind = wire.REQUEST
     packet = bytearray(
         wire.pack(
             kind,
@@ -103,7 +103,7 @@ def take_turns(client: RawClient, count: int, until: float = 0.0) -> int:
     turns = 0
     while turns < count or time.monotonic() < until:
         begin = time.monotonic()
-        client.send(wire.WANT)
+        client.send(wire.REQUEST)
         while client.state != wire.RUN:
             if client.state == wire.REVOKED:  # taken back at once: the hook says that it stopped and still wants
                 client.stop(wire.BY_REVOCATION, wants=True)
@@ -159,13 +159,13 @@ def test_one_that_never_stops_is_gone_around(server: tuple[Any, str]) -> None:
     s, path = server
     s.set_group("capped", max=0.2)
     greedy = RawClient(path, "capped").attach()
-    greedy.send(wire.WANT)
+    greedy.send(wire.REQUEST)
     greedy.await_state(wire.RUN)
     polite = RawClient(path, "polite").attach()
     take_turns(polite, 20)
     # Wanting again, claiming to have taken what was not parked, stopping for other epochs: no second turn in time.
     for _ in range(50):
-        greedy.send(wire.WANT)
+        greedy.send(wire.REQUEST)
         greedy.send(wire.TOOK, epoch=greedy.epoch)
         greedy.send(wire.STOPPED, epoch=greedy.epoch + 1)
     take_turns(polite, 20)

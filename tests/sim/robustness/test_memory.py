@@ -128,7 +128,7 @@ def test_five_hundred_clients(served: Served, machine: Machine) -> None:
     n = polite.rounds()
     served.server.snapshot()
     for client in clients:
-        client.send(wire.WANT)
+        client.send(wire.REQUEST)
     eventually(lambda: any(c.state == wire.RUN for c in clients))
     for client in clients:
         client.close()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def test_an_alarm_that_never_ends_costs_little(machine: Machine, served: Served) -> None:
     served.server.set_group("urgent", priority="latency")
     liar = RawClient(machine.socket, "urgent").attach(served.uuid)
-    liar.send(wire.WANT)
+    liar.send(wire.REQUEST)
     liar.await_state(wire.RUN)
     liar.stop(wire.IDLE)
     busy = machine.start("busy", "work", 30)

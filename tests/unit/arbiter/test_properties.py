@@ -58,7 +58,7 @@ class Run:
         self.sm = {}  # of a client
         self.thinnest = {str(number): 1.0 for number in range(len(specs))}  # of a group's clients so far
         self.changed = self.overlapped = False
-        self.looks = 0
+        self.samples = 0
         for number, spec in enumerate(self.specs):
             self.s.group(str(number), **spec)
         for number in range(CLIENTS):
@@ -101,9 +101,9 @@ class Run:
             case "progress":
                 s.arbiter.progress(args[0], round(args[1] * 1e6))
             case "look":
-                self.looks += 100
-                busy = round(self.looks * args[1])
-                s.arbiter.progress(args[0], 0, self.looks, self.looks, busy, busy // 2)
+                self.samples += 100
+                busy = round(self.samples * args[1])
+                s.arbiter.progress(args[0], 0, self.samples, self.samples, busy, busy // 2)
             case _:
                 self.honest(what, *args)
         s._act()

@@ -99,7 +99,7 @@ class FakeServer:
             "memory": limits["memory"],
             "resident": limits["resident"],
             "memory_used": sum(client["memory"] for client in clients),
-            "unledgered": 0,
+            "untracked": 0,
             "reason": "below its minimum" if clients else "",
             "clients": clients,
         }

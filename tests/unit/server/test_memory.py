@@ -75,7 +75,7 @@ def test_what_the_driver_holds_beyond_the_ledger_counts(serve: Callable[..., Ser
     a.send(wire.CONTEXT, value=1)
     wire.eventually(lambda: s.groups()["g"]["clients"][0]["contexts"])  # type: ignore[index]
     s.server.set_process_memory(bytes(16), os.getpid(), GIB + 500_000_000)
-    assert a.limits.get("unledgered") == 500_000_000
+    assert a.limits.get("untracked") == 500_000_000
     assert s.groups()["g"]["memory_used"] == GIB + 500_000_000
 
 
@@ -104,7 +104,7 @@ def test_the_first_context_on_a_measured_device_waits_for_the_measurement(serve:
     assert first.page.get("contexts", size=4) == 0
     s.server.set_process_memory(bytes(16), os.getpid(), 500_000_000)
     assert first.page.get("contexts", size=4) == 1
-    assert first.limits.get("unledgered") == 500_000_000
+    assert first.limits.get("untracked") == 500_000_000
 
 
 ROOT = Path(__file__).resolve().parents[3]

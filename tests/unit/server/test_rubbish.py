@@ -38,7 +38,7 @@ def refused(path: str, packet: bytes) -> bool:
         wire.pack(wire.HELLO, group=b"g") + b"!",
         wire.pack(wire.HELLO, group=b""),
         wire.pack(wire.HELLO, version=99, group=b"g"),
-        wire.pack(wire.WANT),
+        wire.pack(wire.REQUEST),
         wire.pack(999),
     ],
     ids=["short", "zeros", "truncated", "too-long", "no-group", "version", "want-first", "unknown-type"],
@@ -91,7 +91,7 @@ def test_a_flood_of_nonsense_does_not_disturb_a_polite_client(serve: Callable[..
             except OSError:
                 break
         rude.close()
-    polite.send(wire.WANT)
+    polite.send(wire.REQUEST)
     polite.await_state(wire.RUN)
     assert s.server.snapshot()["devices"]
 
@@ -102,7 +102,7 @@ def test_descriptors_sent_by_a_client_are_not_kept(serve: Callable[..., Served])
     before = len(list(Path("/proc/self/fd").iterdir()))
     r, w = os.pipe()
     for _ in range(50):
-        socket.send_fds(c.socket, [wire.pack(wire.WANT)], [r, w])
+        socket.send_fds(c.socket, [wire.pack(wire.REQUEST)], [r, w])
     os.close(r), os.close(w)
     time.sleep(0.1)
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1

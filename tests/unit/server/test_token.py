@@ -18,7 +18,7 @@ MS = 1_000_000
 
 def test_a_lone_client_runs_without_a_deadline(serve: Callable[..., Served]) -> None:
     a = RawClient(serve().path).attach()
-    a.send(wire.WANT)
+    a.send(wire.REQUEST)
     a.await_state(wire.RUN)
     assert a.page.get("deadline_ns") == wire.NEVER
     assert a.page.get("idle_ns", size=4) == 5 * MS
@@ -27,9 +27,9 @@ def test_a_lone_client_runs_without_a_deadline(serve: Callable[..., Served]) -> 
 def test_a_second_client_ends_the_first_ones_quantum_and_gets_the_token(serve: Callable[..., Served]) -> None:
     s = serve()
     a, b = RawClient(s.path, "a").attach(), RawClient(s.path, "b").attach()
-    a.send(wire.WANT)
+    a.send(wire.REQUEST)
     a.await_state(wire.RUN)
-    b.send(wire.WANT)
+    b.send(wire.REQUEST)
     wire.eventually(lambda: a.page.get("deadline_ns") != wire.NEVER)
     assert a.page.get("deadline_ns") - time.monotonic_ns() < 100 * MS
     assert a.page.get("idle_ns", size=4) == MS // 10
@@ -44,7 +44,7 @@ def test_clients_share_the_device_while_no_promise_is_in_danger(serve: Callable[
     s = serve(open=True)
     clients = [RawClient(s.path, name).attach() for name in ("a", "b", "c")]
     for client in clients:
-        client.send(wire.WANT)
+        client.send(wire.REQUEST)
     for client in clients:
         client.await_state(wire.RUN)
         assert client.page.get("deadline_ns") == wire.NEVER
@@ -56,7 +56,7 @@ def test_two_that_never_run_dry_take_turns(serve: Callable[..., Served]) -> None
     s = serve(open=True)
     a, b = (RawClient(s.path, name).attach() for name in ("a", "b"))
     for client in (a, b):
-        client.send(wire.WANT)
+        client.send(wire.REQUEST)
         client.await_state(wire.RUN)
 
     def both_busy() -> bool:
@@ -72,7 +72,7 @@ def test_two_that_never_run_dry_take_turns(serve: Callable[..., Served]) -> None
 def test_an_idle_token_is_parked_and_taken_without_asking(serve: Callable[..., Served]) -> None:
     s = serve()
     a, b = RawClient(s.path, "a").attach(), RawClient(s.path, "b").attach()
-    a.send(wire.WANT)
+    a.send(wire.REQUEST)
     a.await_state(wire.RUN)
     a.stop(wire.IDLE)
     a.await_state(wire.PARKED)
@@ -81,7 +81,7 @@ def test_an_idle_token_is_parked_and_taken_without_asking(serve: Callable[..., S
     wire.eventually(lambda: s.groups()["a"]["holding"] == 1)
     a.stop(wire.IDLE)
     a.await_state(wire.PARKED)
-    b.send(wire.WANT)
+    b.send(wire.REQUEST)
     b.await_state(wire.RUN)
     a.await_state(wire.BLOCKED)
 
@@ -89,9 +89,9 @@ def test_an_idle_token_is_parked_and_taken_without_asking(serve: Callable[..., S
 def test_a_holder_that_does_not_stop_is_passed_over(serve: Callable[..., Served]) -> None:
     s = serve()
     a, b = RawClient(s.path, "a").attach(), RawClient(s.path, "b").attach()
-    a.send(wire.WANT)
+    a.send(wire.REQUEST)
     a.await_state(wire.RUN)
-    b.send(wire.WANT)  # a never answers: stopped by a signal, or its kernel runs for minutes
+    b.send(wire.REQUEST)  # a never answers: stopped by a signal, or its kernel runs for minutes
     b.await_state(wire.RUN)
 
 
@@ -99,9 +99,9 @@ def test_a_latency_client_revokes_the_holder(serve: Callable[..., Served]) -> No
     s = serve()
     s.server.set_group("urgent", priority="latency")
     a, b = RawClient(s.path, "a").attach(), RawClient(s.path, "urgent").attach()
-    a.send(wire.WANT)
+    a.send(wire.REQUEST)
     a.await_state(wire.RUN)
-    b.send(wire.WANT)
+    b.send(wire.REQUEST)
     a.await_state(wire.REVOKED)
     a.stop(wire.BY_REVOCATION, wants=True)
     b.await_state(wire.RUN)
@@ -111,9 +111,9 @@ def test_a_latency_client_takes_its_parked_token_while_another_runs(serve: Calla
     s = serve(grace=10_000_000_000)
     s.server.set_group("urgent", priority="latency")
     a, b = RawClient(s.path, "a").attach(), RawClient(s.path, "urgent").attach()
-    b.send(wire.WANT)
+    b.send(wire.REQUEST)
     b.await_state(wire.RUN)
-    a.send(wire.WANT)
+    a.send(wire.REQUEST)
     time.sleep(0.01)
     b.stop(wire.IDLE)
     a.await_state(wire.RUN)
@@ -136,9 +136,9 @@ def test_a_parked_token_has_no_deadline_of_an_earlier_turn(serve: Callable[..., 
     s = serve(grace=10_000_000_000)
     s.server.set_group("urgent", priority="latency")
     a, b = RawClient(s.path, "a").attach(), RawClient(s.path, "urgent").attach()
-    b.send(wire.WANT)
+    b.send(wire.REQUEST)
     b.await_state(wire.RUN)
-    a.send(wire.WANT)
+    a.send(wire.REQUEST)
     wire.eventually(lambda: b.page.get("deadline_ns") != wire.NEVER)
     b.stop(wire.IDLE)
     b.await_state(wire.PARKED)
@@ -150,13 +150,13 @@ def test_a_want_of_an_earlier_epoch_is_late(serve: Callable[..., Served]) -> Non
     s = serve(grace=10_000_000_000)
     s.server.set_group("urgent", priority="latency")
     a, b = RawClient(s.path, "a").attach(), RawClient(s.path, "urgent").attach()
-    b.send(wire.WANT)
+    b.send(wire.REQUEST)
     b.await_state(wire.RUN)
-    a.send(wire.WANT)
+    a.send(wire.REQUEST)
     b.stop(wire.IDLE)
     b.await_state(wire.PARKED)
     a.await_state(wire.RUN)
-    b.send(wire.WANT, epoch=b.epoch - 1)
+    b.send(wire.REQUEST, epoch=b.epoch - 1)
     time.sleep(0.02)
     assert s.groups()["urgent"]["waiting"] == 0
     assert (a.state, b.state) == (wire.RUN, wire.PARKED)
@@ -173,13 +173,13 @@ def test_clients_of_mps_hold_together_as_far_as_their_fractions_allow(serve: Cal
     left = RawClient(s.path, "left").attach(flags=wire.UNDER_MPS)
     right = RawClient(s.path, "right").attach(flags=wire.UNDER_MPS)
     without = RawClient(s.path, "right").attach()  # has the whole device, whatever its group's fraction says
-    left.send(wire.WANT)
-    right.send(wire.WANT)
+    left.send(wire.REQUEST)
+    right.send(wire.REQUEST)
     left.await_state(wire.RUN)
     right.await_state(wire.RUN)
     assert [c["mps"] for c in s.groups()["right"]["clients"]] in ([True, False], [False, True])
     right.stop(wire.IDLE)
-    without.send(wire.WANT)
+    without.send(wire.REQUEST)
     time.sleep(0.005)
     assert without.state == wire.BLOCKED
     left.stop(wire.IDLE)
@@ -189,9 +189,9 @@ def test_clients_of_mps_hold_together_as_far_as_their_fractions_allow(serve: Cal
 def test_the_death_of_the_holder_frees_the_token(serve: Callable[..., Served]) -> None:
     s = serve()
     a, b = RawClient(s.path, "a").attach(), RawClient(s.path, "b").attach()
-    a.send(wire.WANT)
+    a.send(wire.REQUEST)
     a.await_state(wire.RUN)
-    b.send(wire.WANT)
+    b.send(wire.REQUEST)
     a.close()
     b.await_state(wire.RUN)
     assert s.groups()["a"]["clients"] == [] if "a" in s.groups() else True
@@ -200,9 +200,9 @@ def test_the_death_of_the_holder_frees_the_token(serve: Callable[..., Served]) -
 def test_when_the_server_stops_everybody_may_run(serve: Callable[..., Served]) -> None:
     s = serve()
     a, b = RawClient(s.path, "a").attach(), RawClient(s.path, "b").attach()
-    a.send(wire.WANT)
+    a.send(wire.REQUEST)
     a.await_state(wire.RUN)
-    b.send(wire.WANT)
+    b.send(wire.REQUEST)
     s.server.stop()
     assert (a.state, b.state) == (wire.RUN, wire.RUN)
 
@@ -211,7 +211,7 @@ def test_five_hundred_clients(serve: Callable[..., Served]) -> None:
     s = serve()
     clients = [RawClient(s.path, f"g{i % 50}").attach() for i in range(500)]
     for c in clients:
-        c.send(wire.WANT)
+        c.send(wire.REQUEST)
     served: set[int] = set()
     end = time.monotonic() + 120
     while len(served) < 30 and time.monotonic() < end:

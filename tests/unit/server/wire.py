@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MAGIC, VERSION = 0x314D4547, WIRE_VERSION
-HELLO, WELCOME, ATTACH, ATTACHED, WANT, TOOK, STOPPED, DRAINED, CONTEXT, REFUSED = range(1, 11)
+HELLO, WELCOME, ATTACH, ATTACHED, REQUEST, TOOK, STOPPED, DRAINED, CONTEXT, REFUSED = range(1, 11)
 ADMIT, ROOM, MOVED = range(16, 19)
 OK, MISMATCH, DENIED, UNKNOWN, FULL, MALFORMED = range(6)
 BLOCKED, RUN, PARKED, REVOKED, STOPPING = range(5)
 DEADLINE, IDLE, BY_REVOCATION, EXIT = range(4)
-CREATE_GROUP, STILL_WANTS, UNDER_MPS = 1, 1, 1
+CREATE_GROUP, STILL_REQUESTS, UNDER_MPS = 1, 1, 1
 SHARED, RAISE = 1, 2  # flags of a ClientPage
 MOVABLE, ADOPT = 1, 1
 GRANTED, CAPACITY, RESIDENT, HOST = range(4)
@@ -37,7 +37,7 @@ OFFSETS = {
     "ClientPage.lead_ns": 24, "ClientPage.attached": 32, "ClientPage.contexts": 36, "ClientPage.launches": 64,
     "ClientPage.work_ns": 72, "ClientPage.idle_ns": 40, "ClientPage.idle_most_ns": 44, "ClientPage.poll_ns": 48,
     "ClientPage.samples": 80, "ClientPage.busy_samples": 88, "ClientPage.awaited_samples": 96, "DevicePage.urgent": 0,
-    "GroupLimits.memory_limit": 0, "GroupLimits.unledgered": 8, "GroupLimits.context_estimate": 16,
+    "GroupLimits.memory_limit": 0, "GroupLimits.untracked": 8, "GroupLimits.context_estimate": 16,
     "GroupLimits.slot_count": 24, "GroupLedger.lock": 0, "GroupLedger.slots": 64,
     "ResidencyPage.allowed": 0, "ResidencyPage.ceiling": 8, "ResidencyPage.order": 16, "ResidencyPage.answered": 20,
     "ResidencyPage.admission": 24, "ResidencyPage.movable": 64, "ResidencyPage.mapped": 72,
@@ -157,7 +157,7 @@ class RawClient:
     def stop(self, reason: int = DEADLINE, tail_ns: int = 0, *, wants: bool = False) -> None:
         epoch = self.epoch
         self.page.put("token", epoch << 3 | STOPPING, size=4)
-        self.send(STOPPED, epoch=epoch, reason=reason, tail_ns=tail_ns, flags=STILL_WANTS if wants else 0)
+        self.send(STOPPED, epoch=epoch, reason=reason, tail_ns=tail_ns, flags=STILL_REQUESTS if wants else 0)
         if tail_ns == 0:
             self.send(DRAINED, epoch=epoch)
 

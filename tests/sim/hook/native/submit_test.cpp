@@ -116,7 +116,7 @@ static void threads_that_wait() {
     }
     CHECK(!w.look(now += kMs));
     {
-        const Waiting between_two_looks(&w);
+        const Waiting between_two_samples(&w);
     }
     CHECK(!w.look(now += Waits::kUnseen - kMs));
     CHECK(!w.look(now += Waits::kUnseen - kMs));
