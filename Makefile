@@ -66,6 +66,7 @@ layers: $(STAMP)
 	@$(BIN)/python tools/check_includes.py
 spelling: $(STAMP)
 	@$(BIN)/codespell
+	@$(BIN)/python tools/words.py
 
 .PHONY: format
 format: $(STAMP)  ## rewrites the sources in the style that lint wants
