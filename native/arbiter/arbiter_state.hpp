@@ -52,7 +52,6 @@ struct Arbiter::State {
     void grant(Members& group, Nanoseconds latest, Nanoseconds now);
     bool may_run(const Client& client) const;  // beside those who run now
     bool fits(const Client& client) const;     // by the fractions of the multiprocessors
-    bool joins(const Members& group) const;
     Nanoseconds last_deadline(Nanoseconds now) const;
 
     // sharing.cpp: who co-runs, what is observed of them, what each is charged.

@@ -37,13 +37,6 @@ Lease* Leases::running(const Client* client) {
     return nullptr;
 }
 
-Lease* Leases::running(uint64_t serial) {
-    for (Lease& lease : leases_) {
-        if (serial && lease.serial == serial && lease.runs()) return &lease;
-    }
-    return nullptr;
-}
-
 Lease* Leases::draining(const Client* client) {
     for (Lease& lease : leases_) {
         if (lease.client == client && !lease.runs()) return &lease;

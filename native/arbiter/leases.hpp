@@ -72,7 +72,6 @@ class Leases {
 
     Lease& start(Client* client, Group* group, Nanoseconds now);
     Lease* running(const Client* client);
-    Lease* running(uint64_t serial);
     Lease* draining(const Client* client);                       // the oldest
     Lease* newest(const Client* client);                         // draining or not
     void stop(Lease& lease, Nanoseconds tail, Nanoseconds now);  // may move or forget leases: `lease` is invalid then

@@ -59,7 +59,6 @@ class Observation {
     double speed(double total, double capacity) const;
     const Rates& beside() const { return beside_; }
     const Rates& alone() const { return alone_; }
-    double kept_busy() const { return static_cast<double>(streak_time_); }  // ns without a look that found nothing
     uint64_t streak() const { return streak_; }
     bool never_empty() const { return streak_ >= kStreak && streak_time_ >= kStreakTime; }
 
