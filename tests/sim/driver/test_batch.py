@@ -177,17 +177,19 @@ def test_waiting_is_no_call_of_the_driver(machine: SimulatedMachine) -> None:
     )
 
 
-def test_who_waits_leaves_the_only_processor_to_others(machine: SimulatedMachine) -> None:
+def test_a_waiting_thread_leaves_the_only_processor_to_others(machine: SimulatedMachine) -> None:
+    """Counted in naps, not in processor time: how fast the machine is does not matter."""
     run(
         machine,
         """
+    import resource
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     call, stream = prepare(7, spin_ns=4_000_000)   # shorter than a thread would spin
-    began, used = time.perf_counter(), time.thread_time()
+    naps = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
     for n in range(50):
         right(call.run({"x": words(n), "w": words(2)}), words(n), words(2), 7)
-    took, used = time.perf_counter() - began, time.thread_time() - used
-    assert took > 0.2 and used < 0.4 * took, (took, used)
+    naps = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - naps
+    assert naps >= 50, naps
     """,
     )
 
