@@ -13,7 +13,8 @@ from pathlib import Path
 from gemlet.config import client_table, keyfile, native
 from gemlet.config.render import render
 from gemlet.config.report import Source
-from gemlet.errors import ConfigError
+from gemlet.config.text_file import read_bytes
+from gemlet.errors import ConfigError, GemletError
 from gemlet.model import Configuration
 
 MAX_FILE_BYTES = 4 * 1024**2  # about fifty thousand groups; whatever is larger is not a configuration
@@ -32,7 +33,13 @@ def load(path: str | os.PathLike[str]) -> Configuration:
 def parse(text: str, path: str) -> Configuration:
     """As load(), for a ``text`` that is in memory; ``path`` goes into messages, and its ending may tell the format."""
     source = Source(text, path)
-    return reader_of(source)(source)
+    try:
+        return reader_of(source)(source)
+    except GemletError:
+        raise
+    except Exception as error:  # whatever is in a file, a daemon keeps the good one it has
+        hint = "simplify the file; if it is what docs/configuration.md describes, report this"
+        raise ConfigError(f"cannot be understood: {type(error).__name__}: {error}", path=path, hint=hint) from error
 
 
 def reader_of(source: Source) -> Reader:
@@ -56,19 +63,11 @@ def reader_of(source: Source) -> Reader:
 
 def _read(path: str) -> str:
     try:
-        # A FIFO must not block the daemon.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ConfigError("not a regular file", path=path, hint="name the configuration file itself")
-            content = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        hint = "check the spelling" if error.errno == errno.ENOENT else None
-        raise ConfigError(f"cannot be read: {error.strerror}", path=path, hint=hint) from None
-    if len(content) > MAX_FILE_BYTES:
-        raise ConfigError(
-            f"larger than {MAX_FILE_BYTES} bytes", path=path, hint="check that this is a configuration file"
-        )
+        content = read_bytes(Path(path), MAX_FILE_BYTES)
+    except (OSError, ValueError) as error:  # a path with a NUL
+        problem = error.strerror if isinstance(error, OSError) else error
+        hint = "check the spelling" if isinstance(error, FileNotFoundError) else None
+        raise ConfigError(f"cannot be read: {problem}", path=path, hint=hint) from None
     try:
         return content.decode()
     except UnicodeDecodeError as error:

@@ -35,7 +35,7 @@ def read(field: GroupField, value: object) -> Any:
 def parse(field: GroupField, text: str) -> Any:
     """``text`` of a command line as the field's type. Raises InvalidValue."""
     if field.kind is Kind.NAMES:
-        return tuple(name.strip() for name in text.split(",") if name.strip())
+        return toml_values.check_users(tuple(name.strip() for name in text.split(",") if name.strip()))
     if field.kind is Kind.SLOWDOWN:
         return quantities.check_slowdown(quantities.parse_factor(text))
     return quantities.parse_factor(text) if field.kind is Kind.NUMBER else read(field, text)
@@ -90,4 +90,5 @@ _CHECKS: dict[Kind, Callable[[Any], object]] = {
     Kind.NUMBER: quantities.check_factor,
     Kind.SLOWDOWN: quantities.check_slowdown,
     Kind.SIZE: quantities.check_size,
+    Kind.NAMES: toml_values.check_users,
 }

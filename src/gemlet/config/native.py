@@ -30,7 +30,7 @@ import tomllib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gemlet.config import draft, group_fields, toml_places
+from gemlet.config import draft, group_fields, toml_places, toml_text
 from gemlet.config import suggest as did_you_mean
 from gemlet.config.draft import GroupDraft
 from gemlet.config.report import Place, Report, Source
@@ -41,12 +41,14 @@ from gemlet.model import GROUP_FIELDS, POLICIES, Configuration, DeviceSpec
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+MAX_INDEX = 2**31  # of a device; far above any
+
 
 def read(source: Source) -> Configuration:
     """The configuration in ``source``. Raises ConfigError with every error of the file."""
     report = Report(source.path)
     try:
-        document = tomllib.loads(source.text)
+        document = toml_text.loads(source.text)
     except tomllib.TOMLDecodeError as error:
         _report_syntax(source, report, str(error))
         report.raise_errors()
@@ -177,9 +179,10 @@ def _policy(value: object) -> str:
 
 
 def _index(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_INDEX:
         return value
-    raise InvalidValue(f"expected a number from 0, found {value!r}", hint="write the number that `nvidia-smi -L` shows")
+    found = kind_of(value) if not isinstance(value, int) or abs(value) > MAX_INDEX else repr(value)
+    raise InvalidValue(f"expected a number from 0, found {found}", hint="write the number that `nvidia-smi -L` shows")
 
 
 def _uuid(value: object) -> str:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from gemlet.errors import ConfigError, InvalidValue
 
+MAX_MESSAGE = 1000  # characters
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
@@ -43,6 +45,8 @@ class Report:
 
     def error(self, message: str, place: Place | None = None, *, hint: str | None = None) -> None:
         line, column = (place.line, place.column) if place else (None, None)
+        if len(message) > MAX_MESSAGE:  # it quotes the file, and a key of the file may be as long as the file
+            message = f"{message[: MAX_MESSAGE // 2]} ... {message[-MAX_MESSAGE // 2 :]}"
         self._errors.append(ConfigError(message, path=self.path, line=line, column=column, hint=hint))
 
     def invalid(self, subject: str, value: InvalidValue, place: Place | None) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from typing import TYPE_CHECKING
+import stat
+from typing import TYPE_CHECKING, BinaryIO
 
 from gemlet.errors import ConfigError
 
@@ -13,16 +15,40 @@ if TYPE_CHECKING:
 MAX_BYTES = 64 * 1024**2  # a trace of a month in seconds has 20 MB
 
 
-def read_text(path: Path) -> str:
-    """The whole file. Raises ConfigError."""
+def read_text(path: Path, *, regular: bool = False) -> str:
+    """The whole file. ``regular``: refuse what only looks like a file, such as a pipe. Raises ConfigError."""
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise ConfigError(f"larger than {MAX_BYTES} bytes", path=str(path))
-        return path.read_text(encoding="utf-8")
+        if regular:
+            content = read_bytes(path, MAX_BYTES)
+        else:
+            with path.open("rb") as file:  # people name pipes, too: gemlet plan <(...)
+                content = _bounded(file, MAX_BYTES, path)
+        return content.decode().replace("\r\n", "\n")
     except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}", path=str(path), hint="check the spelling") from None
+        hint = "check the spelling" if error.errno == errno.ENOENT else None
+        raise ConfigError(f"cannot be read: {error.strerror}", path=str(path), hint=hint) from None
     except UnicodeDecodeError:
         raise ConfigError("not valid UTF-8", path=str(path), hint="save the file as UTF-8") from None
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """The whole file, if it is one: a FIFO is not waited for, a device not read to its end.
+
+    Raises OSError if it cannot be read, ConfigError if it is no file or larger than ``most`` bytes.
+    """
+    # O_NONBLOCK: opening a FIFO waits for its writer otherwise.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ConfigError("not a regular file", path=str(path), hint="name the file itself")
+        return _bounded(file, most, path)
+
+
+def _bounded(file: BinaryIO, most: int, path: Path) -> bytes:
+    content = file.read(most + 1)
+    if len(content) > most:
+        raise ConfigError(f"larger than {most} bytes", path=str(path))
+    return content
 
 
 def write_text(path: Path, text: str) -> None:

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 Path = tuple[str | int, ...]
 
-_BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
+COMMENT = re.compile(r"#[^\n]*")
+_BLANK = re.compile(rf"(?:[ \t\r\n]|{COMMENT.pattern})*")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-_STRING = re.compile(
+STRING = re.compile(
     r'"""(?:\\.|[^\\])*?"{3,5}|'  # up to two quotes may stand directly before the closing three
     r"'''.*?'{3,5}|"
     r'"(?:\\.|[^"\\])*"|'
@@ -105,7 +106,7 @@ class _Scanner:
             self.at = bare.end()
             return bare.group()
         start = self.at
-        self._skip(_STRING)
+        self._skip(STRING)
         return next(iter(tomllib.loads(f"{self.text[start : self.at]} = 0")))
 
     def _value(self, path: Path) -> None:
@@ -115,7 +116,7 @@ class _Scanner:
         elif opening == "{":
             self._inline_table(path)
         else:
-            self._skip(_STRING if opening in "\"'" else _SCALAR)
+            self._skip(STRING if opening in "\"'" else _SCALAR)
 
     def _array(self, path: Path) -> None:
         self.at += 1

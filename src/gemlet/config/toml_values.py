@@ -10,6 +10,9 @@ import json
 from gemlet.config import quantities
 from gemlet.errors import InvalidValue
 
+MAX_UID = 2**32 - 2  # the last one means "none" to the kernel
+MAX_USER_CHARACTERS = 256  # LOGIN_NAME_MAX of Linux
+
 
 def read_share(value: object) -> float:
     """A number in 0..1, or a text such as "30%". Raises InvalidValue."""
@@ -84,12 +87,26 @@ def read_fraction(value: object) -> float:
 def read_names(value: object) -> tuple[str, ...]:
     """A list of user names. Raises InvalidValue."""
     if isinstance(value, list) and all(isinstance(name, str) and name for name in value):
-        return tuple(value)
+        return check_users(tuple(value))
     found = "an entry that is not a name" if isinstance(value, list) else kind_of(value)
     raise InvalidValue(f"expected a list of user names, found {found}", hint='write a list such as ["ana", "ben"]')
 
 
+def check_users(users: tuple[str, ...]) -> tuple[str, ...]:
+    """``users`` itself. Raises InvalidValue for what cannot name a user, whoever this machine knows."""
+    for user in users:
+        if not user or len(user) > MAX_USER_CHARACTERS or not user.isprintable() or ":" in user:
+            raise InvalidValue(f"{user[:40]!r} cannot be the name of a user", hint="write a name or a uid")
+        if user.isascii() and user.isdecimal() and int(user) > MAX_UID:
+            raise InvalidValue(f"{user} is not a uid: expected 0 to {MAX_UID}", hint="write a name or a uid")
+    return users
+
+
 def _number(value: object, what: str) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            float(value)
+        except OverflowError:  # hexadecimal digits cost little to write
+            raise InvalidValue(f"expected {what}, found a number of {value.bit_length()} bits") from None  # type: ignore[union-attr]
         return value
     raise InvalidValue(f"expected {what}, found {kind_of(value)}", hint=f"write {what}")

@@ -107,7 +107,7 @@ class GroupBook:
             if known is not None and known.origin == "configuration" and known.spec == spec and not known.leaving:
                 continue
             try:
-                self._tell(spec)
+                warnings += self._tell(spec, strict=False)
             except Refused as error:
                 warnings.append(error.message)
                 continue
@@ -202,7 +202,7 @@ class GroupBook:
         if entry.spec.name in self.entries:
             return
         entry.linger = RESTORED_LINGER_SECONDS
-        self._tell(entry.spec)
+        self._tell(entry.spec, strict=False)
         self.entries[entry.spec.name] = entry
 
     # --- time ----------------------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ class GroupBook:
             )
 
     def _check_member(self, entry: Entry, uid: int) -> None:
-        if not entry.spec.users or uid in (0, self._owner) or self._name_of(uid) in entry.spec.users:
+        if not entry.spec.users or uid in (0, self._owner) or uid in self._uids(entry.spec)[0]:
             return
         raise Refused(
             f"group {entry.spec.name} is not open to {self._name_of(uid)}",
@@ -297,16 +297,34 @@ class GroupBook:
         self.entries.pop(name).forget()
         return [name]
 
-    def _tell(self, spec: GroupSpec) -> None:
+    def _tell(self, spec: GroupSpec, *, strict: bool = True) -> list[str]:
+        """Tells the server. ``strict``: a user whom this machine does not know is refused; otherwise a warning is
+        returned, and the group is open to the others: a deleted account must not take the limits of a group away.
+        """
         broken = next(violations(spec), None)
         if broken is not None:
             raise Senseless(f"group {spec.name}: {broken.message}", hint=broken.hint)
+        uids, unknown = self._uids(spec)
+        if strict and unknown:
+            raise unknown[0]
         fields = {name: getattr(spec, name) for name in GROUP_FIELDS}
-        fields["users"] = [self._uid_of(user) for user in spec.users] or None
+        fields["users"] = uids if spec.users else None
         try:
             self._server.set_group(spec.name, **fields)
-        except ValueError as error:
+        except (ValueError, TypeError, OverflowError, RuntimeError) as error:  # nanobind's, where a value does not fit
             raise Refused(f"group {spec.name}: {error}") from None
+        return [f"group {spec.name}: {error.message}" for error in unknown]
+
+    def _uids(self, spec: GroupSpec) -> tuple[list[int], list[Refused]]:
+        """The uids of the group's users, and the errors of those that are unknown."""
+        uids, unknown = [], []
+        for user in spec.users:
+            try:
+                uids.append(self._uid_of(user))
+            except Refused as error:
+                unknown.append(error)
+        # An empty list means everybody: where no user is known, nobody may join but the daemon's own.
+        return uids or [self._owner], unknown
 
 
 class UidOf(Protocol):

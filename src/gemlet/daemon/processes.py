@@ -10,7 +10,8 @@ import socket
 import struct
 from dataclasses import dataclass
 
-from gemlet.errors import Refused
+from gemlet.config.toml_values import check_users
+from gemlet.errors import InvalidValue, Refused
 
 _UCRED = struct.Struct("3i")
 
@@ -68,11 +69,12 @@ def launcher_of(pid: int) -> ProcessLauncher | None:
 
 def uid_of(user: str) -> int:
     """The uid of a user name or a number. Raises `Refused` for an unknown name."""
-    if user.isdigit():
-        return int(user)
     try:
-        return pwd.getpwnam(user).pw_uid
-    except KeyError:
+        (user,) = check_users((user,))
+        return int(user) if user.isascii() and user.isdecimal() else pwd.getpwnam(user).pw_uid
+    except InvalidValue as error:
+        raise Refused(error.message, hint=error.hint) from None
+    except (KeyError, UnicodeError):
         raise Refused(f"no user {user} on this machine", hint="choose one that `getent passwd` lists") from None
 
 

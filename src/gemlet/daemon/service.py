@@ -100,7 +100,7 @@ class Service:
         self._why_no_devices = "the driver has not answered yet"
         self._known_devices: dict[bytes, tuple[int, str, int | None]] = {}
         self._device_specs: tuple[DeviceSpec, ...] = ()
-        self._listening: set[str] = set()
+        self._listening: dict[str, Path] = {}  # of the configured groups: socket in the IPC directory
         self._shares: set[str] = set()
         self._started = time.monotonic()
         self._used_at = self._started
@@ -364,41 +364,61 @@ class Service:
         host = host_memory.default_limit(host_memory.available(), host_memory.cgroup_limits())
         self.server.set_host_memory(configuration.host_memory or host)
         warnings = [*configuration.warnings, *self.book.configure(configuration.groups)]
-        for group in configuration.groups:
-            if self.options.ipc_dir:
-                warnings += self._listen_for(group.name, self.options.ipc_dir)
+        if self.options.ipc_dir:
+            warnings += self._listen_in(self.options.ipc_dir, {group.name for group in configuration.groups})
         for device in self._devices.values():
             self._tell_device(device)
         for warning in warnings:
             logger.warning("configuration %s", warning)
 
     def _listen(self, path: Path, *, group: str | None = None, mode: int) -> None:
+        if "\0" in str(path):
+            raise DaemonError(f"cannot listen at {str(path)!r}: a path has no NUL")
+        if os.path.lexists(path) and not path.is_socket():  # the native server removes what is there
+            raise DaemonError(
+                f"cannot listen at {path}: there is a file of that name",
+                hint="choose another directory, or move that file away",
+            )
         try:
             self.server.listen(str(path), group=group, mode=mode)
         except (OSError, RuntimeError, ValueError) as error:  # the native server has std::system_error only
             hint = "a socket's path has at most 107 bytes: choose a shorter directory" if len(str(path)) > 107 else None
             raise DaemonError(f"cannot listen at {path}: {error}", hint=hint) from None
 
+    def _listen_in(self, directory: Path, groups: set[str]) -> list[str]:
+        # Gemini's second generation: one socket per group, named like it; a/b, as namespace/pod, is b in a directory a.
+        for group in self._listening.keys() - groups:  # whoever came through it now would be in a group without limits
+            self._stop_listening(self._listening.pop(group))
+        return [warning for group in groups for warning in self._listen_for(group, directory)]
+
     def _listen_for(self, group: str, directory: Path) -> list[str]:
-        # Gemini's second generation: one socket per group, named like it.
         path = directory / group
-        if str(path) in self._listening:
+        if group in self._listening:
             return []
-        if path.parent != directory:
-            return [f"group {group} has a slash in its name: no socket in {directory}"]
+        if not {"", ".", ".."}.isdisjoint(group.split("/")):
+            return [f"group {group} has a name that is no path: no socket in {directory}"]
         try:
-            directory.mkdir(mode=0o755 if self.options.shared else 0o700, parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o755 if self.options.shared else 0o700, parents=True, exist_ok=True)
             remove_stale_socket(path)
             self._listen(path, group=group, mode=0o666 if self.options.shared else 0o600)
         except (OSError, DaemonError) as error:
             return [f"group {group}: {error}"]
-        self._listening.add(str(path))
+        self._listening[group] = path
         return []
 
+    def _stop_listening(self, path: Path) -> None:
+        self.server.unlisten(str(path))
+        with contextlib.suppress(OSError):
+            remove_stale_socket(path)  # the native server forgets its listeners when it stops
+        for directory in path.parents:
+            if directory == self.options.ipc_dir:
+                return
+            with contextlib.suppress(OSError):  # that of another group, too
+                directory.rmdir()
+
     def _remove_ipc_sockets(self) -> None:
-        for path in self._listening:
-            with contextlib.suppress(OSError):
-                remove_stale_socket(Path(path))
+        for path in self._listening.values():
+            self._stop_listening(path)
 
     def _restore(self, entry: Entry) -> None:
         try:

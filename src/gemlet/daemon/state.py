@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gemlet.config.text_file import read_bytes
 from gemlet.daemon.groups import Entry, Origin
+from gemlet.errors import ConfigError
 from gemlet.model import GroupSpec
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 logger = logging.getLogger(__name__)
+
+MAX_FILE_BYTES = 64 * 1024**2  # a thousand groups take one
 
 
 class Saved(msgspec.Struct, kw_only=True):
@@ -46,10 +50,10 @@ def save(path: Path, entries: Iterable[Entry]) -> None:
 def load(path: Path) -> list[Entry]:
     """The groups an earlier daemon had; none (and a warning) if the file is missing or damaged."""
     try:
-        saved = msgspec.json.decode(path.read_bytes(), type=list[Saved])
+        saved = msgspec.json.decode(read_bytes(path, MAX_FILE_BYTES), type=list[Saved])
     except FileNotFoundError:
         return []
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (OSError, ConfigError, msgspec.MsgspecError, ValueError, RecursionError) as error:
         logger.warning("state file=%s cannot be used: %s", path, error)
         return []
     return [Entry(spec=g.spec, origin=g.origin, owner=g.owner, device=g.device, socket=g.socket) for g in saved]

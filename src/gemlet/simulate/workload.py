@@ -6,12 +6,11 @@ strings such as ``"30%"`` in the file.
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
-from gemlet.config import group_fields, rules, suggest
+from gemlet.config import group_fields, rules, suggest, toml_text
 from gemlet.config.quantities import MICROSECOND, MILLISECOND, SECOND, parse_duration
 from gemlet.config.toml_values import kind_of, one_of, read_factor
 from gemlet.errors import ConfigError, InvalidValue
@@ -152,7 +151,7 @@ def _group(table: dict[str, Any]) -> tuple[GroupSpec, tuple[ProgramSpec, ...]]:
 def load(path: Path) -> Workload:
     """The workload in a TOML file. Raises ConfigError with the file and what is wrong in it."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = toml_text.loads(path.read_text(encoding="utf-8"))
         groups = tuple(_group(entry) for entry in _tables(table, "group"))
         if not groups or not any(programs for _, programs in groups):
             raise InvalidValue("no [[group]] with a [[group.program]]", hint=EXAMPLES)
@@ -167,5 +166,5 @@ def load(path: Path) -> Workload:
         raise ConfigError(error.strerror or str(error), path=str(path)) from error
     except InvalidValue as error:
         raise ConfigError(error.message, path=str(path), hint=error.hint or EXAMPLES) from error
-    except (ValueError, TypeError) as error:  # also what tomllib and UTF-8 decoding raise
+    except (ValueError, TypeError, OverflowError) as error:  # also what tomllib and UTF-8 decoding raise
         raise ConfigError(str(error), path=str(path), hint=EXAMPLES) from error

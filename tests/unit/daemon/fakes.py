@@ -33,6 +33,7 @@ class FakeServer:
 
     def listen(self, path: str, group: str | None = None, mode: int = 0o600) -> None:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        Path(path).unlink(missing_ok=True)  # as the native server does
         self._sockets.append(listener)
         listener.bind(path)
         listener.listen()

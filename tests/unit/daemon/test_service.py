@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from gemlet.config import files
 from gemlet.daemon import address, autostart
 from gemlet.daemon.autostart import log_tail
 from gemlet.daemon.connection import Connection
@@ -187,6 +188,84 @@ def test_a_malformed_change_is_refused_and_told(start_daemon, tmp_path):
     eventually(lambda: daemon.server.groups["team"]["min"] == 0.7)
 
 
+HOSTILE = {
+    "user": '[groups.team]\nusers = ["4294967296"]',
+    "NUL": '[groups.team]\nusers = ["a\\u0000b"]',
+    "arrays": "[groups.team]\nusers = " + "[" * 5000 + "]" * 5000,
+    "key": "[groups]\n" + ".".join("a" * 20_000) + " = 1",
+    "digits": "[groups.team]\nmemory = " + "9" * 5000,
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_no_content_of_the_file_ends_the_daemon(start_daemon, tmp_path, what):
+    path = tmp_path / "gemlet.toml"
+    path.write_text(NATIVE.format(0.2))
+    daemon = start_daemon(config=str(path))
+    path.write_text(HOSTILE[what])
+    assert f"{path}:2:" in eventually(lambda: daemon.call("status")["daemon"]["config_error"])
+    assert daemon.server.groups["team"]["min"] == 0.2
+    path.write_text(NATIVE.format(0.7))
+    eventually(lambda: daemon.server.groups["team"]["min"] == 0.7)
+
+
+def test_a_defect_in_reading_keeps_the_old_configuration(start_daemon, tmp_path, monkeypatch):
+    path = tmp_path / "gemlet.toml"
+    path.write_text(NATIVE.format(0.2))
+    daemon = start_daemon(config=str(path))
+    real = files.reader_of
+    monkeypatch.setattr(files, "reader_of", lambda _: lambda _: 1 // 0)
+    path.write_text(NATIVE.format(0.3))
+    assert "ZeroDivisionError" in eventually(lambda: daemon.call("status")["daemon"]["config_error"])
+    assert daemon.server.groups["team"]["min"] == 0.2
+    monkeypatch.setattr(files, "reader_of", real)
+    path.write_text(NATIVE.format(0.7))
+    eventually(lambda: daemon.server.groups["team"]["min"] == 0.7)
+
+
+def test_a_user_whom_nobody_knows_leaves_the_limits_in_force_and_opens_nothing(start_daemon, tmp_path):
+    path = tmp_path / "gemlet.toml"
+    path.write_text(NATIVE.format(0.2) + 'users = ["²"]\n')
+    daemon = start_daemon(config=str(path))
+    assert daemon.server.groups["team"]["max"] == 0.9
+    assert daemon.server.groups["team"]["users"] == [os.getuid()]  # an empty list would mean everybody
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        "\0",
+        '[{"spec": {"name": "a", "users": ["4294967296"]}, "owner": 0, "device": null}]',
+        '[{"spec": {"name": "a", "users": ["a\\u0000b"]}, "owner": 0, "device": null}]',
+        '[{"spec": {"name": "a", "min": 7}, "owner": 0, "device": null}]',
+        '[{"spec": {"name": "a"}, "owner": 0, "device": null, "origin": "share", "socket": "a\\u0000b"}]',
+        '[{"spec": {"name": "a", "memory": -1}, "owner": ' + "9" * 5000 + ', "device": null}]',
+    ],
+)
+def test_no_content_of_the_state_ends_the_daemon(start_daemon, tmp_path, text):
+    (tmp_path / "groups.json").write_text(text)
+    daemon = start_daemon()
+    assert daemon.call("ping")
+    assert daemon.call("join", group="team")["group"] == "team"
+
+
+def test_a_state_that_is_no_file_is_not_waited_for(start_daemon, tmp_path):
+    os.mkfifo(tmp_path / "groups.json")
+    assert start_daemon().call("ping")
+
+
+def test_ipc_dir_removes_no_file(start_daemon, tmp_path):
+    config, ipc = tmp_path / "resource.conf", tmp_path / "project"
+    ipc.mkdir()
+    (ipc / "results.csv").write_text("precious")
+    config.write_text("[results.csv]\nMinUtil = 0.2\n[..]\nMinUtil = 0.1\n")
+    daemon = start_daemon(config=str(config), ipc_dir=ipc)
+    assert not any(str(ipc) in path for path in daemon.server.listening)
+    daemon.stop()
+    assert (ipc / "results.csv").read_text() == "precious"
+
+
 def test_a_group_taken_out_of_the_file_goes(start_daemon, tmp_path):
     path = tmp_path / "gemlet.toml"
     path.write_text(NATIVE.format(0.2) + "[groups.other]\nmin = 0.1\n")
@@ -285,6 +364,29 @@ def test_ipc_dir_has_a_socket_per_configured_group(start_daemon, tmp_path):
     eventually((ipc / "late").is_socket)
     daemon.stop()
     assert list(ipc.iterdir()) == []
+
+
+def test_a_group_in_a_namespace_has_its_socket_in_a_directory(start_daemon, tmp_path):
+    config, ipc = tmp_path / "resource.conf", tmp_path / "ipc"
+    config.write_text("[space/pod]\nMinUtil = 0.1\n[../pod]\nMinUtil = 0.1\n")
+    daemon = start_daemon(config=str(config), ipc_dir=ipc)
+    assert daemon.server.listening[str(ipc / "space" / "pod")] == ("space/pod", 0o600)
+    assert not (tmp_path / "pod").exists()
+    daemon.stop()
+    assert list(ipc.iterdir()) == []
+
+
+def test_a_group_taken_out_of_the_file_loses_its_socket(start_daemon, tmp_path):
+    config, ipc = tmp_path / "resource.conf", tmp_path / "ipc"
+    config.write_text(KEYFILE.format(0.2) + "[late]\nMinUtil = 0.1\n")
+    daemon = start_daemon(config=str(config), ipc_dir=ipc)
+    assert (ipc / "late").is_socket()
+    config.write_text(KEYFILE.format(0.2))
+    eventually(lambda: not (ipc / "late").exists())
+    assert str(ipc / "late") not in daemon.server.listening
+    assert (ipc / "team").is_socket()
+    config.write_text(KEYFILE.format(0.2) + "[late]\nMinUtil = 0.1\n")
+    eventually((ipc / "late").is_socket)
 
 
 # --- life --------------------------------------------------------------------------------------------------------

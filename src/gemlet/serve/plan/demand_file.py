@@ -26,13 +26,12 @@ from __future__ import annotations
 
 import random
 import re
-import tomllib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from gemlet.config import suggest, toml_places
+from gemlet.config import suggest, toml_places, toml_text
 from gemlet.config.quantities import parse_seconds
 from gemlet.errors import ConfigError, InvalidValue
 from gemlet.load import arrivals
@@ -128,8 +127,8 @@ def of_demands(demands: tuple[Demand, ...]) -> DemandedService:
 def parse(text: str, path: str, read: Callable[[str], str]) -> DemandedService:
     """The service in ``text``; ``read`` gives the text of a file it names. Raises ConfigError with the place."""
     try:
-        table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        table = toml_text.loads(text)
+    except ValueError as error:
         raise ConfigError(str(error), path=path, hint=HINT) from None
     try:
         file = msgspec.convert(table, _File)

@@ -29,12 +29,12 @@ Text goes in and out here; who reads files is files.py.
 
 from __future__ import annotations
 
-import tomllib
 from functools import cached_property
 from typing import Any, Literal
 
 import msgspec
 
+from gemlet.config import toml_text
 from gemlet.errors import ConfigError
 from gemlet.serve.profiles.surface import Point, Surface
 
@@ -133,9 +133,9 @@ class Profiles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 def parse(text: str, path: str) -> Profiles:
     """The profiles in ``text``: TOML if ``path`` ends so, else JSON. Raises ConfigError that names the model."""
     try:
-        table: Any = tomllib.loads(text) if path.endswith(".toml") else msgspec.json.decode(text)
+        table: Any = toml_text.loads(text) if path.endswith(".toml") else msgspec.json.decode(text)
         profiles = msgspec.convert(table, Profiles)
-    except (ValueError, msgspec.DecodeError) as error:  # tomllib's, msgspec's
+    except (ValueError, RecursionError, msgspec.DecodeError) as error:  # tomllib's, msgspec's
         hint = "docs/serving.md describes the format of profiles"
         raise ConfigError(f"not a profile file: {error}", path=path, hint=hint) from error
     problem = check(profiles)

@@ -70,11 +70,11 @@ def read_model(folder: Path) -> ModelSpec:
     said = config.Config()
     text = ""
     if theirs.exists():
-        said, notes = triton_config.parse(read_text(theirs), theirs)
+        said, notes = triton_config.parse(read_text(theirs, regular=True), theirs)
         for note in notes:
             logger.warning("%s: %s", theirs, note)
     if ours.exists():
-        text = read_text(ours)
+        text = read_text(ours, regular=True)
         said = config.merged(said, native_config.parse(text, ours))
     try:
         return built_in.completed(config.specification(said, folder, _versions(folder, said)))
