@@ -7,6 +7,8 @@ import sys
 
 import click
 
+from gemlet.config.printable import printable
+
 
 def error(message: str, hint: str | None, *, apart: bool = False) -> None:
     """`error:` and `hint:`, the two words in colour on a terminal. ``apart``: after an empty line."""
@@ -21,9 +23,9 @@ def warning(message: str, hint: str | None) -> None:
 def _say(word: str, colour: str, message: str, hint: str | None, *, apart: bool) -> None:
     if apart:
         click.echo(err=True)
-    click.echo(f"{coloured(word, colour)} {message}", err=True)
+    click.echo(f"{coloured(word, colour)} {printable(message, lines=True)}", err=True)
     if hint:
-        click.echo(f"\n{coloured('hint:', 'cyan')} {hint}", err=True)
+        click.echo(f"\n{coloured('hint:', 'cyan')} {printable(hint, lines=True)}", err=True)
 
 
 def coloured(word: str, colour: str) -> str:

@@ -6,7 +6,9 @@ import logging
 import os
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from gemlet.config.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -17,11 +19,22 @@ def configure(level: int = logging.INFO) -> None:
     under_journal = "JOURNAL_STREAM" in os.environ
     form = "%(levelname)s %(message)s" if under_journal else "%(asctime)s %(levelname)s %(message)s"
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(form))
+    handler.setFormatter(PrintableFormatter(form))
     root = logging.getLogger("gemlet")
     root.handlers[:] = [handler]
     root.propagate = False
     root.setLevel(level)
+
+
+class PrintableFormatter(logging.Formatter):
+    """One line an event, whatever clients call themselves; a traceback keeps its lines."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the name is logging's
+        record.message = printable(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        return printable(super().formatException(ei), lines=True)
 
 
 @dataclass(slots=True)

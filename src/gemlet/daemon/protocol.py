@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from gemlet.config.printable import printable_document
 from gemlet.errors import DaemonError, Refused
 
 VERSION = 1
@@ -28,16 +29,19 @@ def encode_request(op: str, arguments: dict[str, Any]) -> bytes:
 
 
 def decode_reply(line: bytes) -> Any:
-    """The reply's data. Raises `Refused` when the daemon said no, `DaemonError` when this is no reply."""
+    """The reply's data, every text in it printable.
+
+    Raises `Refused` when the daemon said no, `DaemonError` when this is no reply.
+    """
     try:
         reply = json.loads(line)
         ok = reply["ok"]
         if ok:
-            return reply.get("data")
+            return printable_document(reply.get("data"))
         error = reply["error"]
-        message, hint = str(error["message"]), error.get("hint")
+        message, hint = printable_document(str(error["message"])), printable_document(error.get("hint"))
         exit_code = int(error.get("exit_code", Refused.exit_code))
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise DaemonError(
             f"the daemon's answer makes no sense: {line[:80]!r}",
             hint="the daemon may be of another version; restart it with `gemlet stop`",

@@ -6,18 +6,20 @@ Admission asks before a pod is made, and the node again before a container start
 
 from __future__ import annotations
 
+import posixpath
 from typing import TYPE_CHECKING, Any
 
 from gemlet.kube import names
 from gemlet.kube.request import BadRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 # A pod's own value for one of these would undo what the share sets; matched as a prefix where it ends in _.
 _FORBIDDEN_ENV = ("LD_PRELOAD", "LD_AUDIT", "GEMLET_", "GEMINI_", "NVIDIA_")
 _OWN_PATHS = (names.HOOK_DIRECTORY, names.SOCKET_DIRECTORY, names.PRELOAD_FILE)
-_HOST_PATHS = ("/dev", "/run/gemlet", "/var/run/gemlet", "/var/lib/gemlet", "/var/lib/kubelet", "/proc", "/sys")
+_RUNTIMES = ("/run/containerd", "/run/crio", "/run/docker.sock", "/run/podman")  # they start containers without a share
+_HOST_PATHS = ("/dev", "/run/gemlet", "/var/lib/gemlet", "/var/lib/kubelet", "/proc", "/sys", *_RUNTIMES)
 
 
 def check_escape(pod: Mapping[str, Any], container: Mapping[str, Any], where: str) -> None:
@@ -41,16 +43,22 @@ def check_escape(pod: Mapping[str, Any], container: Mapping[str, Any], where: st
     volumes = {volume["name"]: volume for volume in (pod["spec"].get("volumes") or [])}
     for mount in container.get("volumeMounts") or []:
         at = f"{where}.volumeMounts[{mount['mountPath']}]"
-        if any(_covers(mount["mountPath"], own) or _covers(own, mount["mountPath"]) for own in _OWN_PATHS):
+        if _meets(mount["mountPath"], _OWN_PATHS):
             raise BadRequest(at, "hides files that gemlet mounts there", hint="mount it elsewhere")
         path = ((volumes.get(mount["name"]) or {}).get("hostPath") or {}).get("path")
-        if path is not None and any(_covers(path, host) or _covers(host, path) for host in _HOST_PATHS):
+        if path is not None and _meets(path, _HOST_PATHS):
             raise BadRequest(
                 at, f"gives access to the host's {path}", hint="mount a directory that has no devices or sockets"
             )
 
 
-def _covers(path: str, other: str) -> bool:
-    """Whether ``other`` is ``path`` or below it."""
-    path = "/" + path.strip("/")
-    return path in ("/", other) or other.startswith(f"{path}/")
+def _meets(path: str, others: Collection[str]) -> bool:
+    """Whether ``path`` is, contains or is in one of ``others``, however it is spelt."""
+    parts = _parts(path)
+    return any(parts[: len(other)] == other[: len(parts)] for other in map(_parts, others))
+
+
+def _parts(path: str) -> list[str]:
+    """The names on the way, as the kernel reads them: /run//gemlet and /run/./gemlet are /run/gemlet."""
+    parts = [part for part in posixpath.normpath(f"/{path}").split("/") if part]
+    return parts[1:] if parts[:2] == ["var", "run"] else parts  # a link to /run in every image and on every node

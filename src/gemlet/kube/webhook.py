@@ -80,7 +80,7 @@ def application(cluster: Cluster) -> web.Application:
         try:
             review = msgspec.json.decode(body, type=Review)
             reply = answer(review, cluster)
-        except (msgspec.MsgspecError, LookupError, TypeError, AttributeError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
             # failurePolicy decides; for a pod that asks for a share that is Fail.
             logger.warning("review not understood: %r", error)
             raise web.HTTPBadRequest(text=f"not an AdmissionReview of a pod: {error}\n") from None

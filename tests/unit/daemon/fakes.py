@@ -117,12 +117,12 @@ class FakeServer:
 
     # --- for tests ---
 
-    def add_client(self, group: str, *, pid: int = 4242, memory: int = 0) -> dict[str, Any]:
+    def add_client(self, group: str, *, pid: int = 4242, memory: int = 0, command: str = "train") -> dict[str, Any]:
         client = {
             "id": len(self.clients) + 1,
             "pid": pid,
             "uid": os.getuid(),
-            "command": "train",
+            "command": command,
             "state": "runs",
             "memory": memory,
             "launches": 7,

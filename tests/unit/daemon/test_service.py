@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import subprocess
 import sys
@@ -11,10 +13,12 @@ from types import SimpleNamespace
 import pytest
 
 from gemlet.config import files
-from gemlet.daemon import address, autostart
+from gemlet.daemon import address, autostart, logs
 from gemlet.daemon.autostart import log_tail
 from gemlet.daemon.connection import Connection
 from gemlet.errors import ConfigError, DaemonUnreachable, Refused
+from gemlet.monitor import tables
+from gemlet.monitor.reader import decode_status
 from tests.unit.daemon import fakes
 
 
@@ -60,6 +64,30 @@ def test_what_a_program_has_to_say_is_in_the_log_in_one_line(start_daemon, caplo
     for text in ("two\nlines", "x" * 401):
         with pytest.raises(Refused):
             daemon.call("note", topic="torch hook is off", text=text)
+
+
+HOSTILE_TEXT = "a\x1b[2J\x9b31m\u202egnp.exe\r\nroot\u2028"
+
+
+def test_text_of_clients_is_printable_wherever_it_is_shown(start_daemon, capsys, monkeypatch):
+    for name, value in (("handlers", []), ("propagate", True), ("level", logging.INFO)):
+        monkeypatch.setattr(logging.getLogger("gemlet"), name, value)  # as it was, afterwards
+    logs.configure()
+    daemon = start_daemon()
+    daemon.call("join", group="team", command=HOSTILE_TEXT)
+    daemon.server.add_client("team", command=HOSTILE_TEXT)
+    daemon.server.emit(
+        kind="join", group=HOSTILE_TEXT, pid=77, uid=0, command=HOSTILE_TEXT, device=0, text=HOSTILE_TEXT
+    )
+    eventually(lambda: [event for event in daemon.call("events") if event["pid"] == 77])
+    status = decode_status(daemon.call("status"))
+    shown = tables.text(status).splitlines() + [json.dumps(daemon.call(op)) for op in ("status", "events")]
+    shown += capsys.readouterr().err.splitlines()
+    assert all(line.isprintable() for line in shown)
+    assert sum("\\x1b[2J\\x9b31m\\u202egnp.exe" in line for line in shown) >= 3
+    with pytest.raises(Refused) as caught:
+        daemon.call("explain", group=HOSTILE_TEXT)
+    assert "\x1b" not in str(caught.value)
 
 
 def test_status_document(start_daemon):

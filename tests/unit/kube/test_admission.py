@@ -109,6 +109,14 @@ def mounted(path, **volume):
         (*mounted("/d", hostPath={"path": "/dev/nvidia1"}), "host's /dev/nvidia1"),
         (*mounted("/d", hostPath={"path": "/"}), "host's /"),
         (*mounted("/d", hostPath={"path": "/var/lib"}), "host's /var/lib"),
+        *[
+            (*mounted(path, emptyDir={}), "elsewhere")
+            for path in ("/run//gemlet", "/run/./gemlet", "//run/gemlet/", "/etc/./ld.so.preload", "/var/run/gemlet")
+        ],
+        *[
+            (*mounted("/d", hostPath={"path": path}), "host's ")
+            for path in ("/var/lib/./kubelet", "/run//gemlet", "//dev", "/x/../dev", "/var/run/docker.sock", "/./", "")
+        ],
     ],
 )
 @pytest.mark.parametrize("way", ["annotations", "slot"])
@@ -122,8 +130,9 @@ SLOT = {"resources": {"limits": {"gemlet.dev/share": "1"}}}
 
 
 def test_ordinary_mounts_and_variables_are_welcome():
-    container, spec = mounted("/data", hostPath={"path": "/srv/data"})
-    patch(pod(SHARE, container | {"env": [{"name": "LD_LIBRARY_PATH", "value": "/x"}]}, **spec), SLOTS)
+    for path in ("/srv/data", "/runs", "/var/library", "/devices"):
+        container, spec = mounted("/data", hostPath={"path": path})
+        patch(pod(SHARE, container | {"env": [{"name": "LD_LIBRARY_PATH", "value": "/x"}]}, **spec), SLOTS)
 
 
 def resources(**given):

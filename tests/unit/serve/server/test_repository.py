@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import re
 
 import pytest
 from hypothesis import given
@@ -195,3 +197,29 @@ def test_any_text_is_read_or_refused(tmp_path_factory, text):
     for parse in (native_config.parse, triton_config.parse):
         with contextlib.suppress(ConfigError):
             parse(text, path)
+
+
+@pytest.mark.parametrize("file", ["config.yaml", "config.pbtxt", "1/model.pt"])
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_is_no_file_is_not_waited_for(model, file, kind):
+    (model / "config.yaml").write_text("platform: torchscript\n")
+    path = model / file
+    path.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    entry = tree.scan(model.parent)["m"]
+    assert entry.spec is None
+    assert re.search("not a regular file|needs m?/?1/model.pt, which is not there", str(entry.error))
+
+
+def test_names_that_requests_cannot_say_are_left_out_and_said_once(model, caplog):
+    (model / "config.yaml").write_text("platform: noop\n")
+    (model / "²").mkdir()  # a digit, and no number
+    (model.parent / os.fsdecode(b"\xff")).mkdir()
+    (model.parent / "a\x1b[2J").mkdir()
+    for _ in range(3):
+        assert list(tree.scan(model.parent)) == ["m"]
+    assert len(caplog.records) == 2
+    assert all(record.getMessage().isprintable() for record in caplog.records)

@@ -147,7 +147,7 @@ def _version(config: Config, versions: tuple[int, ...]) -> int:
 
 def _platform(config: Config, folder: Path) -> Platform:
     if config.platform is None:
-        found = [platform for platform, file in MODEL_FILES.items() if (folder / file).exists()]
+        found = [platform for platform, file in MODEL_FILES.items() if (folder / file).is_file()]
         if len(found) == 1:
             return found[0]
         hint = f"write platform: and one of {', '.join(PLATFORMS)}"
@@ -155,7 +155,7 @@ def _platform(config: Config, folder: Path) -> Platform:
     for platform in PLATFORMS:
         if platform == config.platform:
             file = MODEL_FILES.get(platform)
-            if file and not (folder / file).exists():
+            if file and not (folder / file).is_file():
                 raise FieldError(("platform",), f"{platform} needs {folder.name}/{file}, which is not there")
             return platform
     raise FieldError(("platform",), f"{config.platform!r} is none", suggest.hint(config.platform, PLATFORMS))

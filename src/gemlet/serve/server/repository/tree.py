@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -42,7 +44,16 @@ def scan(repository: Path) -> dict[str, ModelDirectory]:
     except OSError as error:
         hint = "a model repository is a directory of DIR/MODEL/config.yaml and DIR/MODEL/1/; see docs/serving.md"
         raise ConfigError(f"cannot be read: {error.strerror}", path=str(repository), hint=hint) from None
-    return {folder.name: look(folder) for folder in folders}
+    return {folder.name: look(folder) for folder in folders if _can_be_named(folder)}
+
+
+@functools.cache  # it is looked at again and again, and said once
+def _can_be_named(folder: Path) -> bool:
+    """Whether requests can name it: a name of other bytes than UTF-8, or of control characters, cannot be answered."""
+    if folder.name.isprintable():
+        return True
+    logger.warning("%r is left out: its name is not printable text in UTF-8", str(folder))
+    return False
 
 
 def look(folder: Path) -> ModelDirectory:
@@ -86,7 +97,7 @@ def read_model(folder: Path) -> ModelSpec:
 
 def _versions(folder: Path, said: config.Config) -> tuple[int, ...]:
     """The version folders, ascending. A model that has no file needs none, and is version 1 then."""
-    there = sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit() and path.is_dir())
+    there = sorted(int(path.name) for path in folder.iterdir() if re.fullmatch("[0-9]+", path.name) and path.is_dir())
     versions = tuple(version for version in there if version > 0)
     if not versions and said.platform in config.MODEL_FILES.keys() | {None}:
         raise ConfigError("there is no version folder", path=str(folder), hint=f"put the model into {folder.name}/1/")
