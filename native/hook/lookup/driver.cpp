@@ -89,9 +89,8 @@ void fill(void* handle) {
 // The library an address lies in, if it looks like a driver: libcuda under another name, opened by its path.
 void* driver_around(void* address) {
     Dl_info info;
-    link_map* object = nullptr;
-    if (!dladdr1(address, &info, reinterpret_cast<void**>(&object), RTLD_DL_LINKMAP) || !object) return nullptr;
-    void* handle = dlopen(object->l_name, RTLD_LAZY | RTLD_NOLOAD);
+    if (!dladdr(address, &info)) return nullptr;
+    void* handle = dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
     if (!handle || look_up(handle, "cuInit") == hook_of(Symbol::k_cuInit)) return nullptr;
     return look_up(handle, "cuInit") && look_up(handle, "cuDriverGetVersion") ? handle : nullptr;
 }

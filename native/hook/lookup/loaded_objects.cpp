@@ -6,6 +6,9 @@
 #include <link.h>
 #include <cstdint>
 
+// glibc's; absent where musl loads the programs.
+#pragma weak _r_debug
+
 namespace gemlet::hook {
 
 namespace {
@@ -16,12 +19,17 @@ bool same(const char* a, const char* b) {
     return *a == *b;
 }
 
+struct Object {
+    ElfW(Addr) address;
+    const ElfW(Dyn) * dynamic;
+};
+
 // The dynamic symbol table of one loaded object.
 class DynamicSymbols {
   public:
-    explicit DynamicSymbols(const link_map& object) : base_(object.l_addr) {
-        for (const ElfW(Dyn)* entry = object.l_ld; entry && entry->d_tag != DT_NULL; ++entry) {
-            // glibc relocates these pointers in place, except in read-only objects such as the vDSO.
+    explicit DynamicSymbols(const Object& object) : base_(object.address) {
+        for (const ElfW(Dyn)* entry = object.dynamic; entry && entry->d_tag != DT_NULL; ++entry) {
+            // glibc relocates these pointers in place, except in read-only objects such as the vDSO; musl does not.
             uintptr_t at = entry->d_un.d_ptr < base_ ? entry->d_un.d_ptr + base_ : entry->d_un.d_ptr;
             if (entry->d_tag == DT_SYMTAB) symbols_ = reinterpret_cast<const ElfW(Sym)*>(at);
             if (entry->d_tag == DT_STRTAB) strings_ = reinterpret_cast<const char*>(at);
@@ -74,23 +82,52 @@ class DynamicSymbols {
     const uint32_t* sysv_hash_ = nullptr;
 };
 
+// Takes the loaded objects in their order, and finds what next_definition() wants among them.
+class Search {
+  public:
+    explicit Search(const char* name) : name_(name) {}
+
+    // True when there is nothing left to look for.
+    bool examine(const Object& object) {
+        if (object.dynamic == _DYNAMIC) {  // the linker defines one in every object
+            passed_ourselves_ = true;
+            return false;
+        }
+        if (found_ && !passed_ourselves_) return false;
+        void* found = DynamicSymbols(object).find(name_);
+        if (found) found_ = found;
+        return found && passed_ourselves_;
+    }
+
+    void* found() const { return found_; }
+
+  private:
+    const char* const name_;
+    bool passed_ourselves_ = false;
+    void* found_ = nullptr;
+};
+
+int examine_segments(dl_phdr_info* info, size_t, void* search) {
+    for (const ElfW(Phdr)* segment = info->dlpi_phdr; segment != info->dlpi_phdr + info->dlpi_phnum; ++segment) {
+        if (segment->p_type != PT_DYNAMIC) continue;
+        auto* dynamic = reinterpret_cast<const ElfW(Dyn)*>(info->dlpi_addr + segment->p_vaddr);
+        return static_cast<Search*>(search)->examine({info->dlpi_addr, dynamic});
+    }
+    return 0;
+}
+
 }  // namespace
 
 // No lock is needed: between us and libc lie only objects of the program's start, which are never unloaded.
 void* next_definition(const char* name) {
-    bool passed_ourselves = false;
-    void* before = nullptr;
-    for (const link_map* object = _r_debug.r_map; object; object = object->l_next) {
-        if (object->l_ld == _DYNAMIC) {  // the linker defines one in every object
-            passed_ourselves = true;
-            continue;
-        }
-        if (before && !passed_ourselves) continue;
-        void* found = DynamicSymbols(*object).find(name);
-        if (found && passed_ourselves) return found;
-        if (found) before = found;
+    Search search(name);
+    if (!&_r_debug) {
+        dl_iterate_phdr(examine_segments, &search);
+        return search.found();
     }
-    return before;
+    for (const link_map* object = _r_debug.r_map; object; object = object->l_next)
+        if (search.examine({object->l_addr, object->l_ld})) break;
+    return search.found();
 }
 
 }  // namespace gemlet::hook

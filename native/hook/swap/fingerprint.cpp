@@ -1,7 +1,8 @@
 #include "hook/swap/fingerprint.h"
 
 #include <sys/mman.h>
-#include <sys/random.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "hook/lookup/own_calls.h"
 
@@ -146,11 +147,14 @@ struct Keys {
     uint64_t a, step_a, b, step_b;
 };
 
+// GRND_NONBLOCK. libc's own getrandom() is younger than the oldest libc that the hook loads with.
+constexpr unsigned kNonBlocking = 1;
+
 // Of this process. Odd steps: places differ in all of them.
 const Keys& keys() {
     static const Keys drawn = [] {
         Keys k{0x243f6a8885a308d3, 0x13198a2e03707344, 0xa4093822299f31d0, 0x082efa98ec4e6c89};
-        if (getrandom(&k, sizeof k, GRND_NONBLOCK) < 0)
+        if (syscall(SYS_getrandom, &k, sizeof k, kNonBlocking) < 0)
             k.a ^= uint64_t(uintptr_t(&k));  // early in the machine's boot
         k.step_a |= 1;
         k.step_b |= 1;
