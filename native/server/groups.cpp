@@ -9,7 +9,7 @@ namespace gemlet::server {
 
 void Server::add_device(const Uuid& uuid, int index, const std::string& policy, uint64_t context_estimate) {
     std::lock_guard lock(mutex_);
-    Device& device = device_for(uuid, index);
+    Device& device = *device_for(uuid, index);
     device.index = index;
     device.measured = true;
     device.made_by_client = false;
@@ -22,17 +22,17 @@ void Server::add_device(const Uuid& uuid, int index, const std::string& policy, 
     if (context_estimate) device.context_estimate = context_estimate;
 }
 
-Device& Server::device_for(const Uuid& uuid, int index) {
+const std::shared_ptr<Device>& Server::device_for(const Uuid& uuid, int index) {
     for (auto& device : devices_)
-        if (device->uuid == uuid) return *device;
-    auto device = std::make_unique<Device>();
+        if (device->uuid == uuid) return device;
+    auto device = std::make_shared<Device>();
     device->uuid = uuid;
     device->index = index;
     device->policy = options_.policy;
     device->arbiter = std::make_unique<Arbiter>(options_.policy, options_.arbiter);
     device->residency = Residency(options_.residency);
     devices_.push_back(std::move(device));
-    return *devices_.back();
+    return devices_.back();
 }
 
 void Server::forget_unused_devices() {
@@ -116,13 +116,12 @@ void Server::set_process_memory(const Uuid& uuid, pid_t pid, uint64_t bytes, std
         if (device->uuid != uuid) continue;
         for (auto& [id, attachment] : device->attachments) {
             if (attachment->client->pid != pid) continue;
-            Ledger& ledger = *device->ledgers.at(attachment->client->group);
-            uint64_t ledgered = ledger.used(attachment->slot);
+            uint64_t ledgered = attachment->slot.used();
             if (seen && (seen->memory != ledgered || seen->contexts != attachment->contexts)) continue;
             // The driver has less of it while some is on the host.
             if (attachment->movable && !at_rest(*attachment->movable, seen ? seen->moved : kAnyMoved)) continue;
             uint64_t rest = bytes > ledgered ? bytes - ledgered : 0;
-            ledger.set_untracked(attachment->slot, rest);
+            attachment->slot.set_untracked(rest);
             // A context and nothing else: of managed memory the driver counts less than was charged, so the
             // difference would be less than a context, for everybody.
             bool bare = attachment->contexts == 1 && ledgered == 0 && rest > 0;

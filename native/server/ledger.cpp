@@ -23,6 +23,12 @@ std::optional<uint32_t> Ledger::take_slot() {
     return std::nullopt;
 }
 
+std::optional<Slot> Slot::take(std::shared_ptr<Ledger> ledger) {
+    const auto index = ledger->take_slot();
+    if (!index) return std::nullopt;
+    return Slot(std::move(ledger), *index);
+}
+
 void Ledger::give_slot(uint32_t slot) {
     ledger_->slots[slot].used = 0;
     uint32_t owner = slot + 1;

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "server/shared_memory.hpp"
@@ -15,18 +17,10 @@ class Ledger {
   public:
     Ledger();
 
-    std::optional<uint32_t> take_slot();  // nullopt: all wire::kLedgerSlots are taken
-    // The owner is dead or detached: whatever it held is free again, and so is the lock if it died holding it.
-    void give_slot(uint32_t slot);
-
     void set_limit(uint64_t bytes) { limits_->memory_limit.store(bytes); }
     void set_context_estimate(uint64_t bytes) { limits_->context_estimate.store(bytes); }
-    // Bytes the driver holds for the slot's owner that no allocation call accounts for.
-    void set_untracked(uint32_t slot, uint64_t bytes);
 
     uint64_t limit() const { return limits_->memory_limit.load(); }
-    uint64_t used(uint32_t slot) const;  // as the client wrote it
-    uint64_t untracked(uint32_t slot) const { return untracked_[slot]; }
     uint64_t used() const;  // by all, untracked included
     uint64_t untracked() const { return limits_->untracked.load(); }
 
@@ -34,10 +28,48 @@ class Ledger {
     int ledger_fd() const { return ledger_.fd(); }
 
   private:
+    friend class Slot;
+    std::optional<uint32_t> take_slot();  // nullopt: all wire::kLedgerSlots are taken
+    void give_slot(uint32_t slot);
+    void set_untracked(uint32_t slot, uint64_t bytes);
+    uint64_t used(uint32_t slot) const;
+
     Shared<wire::GroupLimits> limits_;
     Shared<wire::GroupLedger> ledger_;
     std::vector<bool> taken_;
     std::vector<uint64_t> untracked_;
+};
+
+// A client's slot in a ledger, which it keeps alive: groups and devices may be forgotten before the client is gone.
+// Destroyed when its owner is dead or detached; whatever that held is free again then, and so is the lock if it died
+// holding it.
+class Slot {
+  public:
+    static std::optional<Slot> take(std::shared_ptr<Ledger> ledger);  // nullopt: all wire::kLedgerSlots are taken
+    ~Slot() {
+        if (ledger_) ledger_->give_slot(index_);
+    }
+    Slot(Slot&&) noexcept = default;
+    Slot& operator=(Slot&& other) noexcept {
+        std::swap(ledger_, other.ledger_);
+        std::swap(index_, other.index_);
+        return *this;
+    }
+
+    uint32_t index() const { return index_; }
+    const Ledger& ledger() const { return *ledger_; }
+    uint64_t used() const { return ledger_->used(index_); }  // as the client wrote it
+    // Bytes the driver holds for the owner that no allocation call accounts for.
+    uint64_t untracked() const { return ledger_->untracked_[index_]; }
+    void set_untracked(uint64_t bytes) { ledger_->set_untracked(index_, bytes); }
+    // What is there stays: the daemon ends, and its clients live on.
+    void leave() { ledger_.reset(); }
+
+  private:
+    Slot(std::shared_ptr<Ledger> ledger, uint32_t index) : ledger_(std::move(ledger)), index_(index) {}
+
+    std::shared_ptr<Ledger> ledger_;
+    uint32_t index_;
 };
 
 }  // namespace gemlet::server

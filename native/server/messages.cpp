@@ -72,8 +72,8 @@ bool Server::handle(Client& client, const Message& message) {
     if (message.header.version != wire::kWireVersion) return false;
     if (client.group.empty()) return false;  // nothing else before it has joined
     if (message.header.type == MessageType::kAttach) return attach(client, message);
-    if (message.header.device >= client.devices.size()) return false;
-    auto [device, attachment] = client.devices[message.header.device];
+    if (message.header.device >= client.places.size()) return false;
+    const auto [device, attachment] = client.places[message.header.device];
     Nanoseconds now = clock();
     uint32_t epoch = message.header.epoch;
     switch (message.header.type) {
@@ -107,7 +107,7 @@ bool Server::handle(Client& client, const Message& message) {
             context_changed(*device, *attachment, message);
             break;
         case MessageType::kRefused:
-            emit("refused", client, std::to_string(message.value), device);
+            emit("refused", client, std::to_string(message.value), device.get());
             break;
         case MessageType::kAdmit:
             admit(*device, *attachment, message, now);
@@ -145,14 +145,13 @@ void Server::stopped(Device& device, Attachment& a, const Message& message, Nano
 void Server::context_changed(Device& device, Attachment& a, const Message& message) {
     const uint64_t before = a.contexts, estimate = device.context_estimate;
     a.contexts = uint32_t(std::min<uint64_t>(message.value, 1024));
-    Ledger& ledger = *device.ledgers.at(a.client->group);
     // Until NVML has been asked, a context is worth what the others were.
-    uint64_t untracked = ledger.untracked(a.slot);
+    uint64_t untracked = a.slot.untracked();
     if (a.contexts >= before)
         untracked += (a.contexts - before) * estimate;
     else
         untracked -= std::min(untracked, (before - a.contexts) * estimate);
-    ledger.set_untracked(a.slot, a.contexts ? untracked : 0);
+    a.slot.set_untracked(a.contexts ? untracked : 0);
     // The very first context here: its size is known only once the driver was asked, and the client waits for that.
     if (estimate > 0 || a.contexts <= before || !device.measured) publish_contexts(a);
     emit("context", *a.client, std::to_string(a.contexts), &device);
@@ -217,31 +216,29 @@ bool Server::attach(Client& client, const Message& message) {
     std::copy_n(message.uuid, uuid.size(), uuid.begin());
     bool known = std::any_of(devices_.begin(), devices_.end(), [&](auto& d) { return d->uuid == uuid; });
     if (!known && devices_.size() >= kMaxDevices) forget_unused_devices();
-    if (client.devices.size() >= kMaxDevices || (!known && devices_.size() >= kMaxDevices))
+    if (client.places.size() >= kMaxDevices || (!known && devices_.size() >= kMaxDevices))
         return answer(client, reply, Status::kFull, "too many devices") || true;
-    Device& device = device_for(uuid, int(std::min<uint64_t>(message.value, kMaxDevices)));
-    for (auto [other, attachment] : client.devices)
-        if (other == &device) return answer(client, reply, Status::kMalformed, "attached already") || true;
+    const std::shared_ptr<Device> place = device_for(uuid, int(std::min<uint64_t>(message.value, kMaxDevices)));
+    Device& device = *place;
+    for (const Place& other : client.places)
+        if (other.device == place) return answer(client, reply, Status::kMalformed, "attached already") || true;
 
     Nanoseconds now = clock();
     Group& group = groups_.at(client.group);
     // What may throw for want of descriptors comes before anything that would have to be undone.
-    auto attachment = std::make_unique<Attachment>();
     auto known_ledger = device.ledgers.find(client.group);
     if (known_ledger == device.ledgers.end()) {
-        auto made = std::make_unique<Ledger>();
+        auto made = std::make_shared<Ledger>();
         made->set_limit(group.settings.memory.value_or(wire::kNoLimit));
         made->set_context_estimate(device.context_estimate);
         known_ledger = device.ledgers.emplace(client.group, std::move(made)).first;
     }
-    Ledger& ledger = *known_ledger->second;
-    auto slot = ledger.take_slot();
+    const Ledger& ledger = *known_ledger->second;
+    auto slot = Slot::take(known_ledger->second);
     if (!slot) return answer(client, reply, Status::kFull, "the group has too many processes") || true;
 
+    auto attachment = std::make_unique<Attachment>(next_attachment_++, client, std::move(*slot));
     Attachment& a = *attachment;
-    a.id = next_attachment_++;
-    a.client = &client;
-    a.slot = *slot;
     a.mps = message.flags & wire::kUnderMps;
     a.page->attached = 1;
     a.page->deadline_ns = wire::kNever;
@@ -250,9 +247,9 @@ bool Server::attach(Client& client, const Message& message) {
     join_residency(device, a, group, now);
     device.attachments[a.id] = std::move(attachment);
     device.arbiter->add_client(a.id, group_on(device, group, now), now, a.mps);
-    reply.header.device = uint32_t(client.devices.size());
-    reply.slot = *slot;
-    client.devices.emplace_back(&device, &a);
+    reply.header.device = uint32_t(client.places.size());
+    reply.slot = a.slot.index();
+    client.places.push_back({place, &a});
     apply(device, now);
     const bool latency = group.settings.spec.priority == arbiter::Priority::kLatency;
     std::vector<int> descriptors = {a.page.fd(), ledger.limits_fd(), ledger.ledger_fd(),

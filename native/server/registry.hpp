@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "arbiter/arbiter.hpp"
@@ -86,11 +87,12 @@ struct Movable {
     uint32_t room_for = 0;  // number of its kRoom that waits; 0: none
 };
 
-// One client on one device.
+// One client on one device. Owned by the device; drop() alone ends it, together with the client's Place.
 struct Attachment {
+    Attachment(ClientId i, Client& c, Slot s) : id(i), client(&c), slot(std::move(s)) {}
     ClientId id;  // as the device's arbiter knows it
     Client* client;
-    uint32_t slot;
+    Slot slot;
     Shared<wire::ClientPage> page{"gemlet-page", Access::kReadWrite};
     uint32_t epoch = 0;
     uint32_t contexts = 0;
@@ -113,8 +115,21 @@ struct Device {
     Residency residency;
     std::optional<uint64_t> capacity;       // bytes of it that clients may use; the others' memory moves away
     std::map<std::string, GroupId> groups;  // those with clients here, now or before
-    std::map<std::string, std::unique_ptr<Ledger>> ledgers;
+    std::map<std::string, std::shared_ptr<Ledger>> ledgers;
     std::unordered_map<ClientId, std::unique_ptr<Attachment>> attachments;
+};
+
+// Where a client is, by the index that its messages carry.
+struct Place {
+    std::shared_ptr<Device> device;
+    Attachment* attachment;
+};
+
+// What a client that has closed its socket still holds on a device, which may be forgotten meanwhile.
+struct Departure {
+    std::weak_ptr<Device> device;
+    ClientId id;
+    Slot slot;
 };
 
 struct Client {
@@ -125,10 +140,8 @@ struct Client {
     std::string command, group;        // group is empty until it has joined
     std::optional<std::string> fixed;  // the group of the socket it came through
     Nanoseconds since = 0;
-    std::vector<std::pair<Device*, Attachment*>> devices;  // by the index that messages carry
-    // Once its socket is closed: slots that are still taken, and until when at most.
-    std::vector<std::pair<Ledger*, uint32_t>> slots;
-    std::vector<std::pair<Device*, ClientId>> residencies;
+    std::vector<Place> places;
+    std::vector<Departure> departures;  // once its socket is closed, until `taken_until` at most
     Nanoseconds taken_until = kNever;
     bool gone() const { return taken_until != kNever; }
 };

@@ -52,14 +52,13 @@ ServerView Server::view() {
         std::unordered_map<std::string_view, std::vector<ClientView>> clients;
         auto residency = residencies(*device, v.now);
         for (auto& [id, a] : device->attachments) {
-            const Ledger& ledger = *device->ledgers.at(a->client->group);
             clients[a->client->group].push_back({a->client->id,
                                                  a->client->pid,
                                                  a->client->uid,
                                                  a->client->command,
                                                  a->state,
-                                                 ledger.used(a->slot),
-                                                 ledger.untracked(a->slot),
+                                                 a->slot.used(),
+                                                 a->slot.untracked(),
                                                  a->page->launches.load(),
                                                  a->contexts,
                                                  a->mps,

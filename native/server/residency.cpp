@@ -76,10 +76,13 @@ void Server::join_residency(Device& device, Attachment& a, const Group& group, N
     device.residency.add(a.id, id, now);
 }
 
-void Server::leave_residency(Client& client, Nanoseconds now) {
-    for (auto [device, id] : client.residencies) {
-        auto known = std::find_if(devices_.begin(), devices_.end(), [&](auto& d) { return d.get() == device; });
-        if (known == devices_.end()) continue;
+void Server::leave_residency(std::vector<Departure> departures, Nanoseconds now) {
+    std::vector<std::pair<std::weak_ptr<Device>, ClientId>> left;
+    for (const Departure& departure : departures) left.emplace_back(departure.device, departure.id);
+    departures.clear();  // the slots are free before anybody is told that there is room
+    for (const auto& [where, id] : left) {
+        auto device = where.lock();
+        if (!device) continue;
         device->residency.remove(id, now);
         settle_residency(*device, now);
         apply(*device, now);
@@ -120,8 +123,7 @@ bool Server::withheld(Device& device, Attachment& a, Nanoseconds now) {
 void Server::settle_residency(Device& device, Nanoseconds now) {
     if (!limits_residency(device)) return;
     for (auto& [id, a] : device.attachments) {
-        const Ledger& ledger = *device.ledgers.at(a->client->group);
-        const uint64_t used = ledger.used(a->slot);
+        const uint64_t used = a->slot.used();
         uint64_t movable = 0;
         if (a->movable) {
             const wire::ResidencyPage& page = *a->movable->page;
@@ -130,7 +132,7 @@ void Server::settle_residency(Device& device, Nanoseconds now) {
             const uint64_t mapped = page.mapped.load();
             device.residency.report(id, mapped, seen, page.away.load() == 0, now);
         }
-        device.residency.set_fixed(id, used - std::min(used, movable) + ledger.untracked(a->slot), now);
+        device.residency.set_fixed(id, used - std::min(used, movable) + a->slot.untracked(), now);
     }
     for (const arbiter::Order& order : device.residency.take_orders()) {
         auto found = device.attachments.find(order.client);

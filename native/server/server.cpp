@@ -145,6 +145,7 @@ void Server::stop() {
     // Whoever waits need not wait until it notices: everybody may run.
     for (auto& device : devices_)
         for (auto& [id, attachment] : device->attachments) {
+            attachment->slot.leave();
             attachment->page->attached = 0;
             attachment->page->deadline_ns = wire::kNever;
             attachment->epoch = wire::next_epoch(attachment->epoch);
@@ -227,6 +228,8 @@ void Server::accept_client(Listener& listener) try {
         return;
     }
     auto client = std::make_unique<Client>();
+    // After four thousand million connections the numbers begin anew, and old clients may still be there.
+    while (next_client_ == 0 || clients_.contains(next_client_)) ++next_client_;
     client->id = next_client_++;
     client->socket = std::move(fd);
     client->pid = peer.pid;
@@ -251,22 +254,20 @@ void Server::accept_client(Listener& listener) try {
 
 void Server::drop(Client& client, const char* why) {
     Nanoseconds now = clock();
-    for (auto [device, attachment] : client.devices) {
+    for (auto& [device, attachment] : std::exchange(client.places, {})) {
         device->arbiter->remove_client(attachment->id, now);
         device->residency.leave(attachment->id, now);
-        client.residencies.emplace_back(device, attachment->id);
-        client.slots.emplace_back(device->ledgers.at(client.group).get(), attachment->slot);
         attachment->page->attached = 0;
+        client.departures.push_back({device, attachment->id, std::move(attachment->slot)});
         device->attachments.erase(attachment->id);
         settle_residency(*device, now);
         apply(*device, now);
     }
-    client.devices.clear();
     if (!client.group.empty()) emit("leave", client, why);
     // A killed process closes its socket before the driver has taken its memory back; that is done when the process
     // has ended. One that lives on has replaced itself by exec(2), or does not want us any more: it gets a moment.
     pollfd ended{client.process.get(), POLLIN, 0};
-    if (client.slots.empty() || client.process.get() < 0 || poll(&ended, 1, 0) != 0) return release(client);
+    if (client.departures.empty() || client.process.get() < 0 || poll(&ended, 1, 0) != 0) return release(client);
     client.socket = Descriptor();
     client.taken_until = now + kTeardown;
     ++gone_;
@@ -274,8 +275,7 @@ void Server::drop(Client& client, const char* why) {
 
 void Server::release(Client& client) {
     if (client.gone()) --gone_;
-    for (auto [ledger, slot] : client.slots) ledger->give_slot(slot);
-    leave_residency(client, clock());
+    leave_residency(std::exchange(client.departures, {}), clock());
     if (!client.group.empty()) leave_group(client.group);
     clients_.erase(client.id);
 }

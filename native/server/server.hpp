@@ -147,7 +147,7 @@ class Server {
     void make_room(Device& device, Attachment& attachment, const wire::Message& message, Nanoseconds now);
     bool withheld(Device& device, Attachment& attachment, Nanoseconds now);  // a want that is to wait
     void settle_residency(Device& device, Nanoseconds now);
-    void leave_residency(Client& client, Nanoseconds now);
+    void leave_residency(std::vector<Departure> departures, Nanoseconds now);
     static std::unordered_map<ClientId, ResidencyUsage> residencies(const Device& device, Nanoseconds now);
 
     // grants.cpp
@@ -157,7 +157,7 @@ class Server {
     static void read_progress(Device& device);  // of all who hold the token
 
     // groups.cpp
-    Device& device_for(const Uuid& uuid, int index);
+    const std::shared_ptr<Device>& device_for(const Uuid& uuid, int index);
     void forget_unused_devices();
     void leave_group(const std::string& name);
     void forget_group(const std::string& name);
@@ -173,7 +173,7 @@ class Server {
     Descriptor epoll_, timer_, wake_, events_ready_, spare_;
     std::vector<std::unique_ptr<Listener>> listeners_;
     std::map<std::string, Group> groups_;
-    std::vector<std::unique_ptr<Device>> devices_;
+    std::vector<std::shared_ptr<Device>> devices_;
     std::map<uint32_t, std::unique_ptr<Client>> clients_;
     std::vector<Event> events_;
     std::vector<std::pair<Step, std::string>> trace_;

@@ -1,0 +1,61 @@
+"""Devices, groups and clients go in any order: what one of them still holds lives as long as it does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.unit.server import wire
+from tests.unit.server.wire import RawClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.unit.server.conftest import Served
+
+ROOT = Path(__file__).resolve().parents[3]
+DEVICES = 64  # as many as a server knows at a time; it forgets those that nobody uses for the sake of new ones
+
+# Another process, for one that joins again is known to hold nothing any more.
+LEAVES = """
+import sys, time
+from tests.unit.server.test_lifetime import attach
+attach(sys.argv[1], "leaving", range(30)).close()
+print("left", flush=True)
+time.sleep(600)
+"""
+
+
+def device(number: int) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+def attach(path: str, group: str, numbers: range) -> RawClient:
+    """A client that attaches devices which nobody has seen."""
+    client = RawClient(path, group)
+    for number in numbers:
+        for descriptor in client.ask(wire.ATTACH, uuid=device(number)).descriptors:
+            os.close(descriptor)
+    return client
+
+
+def test_a_device_may_be_forgotten_before_a_client_that_used_it(serve: Callable[..., Served]) -> None:
+    s = serve()
+    with subprocess.Popen([sys.executable, "-c", LEAVES, s.path], cwd=ROOT, stdout=subprocess.PIPE) as leaving:
+        try:
+            assert leaving.stdout
+            assert leaving.stdout.readline() == b"left\n"
+            wire.eventually(lambda: not s.groups()["leaving"]["clients"])
+            left = time.monotonic()
+            attach(s.path, "others", range(100, 100 + DEVICES - 30 + 1))
+            assert not any(d["uuid"] == device(0) for d in s.server.snapshot()["devices"]), "not forgotten"
+            time.sleep(max(0.0, left + 1.5 - time.monotonic()))  # its process lives on: the slots go after a second
+        finally:
+            leaving.kill()
+    polite = RawClient(s.path, "polite").attach(device(100))
+    polite.send(wire.REQUEST)
+    polite.await_state(wire.RUN)
