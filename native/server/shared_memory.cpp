@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <cerrno>
 #include <string>
@@ -9,6 +10,9 @@
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U
 #endif
 
 namespace gemlet::server {
@@ -22,12 +26,16 @@ namespace {
 }  // namespace
 
 void* make_shared_memory(const char* name, size_t size, Access access, int& fd) {
-    fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
+    if (fd < 0 && errno == EINVAL) fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);  // before Linux 6.3
     if (fd < 0) fail("memfd_create", fd);
+    // A memfd begins as 0777: whoever has a descriptor for reading could open it again for writing, in /proc/self/fd.
+    if (fchmod(fd, 0600) != 0) fail("fchmod", fd);
     if (ftruncate(fd, off_t(size)) != 0) fail("ftruncate", fd);
     void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED) fail("mmap", fd);
-    int seals = F_SEAL_SHRINK | F_SEAL_GROW;
+    // No more of them: a client that seals its memory against writing would keep others from mapping it.
+    const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
     if (access == Access::kReadOnly && fcntl(fd, F_ADD_SEALS, seals | F_SEAL_FUTURE_WRITE) == 0) return memory;
     if (fcntl(fd, F_ADD_SEALS, seals) != 0) {
         munmap(memory, size);

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -66,6 +68,58 @@ def test_limits_cannot_be_written_and_no_page_can_be_shrunk(serve: Callable[...,
         with pytest.raises(OSError, match=r"not permitted|denied|Invalid"):
             os.ftruncate(descriptor, 0)
         os.close(descriptor)
+
+
+PAGES = ("page", "limits", "ledger", "device", "residency")
+F_SEAL_FUTURE_WRITE = 0x0010  # not in fcntl before Python 3.13
+
+
+def descriptors_of(s: Served, group: str, *, priority: str = "normal") -> dict[str, int]:
+    """What a client of a new group gets for a device, by name; the caller closes them."""
+    s.server.set_capacity(bytes(16), 8 * GIB)
+    s.server.set_group(group, priority=priority)
+    client = RawClient(s.path, group)
+    return dict(zip(PAGES, client.ask(wire.ATTACH, uuid=bytes(16)).descriptors, strict=True))
+
+
+@pytest.mark.parametrize("priority", ["normal", "latency"])
+def test_no_page_can_be_sealed_further_or_opened_by_others(serve: Callable[..., Served], priority: str) -> None:
+    s = serve()
+    s.server.add_device(bytes(16), 0)
+    for name, descriptor in descriptors_of(s, "g", priority=priority).items():
+        assert stat.S_IMODE(os.fstat(descriptor).st_mode) == 0o600, name
+        for seal in (fcntl.F_SEAL_WRITE, F_SEAL_FUTURE_WRITE, fcntl.F_SEAL_SEAL):
+            with pytest.raises(PermissionError):
+                fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seal)
+        os.close(descriptor)
+
+
+REOPENS = """
+import os, sys
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+for descriptor in map(int, sys.argv[1:]):
+    for mode in (os.O_RDWR, os.O_WRONLY, os.O_RDONLY):
+        try:
+            os.open(f"/proc/self/fd/{descriptor}", mode)
+        except PermissionError:
+            continue
+        print(descriptor, mode)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("priority", ["normal", "latency"])
+def test_another_user_gets_no_more_rights_from_what_it_was_given(serve: Callable[..., Served], priority: str) -> None:
+    s = serve()
+    s.server.add_device(bytes(16), 0)
+    given = list(descriptors_of(s, "g", priority=priority).values())
+    arguments = [sys.executable, "-c", REOPENS, *map(str, given)]
+    other = subprocess.run(arguments, pass_fds=given, capture_output=True, text=True, check=True)
+    for descriptor in given:
+        os.close(descriptor)
+    assert other.stdout == ""
 
 
 def test_what_the_driver_holds_beyond_the_ledger_counts(serve: Callable[..., Served]) -> None:
