@@ -221,6 +221,7 @@ void bind_server(nb::module_& m) {
             "uuid"_a, "bytes"_a.none())
         .def("set_host_memory", &Server::set_host_memory, "bytes"_a, nb::call_guard<nb::gil_scoped_release>())
         .def("set_group", set_group, "name"_a, "fields"_a)
+        .def("maker", &Server::maker, "name"_a, nb::call_guard<nb::gil_scoped_release>())
         .def("remove_group", &Server::remove_group, "name"_a, nb::call_guard<nb::gil_scoped_release>())
         .def(
             "set_process_memory",

@@ -67,7 +67,37 @@ void Server::set_group(const GroupSettings& settings) {
             ledger->second->set_limit(settings.memory.value_or(wire::kNoLimit));
         set_resident(*device, settings, now);
     }
+    expel(group, now);
     wake();
+}
+
+std::optional<uid_t> Server::maker(const std::string& name) {
+    std::lock_guard lock(mutex_);
+    auto found = groups_.find(name);
+    if (found == groups_.end() || !found->second.made_by_client) return std::nullopt;
+    return found->second.maker;
+}
+
+bool Server::may_join(const Group& group, const Client& client) {
+    const auto& users = group.settings.users;
+    return !users || client.fixed || client.uid == 0 ||
+           std::find(users->begin(), users->end(), client.uid) != users->end();
+}
+
+// Clients that may not be in the group any more leave it. They still have its ledgers mapped, so the others leave
+// these, too: they come back at once, and find new ones.
+void Server::expel(const Group& group, Nanoseconds now) {
+    const std::string& name = group.settings.spec.name;
+    std::vector<Client*> members;
+    for (auto& [id, client] : clients_)
+        if (client->group == name && !client->gone()) members.push_back(client.get());
+    if (std::all_of(members.begin(), members.end(), [&](Client* client) { return may_join(group, *client); })) return;
+    for (Client* client : members)
+        drop(*client, may_join(group, *client) ? "joins anew" : "may not be in it any more");
+    for (auto& device : devices_) {
+        device->ledgers.erase(name);
+        settle_residency(*device, now);
+    }
 }
 
 bool Server::remove_group(const std::string& name) {

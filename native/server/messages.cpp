@@ -188,12 +188,10 @@ bool Server::hello(Client& client, const Message& message) {
         GroupSettings settings;
         settings.spec.name = name;
         settings.users = std::vector<uid_t>{client.uid};
-        found = groups_.emplace(name, Group{settings, true, 0}).first;
+        found = groups_.emplace(name, Group{settings, true, 0, client.uid}).first;
     }
-    const auto& users = found->second.settings.users;
-    bool member = !users || client.fixed || client.uid == 0 ||
-                  std::find(users->begin(), users->end(), client.uid) != users->end();
-    if (!member) return deny(Status::kDenied, "user " + std::to_string(client.uid) + " may not join it");
+    if (!may_join(found->second, client))
+        return deny(Status::kDenied, "user " + std::to_string(client.uid) + " may not join it");
     client.group = name;
     ++found->second.clients;
     name.copy(reply.group, sizeof reply.group - 1);

@@ -75,6 +75,7 @@ struct Group {
     GroupSettings settings;
     bool made_by_client = false;  // goes with its last client
     size_t clients = 0;
+    uid_t maker = 0;  // if made_by_client
 };
 
 struct Client;

@@ -85,6 +85,8 @@ class Server {
     void set_capacity(const Uuid& uuid, std::optional<uint64_t> bytes);
     void set_group(const GroupSettings& settings);  // creates, or changes a live one; throws std::invalid_argument
     bool remove_group(const std::string& name);     // false while it has clients
+    // The user whose client made a group that nobody has set since; nullopt if there is no such group.
+    std::optional<uid_t> maker(const std::string& name);
     // What the driver holds for a process in all (NVML); what its ledger does not explain is booked as untracked.
     // `seen` is what view() said before the driver was asked: if it changed meanwhile, the difference would be wrong
     // by as much, so nothing is booked until the next time.
@@ -161,6 +163,8 @@ class Server {
     void forget_unused_devices();
     void leave_group(const std::string& name);
     void forget_group(const std::string& name);
+    static bool may_join(const Group& group, const Client& client);
+    void expel(const Group& group, Nanoseconds now);
     static void validate(const GroupSettings& settings);
 
     GroupId group_on(Device& device, Group& group, Nanoseconds now);

@@ -140,6 +140,7 @@ class Server:
         ``fields``: those of model.GroupSpec by name, users as uids. Raises ValueError, and TypeError for a value that
         is of another type.
         """
+    def maker(self, name: str) -> int | None: ...
     def remove_group(self, name: str) -> bool: ...
     def set_process_memory(
         self,

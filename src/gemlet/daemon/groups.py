@@ -135,9 +135,10 @@ class GroupBook:
         entry = self.entries.get(name) if name else None
         if entry is None:
             spec = _change(GroupSpec(name=name or self._free_name(command)), limits)
-            if self._shared and not spec.users and uid != 0:
-                spec = replace(spec, users=(self._name_of(uid),))
-            entry = Entry(spec=spec, origin="run", owner=uid, device=device)
+            owner = self._adopted_from(spec.name, uid)
+            if self._shared and not spec.users and owner != 0:
+                spec = replace(spec, users=(self._name_of(owner),))
+            entry = Entry(spec=spec, origin="run", owner=owner, device=device)
             self._check_number(uid)
             self._admit(entry, busy)
             self._tell(spec)
@@ -172,7 +173,7 @@ class GroupBook:
                 hint="remove it, or choose another name",
             )
         spec = _change(GroupSpec(name=name), limits)
-        self._tell(spec)
+        self._tell(spec, origin="share")
         entry = known or Entry(spec=spec, origin="share", owner=self._owner, socket=socket)
         entry.spec, entry.device = spec, device
         self.entries[name] = entry
@@ -202,7 +203,7 @@ class GroupBook:
         if entry.spec.name in self.entries:
             return
         entry.linger = RESTORED_LINGER_SECONDS
-        self._tell(entry.spec, strict=False)
+        self._tell(entry.spec, origin=entry.origin, strict=False)
         self.entries[entry.spec.name] = entry
 
     # --- time ----------------------------------------------------------------------------------------------------
@@ -236,7 +237,17 @@ class GroupBook:
 
     def _free_name(self, command: str) -> str:
         stem = "".join(c for c in os.path.basename(command) if c.isalnum() or c in "._-")[:64] or "run"  # noqa: PTH119
-        return next(f"{stem}-{n}" for n in self._numbers if f"{stem}-{n}" not in self.entries)
+        names = (f"{stem}-{n}" for n in self._numbers)
+        return next(name for name in names if name not in self.entries and self._server.maker(name) is None)
+
+    def _adopted_from(self, name: str, uid: int) -> int:
+        # A program that was started with `gemlet env` has made its group by itself, and the book learns of it only now.
+        maker = self._server.maker(name)
+        if maker is None:
+            return uid
+        if uid not in (0, self._owner, maker):
+            raise Refused(f"programs of {self._name_of(maker)} use group {name}", hint="choose another --group")
+        return maker
 
     def _check_owner(self, entry: Entry, uid: int) -> None:
         if uid in (0, self._owner) or (entry.owner is not None and uid == entry.owner):
@@ -252,6 +263,10 @@ class GroupBook:
             )
 
     def _check_member(self, entry: Entry, uid: int) -> None:
+        if entry.origin == "share" and uid not in (0, self._owner):
+            raise Refused(
+                f"group {entry.spec.name} is open only to those who reach its socket", hint="choose another --group"
+            )
         if not entry.spec.users or uid in (0, self._owner) or uid in self._uids(entry.spec)[0]:
             return
         raise Refused(
@@ -262,7 +277,7 @@ class GroupBook:
     def _replace(self, entry: Entry, spec: GroupSpec, busy: Mapping[str, int]) -> None:
         if spec.min > entry.spec.min:
             self._admit(replace(entry, spec=spec), busy)
-        self._tell(spec)
+        self._tell(spec, origin=entry.origin)
         entry.spec = spec
 
     def _admit(self, entry: Entry, busy: Mapping[str, int]) -> None:
@@ -297,7 +312,7 @@ class GroupBook:
         self.entries.pop(name).forget()
         return [name]
 
-    def _tell(self, spec: GroupSpec, *, strict: bool = True) -> list[str]:
+    def _tell(self, spec: GroupSpec, *, origin: Origin | None = None, strict: bool = True) -> list[str]:
         """Tells the server. ``strict``: a user whom this machine does not know is refused; otherwise a warning is
         returned, and the group is open to the others: a deleted account must not take the limits of a group away.
         """
@@ -309,6 +324,8 @@ class GroupBook:
             raise unknown[0]
         fields = {name: getattr(spec, name) for name in GROUP_FIELDS}
         fields["users"] = uids if spec.users else None
+        if origin == "share":  # who comes through its own socket is in it; nobody else
+            fields["users"] = [self._owner]
         try:
             self._server.set_group(spec.name, **fields)
         except (ValueError, TypeError, OverflowError, RuntimeError) as error:  # nanobind's, where a value does not fit

@@ -32,7 +32,13 @@ class Server(Protocol):
         """How much of the host swapped memory may take, of all devices together."""
 
     def set_group(self, name: str, **fields: Any) -> None:
-        """Creates a group or changes a live one. ``fields``: those of GroupSpec, users as uids. Raises ValueError."""
+        """Creates a group or changes a live one. ``fields``: those of GroupSpec, users as uids. Raises ValueError.
+
+        Clients of users who may not be in it any more leave it.
+        """
+
+    def maker(self, name: str) -> int | None:
+        """The uid whose client made a group that `set_group` was not called for; None if there is no such group."""
 
     def remove_group(self, name: str) -> bool:
         """False while it has clients."""

@@ -22,6 +22,7 @@ class FakeServer:
         self.groups: dict[str, dict[str, Any]] = {}
         self.devices: dict[bytes, dict[str, Any]] = {}
         self.clients: dict[str, list[dict[str, Any]]] = {}
+        self.makers: dict[str, int] = {}  # of groups that clients made by joining them
         self.used_ns: dict[str, int] = {}
         self.listening: dict[str, tuple[str | None, int]] = {}
         self.process_memory: dict[tuple[bytes, int], int] = {}
@@ -60,6 +61,9 @@ class FakeServer:
         if limits["min"] > limits["max"]:
             raise ValueError("min is above max")
         self.groups[name] = limits
+
+    def maker(self, name: str) -> int | None:
+        return self.makers.get(name) if name not in self.groups else None
 
     def remove_group(self, name: str) -> bool:
         if self.clients.get(name):

@@ -319,3 +319,30 @@ def test_removing_a_group_with_clients_is_refused(book, server):
     server.clients.clear()
     book.remove("g", uid=DAEMON)
     assert not book.entries
+
+
+def test_a_group_that_programs_made_by_themselves_belongs_to_their_user(shared_book, server):
+    server.makers["team"] = ANA
+    for taker in (LUIS, DAEMON):
+        with pytest.raises(Refused, match="programs of ana use group team"):
+            join(shared_book, "team", uid=taker, max=0.01)
+    assert "team" not in server.groups
+    entry = join(shared_book, "team", uid=0)  # root may, but does not take it
+    assert (entry.owner, entry.spec.users) == (ANA, ("ana",))
+    join(shared_book, "team", uid=ANA, max=0.5)
+    with pytest.raises(Refused):
+        join(shared_book, "team", uid=LUIS)
+
+
+def test_a_free_name_is_not_that_of_a_group_made_by_programs(shared_book, server):
+    server.makers["train-1"] = LUIS
+    assert join(shared_book, uid=ANA).spec.name == "train-2"
+
+
+def test_a_share_is_open_to_nobody_who_does_not_come_through_its_socket(shared_book, server):
+    shared_book.share("pod", Limits(), socket="/run/gemlet/pod/socket")
+    assert server.groups["pod"]["users"] == [0]
+    with pytest.raises(Refused, match="its socket"):
+        join(shared_book, "pod", uid=ANA)
+    shared_book.change("pod", Limits(max=0.5), uid=0, busy={})
+    assert server.groups["pod"]["users"] == [0]

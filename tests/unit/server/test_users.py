@@ -1,0 +1,103 @@
+"""Users who do not trust each other: who is in a group, and what is left to one who is not any more."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.unit.server import wire
+from tests.unit.server.wire import RawClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.unit.server.conftest import Served
+
+ROOT = Path(__file__).resolve().parents[3]
+OTHER = 65534
+GIB = 1 << 30
+
+# Another user's client, which makes a group by joining it. Prints what became of it.
+MEMBER = """
+import os, sys
+sys.path.insert(0, sys.argv[3])
+from tests.unit.server import wire
+os.setgroups([]); os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[2]))
+client = wire.RawClient(sys.argv[1], "team").attach()
+print("in", flush=True)
+sys.stdin.readline()
+try:
+    client.receive()
+except ConnectionError:
+    print("out", flush=True)
+client.ledger.put("slots", 3 << 30, index=0)
+answer = wire.RawClient(sys.argv[1], join=False).ask(wire.HELLO, group=b"team", flags=wire.CREATE_GROUP)
+print(answer.status, flush=True)
+sys.stdin.readline()
+"""
+
+pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+
+
+@pytest.fixture
+def member(serve: Callable[..., Served]) -> Callable[[Served], subprocess.Popen[str]]:
+    def make(served: Served) -> subprocess.Popen[str]:
+        Path(served.path).chmod(0o666)
+        for folder in Path(served.path).parents:
+            if folder.stat().st_mode & 0o001 == 0:
+                folder.chmod(folder.stat().st_mode | 0o001)
+        return subprocess.Popen(
+            [sys.executable, "-c", MEMBER, served.path, str(OTHER), str(ROOT)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    return make
+
+
+def test_who_made_a_group_is_known_until_it_is_set(serve: Callable[..., Served]) -> None:
+    s = serve()
+    assert s.server.maker("team") is None
+    client = RawClient(s.path, "team")
+    assert s.server.maker("team") == os.getuid()
+    s.server.set_group("team")
+    assert s.server.maker("team") is None
+    client.close()
+
+
+def test_one_who_may_not_be_in_a_group_any_more_has_none_of_its_memory(
+    serve: Callable[..., Served], member: Callable[[Served], subprocess.Popen[str]]
+) -> None:
+    s = serve()
+    with member(s) as other:
+        assert other.stdin
+        assert other.stdout
+        assert other.stdout.readline() == "in\n"
+        assert s.server.maker("team") == OTHER
+        friend = RawClient(s.path, "team").attach()  # root may join anything
+        s.server.set_group("team", users=[12345], memory=GIB)
+        with pytest.raises(ConnectionError):
+            friend.receive()
+        again = RawClient(s.path, "team").attach()
+        other.stdin.write("\n")
+        other.stdin.flush()
+        assert other.stdout.readline() == "out\n"
+        assert other.stdout.readline() == f"{wire.DENIED}\n"
+        assert again.ledger.get("slots", index=0) == 0
+        assert s.groups()["team"]["memory_used"] == 0
+        assert again.limits.get("memory_limit") == GIB
+        other.stdin.write("\n")
+
+
+def test_members_stay_when_a_change_keeps_them(serve: Callable[..., Served]) -> None:
+    s = serve()
+    client = RawClient(s.path, "team").attach()
+    s.server.set_group("team", users=[os.getuid()], memory=GIB)
+    s.server.set_group("team", users=None, memory=2 * GIB)
+    client.send(wire.REQUEST)
+    client.await_state(wire.RUN)
+    assert client.limits.get("memory_limit") == 2 * GIB
