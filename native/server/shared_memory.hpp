@@ -11,8 +11,8 @@ enum class Access { kReadWrite, kReadOnly };
 // Makes, maps and seals a memfd of mode 0600: a client can neither shrink it (which would crash the daemon), nor seal
 // it further, nor, if kReadOnly, map it for writing. Throws std::system_error.
 void* make_shared_memory(const char* name, std::size_t size, Access access, int& fd);
-// Another descriptor of the same memory, which cannot be mapped for writing, and which only the daemon's own user could
-// open again with more rights. Throws std::system_error.
+// Another descriptor of the same memory, which cannot be mapped for writing, and which only the daemon's own user
+// could open again with more rights. Throws std::system_error.
 int reopen_read_only(int fd);
 void free_shared_memory(void* memory, std::size_t size, int fd) noexcept;
 
