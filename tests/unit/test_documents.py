@@ -1,7 +1,8 @@
-"""The documents against the tree: paths, verbs, options and links they name exist."""
+"""The documents against the tree: paths, verbs, options and links they name exist, and lists of files are complete."""
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 from pathlib import Path
@@ -16,6 +17,15 @@ DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").glob("*.md")),
 ]
+# Rooms of native/ whose README lists their files, by paths below the room.
+ROOMS = sorted((ROOT / "native").glob("*/README.md"))
+# Packages whose docstring lists their modules; that of policies and backends is a table in code.
+PACKAGES = sorted(
+    path
+    for path in (ROOT / "src/gemlet").rglob("__init__.py")
+    if len(list(path.parent.glob("*.py"))) > 1
+    and path.parent.name not in {"gemlet", "protocol", "policies", "backends"}
+)
 # What looks like a path of this repository: below one of its folders, or a document beside it.
 FOLDERS = ("native", "src", "tests", "bench", "docs", "tools", "packaging", ".ci")
 PATH = re.compile(rf"^(?:(?:{'|'.join(map(re.escape, FOLDERS))})/[\w./*-]*|[A-Z]+\.md|pyproject\.toml|Makefile)$")
@@ -23,9 +33,16 @@ FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 COMMAND = re.compile(r"\bgemlet ([a-z]+)\b((?: +-{1,2}[a-z][a-z-]*)*)")
+# `may_interrupt()` in `native/...`: a name that the file holds.
+NAME_IN_FILE = re.compile(r"`(\w+)(?:\(\))?` in `([\w./-]+)`")
 BUILT = {"build/native"}  # made by make, so not in a fresh clone
 
-everywhere = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+
+def of_root(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+everywhere = pytest.mark.parametrize("document", [*DOCUMENTS, *ROOMS], ids=of_root)
 
 
 def prose(text: str) -> str:
@@ -52,9 +69,38 @@ def verbs() -> dict[str, click.Command]:
 
 @everywhere
 def test_paths_exist(document: Path) -> None:
-    named = {word for word in CODE.findall(prose(document.read_text())) if PATH.match(word)}
+    spans = CODE.findall(prose(document.read_text()))
+    named = {word for span in spans for word in span.split() if PATH.match(word)}
     missing = [path for path in sorted(named - BUILT) if not any(ROOT.glob(path.rstrip("/")))]
     assert not missing
+
+
+@everywhere
+def test_names_are_in_the_files_that_are_said_to_hold_them(document: Path) -> None:
+    named = NAME_IN_FILE.findall(prose(document.read_text()))
+    wrong = [(name, path) for name, path in named if (ROOT / path).is_file() and name not in (ROOT / path).read_text()]
+    assert not wrong
+
+
+@pytest.mark.parametrize("readme", ROOMS, ids=of_root)
+def test_the_list_of_a_native_room_is_complete(readme: Path) -> None:
+    room = readme.parent
+    listed = [
+        span for span in CODE.findall(readme.read_text()) if re.fullmatch(r"[\w/*]+\.(cpp|hpp|h|def|inc|map)", span)
+    ]
+    assert [path for path in listed if not any(room.glob(path))] == []
+    known = {file for path in listed for file in room.glob(path)}
+    assert sorted(str(file.relative_to(room)) for file in set(room.rglob("*.cpp")) - known) == []
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: of_root(path.parent))
+def test_the_list_of_a_package_is_complete(package: Path) -> None:
+    folder = package.parent
+    listed = ast.get_docstring(ast.parse(package.read_text())) or ""
+    named = set(re.findall(r"(?<![\w.])(?:\w+/)*\w+\.py\b", listed))
+    assert [name for name in sorted(named) if not any(folder.glob(f"**/{name}"))] == []
+    modules = {file.name for file in folder.glob("*.py")} - {"__init__.py"}
+    assert [name for name in sorted(modules) if not name.endswith("_pb2.py") and name not in named] == []
 
 
 @everywhere

@@ -2,13 +2,14 @@
 
     load, parse, save   files.py: whole files; which format by content
       native.py         gemlet.toml; toml_places.py finds lines and columns, render.py writes it
+      toml_text.py      TOML of any origin; printable.py makes text of others fit for a terminal
       keyfile.py        Gemini, second generation: resource.conf
       client_table.py   Gemini, first generation: resource-config.txt
       draft.py          a group while it is read; report.py collects errors, suggest.py knows what was meant
     rules.py            what must hold for a group, wherever it comes from
-    group_fields.py     the table of a group's fields (model.py) in files, on command lines and in sentences
+    group_fields.py     the table of a group's fields (gemlet.model) in files, on command lines and in sentences
     quantities.py       shares, sizes, durations, factors: 30%, 8GiB, 20ms, 2; toml_values.py reads and writes them
-    watch.py            changes(path)
+    watch.py            changes(path); text_file.py reads and replaces a file
 
 `gemlet run` needs shares and sizes only, so the names below are imported when they are first used.
 """

@@ -1,1 +1,14 @@
+"""The daemon around the native server, and the command line's side of its socket.
 
+service.py       the daemon's life: lock, server, sockets, tasks, end
+address.py lock.py notify.py logs.py    its directory; one daemon for each; "ready"; its log
+native.py        the native server as Python sees it
+configuration.py groups.py state.py    the file in force; groups, their makers and their ends; groups kept on disk
+api.py           the socket: protocol.py is the format, requests.py the types, answers.py the answers
+status.py explain.py request_warnings.py    the status document; why a group waits; what is granted with a warning
+history.py accounting.py events.py    measured shares; memory the driver holds for each process; what happened last
+inventory.py processes.py    what the daemon asks of the driver, and of the kernel
+mps.py           gemlet's MPS control daemon;  mps_state.py: its states
+mps_environment.py mps_answers.py    a program's variables of MPS; answers about MPS
+connection.py autostart.py    the command line's side: asking a daemon, and starting one
+"""

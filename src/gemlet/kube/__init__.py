@@ -1,18 +1,17 @@
-"""gpu-lets in Kubernetes: the node agent, its two faces to the kubelet, and the admission webhook.
+"""Shares of GPUs for pods: the node agent, its two interfaces to the kubelet, and the admission webhook.
 
-request      what a pod may ask for, and what is wrong with it           pure
-share        one share as the node knows it                              pure
-escape       what would take a container out of its share                pure
-edits        what a container needs to be in a share                     pure
-cdi          the same for a container runtime: a file for each claim
-checkpoint   the shares of this node, on disk
-book         opens and closes shares: directory, daemon, CDI, checkpoint
-inventory    GPUs as NVML and sysfs show them
-slots, units, device_plugin, kubelet_socket     the device plugin
-claims, slices, dra, plugin_socket              the DRA driver
-admission, templates, webhook, certificates     the webhook
-daemon_link  what is asked of the daemon
-api_server   what is asked of the apiserver
-pod_event    what a pod is told
-agent        `gemlet kube agent`: the tasks of a node
+agent.py         `gemlet kube agent`: the tasks of a node
+book.py          opens and closes shares: directory, daemon, CDI, checkpoint
+share.py checkpoint.py    one share; all of a node, on disk
+request.py escape.py quantity.py    what a pod may ask for, and what would take it out of its share. Pure
+edits.py cdi.py  what a container needs to be in a share; the same as a file for a container runtime
+host.py inventory.py    what the agent puts on its node; the GPUs there, from NVML and sysfs
+device_plugin.py slots.py units.py kubelet_socket.py    the device plugin
+dra.py claims.py slices.py plugin_socket.py             the DRA driver
+services.py      the kubelet's gRPC services by name
+pods.py reaper.py pod_resources.py    annotations that change; shares whose containers are gone; whose device is whose
+webhook.py admission.py templates.py certificates.py    the webhook
+daemon_link.py api_server.py http_connection.py    what the agent asks of the daemon and of the apiserver
+pod_event.py metrics.py http_pages.py shares_table.py    what people are shown
+names.py         every name that Kubernetes or a container sees
 """

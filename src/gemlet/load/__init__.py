@@ -14,5 +14,6 @@ generator.py   one process: arrivals out, replies in
 http_client.py, grpc_client.py    the two ways to a server
 processes.py   several generators when one core is not enough
 recording.py   what became of each request
+intervals.py   the same by the second
 report.py      numbers;  table.py: how they are printed, perf_analyzer's columns among them
 """

@@ -5,4 +5,9 @@ backends/      one file a backend
 worker.py      the process;  protocol.py: what it and the server say;  arena.py: the memory they share
 executor.py    the server's side of one process
 device.py      the executors of one device, started again when they die
+remote.py      an executor on another machine, over TCP;  hosting.py starts it there, ray_placement.py finds the machine
+graphed.py     a model as CUDA graphs: capturing.py makes and checks one, batch_call.py runs one in a single C call
+model_file.py, torch_models.py    models of a repository as Python modules, and as something a stream can run
+ladder.py, placement.py, parts.py    batches made ready; which SMs a gpu-let gets; streams on them
+fair_lock.py   a lock with a queue
 """

@@ -4,4 +4,5 @@ config.py          what both files say, in one shape, and the specification that
 native_config.py   config.yaml
 triton_config.py   the useful part of config.pbtxt
 tree.py            the directory: which models there are, which version is served
+example.py         makes an example
 """
