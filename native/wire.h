@@ -141,7 +141,10 @@ struct alignas(64) ClientPage {
     std::atomic<uint64_t> samples;               // looks at its queues while it holds the token ...
     std::atomic<uint64_t> busy_samples;          // ... that found work queued or running ...
     std::atomic<uint64_t> awaited_samples;       // ... for which a thread of the program waited
-    uint64_t reserved1[3];
+    // Bytes of its slot that stand for contexts for which the daemon has yet to account. Set before they are in the
+    // slot and cleared after they left it.
+    std::atomic<uint64_t> room;
+    uint64_t reserved1[2];
 };
 
 inline constexpr uint32_t kPageShared = 1;  // others may run at the same time: a timed kernel may look too long

@@ -138,6 +138,15 @@ bool at_rest(const Movable& movable, uint64_t moved_before) {
            (moved_before == kAnyMoved || moved_before == moved);
 }
 
+// What of the client's slot is memory, and not room that it keeps until its contexts are accounted for: that would
+// hide as much of the contexts. Read on both sides of the slot, for the client changes it around the slot.
+uint64_t memory_in_slot(const Attachment& a) {
+    const uint64_t before = a.page->room.load(std::memory_order_acquire);
+    const uint64_t used = a.slot.used();
+    const uint64_t room = std::max(before, a.page->room.load(std::memory_order_acquire));
+    return used - std::min(used, room);
+}
+
 }  // namespace
 
 void Server::set_process_memory(const Uuid& uuid, pid_t pid, uint64_t bytes, std::optional<Seen> seen) {
@@ -150,6 +159,7 @@ void Server::set_process_memory(const Uuid& uuid, pid_t pid, uint64_t bytes, std
             if (seen && (seen->memory != ledgered || seen->contexts != attachment->contexts)) continue;
             // The driver has less of it while some is on the host.
             if (attachment->movable && !at_rest(*attachment->movable, seen ? seen->moved : kAnyMoved)) continue;
+            ledgered = memory_in_slot(*attachment);
             uint64_t rest = bytes > ledgered ? bytes - ledgered : 0;
             attachment->slot.set_untracked(rest);
             // A context and nothing else: of managed memory the driver counts less than was charged, so the

@@ -54,9 +54,15 @@ void in_child() {
 
 }  // namespace
 
+void settle_contexts(CUdevice device) {
+    const uint64_t bytes = release_room(device);
+    if (bytes > 0 && swap_active()) swap_hide(device, -int64_t(bytes));
+}
+
 namespace {
 
 bool reserve_within_limit(CUdevice device, uint64_t bytes) {
+    settle_contexts(device);
     if (device >= 0 && device < kDevices &&
         accounting().elastic[static_cast<size_t>(device)].load(std::memory_order_relaxed)) {
         MemoryView view = memory_view(device);
@@ -110,6 +116,7 @@ void has_elastic(CUdevice device) {
 }
 
 void refresh_elastic(CUdevice device) {
+    settle_contexts(device);
     refresh_pools(device);
     refresh_graph_memory(device);
 }

@@ -15,6 +15,9 @@ namespace gemlet::hook {
 
 // --- charging (device memory in bytes) ---------------------------------------------------------------------------
 
+// Gives back the room of contexts that the daemon accounts for by now.
+void settle_contexts(CUdevice device);
+
 // Room in the group's limit, after a second look at what the driver may have given back by itself.
 bool reserve(CUdevice device, uint64_t bytes);
 

@@ -63,23 +63,26 @@ bool primary_is_active(CUdevice device) {
     return get_state && get_state(device, &flags, &active) == CUDA_SUCCESS && active;
 }
 
-// Room for one context while it is being made.
+// Room for one context while it is being made, and until the daemon accounts for it.
 class ContextRoom {
   public:
     explicit ContextRoom(CUdevice device) : device_(device), bytes_(context_estimate(device)) {
+        announce_room(device_, bytes_);
         reserved_ = bytes_ == 0 || reserve(device_, bytes_);
     }
     ~ContextRoom() {
-        if (!reserved_ || bytes_ == 0) return;
-        memory_release(device_, bytes_);
-        if (handed_over_) swap_hide(device_, -int64_t(bytes_));
+        if (made_) return;
+        if (reserved_ && bytes_ > 0) memory_release(device_, bytes_);
+        cancel_room(device_, bytes_);
     }
-    // The daemon accounts for the context from now on, so that this is not counted beside it as memory that cannot
-    // move.
-    void hand_over() {
-        if (!swap_active() || !reserved_ || bytes_ == 0) return;
-        handed_over_ = true;
-        swap_hide(device_, int64_t(bytes_));
+    // Tells the daemon that there are so many now. It accounts for this one from then on, so that its room is not
+    // counted beside it as memory that cannot move.
+    void made(int contexts) {
+        made_ = true;
+        if (swap_active() && bytes_ > 0) swap_hide(device_, int64_t(bytes_));
+        context_count_changed(device_, contexts);
+        keep_room(device_, bytes_);
+        settle_contexts(device_);
     }
     ContextRoom(const ContextRoom&) = delete;
     ContextRoom& operator=(const ContextRoom&) = delete;
@@ -89,7 +92,7 @@ class ContextRoom {
     CUdevice device_;
     uint64_t bytes_;
     bool reserved_;
-    bool handed_over_ = false;
+    bool made_ = false;
 };
 
 template <class Call>
@@ -103,9 +106,7 @@ CUresult create(CUcontext* context, CUdevice device, Call&& call) {
     if (result == CUDA_SUCCESS && context) {
         std::lock_guard lock(known->mutex);
         known->created.push_back({*context});
-        room.hand_over();
-        context_count_changed(device, known->count());
-        await_contexts_accounted(device, known->count());  // before the room is given back
+        room.made(known->count());
     }
     return result;
 }
@@ -164,9 +165,7 @@ CUresult retain_primary(CUcontext* context, CUdevice device) {
         known->primary = *context;
         known->primary_active = true;
         known->primary_retained = 1;
-        room.hand_over();
-        context_count_changed(device, known->count());
-        await_contexts_accounted(device, known->count());
+        room.made(known->count());
     }
     return result;
 }

@@ -26,10 +26,15 @@ MemoryView memory_view(CUdevice device);
 // The same for a process that has not started CUDA or does not see the device there (NVML asks).
 MemoryView memory_view(const CUuuid& device);
 
-// What one more context takes on this device (0 if not known yet). Reserve it before creating a context, release it
-// when context_count_changed() has told the daemon, which then accounts for what the driver really took.
+// What one more context takes on this device (0 if not known yet).
 uint64_t context_estimate(CUdevice device);
-// Returns when the daemon has accounted for them (or after a while, if it is busy or gone).
-void await_contexts_accounted(CUdevice device, int contexts);
+// Room for a context: announced before it is reserved, cancelled after it was released when no context was made.
+void announce_room(CUdevice device, uint64_t bytes);
+void cancel_room(CUdevice device, uint64_t bytes);
+// The context is made, and the daemon was told how many there are. Waits a while for it to account for what the
+// driver really took. Until it does the room stays reserved.
+void keep_room(CUdevice device, uint64_t bytes);
+// Releases the room for contexts that the daemon accounts for by now; how much.
+uint64_t release_room(CUdevice device);
 
 }  // namespace gemlet::hook

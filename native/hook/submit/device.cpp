@@ -51,6 +51,7 @@ void attach_device(Device& device) {
         device.ledger = attachment->ledger;
         device.limits = attachment->limits;
         device.slot = attachment->slot;
+        attachment->page->room.store(device.room_making + device.room_made.load(), std::memory_order_release);
         // What this process holds is held, whatever a new daemon's limits say.
         device.ledger->slots[device.slot].used.store(device.used, std::memory_order_release);
     }

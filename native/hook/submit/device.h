@@ -48,7 +48,10 @@ struct Device {
     const wire::GroupLimits* limits = nullptr;
     uint32_t slot = 0;
     uint64_t used = 0;  // bytes reserved by this process
-    int contexts = 0;
+    // Part of `used`: kept for contexts that are being made, and for those that the daemon has not accounted for.
+    uint64_t room_making = 0;
+    std::atomic<uint64_t> room_made{0};
+    std::atomic<int> contexts{0};
 
     Waits waits;
     Pacer pacer;

@@ -133,6 +133,21 @@ def test_what_the_driver_holds_beyond_the_ledger_counts(serve: Callable[..., Ser
     assert s.groups()["g"]["memory_used"] == GIB + 500_000_000
 
 
+def test_room_for_a_context_is_not_taken_for_its_memory(serve: Callable[..., Served]) -> None:
+    """NVML may be asked before the client gives back the room it kept: what it holds is the context all the same."""
+    s = serve()
+    s.server.add_device(bytes(16), 0, context_estimate=500_000_000)
+    a = RawClient(s.path).attach()
+    a.page.put("room", 500_000_000)
+    a.ledger.put("slots", 500_000_000, index=a.slot)
+    a.send(wire.CONTEXT, value=1)
+    wire.eventually(lambda: a.page.get("contexts", size=4) == 1)
+    s.server.set_process_memory(bytes(16), os.getpid(), 500_000_000, (500_000_000, 1, 0))
+    a.ledger.put("slots", 0, index=a.slot)
+    a.page.put("room", 0)
+    assert s.groups()["g"]["memory_used"] == 500_000_000
+
+
 def test_what_a_context_takes_is_learned_from_one_without_memory(serve: Callable[..., Served]) -> None:
     """Managed memory is charged as a whole and the driver counts what is on the device: the rest is not a context."""
     s = serve()
