@@ -115,7 +115,7 @@ def test_gemini_layout(gemlet, tmp_path):
     config.write_text(KEYFILE.format(0.2))
     foreground(gemlet, "--config", str(config), "--ipc-dir", str(ipc))
     connection(gemlet).close()
-    exports = gemlet("env", "--simulate").stdout
+    exports = gemlet("env", "--simulate", "--group", "team").stdout
     variables = dict(line.removeprefix("export ").split("=", 1) for line in exports.splitlines())
     variables = {name: value.strip("'") for name, value in variables.items() if name.startswith(("LD_", "GEMLET_SIM"))}
     environment = gemlet.environment(**variables, GEMINI_IPC_DIR=str(ipc), GEMINI_GROUP_NAME="team")

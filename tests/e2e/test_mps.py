@@ -215,8 +215,10 @@ def test_a_control_daemon_of_somebody_else(gemlet, foreign):
 
 def test_env_and_nested_runs(started):
     pipe = mps(started)["pipe_directory"]
-    assert f"CUDA_MPS_PIPE_DIRECTORY={pipe}" in started("env", "--simulate").stdout
-    assert f"CUDA_MPS_PIPE_DIRECTORY={pipe}-none" in started("env", "--simulate", "--no-mps").stdout
+    started("run", "-q", "--simulate", "--group", "outer", "--", "true")  # which leaves its group for a few seconds
+    env = ("env", "--simulate", "--group", "outer")
+    assert f"CUDA_MPS_PIPE_DIRECTORY={pipe}" in started(*env).stdout
+    assert f"CUDA_MPS_PIPE_DIRECTORY={pipe}-none" in started(*env, "--no-mps").stdout
     inner = " ".join([sys.executable, "-m", "gemlet.cli.main", "run", "--group", "inner", "--", "env"])
     done = started("run", "-q", "--simulate", "--sm", "30%", "--", "sh", "-c", inner)
     values = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)

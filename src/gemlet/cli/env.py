@@ -1,9 +1,14 @@
-"""`gemlet env`: what `gemlet run` would set, for places where it cannot be the one that starts the program."""
+"""`gemlet env`: what `gemlet run` would set, for places where it cannot be the one that starts the program.
+
+`eval "$(gemlet env)"` and `docker run $(gemlet env --docker)` ignore exit codes, so nothing on stdout would mean a
+program without limits. What cannot be answered is therefore answered with what makes the command fail.
+"""
 
 from __future__ import annotations
 
 import os
 import shlex
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,11 +16,33 @@ from gemlet import paths
 from gemlet.cli import environment, options
 from gemlet.daemon import address
 from gemlet.daemon.connection import Connection, no_daemon
-from gemlet.errors import DaemonUnreachable, UsageError
+from gemlet.daemon.groups import no_group
+from gemlet.errors import DaemonUnreachable, GemletError, UsageError
 from gemlet.kube.edits import container_edits
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-@click.command()
+
+FAILED = "GEMLET_ENV_FAILED"  # in a shell where this command has failed: what CUDA_VISIBLE_DEVICES was
+WAS_UNSET = "unset"
+
+
+class EnvCommand(click.Command):
+    """Also a usage error ends with what makes the command fail."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        docker = "--docker" in args
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except click.UsageError:
+            click.echo(failing(docker=docker))
+            raise
+
+
+@click.command(cls=EnvCommand)
 @click.option(
     "--group", type=options.GroupName(), default="default", show_default=True, help="Group that the program joins"
 )
@@ -33,8 +60,37 @@ def command(socket: str | None, *, group: str, strict: bool, no_mps: bool, docke
     eval "$(gemlet env --group team)"; python train.py
     docker run --gpus all $(gemlet env --group team --docker) IMAGE python train.py
 
-    The daemon must be running. A group that is not configured gets no limits: configure it, or use `gemlet run`.
+    The daemon must be running and know the group. Otherwise the command fails that was to use the output: a script ends
+    with 125, an interactive shell sees no GPU until `gemlet env` succeeds, Docker refuses an option.
     """
+    try:
+        click.echo(_answer(socket, group=group, strict=strict, no_mps=no_mps, docker=docker, simulate=simulate))
+    except GemletError:
+        click.echo(failing(docker=docker))
+        raise
+
+
+def failing(*, docker: bool) -> str:
+    """What is printed in place of an environment, so that nothing runs without limits."""
+    if docker:
+        return "--gemlet-env-failed"
+    hide = f'export {FAILED}="${{CUDA_VISIBLE_DEVICES-{WAS_UNSET}}}" CUDA_VISIBLE_DEVICES=-1'
+    again = f'[ -n "${{{FAILED}-}}" ] || {hide}'  # what it was before the first failure
+    return f"{again}; case $- in *i*) false ;; *) exit {GemletError.exit_code} ;; esac"
+
+
+def _after_failure(base: Mapping[str, str]) -> list[str]:
+    """Undoes `failing` in an interactive shell."""
+    before = base.get(FAILED)
+    if not before:
+        return []
+    shown = (
+        "unset CUDA_VISIBLE_DEVICES" if before == WAS_UNSET else f"export CUDA_VISIBLE_DEVICES={shlex.quote(before)}"
+    )
+    return [shown, f"unset {FAILED}"]
+
+
+def _answer(socket: str | None, *, group: str, strict: bool, no_mps: bool, docker: bool, simulate: bool) -> str:
     # A container has its own environment: what this one names does not reach it.
     own = None if docker else environment.own_pipe_directory(os.environ)
     endpoint, mps = _running(address.candidates(socket, simulate=simulate), group, mps=not no_mps, own=own)
@@ -43,10 +99,9 @@ def command(socket: str | None, *, group: str, strict: bool, no_mps: bool, docke
         group=group, socket=str(endpoint.clients), strict=strict, machine=machine, mps=mps
     )
     if docker:
-        click.echo(" ".join(_docker_options(membership)))
-        return
-    for name, value in environment.variables(membership, os.environ).items():
-        click.echo(f"export {name}={shlex.quote(value)}")
+        return " ".join(_docker_options(membership))
+    exports = environment.variables(membership, os.environ).items()
+    return "\n".join([*_after_failure(os.environ), *(f"export {name}={shlex.quote(value)}" for name, value in exports)])
 
 
 def _running(
@@ -61,7 +116,7 @@ def _running(
             continue
         environment.check_version(answer, simulated=endpoint.kind == "simulated")
         if group not in known:
-            click.echo(f"note: the daemon has no group {group}; its programs will run without limits", err=True)
+            raise no_group(group, known)
         if not answer["sm_in_force"]:
             click.echo(f"note: the fraction of group {group} is not in force: not under MPS", err=True)
         return endpoint, answer["environment"]
@@ -79,8 +134,18 @@ def _docker_options(membership: environment.Membership) -> list[str]:
         own_path=True,
     )
     mounts = [f"{mount.host}:{mount.container}{':ro' if mount.read_only else ''}" for mount in edits.mounts]
-    options = [f"-v {shlex.quote(mount)}" for mount in mounts]
+    options = [f"-v {_word(mount)}" for mount in mounts]
     if membership.mps:
         options.append("--ipc=host")  # MPS's server and its clients share memory
     variables = {**edits.env, **membership.mps}
-    return options + [f"-e {shlex.quote(f'{name}={value}')}" for name, value in variables.items()]
+    return options + [f"-e {_word(f'{name}={value}')}" for name, value in variables.items()]
+
+
+def _word(text: str) -> str:
+    """``text`` itself. Raises `UsageError` where $(...) would make more than one word of it, or another."""
+    if shlex.quote(text) != text:
+        raise UsageError(
+            f"{text!r} cannot be passed by $(gemlet env --docker): expected a name without blanks, quotes or wildcards",
+            hint="give the group another name; the shell splits what $(...) prints, whatever its quotes",
+        )
+    return text

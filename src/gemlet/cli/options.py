@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import click
 
 from gemlet.config import group_fields
-from gemlet.config.quantities import check_fraction, parse_share, parse_size
-from gemlet.config.rules import check_name
+from gemlet.config.quantities import check_fraction, format_size, parse_share, parse_size
+from gemlet.config.rules import SMALLEST_MEMORY, check_name
 from gemlet.errors import GemletError, InvalidValue
 from gemlet.model import GROUP_FIELDS, GroupField, Kind
 
@@ -102,10 +102,10 @@ def _parse_name(text: str) -> str:
 
 def _parse_limit(text: str) -> int:
     size = parse_size(text)
-    if size == 0:
+    if size < SMALLEST_MEMORY:
         raise InvalidValue(
-            f"{text!r} is not a valid memory limit: expected a size above 0",
-            hint="write a size such as 8GiB",
+            f"{text!r} is not a valid memory limit: expected {format_size(SMALLEST_MEMORY)} or more",
+            hint=f"write it with a unit, such as {size}GiB" if 0 < size < 1000 else "write a size such as 8GiB",
         )
     return size
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gemlet.config import group_fields
-from gemlet.config.quantities import format_share
+from gemlet.config.quantities import MIB, format_share
 from gemlet.errors import InvalidValue
 from gemlet.model import GROUP_FIELDS
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from gemlet.model import GroupSpec
 
+SMALLEST_MEMORY = MIB  # a context takes a hundred times as much: whoever writes less has forgotten a unit
 MAX_NAME_BYTES = 255  # kGroupNameBytes of native/wire.h, less the final NUL
 
 
@@ -64,7 +65,7 @@ def violations(group: GroupSpec) -> Iterator[Violation]:
         yield Violation(
             "min",
             f"min {format_share(group.min)} is more than max {format_share(group.max)}",
-            "min is guaranteed and max is the limit: check that the two have not been swapped",
+            "min is guaranteed and max is the limit: check that the two have not been swapped, or raise max, too",
         )
 
 
@@ -81,3 +82,5 @@ def warnings(groups: Sequence[GroupSpec]) -> Iterator[tuple[str | None, str]]:
             yield group.name, f"resident of group {group.name!r} {text}"
         if group.memory == 0:
             yield group.name, f"memory of group {group.name!r} is 0: its programs cannot allocate anything"
+        elif group.memory is not None and group.memory < SMALLEST_MEMORY:
+            yield group.name, f"memory of group {group.name!r} is {group.memory} bytes: a unit seems to be missing"

@@ -134,10 +134,9 @@ class GroupBook:
         """
         entry = self.entries.get(name) if name else None
         if entry is None:
-            spec = _change(GroupSpec(name=name or self._free_name(command)), limits)
-            owner = self._adopted_from(spec.name, uid)
-            if self._shared and not spec.users and owner != 0:
-                spec = replace(spec, users=(self._name_of(owner),))
+            made = name or self._free_name(command)
+            owner = self._adopted_from(made, uid)
+            spec = _change(self._new(made, owner), limits)
             entry = Entry(spec=spec, origin="run", owner=owner, device=device)
             self._check_number(uid)
             self._admit(entry, busy)
@@ -145,7 +144,7 @@ class GroupBook:
             self.entries[spec.name] = entry
         else:
             self._check_member(entry, uid)
-            changed = _change(entry.spec, limits)
+            changed = _change(self._new(entry.spec.name, uid) if self._vacant(entry, uid, busy) else entry.spec, limits)
             if changed != entry.spec:
                 if entry.origin == "configuration":
                     raise Refused(
@@ -248,6 +247,17 @@ class GroupBook:
         if uid not in (0, self._owner, maker):
             raise Refused(f"programs of {self._name_of(maker)} use group {name}", hint="choose another --group")
         return maker
+
+    def _new(self, name: str, owner: int) -> GroupSpec:
+        """A group that ``owner`` makes, before anything is said of it: on a shared daemon it is the owner's alone."""
+        closed = self._shared and owner != 0
+        return GroupSpec(name=name, users=(self._name_of(owner),) if closed else ())
+
+    def _vacant(self, entry: Entry, uid: int, busy: Mapping[str, int]) -> bool:
+        # Who comes back to a name that nobody uses any more makes the group anew: limits of an hour ago are a surprise.
+        # After a restart of the daemon its programs may still be on their way back.
+        mine = entry.transient and entry.owner == uid and entry.linger == LINGER_SECONDS
+        return mine and not busy.get(entry.spec.name) and not _any_alive(entry)
 
     def _check_owner(self, entry: Entry, uid: int) -> None:
         if uid in (0, self._owner) or (entry.owner is not None and uid == entry.owner):
@@ -370,7 +380,4 @@ def _any_alive(entry: Entry) -> bool:
 
 
 def _change(spec: GroupSpec, limits: Limits) -> GroupSpec:
-    given = limits.given()
-    if "min" in given and "max" not in given:
-        given["max"] = max(spec.max, given["min"])
-    return replace(spec, **given)
+    return replace(spec, **limits.given())

@@ -233,6 +233,12 @@ def test_a_grid_of_nothing(capsys):
     assert "--grid" in capsys.readouterr().err
 
 
-def test_a_limit_of_no_memory_is_refused(capsys):
-    assert main.run(["run", "--memory", "0", "--", "true"]) == 2
-    assert "expected a size above 0" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("size", "hint"), [("0", "such as 8GiB"), ("3", "such as 3GiB"), ("100KiB", "such as 8GiB"), ("8192", "as 8GiB")]
+)
+@pytest.mark.parametrize("verb", [["run", "--memory", "{}", "--", "true"], ["set", "g", "--resident", "{}"]])
+def test_a_limit_without_its_unit_is_refused(capsys, verb, size, hint):
+    assert main.run([word.format(size) for word in verb]) == 2
+    said = capsys.readouterr().err
+    assert "expected 1 MiB or more" in said
+    assert hint in said

@@ -37,7 +37,7 @@ def test_everything() -> None:
         users = ["ana", "ben"]
 
         [groups."team-a/notebook ü"]
-        memory = 1024
+        memory = 1048576
 
         [[devices]]
         index = 0
@@ -54,7 +54,7 @@ def test_everything() -> None:
                 workload=Workload.COMPUTE,
                 users=("ana", "ben"),
             ),
-            GroupSpec(name="team-a/notebook ü", memory=1024),
+            GroupSpec(name="team-a/notebook ü", memory=1048576),
         ),
         devices=(DeviceSpec(index=0, policy="fifo", capacity=40 * 10**9), DeviceSpec(uuid="GPU-1")),
         policy="gemini",

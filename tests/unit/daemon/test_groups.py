@@ -10,6 +10,7 @@ from gemlet.errors import Refused
 from gemlet.model import GroupSpec, Priority
 from tests.unit.daemon import fakes
 
+GIB = 1024**3
 DAEMON, ANA, LUIS = 1000, 2001, 2002
 NAMES = {DAEMON: "daemon", ANA: "ana", LUIS: "luis", 0: "root"}
 
@@ -87,9 +88,38 @@ def test_min_above_max_is_refused_and_nothing_is_made(book, server):
     assert not server.groups
 
 
-def test_joining_again_without_limits_keeps_them(book):
-    join(book, "g", min=0.3)
-    assert join(book, "g").spec.min == 0.3
+@pytest.mark.parametrize("how", ["a client", "a launcher", "restored"])
+def test_joining_a_group_in_use_without_limits_keeps_them(book, how):
+    entry = join(book, "g", min=0.3, launcher=Process() if how == "a launcher" else None)
+    if how == "restored":  # its programs may still be on their way back
+        entry.linger = RESTORED_LINGER_SECONDS
+    assert join(book, "g", busy={"g": 1} if how == "a client" else None).spec.min == 0.3
+
+
+def test_a_group_that_nobody_uses_any_more_is_made_anew(book, server):
+    process = Process()
+    join(book, "g", min=0.3, memory=GIB, launcher=process)
+    book.change("g", Limits(max=0.5, users=["ana"]), uid=DAEMON, busy={})
+    process.running = False
+    spec = join(book, "g", max=0.8).spec
+    assert (spec.min, spec.max, spec.memory, spec.users) == (0.0, 0.8, None, ())
+    assert server.groups["g"]["memory"] is None
+
+
+def test_a_name_of_somebody_else_is_not_made_anew(shared_book):
+    join(shared_book, "g", uid=ANA, max=0.5)
+    shared_book.change("g", Limits(users=["ana", "luis"]), uid=ANA, busy={})
+    assert join(shared_book, "g", uid=LUIS).spec.max == 0.5
+    assert join(shared_book, "g", uid=ANA).spec.users == ("ana",)  # as it would be without its past
+
+
+def test_a_minimum_above_the_maximum_raises_nothing_by_itself(book, server):
+    join(book, "g", max=0.5)
+    with pytest.raises(Refused, match="min 90% is more than max 50%") as caught:
+        book.change("g", Limits(min=0.9), uid=DAEMON, busy={})
+    assert "raise max, too" in caught.value.hint
+    assert server.groups["g"]["max"] == 0.5
+    book.change("g", Limits(min=0.9, max=0.9), uid=DAEMON, busy={})
 
 
 def test_joining_again_with_limits_changes_them(book, server):
