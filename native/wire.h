@@ -151,9 +151,10 @@ inline constexpr uint32_t kPageShared = 1;  // others may run at the same time: 
 inline constexpr uint32_t kPageRaise =
     2;  // class latency: raise the alarm (DevicePage) when the parked token is taken
 
-// A client of the class `latency` that takes a parked token raises `urgent` before it says so to the daemon: a holder
-// sees it within a microsecond and submits nothing until the daemon's order comes, some 80 us later; else one more
-// unit of its work would go ahead of the request. A hint: who ignores it is revoked all the same.
+// A client of the class `latency` that takes a parked token raises `urgent` before it says so to the daemon: a
+// holder sees it within a microsecond and submits nothing until the daemon's order comes, some 80 us later; else
+// one more unit of its work would go ahead of the request. It is a hint: a holder that ignores it is revoked
+// nevertheless.
 struct alignas(64) DevicePage {
     std::atomic<uint32_t> urgent;
     uint32_t reserved[15];

@@ -18,7 +18,7 @@ using gemlet::batch::driver;
 
 constexpr uint32_t kTurnsBetweenChecks = 64;  // at the clock: some microseconds
 constexpr uint64_t kSpinNs =
-    5'000'000;  // most batches are shorter; a processor for each gpu-let, if there are so many
+    5'000'000;  // most batches are shorter; a processor for each gpu-let, if there are enough
 constexpr long kNapNs = 20'000;
 constexpr uint64_t kAskNs = 2'000'000;
 

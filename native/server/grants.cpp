@@ -1,4 +1,4 @@
-// What the arbiter decided, written into the pages of those it concerns.
+// Writes the arbiter's decisions into the pages of the clients that they concern.
 #include "server/server.hpp"
 
 #include <algorithm>

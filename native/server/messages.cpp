@@ -1,5 +1,5 @@
-// What clients say. Nothing in a message is believed but what the kernel vouches for (who sent it): sizes, indices
-// and epochs are checked, times are clamped, and a client that speaks rubbish is dropped.
+// Messages of clients. The server believes only what the kernel vouches for, the sender of a message: sizes,
+// indices and epochs are checked, times are clamped, and a client that speaks rubbish is dropped.
 #include <sys/socket.h>
 #include <algorithm>
 #include <cerrno>

@@ -1,4 +1,4 @@
-// Who is who in the server: devices, groups, clients and their attachments. Plain data, guarded by Server's mutex.
+// The server's records: devices, groups, clients and their attachments. Plain data, guarded by Server's mutex.
 #pragma once
 
 #include <sys/types.h>

@@ -1,9 +1,9 @@
-// Memory that moves, in real time: what clients say of theirs goes into Residency, its orders go into their pages,
-// and a client whose memory is not there does not get the token.
+// Memory that moves, in real time: clients' reports go into Residency, its orders go into their pages, and a
+// client whose memory is not on the device does not get the token.
 //
-// A client's fixed memory is what its ledger has beyond what it says can move, and what the driver holds beyond that.
-// The client says first that memory can move and charges it then, so a moment of each change counts too little of it
-// as fixed, never too much: else others would have to go for nothing.
+// A client's fixed memory is what its ledger has beyond what it says can move, and what the driver holds beyond
+// that. The client says first that memory can move and charges it then, so during a change too little of it counts
+// as fixed, never too much, which would make others leave for nothing.
 #include <algorithm>
 #include <utility>
 
@@ -147,7 +147,8 @@ void Server::settle_residency(Device& device, Nanoseconds now) {
         Movable& m = *a->movable;
         m.page->ceiling.store(device.residency.ceiling(id), std::memory_order_relaxed);
         m.page->host.store(device.residency.host(id), std::memory_order_relaxed);
-        // One that is to go runs on until it stops by itself: at the end of an iteration, if it tells of them.
+        // A client whose memory is to leave runs on until it stops by itself: at the end of an iteration, if it
+        // reports these.
         const bool here = device.residency.resident(id) || m.page->away.load() == 0;
         if (!here && !m.withheld) {
             m.withheld = true;

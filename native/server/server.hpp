@@ -76,7 +76,7 @@ class Server {
     explicit Server(ServerOptions options);  // throws std::invalid_argument, std::system_error
     ~Server();
 
-    // A socket for clients; `group` fixes the group of whoever comes through it.
+    // A socket for clients; `group` fixes the group of every client that connects through it.
     void listen(const std::string& path, std::optional<std::string> group, mode_t mode);
     bool unlisten(const std::string& path);  // clients that came through it stay; false if there is no such socket
     void add_device(const Uuid& uuid, int index, const std::string& policy, uint64_t context_estimate);

@@ -29,7 +29,8 @@ void* make_shared_memory(const char* name, size_t size, Access access, int& fd) 
     fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
     if (fd < 0 && errno == EINVAL) fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);  // before Linux 6.3
     if (fd < 0) fail("memfd_create", fd);
-    // A memfd begins as 0777: whoever has a descriptor for reading could open it again for writing, in /proc/self/fd.
+    // A memfd begins with mode 0777: a process with a descriptor for reading could open it again for writing, in
+    // /proc/self/fd.
     if (fchmod(fd, 0600) != 0) fail("fchmod", fd);
     if (ftruncate(fd, off_t(size)) != 0) fail("ftruncate", fd);
     void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

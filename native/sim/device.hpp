@@ -39,7 +39,7 @@ class Device {
     void observe(uint32_t channel, ChannelView& view);
     Nanoseconds forecast(uint32_t channel, uint64_t work);
 
-    // --- for those who look. Dead processes do not count.
+    // --- queries. Dead processes do not count.
     uint64_t memory_in_use();
     void read(DeviceState& state);  // as of now
     uint64_t device_time(uint32_t pid);

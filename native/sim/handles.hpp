@@ -91,7 +91,7 @@ struct CUevent_st {
 
 namespace gemlet::sim {
 
-// Something that can be launched, whoever owns the handle.
+// Something that can be launched, regardless of the handle's owner.
 struct Launchable {
     Tag tag;
     std::shared_ptr<const Entry> entry;
@@ -133,7 +133,7 @@ CUcontext require_context();  // or CUDA_ERROR_INVALID_CONTEXT
 void set_current_context(CUcontext context);
 void push_context(CUcontext context);
 CUcontext pop_context();
-// `multiprocessors`: an MPS client's context may be limited to so many; 0: to the client's own limit.
+// `multiprocessors`: the limit of an MPS client's context; 0: the client's own limit.
 CUcontext create_context(CUdevice device, unsigned flags, unsigned api_version, unsigned multiprocessors = 0);
 void destroy_context(CUcontext context);
 void synchronize_context(CUcontext context);

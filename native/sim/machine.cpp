@@ -119,7 +119,7 @@ bool Machine::open_existing(const std::string& path, uint64_t wanted_hash) {
 }
 
 void Machine::create(const std::string& path, const Profile& profile, uint32_t devices, uint64_t hash) {
-    // Under another name first: whoever finds the machine finds it complete.
+    // Created under another name first, so that a process that finds the machine finds it complete.
     const std::string draft = path + ".new";
     unlink(draft.c_str());
     const int fd = open(draft.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);

@@ -1,5 +1,5 @@
-// The simulated machine: one file in $GEMLET_SIM_DIR that every process maps. There is no server; whoever looks at a
-// device lets it work until now.
+// The simulated machine: one file in $GEMLET_SIM_DIR that every process maps. There is no server; a process that
+// looks at a device first advances it to the present.
 //
 // Nobody ever holds a lock on it. A process changes a device by copying its state into a buffer of its own, changing
 // the copy and publishing the buffer with one compare-exchange. So a process that is killed or stopped at any
@@ -22,7 +22,7 @@ inline constexpr uint32_t kWriters = 128;  // processes of one machine
 inline constexpr uint32_t kMaxDevices = 16;
 inline constexpr uint32_t kGraves = 256;
 
-// What a dead process had used; only for those who check the accounts afterwards.
+// What a dead process had used; only for checks of the accounting afterwards.
 struct Grave {
     std::atomic<uint64_t> pid, used;
 };

@@ -51,7 +51,7 @@ int serve_in_background() {
         return 1;
     }
     setsid();
-    // Nothing of whoever started us is kept open: not its files, not its terminal or pipes.
+    // Closes everything inherited from the starting process: files, terminal and pipes.
     constexpr int kReport = STDERR_FILENO + 1;
     if (ready[1] != kReport && dup3(ready[1], kReport, O_CLOEXEC) < 0) return 1;
     Descriptor report(kReport);

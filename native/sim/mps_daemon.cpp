@@ -102,7 +102,7 @@ struct MpsDaemon::Parts {
     bool taken = false;  // the files in `directory` are ours
 
     Parts() = default;
-    ~Parts() {  // before the connections end: whoever waits for that finds the directory empty
+    ~Parts() {  // before the connections end: a client that waits for that finds the directory empty
         if (!taken) return;
         for (const char* name : {kMpsControl, kMpsMarker, kMpsPid}) unlink((directory + "/" + name).c_str());
     }

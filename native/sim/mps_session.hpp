@@ -11,7 +11,7 @@ namespace gemlet::sim {
 // What a context of this process may use of a device.
 struct MpsShare {
     int multiprocessors;
-    uint32_t parts;  // of kWhole; 0: this process is no client
+    uint32_t parts;  // of kWhole; 0: this process is not a client
     bool below_normal;
 };
 
@@ -19,7 +19,7 @@ struct MpsShare {
 CUresult mps_connect();
 bool mps_client();
 
-// For a new context that asks for so many multiprocessors (0: for all it may have).
+// For a new context that asks for this many multiprocessors (0: for all it may have).
 MpsShare mps_share(const Device& device, unsigned wanted = 0);
 
 void mps_context_opened(const Device& device);

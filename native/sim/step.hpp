@@ -76,7 +76,7 @@ SetStep set_step(CUdeviceptr to, uint64_t pitch, unsigned value, unsigned elemen
 uint64_t kernel_cost(const KernelStep& step);
 // The part of the device that its blocks fill, of kWhole.
 uint32_t kernel_width(const KernelStep& step);
-// How many blocks of so many threads and bytes of shared memory a multiprocessor holds.
+// How many blocks of this many threads and bytes of shared memory a multiprocessor holds.
 int blocks_per_multiprocessor(const Profile& profile, int block, size_t shared);
 bool kernel_acts(const KernelStep& step);  // has an effect
 std::function<void(uint64_t, uint64_t)> kernel_effect(const KernelStep& step);

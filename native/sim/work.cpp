@@ -267,7 +267,7 @@ Nanoseconds Dispatcher::next_event(Role role, const Queue* mine, const Op* targe
         if (queue.ops.empty() || !needs_attention(queue)) continue;
         if (role == Role::kExecutor ? queue.waiters > 0 : &queue != mine) continue;
         const Op& front = *queue.ops.front();
-        if (front.state == OpState::kActing) continue;  // whoever acts will say so
+        if (front.state == OpState::kActing) continue;  // the next action reports it
         if (front.kind == OpKind::kPoll && all_done(front.after)) {
             at = std::min(at, monotonic_now() + kPollPeriod);
             continue;

@@ -68,7 +68,7 @@ struct Op {
 struct Queue {
     std::shared_ptr<Lane> lane;
     std::deque<OpRef> ops;
-    size_t ordered = 0;  // so many from the front have Op::ordered
+    size_t ordered = 0;  // this many from the front have Op::ordered
     size_t acting_ops = 0;
     size_t counted = 0;
     Nanoseconds last_finish = 0;

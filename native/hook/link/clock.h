@@ -13,8 +13,8 @@ inline uint64_t now_ns() {
     return uint64_t(t.tv_sec) * 1'000'000'000u + uint64_t(t.tv_nsec);
 }
 
-// For waits so short that a sleep would be longer (with the default timer slack 20 us of sleep take 70): half a
-// microsecond, or as long as others need the CPU.
+// For waits that are shorter than any sleep (with the default timer slack a sleep of 20 us takes 70): returns
+// after half a microsecond, or when others no longer need the CPU.
 inline void step_aside() {
     sched_yield();
 }

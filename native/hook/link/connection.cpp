@@ -24,9 +24,10 @@ namespace gemlet::hook {
 
 namespace {
 
-// The number of our socket. It is ours for as long as the process lives: a lost connection is only shut down and the
-// next one takes its place, so a thread that still sends never meets a file of the program's under this number. The
-// program may close it all the same (daemons close all they have); what is there then is not the socket we know.
+// The number of our socket. It stays ours for as long as the process lives: a lost connection is only shut down,
+// and the next one takes its number, so a thread that is still sending never writes to a file of the program's.
+// The program may close it nevertheless (daemons close all their files); the number then no longer names the
+// socket that we know.
 std::atomic<int> socket_fd{-1};
 std::atomic<ino_t> socket_inode{0};
 std::atomic<bool> joined{false};
@@ -65,7 +66,8 @@ bool put_in_place(int fd) {
     return true;
 }
 
-// Of this connection: NVML may have asked about a device before CUDA starts on it, and a device is attached once.
+// The devices of this connection: NVML may ask about a device before CUDA starts on it, and each device is
+// attached once.
 struct Known {
     unsigned char uuid[16];
     Attachment attachment;
@@ -291,12 +293,12 @@ std::optional<Attachment> attach(const unsigned char (&uuid)[16], uint32_t ordin
 bool send(const wire::Message& message) {
     int fd = our_socket();
     if (fd < 0) return false;
-    // Only for the daemon's log; a program that tries again and again must not wait for a daemon that is stopped.
+    // This is only for the daemon's log, and a program that retries must not wait for a stopped daemon.
     const int dispensable = message.header.type == wire::MessageType::kRefused ? MSG_DONTWAIT : 0;
     ssize_t n;
     do n = ::send(fd, &message, sizeof message, MSG_NOSIGNAL | dispensable);
     while (n < 0 && errno == EINTR);
-    // A want or a stop that got lost would be waited for for ever: a fresh connection starts with a clean sheet.
+    // A request or a stop that got lost would be awaited for ever, so a new connection starts afresh.
     if (n < 0 && !dispensable) shutdown(fd, SHUT_RDWR);
     return n == ssize_t(sizeof message);
 }

@@ -19,7 +19,7 @@ struct Attachment {
     wire::ResidencyPage* residency = nullptr;
 };
 
-// Where to go and as whom; read from the environment once, at the first use.
+// The daemon to join and the group to join as; read from the environment once, at the first use.
 struct Destination {
     char socket[108];  // empty: this process is not managed
     char group[wire::kGroupNameBytes];
@@ -28,7 +28,7 @@ struct Destination {
 };
 const Destination& destination();
 
-// The group this process is in: the daemon may have put it into another than it asked for.
+// The group that this process is in. The daemon may have chosen another group than the requested one.
 const char* joined_group();
 
 // Connects and joins the group. False with one line on stderr (once) if that fails.
@@ -40,7 +40,7 @@ void forget_connection();  // in a forked child: also the lock a thread of the p
 // Maps the pages of one device.
 std::optional<Attachment> attach(const unsigned char (&uuid)[16], uint32_t ordinal);
 
-// Never blocks for long: a message the daemon cannot take within a second means it is lost.
+// Never blocks for long: if the daemon does not take a message within a second, the connection counts as lost.
 bool send(const wire::Message& message);
 
 }  // namespace gemlet::hook

@@ -21,7 +21,7 @@ bool under_mps() {
     const ssize_t n = read(file, text, sizeof text - 1);
     close(file);
     const long pid = n > 0 ? std::strtol(text, nullptr, 10) : 0;
-    // The file outlives a daemon that was killed. One of another user may not be signalled, but it is there.
+    // The file outlives a daemon that was killed. A daemon of another user cannot be signalled, but it exists.
     return pid > 0 && (kill(pid_t(pid), 0) == 0 || errno == EPERM);
 }
 

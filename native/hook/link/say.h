@@ -1,4 +1,4 @@
-// The few words the hook says to people: one line on stderr, once per topic and process.
+// The few messages that the hook prints for people: one line on stderr, once per topic and process.
 #pragma once
 
 namespace gemlet::hook {

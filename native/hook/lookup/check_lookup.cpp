@@ -1,8 +1,9 @@
-// Redirecting by address rests on one observation (driver 580: 17,434 of 17,434 lookups): what cuGetProcAddress hands
-// out is what dlsym finds. A driver that hands out anything else would slip past every hook, so it is asked once.
+// Redirecting by address rests on one observation (driver 580: 17,434 of 17,434 lookups): cuGetProcAddress returns
+// the addresses that dlsym finds. With a driver that returns any other address, calls would bypass every hook, so
+// the hook asks the driver once.
 //
-// If it does, the variants are told apart by order: asked with rising CUDA versions, a name walks through its
-// variants from the oldest to the newest, and so do the exported symbols name, name_v2, name_v3.
+// If it finds such an address, it tells the variants apart by order: asked with rising CUDA versions, a name walks
+// through its variants from the oldest to the newest, and so do the exported symbols name, name_v2, name_v3.
 #include <dlfcn.h>
 #include <mutex>
 #include <string>
@@ -74,7 +75,7 @@ size_t learn(const Parts& parts, int newest) {
     std::vector<void*> addresses = answers(parts, newest);
     std::vector<std::string> names = exported_variants(parts);
     size_t learned = 0;
-    // The newest of both are the same function; how far back each reaches may differ.
+    // The newest variants of both are the same function, but the two may reach back differently far.
     for (; !addresses.empty() && !names.empty(); addresses.pop_back(), names.pop_back()) {
         auto symbol = hooked_symbol(names.back());
         if (!symbol || redirect(addresses.back()) != addresses.back() || is_exported(addresses.back())) continue;

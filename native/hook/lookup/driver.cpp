@@ -140,8 +140,8 @@ bool driver_found(void* address) {
     return handle != nullptr;
 }
 
-// For our own calls. A program linked against a stub of the driver calls us before libcuda is there: load what the
-// stub would load.
+// For our own calls. A program that is linked against a stub of the driver calls us before libcuda is loaded, so
+// load what the stub would load.
 static void* load_driver() {
     if (!driver_found()) {
         QuietLookup quiet;

@@ -1,6 +1,6 @@
-// Every way a program looks a driver function up. The rule for all of them: the real lookup first, then, if what it
-// found is the driver's, our function in its place. So the driver, not we, decides which variant a name, a version
-// and the stream flags mean, and what does not exist stays absent.
+// Every way in which a program looks up a driver function. One rule holds for all of them: call the real lookup
+// first, and if it found a function of the driver, return ours in its place. So the driver, not the hook, decides
+// which variant a name, a version and the stream flags mean, and a function that the driver lacks stays absent.
 //
 //   ELF link          we are preloaded, so our exported symbol comes first
 //   dlsym, dlvsym     below; the entry points are in tail_call.cpp
@@ -18,8 +18,8 @@ namespace {
 using Dlsym = void* (*)(void*, const char*);
 using Dlvsym = void* (*)(void*, const char*, const char*);
 
-// A lookup of our own whose caller must be seen to be us. Without this the compiler may make it a sibling call, and
-// the lookup would see the program instead, which we were jumped to from.
+// A lookup of our own, which must see us as its caller. Otherwise the compiler may make it a sibling call, and the
+// lookup would see the program, which jumped to us.
 void* from_here(void* found) {
     asm volatile("" : "+r"(found));
     return found;
@@ -77,7 +77,8 @@ using namespace gemlet::hook;
 
 extern "C" {
 
-// Where dlsym and dlvsym jump to. RTLD_NEXT is another interposer looking for what comes after itself: never ours.
+// The function that dlsym and dlvsym jump to. With RTLD_NEXT, another interposer asks for the definition after its
+// own, which is never ours.
 [[gnu::visibility("hidden")]] void* gemlet_choose_dlsym(void* handle, const char* name) {
     bool plain = handle == RTLD_NEXT || !is_hooked(name);
     return plain ? next_dlsym() : reinterpret_cast<void*>(&redirecting_dlsym);

@@ -1,5 +1,5 @@
-// Reads the loader's own list of objects and calls nothing: the first to look something up is often a sanitizer's
-// runtime, before its own wrappers of libc functions work.
+// Reads the loader's own list of objects without calling any function: the first lookup often comes from a
+// sanitizer's runtime, before its own wrappers of libc functions work.
 #include "hook/lookup/loaded_objects.h"
 
 #include <elf.h>

@@ -23,8 +23,8 @@ namespace gemlet::hook {
 
 bool is_nvml_hook(std::string_view name);
 
-// Our function for what a lookup of one of these names found. Null if it only met our own symbol and no NVML is
-// loaded.
+// Our function in place of the one that a lookup of one of these names found. Null if the lookup found only our
+// own symbol and no NVML is loaded.
 void* redirect_nvml(void* found, std::string_view name);
 
 template <class Again>

@@ -13,12 +13,12 @@ namespace gemlet::hook {
 inline void begin_own_thread(const char* name) {
     pthread_setname_np(pthread_self(), name);
     prctl(PR_SET_TIMERSLACK, 1);
-    // For good: nothing this thread asks the driver may disturb a capture of the program's.
+    // For the thread's whole life: its driver calls must not disturb a capture of the program's.
     CUstreamCaptureMode relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
     own().cuThreadExchangeStreamCaptureMode(&relaxed);
 }
 
-// Nobody joins it. False if there can be no more threads.
+// The thread is never joined. False if the system allows no more threads.
 inline bool start_own_thread(void* (*run)(void*), void* argument) {
     sigset_t all, before;
     sigfillset(&all);

@@ -1,6 +1,6 @@
-// Contexts: who this process is on which device. A context takes hundreds of MiB before the first allocation, so room
-// for it is reserved before it is made; afterwards the daemon, which can see what the driver really took, accounts
-// for it.
+// Contexts: those that this process has, by device. A context takes hundreds of MiB before the first allocation,
+// so room for it is reserved before it is made; afterwards the daemon, which can see what the driver really took,
+// accounts for it.
 #include "hook/memory/context.h"
 
 #include <pthread.h>
@@ -75,7 +75,7 @@ class ContextRoom {
         if (reserved_ && bytes_ > 0) memory_release(device_, bytes_);
         cancel_room(device_, bytes_);
     }
-    // Tells the daemon that there are so many now. It accounts for this one from then on, so that its room is not
+    // Tells the daemon how many there are now. It accounts for this one from then on, so that its room is not
     // counted beside it as memory that cannot move.
     void made(int contexts) {
         made_ = true;

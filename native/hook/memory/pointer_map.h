@@ -10,7 +10,7 @@
 
 namespace gemlet::hook {
 
-// `Value` is trivially copyable; key 0 is no key.
+// `Value` is trivially copyable; 0 is not a valid key.
 template <class Value>
 class PointerMap {
   public:

@@ -1,4 +1,4 @@
-// Stream capture: nothing of ours may happen inside one, so its begin and end are watched.
+// Stream capture: the hook must do nothing of its own inside one, so it watches where captures begin and end.
 #include "hook/lookup/driver.h"
 #include "hook/submit/streams.h"
 #include "hook/submit/swap_events.h"

@@ -40,7 +40,8 @@ uint64_t sum(const size_t* sizes, size_t count) {
         return submit(kDefault, per_thread, copy_work(bytes, kLink),                    \
                       [&] { return wait_in([&] { return real::symbol arguments; }); }); \
     }
-// Asynchronous ones wait, too, if the host's memory is not pinned: PyTorch's tensor.tolist() waits in one of these.
+// Asynchronous copies wait, too, if the host's memory is not pinned: PyTorch's tensor.tolist() waits in one of
+// these.
 #define MAY_WAIT(symbol, per_thread, bytes, stream, parameters, arguments)                                  \
     CUresult symbol parameters {                                                                            \
         return submit(stream, per_thread, copy_work(bytes, kLink),                                          \

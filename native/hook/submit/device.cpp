@@ -52,7 +52,7 @@ void attach_device(Device& device) {
         device.limits = attachment->limits;
         device.slot = attachment->slot;
         attachment->page->room.store(device.room_making + device.room_made.load(), std::memory_order_release);
-        // What this process holds is held, whatever a new daemon's limits say.
+        // A new daemon's limits do not take away memory that this process already holds.
         device.ledger->slots[device.slot].used.store(device.used, std::memory_order_release);
     }
     device.wire_index = attachment->wire_index;

@@ -57,7 +57,7 @@ class Estimates {
         return true;
     }
 
-    // This was no moment to time a launch: the next one, then.
+    // This launch could not be timed, so time the next one.
     static void sample_next(Entry& e) { e.until_sample.store(1, std::memory_order_relaxed); }
 
     // Takes up to kMemo of the launches that need no sample off the entry, for the caller to count by itself.
@@ -78,7 +78,7 @@ class Estimates {
         if (e.key.load(std::memory_order_relaxed) != key) return;  // the entry went to another kernel meanwhile
         uint64_t old = e.nanoseconds.load(std::memory_order_relaxed);
         if (shared && sample_ns > old && !(first && old == kUnknown)) return;
-        // Pairs of events jitter by a few microseconds: that is no surprise.
+        // Pairs of events jitter by a few microseconds, which does not count as a surprise.
         constexpr uint64_t kJitter = 5'000;
         bool surprising = sample_ns > old + old / 2 + kJitter || sample_ns + kJitter < old / 2;
         uint64_t next = first || sample_ns < old / 2 ? sample_ns : (old + sample_ns) / 2;

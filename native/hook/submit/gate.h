@@ -28,8 +28,8 @@ inline Work graph_work(const void* graph) {
     return {Estimates::key(graph, 1), 0};
 }
 
-// Conservative rates (an H200 moves 55 GB/s over PCIe and 2.1 TB/s within itself): an estimate too long only makes
-// the queue a little shorter.
+// Conservative rates (an H200 moves 55 GB/s over PCIe and 2.1 TB/s within itself): an estimate that is too long
+// only makes the queue a little shorter.
 inline Work copy_work(uint64_t bytes, bool over_the_link) {
     return {0, 2'000 + (over_the_link ? bytes / 25 : bytes / 1'000)};
 }

@@ -1,6 +1,6 @@
-// Keeps submissions and moving memory apart. Threads pass it around each check of the token and the submission behind
-// it; whoever moves memory closes it and waits until nobody is inside. Without it a thread that was preempted between
-// the two would submit work on memory that has just gone.
+// Keeps submissions and moving memory apart. Threads pass it around each check of the token and the submission
+// behind it; the thread that moves memory closes it and waits until no thread is inside. Without it a thread that
+// was preempted between the two would submit work on memory that has just gone.
 //
 // Passing costs two uncontended atomic additions on a cache line of the thread's own. It also ends what the program
 // declared of its memory (swap/declare.h).

@@ -17,13 +17,13 @@ uint64_t nap(uint64_t inflight, uint64_t window) {
     return std::clamp<uint64_t>((inflight - std::min(inflight, window)) / 2, 20'000, 500'000);
 }
 
-// By as much may a sleep be longer than it should, and a little more.
+// A sleep may be longer than asked for by almost this much.
 constexpr uint64_t kWakeUp = 150'000;
 
-// What a unit counts for that has run for as long as it was thought to.
+// A unit that has run for its whole estimate still counts for this much.
 constexpr uint64_t kAtLeast = 50'000;
 
-// So long may nothing be completed, beyond what it was thought to take, before it is taken to wait for the host.
+// Work that is late by this much, beyond its estimate, is taken to wait for the host.
 constexpr uint64_t kPatience = 10'000'000;
 
 constexpr size_t kMaxSamples = 64;
@@ -93,8 +93,8 @@ void Pacer::reap() {
         inflight += mark->nanoseconds;
         ++mark;
     }
-    // The mark that is running has run for a while. It counts for something until it is seen to be complete, in case
-    // its estimate was too short.
+    // The running mark has already run for a while, so it counts for less. It counts for something until it is
+    // complete, in case its estimate was too short.
     if (!marks_.empty()) {
         uint64_t front = marks_.front().nanoseconds;
         inflight -= std::min(now - running_since_, front - std::min(front / 16, kAtLeast));
@@ -133,8 +133,8 @@ uint64_t Pacer::mark(Stream& stream, uint64_t window_ns) {
     return inflight_.load(std::memory_order_relaxed);
 }
 
-// What is in flight may wait for something this very thread does next: a word it writes, a host function that needs
-// its lock, the same collective on another device. So no wait for room is for ever.
+// The work in flight may wait for something that this very thread does next: a word it writes, a host function
+// that needs its lock, the same collective on another device. So every wait for room ends.
 uint64_t Pacer::give_up_at(uint64_t now) const {
     return now + kPatience + std::min(2 * inflight_.load(std::memory_order_relaxed), 4 * kPatience);
 }

@@ -76,8 +76,8 @@ class Pacer {
 
     uint64_t launches();  // so far, on all streams
 
-    // So far. Work is what the launches that are complete were estimated to take, which is exclusive time. Samples
-    // are looks at moments that have nothing to do with the launches.
+    // Totals so far. Work is the estimated time of the completed launches, as exclusive time. Samples are taken at
+    // moments that do not depend on the launches.
     struct Progress {
         uint64_t work_ns = 0, samples = 0, busy = 0, awaited = 0;
     };
@@ -90,14 +90,15 @@ class Pacer {
 
     uint64_t inflight() const { return inflight_.load(std::memory_order_relaxed); }
 
-    // The begin event of a timed launch, or false if this is no moment for it (capture, no events left).
+    // Records the begin event of a timed launch. False if the launch cannot be timed now (capture, no events
+    // left).
     bool begin_sample(Stream& stream, uint64_t key, bool first, Sample& sample);
     void end_sample(Stream& stream, Sample& sample);
 
     // Everything launched on the stream so far is known to be complete.
     void settled(Stream& stream);
 
-    // Returns when whoever was recording has finished.
+    // Returns when no thread is recording any more.
     void barrier() { std::lock_guard lock(mutex_); }
 
     void add_stream(Stream* stream, const std::atomic<wire::ClientPage*>& page);
@@ -119,8 +120,9 @@ class Pacer {
     void give_event(CUcontext context, bool timing, CUevent event);
     void record(Stream& stream);
     static bool is_empty(const Stream& stream);  // nothing left to run, marked or not
-    // Of work that nobody can mark now: its thread waits for the token itself or is gone, or somebody captures. It is
-    // taken to run as estimated. If it counted for ever, a stop would never be told and its thread would never go on.
+    // Estimated rest of work that no thread can mark now, because its thread waits for the token itself or is
+    // gone, or a capture is in progress. It is taken to run as estimated. If it counted for ever, a stop would
+    // never be reported and its thread would never go on.
     static uint64_t left_unmarked(Stream& stream, uint64_t now);
     void reap();
     void learn();

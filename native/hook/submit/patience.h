@@ -1,6 +1,6 @@
 // When a pause of the program ends its turn.
 //
-// Pure: the watcher tells it what it sees, and when. A turn that ends in a pause costs a hand-over; one that does not
+// Pure: the watcher reports what it sees, with the time. Ending a turn in a pause costs a hand-over; not ending it
 // costs the pause. So a program whose pauses are short on average keeps its turn through them.
 #pragma once
 
@@ -34,8 +34,9 @@ class Patience {
         return ended_ = now - std::min(now, active_at_) >= granted;
     }
 
-    // A turn begins. Its first submission was attempted at `wanted`, 0 if that is not known. A pause that ended the
-    // turn before is over then; what the program waited for the token since was no pause of its own.
+    // A turn begins. Its first submission was attempted at `wanted`, 0 if that is not known. A pause that ended
+    // the previous turn ended then; the time in which the program has waited for the token since is not part of
+    // the pause.
     void begins(uint64_t now, uint64_t wanted, Terms terms) {
         if (ended_ && wanted > active_at_) count(wanted - active_at_, terms);
         active_at_ = now;
@@ -47,7 +48,7 @@ class Patience {
   private:
     void count(uint64_t pause, Terms terms) {
         if (pause <= terms.idle) return;
-        // The terms may have changed: nothing counts for more than it would count now.
+        // The terms may have changed, so older pauses count for no more than they would count now.
         const uint64_t most = 2 * std::max(terms.idle, terms.idle_most);
         average_ = (7 * std::min(average_, most) + std::min(pause, most)) / 8;
     }

@@ -119,14 +119,15 @@ void forget_streams() {
 
 bool is_capturing(CUstream handle) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    // The legacy stream answers with an error while a stream it would wait for is captured: hands off then, too.
+    // The legacy stream answers with an error while a stream that it would wait for is captured, so leave it alone
+    // then, too.
     return own().cuStreamIsCapturing(handle, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 void capture_begins() {
     launch_state.captures.fetch_add(1);
     Table& t = table();
-    // Whoever is recording a mark right now finishes before the capture starts.
+    // A thread that is recording a mark right now finishes before the capture starts.
     std::shared_lock lock(t.mutex);
     for (auto& [key, stream] : t.slots)
         if (Device* device = stream->device) device->pacer.barrier();

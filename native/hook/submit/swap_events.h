@@ -1,4 +1,4 @@
-// What memory that can move to the host has to be told by those below it. hook/swap/lifecycle.cpp does what follows;
+// Events that lower rooms must report to memory that can move to the host. hook/swap/lifecycle.cpp handles them;
 // without such memory each is one test of a flag.
 #pragma once
 

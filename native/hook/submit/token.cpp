@@ -24,8 +24,8 @@ constexpr uint64_t kPollDraining = 25'000;
 constexpr uint64_t kPollWaiting = 250'000'000;
 constexpr uint64_t kReconnect = 250'000'000;
 constexpr uint64_t kOrderComes = 300'000;  // the daemon's order to stop takes about 80 us
-// After an alarm that no order followed (the other fits beside this process under MPS, or means ill) none is heeded
-// for so long: they may cost a fiftieth of the time.
+// After an alarm that no order followed (the other client fits beside this one under MPS, or is malicious), alarms
+// are ignored for this long, so they cost at most a fiftieth of the time.
 constexpr uint64_t kFalseAlarm = 50 * kOrderComes;
 
 wire::Message message(Device& device, wire::MessageType type, uint32_t epoch) {
@@ -41,9 +41,9 @@ void tell_stopped(Device& device, uint32_t epoch, uint64_t inflight_ns) {
     auto m = message(device, wire::MessageType::kStopped, epoch);
     m.reason = reason;
     m.tail_ns = inflight_ns;
-    // A holder stopped in the middle of its work will want to go on: said in the same message, so that the daemon
-    // never believes the next holder to be alone.
-    // So will a thread that waits for memory, which a turn ends for.
+    // A holder that is stopped in the middle of its work will request the token again. The same message says so,
+    // lest the daemon believe the next holder to be alone. The same holds for a thread that waits for memory, for
+    // which a turn ends.
     bool wants =
         reason == StopReason::kDeadline || reason == StopReason::kRevoked || device.awaiting_memory.load() > 0;
     if (wants) {
@@ -75,7 +75,7 @@ void tell_progress(Device& device, wire::ClientPage& page, const Watch& watch) {
     page.awaited_samples.store(progress.awaited, std::memory_order_relaxed);
 }
 
-// By up to a quarter longer or shorter, so that the looks never keep step with the program.
+// Up to a quarter longer or shorter, so that the samples never keep step with the program.
 uint64_t jittered(uint64_t poll_ns, uint64_t& random) {
     random ^= random << 13;
     random ^= random >> 7;
@@ -99,7 +99,8 @@ uint64_t watch_holder(Device& device, wire::ClientPage& page, uint32_t epoch, Wa
         watch.patience.begins(now, device.wanted_at.exchange(0), terms);
     }
     watch.submitted = watch.submitted || launched;
-    // Looks between two samples came for another reason, such as the end of the turn, and would count that twice.
+    // Looks between two samples have another reason, such as the end of the turn, and would count that reason
+    // twice.
     if (watch.submitted && now >= watch.sample_at) {
         device.pacer.sample(look, awaited);
         watch.sample_at = now + jittered(poll, watch.random);
@@ -125,7 +126,7 @@ uint64_t watch_holder(Device& device, wire::ClientPage& page, uint32_t epoch, Wa
     return sleep;
 }
 
-// An alarm of before this turn is over: whoever raised it had its turn.
+// An alarm from before this turn is over: the client that raised it has had its turn.
 void begins(Device& device) {
     if (const wire::DevicePage* shared = device.shared.load(std::memory_order_acquire))
         device.urgent_seen.store(shared->urgent.load(std::memory_order_relaxed), std::memory_order_relaxed);
@@ -169,7 +170,8 @@ uint64_t watch_once(Device& device, Watch& watch) {
         stop_holding(device, StopReason::kRevoked, device.pacer.poll());
         return 0;
     }
-    // The launching thread may have told the end itself, and the daemon may have answered before this thread looked.
+    // The launching thread may have reported the end itself, and the daemon may have answered before this thread
+    // looked.
     uint32_t told = device.stop_told.load(std::memory_order_relaxed);
     if (state == TokenState::kStopping && watch.drained != epoch)
         watch.draining = epoch;
@@ -191,7 +193,8 @@ uint64_t watch_once(Device& device, Watch& watch) {
         }
     }
     if (state == TokenState::kRun) sleep = watch_holder(device, page, epoch, watch);
-    // Also while it holds: a lone program may never wait for anything, and would never join a daemon that came back.
+    // Check also while the token is held: a lone program may never wait for anything, and would never join a
+    // daemon that came back.
     if (uint64_t now = now_ns(); now - watch.asked >= kPollWaiting || sleep == kPollWaiting) {
         watch.asked = now;
         if (!connected()) {

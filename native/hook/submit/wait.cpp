@@ -1,5 +1,5 @@
-// Calls that wait for the device, or ask whether it is done. They are watched, never held up: a gated wait can
-// deadlock a program. What a call answers, and when, is the driver's business.
+// Calls that wait for the device, or ask whether it is done. The hook watches them and never holds them up,
+// because a gated wait can deadlock a program. The driver alone decides what a call answers, and when.
 #include "hook/link/clock.h"
 #include "hook/lookup/driver.h"
 #include "hook/lookup/own_calls.h"

@@ -1,7 +1,7 @@
 // Threads of the program that wait for a device: in the driver (submit/wait.cpp), in the hook itself, or by asking
 // the driver again and again whether something is done.
 //
-// A busy device slows a program down only while it waits for it; the watcher's samples tell the one from the other.
+// A busy device slows a program down only while the program waits for it; the watcher's samples show when it does.
 #pragma once
 
 #include <atomic>
@@ -13,13 +13,14 @@ namespace gemlet::hook {
 
 class Waits {
   public:
-    // A program that polls is taken to wait for so long after each answer "not ready".
+    // A program that polls is taken to wait for this long after each answer "not ready".
     static constexpr uint64_t kPolling = 1'000'000;
-    // A program that was not seen to wait for so long may wait in a way that is not seen, say for a word in its
-    // memory that a kernel writes: then it counts as waiting all the time.
+    // A program that was not seen to wait for this long may wait in a way that the hook cannot see, say for a word
+    // in its memory that a kernel writes. It then counts as waiting all the time.
     static constexpr uint64_t kUnseen = 1'000'000'000;
 
-    // `surely`: it is known to wait for the device. Otherwise that it may is no news unless a look finds it there.
+    // `surely`: the thread is known to wait for the device. Otherwise it may wait, which counts only if a look
+    // finds it there.
     void begin(bool surely) { word_.fetch_add(surely ? kEntry + 1 : 1, std::memory_order_relaxed); }
     void end() { word_.fetch_sub(1, std::memory_order_relaxed); }
     void not_ready(uint64_t now) { polling_until_.store(now + kPolling, std::memory_order_relaxed); }
@@ -60,7 +61,7 @@ class Waiting {
 // Those of the calling thread's current device; null if nothing was submitted to it so far.
 Waits* waits_here();
 
-// Makes a call of the driver's that returns when the device has done something, `surely` or perhaps.
+// Makes a driver call that returns when the device has done something, `surely` or perhaps.
 template <class Call>
 auto wait_in(Call&& call, bool surely = true) {
     const Reentry reentry;

@@ -66,7 +66,7 @@ std::optional<CUresult> swap_allocate(CUdeviceptr* pointer, uint64_t bytes) {
 
 std::optional<CUresult> swap_allocate_pitch(CUdeviceptr* pointer, size_t* pitch, uint64_t width, uint64_t height,
                                             unsigned element) {
-    // Anything odd is for the driver to refuse.
+    // The driver refuses anything odd.
     if (!pitch || width == 0 || height == 0 || width >= kAbsurd) return std::nullopt;
     if (element != 4 && element != 8 && element != 16) return std::nullopt;
     const uint64_t row = round_up(width, kPitchUnit);

@@ -92,7 +92,7 @@ CUresult Arena::pin(uint64_t offset) {
     const uint64_t bytes = bytes_of(segment);
     if (!taken_.contains(segment)) {
         if (mprotect(begin, bytes, PROT_READ | PROT_WRITE) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
-        // A child has no use for it, nor has a core dump; any of these may fail.
+        // Neither a child nor a core dump needs this memory; any of these calls may fail.
         for (const int advice : {MADV_HUGEPAGE, MADV_DONTFORK, MADV_DONTDUMP}) madvise(begin, bytes, advice);
         touch_all(begin, bytes);
         taken_.insert(segment);

@@ -3,8 +3,8 @@
 // place while it lives or until the segment is given back.
 //
 // On an H200's host (a virtual machine) a first touch of small pages took 0.75 s per GiB by one thread and pinning
-// them another 0.18, against 0.02 for a copy. So the mover does both ahead of need, once it is known how much may
-// have to go.
+// them another 0.18, against 0.02 for a copy. So the mover does both ahead of need, once it knows how much memory
+// may have to move.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,5 @@
-// What a program tells of its memory (swap/declare.h): the ends of its iterations, and which bytes are dead then.
+// What a program declares about its memory (swap/declare.h): the ends of its iterations, and which bytes are dead
+// then.
 #include "hook/swap/declare.h"
 
 #include <algorithm>

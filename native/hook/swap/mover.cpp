@@ -20,8 +20,8 @@ constexpr uint64_t kRetryMost = 500'000'000;
 
 std::atomic<Mover*> movers[kMaxDevices];
 
-// A context to work in: where memory was allocated. With `using_driver` and `mutex`. One that is being destroyed is
-// none: streams made in it now would be named for ever.
+// A context to work in: where memory was allocated. With `using_driver` and `mutex`. A context that is being
+// destroyed does not count: streams made in it now would be named for ever.
 CUcontext any_context(const Mover& m) {
     for (const auto& [start, r] : m.space.reservations)
         if (!m.going.contains(r->context)) return r->context;

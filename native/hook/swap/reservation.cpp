@@ -127,7 +127,7 @@ CUresult make_reservation(SwapSpace& space, uint64_t asked, CUcontext context, C
     space.reservations[r->start] = std::move(r);
     if (!space.all_resident() && !space.gate.closed()) space.close_gate();
     space.publish();
-    // Another daemon than the one that was asked was told of less when it came.
+    // If the daemon was replaced since it was asked, the new one was told a smaller amount when it came.
     if (space.page.load() != asked_there && space.managed())
         space.tell(wire::MessageType::kAdmit, space.movable, 0, wire::kAdopt);
     start_mover(space);
