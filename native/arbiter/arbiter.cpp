@@ -436,7 +436,7 @@ void Arbiter::want(ClientId id, Nanoseconds now) {
     if (client && (client->waiting || s.leases.running(client))) {
         ++s.ignored;
     } else if (client) {
-        // Time away is not saved up: it starts level with the least used of those who are there.
+        // Time away is not saved up: it starts level with the least used of the clients that are present.
         Nanoseconds least = kNever;
         for (const Client* other : client->group->members) {
             if (other->waiting || s.leases.running(other)) least = std::min(least, other->used);

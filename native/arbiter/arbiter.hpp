@@ -36,7 +36,7 @@ struct Parameters {
     // Under MPS there is no such switch: an undrained hand-over was too cheap to measure, a drained one took 110 us.
     Nanoseconds switch_cost_mps = 30'000;
     double switch_loss = 0.007;          // share of device time that hand-overs may cost
-    double interrupt_loss = 0.02;        // ... and turns cut short for those who come back from a pause
+    double interrupt_loss = 0.02;        // ... and turns cut short for clients that come back from a pause
     Nanoseconds cycle_min = 20'000'000;  // a cycle gives every waiting group one quantum
     Nanoseconds cycle_max = 100'000'000;
     Nanoseconds quantum_min = 2'000'000;
@@ -46,11 +46,12 @@ struct Parameters {
     Nanoseconds grace = 3'000'000;          // a holder this long past its end no longer keeps others waiting
     Nanoseconds debt_max = 10'000'000'000;  // virtual time a group may be ahead of the others: after a kernel
                                             // that ran for minutes it still runs again
-    Nanoseconds expect_early = 50'000;      // the device is free so long before a latency client that keeps a period
-    Nanoseconds window_latency = 40'000;    // in-flight bounds, by situation
-    Nanoseconds latency_quiet = 10'000'000'000;  // ... and after so long without a request the shared one holds again
+    Nanoseconds expect_early = 50'000;    // the device is free this long before a latency client that keeps a period
+    Nanoseconds window_latency = 40'000;  // in-flight bounds, by situation
+    Nanoseconds latency_quiet =
+        10'000'000'000;  // ... and after this long without a request the shared one holds again
     Nanoseconds window_shared = 400'000;
-    Nanoseconds window_alone = 8'000'000;  // ... also beside those who had nothing to do for `quiet`
+    Nanoseconds window_alone = 8'000'000;  // ... also beside clients that had nothing to do for `quiet`
     Nanoseconds quiet = 1'000'000'000;
     // Open sharing (contention.hpp). Without it every client is exclusive, and all take turns.
     bool open = true;
@@ -99,7 +100,7 @@ struct GroupUsage {
     uint32_t clients, waiting, holding;
     std::string reason;     // why it waits or runs, for people
     Nanoseconds throttled;  // how long it waited because of its maximum, since the group exists
-    double speed;           // of its clients against alone, of late; below 0 if unknown
+    double speed;           // of its clients lately, relative to alone; below 0 if unknown
     Why why;                // one of its clients does not share the device, and why
 };
 

@@ -50,7 +50,7 @@ struct Arbiter::State {
     void update_demand(Nanoseconds now);
     void grant_while_possible(Nanoseconds now);
     void grant(Members& group, Nanoseconds latest, Nanoseconds now);
-    bool may_run(const Client& client) const;  // beside those who run now
+    bool may_run(const Client& client) const;  // beside the clients that run now
     bool fits(const Client& client) const;     // by the fractions of the multiprocessors
     Nanoseconds last_deadline(Nanoseconds now) const;
 
@@ -62,7 +62,7 @@ struct Arbiter::State {
     void set_rates(Nanoseconds now);
     void separate(Nanoseconds now);
     bool observing() const;
-    bool trial(Nanoseconds now) const;  // one of those who run was released a moment ago
+    bool trial(Nanoseconds now) const;  // a client that runs was released a moment ago
     void pin(Client& client) const;
     void update_terms(Nanoseconds now);
     void update_terms(Lease& lease, Nanoseconds now);
@@ -73,7 +73,7 @@ struct Arbiter::State {
     bool unpark(Client& client);  // whether it was parked
     bool by_right(const Client& client, Nanoseconds now) const;
     void keep_rights(const Group& group, Nanoseconds now);
-    bool parks_beside(const Client& client) const;  // those who run and those whose tokens are parked
+    bool parks_beside(const Client& client) const;  // clients that run or whose tokens are parked
 
     Lease& lease_for(Client& client, Nanoseconds now);
     Nanoseconds believed(const Lease& lease, Nanoseconds drained) const;

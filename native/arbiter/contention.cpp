@@ -5,24 +5,24 @@
 namespace gemlet::arbiter {
 namespace {
 
-// A client whose looks at its queues found work this often keeps the device busy.
+// A client whose samples of its queues found work this often keeps the device busy.
 constexpr double kBusy = 0.97;
-// ... and this often, it may well be what another waits for.
+// ... and this often, another client may well be waiting for it.
 constexpr double kMostlyBusy = 0.85;
 // Duties that come to no more than this fit the device together.
 constexpr double kFits = 0.9;
-// What of its share a client may lack before that counts: hand-overs cost something, too.
+// The part of its share that a client may lack before that counts, since hand-overs cost something, too.
 constexpr double kTolerance = 0.95;
-// All that clients can do together where the hardware switches between them (0.91 on an H200).
+// The most that clients can do together where the hardware switches between them (0.91 on an H200).
 constexpr double kSliced = 0.92;
-// A release that proves wrong within so many times the time it was held back for was too early.
+// A release was too early if it proves wrong within this many times the time for which the client was held back.
 constexpr Nanoseconds kSoon = 4;
-// Where requests are at stake the first time is so many times as long.
+// Where requests are at stake, the first time is this many times as long.
 constexpr Nanoseconds kRequests = 8;
 // A program that always has work queued but whose host hardly ever waits for it is served well by time slicing: its
 // work is done in the slices that it gets.
 constexpr double kWaits = 0.75;
-// A request may be behind by so much of the time that it has taken so far.
+// A request may be behind by this part of the time that it has taken so far.
 constexpr double kOfRequest = 0.02;
 constexpr double kSpeedSpan = 1e9;
 
@@ -165,7 +165,7 @@ bool Contention::release(std::vector<Party>& parties, Nanoseconds now) const {
         const bool known = standing.samples >= Observation::kEnough;
         const bool misjudged = standing.why == Why::kBothBusy && known && client.seen.duty() < kMostlyBusy;
         const bool room = measured && duties <= kFits;
-        // Nor is there a way to serve requests beside one of these without delay.
+        // Requests cannot be served without delay beside one of these either.
         const bool hopeless =
             standing.why == Why::kSlowed ? saturate > 0 : saturate > 1 && client.seen.duty() >= kBusy;
         const bool on_trial = !hopeless && now - standing.since >= standing.backoff;

@@ -1,4 +1,4 @@
-// Who shares the device freely and who takes turns.
+// Decides which clients share the device freely and which take turns.
 //
 // Clients co-run until a promise is in danger. Then those that are ahead and keep the device busy become exclusive:
 // they run when nobody else does. The others go on sharing, so a device alternates between the exclusive ones, one at
@@ -40,7 +40,7 @@ class Contention {
 
     // Whether anybody became exclusive, or no longer is.
     bool judge(std::vector<Party>& parties, Nanoseconds now);
-    // Who was furthest behind when somebody became exclusive just now: it goes first. Null if nobody was.
+    // The client that was furthest behind when a client just became exclusive: it goes first. Null if nobody was.
     const Client* furthest_behind() const { return furthest_behind_; }
 
   private:

@@ -57,7 +57,8 @@ void Leases::stop(Lease& lease, Nanoseconds tail, Nanoseconds now) {
     move_end(lease, now + tail);
     find_starts();
     charge(now);
-    // Who never reports a drain is believed its estimates. Two may be open: the one before a quick second grant.
+    // The estimates of a client that never reports a drain are believed. Two may be open: the one before a quick
+    // second grant.
     size_t open = 0;
     for (const Lease& other : leases_) open += other.client == lease.client && !other.runs();
     if (open > 2) finish(*draining(lease.client), draining(lease.client)->end, now);
@@ -117,8 +118,8 @@ void Leases::move_end(Lease& lease, Nanoseconds end) {
 }
 
 void Leases::charge(Lease& lease, Nanoseconds now) {
-    // What is in flight after a stop is paid for at once, or whoever submits much ahead would get the token again
-    // before it has been charged.
+    // Work in flight after a stop is charged at once; otherwise a client that submits far ahead would get the
+    // token again before it has been charged.
     const Nanoseconds owed = due(lease, now), amount = owed - lease.charged;
     if (amount == 0) return;
     lease.charged = owed;

@@ -1,4 +1,4 @@
-// Who has, or still drains, the device, and from when to when each is charged.
+// The clients that have the device or still drain, and from when to when each is charged.
 //
 // A lease is charged from its grant, or from the moment the one before it had drained if that was later, until its
 // own work has drained. The end of the drain is first an estimate, which is charged at once; finish() corrects it for
@@ -18,7 +18,7 @@ struct Client;
 
 inline constexpr double kFull = 1.0 + 1e-9;  // all multiprocessors
 
-// What a client is told of its lease beside the deadline.
+// The terms of a lease that a client is told, besides the deadline.
 struct Conditions {
     Nanoseconds window = 0, idle = 0, idle_most = 0, poll = 0;
     bool shared = false;

@@ -7,7 +7,7 @@ namespace {
 
 constexpr double kSpan = 20e6;  // ns: beside others, promises are judged by what happened this lately
 constexpr double kSpanMost = 400e6;
-constexpr double kUnits = 8.0;  // ... or by so many kernels, if they are long: work is known when it is complete
+constexpr double kUnits = 8.0;  // ... or by this many kernels, if they are long: work is known when it is complete
 constexpr double kSpanAlone = 200e6;
 constexpr double kLearn = 0.2;  // weight of the last interval in what is learned
 constexpr double kQueueingMost = 50e3;

@@ -46,7 +46,7 @@ class Observation {
     void forget_beside() { beside_ = {}; }
 
     bool known_alone() const { return alone_.samples >= kEnough; }
-    // A program that has just begun loads modules: its first work takes long to complete, whoever else runs.
+    // A program that has just begun loads modules: its first work takes long to complete, whichever others run.
     bool known_beside(double enough = kEnough) const {
         const bool begun = alone_.work > 0.0 || beside_.work > 0.0 || said_.samples >= kBegun;
         return beside_.samples >= enough && begun;

@@ -14,7 +14,8 @@ bool raises(const Client& client) {
 
 }  // namespace
 
-// Takes parked tokens away from those who may not run beside this one. Who may interrupt it keeps its own.
+// Takes parked tokens away from clients that may not run beside this one. A client that may interrupt it keeps its
+// token.
 void Arbiter::State::make_room(const Lease& lease, Nanoseconds now) {
     for (Client* client : parked)
         client->by_right = client->exclusive() && policy->may_interrupt(*client->group, *lease.group, now);
@@ -27,7 +28,7 @@ void Arbiter::State::make_room(const Lease& lease, Nanoseconds now) {
     }
 }
 
-// Of those that have theirs by right nothing is reserved: they will overlap with a holder, who stops.
+// Clients that have theirs by right have no reservation: they will overlap with a holder, which stops.
 bool Arbiter::State::parks_beside(const Client& client) const {
     bool shared = !client.exclusive(), nobody = true;
     double sm = client.sm;
@@ -46,7 +47,7 @@ bool Arbiter::State::parks_beside(const Client& client) const {
     return nobody || shared || sm <= kFull;
 }
 
-// Its spec is new: whose token is parked beside those who run may not be in the right any more.
+// Its spec is new, so a token that is parked beside running clients may no longer be permitted.
 void Arbiter::State::keep_rights(const Group& group, Nanoseconds now) {
     const auto all = parked;
     for (Client* client : all) {

@@ -7,9 +7,9 @@
 namespace gemlet::arbiter {
 namespace {
 
-// Who ran or waited so lately is still a party: its pause may end any moment.
+// A client that ran or waited this recently is still a party, because its pause may end any moment.
 constexpr Nanoseconds kLately = 200'000'000;
-// Who is seen to use nothing pays something all the same.
+// A client that is seen to use nothing pays something nevertheless.
 constexpr double kLeastRate = 0.01;
 
 }  // namespace
@@ -108,7 +108,8 @@ void Arbiter::State::observe(Nanoseconds now) {
     set_rates(now);
 }
 
-// Of those who run and may not co-run any more, the one furthest behind goes on, or whom the policy would pick.
+// Of the running clients that may no longer co-run, the one furthest behind goes on, or the one that the policy
+// would pick.
 void Arbiter::State::separate(Nanoseconds now) {
     Groups running;
     for (const Group* g : everyone)

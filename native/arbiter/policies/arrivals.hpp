@@ -15,7 +15,7 @@ class Arrivals {
     struct Expected {
         Nanoseconds from, until;  // it will come in between
     };
-    // The next time after `now` at which it is to be expected; {kNever, kNever} if it keeps to no period.
+    // The next time after `now` at which it is expected; {kNever, kNever} if it keeps no period.
     Expected next(Nanoseconds now) const;
 
     // Share of the time that is kept free if everything is `early` before it comes. For one that keeps a period.

@@ -1,5 +1,5 @@
-// The default policy: a virtual time per group that advances by used / target, so that whoever is furthest behind its
-// target runs next. docs/policies.md has the promises, the formulas and the measurements behind the constants.
+// The default policy: a virtual time per group that advances by used / target, so that the group furthest behind
+// its target runs next. docs/policies.md has the promises, the formulas and the measurements behind the constants.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -130,8 +130,8 @@ class Fair final : public Policy {
     // Turns of others that may be cut short for groups that come back from a pause.
     double interruptions_ = kInterruptionsMost;
     Nanoseconds interruptions_at_ = 0;
-    // Virtual time of the device: the smallest of those who want, never backwards. Best effort has its own: what it
-    // gets when others pause says nothing about its claim beside them.
+    // Virtual time of the device: the smallest of the groups that have work, never backwards. Best effort has its
+    // own: what it gets when others pause says nothing about its claim beside them.
     double system_[2] = {0.0, 0.0};
 };
 
@@ -222,15 +222,16 @@ void Fair::demand(const Groups& all, Nanoseconds now) {
         const double cycle = static_cast<double>(cycle_);
         const double system = system_[best_effort(*g)];
         if (wants && !a.active) {
-            // Back from idle: nothing saved up (that would come out of the minima of those who stayed), no debt for
-            // ever, but for the first cycle's worth it goes before the others.
+            // Back from idle, a group has nothing saved up (which would come out of the minima of the groups that
+            // stayed) and no debt for ever, but for the first cycle's worth it goes before the others.
             a.vtime = std::clamp(a.vtime, system, system + static_cast<double>(p_.debt_max));
             if (g->spec.priority == Priority::kLatency && a.paused) a.arrivals.note(now);
             a.first_until = parties > 0 && !may_cut_in(*g, now) ? system : system + cycle;
             a.contended = false;
             a.claim_at = now;
         }
-        // Held back by its maximum it falls behind without end; that is no claim against the others.
+        // A group that its maximum holds back falls behind without end; that does not give it a claim against the
+        // others.
         if (a.active) a.vtime = std::max(a.vtime, system - cycle);
         if (wants != a.active) a.cap.accrue(wants, now);
         a.active = wants;
@@ -259,9 +260,9 @@ void Fair::find_clocks(const Groups& all, Nanoseconds now) {
     }
 }
 
-// A short job that comes after a pause runs at once, which costs two hand-overs. Who comes back a hundred times a
-// second would make them out of everyone's time, and waits for its turn like those that never pause; unless its
-// pauses keep it from its minimum.
+// A short job that comes after a pause runs at once, which costs two hand-overs. A group that comes back a hundred
+// times a second would pay for them with everyone's time, so it waits for its turn like groups that never pause,
+// unless its pauses keep it from its minimum.
 bool Fair::may_cut_in(const Group& group, Nanoseconds now) {
     Account& a = at(group);
     if (a.recently.share(now) < kNearMinimum * group.spec.min) return true;
@@ -338,8 +339,8 @@ bool Fair::held_back(const Group& group, Nanoseconds now) const {
            !short_of_minimum(group, now);
 }
 
-// What one got more than another while they co-ran is no debt, but for the last moment: so long it may have taken
-// until somebody was seen to be in danger.
+// What one got more than another while they co-ran is not a debt, except for the last moment: it may have taken
+// that long until some client was seen to be in danger.
 void Fair::turns_begin(const Groups& all, Nanoseconds now) {
     double least[2] = {INFINITY, INFINITY};
     for (const Group* g : all)
@@ -423,7 +424,7 @@ Terms Fair::terms(const Turn& turn, const Groups& contenders, Nanoseconds now) {
         // Not before it has caught up with the furthest behind of the others: it would be picked again at once.
         if (a.turn_end > slowest + 1.25 * cycle) a.turn_end = slowest + cycle;  // more than jitter on the grid
         a.turn_end = std::max(a.turn_end, slowest);
-        // Who is in a hurry would come back at once: it goes on for as long as it would go before the others.
+        // A group in a hurry would come back at once, so it goes on for as long as it would go before the others.
         if (own.spec.priority == Priority::kLatency)
             a.turn_end = std::max(a.turn_end, system_[0] + static_cast<double>(p_.cycle_max));
         const double left = std::max(0.0, a.turn_end - a.vtime) * std::max(a.target, kLeastTarget) / turn.part;
@@ -470,7 +471,7 @@ Nanoseconds Fair::next_event(const Groups& waiting, Nanoseconds now) const {
         if (a.cap.binds() && !a.cap.ready(now)) next = std::min(next, a.cap.ready_at(now));
         if (best_effort(*g) && g->spec.min > 0.0) {
             const double missing = g->spec.min * static_cast<double>(cycle_) - a.claim;
-            // Who is held back is not asked for its claim, which grows all the same.
+            // The claim of a group that is held back is not considered, although it goes on growing.
             const Nanoseconds claims = a.claim_at + std::max<Nanoseconds>(1, missing / g->spec.min);
             if (missing > 1.0 && claims > now) next = std::min(next, claims);
         }

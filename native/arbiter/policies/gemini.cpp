@@ -3,8 +3,9 @@
 // pauses, and minima are lost as soon as clients return late.
 //
 // Differences: one predictor per group instead of one per process, fed by the turns the arbiter sees; a quota is
-// never below a millisecond (the original hands out empty tokens for a maximum of 0); a maximum of 1 is no limit; the
-// best group is searched for, because the original's comparison is no strict order, with which sorting is undefined.
+// never below a millisecond (the original hands out empty tokens for a maximum of 0); a maximum of 1 does not
+// limit; the best group is searched for, because the original's comparison is not a strict order, without which
+// sorting is undefined.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

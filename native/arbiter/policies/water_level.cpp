@@ -13,9 +13,9 @@ void fill_to_level(std::vector<Share>& shares, double capacity) {
         s.min *= scale;
         s.frozen = false;
     }
-    // Each pass shares what is left by weight, then freezes whoever hits a bound on the side that errs more in sum
-    // (the flexible-box algorithm). Ends after as many passes as there are shares at worst, after two or three
-    // mostly.
+    // Each pass shares what is left by weight, then freezes the groups that hit a bound on the side that errs more
+    // in sum (the flexible-box algorithm). Ends after as many passes as there are shares at worst, after two or
+    // three mostly.
     for (size_t pass = 0; pass <= shares.size(); ++pass) {
         double left = capacity, weights = 0.0, error = 0.0;
         for (const Share& s : shares) {

@@ -1,6 +1,6 @@
-// Who should get how much of a device: t_i = clamp(level * weight_i, min_i, max_i), with the level at which the
-// device is full. Max-min fairness with floors and caps: minima (.6, .2, .1) of three groups that want everything
-// give (.6, .2, .2).
+// How much of a device each group should get: t_i = clamp(level * weight_i, min_i, max_i), with the level at which
+// the device is full. Max-min fairness with floors and caps: minima (.6, .2, .1) of three groups that want
+// everything give (.6, .2, .2).
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-// What is asked of it: who is where, what is promised, and why, for people.
+// Queries: where clients' memory is, what is promised, and the reasons, for people.
 #include <algorithm>
 #include <cstdio>
 

@@ -1,4 +1,4 @@
-// Who is on the device, who goes for whom and when, and the orders that follow.
+// Decides which clients are on the device, which one leaves for which other and when, and the orders that follow.
 #include <algorithm>
 #include <utility>
 
@@ -124,8 +124,8 @@ Nanoseconds Residency::may_go_at(const Member& member, Nanoseconds now) const {
     return member.epoch + epoch_length(member);
 }
 
-// ... to this one. A pinned one that comes back from being idle waits for no epoch to end; but whoever it sends away
-// has run for as long as coming took, or it would never get on.
+// ... to this one. A pinned client that comes back from being idle does not wait for an epoch to end; but the
+// client that it sends away has run for at least as long as coming took, or that client would never make progress.
 Nanoseconds Residency::gives_way_at(const Member& member, const Member& to, Nanoseconds now) const {
     const Nanoseconds at = may_go_at(member, now);
     if (!pinned(to) || pinned(member) || to.interrupted || !member.active || !member.complete) return at;
@@ -154,14 +154,16 @@ void Residency::let_in(Nanoseconds now) {
     for (ClientId id : queue) {
         Member& m = members_.at(id);
         if (head) {
-            // Past one who waits only what will not be in its way: with it, and with whoever came in since it waits.
+            // A client may pass one that waits only if it will not be in its way: together with it, and with the
+            // clients that came in since.
             uint64_t since = m.movable;
             for (const auto& [other_id, other] : members_)
                 if (other.in && other.entered > head->queued) since = plus(since, other.movable);
             if (fits(m, {}) && fits(*head, everybody, since)) enter(m, now);
             continue;
         }
-        // Who could make room, the longest idle first, then whose epoch ended first; pinned ones last.
+        // The clients that could make room: the longest idle first, then those whose epoch ended first; pinned
+        // ones last.
         struct Candidate {
             bool pinned, active;
             Nanoseconds at;
@@ -202,7 +204,8 @@ void Residency::let_in(Nanoseconds now) {
     }
 }
 
-// What residents leave free stays with those who have it, the next in turn first: it would have to come back.
+// Memory that residents leave free stays with the clients that have it, the next in turn first, because it would
+// have to come back.
 void Residency::keep_what_fits() {
     std::vector<ClientId> others;
     for (auto& [id, m] : members_) {
