@@ -2,7 +2,7 @@
 
     GemletError                 exit code 125, like docker's and timeout(1)'s own failures
       UsageError                flags or arguments that make no sense (exit code 2)
-        InvalidValue            a share, a size or a name that is none; file readers add where it stands
+        InvalidValue            an invalid share, size or name; file readers add its place
       ConfigError               a configuration file: knows file, line and column
       DaemonError               the daemon cannot be reached, started or understood
         DaemonUnreachable

@@ -1,6 +1,6 @@
 """Text of others for a terminal or a log: what a terminal would act on is shown instead.
 
-Names and messages of clients come from whoever may reach the daemon. Control characters of either set (ESC, and C1,
+Names and messages of clients come from anyone who can reach the daemon. Control characters of either set (ESC, and C1,
 which is an ESC in one character) move the cursor and answer questions; bidirectional ones turn a line around; a line
 feed makes a row of a table that nobody wrote. Standard library only: `gemlet run` imports this.
 """

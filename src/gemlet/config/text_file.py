@@ -34,7 +34,7 @@ def read_text(path: Path, *, regular: bool = False) -> str:
 def read_bytes(path: Path, most: int) -> bytes:
     """The whole file, if it is one: a FIFO is not waited for, a device not read to its end.
 
-    Raises OSError if it cannot be read, ConfigError if it is no file or larger than ``most`` bytes.
+    Raises OSError if it cannot be read, ConfigError if it is not a file or larger than ``most`` bytes.
     """
     # O_NONBLOCK: opening a FIFO waits for its writer otherwise.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)

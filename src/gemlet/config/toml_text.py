@@ -28,7 +28,7 @@ def loads(text: str) -> dict[str, Any]:
 
 
 def _check(text: str) -> None:
-    # As far as tomllib would get, these are its own tokens: it stops at the first that is none.
+    # These are tomllib's own tokens as far as tomllib would read: it stops at the first invalid one.
     depth, dots = 0, 0
     for token in _TOKEN.finditer(text):
         mark = token["mark"]

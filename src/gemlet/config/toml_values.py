@@ -93,7 +93,8 @@ def read_names(value: object) -> tuple[str, ...]:
 
 
 def check_users(users: tuple[str, ...]) -> tuple[str, ...]:
-    """``users`` itself. Raises InvalidValue for what cannot name a user, whoever this machine knows."""
+    """``users`` itself. Raises InvalidValue for text that cannot name a user, whether or not this machine knows such a
+    user."""
     for user in users:
         if not user or len(user) > MAX_USER_CHARACTERS or not user.isprintable() or ":" in user:
             raise InvalidValue(f"{user[:40]!r} cannot be the name of a user", hint="write a name or a uid")

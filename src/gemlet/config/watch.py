@@ -74,7 +74,7 @@ class Changes:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = os.path.abspath(path)  # noqa: PTH100  (resolve() would follow the links that are watched)
         self._names: dict[int, set[bytes]] = {}  # by watch: names of interest in that directory, b"" for itself
-        self._due: float | None = None  # when what has been seen is to be reported, on the loop's clock
+        self._due: float | None = None  # when to report the changes seen, on the loop's clock
         self._latest: float | None = None
         self._descriptor = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self._descriptor < 0:
@@ -198,7 +198,7 @@ def _names_on_the_way(path: str) -> list[tuple[str, str]]:
         try:
             target = os.readlink(entry)  # noqa: PTH115
         except OSError as error:
-            if error.errno != errno.EINVAL:  # not even something that is no link
+            if error.errno != errno.EINVAL:  # not even something other than a link
                 return [*names, (here, name)]
             if not ahead:
                 return [*names, (here, name), (entry, "")]

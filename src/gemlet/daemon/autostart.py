@@ -34,7 +34,7 @@ KEPT = (
     "GEMLET_LIB_DIR",
     "GEMLET_CONFIG",
     "GEMLET_MPS_CONTROL",
-    "GEMLET_SIM_PROFILE",  # daemon and programs share one machine, and whoever comes first makes it
+    "GEMLET_SIM_PROFILE",  # daemon and programs share one machine, and the first of them makes it
     "GEMLET_SIM_DEVICES",
 )
 RELATIVE = ("GEMLET_LIB_DIR", "GEMLET_CONFIG", "GEMLET_MPS_CONTROL", "GEMLET_SIM_PROFILE")

@@ -1,4 +1,4 @@
-"""The last things that happened, numbered, for `gemlet top`, `gemlet explain` and the log."""
+"""The last events, numbered, for `gemlet top`, `gemlet explain` and the log."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ class GroupBook:
     def share(self, name: str, limits: Limits, *, socket: str, device: int | None = None) -> Entry:
         """Makes the share ``name`` be exactly this, from nothing or from what it was. Raises `Refused`.
 
-        Its minimum is not checked against others: whoever opens shares has placed them.
+        Its minimum is not checked against others, because the opener of shares has placed them.
         """
         known = self.entries.get(name)
         if known is not None and (known.origin != "share" or known.socket != socket):
@@ -254,8 +254,8 @@ class GroupBook:
         return GroupSpec(name=name, users=(self._name_of(owner),) if closed else ())
 
     def _vacant(self, entry: Entry, uid: int, busy: Mapping[str, int]) -> bool:
-        # Who comes back to a name that nobody uses any more makes the group anew: limits of an hour ago are a surprise.
-        # After a restart of the daemon its programs may still be on their way back.
+        # A program that returns to a name that is no longer in use makes the group anew: limits of an hour ago would
+        # surprise. After a restart of the daemon its programs may still be on their way back.
         mine = entry.transient and entry.owner == uid and entry.linger == LINGER_SECONDS
         return mine and not busy.get(entry.spec.name) and not _any_alive(entry)
 

@@ -156,7 +156,7 @@ class Mps:
             try:
                 started = await asyncio.to_thread(control.start, mode=self._mode)
             except mps.MpsError:
-                if mps.control_of(self.pipe):  # half a start is none
+                if mps.control_of(self.pipe):  # undo a start that failed half-way
                     control.quit(seconds=1)
                 raise
             intent = Remembered(intent="on", pid=started.pid, started=started.started, program=control.program)

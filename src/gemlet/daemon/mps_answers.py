@@ -1,4 +1,4 @@
-"""What the daemon answers to questions and wishes about MPS."""
+"""What the daemon answers to questions and requests about MPS."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What MPS is to this daemon: states, who stands in the way, and the texts for both. Pure.
+"""MPS as this daemon sees it: its states, obstacles to it, and the texts for both. Pure.
 
 The state comes from two facts: what the daemon meant, which it wrote down when it started or stopped MPS, and whether
 the control daemon lives. Nothing here, and nothing that uses it, starts a control daemon again by itself.
@@ -21,7 +21,7 @@ NAMED = 5  # programs by name in a message; more are counted
 
 
 class MpsClient(msgspec.Struct, frozen=True, kw_only=True):
-    """One program under MPS. ``group`` is empty for one that is no client of gemlet's (yet)."""
+    """One program under MPS. ``group`` is empty for one that is not (yet) a client of gemlet's."""
 
     pid: int
     uid: int

@@ -17,7 +17,7 @@ class Server(Protocol):
     """The part of `gemlet._native.Server` the daemon uses; tests put a fake in its place."""
 
     def listen(self, path: str, group: str | None = None, mode: int = 0o600) -> None:
-        """Accepts clients at ``path``; with ``group``, whoever connects there is in that group."""
+        """Accepts clients at ``path``; with ``group``, every client that connects there is in that group."""
 
     def unlisten(self, path: str) -> bool:
         """Removes a socket; clients that came through it stay. False if there is none at ``path``."""
@@ -117,7 +117,7 @@ class ClientUsage(msgspec.Struct, frozen=True, kw_only=True):
 class GroupUsage(DeviceTerms):
     """One group on one device: the terms in force there, and what it uses.
 
-    speed: of its programs against their speed alone, of late; None while unknown. why: "shares", or why it does not
+    speed: of its programs lately, relative to their speed alone; None while unknown. why: "shares", or why it does not
     share the device with others (`Why` in native/arbiter/arbiter.hpp).
     """
 

@@ -1,4 +1,4 @@
-"""Tells whoever started the daemon that it accepts connections: systemd, or the pipe of `gemlet run`."""
+"""Tells the starter of the daemon that it accepts connections: systemd, or the pipe of `gemlet run`."""
 
 from __future__ import annotations
 

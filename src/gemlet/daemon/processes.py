@@ -18,7 +18,7 @@ _UCRED = struct.Struct("3i")
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who is at the other end of a socket, as the kernel says (SO_PEERCRED)."""
+    """The process and user at the other end of a socket, from the kernel (SO_PEERCRED)."""
 
     pid: int
     uid: int

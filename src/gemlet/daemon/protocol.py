@@ -31,7 +31,7 @@ def encode_request(op: str, arguments: dict[str, Any]) -> bytes:
 def decode_reply(line: bytes) -> Any:
     """The reply's data, every text in it printable.
 
-    Raises `Refused` when the daemon said no, `DaemonError` when this is no reply.
+    Raises `Refused` when the daemon said no, `DaemonError` when this is not a valid reply.
     """
     try:
         reply = json.loads(line)

@@ -1,4 +1,4 @@
-"""What the daemon grants and would rather have said: to whoever starts a program or changes a group. Pure."""
+"""Warnings that the daemon gives with what it grants, when a program starts or a group changes. Pure."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def memory_beyond_device(limit: int | None, largest: int | None, *, movable: boo
 
 
 def resident_for_nothing(resident: int | None, limit: int | None) -> WarningMessage | None:
-    """A part on the device that is no part, if this is one: nothing will ever move for it."""
+    """The warning for a resident limit that equals the memory limit, if this is one: no memory will ever move for
+    it."""
     if resident is None or limit is None or resident < limit:
         return None
     return WarningMessage(

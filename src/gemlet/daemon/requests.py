@@ -130,10 +130,11 @@ class Set(Request, tag="set"):
 
 
 class OpenShare(Request, tag="share"):
-    """Makes a group with a socket of its own, or makes one so: whoever comes through ``socket`` is in that group.
+    """Makes a group with a socket of its own, or gives one a socket: every client that comes through ``socket`` is in
+    that group.
 
-    For those who place programs themselves and have done the sums (Kubernetes): ``limits`` are taken as they are, what
-    they leave out is the default, and the group stays until it is removed.
+    For callers that place programs and check the sums themselves (Kubernetes): ``limits`` are taken as they are,
+    missing ones have their defaults, and the group stays until it is removed.
     """
 
     group: GroupName

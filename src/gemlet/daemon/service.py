@@ -273,7 +273,8 @@ class Service:
 
     def _listen_share(self, name: str, socket: str) -> None:
         self.server.unlisten(socket)
-        # Who can reach the directory is in the group, whatever its uid: a container has the directory to itself.
+        # A process that can reach the directory is in the group, whatever its uid: a container has the directory to
+        # itself.
         self._listen(Path(socket), group=name, mode=0o666)
         self._shares.add(socket)
 
@@ -310,7 +311,8 @@ class Service:
         asked_at = time.monotonic()
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
-            # In short steps: who has just begun to use a device sees at once how busy and how full it is.
+            # In short steps, so that a program that has just begun to use a device sees at once how busy and how full
+            # it is.
             if self.book.in_use(self.busy()) or time.monotonic() - asked_at >= DEVICES_SECONDS:
                 await self._find_devices()
                 asked_at = time.monotonic()
@@ -387,7 +389,7 @@ class Service:
 
     def _listen_in(self, directory: Path, groups: set[str]) -> list[str]:
         # Gemini's second generation: one socket per group, named like it; a/b, as namespace/pod, is b in a directory a.
-        for group in self._listening.keys() - groups:  # whoever came through it now would be in a group without limits
+        for group in self._listening.keys() - groups:  # through it a client would join a group without limits
             self._stop_listening(self._listening.pop(group))
         return [warning for group in groups for warning in self._listen_for(group, directory)]
 

@@ -70,11 +70,12 @@ class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStatus(TimeTerms):
-    """One group on one device. ``share``: measured over the last 1 s, 10 s, 60 s; ``target``: what it is due now.
+    """One group on one device. ``share``: measured over the last 1 s, 10 s, 60 s; ``target``: the share that it should
+    have now.
 
     sm_in_force: the fraction of the multiprocessors holds while every client is under MPS, else they take turns.
-    throttled_s: how long it had work and its maximum made it wait, since it exists.
-    speed: of its programs against their speed alone, of late; None while unknown. why: "shares", or why it takes turns.
+    throttled_s: how long it had work and its maximum made it wait, since it exists. speed: of its programs lately,
+    relative to their speed alone; None while unknown. why: "shares", or why it takes turns.
     """
 
     origin: str

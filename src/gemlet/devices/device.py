@@ -1,4 +1,4 @@
-"""What gemlet knows of a device, whoever tells it. Sizes are bytes."""
+"""What gemlet knows of a device, whatever the source. Sizes are bytes."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def available() -> int:
 
 
 def cgroup_limits(root: Path = Path("/sys/fs/cgroup"), process: Path = Path("/proc/self/cgroup")) -> list[int]:
-    """memory.max of this process's control group and of all above it (version 2), in bytes; "max" is no limit."""
+    """memory.max of this process's control group and of all above it (version 2), in bytes; "max" means no limit."""
     try:
         path = next((line[3:] for line in process.read_text().splitlines() if line.startswith("0::")), "/")
     except OSError:

@@ -39,7 +39,7 @@ class BadTensor(ValueError):
 
 
 def nbytes(datatype: str, shape: Sequence[int]) -> int:
-    """Bytes of a tensor of any datatype but BYTES. Raises BadTensor for a datatype that is none."""
+    """Bytes of a tensor of any datatype but BYTES. Raises BadTensor for an unknown datatype."""
     element = ELEMENTS.get(datatype)
     if element is None:
         raise BadTensor(f"{datatype!r} is not a datatype of fixed size")
@@ -68,7 +68,7 @@ def unpack(data: Buffer, count: int) -> list[bytes]:
 
 
 def split(data: Buffer, datatype: str, shape: Sequence[int], rows: Sequence[int]) -> list[memoryview]:
-    """A batch cut along axis 0 into parts of so many rows; views, no copies. Raises BadTensor."""
+    """A batch cut along axis 0 into parts of these numbers of rows; views, no copies. Raises BadTensor."""
     view = memoryview(data)
     if sum(rows) != (shape[0] if shape else -1):
         raise BadTensor(f"shape {list(shape)} for a batch of {sum(rows)} rows")

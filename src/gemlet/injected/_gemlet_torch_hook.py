@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 USELESS, USEFUL, WANTED = range(3)
 
 LEAST = 512 << 10  # bytes: a hole in what is copied costs about as much as copying this
-SHARE = 200  # unasked, at most one in so many parts of the time goes into looking at the allocator
-LONGEST = 0.1  # seconds: whoever waits for a look that takes longer has waited in vain
+SHARE = 200  # unasked, at most 1/SHARE of the time goes into looking at the allocator
+LONGEST = 0.1  # seconds: a program that waits for a look that takes longer has waited in vain
 
 
 class Off(Exception):
@@ -126,7 +126,7 @@ class EmptyCache:
 
 
 def action(what: str, torch: Any) -> Callable[[], None]:
-    """What is to be done after each step. Raises `Off`."""
+    """What to do after each step. Raises `Off`."""
     if what == "dead":
         return Dead(torch, ctypes.CDLL(None))
     if what == "empty-cache":

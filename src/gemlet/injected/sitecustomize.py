@@ -70,5 +70,5 @@ except Exception:
     pass
 sys.path[:] = [entry for entry in sys.path if entry.rstrip("/") != _HERE]
 _ours = sys.modules.pop("sitecustomize", None)  # kept: a Python of old clears what nobody holds, while it runs
-# Not there: the ImportError says so to site.py, which expects it. What goes wrong in it is reported as ever.
+# Not there: the ImportError says so to site.py, which expects it. Errors in it are reported as usual.
 import sitecustomize  # noqa: E402, F401

@@ -1,4 +1,4 @@
-"""What admission does to a pod: turns its annotations into a request the scheduler knows, or says what is wrong. Pure.
+"""Admission of a pod: turns its annotations into a request that the scheduler knows, or says what is wrong. Pure.
 
 The patch is the same if it is made twice, and a pod that asks for nothing is not touched.
 """
@@ -197,7 +197,7 @@ def _chosen(pod: Mapping[str, Any], annotations: Mapping[str, str]) -> int:
 
 
 def _check_lone_annotations(annotations: Mapping[str, str], holders: list[int], pod: Mapping[str, Any]) -> None:
-    # Limit, class and what is resident without amounts are for a slot, or a claim of the pod's own.
+    # Limit, class and resident memory without amounts apply to a slot, or to a claim of the pod's own.
     limit_annotation(annotations, 1)
     priority_annotation(annotations)
     resident_annotation(annotations, sys.maxsize)

@@ -108,7 +108,7 @@ class ApiServer:
                 reply = await connection.ask("GET", _target(path, query), self._headers())
                 if reply.status_code != 200:
                     raise _refusal(reply.status_code, await _whole(connection), f"GET {path}")
-            # No timeout around this: it would end the task of whoever takes its time with an event.
+            # No timeout around this: it would end the task of a consumer that takes long for an event.
             connection.patience = WATCH_SECONDS + 30
             async for line in _lines(connection):
                 event = json.loads(line)

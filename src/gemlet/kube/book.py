@@ -1,8 +1,8 @@
 """The shares of this node: opened, changed, closed, and brought back after anything restarted.
 
 A share is four things that must come and go together: a line in the checkpoint, a directory, a group with a socket in
-the daemon, and for a claim a CDI file. Nobody is told of a share before it has all of them, and the checkpoint goes
-last, so that what there is too much or too little of after a crash is seen.
+the daemon, and for a claim a CDI file. A share is announced only when it has all of them, and the checkpoint is removed
+last, so that after a crash the agent sees what is missing or left over.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """CDI files: what a container runtime does when a container asks for ``k8s.gemlet.dev/share=NAME``.
 
-One file a claim, so that preparing and unpreparing touch nothing of another claim. The name of a device holds the
-claim's uid and the device's name: names are unique over all files of a node, or the runtime refuses them.
+Each claim has a file of its own, so that preparing and unpreparing touch nothing of another claim. The name of a device
+holds the claim's uid and the device's name: names are unique over all files of a node, or the runtime refuses them.
 """
 
 from __future__ import annotations

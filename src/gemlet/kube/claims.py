@@ -1,6 +1,6 @@
 """What the scheduler has allocated to a claim, read as a share. Pure.
 
-Only `status.allocation` counts: the spec is a wish, and what the scheduler consumed for it is what is enforced.
+Only `status.allocation` counts: the spec is a wish, and gemlet enforces the amounts that the scheduler consumed for it.
 """
 
 from __future__ import annotations

@@ -23,9 +23,9 @@ _HINT = "see the log of the container daemon in this node's gemlet-agent pod"
 class DaemonLink:
     """Asks one daemon, a connection a question: it may have been another daemon a moment ago.
 
-    Every method raises `DaemonUnreachable` if there is none, or none that answers, and `DaemonError` if what it answers
-    makes no sense. Nothing here takes a thread: the kubelet waits for these answers one pod after the other, and on a
-    busy node each change of thread is a wait of its own.
+    Every method raises `DaemonUnreachable` if no daemon answers, and `DaemonError` if its answer is not valid. Nothing
+    here takes a thread: the kubelet waits for these answers one pod after the other, and on a busy node each change of
+    thread is a wait of its own.
     """
 
     def __init__(self, endpoint: Endpoint, *, seconds: float = SECONDS) -> None:

@@ -1,8 +1,8 @@
 """The device plugin's answers to the kubelet, for clusters of any version.
 
-Allocate is told device ids and nothing else, so a share is opened with what its ids are worth; PreStartContainer,
-called when the kubelet knows the pod, puts it under the pod's name and brings in its annotations. A pod whose request
-turns out to be impossible there does not start, and its event says why.
+Allocate gets only device ids, so it opens a share with the amounts of these ids. PreStartContainer, called when the
+kubelet knows the pod, gives the share the pod's name and applies its annotations. A pod whose request turns out to be
+impossible then does not start, and its event says why.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The DRA driver's answers to the kubelet: claims prepared and unprepared, health of the GPUs.
 
-Both are idempotent, per claim, and answered for every claim that is asked for: one that fails does not fail the others.
+Both are idempotent for each claim, and each claim has its own answer: one that fails does not fail the others.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class DraDriver:
 
 
 class Registrar:
-    """pluginregistration.Registration: what the kubelet asks whoever has a socket in its plugins_registry."""
+    """pluginregistration.Registration: what the kubelet asks every owner of a socket in its plugins_registry."""
 
     def __init__(self, endpoint: Path) -> None:
         self._endpoint = endpoint

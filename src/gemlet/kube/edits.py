@@ -1,6 +1,6 @@
 """What a container must be given to be in a share: variables, mounts, device nodes. Pure; standard library only.
 
-The device plugin's Allocate, the CDI files of the DRA driver and `gemlet env --docker` all say the same, in three
+The device plugin's Allocate, the CDI files of the DRA driver and `gemlet env --docker` express the same edits in three
 notations.
 """
 

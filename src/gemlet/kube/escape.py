@@ -1,4 +1,4 @@
-"""What would take a container out of its share, found in its pod. Pure.
+"""Finds in a pod what would take a container out of its share. Pure.
 
 Admission asks before a pod is made, and the node again before a container starts: a pod may have passed admission by
 (the webhook's opt-out label, a claim of its own making), and its own variables come after those the node gives it.

@@ -57,7 +57,7 @@ def install_simulated(driver: Path, profiles: Path, directory: Path) -> tuple[Pa
 def prepare(directory: Path) -> Path:
     """Makes ``directory`` and the directory of shares in it; returns the latter. Raises OSError.
 
-    Only root may look into them: a share's socket lets in whoever reaches it.
+    Only root may look into them, because a share's socket admits every process that reaches it.
     """
     directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     shares = directory / "shares"

@@ -11,7 +11,7 @@ MAX_TEXT = 1024  # of the apiserver
 def warning(meta: dict[str, Any], text: str, *, reason: str, component: str) -> tuple[str, dict[str, Any]]:
     """Where to create the event, and the event.
 
-    meta: of the pod; reason: a word for programs; component: who says it.
+    meta: of the pod; reason: a word for programs; component: the source.
     """
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return f"/api/v1/namespaces/{meta['namespace']}/events", {

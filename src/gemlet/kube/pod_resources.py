@@ -1,4 +1,4 @@
-"""Which container has which device: the kubelet's own word, the only one that is right. Allocate is told of no pod."""
+"""Which container has which device, from the kubelet, the only reliable source: Allocate does not learn of the pod."""
 
 from __future__ import annotations
 

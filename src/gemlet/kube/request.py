@@ -1,4 +1,4 @@
-"""What a pod may ask for, and what is said to one that asks for something else. Pure.
+"""What a pod may ask for, and the refusal of anything else. Pure.
 
 Amounts come from annotations, from claims and from the configuration of a claim; the rules are the same and are here.
 """

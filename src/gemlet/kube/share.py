@@ -8,7 +8,8 @@ from gemlet.kube.request import Amounts
 
 
 class Pod(msgspec.Struct, frozen=True, kw_only=True):
-    """Who uses a share, as far as is known: a claim may have no pod yet, and Allocate is told of none."""
+    """The user of a share, as far as it is known: a claim may have no pod yet, and Allocate does not learn of the
+    pod."""
 
     namespace: str = ""
     name: str = ""

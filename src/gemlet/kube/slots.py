@@ -1,6 +1,6 @@
 """Slots: each GPU in N equal parts, a container takes exactly one. Pure.
 
-The one shape in which the stock scheduler places shares of a GPU right by counting alone: a slot is never on two GPUs.
+Only with slots does the stock scheduler place shares of a GPU correctly by counting alone: a slot is never on two GPUs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """GaiaGPU's units: hundredths of a GPU's time and 256 MiB of its memory, as two resources. Pure.
 
-The scheduler counts a node's units and knows no GPU, so a container's units may come to lie on two GPUs. They are
-hinted onto one (`slots.preferred`), and a container for which that fails is refused before it starts, never run with
+The scheduler counts a node's units and does not know single GPUs, so a container's units may end up on two GPUs. A hint
+asks for one GPU (`slots.preferred`). A container for which that fails is refused before it starts, and never runs with
 less or more.
 """
 

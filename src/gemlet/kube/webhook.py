@@ -1,7 +1,7 @@
 """`gemlet kube webhook`: the HTTPS server the apiserver asks about each new pod that wants a share.
 
-Answering keeps no state and makes no objects, so that a dry run is one, any number of it can run, and each answer is
-its own.
+Answers keep no state and make no objects, so a dry run has no effects, any number of webhooks can run, and each answer
+is independent.
 """
 
 from __future__ import annotations
