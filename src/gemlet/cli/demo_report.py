@@ -1,4 +1,5 @@
-"""What `gemlet demo` prints: how far the programs are while they run, and what was promised and measured at the end."""
+"""What `gemlet demo` prints: the programs' progress while they run, and at the end what was promised and what was
+measured."""
 
 from __future__ import annotations
 

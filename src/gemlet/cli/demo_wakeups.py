@@ -1,7 +1,7 @@
 """Whether this machine's processors had time for the demo: how late a thread that sleeps wakes up.
 
 Simulated kernels take modelled time, but the programs and their hand-overs run on this machine. The load average would
-tell of the minute before, which the build of gemlet may have filled.
+describe the minute before, which the build of gemlet may have filled.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class WakeUps:
 
     @property
     def busy(self) -> bool:
-        """Whether so many were late that what was measured meanwhile is off."""
+        """Whether so many wake-ups were late that the measurement is off."""
         return self.all > 0 and self.late > BUSY * self.all
 
     def note(self) -> str:

@@ -1,4 +1,4 @@
-"""What `gemlet doctor` looks at. Each check is one function that answers with one or more verdicts and never raises."""
+"""The checks of `gemlet doctor`. Each is one function that returns one or more verdicts and never raises."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`gemlet env`: what `gemlet run` would set, for places where it cannot be the one that starts the program.
 
 `eval "$(gemlet env)"` and `docker run $(gemlet env --docker)` ignore exit codes, so nothing on stdout would mean a
-program without limits. What cannot be answered is therefore answered with what makes the command fail.
+program without limits. Where there is no answer, `gemlet env` therefore prints text that makes the command fail.
 """
 
 from __future__ import annotations

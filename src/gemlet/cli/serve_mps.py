@@ -1,4 +1,4 @@
-"""Which MPS the executors of `gemlet serve` are clients of: gemlet's own, unless somebody names another."""
+"""Chooses the MPS for the executors of `gemlet serve`: gemlet's own, unless the user names another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""``gemlet simulate --serve --replan``: how a service would do whose plan follows the rates, in virtual time."""
+"""``gemlet simulate --serve --replan``: how well a service would do with a plan that follows the rates, in virtual
+time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gemlet status`: devices, groups and clients, once or again and again."""
+"""`gemlet status`: devices, groups and clients, once or repeatedly."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""When requests come: a rate over time, and how regular the gaps are. Open loop: nobody waits for replies.
+"""When requests come: a rate over time, and how regular the gaps are. The loop is open: no request waits for a reply.
 
 Gaps of unit mean come from a distribution (uniform: all equal, poisson: exponential, gamma: with a chosen coefficient
 of variation) and are stretched by the rate: a request comes when the integral of the rate has grown by the next gap. So
-every distribution goes with every rate, and a rate that changes is followed exactly.
+every distribution works with every rate, and arrivals follow a changing rate exactly.
 """
 
 from __future__ import annotations

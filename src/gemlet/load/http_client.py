@@ -1,7 +1,7 @@
 """HTTP/1.1 for a load generator: requests are bytes that are ready, replies are counted, connections stay open.
 
-A request takes an idle connection, else a new one, else, at the limit, it waits: its latency counts from when it was
-due all the same. One request at a time on a connection, as users' clients do it.
+A request takes an idle connection, else a new one; at the limit it waits, and its latency still counts from when it was
+due. A connection carries one request at a time, as in users' clients.
 """
 
 from __future__ import annotations

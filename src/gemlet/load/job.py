@@ -1,4 +1,4 @@
-"""What to send, to whom, how fast: plain data that goes to the processes that do it."""
+"""What to send, to which server, how fast: plain data for the processes that send it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One run. connections: at most so many a process (HTTP). patience_s: for how long the last replies are waited."""
+    """One run. connections: at most so many a process (HTTP). patience_s: how long to wait for the last replies."""
 
     address: Address
     streams: tuple[Stream, ...]

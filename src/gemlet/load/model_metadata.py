@@ -1,4 +1,4 @@
-"""What the server says: its models' inputs, and its own statistics before and after a run."""
+"""Asks the server for its models' inputs, and for its own statistics before and after a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waking up on time: event loops round to a millisecond, which is more than a small model takes; a timerfd does not."""
+"""Wakes up on time by a timerfd: event loops round to a millisecond, which is longer than a batch of a small model."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Every metric of the daemon, once: name, meaning, labels, and where in the status document it comes from.
 
-Shares are 0..1, times seconds, sizes bytes, as Prometheus wants its base units.
+Shares are 0..1, times are in seconds and sizes in bytes, Prometheus' base units.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The status document as text: the same for `gemlet status`, `gemlet top --once` and a pipe. Plain strings, no colour.
 
-Colour is never the only signal, so what this prints is all there is to know; `top` adds to it.
+Colour is never the only signal, so this text is complete; `top` adds colour to it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`gemlet top`: devices, groups, clients and the last events, live.
 
-Colour repeats what the text says and never replaces it. Everything fits 80 columns and 24 lines.
+Colour repeats what the text says and never replaces it. Everything fits into 80 columns and 24 lines.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Ears(Protocol):
         """The device worked for it."""
 
     def plan(self, client: Client) -> None:
-        """What comes next for it is to be found anew."""
+        """Its next event must be found anew."""
 
 
 class Terms(NamedTuple):

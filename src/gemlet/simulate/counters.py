@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gemlet.simulate.workload import Lie
 
-UNSEEN = 1_000_000_000  # a program that was not seen to wait for so long is thought to wait whenever it has work
+UNSEEN = 1_000_000_000  # a program that was not seen to wait for this long is taken to wait whenever it has work
 BIN = 10_000_000
 
 

@@ -168,7 +168,7 @@ class Engine:
         events = self._events
         while True:
             tick = self.arbiter.next_event()
-            # At the same moment clients come first: who stops on time is not late.
+            # At the same moment clients come first: a client that stops on time is not late.
             if events and events[0][0] <= tick:
                 time, _, client, what = heapq.heappop(events)
                 if client is not None and client.version != what:

@@ -1,4 +1,4 @@
-"""What a simulation runs, and how it is written down in TOML.
+"""What a simulation runs, and its form in TOML.
 
 Times are nanoseconds here and strings such as ``"20ms"`` in the file; shares are fractions here and fractions or
 strings such as ``"30%"`` in the file.
@@ -48,11 +48,11 @@ class ProgramSpec:
     saturating for as long, and so on. ``think`` is launch-bound for ``on`` and does nothing for ``off``. ``bursty`` has
     ``work``, then thinks for ``think`` on the host, and so on. ``onoff`` saturates for ``on`` and stays away for
     ``off``. ``poisson`` gets ``rate`` requests a second of ``work`` each, at random, ``periodic`` as regularly as a
-    clock; neither waits for the last one's end. kernel: one kernel's time alone. launch: the host takes so long for a
-    launch where no ``gap`` says otherwise. demand: under MPS, the part of the device that a kernel uses. overrun: it
-    stops at this multiple of its quantum (1.05: five per cent late, 0.95: early). lie: what it tells the arbiter is
-    not so: ``silent`` says nothing, ``boasts`` says it did three times its work, ``awaited`` that it always waits for
-    the device, ``idle`` that it never has work. count: so many alike.
+    clock; neither waits for the last one's end. kernel: one kernel's time alone. launch: the host's time for a launch
+    where no ``gap`` says otherwise. demand: under MPS, the part of the device that a kernel uses. overrun: it stops at
+    this multiple of its quantum (1.05: five per cent late, 0.95: early). lie: it tells the arbiter something false:
+    ``silent`` says nothing, ``boasts`` says it did three times its work, ``awaited`` that it always waits for the
+    device, ``idle`` that it never has work. count: how many alike.
     """
 
     kind: Kind = "saturating"

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One plan that was made: when (seconds of the controller's clock), why, and what came of it.
+    """One plan that was made: when (seconds of the controller's clock), why, and its outcome.
 
     gpus: devices of the plan; stayed, moved: gpu-lets that were there before and that were not; took_s: from the
     reason to the plan in force; failure: why it is not in force.

@@ -1,4 +1,4 @@
-"""What the controller controls, as it sees it: the server implements this, tests and the simulator do, too."""
+"""The fleet as the controller sees it; the server implements it, and so do tests and the simulator."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The controller beside a server: looks at the fleet several times a second, plans when there is a reason, applies.
+"""The controller beside a server: looks at the fleet several times a second, plans when there is a reason, and applies
+the plan.
 
-Counting goes on while a plan is made and applied, so nothing is missed. A plan that cannot be applied, because an
-executor died under it, say, is not the end: the next look sees the devices that are left.
+Counting goes on while a plan is made and applied, so no request is missed. If a plan cannot be applied, because an
+executor died meanwhile, say, the next look sees the devices that are left.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Controller:
     ``clock`` gives seconds, by default the event loop's. ``ask`` makes plans: PlanningProcess in a server; by default
     they are made here, which blocks the loop for tens of milliseconds. ``say`` is told of each change.
 
-    applying: held while a plan comes into force, here and by whoever else makes one; what was asked for before is
+    applying: held while a plan comes into force, here and by any other code that makes one; earlier questions are
     outdated then. paused: rates are counted, and no plan is made.
     """
 

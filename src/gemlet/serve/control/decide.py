@@ -1,7 +1,7 @@
 """When to plan anew: the controller without its clock and its fleet. Pure; the simulator runs it, too.
 
-`observe` is cheap and called several times a second; it says whether there is a reason to plan. `question` is what to
-ask propose.py then, and `adopted` closes the circle.
+`observe` is cheap and called several times a second; it says whether there is a reason to plan. `question` then gives
+the question for propose.py, and `adopted` takes note of the plan that came of it.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class Decider:
         return Cause("queue", "; ".join(long), emergency=True) if long else None
 
     def _recover(self, now: float) -> None:
-        """Who was slower than its profile a while ago is given another chance."""
+        """A model that was slower than its profile a while ago gets another chance."""
         for model, since in list(self._slowed_at.items()):
             if now - since >= SLOWER_HOLD_S:
                 target = self._targets.get(model)

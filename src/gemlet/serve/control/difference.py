@@ -1,9 +1,9 @@
-"""What has to be done so that one plan takes over from another, and in which order. Pure.
+"""The steps by which one plan takes over from another, in their order. Pure.
 
-First everything that nobody notices: weights that are missing are loaded beside what runs. Then the devices whose
-gpu-lets change are split anew (what runs there ends where it runs), then the dispatcher adopts the plan, and last go
-the weights that nobody needs any more. Where old and new weights do not fit beside each other, the models that leave
-that device stop being sent there, are unloaded, and only then the others come: `Adopt` of a plan in between.
+The first steps do not disturb requests: missing weights are loaded beside the running models. Then the devices whose
+gpu-lets change are divided anew (running batches end where they run), the dispatcher adopts the plan, and last the
+weights that no gpu-let needs any more are unloaded. Where old and new weights do not fit beside each other, the models
+that leave that device stop being sent there, are unloaded, and only then the others come: `Adopt` of a plan in between.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""A plan where there is none for all that is asked: too few devices, or a model that nothing can serve in time. Pure.
+"""A plan for part of the demand, where no plan serves all of it: too few devices, or a model that no device can serve
+in time. Pure.
 
 In this order: without headroom for bursts; then the same part of every model's rate, the largest that has a plan; then
-without the models that have no place even at their lowest rate, those with the fewest requests left out first. What
-comes beyond the planned rates is dropped by the dispatcher, which says so to its senders.
+without the models that have no place even at their lowest rate, those with the fewest requests left out first. The
+dispatcher refuses the requests beyond the planned rates, and says so to their senders.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The plan for what the controller asks: pure, and made of plain data, so that another process can answer.
 
-Planning takes tens of milliseconds of Python, which a server that answers within one does not have.
+Planning takes tens of milliseconds of Python, and a server that answers within one millisecond cannot spare these.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How fast the requests of a model come, where that is going, and how uneven it is: from counts. Pure.
+"""Estimates from counts how fast the requests of a model come, how that rate changes, and how uneven it is. Pure.
 
 Two exponential averages of the rate, a fast and a slow one. On a ramp each lags by its own time constant, so their
 difference over the difference of the constants is the slope, and the rate some seconds ahead follows from it.
@@ -36,7 +36,7 @@ class Meter:
         return cls(fast=rate, slow=rate, dispersion=variation**2, last=rate)
 
     def add(self, count: int, seconds: float) -> None:
-        """So many requests came in so many seconds (above 0)."""
+        """``requests`` came in ``seconds`` (above 0)."""
         rate = count / seconds
         self._learn_unevenness(count, seconds)
         self.fast += (1 - exp(-seconds / FAST_S)) * (rate - self.fast)
@@ -64,7 +64,7 @@ class Meter:
         return self.variation * sqrt(max(self.slow, self.fast, 1e-9) / (2 * seconds))
 
     def ahead(self, seconds: float) -> float:
-        """The rate so many seconds from now."""
+        """The rate in this many seconds from now."""
         trend = self.trend
         return max(0.0, self.fast + trend * (FAST_S + seconds)) if trend else self.slow
 

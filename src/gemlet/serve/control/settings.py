@@ -1,4 +1,4 @@
-"""How the controller behaves, and what it says of itself."""
+"""The controller's settings, and how it describes itself."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """What to plan for: a rate and a variation for each model that stay as they are until they are clearly wrong. Pure.
 
-Up at once, down only after the rate was lower for a while: a plan that is too large costs a part of a GPU, one that is
-too small costs replies. Between the two edges nothing changes, so constant rates make no plan but the first. A rate
-that happens to lie on an edge would cross it at any time by the ripple of its average, which at a few requests/s is
-large: once the averages have settled, a demand that held is moved only if the rate has moved, too.
+Targets rise at once, and fall only after the rate was lower for a while: a plan that is too large costs a part of a
+GPU, one that is too small costs replies. Between the two edges nothing changes, so under constant rates the first plan
+stays. A rate that happens to lie on an edge would cross it at any time by the ripple of its average, which at a few
+requests/s is large: once the averages have settled, a demand that held is moved only if the rate has moved, too.
 """
 
 from __future__ import annotations

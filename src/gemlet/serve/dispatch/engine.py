@@ -1,7 +1,8 @@
-"""The way of a request: checked, queued by queue.py, executed in a batch, answered. One event loop, no task a request.
+"""The way of a request: checked, queued by queue.py, executed in a batch, answered. One event loop; a request has no
+task of its own.
 
-Each call is answered exactly once, with outputs or with a Refusal. A batch goes to an executor's process, or, for
-models that do nothing, is answered where it stands.
+Each call is answered exactly once, with outputs or with a Refusal. A batch goes to an executor's process; batches of
+models that do nothing are answered in this process.
 """
 
 from __future__ import annotations

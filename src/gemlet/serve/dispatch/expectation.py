@@ -1,9 +1,10 @@
-"""How long a batch will take: what the profile says, corrected by what is seen; without a profile what is seen alone.
+"""Predicts how long a batch will take: from the profile, corrected by measurements; without a profile from measurements
+alone.
 
-What is expected is a median, so that a pause of the machine changes nothing, and the margin is what nearly all batches
-keep to. The dispatcher drops what it expects to be late, and what is dropped is never seen: so an estimate that was
-wrong once would be wrong for ever. When all that waited was dropped because of one, some of what it rests on is
-therefore forgotten.
+The prediction is a median, so that a pause of the machine changes nothing, and nearly all batches keep within the
+margin. The dispatcher drops requests that it expects to be late, and dropped requests are never measured, so an
+estimate that was wrong once could be wrong for ever. When all waiting requests were dropped because of one, some of the
+measurements behind it are therefore forgotten.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Expectation:
         return max(0.0, excess.quantile(MARGIN_QUANTILE)) if excess else 0.0
 
     def observe(self, place: Assignment, rows: int, ms: float) -> None:
-        """A batch of so many rows took so long, from the dispatch to the answer."""
+        """Takes note of how long a batch of this many rows took, from the dispatch to the answer."""
         key = (place.model, place.gpu_let.sm)
         ignored = self._ignored.setdefault(key, 0)
         if ignored < FIRST_IGNORED:

@@ -1,4 +1,5 @@
-"""Requests on their way to gpu-lets: admission, routing, batching, early drop. Times are given, in milliseconds.
+"""Requests on their way to gpu-lets: admission, routing, batching, early drop. The caller gives the time, in
+milliseconds.
 
 One queue a model, for all gpu-lets that serve it: a gpu-let that is free takes its next batch when it can run it, so a
 request is bound as late as possible. Among free gpu-lets the one that is furthest behind its planned rate goes first.
@@ -13,7 +14,7 @@ which is in time more surely.
 
 In a queue the lower priority number goes first, and of equal ones the earlier deadline.
 
-The same code runs live and in the simulator; who calls it moves the time and does the work.
+The same code runs live and in the simulator; its caller advances the time and does the work.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class Expects(Protocol):
     """How long batches take, in milliseconds, and learns of it; Expectation is the one that is used."""
 
     def __call__(self, place: Assignment, rows: int) -> float:
-        """A batch of so many rows on this gpu-let, neighbours included."""
+        """A batch of this many rows on this gpu-let, neighbours included."""
         ...
 
     def margin(self, place: Assignment) -> float:
@@ -44,7 +45,7 @@ class Expects(Protocol):
         ...
 
     def observe(self, place: Assignment, rows: int, ms: float) -> None:
-        """One took so long."""
+        """Takes note of how long one took."""
         ...
 
     def relax(self, place: Assignment) -> None:
@@ -165,7 +166,8 @@ class Dispatcher:
             gpu_let.suspended = gpu_let.suspended and gpu_let.gpu != gpu
 
     def expire(self, now: float) -> None:
-        """Drops what waited past its deadline: for whoever serves in real time, where a gpu-let may never get free."""
+        """Drops requests that waited past their deadlines: for servers in real time, where a gpu-let may never get
+        free."""
         if self._drop:
             for queue in self.queues.values():
                 self._drops += [

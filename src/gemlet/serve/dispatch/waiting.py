@@ -1,4 +1,4 @@
-"""The requests of one model that wait, in the order they will be served: priority, then deadline, then as they came."""
+"""The waiting requests of one model, in the order of service: by priority, then by deadline, then by arrival."""
 
 from __future__ import annotations
 

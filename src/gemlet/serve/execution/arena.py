@@ -1,4 +1,4 @@
-"""A piece of shared memory and who has which part of it. One process allocates, the other only maps it.
+"""A piece of shared memory and the allocation of its parts. One process allocates, the other only maps it.
 
 First fit over a list of free ranges, which holds a few entries at any time: batches come and go in nearly the same
 order. The memory is a memfd: pages are taken when they are first written, and go with the last process.
@@ -45,7 +45,7 @@ class Arena(Mapping):
         self._taken: dict[int, int] = {}
 
     def allocate(self, nbytes: int) -> int | None:
-        """Offset of so many bytes, aligned; None if there is no such room now."""
+        """The offset of a free range of this many bytes, aligned; None if there is none now."""
         wanted = max(ALIGNMENT, -(-nbytes // ALIGNMENT) * ALIGNMENT)
         for place, (offset, size) in enumerate(self._free):
             if size >= wanted:

@@ -64,7 +64,7 @@ class Backend(Protocol):
         ...
 
     def run(self, gpu_let: str, model: str, inputs: Mapping[str, np.ndarray], batch: int) -> Mapping[str, np.ndarray]:
-        """Runs a batch of so many rows and waits for it, in the thread of that gpu-let.
+        """Runs a batch of this many rows and waits for it, in the thread of that gpu-let.
 
         The arrays of ``inputs`` are views of shared memory, valid until return; axis 0 is the batch unless max_batch
         is 0. BYTES are arrays of objects (bytes). Raises ModelError, GpuLetGone, DeviceLost.

@@ -103,7 +103,7 @@ class Driver:
 
 @functools.cache
 def driver(device: int) -> Driver | None:
-    """The same one each time; None, said once, where there is none: batches then go through Python."""
+    """The same library each time. None, with one line in the log, if there is none: batches then go through Python."""
     try:
         return Driver(device)
     except DeviceError as error:

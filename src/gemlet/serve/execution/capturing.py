@@ -183,7 +183,7 @@ def _once(
 
 
 def _forget_error() -> None:
-    """The runtime keeps this thread's last error until it is asked, and then blames whoever asked: so ask."""
+    """The runtime keeps this thread's last error and reports it to the next caller that asks, so ask for it here."""
     with contextlib.suppress(RuntimeError):
         torch.zeros(1, device="cuda").add_(1)
 

@@ -24,7 +24,7 @@ PER_GPU_LET = frozenset({"mps"})  # backends whose share of the SMs is fixed whe
 WHOLE = ""  # the key of the one executor of a device
 FIRST_DELAY_S = 0.1
 MAX_DELAY_S = 30.0
-STEADY_S = 30.0  # an executor that lived so long did not die of what it was started with
+STEADY_S = 30.0  # an executor that lived this long did not die of its arguments
 
 
 class Device:
@@ -143,7 +143,7 @@ class Device:
                         await executor.unload(model)
 
     async def close(self, patience_s: float = STOP_SECONDS) -> None:
-        """Ends its processes; what still runs has so many seconds."""
+        """Ends its processes; running batches have this many seconds."""
         self._closing = True
         for watcher in self._watchers:
             watcher.cancel()

@@ -171,7 +171,7 @@ class Executor:
         return future
 
     async def close(self, patience_s: float = STOP_SECONDS) -> None:
-        """Ends the process: politely, and after so many seconds not."""
+        """Ends the process: asks it, and kills it after this many seconds."""
         self._closing = True
         if self._transport is not None:
             self._transport.write(protocol.frame(protocol.Stop()))

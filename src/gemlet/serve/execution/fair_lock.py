@@ -1,4 +1,4 @@
-"""A lock that whoever gives it back cannot take again before one who waits.
+"""A lock that a thread cannot take again, after releasing it, before a thread that waits for it.
 
 threading.Lock lets a thread that runs batch after batch take it again before another has woken up: a partition that
 needed the lock of a busy gpu-let for a moment waited for seconds (17 s, measured on an H200).
@@ -10,7 +10,7 @@ import threading
 
 
 class FairLock:
-    """A context manager. Who waits stands in the door, and nobody passes."""
+    """A context manager. The first waiting thread holds the door, so that no other passes it."""
 
     def __init__(self) -> None:
         self._door = threading.Lock()

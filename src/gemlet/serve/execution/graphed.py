@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gemlet.serve.execution.torch_models import Loaded
     from gemlet.serve.models.specification import ModelSpec
 
-HOPELESS = 2  # so many sizes that cannot be captured, and none that can: it is the model
+HOPELESS = 2  # after this many sizes that cannot be captured, and none that can, the model is the cause
 
 
 class _Mine(threading.local):
@@ -134,7 +134,7 @@ class Graphed:
                 raise ModelError(f"{self.spec.name} cannot be run without copies: {self.why_eager}")
 
     def repeated(self, batch: int, times: int) -> Callable[[], None]:
-        """A function that submits so many batches as one graph: the host need not keep up with short ones."""
+        """A function that submits this many batches as one graph, so that the host need not keep up with short ones."""
         if times < 2 or not self._has_graph(batch):
             return lambda: self.again(batch)
         arguments = [self._rows(each, self.size_for(batch)) for each in self._inputs.values()]

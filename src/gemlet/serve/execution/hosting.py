@@ -1,7 +1,7 @@
 """Starts an executor's process on the machine this runs on, for a server on another one: what Ray's actors do.
 
-The process listens on TCP and takes one connection, from whoever knows its token. It lives as long as its host does: it
-sees the end of its standard input.
+The process listens on TCP and accepts one connection, from a server that knows its token. It lives as long as its host
+does: it sees the end of its standard input.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What server and executor say to each other: msgpack over a socket pair, each message after its length in four bytes.
+"""Messages between server and executor: msgpack over a socket pair, each message after its length in four bytes.
 
 Tensors lie in two arenas of shared memory, one that only the server allocates from (inputs) and one that only the
-executor does (outputs). Who reads says when it is done: the server by Release, the executor by Done or Failed. What
+executor does (outputs). The reader says when it is done: the server by Release, the executor by Done or Failed. What
 finds no room in an arena travels inside the message.
 """
 
@@ -75,7 +75,7 @@ class Loaded(msgspec.Struct, frozen=True, tag="loaded", array_like=True):
 
 
 class Finished(msgspec.Struct, frozen=True, tag="finished", array_like=True):
-    """Unload or Partition was carried out, in so many milliseconds.
+    """Unload or Partition was carried out, in this many milliseconds.
 
     slower: of the gpu-lets of now, what runs without the CUDA graphs it should have, a line each: where and why.
     """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gemlet.serve.execution.backend import BackendOptions
     from gemlet.serve.execution.hosting import Endpoint
 
-# A machine that is gone says nothing: after so many seconds of silence, probes a second apart are sent.
+# A machine that is gone sends nothing: after this many seconds of silence, probes are sent, a second apart.
 KEEPALIVE = ((socket.TCP_KEEPIDLE, 2), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, 3))
 SILENCE_MS = 5000  # for which sent bytes may stay unacknowledged
 

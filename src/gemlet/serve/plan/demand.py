@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gemlet.serve.profiles.profile import Profiles
 
 
-LEAST_RATE = 0.001  # requests/s: who asks once an hour has a place, too
+LEAST_RATE = 0.001  # requests/s: a model with one request an hour has a place, too
 
 
 def check(profiles: Profiles, demands: Sequence[Demand], inventory: Inventory, options: PlanOptions) -> None:

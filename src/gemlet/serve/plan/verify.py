@@ -1,6 +1,6 @@
-"""What a plan promises, checked anew from the profiles: for plans that were read from a file, and for tests.
+"""Checks a plan's promises anew from the profiles: for plans that were read from a file, and for tests.
 
-Shares nothing with the policies' judgement but the profiles and the formula of the slow-down.
+It shares only the profiles and the formula of the slow-down with the policies' judgement.
 """
 
 from __future__ import annotations

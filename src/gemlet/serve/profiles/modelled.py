@@ -1,6 +1,6 @@
-"""Modelled profiles: a roofline on data-sheet numbers, for machines and models nobody has measured yet.
+"""Modelled profiles: a roofline on data-sheet numbers, for machines and models that have not been measured yet.
 
-Nothing here was measured, and every profile made here has ``origin = "modelled"``. A model is a handful of counts
+Every profile made here has ``origin = "modelled"``. A model is a handful of counts
 (multiply-adds, parameters, traffic of activations), a device what its data sheet says, and the latency is
 
     L(s, b) = kernels * launch + b * flops / (peak * efficiency * min(s, fill * b)) + traffic(b) / bandwidth(s)

@@ -1,4 +1,4 @@
-"""Profiles: how long a model takes by (SM share, batch) on one kind of device, its memory, whom it disturbs.
+"""Profiles: how long a model takes by (SM share, batch) on one kind of device, its memory, how it disturbs others.
 
 A profile file holds one device and its models, as JSON or TOML of the same shape:
 

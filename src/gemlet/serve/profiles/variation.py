@@ -1,4 +1,4 @@
-"""How batches of one size differ in time: quantiles of those that ran, a factor for those that are computed."""
+"""How much batches of one size differ in time: quantiles of measured ones, a factor for computed ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The profile file as it grows: always a valid one, and what of an older one still holds."""
+"""The profile file as it grows, valid at every step, and the parts of an older file that still hold."""
 
 from __future__ import annotations
 

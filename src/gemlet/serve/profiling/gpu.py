@@ -58,7 +58,7 @@ class GpuRig:
                 "cudnn": str(torch.backends.cudnn.version()),
             },
         )
-        self.taken_mib = (total - free - torch.cuda.memory_reserved()) / MIB  # by this process and whoever else is here
+        self.taken_mib = (total - free - torch.cuda.memory_reserved()) / MIB  # by this and all other processes
 
     def stressor(self, resource: str) -> float:
         half = self.groups // 2

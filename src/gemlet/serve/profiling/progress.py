@@ -1,4 +1,4 @@
-"""How far a profile is: a bar on a terminal, a line for each model elsewhere."""
+"""The progress of a profile: a bar on a terminal, a line for each model elsewhere."""
 
 from __future__ import annotations
 

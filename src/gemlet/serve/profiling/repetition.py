@@ -1,4 +1,4 @@
-"""How often something is measured, and what is made of it."""
+"""How often to repeat a measurement, and the result of the repetitions."""
 
 from __future__ import annotations
 

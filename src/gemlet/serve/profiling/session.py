@@ -1,4 +1,4 @@
-"""Takes the steps of each model within a budget of time, and hands on the profile after each: whatever ends it early
+"""Takes the steps of each model within a budget of time, and hands on the profile after each, so that an early end
 leaves a file that can be used and continued."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is measured of a model, most telling first: a budget that ends early leaves a profile that can be used."""
+"""The measurements of a model, the most informative first, so that a budget that ends early leaves a usable profile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUICK_PARTS, QUICK_BATCHES = (1.0, 1 / 16), (1, 32)  # the ends: what lies betwe
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """The latencies of all these batches on so many groups of SMs; all of them: the whole device."""
+    """The latencies of all these batches on this many groups of SMs; with all groups, on the whole device."""
 
     groups: int
     batches: tuple[int, ...]
@@ -26,7 +26,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """The model on so many groups beside each stressor on the others, with this batch."""
+    """The model on this many groups beside each stressor on the others, with this batch."""
 
     groups: int
     batch: int
@@ -37,7 +37,7 @@ Step = Latency | Probes
 
 
 def steps(groups: int, max_batch: int, *, quick: bool = False) -> list[Step]:
-    """For a device of so many groups and a model with that largest batch."""
+    """For a device of this many groups and a model with that largest batch."""
     limit = max(1, max_batch)
     batches = tuple(sorted({min(b, limit) for b in (QUICK_BATCHES if quick else BATCHES)}))
     sizes = _distinct(max(1, round(part * groups)) for part in (QUICK_PARTS if quick else PARTS))
@@ -49,7 +49,7 @@ def steps(groups: int, max_batch: int, *, quick: bool = False) -> list[Step]:
 
 
 def share(groups: int, of: int) -> float:
-    """The share that a plan calls so many groups: SMs that fill no group belong to nobody but the whole device."""
+    """The share of this many groups in a plan. SMs that fill no group belong only to the whole device."""
     return round(groups / of, 6)
 
 

@@ -1,4 +1,4 @@
-"""What a server runs on: which backend, which devices, which profiles mean something there."""
+"""What a server runs on: which backend, which devices, which profiles apply there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The models of a repository and their states: what is served, what could be, what cannot and why."""
+"""The models of a repository and their states: which are served, which could be, which cannot and why."""
 
 from __future__ import annotations
 

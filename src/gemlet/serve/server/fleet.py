@@ -1,4 +1,4 @@
-"""The devices as one: what the controller changes, and what the engine sends batches to."""
+"""The devices as one: the controller changes it, and the engine sends batches to it."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Fleet:
         raise failure
 
     async def close(self, patience_s: float = STOP_SECONDS) -> None:
-        """Ends all executors; what still runs has so many seconds."""
+        """Ends all executors; running batches have this many seconds."""
         await asyncio.gather(*(device.close(patience_s) for device in self.all_devices))
 
     def _route(self, gpu_let: GpuLetState) -> Route:
@@ -159,7 +159,7 @@ class Fleet:
         return GpuLet(name=name, sm=gpu_let.sm, models=models)
 
     def _with_own(self, plan: Plan) -> Plan:
-        """The plan and, on a device that is none, the models that this process answers by itself."""
+        """The plan and, on a pseudo-device, the models that this process answers by itself."""
         own = tuple(
             PlannedGpuLet(sm=1.0, duty_ms=0.0, occupancy=0.0, tasks=(whole_task(served.spec),))
             for served in self._engine.models.values()

@@ -1,4 +1,4 @@
-"""The plan a server starts with, where none was given. Pure.
+"""The plan that a server starts with if none was given. Pure.
 
 With a profile of every model and nothing said about shares, the planner makes it: for the rates of a demand file, or,
 where nobody knows the rates yet, for an equal part of the devices for each model. Otherwise the configuration decides:
@@ -37,7 +37,7 @@ def planned_by_profiles(specs: Sequence[ModelSpec], known: Profiles | None) -> b
 
 
 def demands_of(specs: Sequence[ModelSpec], known: Profiles, factor: float = 1.0, devices: int = 1) -> list[Demand]:
-    """For each model what it could be served with ``factor`` of an equal part of so many devices."""
+    """For each model the rate that it could be served with on ``factor`` of an equal part of this many devices."""
     served = [spec for spec in specs if spec.platform != "noop"]
     return [
         Demand(model=spec.name, slo_ms=spec.slo_ms, rate=factor * devices * _capacity(spec, known) / len(served))

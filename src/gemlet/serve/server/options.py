@@ -1,4 +1,4 @@
-"""What `gemlet serve` was asked for."""
+"""The options of `gemlet serve`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ServerOptions:
 
     ``ray``: address of the Ray cluster that executors are placed in; None: they run beside the server.
     ``scale``: least and most devices in use; executors of the others are ended. None: all stay.
-    hang_s: an executor that is at one batch for so long is killed and started again.
+    hang_s: an executor that spends this long on one batch is killed and started again.
     """
 
     repository: Path

@@ -1,4 +1,4 @@
-"""As many executors as the load needs: those of devices that no plan uses end, and start again when one will."""
+"""Runs as many executors as the load needs: those of devices that no plan uses end, and start again when one will."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The highest rate at which a service still meets its SLOs, by trying."""
+"""Finds by trial the highest rate at which a service still meets its SLOs."""
 
 from __future__ import annotations
 

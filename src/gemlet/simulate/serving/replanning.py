@@ -1,4 +1,4 @@
-"""The controller in the simulator: the same decisions, and assumptions about how long it takes to follow them."""
+"""The controller in the simulator: the same decisions, with assumptions about how long it takes to apply them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Runs models on the CPU: Python files with numpy always, torch and ONNX Runtime models where those are installed.
 
-gpu-lets are threads here: a share of the SMs means nothing on a CPU, and is not pretended.
+gpu-lets are threads here: shares of SMs have no meaning on a CPU, and are ignored.
 """
 
 from __future__ import annotations

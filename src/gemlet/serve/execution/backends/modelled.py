@@ -1,6 +1,6 @@
 """Takes the time that a profile gives for (model, share, batch) and answers with zeros: serving without a GPU.
 
-The replies are of the declared shapes; what they are worth is how long they took, which varies as the profile says. A
+The replies have the declared shapes. Only their time is meaningful, and it varies as the profile says. A
 model's profile is the one of its own name, or of the name in its parameter ``profile``. Neighbours do not slow each
 other down here.
 """

@@ -1,4 +1,4 @@
-"""One process for a device, a stream for each gpu-let, all SMs for everybody: what partitions compete with."""
+"""One process for a device, a stream for each gpu-let, all SMs for all of them: the baseline for partitions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class StreamsBackend(TorchGpuLets):
-    """Shares have no effect: whoever submits first has the SMs first."""
+    """Shares have no effect: the gpu-let that submits first has the SMs first."""
 
     name = "streams"
     note = "all gpu-lets share all SMs; shares have no effect"

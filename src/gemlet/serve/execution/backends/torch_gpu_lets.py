@@ -185,7 +185,7 @@ class TorchGpuLets(ABC):
             with captured.lock:
                 captured.put(model, made)
         else:
-            with captured.lock:  # whoever had it before may still be at its last batch
+            with captured.lock:  # its previous user may still run its last batch
                 captured.stream.synchronize()
                 made = Graphed(spec, loaded, captured.stream, sizes)
                 captured.put(model, made)

@@ -180,7 +180,7 @@ def _put(draft: Draft, gpu: DraftGpu, gpu_let: DraftGpuLet, lost: dict[str, floa
 
 
 def _lighten(draft: Draft, gpu_let: DraftGpuLet, neighbours: DraftGpu, cut: dict[str, float]) -> None:
-    """Models that take turns, slowed down by new neighbours: whoever came last leaves until the others are served."""
+    """Models that take turns, slowed down by new neighbours: the last that came leaves, until the others are served."""
     while len(gpu_let.rates) > 1 and draft.serve(gpu_let, neighbours) is None:
         model, rate = gpu_let.rates.popitem()
         cut[model] = cut.get(model, 0.0) + rate

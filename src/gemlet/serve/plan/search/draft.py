@@ -1,7 +1,7 @@
 """A plan while it is being made: gpu-lets with rates, and the one judgement whether a device can carry its gpu-lets.
 
-Policies move rates about; whatever they try, `Draft.holds` says whether every task on the device is still served within
-its SLO, its neighbours, the shares and the memory counted.
+Policies move rates about. Whatever they try, `Draft.holds` says whether every task on the device is still served within
+its SLO, with its neighbours, the shares and the memory counted.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Draft:
         return limit - used
 
     def slowdown(self, model: str, neighbours: Sequence[DraftGpuLet], ticks: int = 0) -> float:
-        """Slow-down of a model on so many ticks beside these neighbours."""
+        """Slow-down of a model on this many ticks beside these neighbours."""
         if self.alone or not neighbours:
             return 1.0
         over = (sum(gpu_let.ticks for gpu_let in neighbours) + ticks) / self.grid - 1

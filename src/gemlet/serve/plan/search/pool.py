@@ -1,4 +1,4 @@
-"""Several gpu-lets that serve the same models as one pool: whichever is free takes the most urgent batch. Pure.
+"""Several gpu-lets that serve the same models as one pool: the next free one takes the most urgent batch. Pure.
 
 A model has a turn every T ms, on any of the pool's k gpu-lets. The pool holds if
 

@@ -1,7 +1,7 @@
 """Turns the gpu-lets of a device into a pool where that sustains more: after a plan was packed for the mean rates.
 
-Packing gives each model the gpu-let that serves its mean rate with the fewest SMs. Requests do not come evenly, and a
-small gpu-let of one model has nobody to help it with a burst. So each device is judged once more by what it sustains
+Packing gives each model the gpu-let that serves its mean rate with the fewest SMs. Requests do not come evenly, and no
+other gpu-let helps a small gpu-let of one model with a burst. So each device is judged once more by what it sustains
 with bursts (pool.py): as it was packed, as pools of two to five gpu-lets for all its models, and as a pool beside one
 small gpu-let for those models that take the least time, which would cut up the batches of the others.
 """

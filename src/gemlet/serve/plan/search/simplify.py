@@ -1,7 +1,7 @@
-"""Room that a plan leaves over, spent on fewer and calmer gpu-lets; the number of devices stays as it is.
+"""Spends the room that a plan leaves on fewer and calmer gpu-lets; the number of devices stays as it is.
 
-Packing tight is right while it saves a device. Where it does not, a model in one place is better than in several, and a
-gpu-let of its own better than turns with others: requests wait for nobody else.
+Tight packing pays only if it saves a device. Otherwise a model in one place is better than in several, and a gpu-let of
+its own better than turns with others, because its requests wait for no other model.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Latency as policies ask for it: by model and ticks (a tick is 1/grid of the SMs), remembered.
+"""Latency by model and ticks (a tick is 1/grid of the SMs), cached for policies.
 
 A gpu-let that serves one model takes batches of the largest size b with 2 L(b) <= SLO: a request that just missed a
 batch waits for that one and then for its own. At that size it serves b / L(b) requests a second, its capacity.
@@ -40,7 +40,7 @@ class Timing:
         self._targets: dict[str, int] = {}
 
     def row(self, model: str, ticks: int) -> list[float]:
-        """Milliseconds by batch (index 0 unused) alone on so many ticks."""
+        """Milliseconds by batch (index 0 unused) alone on this many ticks."""
         key = (model, ticks)
         if key not in self._rows:
             self._rows[key] = self.profiles.models[model].surface.row(ticks / self.grid)

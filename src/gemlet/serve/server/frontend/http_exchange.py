@@ -83,6 +83,6 @@ class Exchange:
         self._connection.flush()
 
     def take(self) -> list[Buffer]:
-        """What is to be written now."""
+        """What to write now."""
         out, self._out = self._out, []
         return out

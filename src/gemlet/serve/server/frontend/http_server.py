@@ -1,8 +1,8 @@
 """HTTP/1.1 connections: requests in by httptools, answers out in the order of the requests.
 
 An inference request is handed to the engine where its last byte is parsed, without a task; its answer is written when
-the engine calls back. Everything else is a task of http_routes.py. A client that does not read its answers is not read
-from either.
+the engine calls back. Everything else is a task of http_routes.py. The server does not read from a client that does not
+read its answers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ BINARY = b"application/octet-stream"
 
 
 class Bad(Exception):
-    """A request that is no proper HTTP for this server; the connection ends with it."""
+    """A request that is not HTTP as this server accepts it; the connection ends with it."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -237,7 +237,7 @@ class Connection(asyncio.Protocol):
     def _reset(self) -> None:
         self._url = b""
         self._header_bytes = 0
-        self._unfinished = 0  # bytes since the parser told of anything
+        self._unfinished = 0  # bytes since the parser last reported anything
         self._json_length = None
         self._encoding = b""
         self._expects = False

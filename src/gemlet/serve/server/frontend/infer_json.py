@@ -49,7 +49,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """How an output is to be sent: binary or not; in a region; as the ``classes`` highest values."""
+    """How to send an output: binary or not; in a region; as the ``classes`` highest values."""
 
     binary: bool = False
     region: str = ""

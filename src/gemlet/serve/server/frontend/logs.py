@@ -1,4 +1,4 @@
-"""The last lines of the log, and those to come, for whoever asks over HTTP."""
+"""The last lines of the log, and those to come, over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""/metrics of a server, read from the counters when somebody asks. Times in seconds, as Prometheus wants them."""
+"""/metrics of a server, read from the counters on request. Times are in seconds, Prometheus' base unit."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Shared memory that clients registered: inputs are read from it, outputs written into it.
 
-Whoever can reach the server can name any POSIX shared memory object the server may open, as with Triton: serve on
-loopback, or forbid it with --no-shared-memory.
+Every client that can reach the server can name any POSIX shared memory object that the server may open, as with Triton:
+serve on loopback, or forbid it with --no-shared-memory.
 
 It is read and written as a file and never mapped: its owner may make it smaller at any time, and touching a mapped page
 that is gone ends the process. A copy also keeps what was checked from changing before its batch runs.

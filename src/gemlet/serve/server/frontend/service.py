@@ -1,4 +1,4 @@
-"""What a frontend asks the server for; server.py is it."""
+"""What a frontend asks the server for; server.py implements it."""
 
 from __future__ import annotations
 

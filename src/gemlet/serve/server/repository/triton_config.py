@@ -1,7 +1,7 @@
-"""config.pbtxt of a model: Triton's format, the part of it that means something here.
+"""config.pbtxt of a model: the part of Triton's format that applies here.
 
 ``parameters`` named slo_ms, sm, class and priority say what Triton's format has no field for. What is read and what is
-ignored is in docs/serving.md; whatever else a file says is told in the log, once.
+ignored is in docs/serving.md; the log names all other fields of a file, once.
 """
 
 from __future__ import annotations
