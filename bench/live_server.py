@@ -108,7 +108,7 @@ class LiveServer:
         return self.log_file.read_text()
 
     def ask(self, method: str, path: str, seconds: float = ASK_S) -> tuple[int, Any]:
-        """Status and JSON, or text where it is none. Raises ServerError."""
+        """Status, and the body as JSON, or as text if it is not JSON. Raises ServerError."""
         connection = http.client.HTTPConnection(self.document["http"], timeout=seconds)
         try:
             connection.request(method, path)
@@ -160,7 +160,8 @@ class LiveServer:
         }
 
     def end(self) -> Ending:
-        """SIGTERM, and what became of it; what does not end in time is killed. The second time: what the first said."""
+        """Sends SIGTERM and reports the end; kills processes that do not end in time. The second time: what the first
+        said."""
         if self.ending is not None:
             return self.ending
         began = time.monotonic()

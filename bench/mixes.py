@@ -32,7 +32,7 @@ def slo(known: Profiles, model: str) -> float:
 
 
 def demands(known: Profiles, weights: dict[str, float], times: float) -> list[Demand]:
-    """``weights`` requests of each model, so many ``times`` a second."""
+    """``weights`` requests of each model, ``times`` times a second."""
     return [Demand(model=model, rate=weight * times, slo_ms=slo(known, model)) for model, weight in weights.items()]
 
 

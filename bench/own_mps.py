@@ -20,7 +20,7 @@ ASK_S = 90.0
 
 @contextlib.contextmanager
 def mps_of_gemlet(*, simulate: bool = False) -> Iterator[dict[str, str]]:
-    """The environment in which programs find it; MPS and the daemon end, whoever still uses them.
+    """The environment in which programs find it; MPS and the daemon end even if programs still use them.
 
     simulate: the simulated machine's. Raises RuntimeError if it does not start or does not stop.
     """

@@ -85,7 +85,7 @@ class Report:
     def __init__(self, about: Mapping[str, object], path: Path | None = None) -> None:
         self.about = dict(about)
         self.rows: list[Row] = []
-        self.parts: dict[str, list[dict[str, object]]] = {}  # what is no row: distributions, courses over time
+        self.parts: dict[str, list[dict[str, object]]] = {}  # other data than rows: distributions, courses over time
         self._path = path
         print(heading(about), flush=True)
 
@@ -104,7 +104,7 @@ class Report:
             return
         rows = [row.as_dict() for row in self.rows]
         document = {"schema": SCHEMA, "about": self.about, "rows": rows, **self.parts}
-        # Whole or not at all: whoever ends this program may do so now.
+        # Whole or not at all, since this program may be ended at any time.
         fresh = self._path.with_suffix(".new")
         fresh.write_text(compact(document) + "\n")
         fresh.replace(self._path)

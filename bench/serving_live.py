@@ -206,7 +206,7 @@ class Live:
     def run(
         self, rates: dict[str, float], seconds: float, *, slo_ms: float = 0.0, warm_up_s: float = WARM_UP_S
     ) -> dict[str, Tally]:
-        """Poisson requests for so long, all of them answered or dropped. ``slo_ms``: in place of the models' own."""
+        """Poisson requests for this long, all of them answered or dropped. ``slo_ms``: in place of the models' own."""
         slos = {model: slo_ms or slo for model, slo in self.slos.items()}
         coming = _requests(rates, slos, seconds)
         trial = self.last = Trial(self.dispatcher(), slos, warm_up_s)

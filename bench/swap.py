@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 KERNEL_US = 1000.0
-IDLE_LINK = 40.0  # GB/s: what a program that comes back is to be brought in with, at least
+IDLE_LINK = 40.0  # GB/s: the least rate at which a program that comes back must be brought in
 SOON = 50.0  # ms: everything else until its first kernel is done
 
 

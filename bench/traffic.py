@@ -34,7 +34,7 @@ class Traffic:
         return factor * mean * (1 + swing * sin(2 * pi * (second / period + phase)))
 
     def rates(self, seconds: float, times: float = 1.0) -> dict[str, arrivals.Steps]:
-        """All of it in so many seconds, ``times`` as high."""
+        """All of it within this many seconds, ``times`` as high."""
         moments = [RESOLUTION_S * step for step in range(round(seconds / RESOLUTION_S) + 1)]
         return {
             model: arrivals.trace([times * self.at(model, t * LENGTH_S / seconds) for t in moments], RESOLUTION_S)

@@ -1,4 +1,4 @@
-"""Runs a command several times while stress-ng keeps every processor busy, and prints what came of each run.
+"""Runs a command several times while stress-ng keeps every processor busy, and prints the outcome of each run.
 
 .venv/bin/python tools/test_busy.py --runs 10 -- make test
 

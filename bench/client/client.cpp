@@ -181,7 +181,7 @@ int compare(const Options& o) {
         return ns;
     };
     for (int i = 0; i < o.count / kBlock; ++i) {
-        // Who goes first takes turns, too.
+        // The program that goes first takes turns, too.
         const bool first = i % 2 == 0;
         const double a = block(first ? direct : cuLaunchKernel), b = block(first ? cuLaunchKernel : direct);
         native.push_back(first ? a : b);

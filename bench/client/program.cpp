@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <ctime>
 
-// SPIN_PTX is the path of src/gemlet/cli/spin.ptx, given by whoever compiles this (bench/machine.py).
+// SPIN_PTX is the path of src/gemlet/cli/spin.ptx, which bench/machine.py gives when it compiles this.
 asm(R"(
     .section .rodata
 spin_ptx:
@@ -39,7 +39,7 @@ uint64_t wait_for_start(const Options& o) {
     std::puts("ready");
     std::fflush(stdout);
     uint64_t start = 0;
-    if (std::scanf("%" SCNu64, &start) != 1) std::exit(1);  // whoever started us is gone
+    if (std::scanf("%" SCNu64, &start) != 1) std::exit(1);  // the starting process is gone
     sleep_until(start);
     return start;
 }

@@ -123,7 +123,8 @@ class Completions {
 
 }  // namespace
 
-// One burst each 1/rate seconds, submitted without waiting for those before. Who was held back catches up at once.
+// One burst each 1/rate seconds, submitted without waiting for those before. A program that was held back catches
+// up at once.
 int burst(const Options& o) {
     Program p(o);
     Held held(o.memory_mib, o.rewrite_mib, 0);

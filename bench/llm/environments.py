@@ -123,7 +123,7 @@ def environments(
 
 @contextlib.contextmanager
 def own_daemon(base: Mapping[str, str], *, simulate: bool) -> Iterator[dict[str, str]]:
-    """The environment in which `gemlet run` starts a daemon of its own; it ends, whoever still uses it."""
+    """The environment in which `gemlet run` starts a daemon of its own; it ends even if programs still use it."""
     folder = Path(tempfile.mkdtemp(prefix="gemlet-bench-", dir="/tmp"))  # a socket's path has at most 107 bytes
     env = dict(base) | {"GEMLET_RUNTIME_DIR": str(folder)}
     env.pop("GEMLET_SOCKET", None)

@@ -158,7 +158,7 @@ class Pool:
     ) -> list[Work]:
         """All of ``keys`` work for ``seconds``, from the same instant on. Raises RuntimeError; then they are ended.
 
-        ``during``: functions that are called so many seconds after the start.
+        ``during``: functions to call, by seconds after the start.
         """
         programs = [self.programs[key] for key in keys]
         try:

@@ -188,7 +188,7 @@ def without_gemlet(chosen: Chosen) -> Chosen:
 
 
 def starting(programs: int) -> float:
-    """Seconds until so many are loaded, together."""
+    """Seconds until this many are loaded, together."""
     return IMPORT + EACH_START * programs if programs else 0.0
 
 

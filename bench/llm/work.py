@@ -84,7 +84,7 @@ class Work:
         return min(self.rate(t, t + 1.0) for t in starts(begin, end))
 
     def pace(self) -> list[float]:
-        """Units a second in each half of a second, for whoever wants to see how it went."""
+        """Units a second in each half of a second, to see the course of a run."""
         return [round(self.rate(t, t + RATE_STEP), 2) for t in starts(0.0, self.seconds, RATE_STEP, RATE_STEP)]
 
     def busy(self) -> float:

@@ -72,7 +72,7 @@ def make(shape: Shape, device: str, seed: int) -> Transformer:
     if device == "cpu":
         torch.set_num_threads(1)  # two of these programs run at a time
     torch.manual_seed(seed)
-    torch.use_deterministic_algorithms(True, warn_only=True)  # where there is none, the run goes on and its bits tell
+    torch.use_deterministic_algorithms(True, warn_only=True)  # if there is none, the run goes on, and its bits show it
     torch.utils.deterministic.fill_uninitialized_memory = False  # no extra kernels
     return Transformer(shape).to(device=device, dtype=torch.bfloat16)
 

@@ -30,7 +30,7 @@ def eventually(condition: Callable[[], Any], what: str, seconds: float = 60.0) -
 
 
 def memory(pid: int) -> dict[str, int]:
-    """Bytes of a process: Rss, and Pss, in which shared pages are divided among those who share them."""
+    """Bytes of a process: Rss, and Pss, in which shared pages are divided among their processes."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
     return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
 

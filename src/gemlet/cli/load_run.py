@@ -208,7 +208,7 @@ def _services(path: Path | None, given: Given) -> list[DemandedService]:
             f"--variation {given.variation:g} is not above 0",
             hint="write a number above 0: 1 is Poisson, 4 comes in bursts",
         )
-    # An SLO of 0 is none: Demand has a number, and the server may know a better one.
+    # An SLO of 0 means none: Demand needs a number, and the server may know a better one.
     slo_ms = 1000 * _seconds(given.slo, "--slo") if given.slo is not None else 0.0
     return [
         DemandedService(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gemlet.simulate.serving.simulator import Outcome
 
 SCHEMA = 1
-PEAK_SECONDS = 10.0  # each step of a search runs at most so long
+PEAK_SECONDS = 10.0  # each step of a search runs at most this long
 
 
 class NoPlan(GemletError):

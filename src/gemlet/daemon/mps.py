@@ -167,7 +167,7 @@ class Mps:
     async def stop(self, *, force: bool, seconds: int | None, groups: dict[int, str]) -> tuple[MpsStatus, bool]:
         """Stops it: (status, whether it ran). Raises `Refused` while programs use it, `MpsError`.
 
-        ``seconds``: wait so long for them, then end them; ``force``: end them now. ``groups``: of clients, by pid.
+        ``seconds``: wait this long for them, then end them; ``force``: end them now. ``groups``: of clients, by pid.
         """
         async with self._changing:
             status = await self.learn()

@@ -229,7 +229,8 @@ class Control:
     def environment(self) -> dict[str, str]:
         """What points the control program at this pipe directory, on top of what this process has.
 
-        Without what a shell had set for its own programs: MPS is for all devices, and its server must not be hooked.
+        Without variables that a shell had set for its own programs: MPS is for all devices, and its server must not be
+        hooked.
         """
         dropped = ("CUDA_", "LD_PRELOAD")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gemlet.kube.share import Share
 
 SECONDS = 5.0  # for the whole of a question
-# Not the command line's: who reads this reads an event of a pod.
+# Not the command line's hints, since these are read in the event of a pod.
 _HINT = "see the log of the container daemon in this node's gemlet-agent pod"
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-HEALTH_SECONDS = 10.0  # the kubelet forgets what it is not told again within 30
+HEALTH_SECONDS = 10.0  # the kubelet forgets what is not repeated within 30
 
 
 class Objects(Protocol):

@@ -25,7 +25,7 @@ _FORM = re.compile(
 
 
 def parse_quantity(text: str) -> Fraction:
-    """The exact value. Raises InvalidValue if ``text`` is no quantity."""
+    """The exact value. Raises InvalidValue if ``text`` is not a quantity."""
     match = _FORM.fullmatch(text) if len(text) <= 64 else None
     if match is None:
         raise InvalidValue(f"{text!r} is not a quantity", hint="write a number with Mi, Gi or no suffix, such as 16Gi")

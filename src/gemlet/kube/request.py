@@ -101,7 +101,7 @@ def checked_percent(field: str, text: str) -> int:
 
 
 def checked_limit(field: str, limit: int, compute: int) -> int:
-    """The most a share may use. Raises BadRequest below what it is guaranteed."""
+    """The most a share may use. Raises BadRequest below its guarantee."""
     if not compute <= limit <= 100:
         raise BadRequest(
             field,

@@ -1,8 +1,8 @@
 """Makes the ResourceClaimTemplates that admitted pods name, and removes those that no pod names any more.
 
 Admission must not make objects, so it names a template by its content, and this makes it when the pod is there.
-Kubernetes tries again until a pod's template exists. Making is the same whoever does it, so every replica of the
-webhook may.
+Kubernetes tries again until a pod's template exists. Every replica of the webhook would make the same template, so
+every one may.
 """
 
 from __future__ import annotations

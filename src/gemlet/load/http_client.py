@@ -52,7 +52,7 @@ class _Connection(asyncio.Protocol):
     # asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's has its methods and is none
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's has its methods but is not a subclass
 
     def data_received(self, data: bytes) -> None:
         try:

@@ -72,7 +72,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One run. connections: at most so many a process (HTTP). patience_s: how long to wait for the last replies."""
+    """One run. connections: at most this many a process (HTTP). patience_s: how long to wait for the last replies."""
 
     address: Address
     streams: tuple[Stream, ...]

@@ -1,4 +1,5 @@
-"""Clients of the simulated MPS: who is one, what it may use, how clients run beside each other and beside others."""
+"""Clients of the simulated MPS: which programs are clients, what they may use, how they run beside each other and
+beside others."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_percentages(mps: Mps) -> None:
     assert mps.ask("set_default_active_thread_percentage 40.5") == "40.5"
     assert mps.ask("start_server -uid 0") == ""
     assert mps.ask("set_default_active_thread_percentage 20") == "20.0"
-    assert mps.ask(f"get_active_thread_percentage {pid}") == "40.5"  # the default is for the next server
+    assert mps.ask(f"get_active_thread_percentage {pid}") == "40.5"  # the default applies to the next server
     assert mps.ask(f"set_active_thread_percentage {pid} 30") == "30.0"
     assert mps.ask(f"get_active_thread_percentage {pid}") == "30.0"
     assert mps.ask("set_default_active_thread_percentage 0").startswith("Invalid percentage")

@@ -68,7 +68,7 @@ class Built:
         return instructions(self._command(command), function, self._environment(preload, "plain"))
 
     def _command(self, command: tuple[str, ...]) -> list[str]:
-        return [str(self.folder / command[0]), *command[1:]]  # an absolute path stays what it is
+        return [str(self.folder / command[0]), *command[1:]]  # an absolute path stays as it is
 
     def _environment(self, preload: tuple[str, ...], driver: str) -> dict[str, str]:
         libraries = {"hook": self.hook} | {n: self.folder / f"lib{n}.so" for n in ("first", "second", "spy")}

@@ -1,4 +1,5 @@
-"""When a pause ends a turn, who waits for the device, and which samples are believed: in their own native test."""
+"""When a pause ends a turn, which threads wait for the device, and which samples are believed: in a native test of
+their own."""
 
 from __future__ import annotations
 

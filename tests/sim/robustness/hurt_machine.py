@@ -53,7 +53,7 @@ class Running(subprocess.Popen[str]):
 
     def tell(self, text: str) -> None:
         assert self.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended; whoever cares reads its exit code
+        with contextlib.suppress(BrokenPipeError):  # it has ended; the caller may read its exit code
             self.stdin.write(text + "\n")
             self.stdin.flush()
 

@@ -1,4 +1,4 @@
-"""The alarm of the class `latency` is a hint: whoever raises it for nothing costs its neighbours little."""
+"""The alarm of the class `latency` is a hint: a client that raises it for nothing costs its neighbours little."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_an_alarm_that_never_ends_costs_little(machine: Machine, served: Served)
         return (busy.rounds() - before) / (time.monotonic() - begin)
 
     try:
-        # In turns, so that whoever else uses the machine disturbs both.
+        # In turns, so that other work on the machine disturbs both.
         quiet = alarmed = 0.0
         for _ in range(3):
             quiet += rate(0.5)

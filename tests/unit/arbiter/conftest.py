@@ -44,7 +44,7 @@ class Scene:
         self.groups: dict[str, int] = {}
         self.holders: dict[int, dict[str, Any]] = {}
         self.parked: set[int] = set()
-        self.alarms: set[int] = set()  # of the parked ones, who raises it when it takes its token
+        self.alarms: set[int] = set()  # of the parked clients, those that raise it when they take their tokens
         self.log: list[tuple[float, str, int]] = []
 
     @property

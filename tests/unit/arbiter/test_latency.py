@@ -53,7 +53,7 @@ def test_it_is_charged_from_the_end_of_the_drain(scene):
 
 
 def test_not_beyond_its_share(scene):
-    """Who keeps the device for long is ahead of its share, and asks like everyone."""
+    """A client that keeps the device for long is ahead of its share, and must ask like any other."""
     s = beside(scene)
     for _ in range(60):
         s.took(URGENT)

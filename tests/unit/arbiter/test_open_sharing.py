@@ -1,4 +1,4 @@
-"""Who shares freely and who takes turns, on the virtual device."""
+"""Which clients share freely and which take turns, on the virtual device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Parked tokens and grants at the same moment: whoever ends up running is known, and nobody overlaps for long."""
+"""Parked tokens and grants at the same moment: the arbiter knows which clients end up running, and no two overlap for
+long."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ class Run:
         self.s.to_ns(max(self.s.now, following))
 
     def look(self):
-        """Without open sharing, whoever runs beside another with which it does not fit knows when to stop."""
+        """Without open sharing, a client that runs beside another with which it does not fit knows when to stop."""
         holders = self.s.holders
         if not self.changed and not self.shares:  # a live change of priority may find two side by side
             endless = [n for n, h in holders.items() if h["deadline"] >= 1 << 60]
@@ -189,7 +189,7 @@ def test_holders_fit_together_and_time_is_charged_once(scene_class, policy, spec
     specs=st.lists(st.sampled_from([s for s in SPECS if s.get("max") != 0.0]), min_size=1, max_size=4),
     late=st.lists(st.floats(0.7, 1.3), min_size=4, max_size=4),
 )
-# Who is given up for being late comes back as regularly as a clock, but no arrivals are these.
+# A client that is given up for being late comes back at regular intervals, but these are not arrivals.
 @example(specs=[{"priority": "latency", "max": 0.5}, {"sm": 0.5, "weight": 3.0}], late=[1.298828125, 0.96875, 1, 1])
 def test_saturating_clients_share_without_starving_anyone(scene_class, specs, late):
     """No starvation, caps hold in every second, nobody idles the device while an eligible group wants."""

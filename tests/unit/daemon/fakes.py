@@ -16,7 +16,7 @@ UUID_TEXT = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
 
 
 class FakeServer:
-    """Keeps what it is told; clients are put in by tests with `add_client`."""
+    """Keeps what it is told; tests add clients with `add_client`."""
 
     def __init__(self) -> None:
         self.groups: dict[str, dict[str, Any]] = {}

@@ -1,4 +1,4 @@
-"""What a program gets of MPS, and what it is told when it cannot have what it asks for."""
+"""What a program gets of MPS, and the error when it cannot have what it asks for."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ FIRST, SECOND = fakes.FIRST, fakes.SECOND
 
 
 class PlayedKubelet:
-    """Registration, and calls to whoever registered."""
+    """Registration, and calls to every plugin that registered."""
 
     def __init__(self, directory):
         self.directory = directory
@@ -162,7 +162,7 @@ def test_a_slot_from_allocation_to_its_end(setup, run):
             amounts, _, _ = setup.node.daemon.opened["ns/p/c"]
             assert amounts == fakes.amounts(8, 25, 80)
             await setup.pre_start(plugin, slot)  # the container is started again
-            # The slot goes to another container: the first is gone, whoever has been told.
+            # The slot goes to another container: the first is gone, whether or not the plugin has been told.
             await setup.allocate(plugin, slot)
             assert len(setup.node.book.shares) == 1
             assert "ns/p/c" not in setup.node.daemon.opened

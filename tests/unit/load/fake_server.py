@@ -33,7 +33,7 @@ class FakeServer:
     answer: Callable[[int], Answer] = lambda _number: (0.001, 200, "")
     extensions: tuple[str, ...] = ("binary_tensor_data", "statistics")
     metadata: dict[str, Any] = field(default_factory=lambda: dict(METADATA))
-    close_after: int | None = None  # a connection is closed after so many replies
+    close_after: int | None = None  # a connection is closed after this many replies
     bodies: list[bytes] = field(default_factory=list)
     heads: list[str] = field(default_factory=list)
     connections: int = 0

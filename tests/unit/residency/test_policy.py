@@ -1,4 +1,4 @@
-"""Who is on the device, and how little moves for it."""
+"""Which clients are on the device, and how little memory moves for it."""
 
 from __future__ import annotations
 

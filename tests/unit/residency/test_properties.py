@@ -73,7 +73,8 @@ def test_never_more_than_fits(scene: Make, steps: list[Any]) -> None:
                 s.leave(number)
                 s.client(number, group_of(number))
             case ["rubbish", number, mapped, seen, complete]:
-                # A claim of more than it has costs itself alone; `seen` of the past or the future is no obedience.
+                # A client that claims more than it has harms only itself; `seen` of the past or the future does not
+                # count as obedience.
                 s.residency.report(
                     number,
                     max(mapped, s.mapped[number]),

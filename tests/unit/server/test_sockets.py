@@ -1,4 +1,4 @@
-"""Sockets that fix the group of whoever comes through them."""
+"""Sockets that fix the group of every client that comes through them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Users who do not trust each other: who is in a group, and what is left to one who is not any more."""
+"""Users who do not trust each other: the members of a group, and what a user keeps who is no longer a member."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[3]
 OTHER = 65534
 GIB = 1 << 30
 
-# Another user's client, which makes a group by joining it. Prints what became of it.
+# Another user's client, which makes a group by joining it. Prints the outcome.
 MEMBER = """
 import os, sys
 sys.path.insert(0, sys.argv[3])

@@ -88,7 +88,7 @@ class Page:
 
 
 def eventually(holds: Callable[[], object], what: Callable[[], str] = lambda: "it did not happen") -> None:
-    """Returns as soon as ``holds`` does; the limit is for what hangs."""
+    """Returns as soon as ``holds`` is true; the limit only ends a test that hangs."""
     end = time.monotonic() + 60
     while not holds():
         if time.monotonic() > end:

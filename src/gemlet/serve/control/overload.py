@@ -56,7 +56,7 @@ class Attempt(Protocol):
 
 
 def best_effort(attempt: Attempt, demands: Sequence[Demand], options: PlanOptions, most: float = 1.0) -> Overload:
-    """The best plan found for ``demands``, which have none; for more than the part ``most`` of them there is none."""
+    """The best plan found for a part of ``demands``. There is no plan for more than the part ``most`` of them."""
     exact = msgspec.structs.replace(options, quantile=MEAN)
     made = attempt(demands, exact) if most >= 1 else None
     if isinstance(made, Plan):

@@ -17,7 +17,7 @@ FAST_S = 2.0
 SLOW_S = 10.0
 UNEVEN_S = 60.0
 SURE = 3.0  # standard errors that make a difference
-CUT = 4.0  # standard deviations beyond which a difference of counts tells of the rate, not of unevenness
+CUT = 4.0  # standard deviations beyond which a difference of counts is due to the rate, not to unevenness
 LEAST_VARIATION = 1.0  # never count on less than Poisson's: even arrivals last until they do not
 
 
@@ -36,7 +36,7 @@ class Meter:
         return cls(fast=rate, slow=rate, dispersion=variation**2, last=rate)
 
     def add(self, count: int, seconds: float) -> None:
-        """``requests`` came in ``seconds`` (above 0)."""
+        """Takes note that ``count`` requests came in ``seconds`` (above 0)."""
         rate = count / seconds
         self._learn_unevenness(count, seconds)
         self.fast += (1 - exp(-seconds / FAST_S)) * (rate - self.fast)

@@ -19,7 +19,7 @@ def to_slots(plan: Plan, devices: Sequence[int]) -> Plan:
 
 
 def to_devices(plan: Plan, devices: Sequence[int]) -> Plan:
-    """The planner's plan on the living ``devices``; it has at most so many."""
+    """The planner's plan on the living ``devices``; it has at most this many."""
     return _renumbered(plan, [(devices[gpu.index], gpu) for gpu in plan.gpus])
 
 

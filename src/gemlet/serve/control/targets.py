@@ -20,7 +20,7 @@ ABOVE = 1.05  # of what is expected, so that a rate that goes on rising does not
 STEADY = (0.7, 1.4)  # of the variation: nobody plans anew within these
 MOST_VARIATION = 8.0  # beyond, the estimate is a guess
 SETTLED_S = 6 * SLOW_S  # after these an average has forgotten what it started from
-MOVED = 0.05  # of a rate, and one request in the slow average: less is no move
+MOVED = 0.05  # of a rate, and one request in the slow average: less does not count as a move
 
 
 @dataclass(slots=True)

@@ -295,7 +295,7 @@ class Engine:
             if batch.gpu_let.retired:
                 self._ended.set()
         if error is not None:
-            self.pump()  # what is to be run again may find another gpu-let free
+            self.pump()  # a batch that must run again may find another gpu-let free
         self._tell_dropped()
 
     def _answer_all(self, served: ServedModel, batch: Batch, requests: list[Request], result: Result) -> None:

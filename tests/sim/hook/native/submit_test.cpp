@@ -81,7 +81,8 @@ static void work_is_no_pause_however_rarely_it_is_looked_at() {
     p.poll = 900 * kUs;
     p.works(kMs * 1000);
     CHECK(p.patience.average() == 0);
-    // Nor is a turn that ended for another reason: it waited for the token, or for what it had in flight.
+    // The same holds for a turn that ended for another reason: the program waited for the token, or for its work
+    // in flight.
     for (int i = 0; i < 20; ++i) {
         p.now += 50 * kMs;
         p.patience.begins(p.now, p.now - 20 * kMs, p.terms);

@@ -316,7 +316,7 @@ static void the_gate_keeps_apart() {
     SwapGate gate(nullptr);
     std::atomic<bool> stop{false};
     std::atomic<int> inside{0}, passed{0};
-    bool away = false;  // plain: a thread sanitizer sees whoever looks at it meanwhile
+    bool away = false;  // plain: a thread sanitizer sees every thread that reads it meanwhile
     std::vector<std::thread> threads;
     for (int i = 0; i < 4; ++i)
         threads.emplace_back([&] {

@@ -42,7 +42,7 @@ def shape(gpu_lets: tuple[PlannedGpuLet, ...]) -> list[tuple[float, frozenset[tu
 
 
 class Machine:
-    """Does steps as a fleet would, and notices whoever would be sent where its model is not loaded."""
+    """Does steps as a fleet would, and notices requests that would be sent to a device without their model."""
 
     def __init__(self, start: Plan) -> None:
         self.loaded = {(gpu.index, t.model) for gpu in start.gpus for one in gpu.gpu_lets for t in one.tasks}

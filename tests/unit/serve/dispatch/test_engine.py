@@ -23,7 +23,7 @@ from tests.unit.serve.stand_in import model
 
 
 class Executor:
-    """Keeps what it is given until told what becomes of it."""
+    """Keeps its batches until the test says how they end."""
 
     def __init__(self):
         self.died = asyncio.Event()

@@ -233,7 +233,7 @@ def test_every_request_comes_out_once(sent: list[tuple[float, str, float]], seed
         queues.submit(Request(model, now, now + slo, number))
         for batch in queues.start(now):
             assert all(other.gpu_let is not batch.gpu_let for other in running)
-            if drop:  # whoever starts can still be in time
+            if drop:  # a batch that starts can still be in time
                 assert now + linear(batch.place, len(batch.requests)) <= batch.requests[0].deadline + 1e-6
             running.append(batch)
         dropped += [refused.request.payload for refused in queues.drops()]

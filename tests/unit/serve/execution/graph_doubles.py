@@ -106,7 +106,7 @@ class GraphWithHandle(Graph):
 
 
 class Driver:
-    """In place of libgembatch.so.1: does what it is asked, on the host. ``codes``: what the next calls return."""
+    """In place of libgembatch.so.1: does the same on the host. ``codes``: what the next calls return."""
 
     context = 7
 

@@ -39,7 +39,7 @@ def values(result):
 
 @contextlib.asynccontextmanager
 async def device_of(backend="noop", **more):
-    """A device, and what it told of deaths and returns."""
+    """A device, and its reports of deaths and returns."""
     died, back = [], []
     async with asyncio.timeout(SECONDS), asyncio.TaskGroup() as tasks:
         device = Device(

@@ -315,7 +315,7 @@ def test_a_neighbour_presses_as_much_as_it_gets_done() -> None:
     assert contention(profiles, 0.5, ["even"]).dram == pytest.approx(0.5), "half of the SMs, half of the work"
     assert contention(profiles, 0.5, ["early"]).dram == pytest.approx(1.0), "half of the SMs, all of the work"
     assert contention(profiles, 0.25, ["early"]).dram == pytest.approx(0.5)
-    # Of those who take turns the worst.
+    # The worst of the models that take turns.
     assert contention(profiles, 0.5, ["even", "other"]) == pytest.approx((0.5, 0.0, 1.0))
     assert contention(profiles, 0.0, ["even"]).dram == 0
 

@@ -22,7 +22,7 @@ GPU_LET = GpuLet(name="gpu0/let0", sm=1.0, models={})
 
 
 def with_devices(count: int, act: Callable[[list[Device], asyncio.TaskGroup], Awaitable[None]]) -> list[str]:
-    """Runs ``act`` with so many started devices; who was told to have died."""
+    """Runs ``act`` with this many started devices; returns those that were reported dead."""
     died: list[str] = []
 
     async def run() -> None:
@@ -59,7 +59,7 @@ def test_a_device_rests_and_comes_back() -> None:
         assert device.pids != first
         await device.prepare({}, [GPU_LET])
 
-    assert with_devices(1, act) == []  # an end that was wanted is no death
+    assert with_devices(1, act) == []  # a requested end does not count as a death
 
 
 def test_devices_follow_what_is_wanted_but_those_in_use_stay() -> None:

@@ -71,7 +71,7 @@ class Connection(asyncio.Protocol):
         return self.server.draining
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass of it
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass of it
         self.server.connections.add(self)
 
     def connection_lost(self, _exc: Exception | None) -> None:

@@ -42,7 +42,7 @@ def parse(text: str, path: Path) -> Config:
             column=column,
             hint=EXAMPLE,
         ) from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # of the reader, of a date that is none
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # of the reader, of an invalid date
         raise ConfigError(f"not YAML: {error}", path=str(path), hint=EXAMPLE) from None
     try:
         return msgspec.convert({} if table is None else table, Config)
