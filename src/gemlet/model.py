@@ -161,6 +161,28 @@ def terms(of: TimeTerms, kind: type[TimeTerms]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UserTerms:
+    """Fields of groups, as in GroupSpec; None: nothing is said."""
+
+    min: float | None = None
+    max: float | None = None
+    memory: int | None = None
+    priority: Priority | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserSpec(UserTerms):
+    """What the groups that one user makes may have: on one device all together ``min`` and ``memory``, each ``max`` and
+    ``priority``. ``name``: of a user, a uid, or "*" for everybody else. ``groups``: how many. ``defaults``: of a group
+    of which nothing is said.
+    """
+
+    name: str
+    groups: int | None = None
+    defaults: UserTerms = UserTerms()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpec:
     """What the configuration says of one device; ``uuid`` and ``index`` as in nvidia-smi, one of them is set.
 
@@ -183,6 +205,7 @@ class Configuration:
 
     groups: tuple[GroupSpec, ...] = ()
     devices: tuple[DeviceSpec, ...] = ()
+    users: tuple[UserSpec, ...] = ()
     policy: str = "fair"
     host_memory: int | None = None
     source: str | None = None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gemlet.config import rules
 from gemlet.errors import InvalidValue
-from gemlet.model import Configuration, DeviceSpec, GroupSpec
+from gemlet.model import Configuration, DeviceSpec, GroupSpec, UserSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,6 +60,7 @@ def finish(
     *,
     hint: str | None = None,
     devices: tuple[DeviceSpec, ...] = (),
+    users: tuple[UserSpec, ...] = (),
     policy: str = "fair",
     host_memory: int | None = None,
 ) -> Configuration:
@@ -72,6 +73,7 @@ def finish(
     return Configuration(
         groups=groups,
         devices=devices,
+        users=users,
         policy=policy,
         host_memory=host_memory,
         source=report.path,

@@ -15,6 +15,14 @@
     workload = "unknown"            # or "compute", "memory": what bounds its kernels
     users = ["ana", "ben"]
 
+    [users.ana]                     # or a uid, or "*" for everybody else: what groups that they make may have
+    min = "50%"                     # all together
+    max = "80%"                     # each
+    memory = "40GiB"                # all together
+    priority = "normal"             # each, at most
+    groups = 8
+    defaults = { memory = "8GiB" }  # of a group of which nothing is said
+
     [[devices]]
     index = 0                       # or uuid = "GPU-..."
     policy = "gemini"
@@ -27,6 +35,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,9 +43,9 @@ from gemlet.config import draft, group_fields, toml_places, toml_text
 from gemlet.config import suggest as did_you_mean
 from gemlet.config.draft import GroupDraft
 from gemlet.config.report import Place, Report, Source
-from gemlet.config.toml_values import kind_of, one_of, read_size
+from gemlet.config.toml_values import check_users, kind_of, one_of, read_size
 from gemlet.errors import InvalidValue
-from gemlet.model import GROUP_FIELDS, POLICIES, Configuration, DeviceSpec
+from gemlet.model import GROUP_FIELDS, POLICIES, Configuration, DeviceSpec, UserSpec, UserTerms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -78,7 +87,7 @@ class _Reader:
         self.offsets = toml_places.scan(source.text)
 
     def configuration(self, document: Mapping[str, object]) -> Configuration:
-        sections = ("daemon", "groups", "devices")
+        sections = ("daemon", "groups", "users", "devices")
         for name, value in document.items():
             if name not in sections:
                 hint = f"a group is written [groups.{name}]" if isinstance(value, dict) else None
@@ -87,8 +96,9 @@ class _Reader:
                 self.report.error(f"unknown section {name!r}", self.key(name), hint=hint)
         daemon = self._daemon(self._table(document, "daemon"))
         drafts = [self._group(name, value) for name, value in self._table(document, "groups").items()]
+        users = tuple(self._user(name, value) for name, value in self._table(document, "users").items())
         devices = tuple(self._devices(document.get("devices", [])))
-        return draft.finish(drafts, self.report, devices=devices, **daemon)
+        return draft.finish(drafts, self.report, devices=devices, users=users, **daemon)
 
     def key(self, *path: str | int) -> Place:
         found = self.offsets.get(path)
@@ -137,6 +147,33 @@ class _Reader:
             else:
                 group.read(key, partial(group_fields.read, field), value, self.value("groups", name, key))
         return group
+
+    def _user(self, name: str, table: object) -> UserSpec:
+        try:
+            check_users((name,))
+        except InvalidValue as error:
+            self.report.invalid("users", error, self.key("users", name))
+        values = self._user_terms(table, "users", name, more={"groups": _count, "defaults": lambda value: value})
+        defaults = self._user_terms(values.pop("defaults", {}), "users", name, "defaults")
+        return UserSpec(name=name, **values, defaults=UserTerms(**defaults))
+
+    def _user_terms(
+        self, table: object, *path: str, more: Mapping[str, Callable[[object], object]] | None = None
+    ) -> dict[str, Any]:
+        if not isinstance(table, dict):
+            self.report.error(f"{'.'.join(path)} is {kind_of(table)}, not a section", self.key(*path))
+            return {}
+        known: dict[str, Callable[[object], object]] = {**_USER_FIELDS, **(more or {})}
+        values: dict[str, Any] = {}
+        for name, value in table.items():
+            if name not in known:
+                self._unknown(name, tuple(known), *path)
+                continue
+            try:
+                values[name] = known[name](value)
+            except InvalidValue as error:
+                self.report.invalid(f"{name} of {'.'.join(path)}", error, self.value(*path, name))
+        return values
 
     def _devices(self, tables: object) -> list[DeviceSpec]:
         if not (isinstance(tables, list) and all(isinstance(table, dict) for table in tables)):
@@ -193,6 +230,15 @@ def _uuid(value: object) -> str:
     )
 
 
+def _count(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_INDEX:
+        return value
+    raise InvalidValue(f"expected a number from 0, found {kind_of(value)}", hint="write how many, such as 8")
+
+
+_USER_FIELDS: dict[str, Callable[[object], object]] = {
+    row.name: partial(group_fields.read, GROUP_FIELDS[row.name]) for row in fields(UserTerms)
+}
 _DAEMON_FIELDS: dict[str, Callable[[object], object]] = {
     "policy": _policy,
     "host_memory": read_size,

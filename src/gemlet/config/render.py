@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from gemlet.config.group_fields import render as render_value
 from gemlet.config.toml_values import render_size, render_text
-from gemlet.model import GROUP_FIELDS, Configuration, DeviceSpec, GroupSpec
+from gemlet.model import GROUP_FIELDS, Configuration, DeviceSpec, GroupSpec, UserSpec, UserTerms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +20,7 @@ def render(configuration: Configuration) -> str:
     if daemon := list(_daemon(configuration)):
         sections.append("\n".join(["[daemon]", *daemon]))
     sections += ["\n".join(_group(group)) for group in configuration.groups]
+    sections += ["\n".join(_user(user)) for user in configuration.users]
     sections += ["\n".join(_device(device)) for device in configuration.devices]
     return "\n\n".join(sections) + "\n"
 
@@ -36,6 +38,22 @@ def _group(group: GroupSpec) -> Iterator[str]:
         value = getattr(group, name)
         if value != field.default:
             yield f"{name} = {render_value(field, value)}"
+
+
+def _user(user: UserSpec) -> Iterator[str]:
+    yield f"[users.{_key(user.name)}]"
+    yield from _user_terms(user)
+    if user.groups is not None:
+        yield f"groups = {user.groups}"
+    if defaults := list(_user_terms(user.defaults)):
+        yield f"defaults = {{ {', '.join(defaults)} }}"
+
+
+def _user_terms(terms: UserTerms) -> Iterator[str]:
+    for row in fields(UserTerms):
+        value = getattr(terms, row.name)
+        if value is not None:
+            yield f"{row.name} = {render_value(GROUP_FIELDS[row.name], value)}"
 
 
 def _device(device: DeviceSpec) -> Iterator[str]:

@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from gemlet.config.quantities import format_share
 from gemlet.config.rules import violations
+from gemlet.daemon.quotas import Quotas, nothing_of, within
 from gemlet.errors import Refused, UsageError
 from gemlet.model import GROUP_FIELDS, GroupSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from gemlet.daemon.native import Server
     from gemlet.daemon.requests import Limits
+    from gemlet.model import UserSpec
 
 Origin = Literal["configuration", "run", "share"]
 
@@ -87,18 +89,20 @@ class GroupBook:
         self._shared = shared
         self._uid_of = uid_of
         self._name_of = name_of
+        self._quotas = Quotas(shared=shared)
         self._numbers = itertools.count(1)
         self.entries: dict[str, Entry] = {}
 
     # --- from the configuration ----------------------------------------------------------------------------------
 
-    def configure(self, specs: Iterable[GroupSpec]) -> list[str]:
+    def configure(self, specs: Iterable[GroupSpec], users: Iterable[UserSpec] = ()) -> list[str]:
         """Makes the configured groups be exactly ``specs``. Returns what could not be done, as warnings.
 
-        A group that is no longer configured goes when its last client has left.
+        A group that is no longer configured goes when its last client has left. ``users``: the quotas from now on; what
+        a group has already it keeps.
         """
         wanted = {spec.name: spec for spec in specs}
-        warnings = []
+        warnings = self._quotas.configure(users, self._uid_of)
         for name, entry in self.entries.items():
             if entry.origin == "configuration" and name not in wanted:
                 entry.leaving = True
@@ -136,15 +140,18 @@ class GroupBook:
         if entry is None:
             made = name or self._free_name(command)
             owner = self._adopted_from(made, uid)
-            spec = _change(self._new(made, owner), limits)
-            entry = Entry(spec=spec, origin="run", owner=owner, device=device)
             self._check_number(uid)
+            spec = self._within(_change(self._new(made, owner), limits), owner, device, given=limits.given())
+            entry = Entry(spec=spec, origin="run", owner=owner, device=device)
             self._admit(entry, busy)
             self._tell(spec)
             self.entries[spec.name] = entry
         else:
             self._check_member(entry, uid)
-            changed = _change(self._new(entry.spec.name, uid) if self._vacant(entry, uid, busy) else entry.spec, limits)
+            vacant = self._vacant(entry, uid, busy)
+            changed = _change(self._new(entry.spec.name, uid) if vacant else entry.spec, limits)
+            if entry.owner == uid and (vacant or limits.given()):
+                changed = self._within(changed, uid, entry.device, given=limits.given() if vacant else None)
             if changed != entry.spec:
                 if entry.origin == "configuration":
                     raise Refused(
@@ -158,6 +165,24 @@ class GroupBook:
         if launcher is not None and len(entry.launchers) < MAX_LAUNCHERS:
             entry.launchers.append(launcher)
         return entry
+
+    def adopt(self, name: str) -> list[str]:
+        """Takes a group into the book that a client has made by itself, if its user has a quota. Returns warnings.
+
+        A program that names a group of its own (`GEMLET_GROUP`) would otherwise have what `gemlet run` refuses.
+        """
+        owner = self._server.maker(name)
+        if name in self.entries or owner is None or owner in (0, self._owner) or not self._quotas.binds(owner):
+            return []
+        new, warnings = self._new(name, owner), []
+        try:
+            self._check_number(owner)
+            spec = self._within(new, owner, None, given=())
+        except Refused as error:
+            spec = nothing_of(new, self._quotas.of(owner))
+            warnings.append(f"group {name} made by a program of {self._name_of(owner)}: {error.message}")
+        self.entries[name] = Entry(spec=spec, origin="run", owner=owner)
+        return warnings + self._tell(spec, strict=False)
 
     def share(self, name: str, limits: Limits, *, socket: str, device: int | None = None) -> Entry:
         """Makes the share ``name`` be exactly this, from nothing or from what it was. Raises `Refused`.
@@ -185,7 +210,10 @@ class GroupBook:
         if not limits.given():
             hint = f"give one of {', '.join(GROUP_FIELDS)}"
             raise Refused(f"nothing to change in group {name}: expected a limit", hint=hint)
-        self._replace(entry, _change(entry.spec, limits), busy)
+        changed = _change(entry.spec, limits)
+        if entry.owner == uid:
+            changed = self._within(changed, uid, entry.device)
+        self._replace(entry, changed, busy)
         return entry
 
     def remove(self, name: str, *, uid: int) -> None:
@@ -266,10 +294,12 @@ class GroupBook:
         raise Refused(f"group {entry.spec.name} can be changed only by {who}", hint="use a group of your own")
 
     def _check_number(self, uid: int) -> None:
-        if uid != 0 and sum(entry.owner == uid for entry in self.entries.values()) >= MAX_GROUPS:
+        quota = self._quotas.of(uid).groups
+        most = MAX_GROUPS if quota is None or uid == self._owner else min(quota, MAX_GROUPS)
+        if uid != 0 and sum(entry.owner == uid for entry in self.entries.values()) >= most:
             hint = "let programs share one with --group NAME, or wait: a group goes five seconds after its last process"
             raise Refused(
-                f"{self._name_of(uid)} has {MAX_GROUPS} groups already, which is the most one user may have", hint=hint
+                f"{self._name_of(uid)} has {most} groups already, which is the most this user may have", hint=hint
             )
 
     def _check_member(self, entry: Entry, uid: int) -> None:
@@ -283,6 +313,19 @@ class GroupBook:
             f"group {entry.spec.name} is not open to {self._name_of(uid)}",
             hint=f"choose another --group: this one is open to {', '.join(entry.spec.users)}",
         )
+
+    def _within(
+        self, spec: GroupSpec, uid: int, device: int | None, *, given: Collection[str] | None = None
+    ) -> GroupSpec:
+        """``spec`` as the quota of ``uid``, who owns it, has it. Raises `Refused`."""
+        if uid in (0, self._owner):
+            return spec
+        others = [
+            other.spec
+            for name, other in self.entries.items()
+            if name != spec.name and other.owner == uid and (device is None or other.device in (None, device))
+        ]
+        return within(spec, self._quotas.of(uid), others, given=given, who=self._name_of(uid))
 
     def _replace(self, entry: Entry, spec: GroupSpec, busy: Mapping[str, int]) -> None:
         if spec.min > entry.spec.min:

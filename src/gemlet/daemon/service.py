@@ -356,6 +356,9 @@ class Service:
             os.read(self.server.eventfd(), 8)
         for raw in self.server.take_events():
             event = self.events.add_native(raw, time=time.time())
+            if event.kind == "join":
+                for warning in self.book.adopt(event.group):
+                    logger.warning("quota %s", warning)
             if event.kind in ("context", "join", "leave"):
                 self._account_now.set()
 
@@ -365,7 +368,7 @@ class Service:
         self._device_specs = configuration.devices
         host = host_memory.default_limit(host_memory.available(), host_memory.cgroup_limits())
         self.server.set_host_memory(configuration.host_memory or host)
-        warnings = [*configuration.warnings, *self.book.configure(configuration.groups)]
+        warnings = [*configuration.warnings, *self.book.configure(configuration.groups, configuration.users)]
         if self.options.ipc_dir:
             warnings += self._listen_in(self.options.ipc_dir, {group.name for group in configuration.groups})
         for device in self._devices.values():

@@ -1,0 +1,118 @@
+"""What one user's groups may have together: ceilings and defaults of `[users.NAME]`. Pure.
+
+A user who may promise himself everything takes it from whoever comes second, so a daemon that users share has a ceiling
+for the minima even where nothing is configured. Root and the daemon's own user have no quota: they can change it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gemlet.config.quantities import format_share, format_size
+from gemlet.config.rules import EVERYBODY, SMALLEST_MEMORY
+from gemlet.errors import Refused
+from gemlet.model import Priority, UserSpec, UserTerms
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from gemlet.model import GroupSpec
+
+SHARED_MIN = 0.5  # of a device that one user may reserve where the configuration does not say: the second finds half
+SLACK = 1e-9
+_RANK = {Priority.BEST_EFFORT: 0, Priority.NORMAL: 1, Priority.LATENCY: 2}
+
+
+class Quotas:
+    """The quota of each uid. ``shared``: users who do not trust each other meet here."""
+
+    def __init__(self, *, shared: bool) -> None:
+        self._others = UserSpec(name=EVERYBODY, min=SHARED_MIN if shared else None)
+        self._default = self._others
+        self._of: dict[int, UserSpec] = {}
+
+    def configure(self, specs: Iterable[UserSpec], uid_of: Callable[[str], int]) -> list[str]:
+        """Puts ``specs`` in force in place of all others; returns what could not be, as warnings."""
+        self._of, self._others, warnings = {}, self._default, []
+        for spec in specs:
+            filled = replace(spec, min=self._default.min if spec.min is None else spec.min)
+            if spec.name == EVERYBODY:
+                self._others = filled
+                continue
+            try:
+                self._of[uid_of(spec.name)] = filled
+            except Refused as error:
+                warnings.append(f"users.{spec.name}: {error.message}")
+        return warnings
+
+    def of(self, uid: int) -> UserSpec:
+        """The quota of ``uid``: its own, or everybody's."""
+        return self._of.get(uid, self._others)
+
+    def binds(self, uid: int) -> bool:
+        """Whether the quota of ``uid`` says anything of a group of which nothing was said."""
+        quota = self.of(uid)
+        limits = (quota.max, quota.memory, quota.groups)
+        return quota.defaults != UserTerms() or any(limit is not None for limit in limits)
+
+
+def nothing_of(spec: GroupSpec, quota: UserSpec) -> GroupSpec:
+    """``spec`` of somebody who has used up the quota."""
+    memory = 0 if quota.memory is not None else None
+    return replace(spec, min=0.0, max=0.0 if quota.max is None else quota.max, memory=memory)
+
+
+def within(
+    spec: GroupSpec, quota: UserSpec, others: Collection[GroupSpec], *, given: Collection[str] | None, who: str
+) -> GroupSpec:
+    """``spec`` with what ``quota`` decides where nothing was said. Raises `Refused` for more than ``who`` may have.
+
+    ``others``: the user's groups that may meet this one on a device. ``given``: the fields that were asked for, None if
+    the group is there and only changes.
+    """
+    values: dict[str, Any] = {}
+    if given is not None:
+        for name in ("min", "max", "memory", "priority"):
+            value = getattr(quota.defaults, name)
+            if name not in given and value is not None:
+                values[name] = value
+        if quota.max is not None and "max" not in given:
+            values["max"] = min(values.get("max", 1.0), quota.max)
+    chosen = replace(spec, **values)
+    _check_shares(chosen, quota, others, who)
+    if quota.priority is not None and _RANK[chosen.priority] > _RANK[quota.priority]:
+        raise Refused(
+            f"priority {chosen.priority} is above what {who} may have", hint=f"use --priority {quota.priority}"
+        )
+    return _with_memory(chosen, quota, others, who, fill=given is not None and "memory" not in given)
+
+
+def _check_shares(spec: GroupSpec, quota: UserSpec, others: Collection[GroupSpec], who: str) -> None:
+    if quota.max is not None and spec.max > quota.max + SLACK:
+        most = format_share(quota.max)
+        raise Refused(f"max {format_share(spec.max)} is more than {who} may have, {most}", hint=f"use --max {most}")
+    reserved = sum(other.min for other in others)
+    if quota.min is not None and spec.min > 0 and reserved + spec.min > quota.min + SLACK:
+        left = max(0.0, quota.min - reserved)
+        raise Refused(
+            f"{who} may reserve {format_share(quota.min)} of a device, of which {format_share(reserved)} is taken",
+            hint=f"use --min {int(left * 100 + 1e-6)}% or less, or ask an administrator for [users.{who}]",
+        )
+
+
+def _with_memory(spec: GroupSpec, quota: UserSpec, others: Collection[GroupSpec], who: str, *, fill: bool) -> GroupSpec:
+    if quota.memory is None:
+        return spec
+    left = max(0, quota.memory - sum(other.memory or 0 for other in others))
+    if spec.memory is None and fill and left >= SMALLEST_MEMORY:
+        return replace(spec, memory=left)
+    if spec.memory is None or spec.memory > left:
+        asked = "no limit of memory" if spec.memory is None else f"{format_size(spec.memory)} of memory"
+        raise Refused(
+            f"{asked} is more than {who} has left: {format_size(left)} of {format_size(quota.memory)}",
+            hint=f"use --memory {left}"
+            if left >= SMALLEST_MEMORY
+            else "end other programs, or share a group with them",
+        )
+    return spec

@@ -1,0 +1,137 @@
+"""What one user may have of a daemon: ceilings, defaults, and who is not bound by them."""
+
+from __future__ import annotations
+
+import pytest
+
+from gemlet.config import files
+from gemlet.config.render import render
+from gemlet.daemon.requests import Limits
+from gemlet.errors import ConfigError, Refused
+from gemlet.model import Priority
+from tests.unit.daemon.test_groups import ANA, DAEMON, GIB, LUIS, book, join, server, shared_book  # noqa: F401
+
+TEXT = """\
+[users.ana]
+min = "40%"
+max = "80%"
+memory = "10GiB"
+priority = "normal"
+groups = 3
+defaults = { memory = "4GiB", max = "50%" }
+
+[users."*"]
+min = "10%"
+
+[users.2002]
+memory = "1GiB"
+"""
+
+
+@pytest.fixture
+def ruled(shared_book):  # noqa: F811
+    read = files.parse(TEXT, "gemlet.toml")
+    assert files.parse(render(read), "gemlet.toml").users == read.users
+    shared_book._uid_of = lambda name: {"ana": ANA, "luis": LUIS, "2002": LUIS, "daemon": DAEMON}[name]
+    assert shared_book.configure(read.groups, read.users) == []
+    return shared_book
+
+
+def test_what_is_not_said_has_the_defaults(ruled):
+    spec = join(ruled, "a", uid=ANA).spec
+    assert (spec.min, spec.max, spec.memory) == (0.0, 0.5, 4 * GIB)
+    assert join(ruled, "b", uid=ANA, max=0.7, memory=5 * GIB).spec.max == 0.7
+    assert join(ruled, "l", uid=LUIS).spec.memory == GIB  # what is left
+
+
+@pytest.mark.parametrize(
+    ("limits", "message", "hint"),
+    [
+        ({"max": 0.9}, "max 90% is more than ana may have, 80%", "--max 80%"),
+        ({"min": 0.5, "max": 0.8}, "ana may reserve 40% of a device, of which 0% is taken", "--min 40%"),
+        ({"memory": 11 * GIB}, "11 GiB of memory is more than ana has left: 10 GiB of 10 GiB", "--memory"),
+        ({"memory": "none"}, "no limit of memory is more than ana has left", "--memory"),
+        ({"priority": Priority.LATENCY}, "priority latency is above what ana may have", "--priority normal"),
+    ],
+)
+@pytest.mark.parametrize("how", ["make", "join", "set", "rejoin"])
+def test_more_than_the_ceiling_is_refused(ruled, how, limits, message, hint):
+    if how != "make":
+        join(ruled, "a", uid=ANA)
+    busy = {"a": 1} if how == "join" else {}
+    with pytest.raises(Refused, match=message) as caught:
+        _ = (
+            ruled.change("a", Limits(**limits), uid=ANA, busy={"a": 1})
+            if how == "set"
+            else join(ruled, "a", uid=ANA, busy=busy, **limits)
+        )
+    assert hint in caught.value.hint
+
+
+def test_ceilings_are_of_all_groups_of_a_user_together(ruled):
+    join(ruled, "a", uid=ANA, min=0.3, memory=8 * GIB)
+    with pytest.raises(Refused, match="of which 30% is taken"):
+        join(ruled, "b", uid=ANA, min=0.2, memory=GIB)
+    with pytest.raises(Refused, match="4 GiB of memory is more than ana has left: 2 GiB"):
+        join(ruled, "b", uid=ANA)
+    join(ruled, "b", uid=ANA, min=0.1, memory=GIB)
+    join(ruled, "c", uid=ANA, memory=GIB)
+    with pytest.raises(Refused, match="ana has 3 groups"):
+        join(ruled, "d", uid=ANA, memory=1 << 20)
+    join(ruled, "l", uid=LUIS, min=0.5)  # what ana has says nothing of what luis may have; his section has no min
+
+
+def test_groups_on_other_devices_do_not_count(ruled):
+    join(ruled, "a", uid=ANA, device=0, min=0.4, memory=10 * GIB)
+    join(ruled, "b", uid=ANA, device=1, min=0.4, memory=10 * GIB)
+
+
+@pytest.mark.parametrize("uid", [0, DAEMON])
+def test_root_has_no_quota_and_may_pass_those_of_others(ruled, uid):
+    ruled._owner = uid
+    join(ruled, "r", uid=uid, min=0.6)
+    join(ruled, "a", uid=ANA)
+    ruled.change("a", Limits(max=0.95), uid=uid, busy={})
+
+
+def test_nobody_reserves_all_of_a_shared_device_by_coming_first(shared_book, book):  # noqa: F811
+    with pytest.raises(Refused, match="luis may reserve 50%"):
+        join(shared_book, uid=LUIS, min=1.0)
+    join(shared_book, uid=LUIS, min=0.5)
+    join(shared_book, uid=ANA, min=0.5)
+    join(book, uid=DAEMON, min=1.0)  # a daemon of one's own
+
+
+def test_a_quota_of_somebody_unknown_is_a_warning(shared_book):  # noqa: F811
+    (warning,) = shared_book.configure((), files.parse("[users.who]\nmin = 0.1", "gemlet.toml").users)
+    assert warning == "users.who: no user who"
+
+
+def test_a_group_that_a_program_made_by_itself_is_within_the_quota(ruled, server):  # noqa: F811
+    server.makers = {"own": ANA, "more": ANA, "root's": 0}
+    assert ruled.adopt("own") == []
+    assert server.groups["own"]["memory"] == 4 * GIB
+    assert server.groups["own"]["max"] == 0.5
+    ruled.change("own", Limits(memory=10 * GIB), uid=ANA, busy={})
+    (warning,) = ruled.adopt("more")
+    assert "ana has left: 0 B" in warning
+    assert server.groups["more"]["memory"] == 0
+    assert ruled.adopt("root's") == ruled.adopt("nobody's") == []
+    assert "root's" not in server.groups
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[users.a]\nmemroy = 1", "2:1: unknown key 'memroy'"),
+        ("[users.a]\nmin = 30", "2:7: min of users.a: 30 is more than 1"),
+        ("[users.a]\ndefaults = { groups = 1 }", "2:14: unknown key 'groups'"),
+        ("[users.a]\ngroups = -1", "2:10: groups of users.a"),
+        ("[users.4294967296]\nmin = 0", "1:1: users: 4294967296 is not a uid"),
+        ("users = 1", "users is a number, not a section"),
+        ("[users]\na = 1", r"users\.a is a number, not a section"),
+    ],
+)
+def test_what_is_wrong_with_a_section(text, message):
+    with pytest.raises(ConfigError, match=message):
+        files.parse(text, "gemlet.toml")
