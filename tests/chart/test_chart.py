@@ -95,7 +95,7 @@ def test_wrong_values_are_refused_by_name(chart, values, word):
 
 
 @pytest.mark.parametrize(("values", "_"), MODES)
-def test_nobody_is_an_administrator(chart, values, _):
+def test_no_account_is_an_administrator(chart, values, _):
     for entry in render(chart, values):
         if entry["kind"] in ("ClusterRole", "Role"):
             for rule in entry["rules"]:

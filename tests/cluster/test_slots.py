@@ -161,7 +161,7 @@ def test_a_new_certificate_fails_no_admission(cluster):
     assert refusal(cluster) == ""
 
 
-def test_an_expired_certificate_is_named_to_who_is_refused(cluster):
+def test_a_refusal_names_an_expired_certificate(cluster):
     """Of an authority that is trusted: by the test before, or by this one."""
     authority = cluster.pki.ca.cert_pem.bytes()
     if authority not in secret(cluster)["ca.crt"]:
@@ -232,7 +232,7 @@ def test_what_would_leave_its_share_is_refused_by_the_node_too(cluster):
     assert lines(cluster, "out", "total") == [], "it has not started"
 
 
-def test_a_daemon_that_does_not_answer_is_named_to_who_is_refused(cluster):
+def test_a_refusal_names_a_daemon_that_does_not_answer(cluster):
     """And then nothing more is offered: a pod had better wait than be refused for good."""
     daemon = cluster.gemlet.pid("daemon", cluster.node)
     os.kill(daemon, signal.SIGSTOP)

@@ -198,7 +198,7 @@ def foreign(tmp_path):
     subprocess.run([program], env=variables, input=b"quit -t 1\n", check=True, timeout=30)
 
 
-def test_a_control_daemon_of_somebody_else(gemlet, foreign):
+def test_a_foreign_control_daemon(gemlet, foreign):
     done = gemlet("mps", "start", "--simulate", **foreign)
     assert done.returncode == 125
     assert "another MPS control daemon runs: pid " in done.stderr

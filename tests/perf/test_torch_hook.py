@@ -35,7 +35,7 @@ def test_a_program_without_pytorch_imports_next_to_nothing() -> None:
     assert with_hook - imported() <= MODULES
 
 
-def test_a_step_that_nobody_has_a_use_for_costs_a_call() -> None:
+def test_a_step_without_a_use_costs_one_call() -> None:
     spec = importlib.util.spec_from_file_location("hook", Path(paths.injected_dir()) / "_gemlet_torch_hook.py")
     assert spec
     assert spec.loader

@@ -166,7 +166,7 @@ def test_without_a_word_to_watch_the_driver_waits(machine: SimulatedMachine, wat
     )
 
 
-def test_waiting_is_no_call_of_the_driver(machine: SimulatedMachine) -> None:
+def test_waiting_makes_no_call_of_the_driver(machine: SimulatedMachine) -> None:
     run(
         machine,
         """

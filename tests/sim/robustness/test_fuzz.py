@@ -123,7 +123,7 @@ def client_left(client: RawClient) -> None:
         time.sleep(0.0002)
 
 
-def test_hostile_clients_disturb_nobody(server: tuple[Any, str]) -> None:
+def test_hostile_clients_disturb_no_other(server: tuple[Any, str]) -> None:
     print(f"GEMLET_FUZZ_SEED={SEED}")
     s, path = server
     s.set_group("polite", min=0.5, memory=1 << 30)

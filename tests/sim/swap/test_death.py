@@ -28,7 +28,7 @@ def test_a_killed_program_makes_room(swapping: Make, after: float) -> None:
     assert s.memory(b)["here"]
 
 
-def test_nobody_starves(swapping: Make) -> None:
+def test_no_client_starves(swapping: Make) -> None:
     s = swapping(100)
     s.capacity(100 + CONTEXT // MIB)
     programs = [s.start(name) for name in "abc"]

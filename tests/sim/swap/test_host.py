@@ -14,7 +14,7 @@ MIB = 1 << 20
 Make = "Callable[..., Any]"
 
 
-def test_what_was_admitted_finds_its_place(swapping: Make) -> None:
+def test_admitted_memory_finds_its_place(swapping: Make) -> None:
     """As in test_admission, 48 MiB of each may have to go: of chunks of 22 and 64 MiB, which are not whole segments."""
     s = swapping(200, host=100)
     a, b = s.start("a"), s.start("b")

@@ -35,7 +35,7 @@ def test_others_lose_little():
     assert with_it > without - 0.025
 
 
-def test_who_comes_at_random_is_not_waited_for():
+def test_a_client_that_comes_at_random_is_not_waited_for():
     p99, others = run("poisson", MILLISECOND)
     assert p99 > 400 * MICROSECOND
     assert others > 0.9

@@ -26,7 +26,7 @@ def test_an_eager_service_leaves_a_training_what_slicing_leaves_it(busy):
     assert shared.speed(1) >= 0.95 * sliced
 
 
-def test_an_eager_service_is_no_slower_than_it_was_promised():
+def test_an_eager_service_is_not_slower_than_promised():
     shared = Shared((LATENCY, replace(EAGER_REQUESTS, rate=20)), (REST, TRAINING), seconds=5)
     alone, slices = shared.latencies_alone(0), shared.sliced().clients[0].program
     sliced = [t for at, t in zip(slices.requested, slices.latencies, strict=True) if at >= SECOND]

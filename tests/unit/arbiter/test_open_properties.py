@@ -100,7 +100,7 @@ def test_it_is_never_below_slicing(members):
 
 @MANY
 @given(members=st.lists(steady, min_size=2, max_size=5))
-def test_nobody_changes_sides_all_the_time(members):
+def test_no_client_changes_sides_all_the_time(members):
     shared = Shared(*members, seconds=SECONDS)
     for number in range(len(members)):
         assert shared.engagements(number) <= 3 + math.log2(1 + SECONDS * 4)

@@ -22,7 +22,7 @@ def parked_by_right(scene, **urgent):
     return s
 
 
-def test_who_takes_a_parked_token_takes_those_away_that_it_does_not_fit_with(scene):
+def test_taking_a_parked_token_takes_away_those_that_do_not_fit(scene):
     s = parked_by_right(scene)
     s.to(10)
     s.stop(BUSY, "idle")
@@ -31,7 +31,7 @@ def test_who_takes_a_parked_token_takes_those_away_that_it_does_not_fit_with(sce
     assert BUSY not in s.parked
 
 
-def test_who_takes_a_parked_token_leaves_those_that_may_interrupt_it(scene):
+def test_taking_a_parked_token_leaves_those_that_may_interrupt(scene):
     s = parked_by_right(scene)
     s.to(10)
     s.stop(BUSY, "idle")
@@ -103,7 +103,7 @@ def test_two_that_were_faster_than_the_order_both_count(scene):
     assert set(s.holders) == {WIDE}
 
 
-def test_who_never_runs_does_not_make_its_neighbours_spin(scene):
+def test_a_client_that_never_runs_does_not_make_its_neighbours_spin(scene):
     s = scene(window_shared=400_000, window_latency=40_000)
     s.group("urgent", priority="latency", max=0.0)
     s.group("busy")

@@ -78,7 +78,7 @@ def test_a_minimum_holds_beside_a_clock(scene):
     assert (c.s.used("busy") - before) / 2000 > 0.87
 
 
-def test_nothing_is_kept_free_for_who_fits_beside(scene):
+def test_nothing_is_kept_free_for_a_client_that_fits_beside(scene):
     c = Clocks(scene, 1, period=10.0, work=0.2, mps=True, sm=0.3, busy={"sm": 0.7})
     c.run(1000)
     before = c.s.used("busy")

@@ -173,12 +173,12 @@ def test_a_maximum_binds_alone_in_every_second_and_in_blocks(maximum, overrun):
     assert min(blocks) >= 4.5 * MILLISECOND
 
 
-def test_the_first_second_of_a_maximum_is_no_exception():
+def test_a_maximum_holds_in_its_first_second():
     got = shares(simulate((GroupSpec(name="a", max=0.25), BUSY), duration=SECOND))
     assert got["a"] == pytest.approx(0.25, abs=0.01)
 
 
-def test_what_one_may_not_take_another_gets():
+def test_time_that_one_may_not_take_goes_to_another():
     got = shares(simulate((GroupSpec(name="a", max=0.3), BUSY), (GroupSpec(name="b"), BUSY)))
     assert got == pytest.approx({"a": 0.3, "b": 0.7}, abs=0.01)
 

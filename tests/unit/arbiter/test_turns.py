@@ -40,7 +40,7 @@ def test_a_newcomer_does_not_cut_a_turn_that_just_began(scene):
     assert s.deadline(1) >= 2
 
 
-def test_the_window_says_who_shares(scene):
+def test_the_window_depends_on_who_shares(scene):
     s = scene(window_alone=8_000_000, window_shared=400_000, window_latency=40_000)
     s.group("a")
     s.group("b")
@@ -124,7 +124,7 @@ def test_an_idle_token_is_parked_taken_and_taken_away(scene):
     assert 2 in s.holders
 
 
-def test_who_took_before_it_was_taken_away_holds_and_the_other_waits(scene):
+def test_a_client_that_took_its_token_in_time_holds_and_the_other_waits(scene):
     s = pair(scene)
     s.want(1)
     s.stop(1, "idle")

@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[3]
         ("replan", ["--simulate", "--gpus", "-2"], "'-2' is not a whole number from 1"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_words(program: str, arguments: list[str], words: str) -> None:
+def test_nonsense_is_refused_with_a_message(program: str, arguments: list[str], words: str) -> None:
     command = [sys.executable, "-m", f"bench.{program}", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2, done.stderr

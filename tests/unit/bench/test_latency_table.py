@@ -39,7 +39,7 @@ def test_each_neighbour_has_its_own_target() -> None:
     assert checks("100us", "gemini", measured(1, 1, 1), alone, slicing) == []
 
 
-def test_what_was_never_served_is_said() -> None:
+def test_requests_that_were_never_served_are_reported() -> None:
     assert cells(entry("100us", "fifo", "fifo", measured(1, 2, 0.9, unserved=7)), None)[-1] == "7 never served"
 
 

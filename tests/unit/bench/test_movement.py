@@ -31,5 +31,5 @@ def test_a_long_step_bridges_short_ones() -> None:
     assert len(hand_overs(steps)) == 1
 
 
-def test_what_only_left_without_a_copy_is_no_hand_over() -> None:
+def test_memory_that_left_without_a_copy_is_not_a_hand_over() -> None:
     assert hand_overs([Step(1.0, 1.1, 0, 0, GIB)]) == []

@@ -23,7 +23,7 @@ from bench.outcomes import Spell, back_after, count, is_lost, merged, reaction, 
         ("cannot connect: Connection refused", True),
     ],
 )
-def test_a_refusal_is_the_servers_word_and_a_loss_is_none(reason, lost):
+def test_a_refusal_is_an_answer_of_the_server_and_a_loss_is_not(reason, lost):
     assert is_lost(reason) == lost
 
 

@@ -44,7 +44,7 @@ def test_a_new_deadline_counts_and_one_after_the_stop_does_not() -> None:
     assert turns([(0, "a", 1, "stopped", 0)]) == []
 
 
-def test_who_held_the_token_and_when_nobody_did() -> None:
+def test_holders_of_the_token_and_gaps_between_them() -> None:
     found = turns(alternating())
     assert held(found, "g0", 0, 40 * MS) == 18 * MS
     assert held(found, "g0", 5 * MS, 12 * MS) == 4 * MS

@@ -72,7 +72,7 @@ def test_the_mps_of_an_outer_run_does_not_leak(libraries):
     assert inner["CUDA_MPS_CLIENT_PRIORITY"] == "1"  # not gemlet's
 
 
-def test_what_somebody_set_inside_an_outer_run_stays(libraries):
+def test_variables_set_inside_an_outer_run_stay(libraries):
     outer = for_program(Membership(group="outer", socket="/x", mps=MPS), {})
     outer["CUDA_MPS_PIPE_DIRECTORY"] = "/tmp/mine"
     assert own_pipe_directory(outer) == "/tmp/mine"

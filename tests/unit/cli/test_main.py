@@ -102,7 +102,7 @@ def test_the_hint_names_what_help_shows(capsys, arguments, shown):
         (["daemon", "--system", "--simulate"], "--system"),
     ],
 )
-def test_what_makes_no_sense_is_said_before_any_daemon_is_asked(capsys, arguments, said):
+def test_nonsense_is_refused_before_any_daemon_is_asked(capsys, arguments, said):
     assert main.run(arguments) == 2
     assert said in capsys.readouterr().err
 
@@ -216,7 +216,7 @@ def test_the_hint_without_a_daemon_is_for_the_machine_that_was_meant(tmp_path, m
         ["profile", "--budget", "inf"],
     ],
 )
-def test_a_time_that_is_none(capsys, arguments):
+def test_an_invalid_time(capsys, arguments):
     assert main.run(arguments) == 2
     assert "is not a number of seconds" in capsys.readouterr().err
 

@@ -121,7 +121,7 @@ def test_table_with_comments_and_units() -> None:
     assert configuration.groups == (GroupSpec(name="a#1", min=0.3, max=0.6, memory=8 * GIB),)
 
 
-def test_table_of_nobody() -> None:
+def test_table_without_groups() -> None:
     assert table("0\n").groups == ()
 
 

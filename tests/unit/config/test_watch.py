@@ -86,7 +86,7 @@ def test_rename_is_followed_to_the_new_file(file: Path) -> None:
     run(scenario)
 
 
-def test_vanishing_is_no_error_and_coming_back_is_news(file: Path) -> None:
+def test_vanishing_is_not_an_error_and_coming_back_is_reported(file: Path) -> None:
     async def scenario() -> None:
         with changes(file) as watcher:
             file.unlink()

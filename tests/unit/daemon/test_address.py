@@ -63,7 +63,7 @@ def test_a_directory_that_is_not_there_is_named_as_it_was_given(tmp_path):
     assert endpoint.directory == tmp_path / "none"
 
 
-def test_who_forgot_simulate_is_told(runtime):
+def test_a_forgotten_simulate_is_hinted_at(runtime):
     simulated = address.simulated()
     simulated.directory.mkdir(parents=True)
     assert "add --simulate" not in str(no_daemon(address.user()).hint)

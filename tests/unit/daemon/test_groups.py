@@ -106,7 +106,7 @@ def test_a_group_that_nobody_uses_any_more_is_made_anew(book, server):
     assert server.groups["g"]["memory"] is None
 
 
-def test_a_name_of_somebody_else_is_not_made_anew(shared_book):
+def test_another_users_group_is_not_made_anew(shared_book):
     join(shared_book, "g", uid=ANA, max=0.5)
     shared_book.change("g", Limits(users=["ana", "luis"]), uid=ANA, busy={})
     assert join(shared_book, "g", uid=LUIS).spec.max == 0.5

@@ -238,7 +238,7 @@ def test_the_next_daemon_finds_it(started, start_daemon):
     assert second.call("mps_stop")["changed"]
 
 
-def test_a_reboot_is_no_failure(started, start_daemon, monkeypatch):
+def test_a_reboot_does_not_count_as_a_failure(started, start_daemon, monkeypatch):
     started.service.mps.let_go = nothing
     started.stop()
     pid = mps.control_of(pipe(started)).pid

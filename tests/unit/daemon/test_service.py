@@ -251,7 +251,7 @@ def test_a_defect_in_reading_keeps_the_old_configuration(start_daemon, tmp_path,
     eventually(lambda: daemon.server.groups["team"]["min"] == 0.7)
 
 
-def test_a_user_whom_nobody_knows_leaves_the_limits_in_force_and_opens_nothing(start_daemon, tmp_path):
+def test_an_unknown_user_leaves_the_limits_in_force_and_opens_nothing(start_daemon, tmp_path):
     path = tmp_path / "gemlet.toml"
     path.write_text(NATIVE.format(0.2) + 'users = ["²"]\n')
     daemon = start_daemon(config=str(path))
@@ -278,7 +278,7 @@ def test_no_content_of_the_state_ends_the_daemon(start_daemon, tmp_path, text):
     assert daemon.call("join", group="team")["group"] == "team"
 
 
-def test_a_state_that_is_no_file_is_not_waited_for(start_daemon, tmp_path):
+def test_a_state_that_is_not_a_file_is_not_waited_for(start_daemon, tmp_path):
     os.mkfifo(tmp_path / "groups.json")
     assert start_daemon().call("ping")
 
@@ -329,7 +329,7 @@ def test_what_cannot_be_saved_is_refused_before_anything_changes(start_daemon, t
     assert daemon.server.groups["team"]["min"] == 0.2
 
 
-def test_what_could_not_be_saved_in_the_end_is_said_to_be_in_force(start_daemon, tmp_path, monkeypatch):
+def test_a_change_that_could_not_be_saved_is_reported_as_in_force(start_daemon, tmp_path, monkeypatch):
     path = tmp_path / "gemlet.toml"
     path.write_text(NATIVE.format(0.2))
     daemon = start_daemon(config=str(path))

@@ -101,7 +101,7 @@ def test_an_arena_gives_each_its_own_and_gets_all_back(steps):
     memory.close()
 
 
-def test_an_arena_is_seen_by_who_maps_it():
+def test_a_process_that_maps_an_arena_sees_its_bytes():
     descriptor = arena.create(4096)
     memory, other = arena.Arena(descriptor), arena.Mapping(descriptor)
     os.close(descriptor)

@@ -112,7 +112,7 @@ def test_the_programs_own_sitecustomize_runs(programs):
     assert plain.count("own sitecustomize") == 1
 
 
-def test_what_fails_in_it_is_reported_as_ever(programs):
+def test_its_errors_are_reported_as_usual(programs):
     (programs.folder / "sitecustomize.py").write_text("import nothing_of_this_name\n")
     plain, ours = programs.both(LOOK)
     assert plain == ours

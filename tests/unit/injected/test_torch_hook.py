@@ -124,13 +124,13 @@ def dead(use: int, segments=TRAINING, look: float = 0.001):
     return hook.Dead(torch_with(segments, clock=clock, library=library), library, clock), library, clock
 
 
-def test_where_it_is_of_no_use_nothing_is_looked_at():
+def test_without_a_use_for_it_the_allocator_is_not_inspected():
     act, library, _ = dead(hook.USELESS)
     act()
     assert library.calls == []
 
 
-def test_who_waits_is_answered_each_time():
+def test_a_waiting_client_is_answered_each_time():
     act, library, _ = dead(hook.WANTED)
     act()
     act()
@@ -138,7 +138,7 @@ def test_who_waits_is_answered_each_time():
     assert library.declared[1] == (7, *hook.unused(TRAINING))
 
 
-def test_who_does_not_wait_costs_a_part_of_the_time_at_most():
+def test_a_client_that_does_not_wait_costs_a_part_of_the_time_at_most():
     act, library, clock = dead(hook.USEFUL)
     act()
     act()
@@ -236,7 +236,7 @@ def test_a_wish_of_another_version():
         hook.action("juggle", torch_with([]))
 
 
-def test_an_old_pytorch_is_told_of(told, monkeypatch):
+def test_an_old_pytorch_is_reported(told, monkeypatch):
     monkeypatch.setitem(hook.sys.modules, "torch", torch_with([]))
     hook.install(SimpleNamespace(), "dead")
     assert len(told) == 1

@@ -128,7 +128,7 @@ def test_a_connection_is_used_again_and_one_that_was_closed_is_replaced():
 
 
 @pytest.mark.parametrize("answer", [b"", b"SSH-2.0\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}"])
-def test_what_is_no_whole_answer_is_an_error(answer):
+def test_an_incomplete_answer_is_an_error(answer):
     async def serve(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer)
@@ -173,7 +173,7 @@ def test_a_watch_that_falls_silent_ends_and_a_slow_reader_of_it_does_not(monkeyp
     asyncio.run(whole())
 
 
-def test_nobody_there_is_an_error():
+def test_no_server_is_an_error():
     async def scenario():
         api = ApiServer(Access(url="http://127.0.0.1:9"))
         with pytest.raises(ApiError) as caught:

@@ -103,7 +103,7 @@ def test_everything_is_back_after_a_reboot(node, run):
     assert not after.incomplete(set(node.daemon.opened))
 
 
-def test_what_the_book_knows_nothing_of_is_removed(node, run):
+def test_shares_that_the_book_does_not_know_are_removed(node, run):
     run(node.book.open(fakes.claim_share("u1")))
     run(node.book.open(fakes.claim_share("u2")))
     node.book.shares.pop("claim-u2")
@@ -151,7 +151,7 @@ def test_a_changed_share_keeps_its_place(node, run):
     assert node.restart().shares["claim-u1"].group == "default/pod/main"
 
 
-def test_a_group_that_comes_is_no_stranger(node, run, monkeypatch):
+def test_a_group_that_comes_is_not_a_stranger(node, run, monkeypatch):
     """The agent looks for strangers every few seconds, and pods come when they like."""
     share = run(node.book.open(fakes.claim_share("u1")))
     opened = node.daemon.open

@@ -56,7 +56,7 @@ def test_shares_are_listed_by_pod(node, run, tmp_path):
     assert document["shares"][0]["usage"] is None
 
 
-def test_what_a_share_does_is_beside_what_it_was_given():
+def test_a_table_shows_use_beside_grants():
     share = fakes.claim_share("u1", group="default/train")
     client = {"pid": 7, "swap": {"swapped": 2 * 1024**3}}
     group = {"name": "default/train", "memory_used": 5 * 1024**3, "share": {"10s": 0.231}, "throttled_s": 61.2}

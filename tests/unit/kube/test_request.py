@@ -24,7 +24,7 @@ def test_quantities_are_kubernetes(text, value):
 
 
 @pytest.mark.parametrize("text", ["", "16 Gi", "16GiB", "16gi", "K", "1.2.3", "16Gi\n", "--1", "1e", "9" * 100, "١"])
-def test_what_is_no_quantity_is_refused(text):
+def test_text_that_is_not_a_quantity_is_refused(text):
     with pytest.raises(InvalidValue):
         parse_quantity(text)
 

@@ -107,7 +107,7 @@ def test_pods_are_patched_or_refused_with_a_message(authority, tmp_path):
         b'{"request": {"uid": "1", "kind": {"kind": "Pod"}, "object": 5}}',
     ],
 )
-def test_what_is_no_review_is_not_answered_as_one(authority, tmp_path, body):
+def test_a_body_that_is_not_a_review_is_not_answered_as_one(authority, tmp_path, body):
     write(authority, tmp_path)
 
     async def scenario(client, _):

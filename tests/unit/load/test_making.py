@@ -53,7 +53,7 @@ def test_addresses(url: str, expected: tuple[str, str, int]) -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://", "http://x:99999", "http://x/v2/models/m"])
-def test_what_is_no_address(url: str) -> None:
+def test_text_that_is_not_an_address(url: str) -> None:
     with pytest.raises(InvalidValue):
         Address.parse(url)
 
@@ -139,7 +139,7 @@ def test_a_report_counts_what_was_due() -> None:
     assert report.of_model("m", recorded([5.0] * 100), 1.0, slo_ms=None, warmup_s=0.5).requests == 50
 
 
-def test_nothing_at_all_is_no_division_by_zero() -> None:
+def test_no_requests_at_all_do_not_divide_by_zero() -> None:
     model = report.of_model("m", Recording(), 1.0, slo_ms=1.0)
     assert (model.requests, model.attainment, model.percentiles) == (0, 1.0, {})
     assert table.cells(model)[5] == "-"
@@ -163,7 +163,7 @@ def test_one_late_request_is_one_request() -> None:
     assert table.notes(a_report(dataclasses.replace(once, sent_late=2)))[0].startswith("2 requests went")
 
 
-def test_who_is_the_bottleneck() -> None:
+def test_the_bottleneck_is_named() -> None:
     late = report.of_model("m", recorded([9.0] * 100, late_ms=3.0), 1.0, slo_ms=10.0)
     fine = report.of_model("m", recorded([9.0] * 100), 1.0, slo_ms=10.0)
     assert a_report(fine, busy=1.0).bottleneck is None

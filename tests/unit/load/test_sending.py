@@ -72,7 +72,7 @@ def test_a_stall_is_felt_by_everybody_who_came_while_it_lasted() -> None:
     assert model.most_ms >= 590
 
 
-def test_requests_that_cannot_be_sent_in_time_wait_all_the_same() -> None:
+def test_requests_that_cannot_be_sent_in_time_count_their_wait() -> None:
     with FakeServer(lambda _: (0.05, 200, "")).running() as server:
         found = load(server, 40, 1.0, connections=1)  # twice what one connection can do
     (model,) = found.models
@@ -155,7 +155,7 @@ def test_a_server_without_the_binary_extension_gets_json() -> None:
     assert len(msgspec.json.decode(server.bodies[0])["inputs"][0]["data"]) == 6
 
 
-def test_nobody_there_and_no_such_model(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_server_and_no_such_model(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -199,7 +199,7 @@ def test_several_models_from_a_file_of_demands(tmp_path: Any, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize(("said", "slo_ms"), [("25", 25.0), ("", None), ("soon", None), ("-1", None), ("inf", None)])
-def test_the_slo_is_the_servers_where_nobody_says_one(said: str, slo_ms: float | None) -> None:
+def test_the_slo_is_the_servers_unless_one_is_given(said: str, slo_ms: float | None) -> None:
     class Telling(FakeServer):
         async def reply(self, head: str, body: bytes) -> tuple[int, Any]:
             if head.split()[1] == "/v2/models/m/config":

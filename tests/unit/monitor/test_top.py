@@ -59,7 +59,7 @@ def swapping():
     return replace(found, devices=(replace(device, groups=tuple(groups)),))
 
 
-def test_columns_of_swap_are_there_while_somebodys_memory_can_move():
+def test_columns_of_swap_are_shown_while_any_memory_can_move():
     answers = [example(), swapping(), example()]
 
     async def run():

@@ -49,7 +49,7 @@ def test_without_another_candidate_an_idle_one_goes_and_comes_back_at_once(scene
     assert s.resident() == {0}  # the other's epoch had only begun
 
 
-def test_busy_it_takes_turns_with_one_that_does_not_fit_beside_it(scene: Make) -> None:
+def test_a_busy_client_takes_turns_with_one_that_does_not_fit_beside_it(scene: Make) -> None:
     s = pinned_scene(scene, epoch_min=1000 * MS, epoch_max=1000 * MS)
     s.client(0, LATENCY, 50 * GIB)
     s.client(1, 1, 60 * GIB)

@@ -43,7 +43,7 @@ def test_two_large_ones_take_turns_and_only_the_deficit_moves(scene: Make) -> No
     assert s.usage(0)["host"] == 20 * GIB
 
 
-def test_an_idle_one_stays_until_somebody_needs_its_room(scene: Make) -> None:
+def test_an_idle_client_stays_until_another_needs_its_room(scene: Make) -> None:
     s = scene(capacity=100 * GIB)
     s.client(0, bytes_=80 * GIB)
     s.want(0)

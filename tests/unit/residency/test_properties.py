@@ -93,7 +93,7 @@ def test_never_more_than_fits(scene: Make, steps: list[Any]) -> None:
     sizes=st.lists(st.integers(1, CAPACITY), min_size=2, max_size=CLIENTS),
     pauses=st.lists(st.floats(1, 2000), min_size=1, max_size=5),
 )
-def test_everybody_who_wants_gets_its_turn(scene: Make, sizes: list[int], pauses: list[float]) -> None:
+def test_every_client_with_work_gets_its_turn(scene: Make, sizes: list[int], pauses: list[float]) -> None:
     """Within the epochs of all others and its own arrival; here hand-overs take no time, so epochs are the shortest."""
     s = scene(capacity=CAPACITY, epoch_min=100_000_000)
     for number, size in enumerate(sizes):

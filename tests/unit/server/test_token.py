@@ -145,7 +145,7 @@ def test_a_parked_token_has_no_deadline_of_an_earlier_turn(serve: Callable[..., 
     assert b.page.get("deadline_ns") == wire.NEVER
 
 
-def test_a_want_of_an_earlier_epoch_is_late(serve: Callable[..., Served]) -> None:
+def test_a_request_of_an_earlier_epoch_is_late(serve: Callable[..., Served]) -> None:
     """It was sent before the token was parked, which its client has seen by now."""
     s = serve(grace=10_000_000_000)
     s.server.set_group("urgent", priority="latency")
@@ -197,7 +197,7 @@ def test_the_death_of_the_holder_frees_the_token(serve: Callable[..., Served]) -
     assert s.groups()["a"]["clients"] == [] if "a" in s.groups() else True
 
 
-def test_when_the_server_stops_everybody_may_run(serve: Callable[..., Served]) -> None:
+def test_when_the_server_stops_every_client_may_run(serve: Callable[..., Served]) -> None:
     s = serve()
     a, b = RawClient(s.path, "a").attach(), RawClient(s.path, "b").attach()
     a.send(wire.REQUEST)

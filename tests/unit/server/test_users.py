@@ -59,7 +59,7 @@ def member(serve: Callable[..., Served]) -> Callable[[Served], subprocess.Popen[
     return make
 
 
-def test_who_made_a_group_is_known_until_it_is_set(serve: Callable[..., Served]) -> None:
+def test_the_maker_of_a_group_is_known_until_it_is_set(serve: Callable[..., Served]) -> None:
     s = serve()
     assert s.server.maker("team") is None
     client = RawClient(s.path, "team")
@@ -69,7 +69,7 @@ def test_who_made_a_group_is_known_until_it_is_set(serve: Callable[..., Served])
     client.close()
 
 
-def test_one_who_may_not_be_in_a_group_any_more_has_none_of_its_memory(
+def test_a_former_member_of_a_group_has_none_of_its_memory(
     serve: Callable[..., Served], member: Callable[[Served], subprocess.Popen[str]]
 ) -> None:
     s = serve()

@@ -82,6 +82,6 @@ def test_upwards(native: Path, path: str, include: str, says: str) -> None:
     assert says in error
 
 
-def test_a_folder_that_is_no_room(native: Path) -> None:
+def test_a_folder_that_is_not_a_room(native: Path) -> None:
     (error,) = write(native, "hook/misc/parts.h")
     assert "native/hook/misc/parts.h: its folder is not a room" in error

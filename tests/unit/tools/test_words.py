@@ -20,7 +20,7 @@ def test_the_tree_holds_it() -> None:
 
 
 @pytest.mark.parametrize("pattern", words.NAMES)
-def test_what_is_to_be_written_is_good(pattern: str) -> None:
+def test_replacements_are_good(pattern: str) -> None:
     assert words.instead(words.NAMES[pattern]) is None
 
 

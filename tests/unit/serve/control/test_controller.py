@@ -354,7 +354,7 @@ def test_a_model_may_come_and_go() -> None:
     assert [sorted({task.model for task in made.tasks()}) for _, made in fleet.applied] == [["a"], ["a", "b"], ["b"]]
 
 
-def test_what_it_starts_with_stays_if_it_is_good() -> None:
+def test_the_first_plan_stays_if_it_is_good() -> None:
     made = plan(PROFILES, [demand("a", 300, 10)], Inventory(gpus=1), None, PLANNER)
     assert isinstance(made, Plan)
     fleet = FakeFleet(constant(a=300), [0], current=made)

@@ -35,7 +35,7 @@ def poisson(mean: float, chance: random.Random) -> int:
 
 
 @pytest.mark.parametrize("rate", [1.0, 6.0, 30.0])
-def test_an_hour_of_few_requests_is_no_emergency(rate: float) -> None:
+def test_an_hour_of_few_requests_is_not_an_emergency(rate: float) -> None:
     decider, chance = started(rate, rate + 2.33 * rate**0.5), random.Random(1)
     for look in range(1, 36_000):
         cause = decider.observe(look * TICK_S, {"m": poisson(rate * TICK_S, chance)}, (0,))

@@ -88,7 +88,7 @@ def test_a_difference_applied_is_the_new_plan(old: Plan, new: Plan) -> None:
 
 
 @given(old=plans, new=plans)
-def test_where_weights_do_not_fit_beside_each_other_nothing_is_loaded_too_much(old: Plan, new: Plan) -> None:
+def test_weights_that_do_not_fit_together_are_never_loaded_together(old: Plan, new: Plan) -> None:
     most = {
         gpu.index: max(
             len({t.model for one in g.gpu_lets for t in one.tasks})

@@ -74,7 +74,7 @@ def test_an_idle_gpu_let_starts_at_once() -> None:
     assert payloads(batch) == [0]
 
 
-def test_what_comes_meanwhile_makes_the_next_batch_in_order() -> None:
+def test_requests_that_come_meanwhile_make_the_next_batch_in_order() -> None:
     queues = Dispatcher(plan_of((1.0, (task("a"),))), linear, lambda _: 8)
     (first,) = send(queues, "a", 0)
     assert send(queues, "a", 1, count=3) == []
@@ -100,7 +100,7 @@ def test_never_beyond_the_largest_batch() -> None:
     assert len(second.requests) == 3
 
 
-def test_who_would_be_late_is_dropped_so_that_the_next_are_not() -> None:
+def test_a_late_request_is_dropped_so_that_the_next_are_in_time() -> None:
     queues = Dispatcher(plan_of((1.0, (task("a", batch=2),))), linear, lambda _: 2)
     (first,) = send(queues, "a", 0)
     queues.submit(Request("a", 0, 25, "tight"))
@@ -146,7 +146,7 @@ def test_on_a_shared_gpu_let_the_most_urgent_model_is_next() -> None:
     assert order == ["c", "b", "a"]
 
 
-def test_a_planned_batch_is_no_larger_than_the_model_takes() -> None:
+def test_a_planned_batch_is_not_larger_than_the_model_takes() -> None:
     queues = Dispatcher(plan_of((1.0, (task("m", batch=8),))), ten_ms, {"m": 3}.__getitem__)
     (first,) = send(queues, "m", 0)
     for _ in range(8):
@@ -195,7 +195,7 @@ def test_a_new_plan_loses_no_request() -> None:
     assert len(queues.drops()) == 1
 
 
-def test_a_plan_without_a_model_tells_those_who_wait() -> None:
+def test_a_plan_without_a_model_refuses_its_waiting_requests() -> None:
     queues = Dispatcher(plan_of((1.0, (task("a"),))), ten_ms, lambda _: 1)
     send(queues, "a", 0)
     send(queues, "a", 1, count=2)
@@ -273,7 +273,7 @@ def test_priority_goes_before_deadline_and_deadline_before_arrival() -> None:
     assert order == ["first", "soon", "late", "low"]
 
 
-def test_what_waits_past_its_deadline_is_dropped_wherever_it_stands() -> None:
+def test_a_request_past_its_deadline_is_dropped_anywhere_in_the_queue() -> None:
     queues = Dispatcher(plan_of((1.0, (task("a"),))), ten_ms, lambda _: 4)
     send(queues, "a", 0)
     for deadline, priority in ((500, 1), (50, 2), (20, 2)):
@@ -337,7 +337,7 @@ def test_whatever_comes_every_request_leaves_once(steps: list[tuple[int, int, fl
     assert sorted(seen) == list(range(sent))
 
 
-def test_where_more_waits_the_oldest_needs_a_margin() -> None:
+def test_with_more_waiting_the_oldest_needs_a_margin() -> None:
     queues = Dispatcher(plan_of((1.0, (task("a", batch=2),))), Says(lambda rows: 10.0, margin=5.0), lambda _: 2)
     (first,) = send(queues, "a", 0)
     for slo in (24, 24, 25, 26, 99):
@@ -347,7 +347,7 @@ def test_where_more_waits_the_oldest_needs_a_margin() -> None:
     assert [drop.request.payload for drop in queues.drops()] == [24, 24]
 
 
-def test_where_nobody_takes_its_place_a_request_needs_none() -> None:
+def test_a_request_whose_place_no_other_takes_needs_no_margin() -> None:
     expect = Says(lambda rows: 10.0, margin=5.0)
     queues = Dispatcher(plan_of((1.0, (task("a", batch=2),))), expect, lambda _: 2)
     (first,) = send(queues, "a", 0)
@@ -405,7 +405,7 @@ def test_an_expectation_is_relaxed_only_where_nothing_runs_because_of_it() -> No
     st.integers(1, 4),
     st.floats(0, 40),
 )
-def test_whoever_has_others_behind_starts_with_the_margin(
+def test_a_request_with_others_behind_starts_with_the_margin(
     steps: list[tuple[float, float, bool]], planned: int, margin: float
 ) -> None:
     expect = Says(lambda rows: 8.0 + rows, margin=margin)

@@ -56,7 +56,7 @@ def test_a_python_file_is_a_function(folder, code):
         backend.run("l", "echo", X, 2)
 
 
-def test_python_files_that_are_no_models_say_so(folder):
+def test_python_files_that_are_not_models_are_reported(folder):
     backend = backends.create("cpu", BackendOptions())
     with pytest.raises(ModelError, match="defines no infer, load or module"):
         backend.load(written(folder, "x = 1"))

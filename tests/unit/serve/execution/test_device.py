@@ -91,7 +91,7 @@ def test_threads_of_an_executor_take_short_turns(tmp_path):
     asyncio.run(run())
 
 
-def test_what_finds_no_room_in_the_arena_travels_in_the_message():
+def test_tensors_without_room_in_the_arena_travel_in_the_message():
     async def run():
         async with device_of() as (device, _, _):
             await device.prepare({"echo": model(max_batch=4, inputs=(("X", "FP32", (-1,)),))}, [gpu_let("a")])

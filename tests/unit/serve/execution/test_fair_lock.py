@@ -10,7 +10,7 @@ from gemlet.serve.execution.fair_lock import FairLock
 HOLD_S = 0.002
 
 
-def test_who_waits_is_next_however_soon_the_other_comes_back() -> None:
+def test_a_waiting_thread_is_next_however_soon_the_other_comes_back() -> None:
     lock, end = FairLock(), threading.Event()
     taken: list[int] = []
 

@@ -103,7 +103,7 @@ def test_the_process_ends_with_its_host() -> None:
     asyncio.run(run())
 
 
-def test_who_does_not_know_the_token_is_not_heard() -> None:
+def test_a_client_without_the_token_is_not_heard() -> None:
     async def run() -> None:
         placement = Here()
         options = BackendOptions(device=0)

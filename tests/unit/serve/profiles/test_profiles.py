@@ -76,7 +76,7 @@ def test_bad_profiles(old: str, new: str, message: str) -> None:
     assert caught.value.path == "a.toml"
 
 
-def test_json_that_is_none() -> None:
+def test_invalid_json() -> None:
     with pytest.raises(ConfigError, match="not a profile file"):
         parse("{", "a.json")
 

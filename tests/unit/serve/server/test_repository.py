@@ -201,7 +201,7 @@ def test_any_text_is_read_or_refused(tmp_path_factory, text):
 
 @pytest.mark.parametrize("file", ["config.yaml", "config.pbtxt", "1/model.pt"])
 @pytest.mark.parametrize("kind", ["pipe", "device"])
-def test_what_is_no_file_is_not_waited_for(model, file, kind):
+def test_a_path_that_is_not_a_file_is_not_waited_for(model, file, kind):
     (model / "config.yaml").write_text("platform: torchscript\n")
     path = model / file
     path.unlink(missing_ok=True)

@@ -62,7 +62,7 @@ def test_a_device_rests_and_comes_back() -> None:
     assert with_devices(1, act) == []  # a requested end does not count as a death
 
 
-def test_devices_follow_what_is_wanted_but_those_in_use_stay() -> None:
+def test_devices_follow_the_request_but_those_in_use_stay() -> None:
     async def act(devices: list[Device], tasks: asyncio.TaskGroup) -> None:
         fleet = Fleet(Engine(drop=True), devices)
         scaler = DeviceScaler(fleet, tasks)

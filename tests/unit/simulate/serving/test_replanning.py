@@ -58,7 +58,7 @@ def test_a_plan_that_follows_meets_a_step_that_breaks_one_that_stays() -> None:
 
 
 @pytest.mark.parametrize("rate", [6.0, 400.0])
-def test_chance_is_no_emergency(rate: float) -> None:
+def test_chance_is_not_an_emergency(rate: float) -> None:
     seconds = 400 if rate < 100 else 60
     demands = [demand("a", rate, 20.0)]
     start = plan(PROFILES, demands, Inventory(gpus=3), None, OPTIONS)

@@ -107,7 +107,7 @@ def test_in_overload_jitter_makes_few_late_and_costs_no_goodput(monkeypatch: pyt
     assert with_margin.goodput > 0.97 * steady.goodput
 
 
-def test_interference_is_felt_by_who_did_not_plan_for_it() -> None:
+def test_interference_slows_a_plan_that_did_not_allow_for_it() -> None:
     profiles = world(a=scaling(1.0, **DRAM_BOUND), b=scaling(1.0, **DRAM_BOUND))
     wanted = [demand("a", 390, 20), demand("b", 390, 20)]
     options = PlanOptions(quantile=0.9, grid=10)

@@ -164,7 +164,7 @@ def test_connection_close_is_honoured():
         (post("/v2/models/echo/infer", b"{}", "Content-Encoding: br"), 400),
     ],
 )
-def test_what_is_not_http_or_no_request_is_refused_with_a_message(stream, status):
+def test_invalid_http_is_refused_with_a_message(stream, status):
     found, _ = talk(stream)
     assert [each for each, _, _ in found] == [status]
     assert json.loads(found[0][2])["error"]
@@ -230,14 +230,14 @@ def test_a_header_that_never_ends_is_not_kept(begin):
     assert transport.closed
 
 
-def test_a_large_body_is_no_header():
+def test_a_large_body_is_not_a_header():
     header, data = described([1.0] * 100_000)
     message = post("/v2/models/echo/infer", header + data, f"Inference-Header-Content-Length: {len(header)}")
     found, _ = talk(message[:200_000], message[200_000:] + infer([1.0])[:50], infer([1.0])[50:])
     assert [status for status, _, _ in found] == [200, 200]
 
 
-def test_who_waits_for_a_slow_model_is_not_a_slow_client(monkeypatch):
+def test_waiting_for_a_slow_model_does_not_make_a_slow_client(monkeypatch):
     monkeypatch.setattr(http_server, "SLOW_S", -1.0)
 
     async def run():

@@ -62,7 +62,7 @@ def test_bytes_and_raw_contents():
         (inference_pb2.ModelInferRequest(raw_input_contents=[b""]), "more entries than there are inputs"),
     ],
 )
-def test_what_is_no_request_has_its_message(message, words):
+def test_an_invalid_request_has_its_message(message, words):
     with pytest.raises(Refusal, match=words):
         infer_messages.parse(message, Regions())
 

@@ -57,7 +57,7 @@ def test_what_was_read_does_not_change_any_more(shared):
 
 
 @pytest.mark.parametrize("key", ["", "/", "..", "../x", "a/b", "a\0b", "gemlet-no-such", "x" * 300])
-def test_what_is_no_object_is_refused(key):
+def test_a_body_that_is_not_an_object_is_refused(key):
     with pytest.raises(Refusal):
         Regions().register("r", key, 0, 1)
 
