@@ -1,9 +1,9 @@
 // This process's accounting of device memory: what it charged to the group's ledger and on whose behalf. The hooks in
 // memory/linear.cpp, memory/pool.cpp, memory/array.cpp and memory/virtual.cpp write here.
 //
-// The rule of every hook: charge before the driver is asked, give back if the driver refuses, give back on a free
-// only after it succeeded. An entry is taken out before the free (afterwards another thread may get the same pointer)
-// and put back if the free fails.
+// Every hook follows one rule: it charges before it asks the driver, and gives the charge back if the driver
+// refuses, or after a free succeeded. It takes an entry out before the free (afterwards another thread may get the
+// same pointer) and puts it back if the free fails.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,12 @@ namespace gemlet::hook {
 // Gives back the room of contexts that the daemon accounts for by now.
 void settle_contexts(CUdevice device);
 
-// Room in the group's limit, after a second look at what the driver may have given back by itself.
+// Room in the group's limit, after reading again what the driver may have given back by itself.
 bool reserve(CUdevice device, uint64_t bytes);
 
 // The same, counted as held by this process. False: over the limit.
 bool charge(CUdevice device, uint64_t bytes);
-// The same for memory that can move, which asks for its place on the device by itself.
+// The same for memory that can move, which requests its place on the device itself.
 bool charge_movable(CUdevice device, uint64_t bytes);
 void give_back(CUdevice device, uint64_t bytes);
 
@@ -33,7 +33,7 @@ void account(CUdevice device, uint64_t bytes);
 // Bytes this process has reserved on the device for allocations it made (the daemon accounts for contexts).
 uint64_t memory_held(CUdevice device);
 
-// What may shrink without a call of ours: pools and graph memory. They read their size from the driver again.
+// Pools and graph memory may shrink without a call of ours. Their size is read from the driver again.
 void refresh_elastic(CUdevice device);
 void has_elastic(CUdevice device);  // from now on refresh_elastic(device) has something to do
 
@@ -53,10 +53,10 @@ struct Allocation {
 PointerMap<Allocation>& allocations();  // by device pointer
 PointerMap<Allocation>& arrays();       // by CUarray and CUmipmappedArray
 
-// An allocation that was taken out of the map and is now really gone.
+// For an allocation that was taken out of the map and has now been freed.
 void settle_freed(CUdeviceptr pointer, const Allocation& allocation);
 
-// Everything that belonged to a destroyed context.
+// Gives back everything that belonged to a destroyed context.
 void forget_context(CUcontext context);
 
 // --- parts of the whole, by file -----------------------------------------------------------------------------------

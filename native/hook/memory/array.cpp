@@ -1,4 +1,4 @@
-// Arrays. Their size is computed from the description and corrected where the driver tells what it takes.
+// Arrays. Their size is computed from the description, and corrected where the driver reports it.
 #include "hook/lookup/driver.h"
 #include "hook/lookup/own_calls.h"
 #include "hook/lookup/reentry.h"

@@ -75,8 +75,8 @@ class ContextRoom {
         if (reserved_ && bytes_ > 0) memory_release(device_, bytes_);
         cancel_room(device_, bytes_);
     }
-    // Tells the daemon how many there are now. It accounts for this one from then on, so that its room is not
-    // counted beside it as memory that cannot move.
+    // Tells the daemon how many there are now. From then on the daemon accounts for this one, so its room must not
+    // also count as memory that cannot move.
     void made(int contexts) {
         made_ = true;
         if (swap_active() && bytes_ > 0) swap_hide(device_, int64_t(bytes_));
@@ -137,7 +137,7 @@ CUresult destroy(CUcontext context, Call&& call) {
     return result;
 }
 
-// Adds to the usage of a context; what it is then, or -1 for one we did not see made.
+// Adds to the usage of a context. Returns the new usage, or -1 for a context whose creation we did not see.
 int add_usage(CUcontext context, int by) {
     for (int device = 0; device < kDevices; ++device) {
         DeviceContexts& known = *contexts_of(device);
@@ -196,7 +196,7 @@ CUresult drop_primary(CUdevice device, bool reset, Call&& call) {
     return result;
 }
 
-// In a forked child nothing of the parent's CUDA state exists, and a lock may be held by a thread that does not
+// In a forked child the parent's CUDA state does not exist, and a lock may be held by a thread that does not exist
 // either.
 void in_child() {
     if (!started.load(std::memory_order_relaxed)) return;
@@ -287,7 +287,7 @@ CUresult cuCtxDetach(CUcontext context) {
     return real::cuCtxDetach(context);
 }
 
-// The limit is the size of the device as the program shall see it.
+// The program sees the limit as the size of the device.
 CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
     CUresult result = real::cuDeviceTotalMem_v2(bytes, device);
     if (result != CUDA_SUCCESS || !bytes) return result;
@@ -302,7 +302,7 @@ CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
     if (device < 0) return result;
     refresh_elastic(device);
     MemoryView view = memory_view(device);
-    // What is free now says nothing where others' memory can move away.
+    // The memory that is free now does not matter where the memory of others can move away.
     if (swap_active() && free) *free = swap_free_bytes(device, *free, view.limit - std::min(view.limit, view.used));
     if (view.limit == gemlet::wire::kNoLimit) return result;
     const uint64_t left = view.used < view.limit ? view.limit - view.used : 0;

@@ -49,7 +49,7 @@ class LedgerLock {
     LedgerLock& operator=(const LedgerLock&) = delete;
 
   private:
-    // A member stopped by a signal exactly here must not stop its group for good.
+    // A member that a signal stops exactly here must not stop its group for ever.
     static constexpr uint64_t kStolenAfter = 2'000'000'000;
     std::atomic<uint32_t>& lock_;
     const uint32_t mine_;
@@ -211,7 +211,7 @@ void keep_room(CUdevice ordinal, uint64_t bytes) {
     await_contexts_accounted(*device);
     std::lock_guard lock(device->ledger_mutex);
     if (bytes > 0 || !device->ledger || contexts_accounted(*device)) return;
-    // Nobody has accounted for it, nor said how large it may be.
+    // Its size is neither accounted for nor known.
     device->room_made.fetch_add(kUnknownContext);
     publish_room(*device);
     device->used += kUnknownContext;

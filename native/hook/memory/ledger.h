@@ -11,8 +11,8 @@ namespace gemlet::hook {
 
 // `device` is CUDA's ordinal in this process.
 
-// Reserves before the driver is asked. False: the group's limit would be passed; the caller answers
-// CUDA_ERROR_OUT_OF_MEMORY. The refusal is explained once on stderr by the callee.
+// Reserves before the driver is asked. False if the group's limit would be exceeded: the caller answers
+// CUDA_ERROR_OUT_OF_MEMORY, and this function explains the refusal once on stderr.
 bool memory_reserve(CUdevice device, uint64_t bytes);
 void memory_release(CUdevice device, uint64_t bytes);
 // Accounts for what the driver already took by itself (a pool or a graph that grew), past the limit if it must be.
@@ -28,13 +28,13 @@ MemoryView memory_view(const CUuuid& device);
 
 // What one more context takes on this device (0 if not known yet).
 uint64_t context_estimate(CUdevice device);
-// Room for a context: announced before it is reserved, cancelled after it was released when no context was made.
+// Room for a context: announced before it is reserved, and cancelled after it was released if no context was made.
 void announce_room(CUdevice device, uint64_t bytes);
 void cancel_room(CUdevice device, uint64_t bytes);
-// The context is made, and the daemon was told how many there are. Waits a while for it to account for what the
-// driver really took. Until it does the room stays reserved.
+// To be called when the context is made and the daemon knows how many there are. Waits a while for the daemon to
+// account for what the driver really took; until then the room stays reserved.
 void keep_room(CUdevice device, uint64_t bytes);
-// Releases the room for contexts that the daemon accounts for by now; how much.
+// Releases the room for contexts that the daemon accounts for by now. Returns how much.
 uint64_t release_room(CUdevice device);
 
 }  // namespace gemlet::hook

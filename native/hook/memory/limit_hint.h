@@ -1,4 +1,4 @@
-// What a person can do about a limit that a program met.
+// Hints: what a person can do about a limit that a program met.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ struct Quoted {
     char text[wire::kGroupNameBytes + 2];
 };
 
-// `option` of gemlet set, such as "--memory", so that the limit holds `bytes`. Of a share with a socket of its own
-// the group's name is not the program's, and the limit not the user's to change.
+// `option` of gemlet set, such as "--memory", so that the limit holds `bytes`. For a share with a socket of its
+// own, the program does not know the group's name, and the user cannot change the limit.
 struct LimitHint {
     LimitHint(const char* option, uint64_t bytes) {
         constexpr uint64_t gib = 1ull << 30;

@@ -1,4 +1,5 @@
-// Linear allocations: cuMemAlloc, its pitched and managed relatives, and cuMemFree for whatever may be freed with it.
+// Linear allocations: cuMemAlloc, its pitched and managed relatives, and cuMemFree for all memory that it may
+// free.
 #include <algorithm>
 
 #include "hook/lookup/driver.h"
@@ -42,8 +43,8 @@ CUresult allocate_blocks(CUdevice device, CUdeviceptr* pointer, uint64_t expecte
     return result;
 }
 
-// A small one. If the slabs we know may have room it is not charged at first: charging a whole slab would refuse a
-// program at its limit the last bytes of a slab it has paid for.
+// A small allocation. If the slabs we know may have room, it is not charged at first: charging a whole slab would
+// refuse a program at its limit the last bytes of a slab that it has paid for.
 template <class Call>
 CUresult allocate_in_slab(CUdevice device, CUdeviceptr* pointer, uint64_t expected, Call&& call) {
     const Allocation allocation{round_up(expected, kSmallUnit), current_context(), nullptr, device, Kind::kSlab};
@@ -70,7 +71,7 @@ template <class Call, class Actual>
 CUresult allocate(CUdeviceptr* pointer, uint64_t expected, Call&& call, Actual&& actual) {
     Reentry reentry;
     CUdevice device = reentry.nested() ? -1 : current_device();
-    // Nothing to count: the driver will say what is wrong with the call.
+    // Nothing to count: the driver reports what is wrong with the call.
     if (device < 0 || expected == 0 || expected >= kAbsurd) return call();
     if (shares_slab(expected)) return allocate_in_slab(device, pointer, expected, call);
     return allocate_blocks(device, pointer, expected, call, actual);

@@ -9,9 +9,9 @@ namespace gemlet::hook {
 // True if cuMemAlloc of this process takes managed memory.
 bool managed_in_place();
 
-// Memory that pages can leave. Unless it was forced, no more than the device has free, and it is there at once, so
-// that what is free is the truth for the next one who asks, in whatever process: page faults beyond the device are
-// slow at best, and some drivers do not come out of them.
+// Allocates memory that pages can leave. Unless it was forced, it takes no more than the device has free, and
+// brings the memory to the device at once, so that the free memory is right for the next caller in any process:
+// page faults beyond the device are slow at best, and some drivers do not recover from them.
 CUresult allocate_managed(CUdeviceptr* pointer, size_t bytes);
 
 }  // namespace gemlet::hook

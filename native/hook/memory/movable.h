@@ -1,6 +1,6 @@
-// Memory that can move to the host and back, as the hooks of memory see it; hook/swap defines all of this. A process
-// has some only if the daemon said so when it attached the device (a `capacity` of the device or a `resident` limit
-// of the group); otherwise nothing here is reached but one test of a flag.
+// Memory that can move to the host and back, as the hooks of memory see it; hook/swap defines all of this. A
+// process has some only if the daemon said so when it attached the device (a `capacity` of the device or a
+// `resident` limit of the group); otherwise only one test of a flag is reached here.
 #pragma once
 
 #include <atomic>
@@ -28,7 +28,7 @@ std::optional<CUresult> swap_free(CUdeviceptr pointer);
 std::optional<CUresult> swap_allocate_async(CUdeviceptr* pointer, uint64_t bytes, CUmemoryPool pool, CUstream stream,
                                             bool per_thread);
 std::optional<CUresult> swap_free_async(CUdeviceptr pointer, CUstream stream, bool per_thread);
-// What such a pool would say it has, beside what the driver says.
+// The bytes that such a pool has beyond those that the driver reports.
 struct SwapPoolBytes {
     uint64_t used = 0, used_high = 0, reserved = 0, reserved_high = 0;
 };
@@ -51,10 +51,10 @@ bool swap_set_sync_memops(CUdeviceptr address, bool on);
 // How much more a program could allocate, of `left` bytes that its limit leaves; `free` now, as the driver says.
 uint64_t swap_free_bytes(CUdevice device, uint64_t free, uint64_t left);
 
-// Bytes in the ledger that the daemon is not to take for memory that cannot move, more or less.
+// Adds to, or takes from, the bytes in the ledger that the daemon must not take for memory that cannot move.
 void swap_hide(CUdevice device, int64_t bytes);
 
-// Memory that cannot move was charged: waits until there is room for it. False: there never will be.
+// Memory that cannot move was charged: waits until there is room for it. False if there never will be.
 bool swap_make_room(CUdevice device, uint64_t bytes);
 
 // --- contexts (swap/lifecycle.cpp)

@@ -44,7 +44,7 @@ bool parse_uuid(const char* text, CUuuid& uuid) {
     return digits == 32;
 }
 
-// NVML counts every GPU of the machine, CUDA the visible ones in its own order: the UUID is what both agree on.
+// NVML counts every GPU of the machine, CUDA the visible ones in its own order; both agree on the UUID.
 CUdevice ordinal_of(const CUuuid& wanted) {
     if (!cuda_started()) return -1;
     auto get_uuid = own().cuDeviceGetUuid_v2 ? own().cuDeviceGetUuid_v2 : own().cuDeviceGetUuid;

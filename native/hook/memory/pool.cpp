@@ -1,6 +1,6 @@
-// Stream-ordered memory. A pool holds more than is allocated from it, keeps it after frees and gives it back when it
-// likes, so what counts is the size the driver says is reserved, read again after every call that may change it and
-// before anybody is refused.
+// Stream-ordered memory. A pool holds more than is allocated from it, keeps memory after frees and gives it back
+// at its own time. So the hook counts the size that the driver reports as reserved, and reads it again after every
+// call that may change it and before it refuses a request.
 //
 // Nothing is read or charged inside a stream capture: there, an allocation becomes a graph node and takes no memory.
 #include <algorithm>
@@ -30,7 +30,7 @@ struct Pool {
     std::mutex mutex;
     uint64_t accounted = 0;  // what the driver reserved when we last looked; charged
     uint64_t live = 0;       // of which allocated and not freed, as far as we saw
-    // Nobody but this process on this device can hold on to its memory: where memory can move, this may.
+    // Only this process on this device can hold on to its memory, so where memory can move, this memory may.
     std::atomic<bool> private_to_us{false};
     std::atomic<bool> destroyed{false};  // by the program; the driver keeps it until its last allocation is freed
 };
@@ -59,7 +59,8 @@ Pool* known_pool(CUmemoryPool handle) {
     return find(handle);
 }
 
-// The current default pool of a device, a pool the program made, or one from a library that made it out of our sight.
+// The current default pool of a device, a pool that the program made, or a pool of a library whose creation we did
+// not see.
 Pool* pool_of(CUmemoryPool handle, CUdevice device) {
     if (!handle || device < 0) return nullptr;
     std::lock_guard lock(pools().mutex);
@@ -97,7 +98,7 @@ void settle(Pool& pool, uint64_t reserved) {
     pool.accounted = now;
 }
 
-// What an allocation may make the pool grow by, as far as it is free to choose below the limit.
+// How much an allocation may make the pool grow, as far as the limit leaves a choice.
 uint64_t expected_growth(Pool& pool, uint64_t bytes) {
     std::lock_guard lock(pool.mutex);
     if (pool.accounted >= pool.live && pool.accounted - pool.live >= bytes) return 0;
@@ -137,7 +138,8 @@ std::optional<CUresult> allocate_movable(Pool* pool, CUdeviceptr* pointer, size_
     return swap_allocate_async(pointer, size, pool->handle, stream, per_thread);
 }
 
-// Others are to see the pool's memory, so that it can no longer move. False: what is allocated already may be away.
+// Other processes or devices will see the pool's memory, so it can no longer move. False if memory that is already
+// allocated may be away.
 bool stays_from_now_on(CUmemoryPool handle) {
     if (swap_active() && swap_pool_bytes(handle).reserved > 0) {
         say_once(Topic::kMemory,

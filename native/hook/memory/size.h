@@ -1,4 +1,4 @@
-// What the driver really takes for a request. The only place that knows; bench/memory_truth.py measured the constants
+// What the driver really takes for a request. Only this file knows; bench/memory_truth.py measured the constants
 // for cuMemAlloc, pitch and pools on an H200 (driver 580.159.04).
 #pragma once
 

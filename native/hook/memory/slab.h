@@ -1,5 +1,5 @@
-// Small allocations share physical blocks (slabs). Which one the driver put a pointer in is in the address, so a slab
-// is charged with its first allocation and given back with its last, exactly.
+// Small allocations share physical blocks (slabs). The address of a pointer tells its slab, so a slab is charged
+// with its first allocation and given back with its last, exactly.
 #pragma once
 
 #include "hook/memory/accounting.h"

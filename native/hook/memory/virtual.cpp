@@ -61,7 +61,7 @@ void add_handle(Handle handle, Physical* physical) {
     ++entry->second.references;
 }
 
-// Takes one reference out of the table without dropping it: it is dropped when the driver has agreed.
+// Takes one reference out of the table without dropping it; it is dropped when the driver has agreed.
 Physical* take_handle(Handle handle) {
     auto found = memory().handles.find(handle);
     if (found == memory().handles.end()) return nullptr;
@@ -171,7 +171,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
     return result;
 }
 
-// Memory of another process is its owner's to pay for. What this process exported to itself comes back as one more
+// The owner of another process's memory pays for it. What this process exported to itself comes back as one more
 // reference to the same memory.
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle,
                                         CUmemAllocationHandleType type) {

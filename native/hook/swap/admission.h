@@ -1,4 +1,5 @@
-// Asking the daemon for movable memory: what is said before, what a refusal means, what is said after a free.
+// Asks the daemon for movable memory: the message before an allocation, the meaning of a refusal, the message
+// after a free.
 #pragma once
 
 #include <utility>
@@ -10,11 +11,11 @@ namespace gemlet::hook {
 // One line for people.
 void explain_refusal(SwapSpace& space, wire::Admission why, uint64_t bytes);
 
-// Less is granted without asking: the daemon is only told. With `mutex`.
+// A smaller amount needs no grant; the daemon is only told. With `mutex`.
 void tell_less(SwapSpace& space);
 
-// The daemon takes what is in the ledger and is not movable to be fixed, so that a little of it is said to be movable
-// before it is charged, and until after it was given back.
+// The daemon takes memory in the ledger that is not movable for fixed. So memory is declared movable before it is
+// charged, and until after it was given back.
 class Announced {
   public:
     Announced(SwapSpace& space, uint64_t bytes) : space_(space), bytes_(bytes) {

@@ -87,7 +87,7 @@ std::optional<CUresult> swap_free(CUdeviceptr pointer) {
         if (block_at(*r, pointer) == 0 || is_freed(*space, pointer)) return CUDA_ERROR_INVALID_VALUE;
         context = r->context;
     }
-    // As the driver does: what runs may still use it. In a capture, or a dead context, this is what fails.
+    // As the driver does, since running work may still use it. In a capture, or a dead context, this call fails.
     {
         ContextScope scope(context);
         if (CUresult failed = own().cuCtxSynchronize()) return failed;

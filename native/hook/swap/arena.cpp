@@ -98,7 +98,7 @@ CUresult Arena::pin(uint64_t offset) {
         taken_.insert(segment);
         taken_bytes_.fetch_add(bytes, std::memory_order_relaxed);
     }
-    // Memory that cannot be pinned is copied through the driver's own buffers: slower, and just as right. But a
+    // Memory that cannot be pinned is copied through the driver's own buffers, which is slower but correct. A
     // driver that has been torn down has nothing more to copy.
     const CUresult result = own().cuMemHostRegister_v2(begin, bytes, CU_MEMHOSTREGISTER_PORTABLE);
     if (result == CUDA_ERROR_DEINITIALIZED) return result;
@@ -115,7 +115,7 @@ bool Arena::release(uint64_t offset) {
         if (result != CUDA_SUCCESS && result != CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED) return false;
         pinned_.erase(segment);
     }
-    // At once, so that nobody else's memory comes to lie there.
+    // At once, so that no other memory can be placed there.
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
     if (mmap(begin, bytes, PROT_NONE, flags, -1, 0) == MAP_FAILED) return false;
     taken_.erase(segment);

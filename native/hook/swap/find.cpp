@@ -1,4 +1,4 @@
-// What the rest of the hook asks of movable memory: whose an address is, and how much room there is.
+// Questions of other rooms about movable memory: the allocation of an address, and how much room there is.
 #include <algorithm>
 
 #include "hook/swap/reservation.h"
@@ -34,7 +34,7 @@ uint64_t swap_free_bytes(CUdevice device, uint64_t free, uint64_t left) {
     if (!space || !space->managed()) return free;
     const uint64_t ceiling = space->page.load()->ceiling.load(std::memory_order_relaxed);
     std::lock_guard lock(space->mutex);
-    // No ceiling: its group has a resident limit that no longer binds.
+    // Without a ceiling: the group's resident limit no longer binds.
     if (ceiling == wire::kNoLimit) return free;
     return std::min(left, ceiling > space->movable ? ceiling - space->movable : 0);
 }

@@ -1,5 +1,6 @@
-// How much of the host's memory a program has ready for what moves: not less than may have to go, and before it has
-// to; not more for long, since what one program does not need is promised to others.
+// How much of the host's memory a program keeps ready for memory that moves: as much as may have to leave the
+// device, before it has to, and not more for long, since memory that one program does not need is promised to
+// others.
 #include <algorithm>
 
 #include "hook/link/say.h"
@@ -15,7 +16,7 @@ constexpr uint64_t kQuiet = 100'000'000;    // before anything is done ahead of 
 constexpr uint64_t kSpare = 2'000'000'000;  // before memory is given back: short programs come and go
 constexpr uint64_t kBreath = 1'000'000;     // between two segments: others want the driver, too
 
-// Pinning takes the driver's lock for 10 ms and more, and a program that grows, or moves, needs it itself.
+// Pinning takes the driver's lock for 10 ms and more, and a program that grows or moves needs that lock itself.
 bool is_quiet(Mover& m, uint64_t movable) {
     const uint32_t order = m.space.page.load()->order.load(std::memory_order_relaxed);
     if (order != m.quiet_order || movable != m.quiet_movable) {
@@ -44,7 +45,7 @@ bool clear_segment(SwapSpace& space, uint64_t offset) {
 uint64_t give_back_spare(Mover& m, uint64_t rest) {
     SwapSpace& space = m.space;
     const wire::ResidencyPage& page = *space.page.load();
-    // Without a daemon, and before a new one has spoken, nobody knows what is needed.
+    // Without a daemon, and before a new one has answered, the need is not known.
     const bool known = space.managed() && page.order.load(std::memory_order_relaxed) != 0;
     const auto last = known ? space.arena.last_taken(host_side(page.host.load())) : std::nullopt;
     if (!last) {

@@ -1,4 +1,4 @@
-// What happens around movable memory: daemons come and go, contexts end, captures begin, the process forks.
+// Events around movable memory: daemons come and go, contexts end, captures begin, the process forks.
 #include <algorithm>
 #include <array>
 
@@ -17,7 +17,7 @@ namespace {
 
 std::array<std::atomic<SwapSpace*>, kMaxDevices> spaces;
 
-// The driver can do what moving takes, and the program did not say no.
+// True if the driver has all calls that moving takes, and the program did not forbid it.
 bool able() {
     const OwnCalls& o = own();
     return o.cuMemAddressReserve && o.cuMemAddressFree && o.cuMemCreate && o.cuMemRelease && o.cuMemMap &&
@@ -109,7 +109,7 @@ std::optional<uint64_t> swap_enter_others(SwapGate& entered) {
             others |= 1ull << i;
             continue;
         }
-        // Nobody waits at one gate inside another: two movers would wait for each other.
+        // A thread must not wait at one gate inside another: two movers would wait for each other.
         swap_leave_others(others);
         entered.leave();
         space->await_open();
@@ -136,7 +136,7 @@ void swap_capture_counted() {
         if (SwapSpace* space = slot.load()) space->gate.leave();
 }
 
-// Nothing of it works in a forked child, and its locks may be held by nobody.
+// None of it works in a forked child, and its locks may be held by threads that do not exist there.
 void swap_in_child() {
     swap_in_use.store(false);
     swap_devices.store(0);

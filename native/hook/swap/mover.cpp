@@ -20,8 +20,8 @@ constexpr uint64_t kRetryMost = 500'000'000;
 
 std::atomic<Mover*> movers[kMaxDevices];
 
-// A context to work in: where memory was allocated. With `using_driver` and `mutex`. A context that is being
-// destroyed does not count: streams made in it now would be named for ever.
+// A context to work in: one in which memory was allocated. With `using_driver` and `mutex`. A context that is
+// being destroyed does not count: streams made in it now would be named for ever.
 CUcontext any_context(const Mover& m) {
     for (const auto& [start, r] : m.space.reservations)
         if (!m.going.contains(r->context)) return r->context;
@@ -59,7 +59,7 @@ uint64_t move(Mover& m) {
     const bool too_much = space.mapped > space.limit;
     if (!too_much && !space.gate.closed()) {
         space.publish();
-        // That it keeps to the order is news for the daemon.
+        // The daemon must learn that the client follows the order.
         if (space.page.load()->seen.load(std::memory_order_relaxed) != seen_before)
             space.tell(wire::MessageType::kMoved);
         lock.unlock();
@@ -72,13 +72,14 @@ uint64_t move(Mover& m) {
     }
     const uint64_t to_go = too_much ? std::min(host_side(space.mapped - space.limit), movable) : 0;
     lock.unlock();
-    // Once there are streams their context is the one: kernels go to streams of their own context only, and what is
-    // loaded goes away with it.
+    // Once there are streams, their context is used: kernels can go only to streams of their own context, and
+    // loaded modules go away with it.
     ContextScope scope(m.streams.context ? m.streams.context : context);
     if (!scope.ok()) return retry();
     if (make_streams(m, context) != CUDA_SUCCESS) return retry();
     if (too_much) {
-        // While the program runs on: it takes longer than to copy, and if the system has no memory it shall not stop.
+        // While the program runs on, because this takes longer than copying, and because the program must not stop
+        // if the system has no memory.
         if (!space.gate.closed()) {
             if (launch_state.captures.load() != 0) return kRestClosed;
             if (const auto offset = space.arena.to_pin(to_go)) {

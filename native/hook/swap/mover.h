@@ -10,7 +10,7 @@
 
 namespace gemlet::hook {
 
-// Where its copies go. Of one context, and gone with it.
+// The streams of its copies. They belong to one context and go away with it.
 struct CopyStreams {
     CUcontext context = nullptr;
     CUstream out = nullptr, in = nullptr;
@@ -25,7 +25,7 @@ struct Mover {
     CopyStreams streams;
     Fingerprinter fingerprinter;
     uint64_t retry = 0;  // rest after a refusal; doubles
-    // Since when the program has neither allocated nor been told to move, and what it had then.
+    // Since when the program has neither allocated nor been told to move, and how much it had then.
     uint64_t quiet_since = 0, quiet_movable = 0;
     uint32_t quiet_order = 0;
     uint64_t spare_since = 0;  // since when the host's side is larger than it has to be; 0: it is not
@@ -39,28 +39,32 @@ CUresult make_streams(Mover& m, CUcontext context);
 void destroy_streams(Mover& m);
 // Moves out until no more than the allowance is on the device. The gate is closed and nothing runs.
 CUresult move_out(Mover& m, std::unique_lock<std::mutex>& lock);
-// Brings in what the allowance has room for.
+// Brings in as much as the allowance has room for.
 CUresult move_in(Mover& m, std::unique_lock<std::mutex>& lock);
 
 // --- swap/host_memory.cpp; with `using_driver`
 // ----------------------------------------------------------
 
-// Bytes of the host's side to have ready if `away` of the program may have to be there: what goes is whole chunks.
+// Bytes of host memory to keep ready if `away` bytes of the program may have to move there; only whole chunks
+// move.
 inline uint64_t host_side(uint64_t away) {
     return away == 0 ? 0 : away + kChunk;
 }
-// Some of it before it is needed, or back what is not needed any more. Takes `mutex`. How long to rest.
+// Takes some host memory before it is needed, or gives back memory that is no longer needed. Takes `mutex`.
+// Returns how long to rest.
 uint64_t tend_host_side(Mover& m, CUcontext context, uint64_t movable, uint64_t rest);
-// A place for a chunk that goes, with `mutex`; the system has no memory for another or is not to be asked for more.
+// A place for a chunk that moves out, with `mutex`. None if the system has no more memory, or may not be asked for
+// more.
 bool take_place_of_another(Mover& m, Chunk& chunk);
 void say_no_memory(SwapSpace& space);
 
 // --- swap/stop.cpp
 // ---------------------------------------------------------------------------------------------------
 
-// Closes the gate and waits until nothing runs. False: not now; then the gate is as it was.
+// Closes the gate and waits until nothing runs. False if that is not possible now; the gate is as it was then.
 bool stop_program(Mover& m);
-// What the driver answered. After enough answers in a row that nothing can mend, the program shall see for itself.
+// Takes note of the driver's answer. After enough fatal answers in a row the program is let through, to see the
+// error itself.
 void take_note(Mover& m, CUresult result);
 
 }  // namespace gemlet::hook

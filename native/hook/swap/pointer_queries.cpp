@@ -1,6 +1,6 @@
-// What programs ask about an address. Movable memory answers as memory of cuMemAlloc does, wherever its content is;
-// for all other addresses the driver answers. The one difference it cannot hide: CUDA's legacy IPC does not know
-// memory that is mapped, so a handle for it is refused, and IS_LEGACY_CUDA_IPC_CAPABLE says so.
+// Programs' questions about an address. Movable memory answers as memory of cuMemAlloc does, wherever its content
+// is; for all other addresses the driver answers. One difference cannot be hidden: CUDA's legacy IPC does not know
+// mapped memory, so a handle for it is refused, and IS_LEGACY_CUDA_IPC_CAPABLE says so.
 #include <algorithm>
 #include <cstring>
 
@@ -79,7 +79,7 @@ CUresult cuPointerGetAttribute(void* out, CUpointer_attribute which, CUdeviceptr
     return attribute(out, which, address, *range);
 }
 
-// What the address does not have is null.
+// An attribute that the address does not have is null.
 CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute* which, void** out, CUdeviceptr address) {
     const auto range = which && out ? movable(address) : std::nullopt;
     if (!range) return real::cuPointerGetAttributes(count, which, out, address);
@@ -106,7 +106,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr address) {
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-// Whoever gets the file would go on using physical memory that is no longer the program's.
+// The receiver of the file would go on using physical memory that is no longer the program's.
 CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address, size_t bytes, CUmemRangeHandleType type,
                                        unsigned long long flags) {
     if (!movable(address)) return real::cuMemGetHandleForAddressRange(handle, address, bytes, type, flags);

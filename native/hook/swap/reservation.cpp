@@ -27,8 +27,8 @@ CUresult reserve_chunks(SwapSpace& space, Reservation& r) {
     return CUDA_SUCCESS;
 }
 
-// Gives back all of a reservation; its content is not needed any more. With `mutex`, which a copy under way lets go.
-// A driver that refuses keeps its memory, which then stays accounted for.
+// Gives back a whole reservation, whose content is no longer needed. With `mutex`, which is released during a copy
+// under way. If the driver refuses, it keeps the memory, which then stays accounted for.
 CUresult release_chunks(SwapSpace& space, Reservation& r, std::unique_lock<std::mutex>& lock) {
     CUresult result = CUDA_SUCCESS;
     for (auto& chunk : r.chunks) chunk->leaving = true;
@@ -106,7 +106,8 @@ CUresult make_reservation(SwapSpace& space, uint64_t asked, CUcontext context, C
             if (open) chunk->opened();  // programs may write to it as soon as they know the address
         }
         if (result != CUDA_SUCCESS && release_chunks(space, *r, lock) != CUDA_SUCCESS) {
-            // It can be neither used nor given back; what the driver holds of it stays charged.
+            // The reservation can be neither used nor given back; memory that the driver holds of it stays
+            // charged.
             space.reservations[r->start] = std::move(r);
             space.publish();
             return result;

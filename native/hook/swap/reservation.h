@@ -1,4 +1,4 @@
-// Reserved addresses and what is behind them: how a reservation is made, found and given back.
+// Reserved addresses and the memory behind them: how a reservation is made, found and given back.
 #pragma once
 
 #include <mutex>
@@ -11,7 +11,7 @@ struct FoundReservation {
     SwapSpace* space;
     Reservation* reservation;
 };
-// Whose address it is; with `mutex` of that space held by `lock`. Nulls: nobody's.
+// The space and reservation of an address, with `mutex` of that space held by `lock`. Nulls if there is none.
 FoundReservation find_reservation(CUdeviceptr address, std::unique_lock<std::mutex>& lock);
 
 // The same in one space; with its `mutex`.

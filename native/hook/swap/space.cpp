@@ -1,4 +1,4 @@
-// One device's movable memory: what the daemon is told and asked, and how threads wait at the closed gate.
+// One device's movable memory: messages to the daemon, and how threads wait at the closed gate.
 #include "hook/swap/space.h"
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 
 namespace gemlet::hook {
 
-// More than any device has: how much memory may lie there is the daemon's to say, and another daemon may say more.
-// Chunks do not cross segments, so the places of some bytes take more of it than these.
+// More than any device has: the daemon decides how much memory may lie there, and another daemon may allow more.
+// Chunks do not cross segments, so they take more space than their bytes.
 constexpr uint64_t kArena = 1ull << 40;
 
 SwapSpace::SwapSpace(Device& d, wire::ResidencyPage* p) : device(d), page(p), arena(kArena) {
@@ -69,7 +69,7 @@ wire::Admission SwapSpace::ask(wire::MessageType type, uint64_t value) {
     for (;;) {
         const uint32_t answered = p.answered.load(std::memory_order_acquire);
         if (answered == number) return wire::Admission(p.admission.load(std::memory_order_acquire));
-        // A daemon that is gone limits nothing; make_reservation() tells the next one.
+        // Without a daemon there is no limit; make_reservation() tells the next daemon.
         if (page.load(std::memory_order_acquire) != &p) return wire::Admission::kGranted;
         futex_wait(p.answered, answered, 100'000'000);
         if (!connected()) lost();
@@ -79,10 +79,11 @@ wire::Admission SwapSpace::ask(wire::MessageType type, uint64_t value) {
 void SwapSpace::await_open() {
     device.awaiting_memory.fetch_add(1);
     while (gate.closed()) {
-        // A parked token may have been taken before the gate was looked at.
+        // A parked token may have been taken before the gate was checked.
         stop_holding(device, wire::StopReason::kIdle, 0);
         if (managed() && !asked.exchange(true)) tell(wire::MessageType::kRequest);
-        // Asked again after a while: the watcher may have told the end of the turn, idle, behind the want.
+        // Request again after a while: the watcher may have reported the end of the turn, as idle, after the
+        // request.
         if (!gate.wait_for_change(100'000'000)) asked.store(false);
         if (managed() && !connected()) lost();
     }

@@ -1,4 +1,5 @@
-// The movable memory of this process on one device: chunks, what is allocated in them, and who may touch which.
+// The movable memory of this process on one device: chunks, the allocations in them, and which thread may touch
+// which.
 //
 // Locks, outermost first: `allocating` (one allocation or free at a time), `asking`, `mutex` (all that follows it).
 // The mover takes `mutex` for each step, never across a wait; a chunk it copies is `busy` meanwhile.
@@ -57,7 +58,7 @@ struct SwapSpace {
     SwapSpace(Device& d, wire::ResidencyPage* p);
 
     Device& device;
-    // Of the daemon, or `unmanaged`: then everything is allowed. Pages of past daemons stay mapped.
+    // The daemon's page, or `unmanaged`, which allows everything. Pages of past daemons stay mapped.
     std::atomic<wire::ResidencyPage*> page;
     wire::ResidencyPage unmanaged{};
     SwapGate gate{this};
@@ -84,7 +85,7 @@ struct SwapSpace {
     std::atomic<uint32_t> nudges{0};
     std::atomic<bool> asked{false};  // for the memory back, since the gate was closed
 
-    // Iterations, if the program tells of them (swap/declare.cpp).
+    // Iterations, if the program reports them (swap/declare.cpp).
     std::atomic<uint64_t> iteration_end{0}, iteration{0};  // when the last one ended, how long they take
     std::atomic<bool> end_wanted{false};                   // memory is to leave at the end of this one
     std::atomic<bool> ever_moved{false};

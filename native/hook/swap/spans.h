@@ -41,7 +41,7 @@ class Spans {
         list_.insert(list_.erase(first, last), {begin, end});
     }
 
-    // What of [begin, end) is not in it.
+    // The parts of [begin, end) that are not in it.
     std::vector<Span> without(uint64_t begin, uint64_t end) const {
         std::vector<Span> rest;
         auto next = std::upper_bound(list_.begin(), list_.end(), begin,

@@ -1,4 +1,4 @@
-// Bringing a program to a stop before its memory moves: nobody inside the gate, nothing running, no capture.
+// Brings a program to a stop before its memory moves: no thread inside the gate, nothing running, no capture.
 #include <algorithm>
 
 #include "hook/lookup/own_calls.h"
@@ -13,7 +13,7 @@ namespace {
 constexpr uint64_t kLeaveTime = 5'000'000'000;  // for threads inside the gate, and for what they launched
 constexpr int kDeadAfter = 5;                   // synchronisations in a row that fail: the context is dead
 
-// Nothing of this process runs on the device any more. Not called while somebody captures.
+// Waits until nothing of this process runs on the device any more. Not called during a capture.
 CUresult drain(Mover& m) {
     const uint64_t end = now_ns() + kLeaveTime;
     while (m.space.device.pacer.poll() > 0) {  // bounds the wait below: a kernel that never ends must not hold us
@@ -35,7 +35,7 @@ CUresult drain(Mover& m) {
     return CUDA_SUCCESS;
 }
 
-// The context is beyond help: every call answers the same, for ever.
+// The context is dead: every call answers the same error for ever.
 bool is_sticky(CUresult result) {
     switch (result) {
         case CUDA_ERROR_ECC_UNCORRECTABLE:
@@ -74,7 +74,8 @@ bool stop_program(Mover& m) {
     }
     if (launch_state.captures.load() != 0) return false;
     bool was_open = !space.gate.closed();
-    // Worth a moment: at the end of an iteration much of it may be dead. Its declaration then closes the gate.
+    // Worth waiting a moment: at the end of an iteration much of the memory may be dead. Its declaration then
+    // closes the gate.
     if (was_open && waits_for_iteration(space) && space.page.load()->order.load() != 0) {
         std::lock_guard lock(space.mutex);
         space.adopt_order();

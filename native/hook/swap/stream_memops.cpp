@@ -1,5 +1,5 @@
-// Words the device reads or writes in stream order. They cost no device time and wait for no token, but where memory
-// can move they must not reach the driver while it is away.
+// Words that the device reads or writes in stream order. These operations cost no device time and wait for no
+// token, but where memory can move they must not reach the driver while the memory is away.
 #include "hook/lookup/driver.h"
 #include "hook/memory/movable.h"
 #include "hook/submit/gate.h"

@@ -1,12 +1,12 @@
 // cuMemAllocAsync, cuMemAllocFromPoolAsync and cuMemFreeAsync on movable memory.
 //
-// The order of streams: an allocation may be used at once by everybody, which is more than the program may assume. A
-// free puts the block aside with an event of its stream behind it. The block is handed out again to the same stream,
-// whose next work comes after the free anyway, or to any other once the event is over, and given back to the driver
-// only then. What is put aside is dead: it moves without a copy.
+// The order of streams: every stream may use an allocation at once, which is more than the program may assume. A
+// free puts the block aside with an event of its stream behind it. The block is handed out again to the same
+// stream, whose next work comes after the free anyway, or to any other stream once the event is over, and only
+// then given back to the driver. Blocks put aside are dead: they move without a copy.
 //
-// A pool stays with the driver, and its memory where it is, if others may hold on to that memory: it was made to be
-// shared or exported, or other devices have access to it (memory/pool.cpp decides).
+// A pool stays with the driver, and its memory stays on the device, if others may hold on to that memory: it was
+// made to be shared or exported, or other devices have access to it (memory/pool.cpp decides).
 #include "hook/swap/stream_ordered.h"
 
 #include <algorithm>
@@ -21,8 +21,8 @@ namespace gemlet::hook {
 
 namespace {
 
-// The driver gives back at the next synchronisation what is above a pool's threshold. Here it is what has lain unused
-// for a while: making it anew costs a hundred times as much as handing it out again.
+// At the next synchronisation the driver gives back memory above a pool's threshold. Here, memory that has lain
+// unused for a while is given back: making a block anew costs a hundred times as much as handing it out again.
 constexpr uint64_t kUnused = 100'000'000;
 constexpr int kTries = 8;  // of other streams' blocks, the oldest first: if these are in use, the later ones are
 
@@ -44,7 +44,7 @@ uint64_t threshold_of(CUmemoryPool pool) {
     return get && get(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &bytes) == CUDA_SUCCESS ? bytes : 0;
 }
 
-// A block that was put aside and fits: not much larger than it has to be. With `mutex`.
+// A block that was put aside and fits, and is not much larger than necessary. With `mutex`.
 std::list<FreedBlock>::iterator find_freed(SwapSpace& space, CUmemoryPool pool, uint64_t need, const Stream* stream) {
     const uint32_t generation = launch_state.generation.load(std::memory_order_acquire);
     const uint64_t thread = owner_of(*stream);
@@ -67,8 +67,8 @@ void note_used(SwapSpace& space, CUmemoryPool pool, uint64_t bytes) {
     p.used_high = std::max(p.used_high, p.used);
 }
 
-// What nobody asked for in a while, and nothing uses any more: what runs may wait for something that this thread does
-// next, so this thread waits for nothing. With `allocating`.
+// Gives back blocks that were not requested for a while and that nothing uses any more. Running work may wait for
+// something that this thread does next, so this thread does not wait. With `allocating`.
 void release_unused(SwapSpace& space) {
     std::map<CUmemoryPool, uint64_t> old;
     {
@@ -109,7 +109,7 @@ bool release_freed(SwapSpace& space, uint64_t keep, std::optional<CUmemoryPool> 
         lock.unlock();
         const bool over = is_over(going.front(), wait);
         lock.lock();
-        // One that cannot be given back is put aside again.
+        // A block that cannot be given back is put aside again.
         if (over && free_block(space, going.front().start, lock) == CUDA_SUCCESS) {
             if (going.front().event) own().cuEventDestroy_v2(going.front().event);
             going.pop_front();

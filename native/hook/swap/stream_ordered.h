@@ -7,9 +7,9 @@ namespace gemlet::hook {
 
 // With `mutex`: freed in some stream's order, and not given back yet.
 bool is_freed(const SwapSpace& space, CUdeviceptr pointer);
-// Gives freed blocks back, of `pool` (null: those of none) or of all, until at most `keep` bytes are left of them.
-// Waits for what uses them, or leaves those out. With `allocating`, without `mutex`. False: there was nothing to give
-// back.
+// Gives freed blocks back, of `pool` (null: blocks without a pool) or of all, until at most `keep` bytes of them
+// are left. Waits for the work that uses them, or leaves such blocks out. With `allocating`, without `mutex`.
+// False if there was nothing to give back.
 bool release_freed(SwapSpace& space, uint64_t keep, std::optional<CUmemoryPool> pool = std::nullopt,
                    bool wait = true);
 
