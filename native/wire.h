@@ -133,8 +133,9 @@ struct alignas(64) ClientPage {
     std::atomic<uint32_t> idle_ns;      // a pause this long ends its turn ...
     std::atomic<uint32_t>
         idle_most_ns;               // ... or this long, while its pauses of more than idle_ns are short on average
-    std::atomic<uint32_t> poll_ns;  // how often it looks at its queues
-    uint32_t reserved0;
+    std::atomic<uint32_t> poll_ns;   // how often it looks at its queues
+    std::atomic<uint32_t> agreed;    // its part of each period while the daemon is silent: see agreed_part()
+    std::atomic<uint64_t> heard_ns;  // when the daemon was last there, for one that waits; 0: it does not say
     // Second cache line: written by the client.
     alignas(64) std::atomic<uint64_t> launches;  // submissions so far
     std::atomic<uint64_t> work_ns;               // completed work, as long as it would take on an idle device
@@ -146,6 +147,26 @@ struct alignas(64) ClientPage {
     std::atomic<uint64_t> room;
     uint64_t reserved1[2];
 };
+
+// A daemon that lives tells those who wait so ten times a second. Where one has not been heard for `kSilence`, it is
+// stopped, or starved, or dead, and its clients keep to what was agreed before: each runs in its own part of every
+// period of the clock, which all of them share. The first number is what nobody waits for longer, a period included.
+inline constexpr uint64_t kHeardEvery = 100'000'000;
+inline constexpr uint64_t kSilence = 400'000'000;
+inline constexpr uint64_t kAgreedPeriod = 100'000'000;
+inline constexpr uint32_t kAgreedParts = 1u << 15;  // a period has so many; both ends of a part fit into one word
+
+struct AgreedPart {
+    uint64_t from_ns, to_ns;  // of each kAgreedPeriod
+};
+inline constexpr uint32_t agreed_word(uint32_t from, uint32_t to) {
+    return from << 16 | to;
+}
+inline constexpr AgreedPart agreed_part(uint32_t word) {
+    const uint64_t from = word >> 16, to = word & 0xffff;
+    if (from >= to || to > kAgreedParts) return {0, kAgreedPeriod};
+    return {from * kAgreedPeriod / kAgreedParts, to * kAgreedPeriod / kAgreedParts};
+}
 
 inline constexpr uint32_t kPageShared = 1;  // others may run at the same time: a timed kernel may look too long
 inline constexpr uint32_t kPageRaise =

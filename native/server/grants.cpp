@@ -21,7 +21,9 @@ uint32_t short_time(Nanoseconds t) {
     return uint32_t(std::clamp<Nanoseconds>(t, 0, UINT32_MAX));
 }
 
-void set_terms(wire::ClientPage& page, const Action& action) {
+void set_terms(Attachment& a, const Action& action) {
+    wire::ClientPage& page = *a.page;
+    a.bounded = action.deadline != kNever;
     page.deadline_ns.store(wire_time(action.deadline), std::memory_order_relaxed);
     page.window_ns.store(uint64_t(action.window), std::memory_order_relaxed);
     page.idle_ns.store(short_time(action.idle), std::memory_order_relaxed);
@@ -52,7 +54,7 @@ void Server::read_progress(Device& device) {
 }
 
 void Server::grant(Attachment& a, const Action& action) {
-    set_terms(*a.page, action);
+    set_terms(a, action);
     a.page->lead_ns.store(uint64_t(options_.lead), std::memory_order_relaxed);
     a.epoch = wire::next_epoch(a.epoch);
     a.page->token.store(wire::token_word(a.epoch, TokenState::kRun), std::memory_order_release);
@@ -73,10 +75,10 @@ void Server::apply(Device& device, Nanoseconds now) {
                     grant(a, action);
                     break;
                 case Action::Kind::kUpdate:
-                    set_terms(*a.page, action);
+                    set_terms(a, action);
                     break;
                 case Action::Kind::kRevoke:
-                    set_terms(*a.page, action);
+                    set_terms(a, action);
                     change(a, TokenState::kRun, TokenState::kRevoked);
                     a.state = "stops";
                     break;

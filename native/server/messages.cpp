@@ -75,10 +75,12 @@ bool Server::handle(Client& client, const Message& message) {
     if (message.header.device >= client.places.size()) return false;
     const auto [device, attachment] = client.places[message.header.device];
     Nanoseconds now = clock();
+    listened_ = true;
     uint32_t epoch = message.header.epoch;
     switch (message.header.type) {
         case MessageType::kRequest:
             note(*attachment, "want", epoch);
+            attachment->page->heard_ns.store(uint64_t(now), std::memory_order_relaxed);
             if (epoch != 0 && epoch != attachment->epoch) break;  // it has been granted or parked since
             if (!withheld(*device, *attachment, now)) device->arbiter->want(attachment->id, now);
             if (std::strcmp(attachment->state, "idle") == 0) attachment->state = "waits";
@@ -242,6 +244,7 @@ bool Server::attach(Client& client, const Message& message) {
     a.page->deadline_ns = wire::kNever;
     a.page->window_ns = uint64_t(options_.arbiter.window_alone);
     a.page->lead_ns = uint64_t(options_.lead);
+    a.page->heard_ns = uint64_t(now);
     join_residency(device, a, group, now);
     device.attachments[a.id] = std::move(attachment);
     device.arbiter->add_client(a.id, group_on(device, group, now), now, a.mps);

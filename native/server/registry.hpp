@@ -99,6 +99,7 @@ struct Attachment {
     uint32_t contexts = 0;
     bool mps = false;
     bool holds = false;          // the token, or did when it was last heard of: its page has news
+    bool bounded = false;        // its turn has an end
     const char* state = "idle";  // for people
     std::unique_ptr<Movable> movable;
 };

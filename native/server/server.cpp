@@ -167,7 +167,7 @@ void Server::wake() {
 }
 
 void Server::arm_timer() {
-    Nanoseconds next = kNever;
+    Nanoseconds next = listened_ ? agree_at_ : kNever;
     for (auto& device : devices_)
         next = std::min({next, device->arbiter->next_event(), device->residency.next_event()});
     if (gone_ > 0)
@@ -190,6 +190,7 @@ void Server::tick() {
         settle_residency(*device, now);
         apply(*device, now);
     }
+    agree(now);
     release_if([](const Client& client, int64_t at) { return client.taken_until <= at; }, now);
 }
 

@@ -158,6 +158,9 @@ class Server {
     static void read_progress(Device& device, const Attachment& attachment);
     static void read_progress(Device& device);  // of all who hold the token
 
+    // server/agreement.cpp
+    void agree(Nanoseconds now);
+
     // groups.cpp
     const std::shared_ptr<Device>& device_for(const Uuid& uuid, int index);
     void forget_unused_devices();
@@ -183,6 +186,8 @@ class Server {
     std::vector<std::pair<Step, std::string>> trace_;
     uint32_t next_client_ = 1;
     ClientId next_attachment_ = 1;
+    Nanoseconds agree_at_ = 0;  // at the earliest, and only if there was a message since, or somebody listens
+    bool listened_ = false;
     uint64_t host_memory_;
     uint64_t denied_ = 0;
     size_t gone_ = 0;  // clients whose slots are still taken

@@ -162,8 +162,8 @@ bool contexts_accounted(const Device& device) {
 void await_contexts_accounted(const Device& device) {
     constexpr uint64_t kLongEnough = 200'000'000, kLookAgain = 20'000'000;
     for (uint64_t begin = now_ns(); now_ns() - begin < kLongEnough;) {
-        wire::ClientPage& page = *device.page.load(std::memory_order_acquire);
-        if (&page == &device.unmanaged) return;
+        const wire::ClientPage& page = *device.page.load(std::memory_order_acquire);
+        if (!device.is_daemons(page)) return;
         const uint32_t accounted = page.contexts.load(std::memory_order_acquire);
         if (accounted == uint32_t(device.contexts)) return;
         futex_wait(page.contexts, accounted, kLookAgain);

@@ -31,13 +31,37 @@ bool managed() {
     return destination().socket[0] != 0;
 }
 
+// `page` is the daemon's, or was the last one's.
+void use_agreement(Device& device, const wire::ClientPage& page) {
+    constexpr auto relaxed = std::memory_order_relaxed;
+    wire::ClientPage& agreed = device.agreed;
+    const uint32_t epoch = wire::token_epoch(agreed.token.load(relaxed));
+    agreed.token.store(wire::token_word(wire::next_epoch(epoch), TokenState::kBlocked), relaxed);
+    agreed.agreed.store(page.agreed.load(relaxed), relaxed);
+    agreed.window_ns.store(page.window_ns.load(relaxed), relaxed);
+    agreed.heard_ns.store(page.heard_ns.load(relaxed), relaxed);
+    agreed.deadline_ns.store(wire::kNever, relaxed);
+    device.use_page(&agreed);
+}
+
+// A daemon that ended by itself said so in the page: its clients are free. One that was killed has not.
+bool was_killed(const wire::ClientPage& page) {
+    return page.attached.load() != 0 && page.heard_ns.load() != 0;
+}
+
 void set_unmanaged(Device& device) {
+    wire::ClientPage* page = device.page.load();
+    if (page == &device.agreed) page = device.silent.exchange(nullptr);
+    if (!page || page == &device.unmanaged) return;  // so it is already
     std::lock_guard lock(device.ledger_mutex);
     device.ledger = nullptr;
     device.limits = nullptr;
     device.shared = nullptr;
     device.raise = nullptr;
-    device.use_page(&device.unmanaged);
+    if (was_killed(*page) && !destination().strict)
+        use_agreement(device, *page);
+    else
+        device.use_page(&device.unmanaged);
     swap_lost(device);
 }
 
@@ -126,15 +150,18 @@ void lost() {
     std::lock_guard lock(state_mutex);
     if (connected()) return;
     disconnect();
-    say_once(Topic::kDaemon, "the daemon is gone: %s",
-             destination().strict ? "work waits for it to come back, and fails after 10 s (--strict)"
-                                  : "running without limits until it is back");
+    bool agreed = false;
     for (auto& slot : devices)
         if (Device* device = slot.load()) {
             wire::ClientPage* page = device->page.load();
             set_unmanaged(*device);
+            agreed = agreed || device->page.load() == &device->agreed;
             futex_wake_all(page->token);
         }
+    say_once(Topic::kDaemon, "the daemon is gone: %s",
+             destination().strict ? "work waits for it to come back, and fails after 10 s (--strict)"
+             : agreed             ? "running on by the last shares until it is back"
+                                  : "running without limits until it is back");
 }
 
 bool reconnect() {
@@ -146,11 +173,33 @@ bool reconnect() {
     }
     bool any = false;
     for (auto& slot : devices)
-        if (Device* device = slot.load(); device && device->page.load() == &device->unmanaged) {
+        if (Device* device = slot.load();
+            device && !device->is_daemons(*device->page.load()) && !device->silent.load()) {
             attach_device(*device);
-            any = any || device->page.load() != &device->unmanaged;
+            any = any || device->is_daemons(*device->page.load());
         }
     return any;
+}
+
+bool keep_to_agreement(Device& device) {
+    std::lock_guard lock(state_mutex);
+    wire::ClientPage* page = device.page.load();
+    if (!device.is_daemons(*page)) return false;
+    device.silent.store(page);
+    use_agreement(device, *page);
+    futex_wake_all(page->token);
+    return true;
+}
+
+void return_to_daemon(Device& device) {
+    std::lock_guard lock(state_mutex);
+    wire::ClientPage* page = device.silent.exchange(nullptr);
+    if (!page || device.page.load() != &device.agreed) return;
+    device.request_epoch = UINT32_MAX;  // what was asked for before may have been answered and lost
+    device.use_page(page);
+    device.agreed.token.store(wire::token_word(0, TokenState::kBlocked));
+    futex_wake_all(device.agreed.token);
+    may_say_again(Topic::kSilent);
 }
 
 void context_count_changed(CUdevice ordinal, int contexts) {

@@ -17,15 +17,20 @@ inline constexpr int kMaxDevices = 64;
 struct Device {
     Device(CUdevice ordinal, const CUuuid& uuid);
 
-    // Points at `unmanaged` whenever no daemon governs this device, so the launch path never tests for null. Pages of
-    // past daemons stay mapped: a thread may still be waiting on one.
-    // Change it with use_page() alone: streams hold copies.
+    // The daemon's page of this device; or `agreed` while the daemon is silent or was killed: the watcher grants
+    // turns there, by what the daemon left (wire::agreed_part); or `unmanaged` where nothing is known of any daemon.
+    // So the launch path never tests for null. Pages of past daemons stay mapped: a thread may still be waiting on
+    // one. Change it with use_page() alone: streams hold copies.
     std::atomic<wire::ClientPage*> page;
     void use_page(wire::ClientPage* next) {
         page.store(next, std::memory_order_release);
         pacer.set_page(next);
     }
+    bool is_daemons(const wire::ClientPage& one) const { return &one != &unmanaged && &one != &agreed; }
     wire::ClientPage unmanaged;
+    wire::ClientPage agreed{};
+    std::atomic<wire::ClientPage*> silent{
+        nullptr};  // the daemon's page while `agreed` is in force; null: it was killed
     const CUdevice ordinal;
     const CUuuid uuid;
     std::atomic<uint32_t> wire_index{0};
@@ -70,6 +75,11 @@ void client_start();
 
 // The daemon went away: this process runs on without limits (or waits, with GEMLET_STRICT). Harmless if it is there.
 void lost();
+// The daemon has been silent for too long: from now on the device's time is as it was agreed. False if it has spoken.
+bool keep_to_agreement(Device& device);
+// It has spoken again.
+void return_to_daemon(Device& device);
+
 // Joins again and attaches every device in use. False while there is no daemon.
 bool reconnect();
 

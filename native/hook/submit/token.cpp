@@ -6,6 +6,7 @@
 #include "futex.h"
 #include "hook/link/clock.h"
 #include "hook/link/connection.h"
+#include "hook/link/say.h"
 #include "hook/lookup/own_calls.h"
 #include "hook/lookup/own_thread.h"
 #include "hook/submit/device.h"
@@ -149,11 +150,70 @@ class Wanting {
     const Waiting waiting_;
 };
 
+// How long the daemon may still be silent to one that has waited for it since then; kNever if it never says that it
+// is there.
+uint64_t until_silence(const wire::ClientPage& page, uint64_t since_ns) {
+    const uint64_t heard = page.heard_ns.load(std::memory_order_acquire);
+    if (heard == 0) return wire::kNever;
+    const uint64_t now = now_ns(), end = std::max(since_ns, std::min(heard, now)) + wire::kSilence;
+    return end > now ? end - now : 0;
+}
+
+// The part of the daemon while it is silent: turns by the clock. Returns how long nothing changes.
+uint64_t take_agreed_turn(Device& device) {
+    constexpr auto relaxed = std::memory_order_relaxed;
+    wire::ClientPage& agreed = device.agreed;
+    const wire::AgreedPart part = wire::agreed_part(agreed.agreed.load(relaxed));
+    const uint64_t now = now_ns(), at = now % wire::kAgreedPeriod;
+    const bool always = part.to_ns - part.from_ns == wire::kAgreedPeriod;
+    const uint64_t inflight = device.pacer.poll();
+    uint32_t word = agreed.token.load();
+    const bool runs = wire::token_state(word) == TokenState::kRun;
+    // What is in flight when the part ends runs into the next one's.
+    if (always || (at >= part.from_ns && at + inflight < part.to_ns)) {
+        const uint64_t left = always ? wire::kNever : part.to_ns - at;
+        agreed.deadline_ns.store(always ? wire::kNever : now + left, relaxed);
+        if (!runs) {
+            const uint32_t epoch = wire::next_epoch(wire::token_epoch(word));
+            agreed.token.store(wire::token_word(epoch, TokenState::kRun), std::memory_order_release);
+            futex_wake_all(agreed.token);
+        }
+        return always ? left : left - inflight;
+    }
+    if (runs) agreed.token.store(wire::token_word(wire::token_epoch(word), TokenState::kBlocked));
+    return at < part.from_ns ? part.from_ns - at : wire::kAgreedPeriod - at + part.from_ns;
+}
+
+uint64_t watch_agreement(Device& device, Watch& watch) {
+    constexpr uint64_t kLook = 20'000'000;  // for the daemon
+    const uint64_t now = now_ns();
+    if (const wire::ClientPage* daemons = device.silent.load()) {
+        const uint64_t heard = daemons->heard_ns.load(std::memory_order_acquire);
+        if (heard > device.agreed.heard_ns.load(std::memory_order_relaxed)) {
+            return_to_daemon(device);
+            return 0;
+        }
+        // One that was only starved for a moment is not worth a word.
+        if (now > heard && now - heard > 2 * wire::kSilence)
+            say_once(Topic::kSilent, "the daemon does not answer: running on by the last shares until it does");
+    }
+    const uint64_t sleep = std::min(take_agreed_turn(device), kLook);
+    if (now - watch.asked >= kPollWaiting) {
+        watch.asked = now;
+        if (!connected()) {
+            if (device.silent.load()) lost();
+            reconnect();
+        }
+    }
+    return std::max(sleep, kPollAtLeast);
+}
+
 uint64_t watch_once(Device& device, Watch& watch) {
     wire::ClientPage& page = *device.page.load(std::memory_order_acquire);
     if (&page == &device.unmanaged) {
         return reconnect() ? 0 : kReconnect;
     }
+    if (&page == &device.agreed) return watch_agreement(device, watch);
     if (watch.page != &page) {
         const uint64_t random = watch.random;
         watch = {};
@@ -192,7 +252,13 @@ uint64_t watch_once(Device& device, Watch& watch) {
             sleep = kPollDraining;
         }
     }
-    if (state == TokenState::kRun) sleep = watch_holder(device, page, epoch, watch);
+    if (state == TokenState::kRun)
+        sleep = watch_holder(device, page, epoch, watch);
+    else if (const uint64_t wanted = device.waiting.load() > 0 ? device.wanted_at.load() : 0) {
+        const uint64_t left = until_silence(page, wanted);
+        if (left == 0 && keep_to_agreement(device)) return 0;
+        sleep = std::min(sleep, left);
+    }
     // Check also while the token is held: a lone program may never wait for anything, and would never join a
     // daemon that came back.
     if (uint64_t now = now_ns(); now - watch.asked >= kPollWaiting || sleep == kPollWaiting) {
@@ -243,7 +309,8 @@ bool wait_for_token(Device& device) {
                 return true;
             }
             case TokenState::kBlocked:
-                if (&page == &device.unmanaged) {  // strict: no daemon, no work
+                if (&page == &device.agreed) break;  // the watcher grants, by the clock
+                if (&page == &device.unmanaged) {    // strict: no daemon, no work
                     uint64_t now = now_ns();
                     if (!unmanaged_since) unmanaged_since = now;
                     if (now - unmanaged_since > 10'000'000'000u) return false;
@@ -256,8 +323,14 @@ bool wait_for_token(Device& device) {
                 break;  // the watcher tells the daemon, which then blocks, parks or grants
         }
         futex_wait(page.token, word, 100'000'000);
-        if (&page != &device.unmanaged && !connected()) lost();
+        if (device.is_daemons(page) && !connected()) lost();
     }
+}
+
+bool daemon_is_silent(const Device& device, uint64_t since_ns) {
+    const wire::ClientPage* page = device.page.load(std::memory_order_acquire);
+    if (page == &device.agreed) return true;
+    return device.is_daemons(*page) && until_silence(*page, since_ns) == 0;
 }
 
 void stop_holding(Device& device, StopReason reason, uint64_t inflight_ns) {
@@ -265,6 +338,11 @@ void stop_holding(Device& device, StopReason reason, uint64_t inflight_ns) {
     if (&page == &device.unmanaged) return;
     uint32_t word = page.token.load(std::memory_order_acquire);
     uint32_t epoch = wire::token_epoch(word);
+    if (&page == &device.agreed) {
+        const uint32_t run = wire::token_word(epoch, TokenState::kRun);
+        if (word == run) page.token.compare_exchange_strong(word, wire::token_word(epoch, TokenState::kBlocked));
+        return;
+    }
     for (;;) {
         TokenState state = wire::token_state(word);
         if (state != TokenState::kRun && state != TokenState::kRevoked) return;

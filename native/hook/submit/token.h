@@ -13,6 +13,9 @@ bool wait_for_token(Device& device);
 // Stops submitting; the daemon is told as soon as little enough is in flight. Harmless if the token is not held.
 void stop_holding(Device& device, wire::StopReason reason, uint64_t inflight_ns);
 
+// Whether the daemon, which this process has been waiting for since `since_ns`, has been silent for too long.
+bool daemon_is_silent(const Device& device, uint64_t since_ns);
+
 // Behind a mark: gives the token back if its time is over once `inflight_ns` and another `ahead_ns` have run.
 void check_deadline(Device& device, uint64_t inflight_ns, uint64_t ahead_ns);
 

@@ -66,11 +66,16 @@ wire::Admission SwapSpace::ask(wire::MessageType type, uint64_t value) {
     std::lock_guard lock(asking);
     const uint32_t number = ++request;
     tell(type, value, number);
+    const uint64_t since = now_ns();
     for (;;) {
         const uint32_t answered = p.answered.load(std::memory_order_acquire);
         if (answered == number) return wire::Admission(p.admission.load(std::memory_order_acquire));
         // Without a daemon there is no limit; make_reservation() tells the next daemon.
         if (page.load(std::memory_order_acquire) != &p) return wire::Admission::kGranted;
+        // One that is silent has left what this process may have on the device; memory that cannot move is the
+        // ledger's.
+        const bool left = type == wire::MessageType::kRoom || value <= p.allowed.load(std::memory_order_relaxed);
+        if (left && daemon_is_silent(device, since)) return wire::Admission::kGranted;
         futex_wait(p.answered, answered, 100'000'000);
         if (!connected()) lost();
     }

@@ -179,6 +179,52 @@ def test_a_frozen_daemon_does_not_slow_allocations_down(daemon: Callable[[str], 
     assert eventually(lambda: d.groups_now()["a"][:2] == [CONTEXT + 300 * MIB, 1])
 
 
+ROUND = 0.001  # seconds of the device's time in one round of `work`
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_programs_run_on_by_the_last_shares_while_the_daemon_is_silent(
+    daemon: Callable[[str], Daemon], machine: Machine, how: str
+) -> None:
+    d = daemon('{"capped": {"memory": 1073741824, "max": 0.2}}')
+    programs = {name: machine.start(name, "work", 120) for name in ("capped", "a", "b")}
+    eventually(lambda: all(p.rounds() > 20 for p in programs.values()))
+    d.process.send_signal(signal.SIGSTOP if how == "stopped" else signal.SIGKILL)
+    for _ in range(2):
+        begin, n = time.monotonic(), {name: p.rounds() for name, p in programs.items()}
+        eventually(lambda n=n: all(p.rounds() > n[name] + 100 for name, p in programs.items()))
+        used = (programs["capped"].rounds() - n["capped"]) * ROUND
+        # However long this took: nobody has more of any second than its maximum, and a part more at either end.
+        assert used < 0.3 * (time.monotonic() - begin) + 0.1
+    if how == "stopped":
+        d.process.send_signal(signal.SIGCONT)
+    else:
+        d.process.communicate()
+        d.start()
+    # It decides again: what it charges grows.
+    eventually(lambda: len(d.groups_now()) == 3)
+    before = {name: group[2] for name, group in d.groups_now().items()}
+    eventually(lambda: all(group[2] > before[name] + 10_000_000 for name, group in d.groups_now().items()))
+    for program in programs.values():
+        program.kill()
+        _, _, said = program.end()
+        assert said.count("running on by the last shares") == 1, said
+
+
+def test_a_program_that_comes_back_from_a_pause_does_not_wait_for_a_stopped_daemon(
+    daemon: Callable[[str], Daemon], machine: Machine
+) -> None:
+    d = daemon("{}")
+    busy, now_and_then = machine.start("a", "work", 120), machine.start("b", "come-and-go", 120)
+    eventually(lambda: busy.rounds() > 20 and now_and_then.rounds() > 5)
+    d.process.send_signal(signal.SIGSTOP)
+    n = busy.rounds(), now_and_then.rounds()
+    eventually(lambda: busy.rounds() > n[0] + 50 and now_and_then.rounds() > n[1] + 20)
+    d.process.send_signal(signal.SIGCONT)
+    n = busy.rounds(), now_and_then.rounds()
+    eventually(lambda: busy.rounds() > n[0] + 50 and now_and_then.rounds() > n[1] + 20)
+
+
 def test_without_a_daemon(machine: Machine, tmp_path: Path) -> None:
     """Every wrong place ends in one line and a program that runs."""
     file = tmp_path / "file"

@@ -1,0 +1,82 @@
+// What clients keep to while the daemon is silent: stopped, starved or dead.
+//
+// The device's time is divided in advance, by the clock that all processes share, so that nobody has to ask anybody
+// then, and nobody has to believe what another client wrote: each reads its own page alone. Those that use the device
+// divide it as the policy does now; the others may come in at any time, up to their group's maximum.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+
+#include "server/server.hpp"
+
+namespace gemlet::server {
+
+namespace {
+
+bool is_active(const Attachment& a) {
+    return std::strcmp(a.state, "idle") != 0;
+}
+
+// One whose threads may wait now, or may begin to without a word to the daemon. Others do not listen.
+bool listens(const Attachment& a) {
+    if (a.movable && a.movable->room_for != 0) return true;
+    return is_active(a) && (!a.holds || a.bounded || std::strcmp(a.state, "runs") != 0);
+}
+
+struct Terms {
+    double share = 0, max = 1;  // of the device's time
+    uint32_t active = 0;        // clients among which it is divided
+};
+
+uint32_t in_parts(double share) {
+    return uint32_t(std::lround(std::clamp(share, 0.0, 1.0) * wire::kAgreedParts));
+}
+
+// True if somebody listens.
+bool agree_on(Device& device, Nanoseconds now) {
+    if (device.attachments.empty()) return false;
+    bool listened = false;
+    std::map<std::string, Terms> groups;
+    std::map<ClientId, Attachment*> by_age;  // so that a part stays where it was while the clients are the same
+    for (auto& [id, a] : device.attachments) {
+        groups[a->client->group].active += is_active(*a);
+        listened = listened || listens(*a);
+        by_age.emplace(id, a.get());
+    }
+    double total = 0;
+    for (const GroupUsage& usage : device.arbiter->usage(now)) {
+        auto found = groups.find(usage.spec.name);
+        if (found == groups.end()) continue;
+        Terms& group = found->second;
+        group.max = usage.spec.max;
+        if (group.active == 0) continue;
+        // A policy without targets has weights all the same.
+        const double wanted = usage.target > 0 ? usage.target : std::max(usage.spec.min, 0.05 * usage.spec.weight);
+        group.share = std::min(wanted, group.max);
+        total += group.share;
+    }
+    double from = 0;
+    for (auto& [id, a] : by_age) {
+        const Terms& group = groups[a->client->group];
+        double to = group.max;
+        if (is_active(*a)) to = from + group.share / std::max(total, 1.0) / group.active;
+        const double begin = is_active(*a) ? std::exchange(from, to) : 0.0;
+        const uint32_t first = std::min(in_parts(begin), wire::kAgreedParts - 1);
+        a->page->agreed.store(wire::agreed_word(first, std::max(in_parts(to), first + 1)), std::memory_order_relaxed);
+        a->page->heard_ns.store(uint64_t(now), std::memory_order_release);
+    }
+    return listened;
+}
+
+}  // namespace
+
+void Server::agree(Nanoseconds now) {
+    if (now < agree_at_) return;
+    agree_at_ = now + Nanoseconds(wire::kHeardEvery);
+    listened_ = false;
+    for (auto& device : devices_)
+        if (agree_on(*device, now)) listened_ = true;
+}
+
+}  // namespace gemlet::server
