@@ -132,7 +132,7 @@ struct alignas(64) ClientPage {
     std::atomic<uint32_t> contexts;     // as many as the daemon has booked memory for; futex word
     std::atomic<uint32_t> idle_ns;      // a pause this long ends its turn ...
     std::atomic<uint32_t>
-        idle_most_ns;               // ... or this long, while its pauses of more than idle_ns are short on average
+        idle_most_ns;                // ... or this long, while its pauses of more than idle_ns are short on average
     std::atomic<uint32_t> poll_ns;   // how often it looks at its queues
     std::atomic<uint32_t> agreed;    // its part of each period while the daemon is silent: see agreed_part()
     std::atomic<uint64_t> heard_ns;  // when the daemon was last there, for one that waits; 0: it does not say
