@@ -1,8 +1,8 @@
 """Refuses words that docs/glossary.md replaced: one meaning, one word. Run by `make lint` from anywhere in the tree.
 
-Words in ANYWHERE may stand in no text. Those in NAMES are good English in prose and refused in names: a run may be dry,
-but a counter is called empty_samples. Comments and strings are no names, so keys of documents and of metrics stay as
-their schemas have them.
+Words in ANYWHERE may stand in no text. Those in NAMES are good English in prose and refused in names, also of source
+files: a run may be dry, but a counter is called empty_samples. Comments and strings are not names, so keys of documents
+and of metrics stay as their schemas have them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ ANYWHERE = {
     "cure": "hint",
     "cures": "hints",
     "klass": "service_class",
+    "whoever": "the client, the thread or whichever it is",
+    "whomever": "the client, the thread or whichever it is",
 }
+# Names that are refused as they are, capitals included.
+EXACTLY = {"HERE": "IN_PROCESS", "BEHIND": "a named offset", "Hold": "Lease"}
 # A pattern of a name's parts in lower case, joined by spaces: `kDryLooks` and `dry_looks` are "dry looks".
 NAMES = {
     "(?<!gpu )let(?! (?:go|in)$)": "gpu_let",
@@ -50,6 +54,7 @@ NAMES = {
     "arrangement": "serving_plan",
     "scarce": "overload",
     "inquiry": "model_metadata",
+    ".+ press": "contention",
 }
 # In C and C++ only: in Python this is a field of the status document.
 NAMES_OF_C = {"unledgered": "untracked"}
@@ -81,7 +86,7 @@ C_PATTERNS = _patterns(NAMES | NAMES_OF_C)
 
 def instead(name: str, patterns: list[tuple[re.Pattern[str], str]] = PYTHON_PATTERNS) -> str | None:
     """What to write for the first part that is refused; None if the name is good."""
-    return next((new for pattern, new in patterns if pattern.search(parts(name))), None)
+    return EXACTLY.get(name) or next((new for pattern, new in patterns if pattern.search(parts(name))), None)
 
 
 def _names_of_python(text: str) -> Iterator[tuple[int, str]]:
@@ -105,6 +110,9 @@ def errors_in(path: str, text: str) -> list[str]:
         for number, line in enumerate(text.splitlines(), 1)
         for match in WORD.finditer(line.replace("_", " "))
     ]
+    stem = Path(path).stem
+    if path.endswith((*PYTHON, *C)) and not stem.startswith("test_") and (new := instead(stem)):
+        found.append(f"{path}: write {new} in the name of the file")
     names = _names_of_python(text) if path.endswith(PYTHON) else _names_of_c(text) if path.endswith(C) else ()
     known: dict[str, str | None] = {}
     for number, name in names:

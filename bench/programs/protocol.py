@@ -59,7 +59,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def windows(options: argparse.Namespace, **about: Any) -> Iterator[Window]:
-    """The windows of work. Whoever takes the next one has done the units of the last."""
+    """The windows of work. A program that takes the next one has done the units of the last."""
     say({"ready": True, **about})
     if not options.wait:
         yield from reported(Window(time.monotonic_ns(), options.seconds, {}))

@@ -56,7 +56,7 @@ struct gembatch_batch {
 int gembatch_open(int device, void** context, char* missing, uint64_t room);
 
 /* Copies, launches, copies back and waits. With `done` the thread watches that word and leaves the driver alone while
-   it waits: a wait inside the driver holds its locks, and keeps from it whoever captures a graph or allocates. It
+   it waits: a wait inside the driver holds its locks, and keeps out threads that capture a graph or allocate. It
    spins some milliseconds while fewer threads of the process do so than it has processors, and naps otherwise. The
    calling thread may have any context or none; it has the same afterwards. 0, or the CUresult of the first step that
    failed. Either way nothing of the batch runs any more when it returns, unless waiting itself failed. */

@@ -83,7 +83,7 @@ void Server::apply(Device& device, Nanoseconds now) {
                     a.state = "stops";
                     break;
                 case Action::Kind::kPark:
-                    // Whoever takes it must not find the end of an earlier turn there.
+                    // A client that takes it must not find the end of an earlier turn there.
                     a.page->deadline_ns.store(wire::kNever, std::memory_order_relaxed);
                     a.page->flags.store(action.raise ? wire::kPageRaise : 0, std::memory_order_relaxed);
                     // A new epoch, so that a want sent a moment ago does not count for the time after this.

@@ -142,7 +142,7 @@ void Server::stop() {
     wake();
     if (thread_.joinable()) thread_.join();
     std::lock_guard lock(mutex_);
-    // Whoever waits need not wait until it notices: everybody may run.
+    // Waiting clients need not wait until they notice: all may run.
     for (auto& device : devices_)
         for (auto& [id, attachment] : device->attachments) {
             attachment->slot.leave();

@@ -47,7 +47,7 @@ class Arbiter:
         target: share the policy aims at now, given which groups want; 0 while the group does not want.
         used: device time charged since the group exists. throttled: how long it waited because of its maximum.
         clients, waiting, holding: how many. reason: why it waits or runs, for people.
-        speed: against alone, of late; None while unknown. exclusive: whether one of its clients takes turns; why: why.
+        speed: lately, relative to alone; None while unknown. exclusive: one of its clients takes turns; why: why.
         """
     @property
     def ignored(self) -> int:

@@ -318,8 +318,8 @@ void Fair::settle_debts(const Groups& groups) {
     }
 }
 
-// Whoever keeps a period finds the device free: the others' turns end just before. Work in flight would go ahead of
-// it, and nothing can interrupt a kernel that runs.
+// A client that keeps a period finds the device free: the others' turns end just before. Work in flight would go
+// ahead of it, and nothing can interrupt a kernel that runs.
 Arrivals::Expected Fair::reserved(const Group& group, Nanoseconds now) const {
     Arrivals::Expected soonest{kNever, kNever};
     if (clocks_.empty() || group.spec.priority == Priority::kLatency || short_of_minimum(group, now)) return soonest;

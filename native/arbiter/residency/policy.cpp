@@ -243,7 +243,8 @@ void Residency::publish() {
     std::vector<ClientId> rising;
     for (auto& [id, m] : members_)
         if (m.target > m.allowed) rising.push_back(id);
-    // Whoever lacks least first: it runs, where the same bytes would only shorten another one's wait.
+    // The client that lacks least comes first: it runs, whereas the same bytes would only shorten another one's
+    // wait.
     std::sort(rising.begin(), rising.end(), [&](ClientId a, ClientId b) {
         const Member &x = members_.at(a), &y = members_.at(b);
         const uint64_t x_lacks = x.target - x.allowed, y_lacks = y.target - y.allowed;

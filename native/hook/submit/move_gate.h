@@ -69,7 +69,8 @@ class SwapGate {
     }
     bool wait_for_change(uint64_t at_most_ns) { return futex_wait(closed_, 1, at_most_ns) == 0 || !closed(); }
 
-    // A ticket is good until the next submission enters (swap/declare.h). Whoever finds nobody inside has seen it go.
+    // A ticket is good until the next submission enters (swap/declare.h). A thread that finds no other inside has
+    // seen it go.
     void give_ticket(uint64_t ticket) { ticket_.store(ticket, std::memory_order_seq_cst); }
     uint64_t ticket() const { return ticket_.load(std::memory_order_seq_cst); }
 

@@ -37,7 +37,7 @@ wire::Message message(Device& device, wire::MessageType type, uint32_t epoch) {
 }
 
 void tell_stopped(Device& device, uint32_t epoch, uint64_t inflight_ns) {
-    if (device.stop_told.exchange(epoch) == epoch) return;  // the launching thread or the watcher, whoever is first
+    if (device.stop_told.exchange(epoch) == epoch) return;  // the launching thread or the watcher, whichever is first
     auto reason = StopReason(device.stop_reason.load(std::memory_order_relaxed));
     auto m = message(device, wire::MessageType::kStopped, epoch);
     m.reason = reason;

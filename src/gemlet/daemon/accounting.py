@@ -29,8 +29,8 @@ class Accounting:
     def book(self, before: Snapshot, snapshot: Snapshot, held: dict[bytes, dict[int, int]]) -> None:
         """Tells the server of its clients. ``before`` was taken before the driver was asked, ``snapshot`` after.
 
-        Whoever allocated or freed in between is left for the next time: the server compares with ``before``. A process
-        that NVML does not list has no context yet, or its pid means nothing here: it is left as it is.
+        A process that allocated or freed in between is left for the next time: the server compares with ``before``. A
+        process that NVML does not list has no context yet, or its pid means nothing here: it is left as it is.
         """
         seen = {
             (device.uuid, client.pid): (client.memory, client.contexts, client.movable.moved if client.movable else 0)

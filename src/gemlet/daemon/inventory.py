@@ -38,7 +38,7 @@ class NvmlInventory:
         self._opening = threading.Lock()
         self._opened = False
         if simulated:
-            # Whoever loads libnvidia-ml.so.1 by name from now on gets the library of that name that is loaded.
+            # Code that loads libnvidia-ml.so.1 by name from now on gets the library of that name that is loaded.
             ctypes.CDLL(str(Path(paths.sim_dir(), "libnvidia-ml.so.1")), mode=ctypes.RTLD_GLOBAL)
 
     def devices(self) -> list[DeviceInfo]:

@@ -82,7 +82,7 @@ def check(program: Program, status: MpsStatus, *, simulated: bool) -> None:
 
 
 def place(program: Program, spec: GroupSpec, status: MpsStatus, *, simulated: bool) -> MpsEnvironment:
-    """Where ``program`` of a group with ``spec`` runs. Whoever cannot be under MPS takes turns."""
+    """Where ``program`` of a group with ``spec`` runs. A program that cannot be under MPS takes turns."""
     whole = spec.sm >= 1
     nowhere = {"CUDA_MPS_PIPE_DIRECTORY": f"{status.pipe_directory}-none"}
     if program.outside:

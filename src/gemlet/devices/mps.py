@@ -113,7 +113,7 @@ def process(pid: int) -> Process | None:
 def control_of(pipe_directory: str | os.PathLike[str]) -> Process | None:
     """The living process that the pid file of ``pipe_directory`` names, or None. The hook looks in the same way."""
     try:
-        # Whoever asks may name any directory: a pipe or a device in the file's place must neither block nor be read.
+        # The caller may name any directory: a pipe or a device in the file's place must neither block nor be read.
         descriptor = os.open(Path(pipe_directory, PID_FILE), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except (OSError, ValueError):
         return None

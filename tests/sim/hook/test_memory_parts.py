@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def test_pointer_map_and_sizes(lines: Callable[..., list[str]]) -> None:
-    assert lines("books_test", preload=()) == []
+    assert lines("accounting_test", preload=()) == []
 
 
 def test_the_pointer_map_is_cheap_however_much_is_in_it(built: Built) -> None:
     pairs = 10_000  # an insert and a removal each, beside 100,000 entries
-    counted = built.instructions("books_test", str(pairs), function="insert_and_remove", preload=())
+    counted = built.instructions("accounting_test", str(pairs), function="insert_and_remove", preload=())
     assert counted / pairs < 600  # 274 when this was written, and 60 ns

@@ -122,7 +122,7 @@ class Run:
                     self.request(args[0], self.s.now + round(args[1] * 1e6))
 
     def obey(self):
-        """Whoever must stop next does, and wants again."""
+        """The client that must stop next does, and requests the token again."""
         ends = {n: h["deadline"] for n, h in self.s.holders.items() if h["deadline"] < 1 << 60}
         if not ends:
             return

@@ -39,6 +39,12 @@ def test_replacements_are_good(pattern: str) -> None:
         ("dry_run", None),
         ("let_go", None),
         ("told", None),
+        ("HERE", "IN_PROCESS"),
+        ("here", None),
+        ("Hold", "Lease"),
+        ("hold", None),
+        ("mean_press", "contention"),
+        ("press", None),
     ],
 )
 def test_names(name: str, new: str | None) -> None:
@@ -54,11 +60,20 @@ def test_names(name: str, new: str | None) -> None:
         ("native/a.cpp", '// It looks dry.\nint dry = f("dry");\n', 2),
         ("native/a.hpp", "/* Many\n lines. */ bool klass;\n", 2),
         ("native/a.hpp", "uint64_t unledgered_;\n", 1),
+        ("src/a.py", "# Whoever waits.\n", 1),
     ],
 )
 def test_refused(path: str, text: str, line: int) -> None:
     (error,) = words.errors_in(path, text)
     assert error.startswith(f"{path}:{line}: write ")
+
+
+def test_names_of_files_are_refused() -> None:
+    assert words.errors_in("native/books_test.cpp", "") == [
+        "native/books_test.cpp: write accounting in the name of the file"
+    ]
+    assert words.errors_in("tests/test_books.py", "") == []
+    assert words.errors_in("docs/books.md", "") == []
 
 
 @pytest.mark.parametrize(

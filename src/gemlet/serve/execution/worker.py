@@ -217,7 +217,7 @@ def _failure(ticket: int, error: Exception) -> protocol.Failed:
 
 
 def _end_with_host() -> None:
-    """Whoever started this process for another machine holds its standard input open."""
+    """The process that started this one for another machine holds its standard input open."""
     sys.stdin.buffer.read()
     os._exit(0)
 

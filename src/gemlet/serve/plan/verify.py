@@ -79,7 +79,7 @@ def _pools_late(gpu: Gpu, profiles: Profiles, options: PlanOptions) -> list[str]
         key = tuple(sorted(task.model for task in gpu_let.tasks)) if gpu_let.pool else number
         pools.setdefault((gpu_let.pool, key), []).append(gpu_let)
     contentions = [
-        (gpu_let, _mean_press(gpu_lets, gpu_let, profiles)) for gpu_lets in pools.values() for gpu_let in gpu_lets
+        (gpu_let, _mean_contention(gpu_lets, gpu_let, profiles)) for gpu_lets in pools.values() for gpu_let in gpu_lets
     ]
     wrong = []
     for (pool, _), gpu_lets in pools.items():
@@ -114,7 +114,7 @@ def _pools_late(gpu: Gpu, profiles: Profiles, options: PlanOptions) -> list[str]
     return wrong
 
 
-def _mean_press(
+def _mean_contention(
     gpu_lets: Sequence[PlannedGpuLet], gpu_let: PlannedGpuLet, profiles: Profiles
 ) -> interference.Contention:
     times = {}

@@ -234,11 +234,11 @@ class _Run:
             running = [gpu_let for gpu_let in self._working.get(place.gpu_let.gpu, ()) if gpu_let is not place.gpu_let]
             over = sum(gpu_let.sm for gpu_let in running) + place.gpu_let.sm - 1
             took *= interference.slowdown_beside(
-                profile.sensitivity, [self._press(gpu_let.running) for gpu_let in running], over
+                profile.sensitivity, [self._contention(gpu_let.running) for gpu_let in running], over
             )
         return took * variation.jitter(profile.variation, self._chance) + self._hop_ms
 
-    def _press(self, batch: Batch | None) -> interference.Contention:
+    def _contention(self, batch: Batch | None) -> interference.Contention:
         assert batch is not None
         key = (batch.gpu_let.sm, batch.place.model)
         if key not in self._contentions:

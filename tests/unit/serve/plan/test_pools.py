@@ -16,7 +16,7 @@ from gemlet.load import arrivals
 from gemlet.serve.plan import plan_files
 from gemlet.serve.plan.model import Demand, Inventory, Plan, PlanOptions
 from gemlet.serve.plan.planner import plan
-from gemlet.serve.plan.search.pool import BURST, Pool, longest, mean_press, reserve, turns
+from gemlet.serve.plan.search.pool import BURST, Pool, longest, mean_contention, reserve, turns
 from gemlet.serve.plan.search.timing import Timing
 from gemlet.serve.plan.verify import verify
 from gemlet.serve.profiles import modelled, profile_files
@@ -119,8 +119,8 @@ def test_short_deadlines_do_not_wait_behind_long_batches() -> None:
 def test_neighbours_in_a_pool_press_in_the_mean_over_their_time() -> None:
     profiles = world(heavy=scaling(1.0, **DRAM_BOUND), light=scaling(1.0))
     timing = Timing(profiles, {"heavy": 20.0, "light": 20.0}, 10)
-    equal = mean_press(timing, Pool((5, 5), {"heavy": 100.0, "light": 100.0}), 5)
-    mostly = mean_press(timing, Pool((5, 5), {"heavy": 300.0, "light": 100.0}), 5)
+    equal = mean_contention(timing, Pool((5, 5), {"heavy": 100.0, "light": 100.0}), 5)
+    mostly = mean_contention(timing, Pool((5, 5), {"heavy": 300.0, "light": 100.0}), 5)
     assert equal.dram == pytest.approx(0.25)  # half the time, half the device
     assert mostly.dram == pytest.approx(0.375)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gemlet.serve.plan.model import Demand, Gpu, Plan, PlannedGpuLet, Task
 from gemlet.serve.plan.search import cycle, interference
-from gemlet.serve.plan.search.pool import Pool, mean_press, reserve, turns
+from gemlet.serve.plan.search.pool import Pool, mean_contention, reserve, turns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,10 +97,10 @@ class Draft:
         if self.alone or not neighbours:
             return 1.0
         over = (sum(gpu_let.ticks for gpu_let in neighbours) + ticks) / self.grid - 1
-        contentions = [self._press(gpu_let) for gpu_let in neighbours]
+        contentions = [self._contention(gpu_let) for gpu_let in neighbours]
         return interference.slowdown_beside(self.profiles.models[model].sensitivity, contentions, over)
 
-    def _press(self, gpu_let: DraftGpuLet) -> Contention:
+    def _contention(self, gpu_let: DraftGpuLet) -> Contention:
         blind = self.options.types in BLIND
         key = (gpu_let.ticks, () if blind else tuple(gpu_let.rates))
         if key not in self._contentions:
@@ -115,7 +115,7 @@ class Draft:
             return None
         if self.options.types in BLIND:
             return lambda _pool, ticks: interference.contention(self.profiles, ticks / self.grid, self._everyone)
-        return lambda pool, ticks: mean_press(self.timing, pool, ticks)
+        return lambda pool, ticks: mean_contention(self.timing, pool, ticks)
 
     def sustains(self, pools: Sequence[Pool], least: float = 0.0) -> float:
         """How many times their rates pools sustain beside each other on a device, with bursts; 0.0 below ``least``."""

@@ -209,7 +209,7 @@ def _cost(timing: Timing, ticks: Sequence[int], model: str, batch: int) -> float
     return (mean_time(timing, ticks, model, batch) - one) / (batch - 1) if batch > 1 else one
 
 
-def mean_press(timing: Timing, pool: Pool, ticks: int) -> Contention:
+def mean_contention(timing: Timing, pool: Pool, ticks: int) -> Contention:
     """What one of its gpu-lets does to its neighbours in the mean over its time."""
     return interference.mean_contention(timing.profiles, ticks / timing.grid, time_parts(timing, pool))
 

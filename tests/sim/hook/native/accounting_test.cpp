@@ -1,5 +1,5 @@
 // PointerMap against std::unordered_map, and the size model. Exits 1 with the first thing that is wrong.
-// books_test PAIRS: so many inserts and removals in a full map, to be counted.
+// accounting_test PAIRS: so many inserts and removals in a full map, to be counted.
 #include <cstdlib>
 #include <random>
 #include <thread>
