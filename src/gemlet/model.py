@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
 
+AUDIT_POLICIES = ("say", "stop", "kill")
 POLICIES = ("fair", "gemini", "fifo")  # one file each in native/arbiter/policies
 
 Value = TypeVar("Value")
@@ -183,6 +184,18 @@ class UserSpec(UserTerms):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AuditSpec:
+    """What the daemon does about programs that use a device outside gemlet, once they have for ``after`` seconds.
+
+    ``allow``: users whose programs are only shown; root's always are.
+    """
+
+    policy: str = "say"
+    after: float = 10.0
+    allow: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpec:
     """What the configuration says of one device; ``uuid`` and ``index`` as in nvidia-smi, one of them is set.
 
@@ -206,6 +219,7 @@ class Configuration:
     groups: tuple[GroupSpec, ...] = ()
     devices: tuple[DeviceSpec, ...] = ()
     users: tuple[UserSpec, ...] = ()
+    audit: AuditSpec = AuditSpec()
     policy: str = "fair"
     host_memory: int | None = None
     source: str | None = None

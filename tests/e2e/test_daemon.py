@@ -135,7 +135,7 @@ def test_status_json_has_its_documented_shape(gemlet):
     document = json.loads(gemlet("status", "--simulate", "-o", "json").stdout)
     assert document["schema"] == 2
     assert document["simulated"] is True
-    assert document.keys() == {"schema", "simulated", "daemon", "devices", "groups", "events", "mps"}
+    assert document.keys() == {"schema", "simulated", "daemon", "devices", "groups", "events", "mps", "outside"}
     device = document["devices"][0]
     assert {"index", "uuid", "name", "memory_total", "utilization", "share", "groups"} <= device.keys()
     assert device["uuid"].startswith("GPU-")
@@ -182,3 +182,34 @@ def test_screenshot(gemlet, tmp_path):
     connection(gemlet).close()
     assert gemlet("top", "--simulate", "--screenshot", str(tmp_path / "top.svg")).returncode == 0
     assert (tmp_path / "top.svg").read_text().startswith("<svg")
+
+
+AUDIT = '[audit]\npolicy = "stop"\nafter = "0.1s"\n'
+
+
+def test_a_program_outside_gemlet_is_listed_and_stopped(gemlet, tmp_path):
+    config = tmp_path / "gemlet.toml"
+    config.write_text(AUDIT)
+    foreground(gemlet, "--config", str(config))
+    connection(gemlet).close()
+    gemlet("run", "-q", "--simulate", "--group", "team", "--", "true")
+    exports = gemlet("env", "--simulate", "--group", "team").stdout
+    variables = dict(line.removeprefix("export ").split("=", 1) for line in exports.splitlines())
+    outside = {name: variables[name].strip("'") for name in ("LD_LIBRARY_PATH", "GEMLET_SIM_DIR")}
+    environment = gemlet.environment(**outside)
+    program = subprocess.Popen([sys.executable, "-c", SPIN, "600"], env=environment, stdout=subprocess.PIPE, text=True)
+    inside = gemlet.start("run", "-q", "--simulate", "--", sys.executable, "-c", SPIN, "600")
+    try:
+        assert program.stdout.readline() == inside.stdout.readline() == "ready\n"
+        seen = gemlet("audit", "--simulate", "-o", "json")
+        assert seen.returncode == 1
+        assert [who["pid"] for who in json.loads(seen.stdout)["outside"]] == [program.pid]
+        shown = gemlet("audit", "--simulate").stdout
+        assert str(program.pid) in shown
+        eventually(lambda: "stopped" in gemlet("audit", "--simulate").stdout)
+        state = Path(f"/proc/{program.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        assert state == "T"
+    finally:
+        program.kill()
+        program.communicate()
+    assert gemlet("audit", "--simulate").returncode == 0

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gemlet.config import rules
 from gemlet.errors import InvalidValue
-from gemlet.model import Configuration, DeviceSpec, GroupSpec, UserSpec
+from gemlet.model import AuditSpec, Configuration, DeviceSpec, GroupSpec, UserSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,6 +61,7 @@ def finish(
     hint: str | None = None,
     devices: tuple[DeviceSpec, ...] = (),
     users: tuple[UserSpec, ...] = (),
+    audit: AuditSpec | None = None,
     policy: str = "fair",
     host_memory: int | None = None,
 ) -> Configuration:
@@ -74,6 +75,7 @@ def finish(
         groups=groups,
         devices=devices,
         users=users,
+        audit=audit or AuditSpec(),
         policy=policy,
         host_memory=host_memory,
         source=report.path,

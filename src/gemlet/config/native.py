@@ -23,6 +23,11 @@
     groups = 8
     defaults = { memory = "8GiB" }  # of a group of which nothing is said
 
+    [audit]                         # programs that use a device outside gemlet
+    policy = "say"                  # or "stop", "kill": with --system
+    after = "10s"
+    allow = ["gdm"]                 # users whose programs are only shown
+
     [[devices]]
     index = 0                       # or uuid = "GPU-..."
     policy = "gemini"
@@ -42,10 +47,20 @@ from typing import TYPE_CHECKING, Any
 from gemlet.config import draft, group_fields, toml_places, toml_text
 from gemlet.config import suggest as did_you_mean
 from gemlet.config.draft import GroupDraft
+from gemlet.config.quantities import parse_seconds
 from gemlet.config.report import Place, Report, Source
-from gemlet.config.toml_values import check_users, kind_of, one_of, read_size
+from gemlet.config.toml_values import check_users, kind_of, one_of, read_names, read_size
 from gemlet.errors import InvalidValue
-from gemlet.model import GROUP_FIELDS, POLICIES, Configuration, DeviceSpec, UserSpec, UserTerms
+from gemlet.model import (
+    AUDIT_POLICIES,
+    GROUP_FIELDS,
+    POLICIES,
+    AuditSpec,
+    Configuration,
+    DeviceSpec,
+    UserSpec,
+    UserTerms,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -87,7 +102,7 @@ class _Reader:
         self.offsets = toml_places.scan(source.text)
 
     def configuration(self, document: Mapping[str, object]) -> Configuration:
-        sections = ("daemon", "groups", "users", "devices")
+        sections = ("daemon", "groups", "users", "audit", "devices")
         for name, value in document.items():
             if name not in sections:
                 hint = f"a group is written [groups.{name}]" if isinstance(value, dict) else None
@@ -97,8 +112,9 @@ class _Reader:
         daemon = self._daemon(self._table(document, "daemon"))
         drafts = [self._group(name, value) for name, value in self._table(document, "groups").items()]
         users = tuple(self._user(name, value) for name, value in self._table(document, "users").items())
+        audit = AuditSpec(**self._terms(self._table(document, "audit"), _AUDIT_FIELDS, "audit"))
         devices = tuple(self._devices(document.get("devices", [])))
-        return draft.finish(drafts, self.report, devices=devices, users=users, **daemon)
+        return draft.finish(drafts, self.report, devices=devices, users=users, audit=audit, **daemon)
 
     def key(self, *path: str | int) -> Place:
         found = self.offsets.get(path)
@@ -153,17 +169,14 @@ class _Reader:
             check_users((name,))
         except InvalidValue as error:
             self.report.invalid("users", error, self.key("users", name))
-        values = self._user_terms(table, "users", name, more={"groups": _count, "defaults": lambda value: value})
-        defaults = self._user_terms(values.pop("defaults", {}), "users", name, "defaults")
+        values = self._terms(table, _USER_FIELDS | {"groups": _count, "defaults": lambda value: value}, "users", name)
+        defaults = self._terms(values.pop("defaults", {}), _USER_FIELDS, "users", name, "defaults")
         return UserSpec(name=name, **values, defaults=UserTerms(**defaults))
 
-    def _user_terms(
-        self, table: object, *path: str, more: Mapping[str, Callable[[object], object]] | None = None
-    ) -> dict[str, Any]:
+    def _terms(self, table: object, known: Mapping[str, Callable[[object], object]], *path: str) -> dict[str, Any]:
         if not isinstance(table, dict):
             self.report.error(f"{'.'.join(path)} is {kind_of(table)}, not a section", self.key(*path))
             return {}
-        known: dict[str, Callable[[object], object]] = {**_USER_FIELDS, **(more or {})}
         values: dict[str, Any] = {}
         for name, value in table.items():
             if name not in known:
@@ -236,8 +249,19 @@ def _count(value: object) -> int:
     raise InvalidValue(f"expected a number from 0, found {kind_of(value)}", hint="write how many, such as 8")
 
 
+def _seconds(value: object) -> float:
+    if isinstance(value, str):
+        return parse_seconds(value)
+    raise InvalidValue(f"expected a time, found {kind_of(value)}", hint='write a number with a unit, such as "10s"')
+
+
 _USER_FIELDS: dict[str, Callable[[object], object]] = {
     row.name: partial(group_fields.read, GROUP_FIELDS[row.name]) for row in fields(UserTerms)
+}
+_AUDIT_FIELDS: dict[str, Callable[[object], object]] = {
+    "policy": lambda value: one_of(value, AUDIT_POLICIES),
+    "after": _seconds,
+    "allow": read_names,
 }
 _DAEMON_FIELDS: dict[str, Callable[[object], object]] = {
     "policy": _policy,

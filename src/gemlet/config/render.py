@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gemlet.config.group_fields import render as render_value
 from gemlet.config.toml_values import render_size, render_text
-from gemlet.model import GROUP_FIELDS, Configuration, DeviceSpec, GroupSpec, UserSpec, UserTerms
+from gemlet.model import GROUP_FIELDS, AuditSpec, Configuration, DeviceSpec, GroupSpec, UserSpec, UserTerms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +19,8 @@ def render(configuration: Configuration) -> str:
     sections = ["# Written by gemlet; comments are not kept when it writes again."]
     if daemon := list(_daemon(configuration)):
         sections.append("\n".join(["[daemon]", *daemon]))
+    if audit := list(_audit(configuration.audit)):
+        sections.append("\n".join(["[audit]", *audit]))
     sections += ["\n".join(_group(group)) for group in configuration.groups]
     sections += ["\n".join(_user(user)) for user in configuration.users]
     sections += ["\n".join(_device(device)) for device in configuration.devices]
@@ -38,6 +40,16 @@ def _group(group: GroupSpec) -> Iterator[str]:
         value = getattr(group, name)
         if value != field.default:
             yield f"{name} = {render_value(field, value)}"
+
+
+def _audit(audit: AuditSpec) -> Iterator[str]:
+    default = AuditSpec()
+    if audit.policy != default.policy:
+        yield f"policy = {render_text(audit.policy)}"
+    if audit.after != default.after:
+        yield f"after = {render_text(f'{audit.after!r}s')}"
+    if audit.allow:
+        yield f"allow = [{', '.join(map(render_text, audit.allow))}]"
 
 
 def _user(user: UserSpec) -> Iterator[str]:

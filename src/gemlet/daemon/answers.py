@@ -15,6 +15,7 @@ from gemlet.daemon.native import uuid_text
 from gemlet.daemon.processes import Peer, check_administrator, launcher_of
 from gemlet.daemon.requests import (
     AnyRequest,
+    Audit,
     Environment,
     Events,
     Explain,
@@ -76,6 +77,8 @@ def api(service: Service) -> Api:
                     "note", time=time.time(), pid=peer.pid, uid=peer.uid, text=f"{request.topic}: {request.text}"
                 )
                 return None
+            case Audit():
+                return await service.audit()
             case Metrics():
                 return _metrics(service)
             case Shutdown(unused=unused):

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 KEPT = 500
 # A client in a loop can be refused thousands of times a second; the counters keep the truth, the log need not.
 LOGGED_PER_MINUTE = 20
-WARNINGS = frozenset({"refused", "denied", "overdue"})
+WARNINGS = frozenset({"refused", "denied", "overdue", "outside"})
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

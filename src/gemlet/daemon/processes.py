@@ -9,10 +9,12 @@ import select
 import socket
 import struct
 from dataclasses import dataclass
+from pathlib import Path
 
 from gemlet.config.toml_values import check_users
 from gemlet.errors import InvalidValue, Refused
 
+FIRST_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO of the kernel
 _UCRED = struct.Struct("3i")
 
 
@@ -58,6 +60,14 @@ class ProcessLauncher:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def sees_the_drivers_pids() -> bool:
+    """Whether pids mean here what they mean to the driver: this is the machine's own pid namespace."""
+    try:
+        return Path("/proc/self/ns/pid").stat().st_ino == FIRST_PID_NAMESPACE
+    except OSError:
+        return False
 
 
 def launcher_of(pid: int) -> ProcessLauncher | None:

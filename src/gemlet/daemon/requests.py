@@ -177,6 +177,10 @@ class Note(Request, tag="note"):
     text: Annotated[str, Meta(max_length=400, pattern=LINE)]
 
 
+class Audit(Request, tag="audit"):
+    """Which programs use a device outside gemlet; asks the driver anew."""
+
+
 class Metrics(Request, tag="metrics"):
     """The metrics in Prometheus' text format."""
 
@@ -202,6 +206,7 @@ AnyRequest = (
     | MpsStop
     | MpsLook
     | Note
+    | Audit
     | Metrics
     | Shutdown
 )

@@ -14,11 +14,12 @@ import signal
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import gemlet
-from gemlet.daemon import notify, state, status
+from gemlet.daemon import notify, protocol, state, status
 from gemlet.daemon.accounting import Accounting
+from gemlet.daemon.audit import Audit
 from gemlet.daemon.configuration import ConfigurationFile
 from gemlet.daemon.events import EventRing
 from gemlet.daemon.groups import Entry, GroupBook
@@ -26,7 +27,7 @@ from gemlet.daemon.history import SAMPLE_SECONDS, History
 from gemlet.daemon.lock import DirectoryLock, remove_stale_socket
 from gemlet.daemon.mps import Mps
 from gemlet.daemon.native import Server, Snapshot, read_snapshot
-from gemlet.daemon.processes import name_of, uid_of
+from gemlet.daemon.processes import name_of, sees_the_drivers_pids, uid_of
 from gemlet.devices import host_memory
 from gemlet.devices.device import DeviceInfo, uuid_bytes
 from gemlet.errors import ConfigError, DaemonError, DeviceError, Refused
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from gemlet.daemon.address import Endpoint
     from gemlet.daemon.api import Api
+    from gemlet.daemon.audit import Outsider
     from gemlet.daemon.inventory import Inventory
     from gemlet.daemon.requests import Limits
     from gemlet.model import Configuration, DeviceSpec, GroupSpec
@@ -100,6 +102,10 @@ class Service:
         self._why_no_devices = "the driver has not answered yet"
         self._known_devices: dict[bytes, tuple[int, str, int | None]] = {}
         self._device_specs: tuple[DeviceSpec, ...] = ()
+        self._audit = Audit(acts=options.shared or options.simulated, simulated=options.simulated)
+        self._sees_outside = options.simulated or sees_the_drivers_pids()
+        self._unaudited: set[int] = set()  # uids
+        self._outside: list[Outsider] = []
         self._listening: dict[str, Path] = {}  # of the configured groups: socket in the IPC directory
         self._shares: set[str] = set()
         self._started = time.monotonic()
@@ -194,8 +200,19 @@ class Service:
             history=self.history,
             events=self.events.after(0, EVENTS_IN_STATUS),
             mps=self.mps.look(),
+            outside=self._outside,
         )
         return self.latest
+
+    async def audit(self) -> dict[str, Any]:
+        """The document of `gemlet audit -o json`, as of now."""
+        await self._find_devices()
+        return {
+            "schema": protocol.AUDIT_SCHEMA,
+            "simulated": self.options.simulated,
+            "policy": self.configuration.current.audit.policy,
+            "outside": self._outside,
+        }
 
     def busy(self) -> dict[str, int]:
         """Clients by group, now."""
@@ -369,6 +386,12 @@ class Service:
         host = host_memory.default_limit(host_memory.available(), host_memory.cgroup_limits())
         self.server.set_host_memory(configuration.host_memory or host)
         warnings = [*configuration.warnings, *self.book.configure(configuration.groups, configuration.users)]
+        self._unaudited = set()
+        for user in configuration.audit.allow:
+            try:
+                self._unaudited.add(uid_of(user))
+            except Refused as error:
+                warnings.append(f"audit: {error.message}")
         if self.options.ipc_dir:
             warnings += self._listen_in(self.options.ipc_dir, {group.name for group in configuration.groups})
         for device in self._devices.values():
@@ -445,6 +468,32 @@ class Service:
         self._devices = {uuid_bytes(device.uuid): device for device in found}
         for device in found:
             self._tell_device(device)
+        if self._sees_outside:  # elsewhere a pid of the driver's would be that of another process
+            self._look_outside(found)
+
+    def _look_outside(self, devices: list[DeviceInfo]) -> None:
+        self._refresh()
+        mps = self.mps.look()
+        insiders = {*self.groups_by_pid(), *(server.pid for server in mps.servers)}
+        self._outside, news = self._audit.look(
+            devices,
+            insiders,
+            self.configuration.current.audit,
+            allowed=self._unaudited,
+            now=time.monotonic() - self._started,
+        )
+        for outsider in news:
+            device = f"device {outsider.device}"
+            text = f"{outsider.action}: it used {device}" if outsider.action else f"uses {device} outside gemlet"
+            self.events.add(
+                "outside",
+                time=time.time(),
+                pid=outsider.pid,
+                uid=outsider.uid,
+                command=outsider.command,
+                device=outsider.device,
+                text=text,
+            )
 
     def _tell_device(self, device: DeviceInfo) -> None:
         spec = self._spec_of(device)

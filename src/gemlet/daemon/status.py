@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gemlet.daemon import protocol
+from gemlet.daemon.audit import Outsider
 from gemlet.daemon.events import Event
 from gemlet.daemon.mps_state import MpsStatus, with_groups
 from gemlet.daemon.native import (
@@ -25,6 +26,8 @@ from gemlet.daemon.native import (
 from gemlet.model import GroupSpec, TimeTerms, terms
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gemlet.daemon.groups import Entry
     from gemlet.daemon.history import History
     from gemlet.devices.device import DeviceInfo
@@ -147,6 +150,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[GroupLimits, ...]
     events: tuple[Event, ...]
     mps: MpsStatus = MpsStatus()
+    outside: tuple[Outsider, ...] = ()
 
 
 def build(
@@ -159,6 +163,7 @@ def build(
     history: History,
     events: list[Event],
     mps: MpsStatus,
+    outside: Sequence[Outsider] = (),
 ) -> Status:
     """Puts together what the server, the driver, the group book and the history know."""
     busy = snapshot.clients_by_group()
@@ -173,6 +178,7 @@ def build(
         ),
         groups=tuple(_limits(entry, busy.get(name, 0)) for name, entry in sorted(entries.items())),
         events=tuple(events),
+        outside=tuple(outside),
         mps=msgspec.structs.replace(mps, servers=with_groups(mps.servers, groups_by_pid)),
     )
 

@@ -11,10 +11,14 @@ from gemlet.errors import DeviceError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceProcess:
-    """A process that uses a device. ``memory_used`` is None where the driver hides it, as in some containers."""
+    """A process that uses a device. ``memory_used`` is None where the driver hides it, as in some containers.
+
+    ``graphics``: it draws and does not compute.
+    """
 
     pid: int
     memory_used: int | None
+    graphics: bool = False
 
 
 class Device(Protocol):

@@ -137,13 +137,22 @@ class NvmlDevice:
     def processes(self) -> tuple[DeviceProcess, ...]:
         nvml = self._session.nvml
         used: dict[int, int | None] = {}
-        for function in (nvml.nvmlDeviceGetComputeRunningProcesses, nvml.nvmlDeviceGetGraphicsRunningProcesses):
+        computing: set[int] = set()
+        for function, computes in (
+            (nvml.nvmlDeviceGetComputeRunningProcesses, True),
+            (nvml.nvmlDeviceGetGraphicsRunningProcesses, False),
+        ):
             for process in self._ask_if_supported(function) or []:
                 # A process that computes and draws is in both lists, each time with all it holds.
                 known = used.get(process.pid)
                 memory = process.usedGpuMemory
                 used[process.pid] = memory if known is None else max(known, memory or 0)
-        return tuple(DeviceProcess(pid=pid, memory_used=memory) for pid, memory in sorted(used.items()))
+                if computes:
+                    computing.add(process.pid)
+        return tuple(
+            DeviceProcess(pid=pid, memory_used=memory, graphics=pid not in computing)
+            for pid, memory in sorted(used.items())
+        )
 
     def compute_mode(self) -> str | None:
         nvml = self._session.nvml

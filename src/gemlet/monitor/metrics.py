@@ -56,6 +56,7 @@ DAEMON_GAUGES: dict[str, tuple[str, Callable[[Status], float]]] = {
     "gemlet_mps_clients": ("Programs under gemlet's MPS", lambda s: len(s.mps.clients())),
 }
 DAEMON_COUNTERS: dict[str, tuple[str, Callable[[Status], float]]] = {
+    "gemlet_outside_processes": ("Processes that use a device outside gemlet", lambda s: len(s.outside)),
     "gemlet_denied_connections": ("Clients that were not let into a group", lambda s: s.daemon.denied),
     "gemlet_ignored_messages": ("Messages of clients that made no sense", lambda s: s.daemon.ignored),
 }

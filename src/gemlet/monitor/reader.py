@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gemlet.daemon import protocol
+from gemlet.daemon.audit import Outsider
 from gemlet.daemon.connection import other_version
 from gemlet.daemon.mps_state import MpsStatus
 from gemlet.daemon.status import Status
@@ -29,6 +30,16 @@ def decode_status(document: object) -> Status:
     if status.schema != protocol.STATUS_SCHEMA:
         raise other_version(f"schema {status.schema}, not {protocol.STATUS_SCHEMA}", document)
     return status
+
+
+def decode_audit(document: dict[str, Any]) -> list[Outsider]:
+    """The processes in a document of `gemlet audit`. Raises `DaemonError`."""
+    if document.get("schema") != protocol.AUDIT_SCHEMA:
+        raise other_version(f"schema {document.get('schema')}, not {protocol.AUDIT_SCHEMA}", document)
+    try:
+        return msgspec.convert(document.get("outside"), list[Outsider])
+    except msgspec.ValidationError as error:
+        raise other_version(str(error), document) from None
 
 
 def decode_mps(document: dict[str, Any]) -> MpsStatus:

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 from gemlet.config.group_fields import shown
 from gemlet.config.quantities import format_share, format_size
+from gemlet.daemon.processes import name_of as user_name
 from gemlet.model import GROUP_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gemlet.daemon.audit import Outsider
     from gemlet.daemon.mps_state import MpsStatus
     from gemlet.daemon.status import DeviceStatus, GroupLimits, GroupStatus, Status, SwapStatus
     from gemlet.model import TimeTerms
@@ -53,6 +55,8 @@ def text(status: Status) -> str:
     lines += _devices(status.devices) or ["(no devices: no driver answers, and no program has attached to one)"]
     lines += ["", *(_groups(status) or ["(no groups: `gemlet run -- COMMAND` makes one)"])]
     lines += ["", *(_clients(status.devices) or ["(no clients)"])]
+    if outside := outside_lines(status.outside):
+        lines += ["", *outside]
     return "\n".join(lines) + "\n"
 
 
@@ -207,6 +211,24 @@ def mps_text(mps: MpsStatus, *, simulated: bool) -> str:
         header = ["SERVER", "STATUS", "PID", "COMMAND", "GROUP"]
         lines += ["", *table(header, rows, right=frozenset({"SERVER", "PID"}))]
     return "\n".join(lines) + "\n"
+
+
+def outside_lines(outside: Sequence[Outsider]) -> list[str]:
+    """Programs that use a device outside gemlet; nothing if there are none."""
+    rows = [
+        [
+            str(who.pid),
+            user_name(who.uid),
+            who.command or UNKNOWN,
+            str(who.device),
+            memory_text(who.memory, None),
+            f"{who.seconds:.0f} s",
+            who.action or ("draws" if who.graphics else "runs"),
+        ]
+        for who in outside
+    ]
+    header = ["OUTSIDE", "USER", "COMMAND", "DEVICE", "MEMORY", "SEEN", "STATE"]
+    return table(header, rows, right=frozenset({"OUTSIDE", "SEEN"})) if rows else []
 
 
 def sm_text(group: GroupStatus) -> str:

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gemlet.devices.device import DeviceInfo
+from gemlet.devices.device import DeviceInfo, DeviceProcess
 from gemlet.errors import DeviceError
 
 UUID = bytes(range(16))
@@ -144,6 +144,8 @@ class FakeServer:
 class FakeInventory:
     """One device; ``held`` is what NVML says each process holds. ``broken`` makes the driver not answer."""
 
+    processes: tuple[DeviceProcess, ...] = ()  # what NVML lists on the device
+
     def __init__(self) -> None:
         self.held: dict[int, int] = {}
         self.broken = False
@@ -159,6 +161,7 @@ class FakeInventory:
                 memory_total=150 << 30,
                 memory_used=1 << 30,
                 utilization=0.25,
+                processes=self.processes,
             )
         ]
 

@@ -1,0 +1,129 @@
+"""Programs that use a device outside gemlet: NVML's processes against the daemon's clients. Pure but for signals.
+
+Nothing keeps a program from the driver that does not load the hook: another user's container, a static binary, a shell
+without `gemlet run`. It takes time and memory that were promised to others, so an administrator sees it, and the
+system's daemon can stop or end it. What a program calls itself is for people; who owns it, the kernel says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gemlet.devices.mps import process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable
+
+    from gemlet.devices.device import DeviceInfo
+    from gemlet.devices.mps import Process
+    from gemlet.model import AuditSpec
+
+ACTIONS = {"stop": signal.SIGSTOP, "kill": signal.SIGKILL}
+DONE = {"stop": "stopped", "kill": "killed"}
+SETTLE_SECONDS = 30.0  # after the daemon's start: programs of the one before are on their way back
+
+
+class Outsider(msgspec.Struct, frozen=True, kw_only=True):
+    """A process on one device. ``seconds``: since it was first seen. ``graphics``: it only draws, and is left alone.
+
+    ``action``: what has become of it, "stopped" or "killed"; empty: nothing. ``memory``: bytes, None where unknown.
+    """
+
+    pid: int
+    uid: int
+    command: str
+    device: int
+    memory: int | None
+    graphics: bool
+    seconds: float
+    action: str = ""
+
+
+class Audit:
+    """Remembers who is outside and since when.
+
+    ``acts``: whether this daemon may do more than say so. ``simulated``: on the simulated machine root is a user.
+    """
+
+    def __init__(self, *, acts: bool, simulated: bool = False, find: Callable[[int], Process | None] = process) -> None:
+        self._acts = acts
+        self._simulated = simulated
+        self._find = find
+        self._since: dict[tuple[int, int], float] = {}  # by pid and start, so that a pid that is used again is another
+        self._actions: dict[tuple[int, int], str] = {}
+
+    def look(
+        self,
+        devices: Iterable[DeviceInfo],
+        insiders: Collection[int],
+        spec: AuditSpec,
+        *,
+        allowed: Collection[int] = (),
+        now: float,
+    ) -> tuple[list[Outsider], list[Outsider]]:
+        """Everybody outside, by device; and those who are new, or to whom something was done this moment.
+
+        ``insiders``: pids of clients and of MPS's servers. ``allowed``: uids that are left alone. ``now``: seconds
+        since the daemon started.
+        """
+        found: list[Outsider] = []
+        news: list[Outsider] = []
+        seen: set[tuple[int, int]] = set()
+        for device in devices:
+            for entry in device.processes:
+                who = self._find(entry.pid) if entry.pid not in insiders else None
+                if who is None:
+                    continue
+                key = (who.pid, who.started)
+                fresh = key not in self._since
+                since = self._since.setdefault(key, now)
+                left_alone = entry.graphics or (who.uid == 0 and not self._simulated) or who.uid in allowed
+                acted = not left_alone and self._act(key, spec, now=now, since=since)
+                outsider = Outsider(
+                    pid=who.pid,
+                    uid=who.uid,
+                    command=who.command,
+                    device=device.index,
+                    memory=entry.memory_used,
+                    graphics=entry.graphics,
+                    seconds=now - since,
+                    action=self._actions.get(key, ""),
+                )
+                found.append(outsider)
+                if acted or (fresh and not entry.graphics):
+                    news.append(outsider)
+                seen.add(key)
+        for key in self._since.keys() - seen:
+            del self._since[key]
+            self._actions.pop(key, None)
+        return found, news
+
+    def _act(self, key: tuple[int, int], spec: AuditSpec, *, now: float, since: float) -> bool:
+        number = ACTIONS.get(spec.policy)
+        due = now - since >= spec.after and (now >= SETTLE_SECONDS or self._simulated)
+        if number is None or not self._acts or not due or self._actions.get(key) == DONE[spec.policy]:
+            return False
+        if not self._signal(key, number):
+            return False
+        self._actions[key] = DONE[spec.policy]
+        return True
+
+    def _signal(self, key: tuple[int, int], number: signal.Signals) -> bool:
+        pid, started = key
+        if pid <= 1 or pid == os.getpid():
+            return False
+        with contextlib.suppress(OSError):
+            descriptor = os.pidfd_open(pid)
+            try:
+                who = self._find(pid)  # after the pidfd: it is the same process until the signal
+                if who is not None and who.started == started:
+                    signal.pidfd_send_signal(descriptor, number)
+                    return True
+            finally:
+                os.close(descriptor)
+        return False
