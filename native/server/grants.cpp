@@ -86,7 +86,7 @@ void Server::apply(Device& device, Nanoseconds now) {
                     // A client that takes it must not find the end of an earlier turn there.
                     a.page->deadline_ns.store(wire::kNever, std::memory_order_relaxed);
                     a.page->flags.store(action.raise ? wire::kPageRaise : 0, std::memory_order_relaxed);
-                    // A new epoch, so that a want sent a moment ago does not count for the time after this.
+                    // A new epoch, so that a request sent a moment ago does not count for the time after this.
                     a.epoch = wire::next_epoch(a.epoch);
                     a.page->token.store(wire::token_word(a.epoch, TokenState::kParked));
                     a.state = "idle";

@@ -225,7 +225,7 @@ bool Server::attach(Client& client, const Message& message) {
 
     Nanoseconds now = clock();
     Group& group = groups_.at(client.group);
-    // What may throw for want of descriptors comes before anything that would have to be undone.
+    // Steps that may throw for lack of descriptors come before any step that would have to be undone.
     auto known_ledger = device.ledgers.find(client.group);
     if (known_ledger == device.ledgers.end()) {
         auto made = std::make_shared<Ledger>();

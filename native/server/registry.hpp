@@ -83,7 +83,7 @@ struct Client;
 // The memory of one client on one device, if it can move (server/residency.cpp).
 struct Movable {
     Shared<wire::ResidencyPage> page{"gemlet-residency", Access::kReadWrite};
-    bool withheld = false;  // its wants are kept from the arbiter: not all its memory is there
+    bool withheld = false;  // the arbiter does not get its requests: not all its memory is there
     bool wants = false;     // ... and there is one
     uint32_t room_for = 0;  // number of its kRoom that waits; 0: none
 };

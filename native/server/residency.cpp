@@ -79,7 +79,7 @@ void Server::join_residency(Device& device, Attachment& a, const Group& group, N
 void Server::leave_residency(std::vector<Departure> departures, Nanoseconds now) {
     std::vector<std::pair<std::weak_ptr<Device>, ClientId>> left;
     for (const Departure& departure : departures) left.emplace_back(departure.device, departure.id);
-    departures.clear();  // the slots are free before anybody is told that there is room
+    departures.clear();  // the slots are free before any client learns that there is room
     for (const auto& [where, id] : left) {
         auto device = where.lock();
         if (!device) continue;

@@ -265,8 +265,9 @@ void Server::drop(Client& client, const char* why) {
         apply(*device, now);
     }
     if (!client.group.empty()) emit("leave", client, why);
-    // A killed process closes its socket before the driver has taken its memory back; that is done when the process
-    // has ended. One that lives on has replaced itself by exec(2), or does not want us any more: it gets a moment.
+    // A killed process closes its socket before the driver has taken its memory back; that is done when the
+    // process has ended. A process that lives on has replaced itself by exec(2), or no longer needs us: it gets a
+    // moment.
     pollfd ended{client.process.get(), POLLIN, 0};
     if (client.departures.empty() || client.process.get() < 0 || poll(&ended, 1, 0) != 0) return release(client);
     client.socket = Descriptor();

@@ -130,7 +130,7 @@ class Server {
     void emit(const char* kind, const Client& client, std::string text = {}, const Device* device = nullptr);
 
     // messages.cpp
-    bool receive(Client& client);  // false: the client is to be dropped
+    bool receive(Client& client);  // false: drop the client
     bool handle(Client& client, const wire::Message& message);
     bool hello(Client& client, const wire::Message& message);
     bool attach(Client& client, const wire::Message& message);
@@ -147,7 +147,7 @@ class Server {
     void set_resident(Device& device, const GroupSettings& settings, Nanoseconds now);
     void admit(Device& device, Attachment& attachment, const wire::Message& message, Nanoseconds now);
     void make_room(Device& device, Attachment& attachment, const wire::Message& message, Nanoseconds now);
-    bool withheld(Device& device, Attachment& attachment, Nanoseconds now);  // a want that is to wait
+    bool withheld(Device& device, Attachment& attachment, Nanoseconds now);  // a request that must wait
     void settle_residency(Device& device, Nanoseconds now);
     void leave_residency(std::vector<Departure> departures, Nanoseconds now);
     static std::unordered_map<ClientId, ResidencyUsage> residencies(const Device& device, Nanoseconds now);

@@ -130,7 +130,7 @@ def _make(directory: Path, system: bool) -> None:
 def _configuration(config: str | None, *, system: bool) -> str:
     from gemlet import paths
 
-    # Where there is no file yet, the one that comes later is read then.
+    # If there is no file yet, one that is created later is read then.
     if config or not system:
         return paths.config_path(config) or paths.user_config_path()
     return paths.SYSTEM_CONFIG  # a system's daemon is not its administrator's own: it does not read ~/.config

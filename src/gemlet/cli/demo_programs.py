@@ -26,7 +26,7 @@ END_SECONDS = 10.0
 
 
 class Programs:
-    """Programs of one daemon. ``traces``: by group, what the last ones that ran have completed."""
+    """Programs of one daemon. ``traces``: by group, the work that the programs of the last run completed."""
 
     def __init__(self, daemon: Connection, kernel_us: int) -> None:
         self._daemon = daemon

@@ -1,4 +1,4 @@
-"""`gemlet env`: what `gemlet run` would set, for places where it cannot be the one that starts the program.
+"""`gemlet env`: what `gemlet run` would set, for places where another program must start the program.
 
 `eval "$(gemlet env)"` and `docker run $(gemlet env --docker)` ignore exit codes, so nothing on stdout would mean a
 program without limits. Where there is no answer, `gemlet env` therefore prints text that makes the command fail.

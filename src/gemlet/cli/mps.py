@@ -16,7 +16,7 @@ from gemlet.errors import DaemonUnreachable, UsageError
 if TYPE_CHECKING:
     from gemlet.daemon.mps_state import MpsStatus
 
-ANSWER_SECONDS = 60.0  # more than all that the daemon waits for before it gives up itself
+ANSWER_SECONDS = 60.0  # longer than the daemon itself waits before it gives up
 
 
 @click.group()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from gemlet.model import GroupSpec
 
-EVERYBODY = "*"  # of [users."*"]: who has no section
+EVERYBODY = "*"  # of [users."*"]: a user without a section
 SMALLEST_MEMORY = MIB  # a context takes a hundred times as much, so a smaller value lacks its unit
 MAX_NAME_BYTES = 255  # kGroupNameBytes of native/wire.h, less the final NUL
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class ConfigurationFile:
     """One file, or none: then the configuration is empty and groups come from `gemlet run` alone.
 
-    ``optional``: the file need not exist; one that comes later is read then.
+    ``optional``: the file need not exist; one that is created later is read then.
     """
 
     def __init__(self, path: str | None, *, optional: bool = False) -> None:

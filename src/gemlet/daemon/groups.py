@@ -317,7 +317,7 @@ class GroupBook:
     def _within(
         self, spec: GroupSpec, uid: int, device: int | None, *, given: Collection[str] | None = None
     ) -> GroupSpec:
-        """``spec`` as the quota of ``uid``, who owns it, has it. Raises `Refused`."""
+        """``spec`` within the quota of its owner ``uid``. Raises `Refused`."""
         if uid in (0, self._owner):
             return spec
         others = [

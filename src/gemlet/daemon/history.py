@@ -70,7 +70,8 @@ class History:
         return {name: self.share(key, seconds) for name, seconds in WINDOWS.items()}
 
     def device_shares(self, uuid: bytes) -> dict[str, float]:
-        """What all groups of a device together used over each of `WINDOWS`, also those that came or went meanwhile."""
+        """The use of all groups of a device together over each of `WINDOWS`, groups that came or went meanwhile
+        included."""
         return {name: self._device_share(uuid, seconds) for name, seconds in WINDOWS.items()}
 
     def _device_share(self, uuid: bytes, seconds: float) -> float:

@@ -1,7 +1,7 @@
 """The daemon's MPS control daemon: started and stopped on demand, found again after a restart, never by itself.
 
-It lives in ``mps/`` of the daemon's runtime directory, so it is in nobody's way. What was meant with it is written down
-there, so that the next daemon can tell one that ended by itself from one that was stopped.
+It lives in ``mps/`` of the daemon's runtime directory, so it is in nobody's way. The intended state is written down
+there, so that the next daemon can tell a control daemon that ended by itself from one that was stopped.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Mps:
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             logger.warning("mps state file=%s cannot be used: %s", self._file, error)
         if self._remembered is not None and self._remembered.boot != _boot_id():
-            self._forget()  # nothing outlives a reboot, and that is nobody's failure
+            self._forget()  # nothing outlives a reboot, which does not count as a failure
         if self._remembered is None and (alive := mps.control_of(self.pipe)):
             self._remember(Remembered(intent="on", pid=alive.pid, started=alive.started, program=""))
         return self.look()
@@ -135,8 +135,8 @@ class Mps:
     ) -> tuple[MpsStatus, bool, list[str]]:
         """Starts the control daemon: (status, whether it was off before, what to say).
 
-        ``program``: the control program, if the caller names one. With ``force`` other control daemons are no obstacle.
-        Raises `Refused`, `MpsError`.
+        ``program``: the control program, if the caller names one. With ``force`` other control daemons do not prevent
+        it. Raises `Refused`, `MpsError`.
         """
         async with self._changing:
             status = self.look(places)

@@ -30,8 +30,8 @@ class NeedsMps(Refused):
 class Program:
     """One program that is about to start.
 
-    sm: the fraction it asks for itself, None to take its group's. outside: it wants no MPS. pipe_directory: the one its
-    own environment names, None if it names none or gemlet's; pipe_alive: a control daemon lives there.
+    sm: the fraction it asks for itself, None to take its group's. outside: it must not use MPS. pipe_directory: the one
+    its own environment names, None if it names none or gemlet's; pipe_alive: a control daemon lives there.
     """
 
     uid: int

@@ -36,7 +36,7 @@ _ALLOWED: dict[Kind, Any] = {
 
 class _Limits(msgspec.Struct):
     def given(self) -> dict[str, Any]:
-        """What is asked for, by field, as values of a GroupSpec."""
+        """The requested limits, by field, as values of a GroupSpec."""
         values = {name: getattr(self, name) for name in self.__struct_fields__}
         return {name: _value(GROUP_FIELDS[name], value) for name, value in values.items() if value is not None}
 

@@ -46,9 +46,9 @@ logger = logging.getLogger(__name__)
 
 HOUSEKEEPING_SECONDS = 1.0
 IDLE_SAMPLE_SECONDS = 1.0
-DEVICES_SECONDS = 10.0  # how often the list of devices is asked for again: a driver can come up after the daemon
+DEVICES_SECONDS = 10.0  # how often to ask for the list of devices again: a driver can come up after the daemon
 LOOK_SECONDS = 1.0  # for a driver to answer somebody who waits
-MPS_SECONDS = 5.0  # how often the control daemon is asked who uses it
+MPS_SECONDS = 5.0  # how often to ask the control daemon for its clients
 EVENTS_IN_STATUS = 20
 
 

@@ -230,7 +230,7 @@ def _group(
         memory_limit=usage.memory,
         memory_used=usage.memory_used,
         unledgered=usage.untracked,
-        # Where memory is away the arbiter knows of no want.
+        # While a client's memory is away, the arbiter does not know that it has work.
         reason=next((c.movable.reason for c in usage.clients if c.movable and c.movable.reason), usage.reason),
         clients=clients,
         resident_limit=usage.resident,

@@ -22,7 +22,7 @@ class DeviceProcess:
 
 
 class Device(Protocol):
-    """One device, to be asked again and again. Every method raises DeviceError if the device no longer answers."""
+    """One device, for repeated questions. Every method raises DeviceError if the device no longer answers."""
 
     @property
     def index(self) -> int:

@@ -204,7 +204,7 @@ class Control:
         """Asks the control daemon to end and does not wait: it takes no more clients and goes with its last one.
 
         After ``seconds`` it ends the clients that are left. The process that asks is returned; it may wait as long as
-        the control daemon does. Raises `MpsError` if that cannot even be asked.
+        the control daemon does. Raises `MpsError` if the question itself fails.
         """
         command = "quit\n" if seconds is None else f"quit -t {max(1, seconds)}\n"
         try:

@@ -43,7 +43,7 @@ class Cluster:
 
 
 def patch(pod: Mapping[str, Any], cluster: Cluster) -> list[dict[str, Any]]:
-    """The JSON patch for a pod that is being made. Raises BadRequest for one that must not run."""
+    """The JSON patch for a pod that is being made. Raises BadRequest for a pod that must not run."""
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
     slot = cluster.gpu_memory // cluster.slots_per_gpu if cluster.gpu_memory and cluster.face == "slots" else None
     amounts = from_annotations(annotations, most=slot or cluster.gpu_memory)

@@ -1,4 +1,4 @@
-"""What is asked of the apiserver, over HTTP and JSON.
+"""Requests to the apiserver, over HTTP and JSON.
 
 A client library would bring 15 packages and 30 MB of models for a handful of objects, aiohttp 12 MB; the agent runs on
 every node.

@@ -100,7 +100,7 @@ class ShareBook:
                 for other in self._in_the_way_of(share):
                     await self._close(other.id)
                 await self._daemon.remove(known.group)
-            self.shares[share.id] = share  # before the daemon has it: `restore` must not take the group for a stranger
+            self.shares[share.id] = share  # first, so that `restore` does not take the group for a stranger
             try:
                 await self._apply(share)
             except BaseException:
@@ -161,8 +161,8 @@ class ShareBook:
         await self._save()
 
     async def _undo(self, share: Share, *, ask: bool) -> None:
-        # Whatever the daemon may have of it, `restore` finds: nobody can reach it without the directory. So one that
-        # does not answer is not waited for again.
+        # Whatever the daemon may have of it, `restore` finds: nobody can reach it without the directory. So a daemon
+        # that does not answer is not waited for again.
         cdi.remove(self._cdi, share.id)
         shutil.rmtree(share_directory(self.host.shares, share.id), ignore_errors=True)
         if ask:

@@ -68,7 +68,7 @@ class Gpus:
 
 
 class Kubelet(Protocol):
-    """What is asked of `PodResources`."""
+    """What this module needs of `PodResources`."""
 
     async def assignments(self) -> Assignments: ...
 
@@ -197,7 +197,7 @@ class UnitResources:
     """GaiaGPU's two resources. Time carries the share; memory is paired with it once the kubelet knows the pod.
 
     The kubelet asks for a container's resources one after the other, in any order. The second is hinted to the GPU of
-    the first. Only hinted: what a container really has is asked of the kubelet.
+    the first. Only a hint: the kubelet is asked for the devices that a container really has.
     """
 
     def __init__(self, allocations: Allocations, *, packing: Packing) -> None:
@@ -262,7 +262,7 @@ class _MemoryUnits:
         return units.memory_ids(gpu)
 
     def preferred(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
-        # Time is what runs out first, so memory that is asked for first goes where most of it is left.
+        # Time runs out first, so memory that is requested first goes where most time is left.
         near = self._both.near(self.resource) or self._both.freest(available, size)
         return slots.preferred(available, must, size, self._both.packing, near)
 

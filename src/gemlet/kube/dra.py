@@ -32,7 +32,7 @@ HEALTH_SECONDS = 10.0  # the kubelet forgets what is not repeated within 30
 
 
 class Objects(Protocol):
-    """What is asked of `ApiServer`."""
+    """What this module needs of `ApiServer`."""
 
     async def get(self, path: str, **query: str) -> Any: ...
 

@@ -1,4 +1,4 @@
-"""The GPUs of this node with what Kubernetes wants to know of them: node number, PCI, NUMA, NVLink.
+"""The GPUs of this node with the attributes that Kubernetes needs: node number, PCI, NUMA, NVLink.
 
 NVML tells most of it, sysfs the rest. What either does not know is None, and not an error.
 """

@@ -1,6 +1,6 @@
 """Keeps one device plugin known to the kubelet: served, registered, and both again after a restart of either.
 
-The kubelet empties its directory when it starts and tells nobody, so the directory is looked at once a second.
+The kubelet empties its directory when it starts and does not announce it, so the directory is checked once a second.
 """
 
 from __future__ import annotations

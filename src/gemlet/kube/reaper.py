@@ -1,7 +1,7 @@
 """Closes shares whose containers are gone.
 
-Nobody tells a device plugin that a container has ended, so the kubelet is asked. A claim is unprepared by the
-kubelet, but a message can be missed while the agent is down, so the apiserver is asked for it.
+A device plugin is not told that a container has ended, so the kubelet is asked. The kubelet unprepares a claim, but the
+agent can miss that message while it is down, so the apiserver is asked for the claim.
 """
 
 from __future__ import annotations

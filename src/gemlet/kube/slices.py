@@ -81,9 +81,9 @@ def resource_slice(node: str, gpus: Iterable[Gpu], *, generation: int, owner: di
 
 
 async def publish(api: ApiServer, node: str, gpus: Iterable[Gpu]) -> bool:
-    """Makes the node's slices say what there is; False if they did. Raises ApiError.
+    """Brings the node's slices up to date; False if they were. Raises ApiError.
 
-    The kubelet deletes them when it starts and when the driver goes away, so this is asked again and again.
+    The kubelet deletes them when it starts and when the driver goes away, so this is checked again and again.
     """
     gpus = list(gpus)
     digest = _digest([device(gpu) for gpu in gpus])

@@ -59,7 +59,7 @@ class TemplateMaker:
     async def make(self, pod: dict[str, Any]) -> bool:
         """Makes the template a pod names, unless it is there; returns whether. Raises ApiError.
 
-        A template that is not there and cannot be made, because the annotations do not ask for it, is told to the pod.
+        If a template is missing and cannot be made, because the annotations do not ask for it, the pod gets an event.
         """
         name, meta = named_template(pod), pod["metadata"]
         if name is None or (meta["namespace"], name) in self._made:

@@ -75,7 +75,7 @@ class Generator:
         return Part(self._recordings, busy, self._client.waited, seconds)
 
     def stop(self) -> None:
-        """Sends nothing more; replies are waited for as at the end, and run() returns what there is."""
+        """Sends nothing more; run() waits for replies as at the end, and returns the results so far."""
         if self._sending is not None and not self._sending.done():
             self._stopped = True
             self._sending.cancel()

@@ -20,7 +20,7 @@ STRING_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """An input as the model's metadata has it; -1 is any size, in the first place that of the batch."""
+    """An input as the model's metadata describe it; -1 is any size, in the first place that of the batch."""
 
     name: str
     datatype: str

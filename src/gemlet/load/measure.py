@@ -16,8 +16,8 @@ SHORTEST_S = 0.001  # so that a run that was stopped at once has rates
 def measure(job: Job, *, count: int | None = None, warmup_s: float = 0.0, every_s: float | None = None) -> Report:
     """Runs the job in ``count`` processes, by default as many as its rate needs. Raises LoadError.
 
-    every_s: also results for each part of the run that long. Ctrl-C ends the run, and the report is of what there
-    is; before the run began, or a second time, it raises KeyboardInterrupt.
+    every_s: also results for each part of the run that long. Ctrl-C ends the run, and the report covers the results so
+    far; before the run began, or a second time, it raises KeyboardInterrupt.
     """
     count = count or processes.fitting(job)
     before = [model_metadata.times(job.address, stream.model) for stream in job.streams]

@@ -259,7 +259,7 @@ def _group_cells(device: DeviceStatus, group: GroupStatus) -> list[Text]:
 
 def _happened(event: Event) -> str:
     word = HAPPENED.get(event.kind, event.kind)
-    return word if event.text == word else f"{word} {event.text}".strip()  # one that leaves has the text "left"
+    return word if event.text == word else f"{word} {event.text}".strip()  # a client that leaves has the text "left"
 
 
 def _events(events: Sequence[Event]) -> str:

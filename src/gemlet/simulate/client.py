@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from gemlet.simulate.program import Step
 
 LATENCY_WINDOW = 100_000  # ns; kLatencyWindow of native/hook/submit/pacer.h
-LEAD = 400_000  # the end of a turn is told when no more than this is in flight; native/server/server.hpp
+LEAD = 400_000  # the end of a turn is reported when no more than this is in flight; native/server/server.hpp
 SHORT_PAUSE = 500_000  # pauses that are shorter on average do not end a turn ...
-PAUSES = 8  # ... of about the last so many
+PAUSES = 8  # ... over about this many of the last
 
 Token = Literal["none", "waiting", "runs", "parked"]
 Reason = Literal["deadline", "idle", "revoked", "exit"]
@@ -25,7 +25,7 @@ class Ears(Protocol):
     """What a client tells, at the present moment."""
 
     def want(self, client: Client) -> None:
-        """It wants the token."""
+        """It requests the token."""
 
     def took(self, client: Client) -> None:
         """It took its parked token."""
@@ -312,7 +312,7 @@ class Client:
     # --- the hook ---------------------------------------------------------------------------------------------------
 
     def terms(self, now: int, terms: Terms) -> None:
-        """The terms of its turn, or of the one that comes."""
+        """The terms of its turn, or of its next turn."""
         self.settle(now)
         self._deadline, self._window = terms.deadline, terms.window
         self._idle, self._idle_most = terms.idle, terms.idle_most

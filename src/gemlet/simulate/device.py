@@ -22,7 +22,7 @@ class Context(Protocol):
     queue: Queue
     demand: float  # part of the device that one of its kernels uses
     sm: float  # ... and may use, under MPS
-    watched: bool  # the device wants to know when it runs dry
+    watched: bool  # the device must know when it runs dry
 
     def settle(self, now: int) -> None:
         """Brings its queue up to ``now``."""

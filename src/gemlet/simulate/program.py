@@ -30,12 +30,12 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """Waits for all that was launched."""
+    """Waits for all launched work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Uses nothing until then. ``active``: it works on the host, and wants to go on."""
+    """Uses nothing until then. ``active``: it works on the host, and will go on."""
 
     until: int
     active: bool

@@ -49,7 +49,7 @@ class Queue:
         self.mode: Mode = "quiet"
         self.kernel = self.gap = 1
         self.left = 0  # kernels to be launched yet
-        self.limit = 0  # of these, so many need no decision
+        self.limit = 0  # how many of these need no decision
         self.next = 0  # when the next one is launched; flow
         self.window: float = ENDLESS
         self.launches = 0

@@ -37,7 +37,7 @@ class Controller:
     """Runs until it is cancelled.
 
     ``clock`` gives seconds, by default the event loop's. ``ask`` makes plans: PlanningProcess in a server; by default
-    they are made here, which blocks the loop for tens of milliseconds. ``say`` is told of each change.
+    they are made here, which blocks the loop for tens of milliseconds. ``say`` gets each change.
 
     applying: held while a plan comes into force, here and by any other code that makes one; earlier questions are
     outdated then. paused: rates are counted, and no plan is made.
@@ -83,12 +83,13 @@ class Controller:
             await asyncio.sleep(self.decider.settings.tick_s)
 
     def look(self) -> None:
-        """One look at the fleet; the server calls it, too, when a device dies, in order not to wait for the next."""
+        """One look at the fleet. The server also calls it when a device dies, in order not to wait for the next
+        look."""
         devices = [device.index for device in self._fleet.devices()]
         waiting = self._waiting() if self._waiting is not None else None
         cause = self.decider.observe(self._now(), self._fleet.counts(), devices, waiting)
         if cause is not None and not self.paused:
-            # Of several reasons the most urgent is told; the question that is asked knows them all.
+            # Of several reasons the most urgent is reported; the question itself covers them all.
             if self._cause is None or (cause.emergency and not self._cause.emergency):
                 self._cause = cause
             self._woken.set()

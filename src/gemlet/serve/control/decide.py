@@ -24,7 +24,7 @@ SURE = 4.0  # standard deviations of a count that no plan's headroom explains
 RISE_IN_OVERLOAD = 1.25  # with too few devices a new plan only shares them out anew
 QUEUE_PART = 0.75  # of what could be served within an SLO: more than this waits only where service falls behind
 QUEUE_LEAST = 8
-QUEUE_S = 0.5  # for so long
+QUEUE_S = 0.5  # for this long
 SLOWER_STEP, SLOWER_MOST, SLOWER_HOLD_S = 1.15, 2.0, 60.0
 
 

@@ -93,7 +93,7 @@ def _stages(profiles: Profiles, old: Plan | None, new: Plan) -> tuple[Plan, ...]
     planned = {gpu.index: gpu for gpu in new.gpus}
 
     def fits(device: int, models: frozenset[str]) -> bool:
-        """What the new plan needs there, and the weights of what is still there beside it."""
+        """The needs of the new plan there, and the weights that are still there beside it."""
         gpu = planned[device]
         staying = {task.model for gpu_let in gpu.gpu_lets for task in gpu_let.tasks}
         leaving = [profiles.models[model].weights_mib for model in models - staying if model in profiles.models]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def to_slots(plan: Plan, devices: Sequence[int]) -> Plan:
-    """The plan as the planner wants it: the living ``devices`` are 0, 1, ...; what was on others is left out."""
+    """The plan in the planner's numbering: the living ``devices`` are 0, 1, ...; gpu-lets on others are left out."""
     slots = {device: slot for slot, device in enumerate(devices)}
     return _renumbered(plan, [(slots[gpu.index], gpu) for gpu in plan.gpus if gpu.index in slots])
 

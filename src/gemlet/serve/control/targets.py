@@ -15,8 +15,8 @@ from gemlet.serve.control.rates import LEAST_VARIATION, SLOW_S, Meter
 from gemlet.serve.plan.keep import FALL
 from gemlet.serve.plan.model import Demand
 
-SURE_UP, SURE_DOWN = 3.5, 2.0  # standard errors: up is asked often, and constant rates shall make no plan
-ABOVE = 1.05  # of what is expected, so that a rate that goes on rising does not make a plan at each look
+SURE_UP, SURE_DOWN = 3.5, 2.0  # standard errors: the question is asked often, and constant rates must not make a plan
+ABOVE = 1.05  # of the expected rate, so that a rate that goes on rising does not make a plan at each look
 STEADY = (0.7, 1.4)  # of the variation: nobody plans anew within these
 MOST_VARIATION = 8.0  # beyond, the estimate is a guess
 SETTLED_S = 6 * SLOW_S  # after these an average has forgotten what it started from

@@ -49,7 +49,7 @@ def now_ms() -> float:
 
 @dataclass(slots=True)
 class ServedModel:
-    """A model that can be asked for."""
+    """A model that requests may name."""
 
     spec: ModelSpec
     statistics: Statistics = field(default_factory=Statistics)
@@ -169,7 +169,7 @@ class Engine:
         }
 
     def abandon(self, message: str) -> None:
-        """Refuses all that still waits."""
+        """Refuses all waiting requests."""
         for drop in self._dispatcher.abandon(message):
             self._refuse_dropped(drop)
 

@@ -34,7 +34,7 @@ MARGIN_PART = 0.25  # of the time from a request's arrival to its deadline, whic
 
 
 class Expects(Protocol):
-    """How long batches take, in milliseconds, and learns of it; Expectation is the one that is used."""
+    """Predicts how long batches take, in milliseconds, and learns from measurements; Expectation implements it."""
 
     def __call__(self, place: Assignment, rows: int) -> float:
         """A batch of this many rows on this gpu-let, neighbours included."""
@@ -49,7 +49,7 @@ class Expects(Protocol):
         ...
 
     def relax(self, place: Assignment) -> None:
-        """All that waited was dropped because of what is expected, so nothing will be observed."""
+        """All waiting requests were dropped because of a prediction, so no batch will be measured."""
         ...
 
 
@@ -111,8 +111,8 @@ class Drop:
 class Dispatcher:
     """The queues of one plan. Every request comes out exactly once: in a batch, or as a drop.
 
-    expect: how long a batch will take; it is told how long it took. max_batch: the largest a model may have, planned or
-    not; drop: False serves late rather than never.
+    expect: predicts how long a batch will take, and is told how long it took. max_batch: the largest a model may have,
+    planned or not; drop: False serves late rather than never.
     """
 
     def __init__(self, plan: Plan, expect: Expects, max_batch: Callable[[str], int], *, drop: bool = True) -> None:
@@ -244,7 +244,7 @@ class Dispatcher:
         return min(place.batch, self._max_batch(place.model))
 
     def _form(self, place: Assignment, now: float) -> Batch | None:
-        """The next batch of this model here, or None if all that waits is too late."""
+        """The next batch of this model here, or None if all waiting requests are too late."""
         queue = self.queues[place.model]
         rows = queue.fitting(self._planned(place))
         while self._drop and queue and not queue.head.may_be_late:

@@ -33,7 +33,8 @@ def _urgency(request: Request) -> tuple[int, float]:
 
 
 class Waiting:
-    """A queue. ``rows`` of all that wait; a request is at the end nearly always, so adding one takes no search."""
+    """A queue. ``rows`` of all waiting requests. A new request nearly always goes to the end, so adding one takes no
+    search."""
 
     def __init__(self) -> None:
         self._requests: deque[Request] = deque()
@@ -86,7 +87,7 @@ class Waiting:
         return request
 
     def remove(self, unwanted: Callable[[Request], bool]) -> Iterable[Request]:
-        """Takes out whatever is unwanted, wherever it stands."""
+        """Takes out the unwanted requests, wherever they stand."""
         out = [request for request in self._requests if unwanted(request)]
         if out:
             self._requests = deque(request for request in self._requests if not unwanted(request))

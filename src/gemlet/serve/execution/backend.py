@@ -59,7 +59,7 @@ class Backend(Protocol):
     def partition(self, gpu_lets: Sequence[GpuLet]) -> None:
         """These are the gpu-lets from now on, usable on return. May be called while others run.
 
-        Old ones end what they run; `run` on one that is not there any more raises GpuLetGone.
+        Old ones end their batches; `run` on a gpu-let that no longer exists raises GpuLetGone.
         """
         ...
 

@@ -161,7 +161,7 @@ class BatchCall:
 
         Raises BatchFailed, then nothing of the batch runs any more; ValueError and TypeError of np.copyto.
         """
-        given = []  # what a mapping makes when it is asked must live until the call has read it
+        given = []  # objects that a mapping makes on request must live until the call has read them
         for name, host, dtype, shape, entry in self._inputs:
             array = inputs[name]
             given.append(array)

@@ -3,10 +3,10 @@
 One capture at a time in a process. Python's collector rests meanwhile: what it would destroy may be torch's, and whose
 destructor asks the driver things that no capture allows. Other threads go on: only this thread's calls are watched.
 
-A try may fail for what only this thread knows. cuDNN's plans are kept by thread, and one that was chosen on the whole
-device can be refused on a smaller part, where a thread that has no plans would have taken the next best; so the second
-try is in a thread of its own. The last also lets this process make any call during the capture ("relaxed"). That
-thread must live as long as the graph: what a library compiled for a plan may go with the plan, and plans with the
+A try may fail because of state that only this thread has. cuDNN's plans are kept by thread, and one that was chosen on
+the whole device can be refused on a smaller part, where a thread that has no plans would have taken the next best; so
+the second try is in a thread of its own. The last also lets this process make any call during the capture ("relaxed").
+That thread must live as long as the graph: what a library compiled for a plan may go with the plan, and plans with the
 thread.
 
 A replay is compared with what the model itself gave, since a graph may not be silently wrong.

@@ -28,7 +28,7 @@ STEADY_S = 30.0  # an executor that lived this long did not die of its arguments
 
 
 class Device:
-    """``on_died`` is told at once; ``on_back`` gets the executor that took the place of the other."""
+    """``on_died`` is called at once; ``on_back`` gets the executor that replaced the dead one."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Device:
         return [executor.pid for executor in self._executors.values() if not executor.died.is_set()]
 
     def executor(self, gpu_let: str) -> Executor:
-        """The one that runs this gpu-let. Raises KeyError."""
+        """The executor that runs this gpu-let. Raises KeyError."""
         return self._executors[gpu_let if self.backend in PER_GPU_LET else WHOLE]
 
     async def start(self) -> None:
@@ -228,7 +228,7 @@ class Device:
             executor = again
 
     async def _restored(self, key: str) -> Executor | None:
-        """A new executor with the models and gpu-lets of now; None if nobody wants it any more."""
+        """A new executor with the present models and gpu-lets; None if it is no longer needed."""
         gpu_let = self._gpu_let(key)
         if key != WHOLE and gpu_let is None:
             return None

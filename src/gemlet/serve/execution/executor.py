@@ -213,7 +213,7 @@ class Executor:
             asyncio.get_running_loop().call_soon(self._release, offsets)
 
     def lost(self) -> None:
-        """The process is gone, or closed its end, which comes to the same."""
+        """The process is gone, or has closed its end, which has the same effect."""
         if not self._closing:
             logger.warning("%s (process %d) died with %d batches", self.name, self.pid, len(self._held))
         self._drop()

@@ -108,7 +108,8 @@ class Graphed:
             raise DeviceLost(message) if self._device_is_lost() else ModelError(message) from error
 
     def _device_is_lost(self) -> bool:
-        """An error of the device stays: what is asked next fails with it, too. Others are over once they are told."""
+        """An error of the device stays: the next call fails with it, too. Other errors are over once they are
+        reported."""
         try:
             self.stream.synchronize()
         except RuntimeError:

@@ -21,7 +21,7 @@ STDERR = 2
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a process listens, and what it wants to hear first."""
+    """Where a process listens, and which token it expects first."""
 
     host: str
     port: int

@@ -32,7 +32,7 @@ def groups_for(share: float, groups: int) -> int:
 def place(
     wanted: Mapping[str, int], groups: int, before: Mapping[str, Range], ready: Collection[Range] = ()
 ) -> dict[str, Range]:
-    """A range for each gpu-let, by name -> how many groups it wants.
+    """A range for each gpu-let, by name -> how many groups it needs.
 
     Ranges do not overlap unless more groups are wanted than there are; then as few as possible are shared. A gpu-let
     stays where it was if its size is the same; ``ready`` ranges, whose graphs are captured, are preferred after that.

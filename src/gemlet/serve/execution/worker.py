@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("gemlet.serve.executor")
 DEVICE_LOST = 70  # exit code
-# Seconds that a thread may keep the interpreter while others want it. While graphs are captured one thread is in Python
-# for long, and with Python's 5 ms every gpu-let waits that long each time that it has to come back.
+# Seconds that a thread may keep the interpreter while others wait for it. While graphs are captured one thread is in
+# Python for long, and with Python's 5 ms every gpu-let waits that long each time that it has to come back.
 SWITCH_INTERVAL = 100e-6
 
 
@@ -107,7 +107,7 @@ class Worker:
             else:
                 self._orders.put(message)
         if not stopped:
-            os._exit(0)  # nobody wants what still runs
+            os._exit(0)  # the results of running batches are no longer needed
         self._orders.put(None)
         controller.join()
         for waiting in self._gpu_lets.values():

@@ -37,7 +37,7 @@ def _scores(count: int) -> tuple[TensorSpec, ...]:
 _LENET = BuiltIn("LeNet-5 on 28 x 28 images", "classifiers", "lenet", _image(28, 1), _scores(10))
 VOCABULARY = 30522  # BERT's
 DECODER_VOCABULARY = 50257  # GPT-2's
-DECODER_PAST = 511  # tokens in the cache before the one that is computed
+DECODER_PAST = 511  # tokens in the cache before the computed one
 TABLES = 26  # sparse features of Criteo's data
 TABLE_ROWS = 200_000
 BAG = 20  # rows read of each table for one request

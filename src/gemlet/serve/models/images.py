@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Scaled(nn.Module):
-    """A network of floats in [-1, 1] around one that takes bytes. Channels come last: tensor cores want it."""
+    """A network of floats in [-1, 1] around one that takes bytes. Channels come last, as tensor cores need them."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()

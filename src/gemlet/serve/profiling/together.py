@@ -49,7 +49,7 @@ class Load:
 
 
 def milliseconds(loads: Sequence[Load], seconds: float = 0.06, longest: float = 1.0) -> list[float]:
-    """The median time of one launch of each, while all run. After ``longest`` it makes do with what there is."""
+    """The median time of one launch of each, while all run. After ``longest`` it takes the results so far."""
     for load in loads:
         load.events.clear()
         load.waiting.clear()

@@ -125,7 +125,7 @@ class Fleet:
         return Route(self._by_index[gpu_let.gpu].executor(name), name)
 
     def _named(self, index: int, old: Gpu | None, gpu_lets: Sequence[PlannedGpuLet]) -> list[str]:
-        """A gpu-let that is as before keeps its name; a new name is never one that was in use before."""
+        """An unchanged gpu-let keeps its name; a new name was never in use before."""
         free = list(zip(self._names.get(index, ()), old.gpu_lets if old is not None else (), strict=False))
         names = []
         for gpu_let in gpu_lets:

@@ -175,7 +175,7 @@ class Server:
             keep(self._watch(), "repository")
         self._serving_plan.control(keep, ends, tasks)
         gc.collect()
-        gc.freeze()  # what is there by now stays: collections look at what comes with requests only
+        gc.freeze()  # existing objects stay: collections look only at objects that come with requests
         started(self._started(http_port, grpc_port))
         await stop.wait()
         for task in background[1:]:  # deadlines are kept to the end
@@ -256,7 +256,7 @@ class Server:
             await asyncio.sleep(WATCH_S)
             try:
                 await self._catalog.compare()
-            except Exception:  # one look that failed is no reason to end all requests
+            except Exception:  # a failed look must not end all requests
                 logger.exception("reading the repository failed")
 
     # Words
@@ -283,7 +283,7 @@ async def _every(seconds: float, act: Callable[[], None]) -> None:
         await asyncio.sleep(seconds)
         try:
             act()
-        except Exception:  # one look that failed is no reason to end all requests
+        except Exception:  # a failed look must not end all requests
             logger.exception("a periodic check failed")
 
 

@@ -110,7 +110,7 @@ class Shortage:
 def shortages(
     rates: Mapping[str, Callable[[float], float]], plans: Sequence[tuple[float, Plan]], seconds: float
 ) -> list[Shortage]:
-    """When the true rates were above what the plans in force (from which second on) could serve; looked at by 0.1 s.
+    """When the true rates were above what the plans in force (from which second on) could serve; in steps of 0.1 s.
 
     The length of one is the reaction time: from a rate that is too high to a plan that serves it.
     """

@@ -43,9 +43,9 @@ CONNECTIONS = "32"
 class CapturedStream:
     """A stream, and the models that run on it. ``lock``: an old and a new gpu-let may both have it.
 
-    Models are captured on that stream, too, unless a gpu-let of now has it: then on another one of the same SMs,
-    so that it need not wait. That must be a stream that no other model here was captured on: cuBLAS has a workspace for
-    each stream, which graphs go on using, and the model runs a few times before it is captured.
+    Models are captured on that stream, too, unless a present gpu-let uses it: then on another stream of the same SMs,
+    so that the capture need not wait. That must be a stream that no other model here was captured on: cuBLAS has a
+    workspace for each stream, which graphs go on using, and the model runs a few times before it is captured.
     """
 
     def __init__(self, key: Hashable, stream: torch.cuda.Stream) -> None:

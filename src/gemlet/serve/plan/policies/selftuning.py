@@ -64,7 +64,7 @@ def tune(draft: Draft, model: str, rate: float) -> int:
 
 
 def max_min(wants: Sequence[int], total: int) -> list[int]:
-    """Ticks for each: nobody gets more than it wants, and no smaller share could grow."""
+    """Ticks for each: no model gets more than it asks for, and no smaller share could grow."""
     granted = [0] * len(wants)
     left = total
     for done, place in enumerate(sorted(range(len(wants)), key=lambda i: wants[i])):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # Long cycles have large batches, which cost less for each request, so the longest that holds is taken.
 ROUNDING = 1e-6  # requests and milliseconds
-WHOLE = 16  # the largest so many
+WHOLE = 16  # this many whole batches are tried, the largest first
 STEPS = tuple(step / 24 for step in range(22, 1, -1))
 
 

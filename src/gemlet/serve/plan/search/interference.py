@@ -73,7 +73,7 @@ def slowdown_beside(sensitivity: Vector, neighbours: Sequence[Contention], over:
 
 
 def clash(profiles: Profiles, one: str, other: str) -> float:
-    """0 for models that want different things, up to 2 for two that want the same: the tie-break of placement."""
+    """0 for models that need different resources, up to 2 for two that need the same: the tie-break of placement."""
     a, b = profiles.models[one].pressure, profiles.models[other].pressure
     return a.dram * b.dram + a.compute * b.compute + max(0.0, a.dram + b.dram - 1)
 

@@ -124,7 +124,7 @@ def place(draft: Draft, gpus: Iterable[DraftGpu], model: str, rate: float, *, sh
 def grown_to_share(
     draft: Draft, gpu: DraftGpu, gpu_let: DraftGpuLet, model: str, rate: float, *, limit: int
 ) -> DraftGpuLet | None:
-    """``gpu_let`` with up to ``limit`` more ticks, on which the model takes turns with those that are there."""
+    """``gpu_let`` with up to ``limit`` more ticks, on which the model takes turns with the models that are there."""
     if model in gpu_let.rates or len(gpu_let.rates) >= draft.options.max_models:
         return None
     others = [other for other in gpu if other is not gpu_let]
@@ -227,7 +227,7 @@ def _alone(gpus: Iterable[DraftGpu], model: str) -> list[tuple[DraftGpu, DraftGp
 
 
 def neighbour_cost(draft: Draft, gpu: DraftGpu, model: str) -> float:
-    """How much a model wants what its neighbours want; 0 where types do not count."""
+    """How much a model needs the same resources as its neighbours; 0 where types do not count."""
     if draft.options.types == "none":
         return 0.0
     return sum(

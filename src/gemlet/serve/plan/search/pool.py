@@ -47,7 +47,7 @@ class Pool(NamedTuple):
     rates: Mapping[str, float]
 
 
-Contentions = Callable[[Pool, int], Contention]  # of a gpu-let of so many ticks of this pool
+Contentions = Callable[[Pool, int], Contention]  # of a gpu-let of this many ticks of this pool
 
 
 class Turn(NamedTuple):

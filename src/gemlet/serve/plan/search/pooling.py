@@ -20,7 +20,7 @@ MOST = 5  # gpu-lets of a pool: simulated, more sustain less than is reckoned, s
 SMALL = (1, 2)  # ticks of the gpu-let beside a pool
 CALM = 1.5  # times the planned rates: what sustains that with bursts and all stays as it is
 GAIN = 1.05  # what a pool must sustain more
-BETTER = 1.01  # than the best so far, to be looked at any closer
+BETTER = 1.01  # than the best so far, to be examined further
 TOO_LITTLE = 0.5  # times the planned rates: no pool then
 NEAR = 0.97  # of the best: what needs the fewest graphs is taken
 

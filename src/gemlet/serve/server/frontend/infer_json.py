@@ -147,7 +147,7 @@ def render(form: Form, spec: ModelSpec, outputs: list[Tensor], regions: Regions)
 
 
 def chosen(form: Form, outputs: list[Tensor]) -> list[Tensor]:
-    """The outputs that were asked for, in that order. Raises Refusal for one that the model has not."""
+    """The outputs that were asked for, in that order. Raises Refusal for an output that the model does not have."""
     if form.outputs is None:
         return outputs
     there = {tensor.name: tensor for tensor in outputs}
@@ -155,7 +155,7 @@ def chosen(form: Form, outputs: list[Tensor]) -> list[Tensor]:
 
 
 def check_outputs(form: Form, spec: ModelSpec) -> None:
-    """Raises Refusal if an output is asked for that the model has not: before it runs, not after."""
+    """Raises Refusal, before the model runs, if a requested output does not exist."""
     known = {output.name for output in spec.outputs}
     for name in form.outputs or ():
         if name not in known:

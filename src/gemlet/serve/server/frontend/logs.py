@@ -25,7 +25,7 @@ class LogTail(logging.Handler):
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """From now on readers in this loop are told."""
+        """From now on readers in this loop get new lines."""
         self._loop = loop
 
     def emit(self, record: logging.LogRecord) -> None:

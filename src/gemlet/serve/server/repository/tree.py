@@ -47,7 +47,7 @@ def scan(repository: Path) -> dict[str, ModelDirectory]:
     return {folder.name: look(folder) for folder in folders if _can_be_named(folder)}
 
 
-@functools.cache  # it is looked at again and again, and said once
+@functools.cache  # it is checked repeatedly, and reported once
 def _can_be_named(folder: Path) -> bool:
     """Whether requests can name it: a name of other bytes than UTF-8, or of control characters, cannot be answered."""
     if folder.name.isprintable():
