@@ -169,7 +169,7 @@ def test_kill_9_of_the_daemon_and_restart_under_a_running_program(gemlet):
     first = eventually(lambda: status(gemlet))["daemon"]["pid"]
     os.kill(first, signal.SIGKILL)
     eventually(lambda: gemlet("status", "--simulate").returncode == 125)
-    assert "the daemon is gone: running without limits" in program.stderr.readline()
+    assert "limits of memory stay" in program.stderr.readline()
     assert gemlet("run", "-q", "--simulate", "--", "true").returncode == 0
 
     def back():

@@ -170,8 +170,19 @@ T* map(int fd, int protection) {
 
 }  // namespace
 
+namespace {
+
+// As it was when the program was started: what the program makes of its environment is its own business.
+Destination at_start{};
+[[gnu::constructor]] void read_at_start() {
+    at_start = read_destination();
+}
+
+}  // namespace
+
 const Destination& destination() {
-    static const Destination d = read_destination();
+    // A program that was started outside may still set the variables before it starts CUDA.
+    static const Destination d = at_start.socket[0] ? at_start : read_destination();
     return d;
 }
 
@@ -184,6 +195,10 @@ bool connected() {
     if (fd < 0) return false;
     pollfd p{fd, 0, 0};
     return poll(&p, 1, 0) == 0 || !(p.revents & (POLLHUP | POLLERR | POLLNVAL));
+}
+
+bool closed_by_program() {
+    return joined.load(std::memory_order_acquire) && !is_ours(socket_fd.load());
 }
 
 void forget_connection() {
@@ -215,9 +230,8 @@ bool connect_daemon() {
             Topic::kDaemon,
             "no daemon at %s (%s): %s\n  hint: start one with `gemlet daemon%s`, or run the program with `gemlet "
             "run%s -- ...`",
-            d.socket, std::strerror(errno),
-            d.strict ? "refusing to run without it (--strict)" : "running without limits",
-            d.simulated ? " --simulate" : "", d.simulated ? " --simulate" : "");
+            d.socket, std::strerror(errno), consequence(), d.simulated ? " --simulate" : "",
+            d.simulated ? " --simulate" : "");
         return false;
     }
     wire::Message hello{};
@@ -228,26 +242,32 @@ bool connect_daemon() {
     copy_name(hello.text, sizeof hello.text, program_invocation_short_name);
     wire::Message answer{};
     size_t none;
+    errno = 0;
     if (::send(fd.get(), &hello, sizeof hello, MSG_NOSIGNAL) != ssize_t(sizeof hello) ||
         !receive(fd.get(), answer, nullptr, 0, none) || answer.header.type != wire::MessageType::kWelcome) {
-        say_once(Topic::kVersion,
-                 "the daemon at %s is of another version of gemlet than this program's hook (%u): %s\n"
-                 "  hint: end it with `gemlet stop%s`, then start the program again with `gemlet run%s -- ...`",
-                 d.socket, unsigned(wire::kWireVersion),
-                 d.strict ? "refusing to run (--strict)" : "running without limits", d.simulated ? " --simulate" : "",
-                 d.simulated ? " --simulate" : "");
+        if (errno == EAGAIN)
+            say_once(Topic::kDaemon, "the daemon at %s does not answer: %s", d.socket, consequence());
+        else
+            say_once(Topic::kVersion,
+                     "the daemon at %s is of another version of gemlet than this program's hook (%u): %s\n"
+                     "  hint: end it with `gemlet stop%s`, then start the program again with `gemlet run%s -- ...`",
+                     d.socket, unsigned(wire::kWireVersion), consequence(), d.simulated ? " --simulate" : "",
+                     d.simulated ? " --simulate" : "");
         return false;
     }
     if (answer.status != wire::Status::kOk) {
         answer.text[sizeof answer.text - 1] = 0;
-        say_once(Topic::kDaemon, "the daemon refused group '%s': %s", d.group, answer.text);
+        say_once(Topic::kDaemon, "the daemon refused group '%s' (%s): %s", d.group, answer.text, consequence());
         return false;
     }
     attachments_so_far().clear();
     answer.group[sizeof answer.group - 1] = 0;
     if (std::strcmp(assigned_group, answer.group) != 0)
         copy_name(assigned_group, sizeof assigned_group, answer.group);
-    return put_in_place(fd.get());
+    if (put_in_place(fd.get())) return true;
+    say_once(Topic::kDaemon, "no descriptor is left for the connection to the daemon (%s): %s", std::strerror(errno),
+             consequence());
+    return false;
 }
 
 std::optional<Attachment> attach(const unsigned char (&uuid)[16], uint32_t ordinal) {
@@ -261,18 +281,24 @@ std::optional<Attachment> attach(const unsigned char (&uuid)[16], uint32_t ordin
     m.value = ordinal;
     m.flags = under_mps() ? wire::kUnderMps : 0;
     std::memcpy(m.uuid, uuid, sizeof m.uuid);
-    if (!send(m)) return std::nullopt;
+    const auto fail = [](const char* why) {
+        say_once(Topic::kAttach, "the daemon does not manage this device (%s): %s", why, consequence());
+        return std::nullopt;
+    };
+    const auto fail_attached = [&](const char* why) {
+        shutdown(fd, SHUT_RDWR);  // or the daemon would take this process for one that it governs
+        return fail(why);
+    };
+    if (!send(m)) return fail("it does not take messages");
     wire::Message answer{};
     int raw[5] = {-1, -1, -1, -1, -1};
     size_t got = 0;
     bool ok = receive(fd, answer, raw, 5, got);
     Descriptor page(raw[0]), limits(raw[1]), ledger(raw[2]), device(raw[3]), residency(raw[4]);
-    if (!ok || answer.header.type != wire::MessageType::kAttached) return std::nullopt;
-    if (answer.status != wire::Status::kOk || got < 4 || answer.slot >= wire::kLedgerSlots) {
-        answer.text[sizeof answer.text - 1] = 0;
-        say_once(Topic::kAttach, "the daemon does not manage this device: %s", answer.text);
-        return std::nullopt;
-    }
+    answer.text[sizeof answer.text - 1] = 0;
+    if (!ok || answer.header.type != wire::MessageType::kAttached) return fail("it does not answer");
+    if (answer.status != wire::Status::kOk || answer.slot >= wire::kLedgerSlots) return fail(answer.text);
+    if (got < 4) return fail_attached("no descriptor is left for its pages");
     Attachment a{map<wire::ClientPage>(page.get(), PROT_READ | PROT_WRITE),
                  map<wire::GroupLimits>(limits.get(), PROT_READ),
                  map<wire::GroupLedger>(ledger.get(), PROT_READ | PROT_WRITE),
@@ -282,7 +308,7 @@ std::optional<Attachment> attach(const unsigned char (&uuid)[16], uint32_t ordin
                  answer.slot};
     a.latency = (fcntl(device.get(), F_GETFL) & O_ACCMODE) == O_RDWR;
     a.device = map<wire::DevicePage>(device.get(), a.latency ? PROT_READ | PROT_WRITE : PROT_READ);
-    if (!a.page || !a.limits || !a.ledger || !a.device) return std::nullopt;
+    if (!a.page || !a.limits || !a.ledger || !a.device) return fail_attached("its pages cannot be mapped");
     if (answer.flags & wire::kMovable && got == 5)
         a.residency = map<wire::ResidencyPage>(residency.get(), PROT_READ | PROT_WRITE);
     Known& known = attachments_so_far().emplace_back(Known{{}, a});

@@ -27,6 +27,10 @@ struct Destination {
     bool simulated;  // the daemon is the simulated machine's, which hints must say
 };
 const Destination& destination();
+// What follows where no daemon governs, for messages.
+inline const char* consequence() {
+    return destination().strict ? "refusing to run without it (--strict)" : "running without limits";
+}
 
 // The group that this process is in. The daemon may have chosen another group than the requested one.
 const char* joined_group();
@@ -34,10 +38,11 @@ const char* joined_group();
 // Connects and joins the group. False with one line on stderr (once) if that fails.
 bool connect_daemon();
 bool connected();
+bool closed_by_program();  // our socket, since we joined
 void disconnect();
 void forget_connection();  // in a forked child: also the lock a thread of the parent may have held
 
-// Maps the pages of one device.
+// Maps the pages of one device. Without them it says why not, once.
 std::optional<Attachment> attach(const unsigned char (&uuid)[16], uint32_t ordinal);
 
 // Never blocks for long: if the daemon does not take a message within a second, the connection counts as lost.

@@ -1,6 +1,6 @@
-// Our dlsym and dlvsym. They ask C++ where to go, put the arguments back and jump: the function they jump to sees the
-// program's return address, because what RTLD_NEXT and RTLD_DEFAULT mean depends on it. A sibling call that the
-// optimiser may or may not make is not enough (-O0 and sanitizer builds do not), hence assembly.
+// Our dlsym, dlvsym and dlmopen. They ask C++ where to go, put the arguments back and jump: the function they jump to
+// sees the program's return address, because what RTLD_NEXT and RTLD_DEFAULT mean depends on it. A sibling call that
+// the optimiser may or may not make is not enough (-O0 and sanitizer builds do not), hence assembly.
 
 #if defined(__x86_64__)
 // clang-format off
@@ -57,3 +57,5 @@
 // Defined in intercept.cpp.
 TAIL_CALL("dlsym", "gemlet_choose_dlsym");
 TAIL_CALL("dlvsym", "gemlet_choose_dlvsym");
+// Defined in namespaces.cpp.
+TAIL_CALL("dlmopen", "gemlet_choose_dlmopen");

@@ -8,6 +8,7 @@
 #include "hook/memory/ledger.h"
 #include "hook/memory/movable.h"
 #include "hook/memory/slab.h"
+#include "hook/submit/standing.h"
 #include "wire.h"
 
 namespace gemlet::hook {
@@ -75,7 +76,7 @@ bool reserve_within_limit(CUdevice device, uint64_t bytes) {
 
 bool reserve(CUdevice device, uint64_t bytes) {
     if (!reserve_within_limit(device, bytes)) return false;
-    if (swap_active() && !swap_make_room(device, bytes)) [[unlikely]] {
+    if (bytes > 0 && swap_active() && !swap_make_room(device, bytes)) [[unlikely]] {
         memory_release(device, bytes);
         return false;
     }
@@ -91,7 +92,8 @@ bool charge_movable(CUdevice device, uint64_t bytes) {
 
 bool charge(CUdevice device, uint64_t bytes) {
     auto* held = held_on(device);
-    if (!held || bytes == 0) return true;
+    if (!held) return device < 0 || work_passes_unmanaged();
+    if (bytes == 0) return true;
     if (!reserve(device, bytes)) return false;
     held->fetch_add(bytes, std::memory_order_relaxed);
     return true;

@@ -20,6 +20,7 @@
 #include "hook/memory/movable.h"
 #include "hook/submit/current_context.h"
 #include "hook/submit/device.h"
+#include "hook/submit/standing.h"
 #include "hook/submit/streams.h"
 #include "wire.h"
 
@@ -68,7 +69,7 @@ class ContextRoom {
   public:
     explicit ContextRoom(CUdevice device) : device_(device), bytes_(context_estimate(device)) {
         announce_room(device_, bytes_);
-        reserved_ = bytes_ == 0 || reserve(device_, bytes_);
+        reserved_ = reserve(device_, bytes_);
     }
     ~ContextRoom() {
         if (made_) return;
@@ -87,6 +88,10 @@ class ContextRoom {
     ContextRoom(const ContextRoom&) = delete;
     ContextRoom& operator=(const ContextRoom&) = delete;
     explicit operator bool() const { return reserved_; }
+    CUresult refusal() const {
+        const bool nobody_governs = standing(device_in_use(device_)) == Standing::kRefused;
+        return nobody_governs ? CUDA_ERROR_SYSTEM_NOT_READY : CUDA_ERROR_OUT_OF_MEMORY;
+    }
 
   private:
     CUdevice device_;
@@ -101,7 +106,7 @@ CUresult create(CUcontext* context, CUdevice device, Call&& call) {
     DeviceContexts* known = contexts_of(device);
     if (reentry.nested() || !known) return call();
     ContextRoom room(device);
-    if (!room) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!room) return room.refusal();
     CUresult result = call();
     if (result == CUDA_SUCCESS && context) {
         std::lock_guard lock(known->mutex);
@@ -159,7 +164,7 @@ CUresult retain_primary(CUcontext* context, CUdevice device) {
         return result;
     }
     ContextRoom room(device);
-    if (!room) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!room) return room.refusal();
     CUresult result = real::cuDevicePrimaryCtxRetain(context, device);
     if (result == CUDA_SUCCESS && context) {
         known->primary = *context;

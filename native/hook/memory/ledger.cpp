@@ -16,6 +16,7 @@
 #include "hook/link/say.h"
 #include "hook/memory/limit_hint.h"
 #include "hook/submit/device.h"
+#include "hook/submit/standing.h"
 
 namespace gemlet::hook {
 
@@ -63,8 +64,21 @@ uint64_t used_by_group(const wire::GroupLimits& limits, const wire::GroupLedger&
     return total;
 }
 
+// Whether its slot is still this process's. A daemon that lives has given the slot of one that it lost to somebody
+// else.
+bool owns_slot(const Device& device) {
+    return standing(&device) == Standing::kManaged ||
+           device.ledger->slots[device.slot].used.load(std::memory_order_relaxed) == device.published;
+}
+
+void publish_used(Device& device) {
+    if (!device.ledger || !owns_slot(device)) return;
+    device.ledger->slots[device.slot].used.store(device.used, std::memory_order_release);
+    device.published = device.used;
+}
+
 uint64_t used_by_group(const Device& device) {
-    return used_by_group(*device.limits, *device.ledger);
+    return used_by_group(*device.limits, *device.ledger) + (owns_slot(device) ? 0 : device.used);
 }
 
 struct Size {
@@ -96,10 +110,12 @@ void explain(Device& device, uint64_t bytes, uint64_t used, uint64_t limit, uint
 
 bool memory_reserve(CUdevice ordinal, uint64_t bytes) {
     Device* device = device_for(ordinal);
-    if (!device) return true;  // no such device: the driver will say so
+    if (standing(device) == Standing::kRefused && !await_daemon(device)) return false;
+    if (!device) return true;  // nothing governs it, or there is no such device and the driver will say so
     uint64_t used, limit, contexts;
     {
         std::lock_guard lock(device->ledger_mutex);
+        if (standing(device) == Standing::kRefused) return false;
         if (!device->ledger) {
             device->used += bytes;
             return true;
@@ -110,7 +126,7 @@ bool memory_reserve(CUdevice ordinal, uint64_t bytes) {
         contexts = device->limits->untracked.load(std::memory_order_relaxed);
         if (bytes <= limit && used <= limit - bytes) {
             device->used += bytes;
-            device->ledger->slots[device->slot].used.store(device->used, std::memory_order_release);
+            publish_used(*device);
             return true;
         }
     }
@@ -123,7 +139,7 @@ void memory_account(CUdevice ordinal, uint64_t bytes) {
     if (!device) return;
     std::lock_guard lock(device->ledger_mutex);
     device->used += bytes;
-    if (device->ledger) device->ledger->slots[device->slot].used.store(device->used, std::memory_order_release);
+    publish_used(*device);
 }
 
 void memory_release(CUdevice ordinal, uint64_t bytes) {
@@ -131,7 +147,7 @@ void memory_release(CUdevice ordinal, uint64_t bytes) {
     if (!device) return;
     std::lock_guard lock(device->ledger_mutex);
     device->used -= bytes < device->used ? bytes : device->used;
-    if (device->ledger) device->ledger->slots[device->slot].used.store(device->used, std::memory_order_release);
+    publish_used(*device);
 }
 
 MemoryView memory_view(CUdevice ordinal) {
@@ -156,7 +172,7 @@ namespace {
 bool contexts_accounted(const Device& device) {
     if (device.contexts == 0) return true;
     const wire::ClientPage& page = *device.page.load(std::memory_order_acquire);
-    return &page != &device.unmanaged && page.contexts.load(std::memory_order_acquire) == uint32_t(device.contexts);
+    return device.is_daemons(page) && page.contexts.load(std::memory_order_acquire) == uint32_t(device.contexts);
 }
 
 void await_contexts_accounted(const Device& device) {
@@ -172,11 +188,9 @@ void await_contexts_accounted(const Device& device) {
 
 // Under the device's lock.
 void publish_room(Device& device) {
-    device.page.load()->room.store(device.room_making + device.room_made.load(), std::memory_order_release);
-}
-
-void publish_used(Device& device) {
-    if (device.ledger) device.ledger->slots[device.slot].used.store(device.used, std::memory_order_release);
+    wire::ClientPage* silent = device.silent.load();  // the daemon's, while that does not answer
+    wire::ClientPage& page = silent ? *silent : *device.page.load();
+    page.room.store(device.room_making + device.room_made.load(), std::memory_order_release);
 }
 
 }  // namespace

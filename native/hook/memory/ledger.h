@@ -1,6 +1,6 @@
 // The group's memory on each device: what this process reserves of it, and what is left.
 //
-// Without a daemon every call answers as if there were no limit.
+// What becomes of it without a daemon, standing.h says.
 #pragma once
 
 #include <cstdint>

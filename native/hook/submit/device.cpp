@@ -7,9 +7,11 @@
 #include <new>
 
 #include "futex.h"
+#include "hook/link/clock.h"
 #include "hook/link/connection.h"
 #include "hook/link/say.h"
 #include "hook/lookup/own_calls.h"
+#include "hook/submit/standing.h"
 #include "hook/submit/streams.h"
 #include "hook/submit/swap_events.h"
 #include "hook/submit/token.h"
@@ -54,10 +56,9 @@ void set_unmanaged(Device& device) {
     if (page == &device.agreed) page = device.silent.exchange(nullptr);
     if (!page || page == &device.unmanaged) return;  // so it is already
     std::lock_guard lock(device.ledger_mutex);
-    device.ledger = nullptr;
-    device.limits = nullptr;
     device.shared = nullptr;
     device.raise = nullptr;
+    device.unmanaged_since = now_ns();
     if (was_killed(*page) && !destination().strict)
         use_agreement(device, *page);
     else
@@ -65,10 +66,16 @@ void set_unmanaged(Device& device) {
     swap_lost(device);
 }
 
-void attach_device(Device& device) {
+void unmanage(Device& device) {
+    wire::ClientPage* page = device.page.load();
+    set_unmanaged(device);
+    futex_wake_all(page->token);
+}
+
+bool attach_device(Device& device) {
     auto attachment =
         attach(reinterpret_cast<const unsigned char (&)[16]>(device.uuid.bytes), uint32_t(device.ordinal));
-    if (!attachment) return;
+    if (!attachment) return false;
     wire::ClientPage* before = device.page.load();
     {
         std::lock_guard lock(device.ledger_mutex);
@@ -78,6 +85,7 @@ void attach_device(Device& device) {
         attachment->page->room.store(device.room_making + device.room_made.load(), std::memory_order_release);
         // A new daemon's limits do not take away memory that this process already holds.
         device.ledger->slots[device.slot].used.store(device.used, std::memory_order_release);
+        device.published = device.used;
     }
     device.wire_index = attachment->wire_index;
     device.request_epoch = UINT32_MAX;
@@ -85,11 +93,23 @@ void attach_device(Device& device) {
     device.raise = attachment->latency ? attachment->device : nullptr;
     device.urgent_seen = attachment->device->urgent.load();
     device.shared = attachment->device;
+    device.silent = nullptr;
     device.use_page(attachment->page);
     swap_attached(device, *attachment);
     futex_wake_all(before->token);
     if (device.contexts > 0) context_count_changed(device.ordinal, device.contexts);
     start_watcher(device);
+    return true;
+}
+
+// The program has closed our socket, and the daemon took it for our end: everything is attached anew, at once, so
+// that nothing is without limits meanwhile.
+bool rejoin() {
+    disconnect();
+    if (!connect_daemon()) return false;
+    for (auto& slot : devices)
+        if (Device* device = slot.load(); device && !attach_device(*device)) unmanage(*device);
+    return true;
 }
 
 // In a forked child nothing of the parent's CUDA state works; a child that starts its own joins anew in cuInit.
@@ -104,9 +124,9 @@ void in_child() {
 
 }  // namespace
 
-Device::Device(CUdevice o, const CUuuid& u) : page(&unmanaged), unmanaged{}, ordinal(o), uuid(u) {
-    bool refuse = managed() && destination().strict;
-    unmanaged.token = wire::token_word(0, refuse ? TokenState::kBlocked : TokenState::kRun);
+Device::Device(CUdevice o, const CUuuid& u)
+    : page(&unmanaged), unmanaged{}, unmanaged_since(now_ns()), ordinal(o), uuid(u) {
+    unmanaged.token = wire::token_word(0, work_passes_unmanaged() ? TokenState::kRun : TokenState::kBlocked);
     unmanaged.deadline_ns = wire::kNever;
     unmanaged.window_ns = wire::kNever;
 }
@@ -139,6 +159,7 @@ Device* device_for(CUdevice ordinal) {
     if (get_uuid(&uuid, ordinal) != CUDA_SUCCESS) return nullptr;
     auto* device = new Device(ordinal, uuid);
     if (managed()) {
+        if (closed_by_program()) rejoin();
         attach_device(*device);
         start_watcher(*device);  // also without a daemon: it is the watcher that notices one has come
     }
@@ -149,19 +170,18 @@ Device* device_for(CUdevice ordinal) {
 void lost() {
     std::lock_guard lock(state_mutex);
     if (connected()) return;
+    if (closed_by_program() && rejoin()) return;
     disconnect();
     bool agreed = false;
     for (auto& slot : devices)
         if (Device* device = slot.load()) {
-            wire::ClientPage* page = device->page.load();
-            set_unmanaged(*device);
+            unmanage(*device);
             agreed = agreed || device->page.load() == &device->agreed;
-            futex_wake_all(page->token);
         }
-    say_once(Topic::kDaemon, "the daemon is gone: %s",
+    say_once(Topic::kDaemon, "the daemon is gone: %s; limits of memory stay",
              destination().strict ? "work waits for it to come back, and fails after 10 s (--strict)"
              : agreed             ? "running on by the last shares until it is back"
-                                  : "running without limits until it is back");
+                                  : "running without limits of time until it is back");
 }
 
 bool reconnect() {
@@ -175,8 +195,7 @@ bool reconnect() {
     for (auto& slot : devices)
         if (Device* device = slot.load();
             device && !device->is_daemons(*device->page.load()) && !device->silent.load()) {
-            attach_device(*device);
-            any = any || device->is_daemons(*device->page.load());
+            any = attach_device(*device) || any;
         }
     return any;
 }

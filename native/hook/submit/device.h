@@ -31,6 +31,7 @@ struct Device {
     wire::ClientPage agreed{};
     std::atomic<wire::ClientPage*> silent{
         nullptr};  // the daemon's page while `agreed` is in force; null: it was killed
+    std::atomic<uint64_t> unmanaged_since{0};
     const CUdevice ordinal;
     const CUuuid uuid;
     std::atomic<uint32_t> wire_index{0};
@@ -47,12 +48,14 @@ struct Device {
     std::atomic<uint32_t> urgent_seen{0};
     std::atomic<uint64_t> urgent_from{0};  // ns: what is raised before is not heeded, for there was a false alarm
 
-    // Ledger. `mutex` orders this process's threads and re-attachment; the lock in the ledger orders processes.
+    // Ledger. `mutex` orders this process's threads and re-attachment; the lock in the ledger orders processes. Both
+    // stay when the daemon goes: its memory outlives it, and what it said last holds until another one says more.
     std::mutex ledger_mutex;
     wire::GroupLedger* ledger = nullptr;
     const wire::GroupLimits* limits = nullptr;
     uint32_t slot = 0;
-    uint64_t used = 0;  // bytes reserved by this process
+    uint64_t used = 0;       // bytes reserved by this process
+    uint64_t published = 0;  // ... as it last wrote into its slot
     // Part of `used`: kept for contexts that are being made, and for those that the daemon has not accounted for.
     uint64_t room_making = 0;
     std::atomic<uint64_t> room_made{0};
@@ -73,7 +76,8 @@ Device* device_in_use(CUdevice ordinal);
 // Connects on the first call (from cuInit), again after fork or when the daemon came back. Cheap when connected.
 void client_start();
 
-// The daemon went away: this process runs on without limits (or waits, with GEMLET_STRICT). Harmless if it is there.
+// The connection is lost: the daemon went away, or the program closed what it does not know. Joins again if that is
+// possible at once. Harmless if nothing is lost.
 void lost();
 // The daemon has been silent for too long: from now on the device's time is as it was agreed. False if it has spoken.
 bool keep_to_agreement(Device& device);

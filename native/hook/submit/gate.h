@@ -127,11 +127,18 @@ template <class Call>
     }
 }
 
+// No stream that the hook knows: there is no context, as the driver will say, or the device is beyond it.
+template <class Call>
+[[gnu::noinline, gnu::cold]] CUresult submit_unknown(Call& call) {
+    return passes_unknown() ? call() : CUDA_ERROR_SYSTEM_NOT_READY;
+}
+
 template <class Call>
 CUresult submit(CUstream handle, bool per_thread, Work work, Call&& call) {
     constexpr auto relaxed = std::memory_order_relaxed;
     Stream* stream = stream_for(handle, per_thread);
-    if (!stream) return call();
+    if (!stream) [[unlikely]]
+        return submit_unknown(call);
     if (SwapGate* gate = stream->gate.load(std::memory_order_acquire)) [[unlikely]]
         return submit_past(*gate, *stream, handle, work, call);
     const bool quiet = launch_state.captures.load(relaxed) != 0;

@@ -8,6 +8,7 @@
 
 #include "hook/lookup/own_calls.h"
 #include "hook/submit/device.h"
+#include "hook/submit/standing.h"
 #include "hook/submit/swap_events.h"
 
 namespace gemlet::hook {
@@ -109,6 +110,13 @@ Stream* stream_for(CUstream handle, bool per_thread) {
     if (!stream) stream = create(key, key.handle, own_default);
     if (stream) cached = {now, key, stream};
     return stream;
+}
+
+bool passes_unknown() {
+    if (work_passes_unmanaged()) return true;
+    CUcontext context = nullptr;
+    const auto current = own().cuCtxGetCurrent;
+    return current && current(&context) == CUDA_SUCCESS && !context;
 }
 
 void forget_streams() {

@@ -11,6 +11,8 @@ namespace gemlet::hook {
 // The slot of the stream a call with this handle means in this thread; null without a context (the driver will say
 // what is wrong). `per_thread`: the `_ptsz` and `_ptds` symbols, where handle 0 is the thread's own default stream.
 Stream* stream_for(CUstream handle, bool per_thread);
+// Whether a call that has no such slot goes to the driver all the same.
+bool passes_unknown();
 
 // Read on every launch, written when a capture begins or a stream goes away.
 struct alignas(64) LaunchState {

@@ -46,9 +46,7 @@ class EnvCommand(click.Command):
 @click.option(
     "--group", type=options.GroupName(), default="default", show_default=True, help="Group that the program joins"
 )
-@click.option(
-    "--strict", is_flag=True, help="If the daemon is lost, wait 10 s and fail instead of running on unmanaged"
-)
+@click.option("--strict", is_flag=True, help="Without a daemon, wait 10 s and fail instead of running unmanaged")
 @click.option("--no-mps", is_flag=True, help="Do not use MPS even if it runs")
 @click.option("--docker", is_flag=True, help="Print options for `docker run` instead of exports")
 @options.simulate

@@ -44,9 +44,7 @@ class NotExecutable(GemletError):
     help="Allocate managed memory instead of device memory; checked: no more than is free (the default), force: any",
 )
 @options.simulate
-@click.option(
-    "--strict", is_flag=True, help="If the daemon is lost, wait 10 s and fail instead of running on unmanaged"
-)
+@click.option("--strict", is_flag=True, help="Without a daemon, wait 10 s and fail instead of running unmanaged")
 @click.option("-q", "--quiet", is_flag=True, help="Do not print what was granted")
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @click.pass_obj

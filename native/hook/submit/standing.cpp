@@ -1,0 +1,32 @@
+#include "hook/submit/standing.h"
+
+#include "futex.h"
+#include "hook/link/clock.h"
+#include "hook/link/connection.h"
+
+namespace gemlet::hook {
+
+Standing standing(const Device* device) {
+    const Destination& d = destination();
+    if (!d.socket[0]) return Standing::kUnmanaged;
+    if (device && device->is_daemons(*device->page.load(std::memory_order_acquire))) return Standing::kManaged;
+    if (device && device->ledger) return Standing::kOrphaned;
+    return d.strict ? Standing::kRefused : Standing::kUnlimited;
+}
+
+bool work_passes_unmanaged() {
+    return !destination().socket[0] || !destination().strict;
+}
+
+bool await_daemon(Device* device) {
+    if (!device) return false;
+    constexpr uint64_t kLookAgain = 100'000'000;
+    for (;;) {
+        if (device->is_daemons(*device->page.load(std::memory_order_acquire))) return true;
+        if (now_ns() - device->unmanaged_since.load() > kPatience) return false;
+        // Woken when a daemon has attached it.
+        futex_wait(device->unmanaged.token, device->unmanaged.token.load(), kLookAgain);
+    }
+}
+
+}  // namespace gemlet::hook

@@ -1,0 +1,240 @@
+"""Ways around a limit, all closed: without the daemon, with one that refuses, without the variables, past the hook."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gemlet import paths
+from tests.compiled import compiled, compiled_text, cuda_include
+from tests.sim.robustness.hurt_machine import CONTEXT, MIB
+from tests.unit.server import wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.sim.robustness.hurt_machine import Machine, Served
+
+LIMIT = CONTEXT + 1024 * MIB
+EVERYTHING = 8192  # MiB; what `fill` takes of a device without a limit
+STRICT = {"GEMLET_STRICT": "1"}
+NOT_READY = 802
+
+
+@pytest.fixture(scope="session")
+def around() -> Path:
+    options = ("-O1", "-g", f"-isystem{cuda_include()}", "-ldl")
+    return compiled("cc", *options, sources=(Path(__file__).parent / "around.c",))
+
+
+class Attempt:
+    """A program that takes the steps; what came of each, by its name."""
+
+    def __init__(self, machine: Machine, program: Path, *steps: str, group: str = "g", **changes: str) -> None:
+        self.running = machine.start(group, *steps, command=str(program), **changes)
+        self.seen: list[str] = []
+
+    def reaches(self, step: str) -> None:
+        while (line := self.running.line()) != f"{step} 0":
+            assert line, self.running.end()
+            self.seen.append(line)
+
+    def go_on(self) -> None:
+        self.running.tell("")
+
+    def results(self) -> tuple[dict[str, int], str]:
+        code, out, err = self.running.end()
+        assert code == 0, (code, out, err)
+        lines = (line.split() for line in (*self.seen, *out.splitlines()))
+        return {step: int(result) for step, result in lines}, err
+
+
+@pytest.fixture
+def attempt(machine: Machine, around: Path) -> Callable[..., Attempt]:
+    return lambda *steps, **changes: Attempt(machine, around, *steps, **changes)
+
+
+# --- the daemon goes -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strict", [{}, STRICT], ids=["", "strict"])
+def test_limits_of_memory_outlive_the_daemon(
+    served: Served, attempt: Callable[..., Attempt], strict: dict[str, str]
+) -> None:
+    served.server.set_group("g", memory=LIMIT)
+    program = attempt("init", "context", "wait", "fill", "contexts", **strict)
+    program.reaches("wait")
+    served.server.stop()
+    program.go_on()
+    results, _ = program.results()
+    assert (results["fill"], results["contexts"]) == (1024, 0)
+
+
+@pytest.mark.parametrize("strict", [{}, STRICT], ids=["", "strict"])
+def test_members_of_a_group_share_its_limit_without_a_daemon(
+    served: Served, attempt: Callable[..., Attempt], strict: dict[str, str]
+) -> None:
+    served.server.set_group("g", memory=LIMIT + CONTEXT)
+    programs = [attempt("init", "context", "wait", "fill", "wait", **strict) for _ in range(2)]
+    for program in programs:
+        program.reaches("wait")
+    served.server.stop()
+    for program in programs:
+        program.go_on()
+    filled = []
+    for program in programs:
+        filled.append(int(program.running.line().split()[1]))
+        program.reaches("wait")
+    assert sum(filled) == 1024
+    for program in programs:
+        program.go_on()
+        program.results()
+
+
+def test_a_context_that_is_made_without_a_daemon_counts(served: Served, attempt: Callable[..., Attempt]) -> None:
+    served.server.set_group("g", memory=LIMIT + CONTEXT)
+    program = attempt("init", "context", "wait", "contexts", "fill")
+    program.reaches("wait")
+    served.server.stop()
+    program.go_on()
+    results, _ = program.results()
+    assert (results["contexts"], results["fill"]) == (3, 0)
+
+
+# --- nobody lets it in -----------------------------------------------------------------------------------------------
+
+
+WELCOME = wire.pack(wire.WELCOME, status=wire.OK, group=b"g")
+REFUSALS = {
+    "no daemon": None,
+    "no answer": (),
+    "too many clients": (wire.pack(wire.WELCOME, status=wire.FULL, text=b"too many clients"),),
+    "no answer for the device": (WELCOME,),
+    "too many processes": (WELCOME, wire.pack(wire.ATTACHED, status=wire.FULL, text=b"too many processes")),
+    "no descriptors": (WELCOME, wire.pack(wire.ATTACHED, status=wire.OK)),
+    "rubbish": (WELCOME, bytes(8)),
+}
+
+
+@pytest.fixture
+def unwilling(machine: Machine) -> Iterator[Callable[[str], str]]:
+    """A daemon for each refusal, which answers each connection's messages so and then hangs up; its socket."""
+    listeners: list[socket.socket] = []
+    threads: list[threading.Thread] = []
+
+    def start(refusal: str) -> str:
+        path = str(machine.folder / str(list(REFUSALS).index(refusal)))
+        answers = REFUSALS[refusal]
+        if answers is None:
+            return path
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listeners.append(listener)
+        listener.bind(path)
+        listener.listen()
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    with connection, contextlib.suppress(OSError):
+                        for answer in answers:
+                            connection.recv(4096)
+                            connection.send(answer)
+                        connection.recv(4096)
+
+        threads.append(threading.Thread(target=serve))
+        threads[-1].start()
+        return path
+
+    yield start
+    for listener in listeners:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+    for thread in threads:
+        thread.join(5)
+
+
+def test_a_strict_program_gets_nothing_that_nobody_governs(
+    attempt: Callable[..., Attempt], unwilling: Callable[[str], str]
+) -> None:
+    """All at once, for each waits ten seconds for a daemon."""
+    steps = ("init", "context", "contexts", "fill")
+    attempts = [attempt(*steps, **STRICT, GEMLET_SOCKET=unwilling(refusal)) for refusal in REFUSALS]
+    for refusal, program in zip(REFUSALS, attempts, strict=True):
+        results, said = program.results()
+        assert results == {"init": 0, "context": NOT_READY, "contexts": 0, "fill": 0}, refusal
+        assert "--strict" in said
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_any_other_program_runs_and_says_that_it_has_no_limits(
+    attempt: Callable[..., Attempt], unwilling: Callable[[str], str], refusal: str
+) -> None:
+    results, said = attempt("init", "context", "fill", "launch", GEMLET_SOCKET=unwilling(refusal)).results()
+    assert results == {"init": 0, "context": 0, "fill": EVERYTHING, "launch": 0}
+    assert said.count("running without limits") == 1, said
+
+
+# --- the program makes it so -----------------------------------------------------------------------------------------
+
+
+def test_variables_that_a_program_removes(served: Served, attempt: Callable[..., Attempt]) -> None:
+    served.server.set_group("g", memory=LIMIT)
+    results, _ = attempt("forget", "init", "context", "fill").results()
+    assert results == {"forget": 0, "init": 0, "context": 0, "fill": 1024}
+
+
+def test_descriptors_that_a_program_closes(served: Served, attempt: Callable[..., Attempt]) -> None:
+    """Before it uses a device, and while it does. It joins again at once, and nobody need be told."""
+    served.server.set_group("g", memory=LIMIT)
+    results, said = attempt("init", "close", "context", "close", "fill", "launch").results()
+    assert results == {"init": 0, "close": 0, "context": 0, "fill": 1024, "launch": 0}
+    assert "gemlet: " not in said or "limit of group" in said
+
+
+def test_too_few_descriptors(served: Served, attempt: Callable[..., Attempt]) -> None:
+    """Whatever of it fails for want of one: strict refuses, and what runs without limits says so."""
+    served.server.set_group("g", memory=100 * LIMIT)
+    served.server.set_group("strict", memory=100 * LIMIT)
+    counts = range(8)
+    steps = ("init", "context", "launch", "wait")
+    programs = [attempt(f"leave{left}", *steps) for left in counts]
+    strict = [attempt(f"leave{left}", *steps, group="strict", **STRICT) for left in counts]
+    for program in (*programs, *strict):
+        program.reaches("wait")
+    managed = {client["pid"] for client in served.clients()}
+    ends = []
+    for program in (*programs, *strict):
+        program.go_on()
+        ends.append(program.results())
+    ordinary = zip(programs, ends[: len(programs)], strict=True)
+    without = [said for program, (_, said) in ordinary if program.running.pid not in managed]
+    assert without
+    assert all("running without limits" in said for said in without), without
+    for program, (results, said) in zip(strict, ends[len(programs) :], strict=True):
+        if program.running.pid not in managed:
+            assert results["context"] == NOT_READY
+            assert "--strict" in said
+
+
+def test_a_driver_in_another_namespace(served: Served, attempt: Callable[..., Attempt]) -> None:
+    served.server.set_group("g", memory=LIMIT)
+    results, _ = attempt("elsewhere", "init", "context", "fill").results()
+    assert results == {"elsewhere": 1, "init": 0, "context": 0, "fill": 1024}
+
+
+def test_a_library_in_another_namespace_that_brings_the_driver(served: Served, attempt: Callable[..., Attempt]) -> None:
+    driver = Path(paths.sim_dir()) / "libcuda.so.1"
+    text = "extern int cuInit(unsigned);\nint start(void) { return cuInit(0); }\n"
+    plugin = compiled_text("cc", "-shared", "-fPIC", driver, text=text)
+    results, said = attempt("plugin", PLUGIN=str(plugin), **STRICT).results()
+    assert results == {"plugin": 0}
+    assert "--strict" in said
+    results, said = attempt("plugin", PLUGIN=str(plugin)).results()
+    assert results == {"plugin": 1}
+    assert "running without limits" in said
