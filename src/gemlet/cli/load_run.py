@@ -99,7 +99,7 @@ def _check(services: list[DemandedService], given: Given) -> None:
         raise UsageError(f"--every {given.every} is too short: expected a longer interval", hint="--every 1s")
     for service in services:
         if service.seconds <= 0:
-            raise UsageError("--duration is 0: expected more than 0", hint="--duration 10s")
+            raise UsageError("--duration is 0: expected more than 0", hint="write --duration 10s")
         if warmup >= service.seconds:
             hint = f"--duration above {given.warmup}, or a shorter --warmup"
             raise UsageError(f"--warmup {given.warmup} leaves nothing of {service.seconds:g} s to count", hint=hint)
@@ -122,7 +122,7 @@ def _measure(job: Job, given: Given) -> Report:
 def _highest(job: Job, given: Given) -> tuple[float, Report | None]:
     """How much all rates can be multiplied by, and the run at that."""
     if any(stream.slo_ms is None for stream in job.streams):
-        raise UsageError("--peak needs an SLO, and none is known", hint="--slo 50ms")
+        raise UsageError("--peak needs an SLO, and none is known", hint="give --slo 50ms")
     goal = peak.GOAL if given.goal is None else given.goal
     runs: dict[float, Report] = {}
 
@@ -198,11 +198,14 @@ def _services(path: Path | None, given: Given) -> list[DemandedService]:
             )
         ]
     if given.model is None:
-        raise UsageError("which model?", hint="--model NAME --rate 100, or a file of demands")
+        raise UsageError("no model given", hint="give --model NAME and --rate 100, or a file of demands")
     spread = given.arrivals or "poisson"
     variation = {"uniform": 0.0, "poisson": 1.0}.get(spread, given.variation or 0.0)
     if (spread == "gamma") != (given.variation is not None):
-        raise UsageError("give --variation together with --arrivals gamma, and only then", hint="--variation 4")
+        raise UsageError(
+            "give --variation together with --arrivals gamma, and only then",
+            hint="write --arrivals gamma --variation 4",
+        )
     if given.variation is not None and not 0 < given.variation < inf:
         raise UsageError(
             f"--variation {given.variation:g} is not above 0",
@@ -228,7 +231,10 @@ def _services(path: Path | None, given: Given) -> list[DemandedService]:
 
 def _rates(given: Given) -> list[arrivals.Rate]:
     if sum(option is not None for option in (given.rate, given.steps, given.trace)) != 1:
-        raise UsageError("how fast?", hint="one of --rate 100, --steps 0s=100,10s=300, --trace FILE")
+        raise UsageError(
+            "expected exactly one of --rate, --steps and --trace",
+            hint="give --rate 100, --steps 0s=100,10s=300 or --trace FILE",
+        )
     try:
         if given.trace is not None:
             text = text_file.read_text(given.trace)
@@ -248,15 +254,17 @@ def _rates(given: Given) -> list[arrivals.Rate]:
         assert given.rate is not None
         numbers = [float(part) for part in given.rate.split(":")]
         if len(numbers) not in {1, 3} or (len(numbers) == 3 and numbers[2] <= 0):
-            raise ValueError("write one number, or from:to:step")
+            raise ValueError("expected one number, or from:to:step")
         values = numbers if len(numbers) == 1 else _range(*numbers)
         if not values:
-            raise ValueError(f"there is none from {numbers[0]:g} to {numbers[1]:g}")
+            raise ValueError(f"the range from {numbers[0]:g} to {numbers[1]:g} is empty")
         if given.swing is None:
             return [arrivals.constant(value) for value in values]
         return [arrivals.Sinusoid(value, given.swing, _seconds(given.period, "--period")) for value in values]
     except (ValueError, InvalidValue) as error:
-        raise UsageError(f"no rate: {error}", hint="--rate 100, --rate 100:500:100, --steps 0s=100,10s=300") from None
+        raise UsageError(
+            f"the rate is not valid: {error}", hint="write --rate 100, --rate 100:500:100 or --steps 0s=100,10s=300"
+        ) from None
 
 
 def _range(first: float, last: float, step: float) -> list[float]:

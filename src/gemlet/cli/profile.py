@@ -78,7 +78,7 @@ def command(
             text_file.write_text(output, profile.render(made))
         return 0
     if output is None:
-        raise UsageError("where to?", hint="name a file with -o FILE; it is written as measurements come in")
+        raise UsageError("no output file given", hint="name a file with -o FILE; it is written as measurements come in")
     from gemlet.serve.profiling import session
     from gemlet.serve.profiling.progress import Bar
     from gemlet.serve.profiling.subjects import subjects

@@ -120,13 +120,15 @@ def command(
     from gemlet.simulate.workload import load
 
     if (workload is None) == (serve is None):
-        raise UsageError("name one file: a workload, or --serve and a demand file", hint="gemlet simulate -h")
+        raise UsageError("name one file: a workload, or --serve and a demand file", hint="see `gemlet simulate -h`")
     try:
         length = parse_duration(duration) if duration is not None else None
     except InvalidValue as error:
         raise UsageError(f"--duration: {error}", hint=error.hint) from error
     if length == 0:
-        raise UsageError(f"--duration: {duration} is not a valid length: expected more than 0", hint="--duration 5s")
+        raise UsageError(
+            f"--duration: {duration} is not a valid length: expected more than 0", hint="write --duration 5s"
+        )
     if serve is not None:
         from gemlet.cli import simulate_serving
 

@@ -181,4 +181,4 @@ def _number(text: str, line: int) -> float:
 def _check(rates: Sequence[float]) -> None:
     for rate in rates:
         if not isfinite(rate) or rate < 0:
-            raise ValueError(f"a rate of {rate:g} requests/s")
+            raise ValueError(f"the rate is {rate:g} requests/s: expected 0 or more")

@@ -63,16 +63,22 @@ def _shape(tensor: Declared, rows: int, given: tuple[int, ...] | None) -> tuple[
     if given is not None:
         fits = len(given) == len(rest) and all(wanted in {-1, size} for size, wanted in zip(given, rest, strict=True))
         if not fits:
-            raise InvalidValue(f"input {tensor.name!r} is {list(rest)}, not {list(given)}", hint="-1 is any size")
+            raise InvalidValue(
+                f"input {tensor.name!r} is {list(rest)}, not {list(given)}",
+                hint="give sizes that match; -1 of the model matches any size",
+            )
         rest = given
     if -1 in rest:
         sizes = ",".join("16" if size == -1 else str(size) for size in rest)
         raise InvalidValue(
-            f"input {tensor.name!r} is {list(rest)}, and what -1 is to be is unknown",
-            hint=f"such as --shape {tensor.name}:{sizes}",
+            f"input {tensor.name!r} is {list(rest)}, and the size in place of -1 is unknown",
+            hint=f"give it, such as --shape {tensor.name}:{sizes}",
         )
     if not batched and rows != 1:
-        raise InvalidValue(f"input {tensor.name!r} has no batch dimension: {list(tensor.shape)}", hint="--batch 1")
+        raise InvalidValue(
+            f"input {tensor.name!r} has no batch dimension: {list(tensor.shape)}",
+            hint="leave --batch out, or write --batch 1",
+        )
     return (rows, *rest) if batched else rest
 
 

@@ -107,7 +107,9 @@ def _get(address: Address, path: str) -> dict[str, Any]:
         body = reply.read()
     except (OSError, http.client.HTTPException) as error:
         message = getattr(error, "strerror", None) or error
-        raise LoadError(f"no server at {address}: {message}", hint="is it running? `gemlet serve -h`") from None
+        raise LoadError(
+            f"no server at {address}: {message}", hint="check that it runs; `gemlet serve` starts one"
+        ) from None
     finally:
         connection.close()
     try:
@@ -158,6 +160,6 @@ def _call(address: Address, method: str, name: str) -> Any:
         except grpc.RpcError as error:
             code, details = error.code(), error.details()
             if code in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}:
-                hint = "is it running? gRPC has a port of its own, 8001 by default"
+                hint = "check that it runs; gRPC has a port of its own, 8001 by default"
                 raise LoadError(f"no server at {address}: {details}", hint=hint) from None
             raise LoadError(f"{address}, model {name!r}: {code.name} {details}") from None

@@ -78,7 +78,7 @@ def test_sizes_that_metadata_leave_open_are_asked_for() -> None:
     declared = [Declared("tokens", "INT64", (-1, -1))]
     with pytest.raises(InvalidValue, match="tokens") as error:
         inputs.make(declared, 1, {}, np.random.default_rng(1))
-    assert error.value.hint == "such as --shape tokens:16"
+    assert error.value.hint == "give it, such as --shape tokens:16"
     assert inputs.make(declared, 4, {"tokens": (128,)}, np.random.default_rng(1))[0].shape == (4, 128)
     with pytest.raises(InvalidValue, match="not \\[1, 2\\]"):
         inputs.make(declared, 1, {"tokens": (1, 2)}, np.random.default_rng(1))

@@ -215,9 +215,9 @@ def test_the_slo_is_the_servers_unless_one_is_given(said: str, slo_ms: float | N
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--rate", "5"], "which model?"),
-        (["-m", "m"], "how fast?"),
-        (["-m", "m", "--rate", "fast"], "no rate"),
+        (["--rate", "5"], "no model given"),
+        (["-m", "m"], "exactly one of --rate"),
+        (["-m", "m", "--rate", "fast"], "the rate is not valid"),
         (["-m", "m", "--rate", "1:2"], "from:to:step"),
         (["-m", "m", "--rate", "5", "--arrivals", "gamma"], "--variation"),
         (["-m", "m", "--rate", "5", "--duration", "5"], "--duration"),
@@ -226,7 +226,7 @@ def test_the_slo_is_the_servers_unless_one_is_given(said: str, slo_ms: float | N
         (["-m", "m", "--rate", "5", "--duration", "1s", "--warmup", "1s"], "leaves nothing of 1 s"),
         (["-m", "m", "--rate", "5", "--times", "-1"], "leaves nothing to send"),
         (["-m", "m", "--rate", "5", "--times", "nan"], "leaves nothing to send"),
-        (["-m", "m", "--rate", "5:1:1"], "there is none from 5 to 1"),
+        (["-m", "m", "--rate", "5:1:1"], "the range from 5 to 1 is empty"),
         (["-m", "m", "--rate", "5", "--arrivals", "gamma", "--variation", "-1"], "is not above 0"),
         (["-m", "m", "--rate", "5", "--arrivals", "gamma", "--variation", "nan"], "is not above 0"),
         (["-m", "m", "--steps", "abc"], "not a list of moments and rates"),

@@ -34,22 +34,32 @@ def check(profiles: Profiles, demands: Sequence[Demand], inventory: Inventory, o
             raise InvalidValue(f"model {demand.model!r} is demanded twice", hint="add the rates into one demand")
         seen.add(demand.model)
         if not isfinite(demand.rate) or demand.rate < 0:
-            raise InvalidValue(f"model {demand.model!r}: a rate of {demand.rate:g} requests/s", hint="0 or more")
+            raise InvalidValue(
+                f"model {demand.model!r}: the rate is {demand.rate:g} requests/s: expected 0 or more",
+                hint="write how many requests come in a second",
+            )
         if not isfinite(demand.slo_ms) or demand.slo_ms <= 0:
             raise InvalidValue(
-                f"model {demand.model!r}: an SLO of {demand.slo_ms:g} ms",
-                hint="how late a reply may be, in milliseconds",
+                f"model {demand.model!r}: the SLO is {demand.slo_ms:g} ms: expected more than 0",
+                hint="write how late a reply may be, in milliseconds",
             )
         if not isfinite(demand.variation) or demand.variation < 0:
-            raise InvalidValue(f"model {demand.model!r}: a variation of {demand.variation:g}", hint="1 is Poisson")
+            raise InvalidValue(
+                f"model {demand.model!r}: the variation is {demand.variation:g}: expected 0 or more",
+                hint="write 1 for Poisson arrivals",
+            )
     if inventory.gpus < 1:
         raise InvalidValue(
             f"{inventory.gpus} GPUs are not enough to plan on: expected 1 or more", hint="name at least one"
         )
     if not 0 < options.quantile < 1:
-        raise InvalidValue(f"quantile {options.quantile:g} is not between 0 and 1", hint="0.5 plans without headroom")
+        raise InvalidValue(
+            f"quantile {options.quantile:g} is not between 0 and 1", hint="write 0.5 to plan without headroom"
+        )
     if not 1 <= options.oversubscription <= 2:
-        raise InvalidValue(f"oversubscription {options.oversubscription:g} is not in 1..2", hint="1.3 is usual")
+        raise InvalidValue(
+            f"oversubscription {options.oversubscription:g} is not in 1..2", hint="write 1.3, the usual value"
+        )
 
 
 def with_headroom(demands: Sequence[Demand], options: PlanOptions) -> tuple[list[Demand], list[str]]:

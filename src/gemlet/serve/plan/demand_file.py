@@ -183,7 +183,7 @@ def _model(entry: _Model, seconds: float, read: Callable[[str], str]) -> Demande
     highest = max(rate.at(seconds * step / 1000) for step in range(1000))
     planned = highest if entry.plan_rate is None else entry.plan_rate
     if planned < 0:
-        raise ValueError(f"a rate of {planned:g} requests/s")
+        raise ValueError(f"the rate is {planned:g} requests/s: expected 0 or more")
     demand = Demand(model=entry.name, rate=planned, slo_ms=slo_ms, variation=variation)
     return DemandedModel(demand=demand, rate=rate, spread=entry.arrivals)
 

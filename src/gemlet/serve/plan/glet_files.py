@@ -53,9 +53,19 @@ def _demand(number: int, line: str, path: str) -> Demand:
         known = ", ".join(f"{place} {name}" for place, name in enumerate(MODELS))
         raise ConfigError(f"there is no model id {model}", path=path, line=number, hint=f"known: {known}")
     if not (isfinite(rate) and rate >= 0):
-        raise ConfigError(f"a rate of {cells[1]} requests/s", path=path, line=number, hint="0 or more")
+        raise ConfigError(
+            f"the rate is {cells[1]} requests/s: expected 0 or more",
+            path=path,
+            line=number,
+            hint="write how many requests come in a second",
+        )
     if not (isfinite(slo) and slo > 0):
-        raise ConfigError(f"an SLO of {cells[2]} ms", path=path, line=number, hint="how late a reply may be, in ms")
+        raise ConfigError(
+            f"the SLO is {cells[2]} ms: expected more than 0",
+            path=path,
+            line=number,
+            hint="write how late a reply may be, in ms",
+        )
     return Demand(model=MODELS[model], rate=rate, slo_ms=slo)
 
 

@@ -35,7 +35,7 @@ class GpuRig:
 
     def __init__(self, index: int = 0, driver: str = "", spec_of: Callable[[Subject], ModelSpec] | None = None) -> None:
         if not torch.cuda.is_available():
-            raise DeviceError("torch sees no GPU", hint="gemlet profile --modelled needs none")
+            raise DeviceError("torch sees no GPU", hint="use `gemlet profile --modelled`, which needs none")
         torch.cuda.set_device(index)
         torch.set_num_threads(1)  # as the executor does
         self.parts = Parts(index)

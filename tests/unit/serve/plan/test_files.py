@@ -72,7 +72,7 @@ def test_rates_that_change(rate: str, expected: arrivals.Rate) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("rate = 100", "rate = -1", r"x.toml:6: model 'resnet50': a rate of -1"),
+        ("rate = 100", "rate = -1", r"x.toml:6: model 'resnet50': the rate is -1"),
         ("rate = 100", 'rate = "fast"', r"x.toml:9: model 1.rate"),
         ("rate = 100", "rate = { swing = 1 }", r"x.toml:6: .*rate is a number, or"),
         ("rate = 100", 'rate = { at = ["0s"], rates = [1, 2] }', "1 times and 2 rates"),
@@ -149,9 +149,9 @@ def test_glets_rates_round_trip(demands: list[Demand]) -> None:
         ("1\n7,1\n", "x:2: 2 numbers"),
         ("1\n7,one,1,\n", "x:2: .*not three numbers"),
         ("1\n14,1,1,\n", "x:2: there is no model id 14"),
-        ("1\n7,-1,1,\n", "x:2: a rate of -1"),
-        ("1\n7,1,0,\n", "x:2: an SLO of 0"),
-        ("1\n7,nan,10,\n", "x:2: a rate of nan"),
+        ("1\n7,-1,1,\n", "x:2: the rate is -1"),
+        ("1\n7,1,0,\n", "x:2: the SLO is 0"),
+        ("1\n7,nan,10,\n", "x:2: the rate is nan"),
     ],
 )
 def test_bad_rates(text: str, message: str) -> None:

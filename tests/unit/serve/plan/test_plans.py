@@ -201,8 +201,8 @@ def test_fewer_gpus_than_before_do_not_keep_the_plan() -> None:
     [
         (demand("resnet50", -1, 10), "-1 requests/s"),
         (demand("resnet50", float("nan"), 10), "nan requests/s"),
-        (demand("resnet50", 1, 0), "SLO of 0 ms"),
-        (demand("resnet50", 1, -5), "SLO of -5 ms"),
+        (demand("resnet50", 1, 0), "SLO is 0 ms"),
+        (demand("resnet50", 1, -5), "SLO is -5 ms"),
         (Demand(model="resnet50", rate=1, slo_ms=1, variation=-1), "variation"),
         (demand("resnet5", 1, 10), "no profile of model 'resnet5'"),
     ],

@@ -90,7 +90,9 @@ class TorchGpuLets(ABC):
     def __init__(self, options: BackendOptions) -> None:
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", self.connections)
         if not torch.cuda.is_available():
-            raise DeviceError("torch sees no GPU here", hint="--executor cpu and --executor modelled need none")
+            raise DeviceError(
+                "torch sees no GPU here", hint="use --executor cpu or --executor modelled, which need none"
+            )
         torch.cuda.set_device(options.device)
         torch.set_num_threads(1)  # each gpu-let has a thread already
         self.device = options.device
