@@ -35,6 +35,8 @@ ServerOptions options_from(const std::string& policy, nb::kwargs given) {
     options.policy = policy;
     take(given, "lead", options.lead);
     take(given, "trace", options.trace);
+    take(given, "connections", options.connections);
+    take(given, "uses", options.uses);
     std::optional<uint64_t> host_memory;
     take(given, "host_memory", host_memory);
     options.host_memory = host_memory.value_or(kUnlimited);

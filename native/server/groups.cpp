@@ -13,6 +13,7 @@ void Server::add_device(const Uuid& uuid, int index, const std::string& policy, 
     device.index = index;
     device.measured = true;
     device.made_by_client = false;
+    device.named = RoomPlace();
     if (!policy.empty() && policy != device.policy) {
         if (!device.attachments.empty()) throw std::invalid_argument("the policy of a device in use cannot change");
         device.arbiter = std::make_unique<Arbiter>(policy, options_.arbiter);

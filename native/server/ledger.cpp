@@ -23,10 +23,12 @@ std::optional<uint32_t> Ledger::take_slot() {
     return std::nullopt;
 }
 
-std::optional<Slot> Slot::take(std::shared_ptr<Ledger> ledger) {
+std::optional<Slot> Slot::take(std::shared_ptr<Ledger> ledger, const std::string& who, bool administrator) {
+    auto place = RoomPlace::in(ledger->room_, who, administrator);
+    if (!place) return std::nullopt;
     const auto index = ledger->take_slot();
     if (!index) return std::nullopt;
-    return Slot(std::move(ledger), *index);
+    return Slot(std::move(ledger), *index, std::move(place));
 }
 
 void Ledger::give_slot(uint32_t slot) {

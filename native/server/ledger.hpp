@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "server/room.hpp"
 #include "server/shared_memory.hpp"
 #include "wire.h"
 
@@ -24,6 +26,8 @@ class Ledger {
     uint64_t used() const;  // by all, untracked included
     uint64_t untracked() const { return limits_->untracked.load(); }
 
+    const Room& room() const { return room_; }
+
     int limits_fd() const { return limits_.fd(); }
     int ledger_fd() const { return ledger_.fd(); }
 
@@ -38,6 +42,7 @@ class Ledger {
     Shared<wire::GroupLedger> ledger_;
     std::vector<bool> taken_;
     std::vector<uint64_t> untracked_;
+    Room room_{wire::kLedgerSlots};
 };
 
 // A client's slot in a ledger, which it keeps alive: groups and devices may be forgotten before the client is gone.
@@ -45,7 +50,8 @@ class Ledger {
 // holding it.
 class Slot {
   public:
-    static std::optional<Slot> take(std::shared_ptr<Ledger> ledger);  // nullopt: all wire::kLedgerSlots are taken
+    // nullopt: `who` has had as many of the wire::kLedgerSlots as there can be; see Room.
+    static std::optional<Slot> take(std::shared_ptr<Ledger> ledger, const std::string& who, bool administrator);
     ~Slot() {
         if (ledger_) ledger_->give_slot(index_);
     }
@@ -53,6 +59,7 @@ class Slot {
     Slot& operator=(Slot&& other) noexcept {
         std::swap(ledger_, other.ledger_);
         std::swap(index_, other.index_);
+        std::swap(place_, other.place_);
         return *this;
     }
 
@@ -63,13 +70,18 @@ class Slot {
     uint64_t untracked() const { return ledger_->untracked_[index_]; }
     void set_untracked(uint64_t bytes) { ledger_->set_untracked(index_, bytes); }
     // What is there stays: the daemon ends, and its clients live on.
-    void leave() { ledger_.reset(); }
+    void leave() {
+        place_ = RoomPlace();
+        ledger_.reset();
+    }
 
   private:
-    Slot(std::shared_ptr<Ledger> ledger, uint32_t index) : ledger_(std::move(ledger)), index_(index) {}
+    Slot(std::shared_ptr<Ledger> ledger, uint32_t index, RoomPlace place)
+        : ledger_(std::move(ledger)), index_(index), place_(std::move(place)) {}
 
     std::shared_ptr<Ledger> ledger_;
     uint32_t index_;
+    RoomPlace place_;  // in the ledger
 };
 
 }  // namespace gemlet::server

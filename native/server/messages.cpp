@@ -214,12 +214,29 @@ bool Server::attach(Client& client, const Message& message) {
     reply.header.type = MessageType::kAttached;
     Uuid uuid;
     std::copy_n(message.uuid, uuid.size(), uuid.begin());
-    bool known = std::any_of(devices_.begin(), devices_.end(), [&](auto& d) { return d->uuid == uuid; });
-    if (!known && devices_.size() >= kMaxDevices) forget_unused_devices();
-    if (client.places.size() >= kMaxDevices || (!known && devices_.size() >= kMaxDevices))
-        return answer(client, reply, Status::kFull, "too many devices") || true;
+    auto full = [&](const Room& room, const char* what) {
+        ++denied_;
+        const std::string text = client.who + " has " + std::to_string(room.held(client.who)) + " of " +
+                                 std::to_string(room.places()) + " " + what + " already";
+        emit("denied", client, text);
+        return answer(client, reply, Status::kFull, text) || true;
+    };
+    auto taken = [&](Room& room) { return RoomPlace::in(room, client.who, client.administrator); };
+    if (client.places.size() >= kMaxDevices)
+        return answer(client, reply, Status::kFull, "this process uses too many devices") || true;
+    RoomPlace use = taken(uses_);
+    if (!use) return full(uses_, "uses of devices");
+    RoomPlace named;
+    if (std::none_of(devices_.begin(), devices_.end(), [&](auto& d) { return d->uuid == uuid; })) {
+        if (named = taken(named_devices_); !named) {
+            forget_unused_devices();
+            named = taken(named_devices_);
+        }
+        if (!named) return full(named_devices_, "devices that the daemon does not know by itself");
+    }
     const std::shared_ptr<Device> place = device_for(uuid, int(std::min<uint64_t>(message.value, kMaxDevices)));
     Device& device = *place;
+    if (named) device.named = std::move(named);
     for (const Place& other : client.places)
         if (other.device == place) return answer(client, reply, Status::kMalformed, "attached already") || true;
 
@@ -234,11 +251,15 @@ bool Server::attach(Client& client, const Message& message) {
         known_ledger = device.ledgers.emplace(client.group, std::move(made)).first;
     }
     const Ledger& ledger = *known_ledger->second;
-    auto slot = Slot::take(known_ledger->second);
-    if (!slot) return answer(client, reply, Status::kFull, "the group has too many processes") || true;
+    // Where nobody else may be in the group, nobody is kept out of it.
+    const auto& users = group.settings.users;
+    const bool alone = client.administrator || client.fixed || (users && users->size() <= 1);
+    auto slot = Slot::take(known_ledger->second, client.who, alone);
+    if (!slot) return full(ledger.room(), "places for processes of the group on this device");
 
     auto attachment = std::make_unique<Attachment>(next_attachment_++, client, std::move(*slot));
     Attachment& a = *attachment;
+    a.use = std::move(use);
     a.mps = message.flags & wire::kUnderMps;
     a.page->attached = 1;
     a.page->deadline_ns = wire::kNever;

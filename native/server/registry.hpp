@@ -17,6 +17,7 @@
 #include "arbiter/residency/residency.hpp"
 #include "group_fields.h"
 #include "server/ledger.hpp"
+#include "server/room.hpp"
 #include "server/shared_memory.hpp"
 #include "wire.h"
 
@@ -94,6 +95,7 @@ struct Attachment {
     ClientId id;  // as the device's arbiter knows it
     Client* client;
     Slot slot;
+    RoomPlace use;
     Shared<wire::ClientPage> page{"gemlet-page", Access::kReadWrite};
     uint32_t epoch = 0;
     uint32_t contexts = 0;
@@ -107,6 +109,7 @@ struct Attachment {
 struct Device {
     Uuid uuid{};
     int index = -1;
+    RoomPlace named;             // if a client has named it and nobody else
     bool made_by_client = true;  // an attach named it and nobody else has: forgotten when there are too many
     std::string policy;
     uint64_t context_estimate = 0;
@@ -141,6 +144,9 @@ struct Client {
     uid_t uid = 0;
     std::string command, group;        // group is empty until it has joined
     std::optional<std::string> fixed;  // the group of the socket it came through
+    std::string who;             // among whom connections, devices and slots are shared: its user, or that group
+    bool administrator = false;  // root, or the daemon's own user, unless it came through a group's socket
+    RoomPlace connection;
     Nanoseconds since = 0;
     std::vector<Place> places;
     std::vector<Departure> departures;  // once its socket is closed, until `taken_until` at most

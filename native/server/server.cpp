@@ -29,8 +29,8 @@ namespace gemlet::server {
 namespace {
 
 constexpr Nanoseconds kTeardown = 1'000'000'000;
-constexpr size_t kMaxClients = 4096;
-constexpr size_t kMaxClientsOfUser = kMaxClients / 2;  // nobody keeps all others out
+constexpr size_t kOtherFiles = 128;  // Python's, the listeners', the devices'
+constexpr size_t kMaxDevices = 64;   // that clients have named
 
 // What an epoll entry stands for: kind in the high half, index or client id in the low.
 enum Tag : uint64_t {
@@ -56,6 +56,23 @@ std::string command_of(pid_t pid) {
     return printable(name);
 }
 
+// Raises the limit as far as it goes: nothing here uses select(2).
+size_t most_files() {
+    rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0) return 1024;
+    if (files.rlim_cur < files.rlim_max) {
+        const rlimit before = files;
+        files.rlim_cur = files.rlim_max;
+        if (setrlimit(RLIMIT_NOFILE, &files) != 0) files = before;
+    }
+    return size_t(files.rlim_cur);
+}
+
+// A connection takes two, and so may a use, for a ledger of its own.
+size_t fewer_than_files(size_t wanted, size_t files) {
+    return std::min(wanted, files > 2 * kOtherFiles ? (files - kOtherFiles) / 4 : kOtherFiles / 4);
+}
+
 }  // namespace
 
 Nanoseconds Server::clock() {
@@ -66,6 +83,10 @@ Nanoseconds Server::clock() {
 
 Server::Server(ServerOptions options)
     : options_(std::move(options)),
+      files_(most_files()),
+      connections_(fewer_than_files(options_.connections, files_)),
+      uses_(fewer_than_files(options_.uses, files_)),
+      named_devices_(kMaxDevices),
       epoll_(checked(epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
       timer_(checked(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC), "timerfd_create")),
       wake_(checked(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd")),
@@ -73,11 +94,6 @@ Server::Server(ServerOptions options)
       spare_(open("/dev/null", O_RDONLY | O_CLOEXEC)),
       host_memory_(options_.host_memory) {
     Arbiter probe(options_.policy, options_.arbiter);  // an unknown policy is the caller's mistake, now and not later
-    rlimit files;
-    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
-        files.rlim_cur = files.rlim_max;  // two descriptors a client; nothing here uses select(2)
-        setrlimit(RLIMIT_NOFILE, &files);
-    }
     watch(timer_.get(), kTimer);
     watch(wake_.get(), kWake);
 }
@@ -204,11 +220,15 @@ bool Server::receive_safely(Client& client) {
     }
 }
 
-bool Server::at_client_limit(uid_t user) const {
-    if (clients_.size() >= kMaxClients) return true;
-    if (clients_.size() < kMaxClientsOfUser) return false;
-    auto theirs = [=](const auto& entry) { return entry.second->uid == user; };
-    return size_t(std::count_if(clients_.begin(), clients_.end(), theirs)) >= kMaxClientsOfUser;
+// Says why, so that the program does not take the daemon for one of another version.
+void Server::turn_away(int socket, const std::string& why) {
+    ++denied_;
+    wire::Message message{};
+    message.header = {wire::kMagic, wire::kWireVersion, wire::MessageType::kWelcome, 0, 0};
+    message.status = wire::Status::kFull;
+    why.copy(message.text, sizeof message.text - 1);
+    ssize_t ignored = send(socket, &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    (void)ignored;
 }
 
 void Server::accept_client(Listener& listener) try {
@@ -217,18 +237,25 @@ void Server::accept_client(Listener& listener) try {
         // Turn the caller away with the descriptor kept for this: else it would wait, and epoll would spin.
         spare_ = Descriptor();
         fd = Descriptor(accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
+        if (fd.get() >= 0) turn_away(fd.get(), "the daemon may not open more files");
         fd = Descriptor();
         spare_ = Descriptor(open("/dev/null", O_RDONLY | O_CLOEXEC));
-        ++denied_;
     }
     if (fd.get() < 0) return;
     ucred peer{};
     socklen_t size = sizeof peer;
-    if (getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || at_client_limit(peer.uid)) {
+    if (getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
         ++denied_;
         return;
     }
     auto client = std::make_unique<Client>();
+    client->who = listener.group ? "group '" + printable(*listener.group) + "'" : "user " + std::to_string(peer.uid);
+    client->administrator = !listener.group && (peer.uid == 0 || peer.uid == geteuid());
+    client->connection = RoomPlace::in(connections_, client->who, client->administrator);
+    if (!client->connection)
+        return turn_away(fd.get(), client->who + " has " + std::to_string(connections_.held(client->who)) + " of " +
+                                       std::to_string(connections_.places()) +
+                                       " connections to the daemon already: the others' are kept for them");
     // After four thousand million connections the numbers begin anew, and old clients may still be there.
     while (next_client_ == 0 || clients_.contains(next_client_)) ++next_client_;
     client->id = next_client_++;
@@ -241,10 +268,8 @@ void Server::accept_client(Listener& listener) try {
     // The socket alone would not tell of a death while a forked child still holds it.
     if (peer.pid > 0) {
         client->process = Descriptor(int(syscall(SYS_pidfd_open, peer.pid, 0)));
-        if (client->process.get() < 0 && (errno == EMFILE || errno == ENFILE)) {
-            ++denied_;
-            return;
-        }
+        if (client->process.get() < 0 && (errno == EMFILE || errno == ENFILE))
+            return turn_away(client->socket.get(), "the daemon may not open more files");
     }
     watch(client->socket.get(), kSocket | client->id);
     if (client->process.get() >= 0) watch(client->process.get(), kProcess | client->id);

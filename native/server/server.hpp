@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "server/registry.hpp"
+#include "server/room.hpp"
 
 namespace gemlet::server {
 
@@ -21,6 +22,8 @@ struct ServerOptions {
     // device runs dry: about what two wake-ups of sleeping CPUs take.
     Nanoseconds lead = 400'000;
     size_t trace = 0;  // steps to remember; 0: none
+    // The most connections, and clients' uses of devices; fewer where the process may not open as many files.
+    size_t connections = 4096, uses = 16'384;
     // Bytes of the host that clients' memory may move to, of all devices together.
     uint64_t host_memory = arbiter::kUnlimited;
     arbiter::ResidencyParameters residency;
@@ -116,6 +119,7 @@ class Server {
     void run();
     void accept_client(Listener& listener);
     bool receive_safely(Client& client);
+    void turn_away(int socket, const std::string& why);
     void drop(Client& client, const char* why);
     void release(Client& client);
     void release_if(bool (*which)(const Client&, int64_t), int64_t value);
@@ -123,7 +127,6 @@ class Server {
     void tick();
     void arm_timer();
     void wake();
-    bool at_client_limit(uid_t user) const;
 
     // reports.cpp
     void note(const Attachment& attachment, const char* what, int64_t value);
@@ -174,6 +177,8 @@ class Server {
     static Nanoseconds clock();
 
     const ServerOptions options_;
+    const size_t files_;  // as many as the process may open
+    Room connections_, uses_, named_devices_;
     std::mutex mutex_;
     std::thread thread_;
     std::atomic<bool> stopping_{false};

@@ -124,8 +124,8 @@ def decision_cost(policy: str, *, clients: int, groups: int, decisions: int) -> 
 class Server:
     """Sockets, pages and deadlines in real time, in a thread of its own; native/server/server.hpp describes it.
 
-    ``parameters``: fields of the arbiter's ``Parameters``, and lead, trace, host_memory, epoch_overhead, epoch_min,
-    epoch_max. Raises ValueError for an unknown policy or parameter.
+    ``parameters``: fields of the arbiter's ``Parameters``, and lead, trace, connections, uses, host_memory,
+    epoch_overhead, epoch_min, epoch_max. Raises ValueError for an unknown policy or parameter.
     """
 
     def __init__(self, policy: str = "fair", **parameters: Any) -> None: ...

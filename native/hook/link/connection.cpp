@@ -142,8 +142,10 @@ bool receive(int fd, wire::Message& m, int* descriptors, size_t wanted, size_t& 
     header.msg_control = control;
     header.msg_controllen = sizeof control;
     ssize_t n;
+    // A daemon that has no room says so and closes the socket without reading ours: the error comes before its word.
+    bool reset = false;
     do n = recvmsg(fd, &header, MSG_CMSG_CLOEXEC);
-    while (n < 0 && errno == EINTR);
+    while (n < 0 && (errno == EINTR || (errno == ECONNRESET && !std::exchange(reset, true))));
     if (n < 0) return false;
     for (cmsghdr* c = CMSG_FIRSTHDR(&header); c; c = CMSG_NXTHDR(&header, c)) {
         if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
@@ -242,9 +244,11 @@ bool connect_daemon() {
     copy_name(hello.text, sizeof hello.text, program_invocation_short_name);
     wire::Message answer{};
     size_t none;
+    // If it cannot be sent, the daemon has said why not, and closed the socket.
+    const ssize_t sent = ::send(fd.get(), &hello, sizeof hello, MSG_NOSIGNAL);
     errno = 0;
-    if (::send(fd.get(), &hello, sizeof hello, MSG_NOSIGNAL) != ssize_t(sizeof hello) ||
-        !receive(fd.get(), answer, nullptr, 0, none) || answer.header.type != wire::MessageType::kWelcome) {
+    if (!receive(fd.get(), answer, nullptr, 0, none) || answer.header.type != wire::MessageType::kWelcome ||
+        (sent != ssize_t(sizeof hello) && answer.status == wire::Status::kOk)) {
         if (errno == EAGAIN)
             say_once(Topic::kDaemon, "the daemon at %s does not answer: %s", d.socket, consequence());
         else

@@ -1,6 +1,8 @@
 """The API socket: reads requests, one a line, and writes the service's answers. No input can end it.
 
-Bounds: request size, number of connections, and how long a peer may keep one open without asking anything.
+Bounds: request size, number of connections, and how long a peer may keep one open without asking anything. Nobody can
+take all connections: a user may have another only while more are free than the user has, as for programs
+(native/server/room.hpp), and some are kept for root and the daemon's own user.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 256
+FOR_ADMINISTRATORS = 16  # of these
 IDLE_SECONDS = 300.0
 WRITE_SECONDS = 10.0
 CLOSE_SECONDS = 1.0
@@ -38,6 +42,7 @@ class Api:
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
         self._open: set[asyncio.StreamWriter] = set()
+        self._connections: Counter[int] = Counter()  # that are served, by uid
         self._conversations: set[asyncio.Task[None]] = set()
 
     @contextlib.asynccontextmanager
@@ -69,18 +74,31 @@ class Api:
         task.add_done_callback(self._conversations.discard)
         try:
             peer = peer_of(writer.get_extra_info("socket"))
-            if len(self._open) > MAX_CONNECTIONS:
+            if self._has_room(peer.uid):
+                self._connections[peer.uid] += 1
+                try:
+                    await self._converse(reader, writer, peer)
+                finally:
+                    self._connections[peer.uid] -= 1
+                    self._connections += Counter()  # without those at 0
+            else:
                 busy = DaemonError(
-                    "too many connections to the daemon", hint="close connections, such as those of `gemlet top`"
+                    f"too many connections to the daemon: this user has {self._connections[peer.uid]} of"
+                    f" {MAX_CONNECTIONS}",
+                    hint="close connections, such as those of `gemlet top`",
                 )
                 await _write(writer, _failure(busy))
-            else:
-                await self._converse(reader, writer, peer)
         except (OSError, TimeoutError):
             logger.debug("api connection lost")
         finally:
             self._open.discard(writer)
             writer.close()
+
+    def _has_room(self, uid: int) -> bool:
+        free = MAX_CONNECTIONS - self._connections.total()
+        if uid in (0, os.getuid()):
+            return free > 0
+        return self._connections[uid] + FOR_ADMINISTRATORS < free
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: Peer) -> None:
         while True:

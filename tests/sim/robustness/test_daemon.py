@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.sim.robustness.hurt_machine import CONTEXT, MIB, eventually
+from tests.unit.server.wire import RawClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -226,6 +227,24 @@ def test_a_program_that_comes_back_from_a_pause_does_not_wait_for_a_stopped_daem
     d.process.send_signal(signal.SIGCONT)
     n = busy.rounds(), now_and_then.rounds()
     eventually(lambda: busy.rounds() > n[0] + 50 and now_and_then.rounds() > n[1] + 20)
+
+
+def test_a_program_without_room_is_told_so(machine: Machine) -> None:
+    from gemlet import _native
+
+    server = _native.Server(connections=2)
+    server.listen(machine.socket)
+    server.start()
+    first, second = RawClient(machine.socket, "a"), RawClient(machine.socket, "b")
+    try:
+        code, out, err = machine.start("a", "launch-one").end()
+    finally:
+        first.close()
+        second.close()
+        server.stop()
+    assert (code, out) == (0, "0\n")
+    assert f"user {os.getuid()} has 2 of 2 connections" in err
+    assert "version" not in err
 
 
 def test_without_a_daemon(machine: Machine, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -13,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from gemlet.daemon import protocol
+from gemlet.daemon.processes import Peer
 from gemlet.errors import DaemonUnreachable, Refused
 
 
@@ -101,6 +103,31 @@ def test_a_connection_too_many_is_told_so(start_daemon, monkeypatch):
         with pytest.raises(Refused, match="too many"):
             daemon.call("ping")
     assert daemon.call("ping")
+
+
+def test_nobody_takes_all_connections(start_daemon, monkeypatch):
+    daemon = start_daemon()
+    monkeypatch.setattr("gemlet.daemon.api.MAX_CONNECTIONS", 10)
+    monkeypatch.setattr("gemlet.daemon.api.FOR_ADMINISTRATORS", 2)
+    asking = [0]
+    monkeypatch.setattr("gemlet.daemon.api.peer_of", lambda _: Peer(pid=1, uid=asking[0]))
+
+    def open_as(uid: int, stack: contextlib.ExitStack) -> int:
+        """How many connections a user gets, one after the other."""
+        asking[0] = uid
+        for count in range(20):
+            try:
+                assert stack.enter_context(daemon.connect()).call("ping")
+            except Refused:
+                return count
+        return 20
+
+    with contextlib.ExitStack() as stack:
+        counts = [open_as(uid, stack) for uid in (70001, 70002, 70003)]
+        assert counts[0] == 4  # half of what is not kept
+        assert min(counts) >= 1
+        assert sum(counts) <= 8
+        assert open_as(0, stack) == 10 - sum(counts)
 
 
 def test_a_defect_in_the_daemon_costs_one_answer(start_daemon, monkeypatch, caplog):
