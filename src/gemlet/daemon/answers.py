@@ -158,7 +158,11 @@ def _set(service: Service, request: Set, peer: Peer) -> dict[str, Any]:
     if request.save:
         check_administrator(peer, "save the configuration")
         service.configuration.check_can_save()
+    before = service.book.entries.get(request.group)
+    memory = before.spec.memory if before else None
     entry = service.book.change(request.group, request.limits, uid=peer.uid, busy=service.busy())
+    under_mps = service.mps.look().state == "on" and service.busy().get(request.group, 0) > 0
+    held = request_warnings.held_by_mps(memory, entry.spec.memory, under_mps=under_mps)
     saved = None
     if request.save:
         try:
@@ -172,7 +176,9 @@ def _set(service: Service, request: Set, peer: Peer) -> dict[str, Any]:
         "granted": _limits(entry),
         "saved": saved,
         "mps": service.mps.look().state,
-        "warnings": _about_memory(service, entry) if "memory" in request.limits.given() else [],
+        "warnings": [*([held] if held else []), *_about_memory(service, entry)]
+        if "memory" in request.limits.given()
+        else [],
     }
 
 

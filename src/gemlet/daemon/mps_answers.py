@@ -27,6 +27,7 @@ def program(service: Service, request: Join | Environment, peer: Peer) -> Progra
         outside=not request.mps,
         pipe_directory=own,
         pipe_alive=own is not None and control_of(own) is not None,
+        one_device=(isinstance(request, Join) and request.device is not None) or len(service.devices()) == 1,
     )
 
 

@@ -1,7 +1,8 @@
 """What a program gets of MPS: the variables for it, or why it cannot have the fraction it asks for. Pure.
 
 A fraction is fixed when a program makes its context, so these variables decide it; a later `gemlet set` holds for the
-programs that start after it.
+programs that start after it. The driver's limit of memory is a second line behind the hook's: it holds for a process
+that gets past the hook, is one process's and not the group's, and never below what the hook would grant.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gemlet.config.quantities import exact_percent, format_share
+from gemlet.config.quantities import MIB, exact_percent, format_share
 from gemlet.errors import Refused, UsageError
 from gemlet.model import Priority
 
@@ -32,6 +33,7 @@ class Program:
 
     sm: the fraction it asks for itself, None to take its group's. outside: it must not use MPS. pipe_directory: the one
     its own environment names, None if it names none or gemlet's; pipe_alive: a control daemon lives there.
+    one_device: it sees one device only, so that the driver's number of it is 0.
     """
 
     uid: int
@@ -39,6 +41,7 @@ class Program:
     outside: bool = False
     pipe_directory: str | None = None
     pipe_alive: bool = False
+    one_device: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +106,8 @@ def place(program: Program, spec: GroupSpec, status: MpsStatus, *, simulated: bo
     }
     if not whole:
         variables |= _percentage(spec.sm)
+    if spec.memory is not None and program.one_device:
+        variables["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={max(1, -(-spec.memory // MIB))}M"
     if spec.priority is Priority.BEST_EFFORT:
         variables["CUDA_MPS_CLIENT_PRIORITY"] = BELOW_NORMAL
     return MpsEnvironment(variables=variables)

@@ -41,6 +41,16 @@ def memory_for_nothing(limit: int | None, measured: int, *, group: str, simulate
     )
 
 
+def held_by_mps(before: int | None, after: int | None, *, under_mps: bool) -> WarningMessage | None:
+    """A limit that rose while programs run for which the driver holds the old one, if this is one."""
+    if not under_mps or before is None or (after is not None and after <= before):
+        return None
+    return WarningMessage(
+        message=f"programs under MPS that run already are held to {format_size(before)} by the driver",
+        hint="start them again: the driver's limit is fixed when a program starts",
+    )
+
+
 def memory_beyond_device(limit: int | None, largest: int | None, *, movable: bool) -> WarningMessage | None:
     """A limit that no device can reach, if this is one. ``largest``: bytes of the largest device, None if unknown."""
     if limit is None or largest is None or limit <= largest or movable:

@@ -87,7 +87,7 @@ def test_who_is_left_alone(program, how):
 
     def find(pid):
         asked[0] += how == "another process by now"
-        return Process(pid=pid, uid=uid, command="p", started=asked[0] // 3)
+        return Process(pid=pid, uid=uid, command="p", started=asked[0])
 
     audit = Audit(acts=how != "a user's daemon", find=find)
     spec = AuditSpec(policy="say" if how == "say" else "kill", after=0.0)

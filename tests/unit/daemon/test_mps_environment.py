@@ -136,3 +136,16 @@ def test_the_hint_is_for_the_machine_that_was_meant():
     with pytest.raises(NeedsMps) as error:
         check(ASKS, OFF, simulated=True)
     assert error.value.hint == "gemlet mps start --simulate"
+
+
+@pytest.mark.parametrize(("memory", "limit"), [(8 << 30, "0=8192M"), (1, "0=1M"), ((1 << 20) + 1, "0=2M"), (0, "0=1M")])
+def test_the_driver_holds_a_process_to_no_less_than_its_groups_memory(memory, limit):
+    spec = GroupSpec(name="g", memory=memory)
+    variables = placed(Program(uid=1, one_device=True), spec, ON).variables
+    assert variables == OURS | {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": limit}
+
+
+def test_the_driver_is_told_no_limit_where_its_numbers_of_devices_are_unknown():
+    assert placed(Program(uid=1), GroupSpec(name="g", memory=1 << 30), ON).variables == OURS
+    assert placed(Program(uid=1, one_device=True), WHOLE, ON).variables == OURS
+    assert placed(Program(uid=1, one_device=True), GroupSpec(name="g", memory=1 << 30), OFF).variables == {}

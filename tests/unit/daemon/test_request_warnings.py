@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from gemlet.daemon.request_warnings import MIB, memory_beyond_device, memory_for_nothing, resident_for_nothing
+from gemlet.daemon.request_warnings import (
+    MIB,
+    held_by_mps,
+    memory_beyond_device,
+    memory_for_nothing,
+    resident_for_nothing,
+)
 from tests.unit.daemon import fakes
 
 
@@ -97,3 +103,11 @@ def test_a_daemon_ends_only_if_it_is_unused(start_daemon):
     daemon.call("shutdown")
     daemon.thread.join(60)
     assert not daemon.thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "under_mps", "said"),
+    [(1, 2, True, True), (1, None, True, True), (2, 1, True, False), (None, 1, True, False), (1, 2, False, False)],
+)
+def test_what_the_driver_goes_on_holding_is_said(before, after, under_mps, said):
+    assert bool(held_by_mps(before, after, under_mps=under_mps)) is said
