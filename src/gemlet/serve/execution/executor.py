@@ -15,8 +15,6 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from gemlet.errors import GemletError
 from gemlet.serve.execution import arena, protocol
 from gemlet.serve.execution.backend import BackendOptions, GpuLet, GpuLetGone
@@ -118,11 +116,11 @@ class Executor:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "gemlet.serve.execution.worker", "--fd", str(theirs.fileno()),
                 "--inputs", str(shared[0]), "--outputs", str(shared[1]), "--backend", self.backend,
-                "--options", msgspec.json.encode(self._options).decode(),
                 pass_fds=(theirs.fileno(), *shared), stdin=asyncio.subprocess.DEVNULL, stdout=STDERR,
                 env=ENVIRONMENT | os.environ | self._environment,
             )  # fmt: skip
             self.pid = self._process.pid
+            transport.write(protocol.frame(protocol.Begin(self._options)))
         except OSError as error:
             self._drop()
             raise ExecutorFailed(f"{self.name} could not be started: {error.strerror}") from error

@@ -35,8 +35,8 @@ class Host:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, backend: str, options: str, environment: dict[str, str], address: str | None = None) -> Endpoint:
-        """``options``: BackendOptions as JSON; ``address``: of this machine, as the server reaches it.
+    def start(self, backend: str, environment: dict[str, str], address: str | None = None) -> Endpoint:
+        """``address``: of this machine, as the server reaches it.
 
         Raises OSError if there is no such process.
         """
@@ -47,7 +47,7 @@ class Host:
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "gemlet.serve.execution.worker", "--listen", here, "--announce", str(writing),
-                 "--backend", backend, "--options", options],
+                 "--backend", backend],
                 stdin=subprocess.PIPE, stdout=STDERR, pass_fds=(writing,),
                 env=os.environ | environment | {TOKEN: token},
             )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from gemlet.serve.execution.backend import GpuLet
+from gemlet.serve.execution.backend import BackendOptions, GpuLet
 from gemlet.serve.models.specification import ModelSpec
 
 LENGTH_BYTES = 4
@@ -27,6 +27,12 @@ class ArenaTensor(msgspec.Struct, frozen=True, array_like=True):
     offset: int
     nbytes: int
     inline: bytes = b""
+
+
+class Begin(msgspec.Struct, frozen=True, tag="begin", array_like=True):
+    """The first message: what the backend is created with. A command line has no room for it: 128 KiB an argument."""
+
+    options: BackendOptions
 
 
 class Load(msgspec.Struct, frozen=True, tag="load", array_like=True):
@@ -111,7 +117,7 @@ class Log(msgspec.Struct, frozen=True, tag="log", array_like=True):
     line: str
 
 
-ToExecutor = Load | Unload | Partition | Run | Release | Stop
+ToExecutor = Begin | Load | Unload | Partition | Run | Release | Stop
 ToServer = Hello | Loaded | Finished | Done | Failed | Log
 _encoder = msgspec.msgpack.Encoder()
 to_executor = msgspec.msgpack.Decoder(ToExecutor)

@@ -64,7 +64,7 @@ class RayPlacement:
         self._gpu = gpu
         self._actor: Any = None
 
-    async def start(self, backend: str, options: str, environment: Mapping[str, str]) -> Endpoint:
+    async def start(self, backend: str, environment: Mapping[str, str]) -> Endpoint:
         """Raises ExecutorFailed; waits while Ray looks for a machine."""
         if self._actor is None:
             actor = self._ray.remote(Host).options(
@@ -76,7 +76,7 @@ class RayPlacement:
             )
             self._actor = actor.remote()
         try:
-            found = await self._actor.start.remote(backend, options, dict(environment))
+            found = await self._actor.start.remote(backend, dict(environment))
         except self._ray.exceptions.RayError as error:
             raise ExecutorFailed(f"Ray could not start the executor: {str(error).splitlines()[-1]}") from None
         assert isinstance(found, Endpoint)

@@ -10,8 +10,6 @@ import contextlib
 import socket
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-import msgspec
-
 from gemlet.serve.execution import protocol
 from gemlet.serve.execution.arena import Nowhere
 from gemlet.serve.execution.executor import START_SECONDS, STOP_SECONDS, Executor, ExecutorFailed, Link
@@ -31,7 +29,7 @@ SILENCE_MS = 5000  # for which sent bytes may stay unacknowledged
 class Placement(Protocol):
     """One place for an executor's process, on some machine."""
 
-    async def start(self, backend: str, options: str, environment: Mapping[str, str]) -> Endpoint:
+    async def start(self, backend: str, environment: Mapping[str, str]) -> Endpoint:
         """A process that listens. Raises ExecutorFailed."""
         ...
 
@@ -59,16 +57,15 @@ class RemoteExecutor(Executor):
         loop = asyncio.get_running_loop()
         hello: asyncio.Future[Any] = loop.create_future()
         self._waiting[0] = hello
-        options = msgspec.json.encode(self._options).decode()
         try:
             async with asyncio.timeout(START_SECONDS):
-                endpoint = await self._placement.start(self.backend, options, self._environment)
+                endpoint = await self._placement.start(self.backend, self._environment)
                 transport, _ = await loop.create_connection(lambda: Link(self), endpoint.host, endpoint.port)
                 self._transport = transport
                 self.pid = endpoint.pid
                 self._inputs = cast("Arena", Nowhere())
                 _keep_alive(transport.get_extra_info("socket"))
-                transport.write(endpoint.token.encode())
+                transport.write(endpoint.token.encode() + protocol.frame(protocol.Begin(self._options)))
                 greeting = await hello
         except TimeoutError:
             self._drop()

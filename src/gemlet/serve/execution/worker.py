@@ -18,13 +18,11 @@ import threading
 import time
 from typing import TYPE_CHECKING, cast
 
-import msgspec
-
 from gemlet.errors import GemletError
 from gemlet.inference_protocol import tensors
 from gemlet.serve.execution import backends, hosting, protocol
 from gemlet.serve.execution.arena import Arena, Mapping, Nowhere
-from gemlet.serve.execution.backend import BackendOptions, DeviceLost, GpuLetGone
+from gemlet.serve.execution.backend import DeviceLost, GpuLetGone
 from gemlet.serve.models.specification import ModelError
 
 if TYPE_CHECKING:
@@ -104,7 +102,7 @@ class Worker:
             elif isinstance(message, protocol.Stop):
                 stopped = True
                 break
-            else:
+            elif not isinstance(message, protocol.Begin):
                 self._orders.put(message)
         if not stopped:
             os._exit(0)  # the results of running batches are no longer needed
@@ -129,7 +127,7 @@ class Worker:
                     self._partition(order.gpu_lets)
                 slower = tuple(getattr(self._backend, "slower", ()))
                 self._channel.send(protocol.Finished(order.ticket, 1000 * (time.perf_counter() - began), slower))
-            except Exception as error:  # noqa: BLE001  a backend's libraries raise anything
+            except BaseException as error:  # noqa: BLE001  a model's file raises anything, SystemExit too
                 self._channel.send(_failure(order.ticket, error))
 
     def _partition(self, gpu_lets: tuple[GpuLet, ...]) -> None:
@@ -156,7 +154,7 @@ class Worker:
             except DeviceLost as error:  # the server starts another process, and has the batch done there
                 logger.error("%s; this process ends, since its device is lost to it", error.message)
                 os._exit(DEVICE_LOST)
-            except Exception as error:  # noqa: BLE001  whatever a model raises is its requests' answer
+            except BaseException as error:  # noqa: BLE001  whatever a model raises is its requests' answer
                 self._channel.send(_failure(run.ticket, error))
 
     def _run(self, run: protocol.Run) -> protocol.Done:
@@ -207,7 +205,7 @@ class Worker:
         return protocol.ArenaTensor(spec.name, spec.datatype, tuple(array.shape), place, len(data), inline)
 
 
-def _failure(ticket: int, error: Exception) -> protocol.Failed:
+def _failure(ticket: int, error: BaseException) -> protocol.Failed:
     if isinstance(error, GpuLetGone):
         return protocol.Failed(ticket, "gone", error.message)
     if isinstance(error, GemletError):
@@ -228,7 +226,6 @@ def main() -> int:
         parser.add_argument(f"--{descriptor}", type=int)
     parser.add_argument("--listen", metavar="ADDRESS", help="for a server on another machine, in place of descriptors")
     parser.add_argument("--backend", required=True)
-    parser.add_argument("--options", default="{}", help="BackendOptions as JSON")
     arguments = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group; the server says when this ends
         signal.signal(number, signal.SIG_IGN)
@@ -246,9 +243,11 @@ def main() -> int:
     logging.getLogger("gemlet").addHandler(LogSender(channel))
     logging.getLogger("gemlet").setLevel(logging.INFO)
     try:
-        options = msgspec.json.decode(arguments.options, type=BackendOptions)
-        backend = backends.create(arguments.backend, options)
-    except Exception as error:  # noqa: BLE001  a driver that is not there, a library that does not fit
+        begin = channel.receive()
+        if not isinstance(begin, protocol.Begin):
+            return 0  # the server is gone
+        backend = backends.create(arguments.backend, begin.options)
+    except BaseException as error:  # noqa: BLE001  a driver that is not there, a library that does not fit
         hint = error.hint if isinstance(error, GemletError) else None
         message = error.message if isinstance(error, GemletError) else f"{type(error).__name__}: {error}"
         channel.send(protocol.Failed(0, "refused", message, hint))

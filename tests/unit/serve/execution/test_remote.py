@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from gemlet.serve.execution.backend import BackendOptions, GpuLet
-from gemlet.serve.execution.executor import ExecutorDied, ExecutorFailed, Input
+from gemlet.serve.execution.executor import Executor, ExecutorDied, ExecutorFailed, Input
 from gemlet.serve.execution.hosting import Endpoint, Host
 from gemlet.serve.execution.remote import RemoteExecutor
 from gemlet.serve.models.specification import ModelSpec, TensorSpec
@@ -27,13 +28,16 @@ class Here:
         self.host = Host()
         self.endpoints: list[Endpoint] = []
 
-    async def start(self, backend: str, options: str, environment: Mapping[str, str]) -> Endpoint:
-        found = await asyncio.to_thread(self.host.start, backend, options, dict(environment), "127.0.0.1")
+    async def start(self, backend: str, environment: Mapping[str, str]) -> Endpoint:
+        found = await asyncio.to_thread(self.host.start, backend, dict(environment), "127.0.0.1")
         self.endpoints.append(found)
         return found
 
     async def stop(self) -> None:
         await asyncio.to_thread(self.host.stop)
+
+
+LONG = BackendOptions(profiles=json.dumps({"filler": "x" * (1 << 20)}))
 
 
 def noop_model() -> ModelSpec:
@@ -74,6 +78,22 @@ def test_batches_go_there_and_back() -> None:
     asyncio.run(run())
 
 
+def test_profiles_have_no_longest_size() -> None:
+    """An argument of a command line has: 128 KiB."""
+
+    async def run() -> None:
+        placement = Here()
+        executors = [
+            Executor("here", "noop", LONG, arena_bytes=1 << 20), RemoteExecutor("remote", "noop", LONG, placement)
+        ]  # fmt: skip
+        for executor in executors:
+            await executor.start()
+            await executor.close()
+            assert executor.backend == "noop"
+
+    asyncio.run(run())
+
+
 def test_a_process_that_dies_is_noticed_and_another_takes_its_place() -> None:
     async def run() -> None:
         placement = Here()
@@ -110,8 +130,8 @@ def test_a_client_without_the_token_is_not_heard() -> None:
         stranger: list[bytes] = []
 
         class Listening(Here):
-            async def start(self, backend: str, options: str, environment: Mapping[str, str]) -> Endpoint:
-                found = await super().start(backend, options, environment)
+            async def start(self, backend: str, environment: Mapping[str, str]) -> Endpoint:
+                found = await super().start(backend, environment)
 
                 def intrude() -> None:
                     with socket.create_connection((found.host, found.port), timeout=30) as connection:

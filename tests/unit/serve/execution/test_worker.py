@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import queue
+import sys
 
 import numpy as np
 import pytest
 
-from gemlet.serve.execution import arena
+from gemlet.serve.execution import arena, protocol
+from gemlet.serve.execution.backend import GpuLet
 from gemlet.serve.execution.worker import Worker
 from gemlet.serve.models.specification import ModelError
 from tests.unit.serve.stand_in import model
@@ -24,3 +27,43 @@ def test_outputs_of_a_model_that_fails_half_way_leave_nothing_in_the_arena(outpu
         worker._placed(spec, {"Y": np.zeros((1, 4), dtype=np.float32)} | outputs)
     assert outputs_arena.used == 0
     outputs_arena.close()
+
+
+class Said:
+    """A channel that keeps what is sent."""
+
+    def __init__(self):
+        self.messages = queue.SimpleQueue()
+
+    def send(self, message):
+        self.messages.put(message)
+
+
+class Leaving:
+    """A backend whose models call sys.exit()."""
+
+    def load(self, model):
+        sys.exit(3)
+
+    def run(self, *_):
+        sys.exit(4)
+
+    def partition(self, _):
+        pass
+
+
+def test_a_model_that_calls_exit_has_failed_and_its_gpu_let_goes_on():
+    said = Said()
+    worker = Worker(Leaving(), said, None, None)
+    worker._models["echo"] = model()
+    worker._partition((GpuLet(name="let", sm=1.0, models={"echo": 8}),))
+    for ticket in (1, 2):
+        worker._enqueue(protocol.Run(ticket, "let", "echo", 1, ()))
+        told = said.messages.get(timeout=60)
+        assert (told.ticket, told.message) == (ticket, "SystemExit: 4")
+    worker._gpu_lets["let"].put(None)
+    for message in (protocol.Load(3, model()), None):
+        worker._orders.put(message)
+    worker._obey()
+    told = said.messages.get(timeout=60)
+    assert (told.ticket, told.message) == (3, "SystemExit: 3")

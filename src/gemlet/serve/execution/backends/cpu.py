@@ -41,7 +41,7 @@ class CpuBackend:
             self._runners[model.name] = cpu_runners.load(model)
         except GemletError:
             raise
-        except Exception as error:
+        except BaseException as error:
             raise ModelError(f"{model.name} cannot be loaded: {type(error).__name__}: {error}") from error
         return 0
 
@@ -63,7 +63,7 @@ class CpuBackend:
             return runner(inputs)
         except GemletError:
             raise
-        except Exception as error:
+        except BaseException as error:
             raise ModelError(f"{model} failed: {type(error).__name__}: {error}") from error
 
     def close(self) -> None:
