@@ -83,10 +83,20 @@ def _write_example(context: click.Context, _parameter: click.Parameter, folder: 
 @click.command("serve")
 @click.argument("repository", type=click.Path(file_okay=False, path_type=Path))
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="0.0.0.0: all addresses of this machine."
-)
+    "--host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
+    help="Other than loopback needs TLS and tokens; 0.0.0.0: all addresses of this machine.",
+)  # fmt: skip
 @click.option("--http-port", type=Port(), default=8000, show_default=True, help="HTTP, with /metrics.")
 @click.option("--grpc-port", type=Port(), default=8001, show_default=True)
+@click.option("--http-socket", type=_FILE, help="HTTP at this Unix socket, for this user and root, in place of a port.")
+@click.option("--grpc-socket", type=_FILE, help="gRPC at this Unix socket, likewise.")
+@click.option("--tls-certificate", type=_FILE, help="Serve by TLS, with this certificate chain (PEM).")
+@click.option("--tls-key", type=_FILE, help="The key of that certificate (PEM).")
+@click.option("--token-file", type=_FILE, help="Serve who has a token of this file, one a line; it may change.")
+@click.option("--max-request", type=options.Size(), default="64MiB", show_default=True, help="Limit of one request.")
+@click.option(
+    "--max-connections", type=click.IntRange(1), default=4096, show_default=True, help="Limit of each protocol."
+)
 @click.option(
     "--executor", type=click.Choice(EXECUTORS), default="auto", show_default=True,
     help="What runs models: green contexts, one process per gpu-let under MPS, streams, the CPU, or modelled time.",
@@ -100,7 +110,11 @@ def _write_example(context: click.Context, _parameter: click.Parameter, folder: 
 @click.option("--replan/--no-replan", default=True, show_default=True, help="Follow the load with new plans.")
 @click.option("--watch", is_flag=True, help="Load, reload and unload models as their files change.")
 @click.option("--drop/--no-drop", default=True, show_default=True, help="Refuse requests whose answers would be late.")
-@click.option("--shared-memory/--no-shared-memory", default=True, help="Let clients register shared memory regions.")
+@click.option(
+    "--shared-memory/--no-shared-memory",
+    default=True,
+    help="Let clients here use their user's shared memory.",
+)
 @click.option(
     "--drain",
     type=options.Seconds(zero=True),
@@ -128,6 +142,8 @@ def command(
     output: str,
     http_port: int | str,
     grpc_port: int | str,
+    max_request: int,
+    max_connections: int,
     drain: float,
     hang: float,
     **given: Any,
@@ -148,9 +164,10 @@ def command(
     import gemlet.serve.server.requirements
 
     gemlet.serve.server.requirements.check()
+    from gemlet.serve.server.frontend.limits import Limits
     from gemlet.serve.server.options import ServerOptions
 
-    if http_port == "none" and grpc_port == "none":
+    if http_port == grpc_port == "none" and not (given["http_socket"] or given["grpc_socket"]):
         raise UsageError(
             "both --http-port and --grpc-port are none: nothing is left to serve",
             hint="leave out --http-port or --grpc-port",
@@ -159,6 +176,7 @@ def command(
         repository=repository,
         http_port=None if http_port == "none" else int(http_port),
         grpc_port=None if grpc_port == "none" else int(grpc_port),
+        limits=Limits(request_bytes=max_request, connections=max_connections),
         drain_s=drain,
         hang_s=hang,
         **given,
@@ -203,11 +221,14 @@ async def _serve(wanted: ServerOptions, *, verbose: bool, json: bool) -> None:
 
 def _tell(wanted: ServerOptions, started: Started, *, json: bool) -> None:
     """The first lines: what it runs on, which models, where."""
-    http = f"{wanted.host}:{started.http_port}" if started.http_port is not None else None
-    grpc = f"{wanted.host}:{started.grpc_port}" if started.grpc_port is not None else None
+    http = _address(wanted.host, started.http_port, wanted.http_socket)
+    grpc = _address(wanted.host, started.grpc_port, wanted.grpc_socket)
     lines = _started_lines(wanted, started)
-    if http:
-        lines.append(f"HTTP http://{http}  metrics http://{http}/metrics")
+    if http and wanted.http_socket is not None:
+        lines.append(f"HTTP {http}")
+    elif http:
+        url = f"{'https' if wanted.tls_certificate else 'http'}://{http}"
+        lines.append(f"HTTP {url}  metrics {url}/metrics")
     if grpc:
         lines.append(f"gRPC {grpc}")
     for line in lines:
@@ -229,6 +250,12 @@ def _tell(wanted: ServerOptions, started: Started, *, json: bool) -> None:
             "pid": os.getpid(),
         }
         click.echo(msgspec.json.encode(document).decode())
+
+
+def _address(host: str, port: int | None, path: Path | None) -> str | None:
+    if path is not None:
+        return f"unix:{path}"
+    return f"{host}:{port}" if port is not None else None
 
 
 def _started_lines(wanted: ServerOptions, started: Started) -> list[str]:

@@ -7,9 +7,11 @@ from gemlet.serve.dispatch.engine import EMPTY, Engine, ServedModel
 from gemlet.serve.models.specification import ModelSpec, TensorSpec
 from gemlet.serve.server.catalog import Known
 from gemlet.serve.server.fleet import Fleet
-from gemlet.serve.server.frontend.http_server import Connection, HttpServer
+from gemlet.serve.server.frontend.http_connection import Connection
+from gemlet.serve.server.frontend.http_server import HttpServer
 from gemlet.serve.server.frontend.logs import LogTail
 from gemlet.serve.server.frontend.regions import Regions
+from gemlet.serve.server.frontend.unpacking import Unpacking
 
 
 def model(name="echo", *, inputs=(("X", "FP32", (-1,)),), outputs=(("Y", "FP32", (-1,)),), **more):
@@ -32,6 +34,7 @@ class Service:
         self.fleet = Fleet(self.engine, ())
         self.engine.adopt(self.fleet._with_own(EMPTY), self.fleet._route)
         self.regions = Regions()
+        self.unpacking = Unpacking()
         self.logs = LogTail()
         self.ready = True
 
@@ -69,6 +72,7 @@ class Transport:
         self.written = bytearray()
         self.closed = False
         self.reading = True
+        self.unread = 0
 
     def write(self, data):
         assert not self.closed
@@ -76,6 +80,14 @@ class Transport:
 
     def close(self):
         self.closed = True
+
+    abort = close
+
+    def get_write_buffer_size(self):
+        return self.unread
+
+    def get_extra_info(self, _):
+        return None
 
     def is_closing(self):
         return self.closed
@@ -87,9 +99,9 @@ class Transport:
         self.reading = True
 
 
-def connect(service):
+def connect(service, server=None):
     """A connection of a server that listens nowhere, and its transport. Within a running loop."""
-    connection = Connection(HttpServer(service))
+    connection = Connection(server or HttpServer(service))
     transport = Transport()
     connection.connection_made(transport)
     return connection, transport

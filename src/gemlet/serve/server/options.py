@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gemlet.serve.execution.executor import ARENA_BYTES
+from gemlet.serve.server.frontend.limits import Limits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,12 +21,19 @@ class ServerOptions:
     ``ray``: address of the Ray cluster that executors are placed in; None: they run beside the server.
     ``scale``: least and most devices in use; executors of the others are ended. None: all stay.
     hang_s: an executor that spends this long on one batch is killed and started again.
+    http_socket, grpc_socket: Unix sockets, in place of ports. tls: certificate chain and key; tokens: who may ask.
     """
 
     repository: Path
     host: str = "127.0.0.1"
     http_port: int | None = 8000
     grpc_port: int | None = 8001
+    http_socket: Path | None = None
+    grpc_socket: Path | None = None
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    token_file: Path | None = None
+    limits: Limits = field(default_factory=Limits)
     executor: backend_choice.Wanted = "auto"
     devices: tuple[int, ...] | None = None
     profiles: Path | None = None

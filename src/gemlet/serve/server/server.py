@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import gc
 import logging
 import resource
@@ -11,7 +10,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gemlet.errors import GemletError, UsageError
+from gemlet.errors import GemletError
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.dispatch.engine import Engine
 from gemlet.serve.execution import ray_placement
@@ -22,9 +21,9 @@ from gemlet.serve.profiles.profile import render as render_profiles
 from gemlet.serve.server import backend_choice
 from gemlet.serve.server.catalog import Catalog, Known
 from gemlet.serve.server.fleet import Fleet
-from gemlet.serve.server.frontend.grpc_server import GrpcServer
-from gemlet.serve.server.frontend.http_server import HttpServer
 from gemlet.serve.server.frontend.regions import Regions
+from gemlet.serve.server.frontend.unpacking import Unpacking
+from gemlet.serve.server.listening import Listening
 from gemlet.serve.server.serving_plan import ServingPlan
 
 if TYPE_CHECKING:
@@ -33,13 +32,15 @@ if TYPE_CHECKING:
     from gemlet.serve.execution.executor import Executor
     from gemlet.serve.models.specification import ModelSpec
     from gemlet.serve.plan.model import Plan
+    from gemlet.serve.server.frontend.grpc_server import GrpcServer
+    from gemlet.serve.server.frontend.http_server import HttpServer
     from gemlet.serve.server.frontend.logs import LogTail
     from gemlet.serve.server.options import ServerOptions
 
 logger = logging.getLogger(__name__)
 
 EXPIRE_S = 0.005  # between looks for requests that waited past their deadline
-SLOW_CHECK_S = 5.0
+SLOW_CHECK_S = 1.0
 HANG_CHECK_S = 0.5
 WATCH_S = 1.0
 FLUSH_S = 2.0  # for the last answers on their way out
@@ -64,9 +65,12 @@ class Server:
 
     def __init__(self, options: ServerOptions, logs: LogTail) -> None:
         self.engine = Engine(drop=options.drop)
-        self.regions = Regions(allowed=options.shared_memory)
+        self.regions = Regions(allowed=options.shared_memory, read_bytes=options.limits.request_bytes)
+        self.unpacking = Unpacking()
         self.logs = logs
         self._options = options
+        _allow_connections()
+        self._listening = Listening(options, self)
         self._cluster = ray_placement.Cluster(options.ray) if options.ray is not None else None
         self._choice = (
             backend_choice.choose(options.executor, options.devices)
@@ -87,6 +91,7 @@ class Server:
                     for task in background:
                         task.cancel()
                     await self._fleet.close()
+                    self.unpacking.close()
                     if self._cluster is not None:
                         self._cluster.close()
         except* GemletError as group:
@@ -155,7 +160,6 @@ class Server:
         def keep(work: Coroutine[Any, Any, None], name: str) -> None:
             background.append(tasks.create_task(work, name=name))
 
-        _allow_connections()
         self.logs.attach(asyncio.get_running_loop())
         asyncio.get_running_loop().set_exception_handler(_log_failure)
         self._catalog.read()
@@ -165,9 +169,10 @@ class Server:
         self._serving_plan.tell_expectation()
         await self._fleet.apply(self._serving_plan.first_plan())
         self._catalog.all_ready()
-        http, http_port = await self._listen_http()
-        grpc, grpc_port = await self._listen_grpc()
+        http, http_port = await self._listening.http()
+        grpc, grpc_port = await self._listening.grpc()
         keep(_every(EXPIRE_S, self.engine.expire), "deadlines")
+        keep(self.unpacking.warm(), "processes for large requests")
         if http is not None:
             keep(_every(SLOW_CHECK_S, http.close_slow), "slow connections")
         keep(_every(HANG_CHECK_S, self._kill_stuck), "executors that hang")
@@ -233,24 +238,6 @@ class Server:
             logger.error("%s is killed: at one batch for more than %g s", executor.name, self._options.hang_s)
             executor.kill()
 
-    async def _listen_http(self) -> tuple[HttpServer | None, int | None]:
-        if self._options.http_port is None:
-            return None, None
-        server = HttpServer(self)
-        try:
-            return server, await server.listen(self._options.host, self._options.http_port)
-        except OSError as error:
-            raise _cannot_listen("HTTP", "--http-port", self._options.host, self._options.http_port, error) from None
-
-    async def _listen_grpc(self) -> tuple[GrpcServer | None, int | None]:
-        if self._options.grpc_port is None:
-            return None, None
-        server = GrpcServer(self)
-        try:
-            return server, await server.listen(self._options.host, self._options.grpc_port)
-        except OSError as error:
-            raise _cannot_listen("gRPC", "--grpc-port", self._options.host, self._options.grpc_port, error) from None
-
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(WATCH_S)
@@ -296,16 +283,6 @@ def _allow_connections() -> None:
 def _log_failure(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Of a callback; the server goes on."""
     logger.error("%s", context.get("message"), exc_info=context.get("exception"))
-
-
-def _cannot_listen(what: str, option: str, host: str, port: int, error: OSError) -> UsageError:
-    if error.errno == errno.EADDRINUSE:
-        hint = f"use {option} 0 for any free port; `ss -ltnp 'sport = :{port}'` shows the process that has this one"
-        return UsageError(f"{what} port {port} is in use on {host}", hint=hint)
-    hint = (
-        f"choose a {option} above 1023, which needs no privileges, or --host 0.0.0.0 for every address of this machine"
-    )
-    return UsageError(f"{what} cannot listen on {host}:{port}: {error.strerror or error}", hint=hint)
 
 
 def _first(group: BaseExceptionGroup[GemletError]) -> GemletError:

@@ -3,10 +3,14 @@
 service.py       what a frontend asks the server for
 status.py        which status a refusal has in either protocol
 infer_json.py    a request and its answer as JSON and binary tensors
-http_server.py   connections: parsing, order of answers, back pressure
+http_server.py   listens, and chooses which connections there may be
+http_connection.py one of them: parsing, order of answers, back pressure
 http_exchange.py a request and its answer;  http_routes.py: everything but inference
 grpc_server.py   the same over gRPC;  infer_messages.py: a request and its answer as its messages
-regions.py       shared memory of clients
+regions.py       shared memory of clients;  peers.py: which user a client is
+access.py        tokens
+limits.py        what a client may take;  holdings.py: what they all hold, and who ends when that is too much
+unpacking.py     processes that read what takes time by its size
 documents.py     metadata, statistics, configuration as JSON
 metrics.py       /metrics
 logs.py          the last lines of the log, and those to come

@@ -5,32 +5,49 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import re
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from gemlet.inference_protocol import inference_pb2 as messages
-from gemlet.serve.dispatch.call import Call, Refusal
+from gemlet.serve.dispatch.call import Call, Refusal, Tensor
 from gemlet.serve.dispatch.engine import now_ms
-from gemlet.serve.server.frontend import documents, infer_json, infer_messages
+from gemlet.serve.server.frontend import (
+    access,
+    documents,
+    infer_json,
+    infer_messages,
+    limits,
+    peers,
+    unpacking,
+)
+from gemlet.serve.server.frontend.limits import Limits
 from gemlet.serve.server.frontend.regions import CUDA
 from gemlet.serve.server.frontend.status import GRPC
 from gemlet.serve.server.repository import triton_config
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
-    from gemlet.serve.dispatch.call import Tensor
     from gemlet.serve.dispatch.engine import ServedModel
     from gemlet.serve.dispatch.statistics import Span
+    from gemlet.serve.models.specification import ModelSpec
+    from gemlet.serve.server.frontend.access import Tokens
+    from gemlet.serve.server.frontend.infer_json import Form
+    from gemlet.serve.server.frontend.regions import UserRegions
     from gemlet.serve.server.frontend.service import Service
 
 logger = logging.getLogger(__name__)
 
 SERVICE = "inference.GRPCInferenceService"
-MAX_MESSAGE_BYTES = 512 * 1024**2
+MAX_STREAMS = 128  # of one connection; further requests wait at the client
+MAX_ANSWER_BYTES = 512 * 1024**2
 GRACE_S = 1.0  # for answers on their way out
 PROCEDURES = (
     "ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelConfig", "ModelStatistics",
@@ -43,22 +60,47 @@ Context = Any  # grpc.aio.ServicerContext, generic over messages
 
 
 class GrpcServer:
-    """Listens; one method a remote procedure."""
+    """Listens; one method a remote procedure. ``tokens``: who may ask; None: everybody who can connect."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, given: Limits | None = None, tokens: Tokens | None = None) -> None:
         self._service = service
+        self._limits = given or Limits()
+        self._here: tuple[str, int] | None = None
+        self._reading_bytes = 0
+        self._tasks: set[asyncio.Task[None]] = set()
         options = [
-            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-            ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.max_receive_message_length", self._limits.request_bytes),
+            ("grpc.max_send_message_length", MAX_ANSWER_BYTES),
+            ("grpc.max_metadata_size", limits.HEADER_BYTES),
+            ("grpc.max_concurrent_streams", MAX_STREAMS),
+            ("grpc.max_allowed_incoming_connections", self._limits.connections_of_each()),
+            ("grpc.server_handshake_timeout_ms", int(1000 * limits.HEADER_S)),
             ("grpc.so_reuseport", 0),  # a port in use is an error
         ]
-        self._server = grpc.aio.server(options=options)
+        guards = [_Guard(tokens)] if tokens is not None else []
+        self._server = grpc.aio.server(interceptors=guards, options=options)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, self._handlers()),))
 
-    async def listen(self, host: str, port: int) -> int:
+    async def listen(self, host: str, port: int, tls: Any = None) -> int:
         """The port. Raises OSError if it is not to be had."""
+        bound = await self._listen(f"[{host}]:{port}" if ":" in host else f"{host}:{port}", tls)
+        self._here = host, bound
+        return bound
+
+    async def listen_at(self, path: str) -> None:
+        """On a Unix socket, for this user and root. Raises OSError."""
+        before = os.umask(0o177)  # the socket is made by gRPC, and connections are taken from then on
         try:
-            bound = self._server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+            await self._listen(f"unix:{path}", None)
+        finally:
+            os.umask(before)
+
+    async def _listen(self, address: str, tls: Any) -> int:
+        try:
+            if tls is not None:
+                bound = self._server.add_secure_port(address, tls)
+            else:
+                bound = self._server.add_insecure_port(address)
         except RuntimeError:  # grpc does not say why
             bound = 0
         if not bound:
@@ -71,26 +113,44 @@ class GrpcServer:
         await self._server.stop(GRACE_S)
 
     def _handlers(self) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
-        handlers = {}
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
         for name in PROCEDURES:
             if name not in {"ModelInfer", "ModelStreamInfer"}:
+                answer = getattr(self, re.sub("([A-Z])", r"_\1", name).lower())
                 handlers[name] = grpc.unary_unary_rpc_method_handler(
-                    _refusing(getattr(self, re.sub("([A-Z])", r"_\1", name).lower())),
-                    request_deserializer=getattr(messages, f"{name}Request").FromString,
+                    self._refusing(answer, getattr(messages, f"{name}Request"), about_memory="SharedMemory" in name),
                     response_serializer=_serialized,
                 )
-        read = messages.ModelInferRequest.FromString
-        handlers["ModelInfer"] = grpc.unary_unary_rpc_method_handler(
-            self._infer, request_deserializer=read, response_serializer=_serialized
-        )
+        handlers["ModelInfer"] = grpc.unary_unary_rpc_method_handler(self._infer, response_serializer=_serialized)
         handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
-            self._stream, request_deserializer=read, response_serializer=_serialized
+            self._stream, response_serializer=_serialized
         )
         return handlers
 
+    def _refusing(
+        self, answer: Callable[..., Awaitable[Any]], kind: Any, *, about_memory: bool
+    ) -> Callable[[bytes, Context], Awaitable[Any]]:
+        """A procedure that takes messages of this kind, and whose Refusal is a status."""
+
+        async def handler(data: bytes, context: Context) -> Any:
+            try:
+                if len(data) > limits.CONTROL_BYTES:
+                    raise Refusal(
+                        "invalid", f"the message has {len(data)} bytes: expected at most {limits.CONTROL_BYTES}"
+                    )
+                request = kind.FromString(data)
+                return await (answer(request, self._regions(context)) if about_memory else answer(request))
+            except DecodeError as error:
+                await _abort(context, Refusal("invalid", f"not a {kind.__name__}: {error}"))
+            except Refusal as refusal:
+                await _abort(context, refusal)
+
+        return handler
+
     # Inference
 
-    async def _infer(self, request: messages.ModelInferRequest, context: Context) -> messages.ModelInferResponse:
+    async def _infer(self, data: bytes, context: Context) -> messages.ModelInferResponse:
+        arrived = now_ms()
         done: asyncio.Future[messages.ModelInferResponse | Refusal] = asyncio.get_running_loop().create_future()
 
         def answered(result: messages.ModelInferResponse | Refusal) -> None:
@@ -98,7 +158,13 @@ class GrpcServer:
                 done.set_result(result)
 
         remaining = context.time_remaining()
-        self._ask(request, answered, None if remaining is None else 1000 * remaining)
+        try:
+            request = await self._read(data)
+        except Refusal as refusal:
+            await _abort(context, refusal)
+        regions = self._regions(context)
+        asking = _Asking(arrived, regions, answered, None if remaining is None else 1000 * remaining)
+        await self._ask(request, asking)
         result = await done
         if isinstance(result, Refusal):
             await _abort(context, result)
@@ -106,13 +172,14 @@ class GrpcServer:
         return result
 
     async def _stream(
-        self, requests: AsyncIterator[messages.ModelInferRequest], _context: Context
+        self, requests: AsyncIterator[bytes], context: Context
     ) -> AsyncIterator[messages.ModelStreamInferResponse]:
         """Answers come as they are ready; a request's id tells whose they are."""
         ready: asyncio.Queue[messages.ModelStreamInferResponse | None] = asyncio.Queue()
         room = asyncio.Semaphore(STREAM_BEHIND)
         waiting = 0
         ended = False
+        regions = self._regions(context)
 
         def answered(request_id: str, result: messages.ModelInferResponse | Refusal) -> None:
             nonlocal waiting
@@ -130,10 +197,16 @@ class GrpcServer:
         async def read() -> None:
             nonlocal waiting, ended
             try:
-                async for request in requests:
+                async for data in requests:
                     await room.acquire()
                     waiting += 1
-                    self._ask(request, lambda result, name=request.id: answered(name, result), None)  # type: ignore[misc]
+                    arrived = now_ms()
+                    try:
+                        request = await self._read(data)
+                    except Refusal as refusal:
+                        answered("", refusal)
+                        continue
+                    await self._ask(request, _Asking(arrived, regions, partial(answered, request.id), None))
             finally:
                 ended = True
                 if not waiting:
@@ -147,14 +220,28 @@ class GrpcServer:
         finally:
             reader.cancel()
 
-    def _ask(
-        self,
-        request: messages.ModelInferRequest,
-        answered: Callable[[messages.ModelInferResponse | Refusal], None],
-        remaining_ms: float | None,
-    ) -> None:
-        """Hands a request to the engine; ``answered`` is called once."""
-        engine, regions = self._service.engine, self._service.regions
+    def _regions(self, context: Context) -> UserRegions:
+        return self._service.regions.of(lambda: peers.of_grpc(context.peer(), self._here))
+
+    async def _read(self, data: bytes) -> messages.ModelInferRequest:
+        """The message; one that is costly to read is read in another process first. Raises Refusal."""
+        if infer_messages.structure(data, limits.HERE_BYTES) > limits.HERE_BYTES:
+            if self._reading_bytes + len(data) > self._limits.held_bytes:
+                raise Refusal("overload", f"messages of {self._reading_bytes} bytes wait to be read", retry_s=1)
+            nbytes = len(data)
+            self._reading_bytes += nbytes
+            try:
+                data = await self._service.unpacking(nbytes, unpacking.unpack_message, data)
+            finally:
+                self._reading_bytes -= nbytes
+        try:
+            return messages.ModelInferRequest.FromString(data)
+        except DecodeError as error:
+            raise Refusal("invalid", f"not a ModelInferRequest: {error}") from None
+
+    async def _ask(self, request: messages.ModelInferRequest, asking: _Asking) -> None:
+        """Hands a request to the engine; ``asking.answered`` is called once."""
+        engine, regions, answered = self._service.engine, asking.regions, asking.answered
 
         def answer(result: list[Tensor] | Refusal) -> None:
             if isinstance(result, Refusal):
@@ -162,7 +249,13 @@ class GrpcServer:
                 return
             try:
                 spec = self._service.model(form.model, form.version)
-                answered(infer_messages.render(form, spec, infer_json.chosen(form, result), regions))
+                outputs = infer_json.chosen(form, result)
+                classified = [each for each in outputs if form.wanted(each.name).classes]
+                if sum(len(each.data) for each in classified) > limits.HERE_BYTES:
+                    kept = [Tensor(each.name, each.datatype, each.shape, bytes(each.data)) for each in outputs]
+                    self._later(self._classify(form, spec, kept, asking))
+                    return
+                answered(infer_messages.render(form, spec, outputs, regions))
             except Refusal as refusal:
                 answered(refusal)
             except Exception as error:  # an output that is gone since a model was reloaded
@@ -171,16 +264,32 @@ class GrpcServer:
 
         try:
             given, form, parameters = infer_messages.parse(request, regions)
-            call = Call(form.model, given, answer, now_ms(), form.version)
+            call = Call(form.model, given, answer, asking.arrived, form.version)
             infer_json.options(parameters, call)
+            remaining_ms = asking.remaining_ms
             if remaining_ms is not None and (not call.timeout_ms or remaining_ms < call.timeout_ms):
                 call.timeout_ms = max(0.001, remaining_ms)
             if form.outputs is not None and form.model in engine.models:
                 infer_json.check_outputs(form, engine.models[form.model].spec)
+            texts = infer_json.texts(given)
+            if sum(len(tensor.data) for tensor in texts) > limits.HERE_BYTES:
+                await unpacking.check(self._service.unpacking, texts)
         except Refusal as refusal:
             answered(refusal)
             return
         engine.infer(call)
+
+    async def _classify(self, form: Form, spec: ModelSpec, outputs: list[Tensor], asking: _Asking) -> None:
+        try:
+            finished = await unpacking.finished(self._service.unpacking, form, spec, outputs, text=False)
+            asking.answered(infer_messages.render(form, spec, outputs, asking.regions, finished))
+        except Refusal as refusal:
+            asking.answered(refusal)
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     # Health and metadata
 
@@ -246,45 +355,66 @@ class GrpcServer:
     # Shared memory
 
     async def _system_shared_memory_status(
-        self, request: messages.SystemSharedMemoryStatusRequest
+        self, request: messages.SystemSharedMemoryStatusRequest, regions: UserRegions
     ) -> messages.SystemSharedMemoryStatusResponse:
         answer = messages.SystemSharedMemoryStatusResponse()
-        for region in self._service.regions.status(request.name):
+        for region in regions.status(request.name):
             one = answer.regions[region.name]
             one.name, one.key, one.offset, one.byte_size = region.name, region.key, region.offset, region.nbytes
         return answer
 
     async def _system_shared_memory_register(
-        self, request: messages.SystemSharedMemoryRegisterRequest
+        self, request: messages.SystemSharedMemoryRegisterRequest, regions: UserRegions
     ) -> messages.SystemSharedMemoryRegisterResponse:
-        self._service.regions.register(request.name, request.key, request.offset, request.byte_size)
+        regions.register(request.name, request.key, request.offset, request.byte_size)
         return messages.SystemSharedMemoryRegisterResponse()
 
     async def _system_shared_memory_unregister(
-        self, request: messages.SystemSharedMemoryUnregisterRequest
+        self, request: messages.SystemSharedMemoryUnregisterRequest, regions: UserRegions
     ) -> messages.SystemSharedMemoryUnregisterResponse:
-        self._service.regions.unregister(request.name)
+        regions.unregister(request.name)
         return messages.SystemSharedMemoryUnregisterResponse()
 
-    async def _cuda_shared_memory_status(self, _request: Any) -> messages.CudaSharedMemoryStatusResponse:
+    async def _cuda_shared_memory_status(
+        self, _request: Any, _regions: UserRegions
+    ) -> messages.CudaSharedMemoryStatusResponse:
         return messages.CudaSharedMemoryStatusResponse()
 
-    async def _cuda_shared_memory_register(self, _request: Any) -> Any:
+    async def _cuda_shared_memory_register(self, _request: Any, _regions: UserRegions) -> Any:
         raise Refusal("unsupported", CUDA)
 
     _cuda_shared_memory_unregister = _cuda_shared_memory_register
 
 
-def _refusing(answer: Callable[[Any], Awaitable[Any]]) -> Callable[[Any, Context], Awaitable[Any]]:
-    """A procedure whose Refusal is a status."""
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """Of an inference request beside itself: when it came, whose regions it may use, where its answer goes."""
 
-    async def handler(request: Any, context: Context) -> Any:
-        try:
-            return await answer(request)
-        except Refusal as refusal:
-            await _abort(context, refusal)
+    arrived: float
+    regions: UserRegions
+    answered: Callable[[messages.ModelInferResponse | Refusal], None]
+    remaining_ms: float | None
 
-    return handler
+
+class _Guard(grpc.aio.ServerInterceptor):
+    """Ends calls without a token before their message is read."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+        self._refusal: grpc.RpcMethodHandler[Any, Any] = grpc.stream_stream_rpc_method_handler(self._refuse)
+
+    async def intercept_service(self, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
+        given = next((value for key, value in details.invocation_metadata if key == "authorization"), "")
+        token = given.encode() if isinstance(given, str) else given
+        if details.method.rpartition("/")[2] in access.OPEN_PROCEDURES or self._tokens.allows(token):
+            return await continuation(details)
+        return self._refusal
+
+    @staticmethod
+    async def _refuse(_requests: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
+        message = "expected `authorization: Bearer` in the metadata with one of the server's tokens"
+        await context.abort(grpc.StatusCode.UNAUTHENTICATED, message)
+        yield b""
 
 
 async def _abort(context: Context, refusal: Refusal) -> None:

@@ -29,15 +29,21 @@ class Connection(Protocol):
         """Writes what is ready, in the order of the requests."""
         ...
 
+    def holds(self, nbytes: int) -> None:
+        """So many bytes are ready, and taken before or after the next flush()."""
+        ...
+
 
 class Exchange:
     """A request and its answer."""
 
-    __slots__ = ("_connection", "_ended", "_out", "head_only", "keep_alive")
+    __slots__ = ("_connection", "_ended", "_out", "arrived", "head_only", "keep_alive", "request_bytes")
 
     def __init__(self, connection: Connection) -> None:
         self.keep_alive = True
         self.head_only = False
+        self.request_bytes = 0
+        self.arrived = 0.0
         self._connection = connection
         self._out: list[Buffer] = []
         self._ended = False
@@ -55,7 +61,7 @@ class Exchange:
         head = b"HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %d\r\n%s%s\r\n" % (
             status, PHRASES[status].encode(), kind, length, more, b"" if self.keep_alive else b"Connection: close\r\n",
         )  # fmt: skip
-        self._out.append(head if self.head_only else b"".join((head, *body)))
+        self._append(head if self.head_only else b"".join((head, *body)))
         self._ended = True
         self._connection.flush()
 
@@ -70,17 +76,21 @@ class Exchange:
 
     def begin(self, kind: bytes) -> None:
         """An answer that comes piece by piece, by send(), until end()."""
-        self._out.append(b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\nTransfer-Encoding: chunked\r\n\r\n" % kind)
+        self._append(b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\nTransfer-Encoding: chunked\r\n\r\n" % kind)
         self._connection.flush()
 
     def send(self, piece: bytes) -> None:
-        self._out.append(b"%x\r\n%s\r\n" % (len(piece), piece))
+        self._append(b"%x\r\n%s\r\n" % (len(piece), piece))
         self._connection.flush()
 
     def end(self) -> None:
-        self._out.append(b"0\r\n\r\n")
+        self._append(b"0\r\n\r\n")
         self._ended = True
         self._connection.flush()
+
+    def _append(self, piece: bytes) -> None:
+        self._out.append(piece)
+        self._connection.holds(len(piece))
 
     def take(self) -> list[Buffer]:
         """What to write now."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qs, unquote
 
 import msgspec
 
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.server.frontend import documents, metrics
-from gemlet.serve.server.frontend.regions import CUDA
+from gemlet.serve.server.frontend.regions import CUDA, UserRegions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -25,12 +25,22 @@ MAX_LOG_LINES = 1000
 MAX_DIGITS = 9
 
 
+class Given(NamedTuple):
+    """A request as it came. ``regions``: of the client."""
+
+    method: str
+    url: bytes
+    body: bytes
+    regions: UserRegions
+
+
 class Asked(msgspec.Struct, frozen=True):
     """A request for a route: what its pattern matched, the query, the body."""
 
     names: tuple[str, ...]
     query: dict[str, list[str]]
     body: bytes
+    regions: UserRegions
 
     def document(self) -> dict[str, Any]:
         """The body as a JSON object; empty if there is none. Raises Refusal."""
@@ -40,9 +50,10 @@ class Asked(msgspec.Struct, frozen=True):
             raise Refusal("invalid", f"the body is not a JSON object: {error}") from None
 
 
-async def respond(service: Service, exchange: Exchange, method: str, url: bytes, body: bytes) -> None:
+async def respond(service: Service, exchange: Exchange, given: Given) -> None:
     """Answers. Never raises, but for a cancellation."""
-    path, _, query = url.decode("latin-1").partition("?")
+    method = given.method
+    path, _, query = given.url.decode("latin-1").partition("?")
     allowed: list[str] = []
     try:
         for verb, pattern, route in ROUTES:
@@ -51,7 +62,8 @@ async def respond(service: Service, exchange: Exchange, method: str, url: bytes,
                 continue
             if verb == method or (verb == "GET" and method == "HEAD"):
                 names = tuple(unquote(name or "") for name in match.groups())
-                await route(service, exchange, Asked(names, parse_qs(query, keep_blank_values=True), body))
+                asked = Asked(names, parse_qs(query, keep_blank_values=True), given.body, given.regions)
+                await route(service, exchange, asked)
                 return
             allowed.append(verb)
         if allowed:
@@ -132,7 +144,7 @@ async def _region_status(service: Service, exchange: Exchange, asked: Asked) -> 
     exchange.document(
         [
             {"name": region.name, "key": region.key, "offset": region.offset, "byte_size": region.nbytes}
-            for region in service.regions.status(asked.names[0])
+            for region in asked.regions.status(asked.names[0])
         ]
     )
 
@@ -142,12 +154,12 @@ async def _region_register(service: Service, exchange: Exchange, asked: Asked) -
     key, offset, nbytes = wanted.get("key"), wanted.get("offset", 0), wanted.get("byte_size")
     if not (isinstance(key, str) and isinstance(offset, int) and isinstance(nbytes, int)):
         raise Refusal("invalid", "a region has key (text), offset and byte_size (numbers)")
-    service.regions.register(asked.names[0], key, offset, nbytes)
+    asked.regions.register(asked.names[0], key, offset, nbytes)
     exchange.document({})
 
 
 async def _region_unregister(service: Service, exchange: Exchange, asked: Asked) -> None:
-    service.regions.unregister(asked.names[0])
+    asked.regions.unregister(asked.names[0])
     exchange.document({})
 
 

@@ -1,10 +1,15 @@
 """An inference request over HTTP: JSON, with tensors in it or, by the binary extension, behind it.
 
 body = JSON of Inference-Header-Content-Length bytes, then the tensors with ``binary_data_size`` in order
+
+decode() makes bytes of what is text, and finish() text of bytes: both take time by the size of the data, and what is
+large goes through them in another process (unpacking.py). The rest takes time by the number of tensors.
+NaN and the infinities are written and read as Triton does, ``NaN`` and ``-Infinity``, though JSON has no such numbers.
 """
 
 from __future__ import annotations
 
+import json
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +20,16 @@ from gemlet.inference_protocol import tensors
 from gemlet.serve.dispatch.call import Call, Refusal, Tensor
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from gemlet.serve.models.specification import ModelSpec
-    from gemlet.serve.server.frontend.regions import Regions
+    from gemlet.serve.server.frontend.regions import Memory
 
 Parameters = dict[str, Any]
 MAX_DIMENSIONS = 32
 MAX_TIMEOUT_US = 1 << 62  # JSON's numbers have no end
+MAX_TEXTS = 1 << 20  # elements of BYTES in an input: each costs a step here and another where batches are cut
+NOT_JSON = (b"NaN", b"Infinity")
 
 
 class _Input(msgspec.Struct):
@@ -41,6 +50,25 @@ class _Request(msgspec.Struct):
     id: str = ""
     parameters: Parameters | None = None
     outputs: list[_Output] | None = None
+
+
+class Decoded(msgspec.Struct):
+    """An input whose text became bytes. ``data`` None: they are behind the JSON, or in shared memory."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    parameters: Parameters
+    data: bytes | None
+
+
+class Asked(msgspec.Struct):
+    """A request without text for data."""
+
+    inputs: list[Decoded]
+    id: str
+    parameters: Parameters
+    outputs: list[tuple[str, Parameters]]
 
 
 _request = msgspec.json.Decoder(_Request)
@@ -67,34 +95,58 @@ class Form(msgspec.Struct):
     default: Wanted
     outputs: dict[str, Wanted] | None
 
+    def wanted(self, output: str) -> Wanted:
+        return self.default if self.outputs is None else self.outputs[output]
 
-def parse(body: bytes | memoryview, header: int | None, regions: Regions) -> tuple[list[Tensor], Form, Parameters]:
+
+def parse(body: tensors.Buffer, header: int | None, regions: Memory) -> tuple[list[Tensor], Form, Parameters]:
     """Inputs, the form of the answer and the parameters of a request. ``header``: bytes of JSON, None: all.
 
     Raises Refusal.
     """
+    end = json_end(body, header)
+    view = memoryview(body)
+    return assemble(decode(view[:end]), view[end:], regions)
+
+
+def json_end(body: tensors.Buffer, header: int | None) -> int:
+    """Where the JSON of a body ends. Raises Refusal."""
     if header is not None and not 0 <= header <= len(body):
         raise Refusal("invalid", f"Inference-Header-Content-Length is {header}; the body has {len(body)} bytes")
-    view = memoryview(body)
-    end = len(view) if header is None else header
+    return len(body) if header is None else header
+
+
+def decode(text: tensors.Buffer) -> Asked:
+    """The JSON of a request, its lists of data as bytes. Raises Refusal."""
     try:
-        request = _request.decode(view[:end])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        request = _decoded(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise Refusal("invalid", f"not an inference request: {error}") from None
-    given = []
-    at = end
-    regions.check_sizes(each.parameters or {} for each in request.inputs)
+    inputs = []
     for each in request.inputs:
-        data, at = _data(each, view, at, regions)
-        given.append(Tensor(each.name, each.datatype, tuple(each.shape), data))
-    if at != len(view):
-        raise Refusal("invalid", f"{len(view) - at} bytes after the last tensor belong to no input")
-    parameters = request.parameters or {}
-    default = Wanted(binary=parameters.get("binary_data_output") is True)
-    outputs = None
-    if request.outputs:
-        outputs = {each.name: wanted(each.parameters or {}, default) for each in request.outputs}
-    return given, Form("", "", request.id, default, outputs), parameters
+        if len(each.shape) > MAX_DIMENSIONS or any(size < 0 for size in each.shape):
+            raise Refusal("invalid", f"input {each.name!r}: {each.shape} is not a valid shape")
+        parameters = each.parameters or {}
+        listed = "shared_memory_region" not in parameters and "binary_data_size" not in parameters
+        data = bytes(listed_bytes(each.name, each.datatype, each.shape, each.data)) if listed else None
+        inputs.append(Decoded(each.name, each.datatype, tuple(each.shape), parameters, data))
+    outputs = [(each.name, each.parameters or {}) for each in request.outputs or ()]
+    return Asked(inputs, request.id, request.parameters or {}, outputs)
+
+
+def assemble(request: Asked, tail: memoryview, regions: Memory) -> tuple[list[Tensor], Form, Parameters]:
+    """As parse(), of what was decoded and the bytes behind the JSON. Raises Refusal."""
+    given = []
+    at = 0
+    regions.check_sizes(each.parameters for each in request.inputs)
+    for each in request.inputs:
+        data, at = _data(each, tail, at, regions)
+        given.append(Tensor(each.name, each.datatype, each.shape, data))
+    if at != len(tail):
+        raise Refusal("invalid", f"{len(tail) - at} bytes after the last tensor belong to no input")
+    default = Wanted(binary=request.parameters.get("binary_data_output") is True)
+    outputs = {name: wanted(parameters, default) for name, parameters in request.outputs} or None
+    return given, Form("", "", request.id, default, outputs), request.parameters
 
 
 def wanted(parameters: Parameters, default: Wanted) -> Wanted:
@@ -120,14 +172,25 @@ def options(parameters: Parameters, call: Call) -> None:
     call.timeout_ms, call.priority = min(timeout, MAX_TIMEOUT_US) / 1000, priority
 
 
-def render(form: Form, spec: ModelSpec, outputs: list[Tensor], regions: Regions) -> tuple[bytes, list[tensors.Buffer]]:
-    """JSON of the answer, and the binary tensors behind it, which may be views. Raises Refusal."""
+def render(
+    form: Form,
+    spec: ModelSpec,
+    outputs: list[Tensor],
+    regions: Memory,
+    finished: Mapping[str, Finished] | None = None,
+) -> tuple[bytes, list[tensors.Buffer]]:
+    """JSON of the answer, and the binary tensors behind it, which may be views. Raises Refusal.
+
+    finished: of outputs, by name, what finish() gave.
+    """
     described: list[dict[str, Any]] = []
     binary: list[tensors.Buffer] = []
-    for tensor in outputs:
-        how = form.default if form.outputs is None else form.outputs[tensor.name]
-        if how.classes:
-            tensor = classify(tensor, how.classes, batched=bool(spec.max_batch))  # noqa: PLW2901
+    for output in outputs:
+        how = form.wanted(output.name)
+        ready = finished.get(output.name) if finished else None
+        if ready is None and (how.classes or not (how.region or how.binary)):
+            ready = finish(output, how, batched=bool(spec.max_batch))
+        tensor = output if ready is None else ready.tensor
         one: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
         if how.region:
             one["parameters"] = {"shared_memory_region": how.region, "shared_memory_byte_size": len(tensor.data)}
@@ -137,13 +200,40 @@ def render(form: Form, spec: ModelSpec, outputs: list[Tensor], regions: Regions)
         elif how.binary:
             one["parameters"] = {"binary_data_size": len(tensor.data)}
             binary.append(tensor.data)
-        else:
-            one["data"] = _listed(tensor)
+        elif ready is not None:
+            one["data"] = msgspec.Raw(ready.text)
         described.append(one)
     answer: dict[str, Any] = {"model_name": spec.name, "model_version": str(spec.version), "outputs": described}
     if form.id:
         answer["id"] = form.id
     return _encode(answer), binary
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """An output as it is sent: its classes in its place if those were asked for; as JSON, or empty if not wanted."""
+
+    tensor: Tensor
+    text: bytes
+
+
+def finish(tensor: Tensor, how: Wanted, *, batched: bool) -> Finished:
+    """Raises Refusal."""
+    if how.classes:
+        tensor = classify(tensor, how.classes, batched=batched)
+    if how.region or how.binary:
+        return Finished(tensor, b"")
+    return Finished(tensor, _text(tensor))
+
+
+def costly(form: Form, outputs: list[Tensor]) -> list[tuple[Tensor, Wanted]]:
+    """Outputs that become text or are classified: what takes time by its size."""
+    asked = [(tensor, form.wanted(tensor.name)) for tensor in outputs]
+    return [(tensor, how) for tensor, how in asked if how.classes or not (how.region or how.binary)]
+
+
+def texts(inputs: list[Tensor]) -> list[Tensor]:
+    """Inputs of BYTES that are not known to be such: what takes time by its size before a request is queued."""
+    return [tensor for tensor in inputs if tensor.datatype == "BYTES" and not tensor.checked]
 
 
 def chosen(form: Form, outputs: list[Tensor]) -> list[Tensor]:
@@ -162,7 +252,7 @@ def check_outputs(form: Form, spec: ModelSpec) -> None:
             raise Refusal("invalid", f"{spec.name} has no output {name!r}; it has {', '.join(sorted(known))}")
 
 
-def into_region(tensor: Tensor, how: Wanted, regions: Regions) -> None:
+def into_region(tensor: Tensor, how: Wanted, regions: Memory) -> None:
     """Writes an output into shared memory. Raises Refusal."""
     if len(tensor.data) > how.nbytes:
         raise Refusal("invalid", f"output {tensor.name!r} has {len(tensor.data)} bytes, its place {how.nbytes}")
@@ -183,23 +273,40 @@ def classify(tensor: Tensor, count: int, *, batched: bool) -> Tensor:
     return Tensor(tensor.name, "BYTES", shape, tensors.pack(message))
 
 
-def _data(each: _Input, view: memoryview, at: int, regions: Regions) -> tuple[tensors.Buffer, int]:
+def _data(each: Decoded, view: memoryview, at: int, regions: Memory) -> tuple[tensors.Buffer, int]:
     """The bytes of an input, and where the next binary tensor starts."""
-    if len(each.shape) > MAX_DIMENSIONS or any(size < 0 for size in each.shape):
-        raise Refusal("invalid", f"input {each.name!r}: {each.shape} is not a valid shape")
-    parameters = each.parameters or {}
-    region = parameters.get("shared_memory_region")
+    if each.data is not None:
+        return each.data, at
+    region = each.parameters.get("shared_memory_region")
     if region is not None:
-        offset, nbytes = parameters.get("shared_memory_offset", 0), parameters.get("shared_memory_byte_size", 0)
+        offset = each.parameters.get("shared_memory_offset", 0)
+        nbytes = each.parameters.get("shared_memory_byte_size", 0)
         if not (isinstance(region, str) and isinstance(offset, int) and isinstance(nbytes, int)):
             raise Refusal("invalid", f"input {each.name!r}: its shared memory parameters are not valid")
         return regions.read(region, offset, nbytes), at
-    size = parameters.get("binary_data_size")
-    if size is None:
-        return listed_bytes(each.name, each.datatype, each.shape, each.data), at
+    size = each.parameters.get("binary_data_size")
     if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= len(view) - at:
         raise Refusal("invalid", f"input {each.name!r}: {size!r} bytes of binary data; {len(view) - at} are there")
     return view[at : at + size], at + size
+
+
+def _decoded(text: tensors.Buffer) -> _Request:
+    try:
+        return _request.decode(text)
+    except msgspec.DecodeError:
+        whole = bytes(text)
+        if not any(word in whole for word in NOT_JSON):
+            raise
+    return msgspec.convert(_raw_data(json.loads(whole)), _Request)
+
+
+def _raw_data(document: Any) -> Any:
+    """The document with the data of its inputs as text again, for what decodes inputs one by one."""
+    inputs = document.get("inputs") if isinstance(document, dict) else None
+    for each in inputs if isinstance(inputs, list) else ():
+        if isinstance(each, dict) and "data" in each:
+            each["data"] = msgspec.Raw(json.dumps(each["data"]).encode())
+    return document
 
 
 def listed_bytes(name: str, datatype: str, shape: list[int], raw: msgspec.Raw) -> tensors.Buffer:
@@ -211,11 +318,12 @@ def listed_bytes(name: str, datatype: str, shape: list[int], raw: msgspec.Raw) -
     if datatype == "BF16":
         raise Refusal("invalid", f"input {name!r}: BF16 must be sent as binary data")
     try:
-        flat = _flat(_anything.decode(raw))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        flat = _flat(_list(raw))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise Refusal("invalid", f"input {name!r}: {error}") from None
     if len(flat) != prod(shape):
         raise Refusal("invalid", f"input {name!r} has {len(flat)} elements; shape {shape} has {prod(shape)}")
+    check_texts(name, datatype, shape)
     if datatype == "BYTES":
         if not all(isinstance(element, str) for element in flat):
             raise Refusal("invalid", f"input {name!r}: BYTES in JSON are strings")
@@ -228,6 +336,22 @@ def listed_bytes(name: str, datatype: str, shape: list[int], raw: msgspec.Raw) -
             return np.array(flat, dtype=tensors.ELEMENTS[datatype][1]).tobytes()
     except (ValueError, OverflowError, TypeError) as error:
         raise Refusal("invalid", f"input {name!r}: {error}") from None
+
+
+def check_texts(name: str, datatype: str, shape: Sequence[int]) -> None:
+    """Raises Refusal if an input has more elements of BYTES than are taken."""
+    if datatype == "BYTES" and prod(shape) > MAX_TEXTS:
+        raise Refusal("invalid", f"input {name!r} has {prod(shape)} elements of BYTES: expected at most {MAX_TEXTS}")
+
+
+def _list(raw: msgspec.Raw) -> Any:
+    try:
+        return _anything.decode(raw)
+    except msgspec.DecodeError:
+        text = bytes(raw)
+        if not any(word in text for word in NOT_JSON):
+            raise
+        return json.loads(text)
 
 
 def _flat(nested: Any) -> list[Any]:
@@ -244,14 +368,16 @@ def _flat(nested: Any) -> list[Any]:
     return flat
 
 
-def _listed(tensor: Tensor) -> list[Any]:
+def _text(tensor: Tensor) -> bytes:
     if tensor.datatype == "BYTES":
         try:
-            return [element.decode() for element in tensors.unpack(tensor.data, prod(tensor.shape))]
+            return _encode([element.decode() for element in tensors.unpack(tensor.data, prod(tensor.shape))])
         except UnicodeDecodeError:
             raise Refusal("invalid", f"output {tensor.name!r} is not text: ask for it as binary data") from None
     if tensor.datatype == "BF16":
         raise Refusal("invalid", f"output {tensor.name!r}: BF16 must be sent as binary data")
     array = tensors.to_array(tensor.data, tensor.datatype, tensor.shape)
-    listed: list[Any] = array.reshape(-1).tolist()
-    return listed
+    listed = array.reshape(-1).tolist()
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        return json.dumps(listed, separators=(",", ":")).encode()
+    return _encode(listed)

@@ -6,16 +6,32 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from gemlet.inference_protocol import inference_pb2, tensors
 from gemlet.serve.dispatch.call import Refusal, Tensor
-from gemlet.serve.server.frontend.infer_json import Form, Wanted, classify, into_region, wanted
+from gemlet.serve.server.frontend.infer_json import (
+    MAX_DIMENSIONS,
+    Form,
+    Wanted,
+    check_texts,
+    finish,
+    into_region,
+    wanted,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from gemlet.serve.models.specification import ModelSpec
-    from gemlet.serve.server.frontend.regions import Regions
+    from gemlet.serve.server.frontend.infer_json import Finished
+    from gemlet.serve.server.frontend.regions import Memory
+# Of the wire format: fields 1 to 7 of a ModelInferRequest are all of this type.
+LENGTH_DELIMITED = 2
+RAW_INPUT_CONTENTS = 7
+MAX_SHIFT = 63
+FIELD_COST = 64  # bytes of text, about, that take as long as one more field does
+MAX_STRUCTURE = 64 * 1024
 
 # Which field of InferTensorContents holds a datatype; FP16 and BF16 go as raw contents only.
 CONTENTS = {
@@ -34,7 +50,46 @@ CONTENTS = {
 }
 
 
-def parse(request: inference_pb2.ModelInferRequest, regions: Regions) -> tuple[list[Tensor], Form, dict[str, Any]]:
+def structure(message: bytes, limit: int) -> int:
+    """Bytes of a ModelInferRequest beside its raw contents, at least; what reading it costs. Beyond ``limit`` a guess.
+
+    Of the message's own fields only: something that is not such a message costs ``limit`` + 1.
+    """
+    at, cost, end = 0, 0, len(message)
+    try:
+        while at < end and cost <= limit:
+            tag, at = _varint(message, at)
+            if tag & 7 != LENGTH_DELIMITED:
+                return limit + 1
+            size, at = _varint(message, at)
+            at += size
+            cost += FIELD_COST + (0 if tag >> 3 == RAW_INPUT_CONTENTS else size)
+    except IndexError:
+        return limit + 1
+    return cost
+
+
+def plain_message(message: bytes) -> bytes:
+    """The request with all its contents raw. Takes time by its size, and memory by many times it. Raises Refusal."""
+    try:
+        request = inference_pb2.ModelInferRequest.FromString(message)
+    except DecodeError as error:
+        raise Refusal("invalid", f"not a ModelInferRequest: {error}") from None
+    raw, plain_contents = iter(request.raw_input_contents), []
+    for each in request.inputs:
+        if "shared_memory_region" not in each.parameters:
+            plain_contents.append(bytes(_contents(each, raw)))
+            each.ClearField("contents")
+    plain_contents += raw
+    del request.raw_input_contents[:]
+    if request.ByteSize() > MAX_STRUCTURE:
+        told = f"the request has {request.ByteSize()} bytes beside its tensors: expected at most {MAX_STRUCTURE}"
+        raise Refusal("invalid", told)
+    request.raw_input_contents.extend(plain_contents)
+    return request.SerializeToString()
+
+
+def parse(request: inference_pb2.ModelInferRequest, regions: Memory) -> tuple[list[Tensor], Form, dict[str, Any]]:
     """Inputs, the form of the answer, and the parameters. Raises Refusal."""
     raw = iter(request.raw_input_contents)
     regions.check_sizes(plain(each.parameters) for each in request.inputs if each.parameters)
@@ -47,13 +102,21 @@ def parse(request: inference_pb2.ModelInferRequest, regions: Regions) -> tuple[l
     return given, form, plain(request.parameters)
 
 
-def render(form: Form, spec: ModelSpec, outputs: list[Tensor], regions: Regions) -> inference_pb2.ModelInferResponse:
-    """The answer. Raises Refusal."""
+def render(
+    form: Form,
+    spec: ModelSpec,
+    outputs: list[Tensor],
+    regions: Memory,
+    finished: Mapping[str, Finished] | None = None,
+) -> inference_pb2.ModelInferResponse:
+    """The answer; ``finished`` as for infer_json.render(). Raises Refusal."""
     answer = inference_pb2.ModelInferResponse(model_name=spec.name, model_version=str(spec.version), id=form.id)
-    for tensor in outputs:
-        how = form.default if form.outputs is None else form.outputs[tensor.name]
-        if how.classes:
-            tensor = classify(tensor, how.classes, batched=bool(spec.max_batch))  # noqa: PLW2901
+    for output in outputs:
+        how = form.wanted(output.name)
+        ready = finished.get(output.name) if finished else None
+        if ready is None and how.classes:
+            ready = finish(output, how, batched=bool(spec.max_batch))
+        tensor = output if ready is None else ready.tensor
         one = answer.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
         if how.region:
             into_region(tensor, how, regions)
@@ -76,8 +139,22 @@ def plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _data(each: Any, raw: Iterator[bytes], regions: Regions) -> tensors.Buffer:
-    if any(size < 0 for size in each.shape):
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number of the wire format, and where it ends. Raises IndexError."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > MAX_SHIFT:
+            raise IndexError
+
+
+def _data(each: Any, raw: Iterator[bytes], regions: Memory) -> tensors.Buffer:
+    if len(each.shape) > MAX_DIMENSIONS or any(size < 0 for size in each.shape):
         raise Refusal("invalid", f"input {each.name!r}: {list(each.shape)} is not a valid shape")
     parameters = plain(each.parameters)
     region = parameters.get("shared_memory_region")
@@ -86,6 +163,10 @@ def _data(each: Any, raw: Iterator[bytes], regions: Regions) -> tensors.Buffer:
         if not (isinstance(region, str) and isinstance(offset, int) and isinstance(nbytes, int)):
             raise Refusal("invalid", f"input {each.name!r}: its shared memory parameters are not valid")
         return regions.read(region, offset, nbytes)
+    return _contents(each, raw)
+
+
+def _contents(each: Any, raw: Iterator[bytes]) -> tensors.Buffer:
     if not each.HasField("contents"):
         data = next(raw, None)
         if data is None:
@@ -94,10 +175,11 @@ def _data(each: Any, raw: Iterator[bytes], regions: Regions) -> tensors.Buffer:
     field = CONTENTS.get(each.datatype)
     if field is None:
         raise Refusal("invalid", f"input {each.name!r}: {each.datatype!r} goes as raw contents only, or is none")
-    elements = getattr(each.contents, field)
-    if len(elements) != prod(each.shape):
-        message = f"input {each.name!r} has {len(elements)} elements; shape {list(each.shape)} has {prod(each.shape)}"
+    elements, shape = getattr(each.contents, field), list(each.shape[:MAX_DIMENSIONS])
+    if len(elements) != prod(shape):
+        message = f"input {each.name!r} has {len(elements)} elements; shape {shape} has {prod(shape)}"
         raise Refusal("invalid", message)
+    check_texts(each.name, each.datatype, shape)
     if each.datatype == "BYTES":
         return tensors.pack(elements)
     try:

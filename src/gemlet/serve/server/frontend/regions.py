@@ -1,7 +1,8 @@
 """Shared memory that clients registered: inputs are read from it, outputs written into it.
 
-Every client that can reach the server can name any POSIX shared memory object that the server may open, as with Triton:
-serve on loopback, or forbid it with --no-shared-memory.
+A client reads and writes by the server's hand only what is its own: an object belongs to the user who is at the other
+end of the connection, which the kernel tells for this machine (peers.py). A client elsewhere has no shared memory here.
+Regions of one user are not those of another, whatever their names.
 
 It is read and written as a file and never mapped: its owner may make it smaller at any time, and touching a mapped page
 that is gone ends the process. A copy also keeps what was checked from changing before its batch runs.
@@ -10,20 +11,21 @@ that is gone ends the process. A copy also keeps what was checked from changing 
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gemlet.serve.dispatch.call import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from gemlet.inference_protocol.tensors import Buffer
 
 FOLDER = Path("/dev/shm")  # where the C library's shm_open has its objects
 MAX_REGIONS = 1024  # each is an open file
-MAX_READ_BYTES = 512 * 1024**2  # by one request: as much as a body may have
+MAX_READ_BYTES = 64 * 1024**2  # by one request: as much as a body may have
 CUDA = "CUDA shared memory is not served: its handles open on one device, and a plan decides which device runs a model"
 
 
@@ -38,19 +40,63 @@ class Region:
     descriptor: int
 
 
-class Regions:
-    """By name. ``allowed`` False refuses all."""
+class Memory(Protocol):
+    """What an inference request does with regions."""
 
-    def __init__(self, *, allowed: bool = True) -> None:
-        self._allowed = allowed
-        self._regions: dict[str, Region] = {}
+    def check_sizes(self, inputs: Iterable[Mapping[str, Any]]) -> None:
+        """Before anything is read: ``inputs`` are the parameters of each input of a request. Raises Refusal."""
+        ...
+
+    def read(self, name: str, offset: int, nbytes: int) -> Buffer:
+        """What part of a region has now. Raises Refusal."""
+        ...
+
+    def write(self, name: str, offset: int, data: Buffer) -> None:
+        """Puts ``data`` there. Raises Refusal."""
+        ...
+
+
+class Regions:
+    """Of all users. ``allowed`` False refuses all; ``read_bytes``: that one request may read."""
+
+    def __init__(self, *, allowed: bool = True, read_bytes: int = MAX_READ_BYTES) -> None:
+        self.allowed = allowed
+        self.read_bytes = read_bytes
+        self.users: dict[int, dict[str, Region]] = {}
+
+    def of(self, find_user: Callable[[], int | None]) -> UserRegions:
+        """Those of a client. ``find_user``: its uid, asked for once and only if shared memory is; None: not known."""
+        return UserRegions(self, find_user)
+
+
+class UserRegions:
+    """What one connection sees: regions by name, all of one user."""
+
+    def __init__(self, shared: Regions, find_user: Callable[[], int | None]) -> None:
+        self._shared = shared
+        self._find_user = find_user
+        self._user: int | None = None
+        self._known = False
+
+    @property
+    def user(self) -> int | None:
+        if not self._known:
+            self._user, self._known = self._find_user(), True
+        return self._user
+
+    @property
+    def _regions(self) -> dict[str, Region]:
+        return self._shared.users.get(self.user, {}) if self.user is not None else {}
 
     def register(self, name: str, key: str, offset: int, nbytes: int) -> None:
         """Raises Refusal."""
-        if not self._allowed:
+        if not self._shared.allowed:
             raise Refusal(
                 "unsupported", "shared memory is switched off: the server was started with --no-shared-memory"
             )
+        user = self.user
+        if user is None:
+            raise Refusal("unsupported", "shared memory is for clients on the server's machine, whose user it can see")
         if name in self._regions:
             raise Refusal("invalid", f"the shared memory region {name!r} is registered already")
         if len(self._regions) >= MAX_REGIONS:
@@ -64,11 +110,19 @@ class Regions:
             descriptor = os.open(FOLDER / plain, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError as error:
             raise Refusal("invalid", f"shared memory {key!r} cannot be opened: {error.strerror}") from None
-        size = os.fstat(descriptor).st_size
-        if offset + nbytes > size:
+        found = os.fstat(descriptor)
+        try:
+            if found.st_uid != user:
+                raise Refusal("invalid", f"shared memory {key!r} belongs to another user than the client, uid {user}")
+            if not stat.S_ISREG(found.st_mode):
+                raise Refusal("invalid", f"{key!r} is not a POSIX shared memory object")
+            if offset + nbytes > found.st_size:
+                message = f"shared memory {key!r} has {found.st_size} bytes, fewer than {offset + nbytes}"
+                raise Refusal("invalid", message)
+        except Refusal:
             os.close(descriptor)
-            raise Refusal("invalid", f"shared memory {key!r} has {size} bytes, fewer than {offset + nbytes}")
-        self._regions[name] = Region(name, key, offset, nbytes, descriptor)
+            raise
+        self._shared.users.setdefault(user, {})[name] = Region(name, key, offset, nbytes, descriptor)
 
     def unregister(self, name: str = "") -> None:
         """The region of that name, or all."""
@@ -83,15 +137,13 @@ class Regions:
             raise Refusal("unknown", f"there is no shared memory region {name!r}")
         return [self._regions[name]] if name else list(self._regions.values())
 
-    @staticmethod
-    def check_sizes(inputs: Iterable[Mapping[str, Any]]) -> None:
+    def check_sizes(self, inputs: Iterable[Mapping[str, Any]]) -> None:
         """Before anything is read: ``inputs`` are the parameters of each input of a request. Raises Refusal."""
         sizes = [given.get("shared_memory_byte_size") for given in inputs if "shared_memory_region" in given]
         total = sum(max(0, size) for size in sizes if isinstance(size, int))
-        if total > MAX_READ_BYTES:
-            raise Refusal(
-                "invalid", f"the inputs have {total} bytes in shared memory: expected at most {MAX_READ_BYTES}"
-            )
+        if total > self._shared.read_bytes:
+            message = f"the inputs have {total} bytes in shared memory: expected at most {self._shared.read_bytes}"
+            raise Refusal("invalid", message)
 
     def read(self, name: str, offset: int, nbytes: int) -> Buffer:
         """What part of a region has now. Raises Refusal."""

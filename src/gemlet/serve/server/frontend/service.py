@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gemlet.serve.plan.model import Plan
     from gemlet.serve.server.frontend.logs import LogTail
     from gemlet.serve.server.frontend.regions import Regions
+    from gemlet.serve.server.frontend.unpacking import Unpacking
 
 
 class IndexEntry(Protocol):
@@ -26,6 +27,7 @@ class IndexEntry(Protocol):
 class Service(Protocol):
     engine: Engine
     regions: Regions
+    unpacking: Unpacking
     logs: LogTail
 
     @property

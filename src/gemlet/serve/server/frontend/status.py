@@ -32,6 +32,7 @@ GRPC: dict[Reason, str] = {  # names of grpc.StatusCode
 PHRASES = {
     200: "OK",
     400: "Bad Request",
+    401: "Unauthorized",
     404: "Not Found",
     405: "Method Not Allowed",
     411: "Length Required",

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemlet.serve.dispatch.call import Tensor
-from gemlet.serve.server.frontend import http_server
+from gemlet.serve.server.frontend import http_connection, limits
 from gemlet.serve.server.frontend.http_server import HttpServer
 from gemlet.serve.server.frontend.status import HTTP, PHRASES
 from tests.unit.serve.stand_in import Service, connect, model, replies
@@ -42,12 +42,16 @@ def talk(*pieces, service=None):
     """The replies to these pieces of a stream, and the transport."""
 
     async def run():
-        connection, transport = connect(service or Service())
+        asked = service or Service()
+        connection, transport = connect(asked)
         for piece in pieces:
             connection.data_received(piece)
             await asyncio.sleep(0)
         for _ in range(5):
             await asyncio.sleep(0)
+        while connection._tasks:
+            await asyncio.wait(connection._tasks)
+        asked.unpacking.close()
         return replies(transport.written), transport
 
     return asyncio.run(run())
@@ -93,12 +97,12 @@ def test_too_many_pipelined_requests_are_not_read_until_some_are_answered():
     async def run():
         service = Slow()
         connection, transport = connect(service)
-        connection.data_received(infer([1.0]) * http_server.MAX_PIPELINED)
+        connection.data_received(infer([1.0]) * http_connection.MAX_PIPELINED)
         assert not transport.reading
         for call in service.calls:
             call.answer([Tensor("Y", "FP32", (1, 1), b"\0\0\0\0")])
         assert transport.reading
-        assert len(replies(transport.written)) == http_server.MAX_PIPELINED
+        assert len(replies(transport.written)) == http_connection.MAX_PIPELINED
 
     asyncio.run(run())
 
@@ -233,12 +237,13 @@ def test_a_header_that_never_ends_is_not_kept(begin):
 def test_a_large_body_is_not_a_header():
     header, data = described([1.0] * 100_000)
     message = post("/v2/models/echo/infer", header + data, f"Inference-Header-Content-Length: {len(header)}")
-    found, _ = talk(message[:200_000], message[200_000:] + infer([1.0])[:50], infer([1.0])[50:])
+    pieces = (message[:200_000], message[200_000:] + infer([1.0])[:50], infer([1.0])[50:])
+    found, _ = talk(*pieces, service=Service(model(slo_ms=1e6)))
     assert [status for status, _, _ in found] == [200, 200]
 
 
 def test_waiting_for_a_slow_model_does_not_make_a_slow_client(monkeypatch):
-    monkeypatch.setattr(http_server, "SLOW_S", -1.0)
+    monkeypatch.setattr(limits, "HEADER_S", -1.0)
 
     async def run():
         service = Service()

@@ -13,6 +13,11 @@ from gemlet.serve.server.frontend import regions as module
 from gemlet.serve.server.frontend.regions import FOLDER, Regions
 
 
+def mine(shared=None):
+    """Regions as a client of this user sees them."""
+    return (shared or Regions()).of(os.getuid)
+
+
 @pytest.fixture
 def shared():
     """A shared memory object of 16 bytes: its key and its descriptor."""
@@ -26,7 +31,7 @@ def shared():
 
 def test_parts_are_read_and_written(shared):
     key, descriptor = shared
-    regions = Regions()
+    regions = mine()
     regions.register("r", f"/{key}", 4, 8)
     assert bytes(regions.read("r", 2, 3)) == bytes([6, 7, 8])
     regions.write("r", 6, b"ab")
@@ -38,7 +43,7 @@ def test_parts_are_read_and_written(shared):
 
 def test_memory_that_its_owner_makes_smaller_is_refused_and_ends_nobody(shared):
     key, descriptor = shared
-    regions = Regions()
+    regions = mine()
     regions.register("r", key, 0, 16)
     os.ftruncate(descriptor, 8)
     for use in (lambda: regions.read("r", 0, 16), lambda: regions.write("r", 0, bytes(16))):
@@ -49,7 +54,7 @@ def test_memory_that_its_owner_makes_smaller_is_refused_and_ends_nobody(shared):
 
 def test_what_was_read_does_not_change_any_more(shared):
     key, descriptor = shared
-    regions = Regions()
+    regions = mine()
     regions.register("r", key, 0, 16)
     read = regions.read("r", 0, 2)
     os.pwrite(descriptor, b"xx", 0)
@@ -59,7 +64,7 @@ def test_what_was_read_does_not_change_any_more(shared):
 @pytest.mark.parametrize("key", ["", "/", "..", "../x", "a/b", "a\0b", "gemlet-no-such", "x" * 300])
 def test_a_body_that_is_not_an_object_is_refused(key):
     with pytest.raises(Refusal):
-        Regions().register("r", key, 0, 1)
+        mine().register("r", key, 0, 1)
 
 
 def test_links_are_not_followed(shared, tmp_path):
@@ -68,24 +73,59 @@ def test_links_are_not_followed(shared, tmp_path):
     link.symlink_to(tmp_path / "secret")
     try:
         with pytest.raises(Refusal, match="cannot be opened"):
-            Regions().register("r", link.name, 0, 16)
+            mine().register("r", link.name, 0, 16)
     finally:
         link.unlink()
 
 
 def test_their_number_and_their_bytes_have_limits(shared, monkeypatch):
     monkeypatch.setattr(module, "MAX_REGIONS", 2)
-    regions = Regions()
+    regions = mine()
     before = len(list(Path("/proc/self/fd").iterdir()))
     regions.register("a", shared[0], 0, 1)
     regions.register("b", shared[0], 0, 1)
     with pytest.raises(Refusal, match="2 shared memory regions"):
         regions.register("c", shared[0], 0, 1)
     with pytest.raises(Refusal, match="fewer than 17"):
-        Regions().register("c", shared[0], 1, 16)
+        mine().register("c", shared[0], 1, 16)
     regions.unregister()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
     much = {"shared_memory_region": "a", "shared_memory_byte_size": module.MAX_READ_BYTES}
-    Regions.check_sizes([much, {}])
+    regions.check_sizes([much, {}])
     with pytest.raises(Refusal, match="expected at most"):
-        Regions.check_sizes([much, much | {"shared_memory_byte_size": 1}, much | {"shared_memory_byte_size": -5}])
+        regions.check_sizes([much, much | {"shared_memory_byte_size": 1}, much | {"shared_memory_byte_size": -5}])
+
+
+OTHER = 4321  # a uid that is not this one
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="giving a file to another user needs root")
+def test_objects_of_others_are_refused(shared):
+    key, descriptor = shared
+    os.fchown(descriptor, OTHER, OTHER)  # root may open it all the same
+    with pytest.raises(Refusal, match="belongs to another user"):
+        mine().register("r", key, 0, 16)
+
+
+def test_regions_of_others_are_not_seen(shared):
+    key, _ = shared
+    regions = Regions()
+    mine(regions).register("r", key, 0, 16)
+    other = regions.of(lambda: OTHER)
+    assert other.status() == []
+    with pytest.raises(Refusal, match="no shared memory region"):
+        other.read("r", 0, 1)
+    with pytest.raises(Refusal, match="no shared memory region"):
+        other.write("r", 0, b"x")
+    with pytest.raises(Refusal, match="belongs to another user"):
+        other.register("mine", key, 0, 16)
+    other.unregister()
+    assert [region.name for region in mine(regions).status()] == ["r"]
+    mine(regions).unregister()
+
+
+def test_a_client_whose_user_is_not_known_has_no_shared_memory(shared):
+    unknown = Regions().of(lambda: None)
+    with pytest.raises(Refusal, match="whose user it can see"):
+        unknown.register("r", shared[0], 0, 16)
+    assert unknown.status() == []

@@ -1,0 +1,68 @@
+"""Who may ask: bearer tokens of a file. Of each only a digest is kept, which is looked up and never compared."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from gemlet.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+logger = logging.getLogger(__name__)
+LEAST = 16  # characters of a token: what is shorter can be guessed
+SCHEME = b"bearer"
+OPEN_PATHS = frozenset({b"/v2/health/live", b"/v2/health/ready"})  # for probes, who tell nothing and learn little
+OPEN_PROCEDURES = frozenset({"ServerLive", "ServerReady"})
+
+
+class Tokens:
+    """Those of a file, one a line; lines that start with # are comments. Raises ConfigError."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stamp, self._digests = self._read()
+
+    def allows(self, authorization: bytes) -> bool:
+        """``authorization``: the value of that header."""
+        scheme, _, token = authorization.partition(b" ")
+        return scheme.lower() == SCHEME and _digest(token.strip()) in self._digests
+
+    def refresh(self) -> None:
+        """Follows the file; one that cannot be read leaves the tokens as they were."""
+        try:
+            if _stamp(self._path.stat()) != self._stamp:
+                self._stamp, self._digests = self._read()
+                logger.info("%s: %d tokens", self._path, len(self._digests))
+        except (ConfigError, OSError) as error:
+            logger.error("the tokens are as they were: %s", error)
+
+    def _read(self) -> tuple[tuple[int, int, int], frozenset[bytes]]:
+        path = str(self._path)
+        try:
+            with self._path.open("rb") as file:
+                found = os.fstat(file.fileno())
+                lines = [line.strip() for line in file.read().splitlines()]
+        except OSError as error:
+            raise ConfigError(f"the tokens cannot be read: {error.strerror}", path=path) from None
+        if stat.S_IMODE(found.st_mode) & 0o007:
+            raise ConfigError("other users may read the tokens", path=path, hint=f"chmod 600 {path}")
+        tokens = [line for line in lines if line and not line.startswith(b"#")]
+        if not tokens or min(map(len, tokens)) < LEAST or any(b" " in token for token in tokens):
+            raise ConfigError(
+                f"expected tokens of at least {LEAST} characters without spaces, one a line",
+                path=path, hint="`openssl rand -hex 32` makes one",
+            )  # fmt: skip
+        return _stamp(found), frozenset(map(_digest, tokens))
+
+
+def _digest(token: bytes) -> bytes:
+    return hashlib.sha256(token).digest()
+
+
+def _stamp(found: os.stat_result) -> tuple[int, int, int]:
+    return found.st_mtime_ns, found.st_ino, found.st_size

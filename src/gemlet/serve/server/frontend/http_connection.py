@@ -1,0 +1,479 @@
+"""HTTP/1.1 connections: requests in by httptools, answers out in the order of the requests.
+
+An inference request is handed to the engine where its last byte is parsed, without a task; its answer is written when
+the engine calls back. Everything else is a task of http_routes.py, and what would take long by its size alone, a task
+that waits for another process (unpacking.py). A client that does not read its answers is not read from either.
+
+What clients may take is in limits.py. A connection holds nothing after it is lost: its parser knows it, and the two
+would keep each other, and a body that was never finished, until somebody collects garbage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import httptools
+
+from gemlet.serve.dispatch.call import Call, Refusal, Tensor
+from gemlet.serve.dispatch.engine import now_ms
+from gemlet.serve.server.frontend import access, http_routes, infer_json, limits, peers, unpacking
+from gemlet.serve.server.frontend.http_exchange import JSON, Exchange
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from gemlet.inference_protocol.tensors import Buffer
+    from gemlet.serve.models.specification import ModelSpec
+    from gemlet.serve.server.frontend.holdings import Holdings
+    from gemlet.serve.server.frontend.infer_json import Form
+    from gemlet.serve.server.frontend.limits import Limits
+    from gemlet.serve.server.frontend.service import Service
+
+logger = logging.getLogger(__name__)
+
+MAX_PIPELINED = 64
+MAX_PIPELINED_BYTES = 1 << 20  # of requests that are not answered, and answers that wait for those before them
+MAX_TARGETS = 4096  # URLs of inference whose parts are remembered
+MAX_TARGET_BYTES = 256
+BINARY = b"application/octet-stream"
+
+
+class Bad(Exception):
+    """A request that is not HTTP as this server accepts it, or too large; the connection ends with it."""
+
+    def __init__(self, status: int, message: str, reason: str = "invalid", more: bytes = b"") -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.reason = reason
+        self.more = more
+
+
+class Server(Protocol):
+    """What its connections know of the server; http_server.py is it."""
+
+    service: Service
+    loop: asyncio.AbstractEventLoop
+    limits: Limits
+    most_connections: int
+    tokens: access.Tokens | None
+    holdings: Holdings
+    unpacking: unpacking.Unpacking
+    connections: set[Connection]
+    draining: bool
+
+    def make_room(self, newest: Connection) -> bool:
+        """Ends connections that are less needed; whether there were any."""
+        ...
+
+    def target(self, url: bytes) -> tuple[str, str] | None:
+        """(model, version) of an inference URL; None for any other."""
+        ...
+
+
+class Connection(asyncio.Protocol):
+    """One client."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.began: float | None = None  # loop time at which a request began that is not complete
+        self.active = server.loop.time()  # when it was last heard of
+        self.regions = server.service.regions.of(self._user)
+        self._limits = server.limits
+        self._service = server.service
+        self._parser: httptools.HttpRequestParser | None = httptools.HttpRequestParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._exchanges: deque[Exchange] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing = False
+        self._paused = False
+        self._full_since: float | None = None  # loop time since which the client has not read
+        self._closed_at = 0.0
+        self._pending_bytes = 0  # of requests that are not answered
+        self._out_bytes = 0  # of answers that wait for those before them
+        self._large_bytes = 0  # of requests that another process reads
+        self._held = 0  # as holdings know it
+        self._body: bytes | bytearray = b""
+        self._body_bytes = 0
+        self._json_length: int | None = None
+        self._reset()
+
+    @property
+    def draining(self) -> bool:
+        return self.server.draining
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass of it
+        self.server.connections.add(self)
+        if len(self.server.connections) > self.server.most_connections and not self.server.make_room(self):
+            self._fail(Bad(503, f"{self.server.most_connections} clients are connected already", "overload"))
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        self.server.connections.discard(self)
+        self.server.holdings.drop(self)
+        self._transport = None
+        self._parser = None  # it and the regions know this connection, and would keep it
+        self.regions = self._service.regions.of(_nobody)
+        self._closing = True
+        self._exchanges.clear()
+        self._reset()
+        for task in self._tasks:
+            task.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        if self._closing or self._parser is None:
+            return
+        if self.began is None:
+            self.began = self.active = self.server.loop.time()
+        self._unfinished += len(data)
+        try:
+            self._parser.feed_data(data)
+            if self._unfinished > limits.HEADER_BYTES:  # the parser keeps a header until it is whole
+                raise Bad(431, f"a header has more than {limits.HEADER_BYTES} bytes")
+            if self._body_bytes or self._held:
+                self._hold()
+        except Bad as bad:
+            self._fail(bad)
+        except httptools.HttpParserUpgrade:
+            self._fail(Bad(501, "there is no protocol to upgrade to here: ask again without `Upgrade`"))
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            self._fail(cause if isinstance(cause, Bad) else Bad(400, f"not HTTP: {error}"))
+
+    def pause_writing(self) -> None:
+        self._full_since = self.server.loop.time()
+        self._regulate()
+        self._hold()
+
+    def resume_writing(self) -> None:
+        self._full_since = None
+        self._regulate()
+        self._hold()
+        self.flush()
+
+    @property
+    def idle(self) -> bool:
+        """Whether no answer is due."""
+        return not self._exchanges
+
+    @property
+    def waits_for_client(self) -> bool:
+        """Whether nothing can go on before the client sends more: no answer is due, and its bytes are read."""
+        return self.idle and not self._paused
+
+    @property
+    def unused(self) -> bool:
+        """Whether it could end without a loss to anybody: no request has begun, and all answers are read."""
+        return not self._exchanges and self.began is None and self._full_since is None
+
+    def too_slow(self, now: float) -> bool:
+        """Whether the client took too long for its header, its body, or to read."""
+        if self._closed_at and now - self._closed_at > limits.CLOSE_S:
+            return True
+        if self._full_since is not None and now - self._full_since > self._limits.request_s:
+            return True
+        limit = self._limits.request_s if self._header_complete else limits.HEADER_S
+        return self.waits_for_client and now - (self.began or now) > limit
+
+    def close(self) -> None:
+        """Ends the connection after what is written."""
+        self._closing = True
+        self._closed_at = self._closed_at or self.server.loop.time()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Ends it at once."""
+        self._closing = True
+        self._reset()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def evict(self) -> None:
+        """Others need what it holds."""
+        if self._body_bytes and not self._exchanges and self._full_since is None:
+            self._fail(Bad(503, "clients hold too much: this request was under way for the longest", "overload"))
+        else:
+            self.abort()
+
+    def flush(self) -> None:
+        """Writes what the oldest exchange has, and those after it if it is done."""
+        transport = self._transport
+        if transport is None:
+            return
+        while self._exchanges:
+            exchange = self._exchanges[0]
+            for piece in exchange.take():
+                transport.write(piece)
+                self._out_bytes -= len(piece)
+            if not exchange.ended:
+                break
+            self._exchanges.popleft()
+            self._pending_bytes -= exchange.request_bytes
+            if not exchange.keep_alive:
+                self.close()
+                return
+        if self._paused:
+            self._regulate()
+        if self._held or self._full_since is not None or self._out_bytes:
+            self._hold()
+
+    def holds(self, nbytes: int) -> None:
+        """A part of an answer of so many bytes is ready."""
+        self._out_bytes += nbytes
+
+    # What httptools calls
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+        self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._unfinished = 0
+        self._count(len(name) + len(value))
+        name = name.lower()
+        if name == b"content-length":
+            self._content_length = int(value)  # digits: the parser has seen to that
+        elif name == b"inference-header-content-length":
+            if not value.isdigit() or len(value) > 12:
+                raise Bad(400, "Inference-Header-Content-Length is not a number")
+            self._json_length = int(value)
+        elif name == b"authorization":
+            self._authorization = value
+        elif name == b"content-encoding":
+            self._encoding = value.strip().lower()
+        elif name == b"expect":
+            self._expects = value.lower() == b"100-continue"
+
+    def on_headers_complete(self) -> None:
+        self._header_complete = True
+        tokens = self.server.tokens
+        if tokens is not None and self._url not in access.OPEN_PATHS and not tokens.allows(self._authorization):
+            message = "expected an `Authorization: Bearer` header with one of the server's tokens"
+            raise Bad(401, message, "unauthorized", b"WWW-Authenticate: Bearer\r\n")
+        self._most = self._limits.request_bytes if self.server.target(self._url) else limits.CONTROL_BYTES
+        if self._content_length > self._most:
+            raise Bad(413, f"the body has {self._content_length} bytes: expected at most {self._most}")
+        if self._expects and self._transport is not None and not self._exchanges:
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, body: bytes) -> None:
+        self._unfinished = 0
+        if not self._body_bytes:
+            self._body = body
+        elif isinstance(self._body, bytearray):
+            self._body += body
+        else:
+            self._body = bytearray(self._body + body)
+        self._body_bytes += len(body)
+        if self._body_bytes > self._most:
+            raise Bad(413, f"the body has more than {self._most} bytes")
+
+    def on_message_complete(self) -> None:
+        parser = self._parser
+        if parser is None or parser.should_upgrade():
+            return  # the parser has not read its body, and raises HttpParserUpgrade after this
+        exchange = Exchange(self)
+        exchange.arrived = now_ms()
+        exchange.keep_alive = parser.should_keep_alive()
+        self._exchanges.append(exchange)
+        body = self._body
+        exchange.request_bytes = self._body_bytes
+        self._pending_bytes += self._body_bytes
+        url, header, encoding = self._url, self._json_length, self._encoding
+        method = parser.get_method()
+        exchange.head_only = method == b"HEAD"
+        self._reset()
+        self.began = None
+        try:
+            target = self.server.target(url) if method == b"POST" else None
+            if encoding and encoding != b"identity":
+                try:
+                    body, encoding = unpacking.inflate(body, encoding, limits.HERE_BYTES), b""
+                except unpacking.TooLarge:
+                    if target is None:
+                        raise
+            else:
+                encoding = b""
+            if target is None:
+                self._route(exchange, method, url, body)
+            elif encoding or infer_json.json_end(body, header) > limits.HERE_BYTES:
+                self._later(self._infer_large(exchange, target, body, encoding, header))
+            else:
+                self._infer(exchange, target, infer_json.parse(body, header, self.regions))
+        except Refusal as refusal:
+            exchange.refuse(refusal)
+        except Exception as error:
+            logger.exception("a request failed")
+            exchange.refuse(Refusal("failed", f"{type(error).__name__}: {error}"))
+        if len(self._exchanges) >= MAX_PIPELINED or self._pending_bytes > MAX_PIPELINED_BYTES:
+            self._regulate()
+
+    # What becomes of a request
+
+    async def _infer_large(
+        self, exchange: Exchange, target: tuple[str, str], body: Buffer, encoding: bytes, header: int | None
+    ) -> None:
+        """As _infer(), of a request that is read in another process."""
+        nbytes = len(body)
+        try:
+            self._large_bytes += nbytes
+            self._hold()
+            asked, tail = await self.server.unpacking(
+                nbytes, unpacking.unpack, body, encoding, header, self._limits.request_bytes
+            )
+            self._infer(exchange, target, infer_json.assemble(asked, memoryview(tail), self.regions))
+        except Refusal as refusal:
+            exchange.refuse(refusal)
+        except Exception as error:
+            logger.exception("a request failed")
+            exchange.refuse(Refusal("failed", f"{type(error).__name__}: {error}"))
+        finally:
+            self._large_bytes -= nbytes
+            self._hold()
+
+    def _infer(
+        self,
+        exchange: Exchange,
+        target: tuple[str, str],
+        parsed: tuple[list[Tensor], Form, infer_json.Parameters],
+    ) -> None:
+        """Raises Refusal."""
+        model, version = target
+        given, form, parameters = parsed
+        form.model, form.version = model, version
+        call = Call(model, given, partial(self._answer, exchange, form), exchange.arrived, version)
+        if parameters:
+            infer_json.options(parameters, call)
+        served = self._service.engine.models.get(model)
+        if form.outputs is not None and served is not None:
+            infer_json.check_outputs(form, served.spec)
+        texts = infer_json.texts(given)
+        if sum([len(tensor.data) for tensor in texts]) > limits.HERE_BYTES:
+            self._later(self._infer_texts(exchange, call, texts))
+        else:
+            self._service.engine.infer(call)
+
+    async def _infer_texts(self, exchange: Exchange, call: Call, texts: list[Tensor]) -> None:
+        try:
+            await unpacking.check(self.server.unpacking, texts)
+        except Refusal as refusal:
+            exchange.refuse(refusal)
+        else:
+            self._service.engine.infer(call)
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self.server.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _route(self, exchange: Exchange, method: bytes, url: bytes, body: Buffer) -> None:
+        given = http_routes.Given(method.decode("latin-1"), url, bytes(body), self.regions)
+        self._later(http_routes.respond(self._service, exchange, given))
+
+    def _answer(self, exchange: Exchange, form: Form, result: list[Tensor] | Refusal) -> None:
+        """Called by the engine; the data of the outputs is valid meanwhile only."""
+        if isinstance(result, Refusal):
+            exchange.refuse(result)
+            return
+        served = self._service.engine.models.get(form.model)
+        try:
+            if served is None:
+                raise Refusal("unknown", f"{form.model} was unloaded")
+            outputs = infer_json.chosen(form, result)
+            costly = infer_json.costly(form, outputs)
+            if sum([len(tensor.data) for tensor, _ in costly]) > limits.HERE_BYTES:
+                kept = [Tensor(each.name, each.datatype, each.shape, bytes(each.data)) for each in outputs]
+                self._later(self._answer_large(exchange, form, served.spec, kept))
+            else:
+                _write(exchange, *infer_json.render(form, served.spec, outputs, self.regions))
+        except Refusal as refusal:
+            exchange.refuse(refusal)
+        except Exception as error:  # an output that is gone since a model was reloaded
+            logger.exception("an answer of %s cannot be written", form.model)
+            exchange.refuse(Refusal("failed", f"{type(error).__name__}: {error}"))
+
+    async def _answer_large(self, exchange: Exchange, form: Form, spec: ModelSpec, outputs: list[Tensor]) -> None:
+        try:
+            finished = await unpacking.finished(self.server.unpacking, form, spec, outputs)
+            _write(exchange, *infer_json.render(form, spec, outputs, self.regions, finished))
+        except Refusal as refusal:
+            exchange.refuse(refusal)
+
+    def _user(self) -> int | None:
+        """Who is at the other end."""
+        if self._transport is None:
+            return None
+        connection = self._transport.get_extra_info("socket")
+        if connection is None:
+            return None
+        if connection.family == socket.AF_UNIX:
+            return peers.of_unix(connection)
+        return peers.of_tcp(connection.getpeername()[:2], connection.getsockname()[:2])
+
+    def _hold(self) -> None:
+        """Tells what is held here for the client's sake."""
+        if self._transport is None:
+            return
+        held = self._body_bytes + self._out_bytes + self._large_bytes
+        if self._full_since is not None:
+            held += self._transport.get_write_buffer_size()
+        if held != self._held:
+            self._held = held
+            self.server.holdings.hold(self, held)
+
+    def _fail(self, bad: Bad) -> None:
+        self._closing = True  # nothing after this is read
+        self._reset()
+        self.server.holdings.drop(self)
+        self._held = 0
+        exchange = Exchange(self)
+        exchange.keep_alive = False
+        self._exchanges.append(exchange)
+        exchange.document({"error": bad.message, "reason": bad.reason}, bad.status, bad.more)
+
+    def _count(self, nbytes: int) -> None:
+        self._header_bytes += nbytes
+        if self._header_bytes > limits.HEADER_BYTES:
+            raise Bad(431, f"the header has more than {limits.HEADER_BYTES} bytes")
+
+    def _reset(self) -> None:
+        self._url = b""
+        self._header_bytes = 0
+        self._unfinished = 0  # bytes since the parser last reported anything
+        self._json_length = None
+        self._encoding = b""
+        self._expects = False
+        self._authorization = b""
+        self._header_complete = False
+        self._content_length = 0
+        self._most = limits.CONTROL_BYTES
+        self._body = b""
+        self._body_bytes = 0
+
+    def _regulate(self) -> None:
+        many = len(self._exchanges) >= MAX_PIPELINED or self._pending_bytes + self._out_bytes > MAX_PIPELINED_BYTES
+        wanted = self._full_since is not None or (many and bool(self._exchanges))
+        if wanted == self._paused or self._transport is None or self._transport.is_closing():
+            return
+        self._paused = wanted
+        if wanted:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+
+def _nobody() -> None:
+    return None
+
+
+def _write(exchange: Exchange, json: bytes, binary: list[Buffer]) -> None:
+    if binary:
+        exchange.answer(200, BINARY, [json, *binary], b"Inference-Header-Content-Length: %d\r\n" % len(json))
+    else:
+        exchange.answer(200, JSON, [json])

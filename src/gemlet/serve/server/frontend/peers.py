@@ -1,0 +1,89 @@
+"""Whose process is at the other end of a connection: the kernel knows, of TCP within this machine and Unix sockets."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import socket
+import struct
+
+PEER_CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
+# linux/inet_diag.h: a netlink header, inet_diag_req_v2 (of which inet_diag_sockid is the second half), inet_diag_msg.
+_HEADER = struct.Struct("=IHHII")
+_REQUEST = struct.Struct("=BBBBI")
+_PORTS = struct.Struct("!HH")
+_NO_COOKIE = b"\xff" * 8
+_UID_AT = 4 + 4 + 32 + 16 + 8  # family..retransmissions, ports, addresses, interface with cookie, expires to wqueue
+SOCK_DIAG = getattr(socket, "NETLINK_SOCK_DIAG", 4)
+SOCK_DIAG_BY_FAMILY = 20
+NLM_F_REQUEST = 1
+ANSWER_BYTES = 4096
+ANSWER_S = 1.0
+FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+GRPC_PEER = re.compile(r"ipv[46]:(?:%5B|\[)?([0-9a-fA-F.:]+?)(?:%5D|\])?:(\d+)")
+
+
+def of_unix(connection: socket.socket) -> int | None:
+    """The uid that connected, of a Unix socket."""
+    try:
+        found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER_CREDENTIALS.size)
+    except OSError:
+        return None
+    uid: int = PEER_CREDENTIALS.unpack(found)[1]
+    return uid
+
+
+def of_tcp(peer: tuple[str, int], here: tuple[str, int]) -> int | None:
+    """The uid that owns the socket at ``peer`` which is connected to ``here``; None if it is not of this machine.
+
+    The connection must be open, so that its ports belong to nobody else.
+    """
+    try:
+        addresses = [_plain(ipaddress.ip_address(address.partition("%")[0])) for address in (peer[0], here[0])]
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, SOCK_DIAG) as kernel:
+            kernel.settimeout(ANSWER_S)
+            kernel.send(_question(addresses, (peer[1], here[1])))
+            return _uid(kernel.recv(ANSWER_BYTES), addresses, (peer[1], here[1]))
+    except (OSError, ValueError, struct.error):
+        return None
+
+
+def of_grpc(peer: str, here: tuple[str, int] | None) -> int | None:
+    """As gRPC names it: ipv4:127.0.0.1:5000, ipv6:%5B::1%5D:5000, or unix:, which only this user may connect to."""
+    if peer.startswith("unix:"):
+        return os.getuid()
+    match = GRPC_PEER.fullmatch(peer)
+    if match is None or here is None:
+        return None
+    address = match[1]
+    own = address if ipaddress.ip_address(address).is_loopback else here[0]
+    return of_tcp((address, int(match[2])), (own, here[1]))
+
+
+def _plain(address: Address) -> Address:
+    """A socket of IPv6 that speaks IPv4 has addresses of IPv6, of the form ::ffff:127.0.0.1."""
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def _question(addresses: list[Address], ports: tuple[int, int]) -> bytes:
+    family = FAMILIES[addresses[0].version]
+    places = b"".join(address.packed.ljust(16, b"\0") for address in addresses)
+    sockid = _PORTS.pack(*ports) + places + bytes(4) + _NO_COOKIE
+    request = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF) + sockid
+    return _HEADER.pack(_HEADER.size + len(request), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, 1, 0) + request
+
+
+def _uid(answer: bytes, addresses: list[Address], ports: tuple[int, int]) -> int | None:
+    """Of an answer about exactly that socket, not about one that listens, which the kernel gives for want of it."""
+    _, kind, *_ = _HEADER.unpack_from(answer)
+    at = _HEADER.size + 4
+    if kind != SOCK_DIAG_BY_FAMILY or _PORTS.unpack_from(answer, at) != ports:
+        return None
+    size = 4 if answer[_HEADER.size] == socket.AF_INET else 16
+    found = [_plain(ipaddress.ip_address(answer[start : start + size])) for start in (at + 4, at + 20)]
+    if found != addresses:
+        return None
+    uid: int = struct.unpack_from("=I", answer, _HEADER.size + _UID_AT)[0]
+    return uid

@@ -1,0 +1,205 @@
+"""Processes that do what takes time by the size of a request: inflate, decode and encode JSON, read odd messages.
+
+In the event loop a request of some kilobytes that inflates to half a gigabyte would stop everybody, and threads would
+share the interpreter's lock with it. One process is for what is small, so that it does not wait for what is large.
+What is done there is in infer_json.py and infer_messages.py; work() calls it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import multiprocessing
+import os
+import resource
+import signal
+import threading
+import zlib
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from gemlet.serve.dispatch import call
+from gemlet.serve.dispatch.call import Refusal
+from gemlet.serve.server.frontend import infer_json, infer_messages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gemlet.inference_protocol.tensors import Buffer
+    from gemlet.serve.dispatch.call import Tensor
+    from gemlet.serve.models.specification import ModelSpec
+    from gemlet.serve.server.frontend.infer_json import Asked, Finished, Form, Wanted
+
+Result = TypeVar("Result")
+SMALL_BYTES = 1 << 20
+MEMORY_BYTES = 2 << 30  # of one such process, above what it starts with; a number in JSON is some forty bytes there
+NICE = 5  # those who wait for a model go first
+GZIP_WINDOW = 16 + zlib.MAX_WBITS
+
+
+class Unpacking:
+    """Two processes, one for requests up to SMALL_BYTES and one for larger ones; each starts when it is needed."""
+
+    def __init__(self) -> None:
+        self._pools: dict[bool, ProcessPoolExecutor] = {}
+        self._turns = {small: asyncio.Lock() for small in (True, False)}
+
+    async def __call__(self, nbytes: int, act: Callable[..., Result], *given: Any) -> Result:
+        """What ``act``, a function of this module, gives there. ``nbytes``: what its time goes by. Raises Refusal."""
+        small = nbytes <= SMALL_BYTES
+        async with self._turns[small]:  # a pool would keep what waits in it, also when nobody wants it any more
+            pool = self._pools.get(small)
+            if pool is None:
+                context = multiprocessing.get_context("spawn")
+                pool = self._pools[small] = ProcessPoolExecutor(1, mp_context=context, initializer=_prepare)
+            future = asyncio.wrap_future(pool.submit(work, act, *given))
+            try:
+                result = await asyncio.shield(future)
+            except BrokenProcessPool:
+                if self._pools.get(small) is pool:
+                    del self._pools[small]
+                raise Refusal("overload", "the process that reads large requests was killed", retry_s=1) from None
+            except asyncio.CancelledError:
+                await asyncio.wait([future])
+                future.cancelled() or future.exception()
+                raise
+        if isinstance(result, Refused):
+            raise Refusal(result.reason, result.message)  # type: ignore[arg-type]
+        return result  # type: ignore[no-any-return]
+
+    async def warm(self) -> None:
+        """Starts both, so that the first request does not wait for that."""
+        for nbytes in (0, SMALL_BYTES + 1):
+            await self(nbytes, _nothing)
+
+    def close(self) -> None:
+        for pool in self._pools.values():
+            for process in list((pool._processes or {}).values()):
+                process.kill()
+            pool.shutdown(wait=True, cancel_futures=True)
+        self._pools.clear()
+
+
+async def check(processes: Unpacking, texts: list[Tensor]) -> None:
+    """Marks inputs of BYTES as checked. Raises Refusal."""
+    sent = []
+    for tensor in texts:
+        infer_json.check_texts(tensor.name, tensor.datatype, tensor.shape)
+        sent.append(call.Tensor(tensor.name, tensor.datatype, tensor.shape, bytes(tensor.data)))
+    await processes(sum(len(tensor.data) for tensor in sent), check_texts, sent)
+    for tensor in texts:
+        tensor.checked = True
+
+
+async def finished(
+    processes: Unpacking, form: Form, spec: ModelSpec, outputs: list[Tensor], *, text: bool = True
+) -> dict[str, Finished]:
+    """What finish() gives of outputs whose data is bytes; without ``text`` of the classified ones. Raises Refusal."""
+    costly = [(tensor, how) for tensor, how in infer_json.costly(form, outputs) if text or how.classes]
+    return await processes(sum(len(tensor.data) for tensor, _ in costly), finish, costly, bool(spec.max_batch))
+
+
+class Refused:
+    """A Refusal on its way between processes."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        self.reason = reason
+        self.message = message
+
+
+def work(act: Callable[..., Any], *given: Any) -> Any:
+    """In the other process. Never raises."""
+    try:
+        return act(*given)
+    except Refusal as refusal:
+        return Refused(refusal.reason, refusal.message)
+    except MemoryError:
+        return Refused("invalid", f"the request needs more than {MEMORY_BYTES} bytes of memory to be read")
+    except Exception as error:  # noqa: BLE001  the answer to a request, whatever went wrong
+        return Refused("failed", f"{type(error).__name__}: {error}")
+    finally:
+        del given
+        _give_back()
+
+
+def unpack(body: Buffer, encoding: bytes, header: int | None, limit: int) -> tuple[Asked, bytes]:
+    """A body over HTTP, with ``header`` bytes of JSON: the request and the tensors behind its JSON. Raises Refusal."""
+    plain = inflate(body, encoding, limit) if encoding else body
+    end = infer_json.json_end(plain, header)
+    view = memoryview(plain)
+    return infer_json.decode(view[:end]), bytes(view[end:])
+
+
+def inflate(body: Buffer, encoding: bytes, limit: int) -> bytes:
+    """The body as it was before gzip or deflate. Raises Refusal; TooLarge beyond ``limit`` bytes."""
+    if encoding not in {b"gzip", b"deflate"}:
+        raise Refusal(
+            "invalid", f"content encoding {encoding.decode('latin-1')} is not supported: expected gzip or deflate"
+        )
+    inflater = zlib.decompressobj(GZIP_WINDOW if encoding == b"gzip" else zlib.MAX_WBITS)
+    try:
+        plain = inflater.decompress(body, limit + 1)
+    except zlib.error as error:
+        raise Refusal("invalid", f"the body is not {encoding.decode()}: {error}") from None
+    if len(plain) > limit:
+        raise TooLarge(limit)
+    if not inflater.eof:
+        raise Refusal("invalid", f"the body ends within its {encoding.decode()} data")
+    if inflater.unused_data:
+        raise Refusal("invalid", f"{len(inflater.unused_data)} bytes follow the {encoding.decode()} data of the body")
+    return plain
+
+
+class TooLarge(Refusal):
+    """More bytes than were allowed."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__("invalid", f"the body has more than {limit} bytes when decompressed")
+
+
+def unpack_message(message: bytes) -> bytes:
+    """A ModelInferRequest whose tensors are raw contents; then reading it is copying. Raises Refusal."""
+    return infer_messages.plain_message(message)
+
+
+def finish(outputs: list[tuple[Tensor, Wanted]], batched: bool) -> dict[str, Finished]:
+    """What is to be sent of these outputs. Raises Refusal."""
+    return {tensor.name: infer_json.finish(tensor, how, batched=batched) for tensor, how in outputs}
+
+
+def check_texts(inputs: list[Tensor]) -> None:
+    """Raises Refusal if inputs of BYTES are not such tensors."""
+    for tensor in inputs:
+        call.check_bytes(tensor)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _prepare() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):  # the server ends this process, not the terminal
+        signal.signal(number, signal.SIG_IGN)
+    os.nice(NICE)
+    threading.Thread(target=_end_with_server, daemon=True).start()
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmData:"):
+            limit = 1024 * int(line.split()[1]) + MEMORY_BYTES
+            resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def _end_with_server() -> None:
+    """A pool ends its processes at a proper end only; a server that is killed would leave this one for ever."""
+    server = multiprocessing.parent_process()
+    if server is not None:
+        server.join()
+        os._exit(0)
+
+
+def _give_back() -> None:
+    """Memory of what was large, to the system."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)

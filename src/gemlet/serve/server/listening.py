@@ -1,0 +1,119 @@
+"""Where `gemlet serve` listens, and for whom: beyond this machine only for clients with a token, by TLS."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+import ssl
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from gemlet.errors import ConfigError, UsageError
+from gemlet.serve.server.frontend.access import Tokens
+from gemlet.serve.server.frontend.grpc_server import GrpcServer
+from gemlet.serve.server.frontend.http_server import HttpServer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gemlet.serve.server.frontend.service import Service
+    from gemlet.serve.server.options import ServerOptions
+
+ALPN = "http/1.1"
+
+
+class Listening:
+    """Opens what was asked for. Raises UsageError, ConfigError for what would be open to anybody or is not valid."""
+
+    def __init__(self, options: ServerOptions, service: Service) -> None:
+        self._options = options
+        self._service = service
+        if bool(options.tls_certificate) != bool(options.tls_key):
+            raise UsageError("--tls-certificate and --tls-key belong together", hint="give both, in PEM")
+        self._tokens = Tokens(options.token_file) if options.token_file is not None else None
+        ports = (
+            options.http_port is not None and options.http_socket is None,
+            options.grpc_port is not None and options.grpc_socket is None,
+        )
+        if any(ports) and not (options.tls_certificate and self._tokens) and not _is_loopback(options.host):
+            raise UsageError(
+                f"{options.host} can be reached from other machines: expected TLS and tokens for that",
+                hint="give --tls-certificate, --tls-key and --token-file, or listen on 127.0.0.1 behind a proxy that "
+                "asks who is there",
+            )
+
+    async def http(self) -> tuple[HttpServer | None, int | None]:
+        """The server and its port, where there are such."""
+        given = self._options
+        if given.http_port is None and given.http_socket is None:
+            return None, None
+        server = HttpServer(self._service, given.limits, self._tokens)
+        try:
+            if given.http_socket is not None:
+                await server.listen_at(str(given.http_socket))
+                return server, None
+            assert given.http_port is not None
+            return server, await server.listen(given.host, given.http_port, self._context())
+        except OSError as error:
+            raise self._cannot_listen("HTTP", "--http", given.http_socket, given.http_port, error) from None
+
+    async def grpc(self) -> tuple[GrpcServer | None, int | None]:
+        """The server and its port, where there are such."""
+        given = self._options
+        if given.grpc_port is None and given.grpc_socket is None:
+            return None, None
+        server = GrpcServer(self._service, given.limits, self._tokens)
+        try:
+            if given.grpc_socket is not None:
+                await server.listen_at(str(given.grpc_socket))
+                return server, None
+            assert given.grpc_port is not None
+            return server, await server.listen(given.host, given.grpc_port, self._credentials())
+        except OSError as error:
+            raise self._cannot_listen("gRPC", "--grpc", given.grpc_socket, given.grpc_port, error) from None
+
+    def _context(self) -> ssl.SSLContext | None:
+        certificate, key = self._options.tls_certificate, self._options.tls_key
+        if certificate is None or key is None:
+            return None
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols([ALPN])
+        try:
+            context.load_cert_chain(certificate, key)
+        except (OSError, ssl.SSLError) as error:
+            message = f"the certificate and {key} cannot be used: {error.strerror or error}"
+            raise ConfigError(message, path=str(certificate), hint="both are PEM files") from None
+        return context
+
+    def _credentials(self) -> Any:
+        if self._context() is None:  # which says what is wrong with the files
+            return None
+        certificate, key = self._options.tls_certificate, self._options.tls_key
+        assert certificate is not None
+        assert key is not None
+        return grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
+
+    def _cannot_listen(self, what: str, option: str, path: Path | None, port: int | None, error: OSError) -> UsageError:
+        if path is not None:
+            used = error.errno == errno.EADDRINUSE
+            message = "another process listens there" if used else error.strerror or str(error)
+            return UsageError(f"{what} cannot listen at {path}: {message}", hint=f"choose another {option}-socket")
+        host = self._options.host
+        if error.errno == errno.EADDRINUSE:
+            shown = f"`ss -ltnp 'sport = :{port}'` shows the process that has this one"
+            hint = f"use {option}-port 0 for any free port; {shown}"
+            return UsageError(f"{what} port {port} is in use on {host}", hint=hint)
+        hint = f"choose a {option}-port above 1023, which needs no privileges, or another --host"
+        return UsageError(f"{what} cannot listen on {host}:{port}: {error.strerror or error}", hint=hint)
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether every address that this name has is of this machine only."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return True  # then opening the port fails and says why
+    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)

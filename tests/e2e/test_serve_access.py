@@ -1,0 +1,142 @@
+"""Who reaches `gemlet serve`: TLS, tokens, Unix sockets, and what it refuses to be open to."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+import stat
+import subprocess
+from contextlib import closing
+from pathlib import Path
+
+import grpc
+import pytest
+import trustme
+
+from gemlet.inference_protocol import inference_pb2 as messages
+from tests.e2e.serve_process import COMMAND, serving, write_model
+
+ECHO = (
+    "platform: noop\nmax_batch: 4\nslo: 60s\ninputs: [{name: X, datatype: FP32, shape: [-1]}]\n"
+    "outputs: [{name: Y, datatype: FP32, shape: [-1]}]\n"
+)
+TOKEN = "correct-horse-battery"
+BODY = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 2], "data": [1.0, 2.0]}]})
+
+
+@pytest.fixture
+def repository(tmp_path):
+    folder = tmp_path / "models"
+    write_model(folder, "echo", ECHO)
+    return folder
+
+
+@pytest.fixture
+def secured(tmp_path):
+    """Arguments for TLS and tokens, and the authority's certificate."""
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost")
+    root, chain, key, tokens = (tmp_path / name for name in ("root.pem", "chain.pem", "key.pem", "tokens"))
+    authority.cert_pem.write_to_path(root)
+    for pem in issued.cert_chain_pems:
+        pem.write_to_path(chain, append=True)
+    issued.private_key_pem.write_to_path(key)
+    tokens.write_text(f"# who may ask\n{TOKEN}\n")
+    tokens.chmod(0o600)
+    return ["--tls-certificate", str(chain), "--tls-key", str(key), "--token-file", str(tokens)], root
+
+
+class UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path):
+        super().__init__("localhost", timeout=60)
+        self._path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(60)
+        self.sock.connect(self._path)
+
+
+def ask(connection, headers=None):
+    connection.request("POST", "/v2/models/echo/infer", BODY, headers or {})
+    response = connection.getresponse()
+    return response.status, json.loads(response.read())
+
+
+def infer_over_grpc(channel, metadata=()):
+    request = messages.ModelInferRequest(model_name="echo")
+    request.inputs.add(name="X", datatype="FP32", shape=[1, 1])
+    request.raw_input_contents.append(bytes(4))
+    call = channel.unary_unary(
+        "/inference.GRPCInferenceService/ModelInfer",
+        request_serializer=messages.ModelInferRequest.SerializeToString,
+        response_deserializer=messages.ModelInferResponse.FromString,
+    )
+    return call(request, metadata=metadata, timeout=60, wait_for_ready=True)
+
+
+def test_tls_and_tokens_on_every_address(repository, secured, tmp_path):
+    given, certificate = secured
+    bearer = f"Bearer {TOKEN}"
+    with serving(repository, tmp_path / "log", "--host", "0.0.0.0", *given) as server:
+        context = ssl.create_default_context(cafile=str(certificate))
+        port = int(server.http.rpartition(":")[2])
+        with closing(http.client.HTTPSConnection("localhost", port, timeout=60, context=context)) as connection:
+            assert ask(connection, {"Authorization": bearer})[0] == 200
+            assert ask(connection)[0] == 401
+        assert "https://" in server.log
+        credentials = grpc.ssl_channel_credentials(certificate.read_bytes())
+        with grpc.secure_channel(f"localhost:{server.grpc.rpartition(':')[2]}", credentials) as channel:
+            assert infer_over_grpc(channel, [("authorization", bearer)]).model_name == "echo"
+            for metadata in ((), [("authorization", "Bearer correct-horse-batterz")]):
+                with pytest.raises(grpc.RpcError) as refused:
+                    infer_over_grpc(channel, metadata)
+                assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
+            live = channel.unary_unary(
+                "/inference.GRPCInferenceService/ServerLive",
+                response_deserializer=messages.ServerLiveResponse.FromString,
+            )
+            assert live(b"", timeout=60).live
+
+
+def test_unix_sockets_are_for_this_user(repository, tmp_path):
+    paths = [str(tmp_path / name) for name in ("http", "grpc")]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as left_behind:
+        left_behind.bind(paths[0])
+    given = ("--http-socket", paths[0], "--grpc-socket", paths[1])
+    with serving(repository, tmp_path / "log", *given) as server:
+        assert (server.http, server.grpc) == (f"unix:{paths[0]}", f"unix:{paths[1]}")
+        assert [stat.S_IMODE(Path(path).stat().st_mode) for path in paths] == [0o600, 0o600]
+        with closing(UnixConnection(paths[0])) as connection:
+            assert ask(connection)[1]["outputs"][0]["data"] == [1.0, 2.0]
+        with grpc.insecure_channel(f"unix:{paths[1]}") as channel:
+            assert infer_over_grpc(channel).model_name == "echo"
+        again = subprocess.run(
+            [*COMMAND, str(repository), "--http-socket", paths[0], "--grpc-port", "none"],
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert again.returncode != 0
+        assert "another process listens there" in again.stderr
+
+
+@pytest.mark.parametrize("given", [[], ["tls"], ["tokens"]])
+def test_nothing_is_open_beyond_this_machine(repository, secured, given):
+    arguments = {"tls": secured[0][:4], "tokens": secured[0][4:]}
+    chosen = [each for name in given for each in arguments[name]]
+    refused = subprocess.run(
+        [*COMMAND, str(repository), "--host", "0.0.0.0", *chosen],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert refused.returncode == 2
+    assert "expected TLS and tokens" in refused.stderr
+
+
+def test_tokens_that_others_may_read_are_refused(repository, secured, tmp_path):
+    (tmp_path / "tokens").chmod(0o644)
+    refused = subprocess.run(
+        [*COMMAND, str(repository), *secured[0]], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert refused.returncode != 0
+    assert "other users may read the tokens" in refused.stderr

@@ -1,0 +1,78 @@
+"""The user at the other end of a connection, as the kernel knows it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from contextlib import closing
+
+import pytest
+
+from gemlet.serve.server.frontend import peers
+
+OTHER = 4321
+CLIENT = """
+import os, socket, sys
+family, uid, host, port = sys.argv[1:]
+os.setuid(int(uid))
+connection = socket.socket(int(family), socket.SOCK_STREAM)
+connection.connect((host, int(port)))
+sys.stdin.read()
+"""
+
+
+def listener(family, address):
+    server = socket.socket(family, socket.SOCK_STREAM)
+    if family == socket.AF_INET6:
+        server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    server.bind((address, 0))
+    server.listen()
+    return server
+
+
+@pytest.mark.parametrize(
+    ("family", "address"),
+    [
+        (socket.AF_INET, "127.0.0.1"),
+        (socket.AF_INET6, "::1"),
+        (socket.AF_INET6, "::ffff:127.0.0.1"),
+    ],
+)
+@pytest.mark.parametrize("uid", [os.getuid(), OTHER])
+def test_the_owner_of_the_other_end_is_known(family, address, uid):
+    if uid != os.getuid() and os.getuid() != 0:
+        pytest.skip("being another user needs root")
+    with closing(listener(family, address)) as server:
+        arguments = [str(int(family)), str(uid), *map(str, server.getsockname()[:2])]
+        with subprocess.Popen([sys.executable, "-c", CLIENT, *arguments], stdin=subprocess.PIPE) as client:
+            server.settimeout(60)
+            connection, peer = server.accept()
+            with connection:
+                here = connection.getsockname()
+                assert peers.of_tcp(peer[:2], here[:2]) == uid
+                assert peers.of_tcp((peer[0], 1), here[:2]) is None  # nobody's; the kernel tells of who listens
+                assert peers.of_tcp(("192.0.2.1", peer[1]), here[:2]) is None
+                assert peers.of_tcp(("nonsense", 1), here[:2]) is None
+            client.stdin.close()  # until then it stays connected
+
+
+def test_as_grpc_names_its_peers():
+    server, server6 = listener(socket.AF_INET, "127.0.0.1"), listener(socket.AF_INET6, "::1")
+    with server, socket.create_connection(server.getsockname()) as ours:
+        port = ours.getsockname()[1]
+        assert peers.of_grpc(f"ipv4:127.0.0.1:{port}", server.getsockname()) == os.getuid()
+        assert peers.of_grpc(f"ipv4:192.0.2.1:{port}", server.getsockname()) is None
+    with server6, socket.create_connection(server6.getsockname()[:2]) as ours:
+        port = ours.getsockname()[1]
+        for name in (f"ipv6:[::1]:{port}", f"ipv6:%5B::1%5D:{port}"):
+            assert peers.of_grpc(name, server6.getsockname()[:2]) == os.getuid()
+    assert peers.of_grpc("unix:/x", None) == os.getuid()
+    assert peers.of_grpc("what", ("127.0.0.1", 1)) is None
+
+
+def test_a_unix_socket_tells_by_itself():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert peers.of_unix(ours) == os.getuid()
