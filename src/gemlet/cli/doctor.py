@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 
 import click
 
@@ -14,20 +15,28 @@ WORDS = {"ok": ("ok  ", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", "
 
 
 @click.command()
+@click.option(
+    "--image",
+    type=click.Path(path_type=Path),
+    metavar="ROOT",
+    help="Check a container's root directory instead: can its programs have limits?",
+)
 @options.output("text", "json")
 @click.pass_obj
-def command(socket: str | None, output: str) -> int:
+def command(socket: str | None, *, image: Path | None, output: str) -> int:
     """Check this machine, with a hint for each problem.
 
     \b
     gemlet doctor
     gemlet doctor -o json
+    gemlet doctor --image /var/lib/machines/ubuntu
 
     Exits with 1 if anything fails. A machine without a GPU only warns: the simulated machine works on it.
     """
     from gemlet.cli.doctor_checks import run_checks
+    from gemlet.cli.image_checks import run_image_checks
 
-    checks = run_checks(socket)
+    checks = run_checks(socket) if image is None else run_image_checks(image)
     failed = any(check.verdict == "fail" for check in checks)
     if output == "json":
         listed = [{"name": c.name, "verdict": c.verdict, "text": c.text, "hint": c.hint} for c in checks]

@@ -16,6 +16,7 @@ from gemlet import paths
 from gemlet.cli import environment
 from gemlet.daemon import address
 from gemlet.daemon.connection import Connection, no_daemon
+from gemlet.elf_file import ElfFile, newest_glibc
 from gemlet.errors import DeviceError, GemletError
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 Verdict = Literal["ok", "warn", "fail"]
 CHECK_SECONDS = 20.0
-OLDEST_GLIBC = (2, 28)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +60,12 @@ def versions() -> Iterator[Check]:
     yield Check("versions", "ok", f"gemlet {gemlet.__version__}, Python {python}, Linux {platform.release()}")
     libc, version = platform.libc_ver()
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-    if libc != "glibc" or numbers < OLDEST_GLIBC:
-        hint = "the preloaded library needs glibc 2.28 or newer; musl is not supported"
+    needed = newest_glibc(ElfFile(paths.hook_path()).required)
+    if libc != "glibc" or numbers < needed:
+        hint = f"the hook needs glibc {'.'.join(map(str, needed))} or newer; there is no CUDA for musl"
         yield Check("libc", "fail", f"{libc or 'not glibc'} {version}", hint)
     else:
-        yield Check("libc", "ok", f"glibc {version}")
+        yield Check("libc", "ok", f"glibc {version}; programs need {'.'.join(map(str, needed))}")
 
 
 def container() -> Iterator[Check]:

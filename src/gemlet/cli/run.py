@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from gemlet import loading, paths
 from gemlet.cli import environment, messages, options
 from gemlet.config.group_fields import phrases
 from gemlet.daemon import address, autostart
 from gemlet.errors import GemletError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gemlet.model import GroupField
 
 MANAGED = ("checked", "force")
@@ -79,6 +82,7 @@ def command(
         raise UsageError("--empty-cache needs the hook that --no-torch-hook leaves out", hint="leave one out")
     path = find_program(program[0])
     base = dict(os.environ)
+    unhooked = unlimited(program[0], path, base, strict=strict)
     shown: dict[str, str] = {}
     index = None
     if device is not None:
@@ -96,6 +100,8 @@ def command(
     environment.check_version(joined, simulated=joined["simulated"])
     for warning in joined["warnings"]:
         messages.warning(warning["message"], warning["hint"])
+    if unhooked:
+        messages.warning(unhooked, "what it starts keeps to the limits, unless the same is true of that")
     membership = environment.Membership(
         group=joined["group"],
         socket=joined["socket"],
@@ -151,6 +157,23 @@ def find_program(name: str) -> str:
     if os.path.isdir(name):  # noqa: PTH112
         raise NotExecutable(f"{name} is a directory")
     raise NotFound(f"{name} is not found", hint="check the spelling and PATH")
+
+
+def unlimited(name: str, path: str, base: Mapping[str, str], *, strict: bool) -> str | None:
+    """What to say of a program that the hook cannot be loaded into, None of any other.
+
+    Raises `NotExecutable` where that program must not run: under --strict, or if its loader would end it.
+    """
+    reason = loading.obstacle(path, base)
+    if reason is None:
+        return None
+    if strict:
+        hint = "leave out --strict to run it without limits"
+        raise NotExecutable(f"{name} {reason}: the hook cannot be loaded into it", hint=hint)
+    if loading.refused_by_loader(path, base, paths.hook_path()):
+        hint = "install gemlet from its wheel, whose hook needs no library of glibc's"
+        raise NotExecutable(f"{name} {reason}, and its loader refuses this build of the hook", hint=hint)
+    return f"{name} {reason}: it runs without gemlet's limits"
 
 
 def execute(path: str, arguments: tuple[str, ...], variables: dict[str, str]) -> NoReturn:

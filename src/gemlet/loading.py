@@ -1,0 +1,111 @@
+"""Whether a program's loader will load the hook into it, and why not.
+
+On the path of `gemlet run`: standard library only.
+
+A program into which nothing can be loaded runs without the hook; the loaders ignore it or cannot see it. What such a
+program starts is hooked again: the environment is handed on.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from gemlet.elf_file import ElfFile, NotElfError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MOST_SCRIPTS = 4  # that are each other's interpreter, as in Linux
+HOOKED_MACHINES = ("x86_64", "aarch64")
+
+
+def obstacle(path: str, environment: Mapping[str, str]) -> str | None:
+    """Why the hook cannot be loaded into the program at ``path``: half a sentence of which it is the subject.
+
+    None if it can, or if that cannot be known. A script is its interpreter.
+    """
+    program = binary(path, environment)
+    if program is None:
+        return None
+    if (reason := _other_identity(program)) is not None:
+        return reason
+    try:
+        return _of_file(program)
+    except (OSError, NotElfError):
+        return None
+
+
+def _of_file(program: str) -> str | None:
+    file = ElfFile(program)
+    if file.bits == 32:
+        return "is a 32-bit program"
+    if file.machine != os.uname().machine:
+        return f"is a program for {file.machine}"
+    if file.interpreter is None and not os.path.basename(program).startswith("ld-"):  # noqa: PTH119
+        return "is linked statically"
+    if file.interpreter and os.path.basename(file.interpreter).startswith("ld-musl"):  # noqa: PTH119
+        return "is linked with musl, for which there is no CUDA"
+    return None
+
+
+def refused_by_loader(path: str, environment: Mapping[str, str], hook: str) -> bool:
+    """Whether the program's loader would end it because of the hook at ``hook``: musl's, if it needs glibc's."""
+    program = binary(path, environment)
+    try:
+        loader = program and ElfFile(program).interpreter
+        return bool(loader and "ld-musl" in loader and any(name.startswith("ld-") for name in ElfFile(hook).needed))
+    except (OSError, NotElfError):
+        return False
+
+
+def binary(path: str, environment: Mapping[str, str]) -> str | None:
+    """The file that Linux loads for the program at ``path``: an interpreter's, if it is a script. None if unknown."""
+    for _ in range(MOST_SCRIPTS):
+        try:
+            with open(path, "rb") as file:  # noqa: PTH123
+                start = file.read(256)
+        except OSError:
+            return None
+        if start[:2] != b"#!":
+            return os.path.realpath(path)
+        words = start[2:].split(b"\n")[0].decode(errors="replace").split()
+        if not words:
+            return None
+        path = words[0]
+        if os.path.basename(path) == "env":  # noqa: PTH119
+            named = next((word for word in words[1:] if not word.startswith("-") and "=" not in word), None)
+            found = named and _on_path(named, environment)
+            if not found:
+                return None
+            path = found
+    return None
+
+
+def _on_path(name: str, environment: Mapping[str, str]) -> str | None:
+    directories = [""] if "/" in name else environment.get("PATH", os.defpath).split(os.pathsep)
+    paths = (os.path.join(directory, name) for directory in directories)  # noqa: PTH118
+    return next((path for path in paths if os.access(path, os.X_OK)), None)
+
+
+def _other_identity(program: str) -> str | None:
+    """Into a program that gains rights the loader loads nothing by name of its user."""
+    try:
+        status = os.stat(program)  # noqa: PTH116
+    except OSError:
+        return None
+    if status.st_mode & stat.S_ISUID and status.st_uid != os.getuid():
+        return "runs as another user (setuid)"
+    if status.st_mode & stat.S_ISGID and status.st_gid != os.getgid():
+        return "runs as another group (setgid)"
+    if os.getuid() != 0 and _has_capabilities(program):
+        return "has capabilities of its own"
+    return None
+
+
+def _has_capabilities(program: str) -> bool:
+    try:
+        return bool(os.getxattr(program, "security.capability"))
+    except OSError:
+        return False
