@@ -109,18 +109,26 @@ void Arbiter::State::grant_while_possible(Nanoseconds now) {
         const Group* next = policy->pick(waiting, now);
         if (!next) return;
         Nanoseconds latest = kNever;
-        if (!may_run(*next_of(*groups[next->slot]))) {
-            // The next one cannot run yet. Another may go before it if that delays nobody: it must be gone when the
-            // present holders are.
+        const Client& first = *next_of(*groups[next->slot]);
+        if (!may_run(first)) {
+            // The next one cannot run yet. Another may run meanwhile if it co-runs with the next one, too, or if it is
+            // gone when the present holders are. What it uses of the device must be its own: a part that nobody has,
+            // or a share that it has not had yet.
             update_terms(now);
-            latest = last_deadline(now);
-            if (latest - now < p.quantum_min) return;
-            fitting.clear();
-            for (const Group* g : waiting) {
-                if (may_run(*next_of(*groups[g->slot]))) fitting.push_back(g);
+            const auto pick_meanwhile = [&](bool stays) {
+                fitting.clear();
+                for (const Group* g : waiting) {
+                    const Client& client = *next_of(*groups[g->slot]);
+                    if (!may_run(client) || (leases.occupied() + client.sm > kFull && !policy->behind(*g))) continue;
+                    if (!stays || compatible(client.standing.why, first.standing.why)) fitting.push_back(g);
+                }
+                return fitting.empty() ? nullptr : policy->pick(fitting, now);
+            };
+            next = pick_meanwhile(true);
+            if (!next) {
+                latest = last_deadline(now);
+                next = latest - now < p.quantum_min ? nullptr : pick_meanwhile(false);
             }
-            if (fitting.empty()) return;
-            next = policy->pick(fitting, now);
             if (!next) return;
         }
         grant(*groups[next->slot], latest, now);
@@ -135,23 +143,31 @@ Nanoseconds Arbiter::State::last_deadline(Nanoseconds now) const {
     return last;
 }
 
-bool Arbiter::State::fits(const Client& client) const {
-    return leases.occupied() + client.sm <= kFull;
+bool Arbiter::State::may_run(const Client& client) const {
+    return in_its_way(client, false) + client.sm <= kFull;
 }
 
-bool Arbiter::State::may_run(const Client& client) const {
-    bool shared = !client.exclusive(), nobody = true;
+// Multiprocessors of those that may run at the same time only if all of them fit; more than all if one alone does
+// not leave room.
+double Arbiter::State::in_its_way(const Client& client, bool parked_too) const {
+    double sm = 0.0;
+    const auto consider = [&](const Client& other, Why why) {
+        if (&other != &client && !compatible(client.standing.why, why)) sm += other.sm;
+    };
     for (const Lease& lease : leases.all()) {
-        if (!lease.occupies() || lease.client == &client) continue;
-        nobody = false;
-        shared = shared && !lease.exclusive;
+        if (lease.occupies()) consider(*lease.client, lease.why);
     }
-    return nobody || shared || fits(client);
+    // Clients that have theirs by right have no reservation: they will overlap with a holder, which stops.
+    for (const Client* other : parked) {
+        if (parked_too && !other->by_right) consider(*other, other->standing.why);
+    }
+    return sm;
 }
 
 void Arbiter::State::grant(Members& group, Nanoseconds latest, Nanoseconds now) {
     Client& client = *next_of(group);
     client.waiting = false;
+    client.waited += now - std::max(client.since, contention.judged_at());
     unpark(client);
     Lease& lease = lease_for(client, now);
     lease.latest = latest;
@@ -213,7 +229,8 @@ Conditions Arbiter::State::conditions_for(const Lease& lease, Nanoseconds deadli
     for (const Lease& other : leases.all()) c.shared |= other.occupies() && &other != &lease;
     // A group at its maximum is charged only for what it uses, too.
     const bool counted = contended || deadline != kNever;
-    c.idle = counted ? p.idle_contended : p.idle_alone;
+    // One that is behind its promise does not lose its turn by a short pause.
+    c.idle = !counted ? p.idle_alone : lease.why == Why::kBehind ? p.idle_most : p.idle_contended;
     c.idle_most = counted ? p.idle_most : p.idle_alone;
     const bool requests = lease.group->spec.priority == Priority::kLatency || trial(clock);
     c.poll = counted ? p.poll_contended : !c.shared ? p.poll_alone : requests ? p.poll_requests : p.poll_shared;
@@ -243,7 +260,7 @@ Nanoseconds Arbiter::State::window_for(const Lease& lease, Nanoseconds deadline,
         if (comes) return p.window_latency;
         quiet = quiet && !g->running && g->waiting == 0 && clock >= g->busy_at + p.quiet;
     }
-    return quiet || (alone && !lease.exclusive) ? p.window_alone : p.window_shared;
+    return quiet || (alone && lease.why == Why::kShares) ? p.window_alone : p.window_shared;
 }
 
 void Arbiter::State::find_waiting() {
@@ -279,6 +296,14 @@ void Arbiter::State::client_count_changed() {
     const bool mps =
         !clients.empty() && std::all_of(clients.begin(), clients.end(), [](auto& c) { return c.second->mps; });
     policy->switch_cost(mps ? p.switch_cost_mps : p.switch_cost);
+}
+
+void Arbiter::State::raise_level(Members& group) {
+    Nanoseconds least = kNever;
+    for (const Client* client : group.members) {
+        if (client->waiting || leases.running(client)) least = std::min(least, client->used);
+    }
+    if (least != kNever) group.level = std::max(group.level, least);
 }
 
 Client* Arbiter::State::next_of(Members& group) const {
@@ -414,6 +439,7 @@ void Arbiter::remove_client(ClientId id, Nanoseconds now) {
     Client* client = s.find(id);
     if (!client) return;
     Members& group = *client->group;
+    s.raise_level(group);
     while (Lease* lease = s.leases.running(client)) {
         s.observe_last(*lease, now);
         s.policy->stopped(lease->turn(), StopReason::kExit, now);
@@ -436,12 +462,8 @@ void Arbiter::want(ClientId id, Nanoseconds now) {
     if (client && (client->waiting || s.leases.running(client))) {
         ++s.ignored;
     } else if (client) {
-        // Time away is not saved up: it starts level with the least used of the clients that are present.
-        Nanoseconds least = kNever;
-        for (const Client* other : client->group->members) {
-            if (other->waiting || s.leases.running(other)) least = std::min(least, other->used);
-        }
-        if (least != kNever) client->used = std::max(client->used, least);
+        s.raise_level(*client->group);
+        client->used = std::max(client->used, client->group->level);  // time away is not saved up
         client->waiting = true;
         s.unpark(*client);
         client->unparked_for = 0;
@@ -497,6 +519,7 @@ void Arbiter::stopped(ClientId id, StopReason reason, Nanoseconds tail, Nanoseco
         s.demand_changed = true;
         s.observe_last(*lease, now);
         s.policy->stopped(lease->turn(), reason, now);
+        s.raise_level(*client->group);
         s.leases.stop(*lease, std::clamp<Nanoseconds>(tail, 0, s.longest_tail()), now);
         const bool cut = reason == StopReason::kDeadline || reason == StopReason::kRevoked;
         // It has more to do and will say so any moment. Until then it counts, so that the shares of all do not

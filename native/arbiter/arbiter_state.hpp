@@ -51,7 +51,7 @@ struct Arbiter::State {
     void grant_while_possible(Nanoseconds now);
     void grant(Members& group, Nanoseconds latest, Nanoseconds now);
     bool may_run(const Client& client) const;  // beside the clients that run now
-    bool fits(const Client& client) const;     // by the fractions of the multiprocessors
+    double in_its_way(const Client& client, bool parked_too) const;
     Nanoseconds last_deadline(Nanoseconds now) const;
 
     // sharing.cpp: who co-runs, what is observed of them, what each is charged.
@@ -60,6 +60,7 @@ struct Arbiter::State {
     Rates observed(Lease& lease, Nanoseconds now);
     bool beside(const Lease& lease) const;
     void set_rates(Nanoseconds now);
+    double use_of(const Lease& lease, size_t running) const;
     void separate(Nanoseconds now);
     bool observing() const;
     bool trial(Nanoseconds now) const;  // a client that runs was released a moment ago
@@ -87,6 +88,7 @@ struct Arbiter::State {
     Nanoseconds longest_tail() const { return std::max(p.grace, p.window_alone); }
     void find_waiting();
     void recount(Members& group);
+    void raise_level(Members& group);
     void client_count_changed();
     Client* next_of(Members& group) const;
     Client* find(ClientId id);

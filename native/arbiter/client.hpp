@@ -19,6 +19,8 @@ struct Standing {
     double samples = 0.0;           // looks at its queues while it had the device to itself, since it is exclusive
 
     bool exclusive() const { return why != Why::kShares; }
+    // It takes turns with its like only.
+    bool contends() const { return why == Why::kBothBusy; }
     // It was released a moment ago: whether that was right must show soon.
     bool on_trial(Nanoseconds now) const { return released != kNever && now - released < kTrial; }
     static constexpr Nanoseconds kTrial = 50'000'000;
@@ -32,6 +34,8 @@ struct Client {
     bool waiting = false;
     Nanoseconds since = 0;      // waits since
     Nanoseconds used = 0;       // orders the clients of one group: device time, with idle time not saved up
+    // Since Contention last asked: device time charged, time that it ran, and that it waited for its last lease.
+    Nanoseconds charged = 0, ran = 0, waited = 0;
     Nanoseconds active_at = 0;  // when it last ran or waited, if it does not now
     Observation seen;
     Standing standing;
@@ -45,6 +49,9 @@ struct Client {
 
 struct Members : Group {
     std::vector<Client*> members;
+    // Where a client starts that comes, or comes back: level with the least used of those who are there. Never less
+    // than before, so what one used while nobody else was there is no debt.
+    Nanoseconds level = 0;
     bool wanted = false;        // as of the last demand()
     bool at_maximum = false;    // waits, and its maximum is why; as of the last event
     Nanoseconds throttled = 0;  // how long that was so in all

@@ -1,6 +1,7 @@
 #include "arbiter/contention.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace gemlet::arbiter {
 namespace {
@@ -48,13 +49,22 @@ double Contention::promised(const Party& party) const {
     return party.goes_first ? limit : std::min(limit, kTolerance * party.target);
 }
 
+// Somebody takes turns, so it may have to wait for its own.
+bool Contention::in_turns(const Party& party) const {
+    const Standing& standing = party.client->standing;
+    return turns_ && !party.goes_first && (standing.contends() || !standing.exclusive());
+}
+
 double Contention::bound(const Party& party) const {
     if (party.goes_first)
         return std::clamp(kOfRequest * party.age, static_cast<double>(p_.lag_latency), static_cast<double>(p_.lag));
+    if (in_turns(party))  // so much its turn takes to come round
+        return static_cast<double>(p_.lag) + promised(party) * static_cast<double>(p_.cycle_max);
     return static_cast<double>(trial_ ? p_.lag / 2 : p_.lag);
 }
 
-void Contention::observe(std::vector<Party>& parties) {
+void Contention::observe(std::vector<Party>& parties, Nanoseconds now) {
+    const Nanoseconds before = std::exchange(judged_at_, now);
     double total = 0.0;
     bool sliced = false;
     for (Party& party : parties) {
@@ -69,9 +79,28 @@ void Contention::observe(std::vector<Party>& parties) {
             party.client->standing.samples += party.rates.samples;
         }
     }
+    const bool open = std::any_of(parties.begin(), parties.end(), [](const Party& party) {
+        return party.lease && !party.client->exclusive();
+    });
     for (Party& party : parties) {
-        if (!party.lease || party.rates.time <= 0.0) continue;
         Client& client = *party.client;
+        const auto charged = static_cast<double>(std::exchange(client.charged, 0));
+        const auto ran = static_cast<double>(std::exchange(client.ran, 0));
+        auto wanted = ran + static_cast<double>(std::exchange(client.waited, 0));
+        if (party.waits) wanted += static_cast<double>(now - std::max(client.since, before));
+        if (in_turns(party)) {
+            // Its turn may come soon: what counts is its part of the device, not how fast it is meanwhile.
+            double had = charged;
+            if (!client.exclusive())
+                had = ran * (client.seen.known_beside() ? client.seen.speed(total, sliced ? kSliced : 1.0) : 1.0);
+            else if (open && party.lease && client.seen.known_beside())
+                // What others use beside it is known, what the device loses between them is not.
+                had *= std::min(1.0, client.seen.beside().work_rate() / party.lease->rate);
+            double& lag = client.standing.lag;
+            const double most = bound(party);
+            lag = std::clamp(lag + promised(party) * wanted - had, -most, 2.0 * most);
+        }
+        if (!party.lease || party.rates.time <= 0.0) continue;
         double speed = 1.0;
         if (party.beside) {
             if (!client.seen.known_beside(party.goes_first ? Observation::kEnoughOfRequests : Observation::kEnough))
@@ -79,7 +108,8 @@ void Contention::observe(std::vector<Party>& parties) {
             speed = sliced ? client.seen.speed(total, kSliced) : client.seen.speed();
             double& lag = client.standing.lag;
             const double most = bound(party);
-            lag = std::clamp(lag + (promised(party) - speed) * party.rates.time, -most, 2.0 * most);
+            if (!in_turns(party))
+                lag = std::clamp(lag + (promised(party) - speed) * party.rates.time, -most, 2.0 * most);
         }
         const double weight = std::min(1.0, party.rates.time / kSpeedSpan);
         client.speed = client.speed < 0.0 ? speed : client.speed + weight * (speed - client.speed);
@@ -88,7 +118,6 @@ void Contention::observe(std::vector<Party>& parties) {
 
 void Contention::make_exclusive(Party& party, Why why, Nanoseconds now) const {
     Standing& standing = party.client->standing;
-    if (standing.exclusive()) return;
     const bool again = standing.released != kNever && now - standing.released < kSoon * standing.backoff;
     // A trial costs a service some of its requests.
     const Nanoseconds first = why == Why::kSlowed ? kRequests * p_.backoff_min : p_.backoff_min;
@@ -107,12 +136,14 @@ void Contention::make_shared(Client& client, Nanoseconds now) const {
 bool Contention::engage(std::vector<Party>& parties, Nanoseconds now) const {
     bool changed = false;
     const auto exclude = [&](Party& party, Why why) {
-        if (party.client->exclusive()) return;
+        const Standing& standing = party.client->standing;
+        if (standing.why == why || (standing.exclusive() && !standing.contends())) return;
         make_exclusive(party, why, now);
         changed = true;
     };
     const auto co_runs = [](const Party& a, const Party& b) {
-        return a.lease && b.lease && &a != &b && !fit(a, b) && !a.client->exclusive() && !b.client->exclusive();
+        return a.lease && b.lease && &a != &b && !fit(a, b) &&
+               compatible(a.client->standing.why, b.client->standing.why);
     };
     for (size_t i = 0; i < parties.size(); ++i) {
         for (size_t j = i + 1; j < parties.size(); ++j) {
@@ -121,12 +152,12 @@ bool Contention::engage(std::vector<Party>& parties, Nanoseconds now) const {
             const bool mps = a.client->mps && b.client->mps;
             const bool known = a.client->seen.known_alone() && b.client->seen.known_alone();
             if (mps && (known || !same_kind(a, b))) continue;
-            for (Party* one : {&a, &b}) make_exclusive(*one, mps ? Why::kUnverified : Why::kBothBusy, now);
-            changed = true;
+            for (Party* one : {&a, &b}) exclude(*one, mps ? Why::kUnverified : Why::kBothBusy);
         }
     }
     for (Party& victim : parties) {
-        if (!victim.lease || !victim.beside || victim.client->exclusive()) continue;
+        const bool contends = victim.client->standing.contends();
+        if (!in_turns(victim) && (!victim.lease || !victim.beside || victim.client->exclusive())) continue;
         if (victim.client->standing.lag < bound(victim)) continue;
         if (victim.goes_first) {
             exclude(victim, Why::kSlowed);
@@ -134,11 +165,12 @@ bool Contention::engage(std::vector<Party>& parties, Nanoseconds now) const {
         }
         bool found = false;
         for (Party& other : parties) {
-            if (!co_runs(victim, other)) continue;
+            if (&victim == &other || !other.lease || fit(victim, other)) continue;
+            if (!compatible(victim.client->standing.why, other.client->standing.why)) continue;
             const Observation& seen = other.client->seen;
             const bool ahead = seen.speed() >= promised(other);
             if (ahead && seen.beside().busy_part() >= kMostlyBusy) {
-                exclude(other, Why::kAhead);
+                exclude(other, contends ? Why::kBothBusy : Why::kAhead);
                 found = true;
             }
         }
@@ -179,7 +211,9 @@ bool Contention::release(std::vector<Party>& parties, Nanoseconds now) const {
 bool Contention::judge(std::vector<Party>& parties, Nanoseconds now) {
     trial_ = std::any_of(parties.begin(), parties.end(),
                          [&](const Party& party) { return party.client->standing.on_trial(now); });
-    observe(parties);
+    turns_ = std::any_of(parties.begin(), parties.end(),
+                         [](const Party& party) { return party.client->exclusive(); });
+    observe(parties, now);
     furthest_behind_ = nullptr;
     double most = 0.0;
     for (const Party& party : parties) {

@@ -30,6 +30,7 @@ struct Party {
     Rates rates;         // since the last time, if it runs
     bool beside;         // others ran meanwhile
     double target;       // part of the device that the policy grants it
+    bool waits;          // for the device, and no maximum of its own is why
     bool goes_first;     // class latency, and the policy lets it interrupt the others
     double age = 0.0;    // ns since its lease began
 };
@@ -40,20 +41,24 @@ class Contention {
 
     // Whether anybody became exclusive, or no longer is.
     bool judge(std::vector<Party>& parties, Nanoseconds now);
+    Nanoseconds judged_at() const { return judged_at_; }
     // The client that was furthest behind when a client just became exclusive: it goes first. Null if nobody was.
     const Client* furthest_behind() const { return furthest_behind_; }
 
   private:
-    void observe(std::vector<Party>& parties);
+    void observe(std::vector<Party>& parties, Nanoseconds now);
     bool engage(std::vector<Party>& parties, Nanoseconds now) const;
     bool release(std::vector<Party>& parties, Nanoseconds now) const;
     void make_exclusive(Party& party, Why why, Nanoseconds now) const;
     void make_shared(Client& client, Nanoseconds now) const;
     double promised(const Party& party) const;
+    bool in_turns(const Party& party) const;
     double bound(const Party& party) const;  // ns that it may be behind
 
     Parameters p_;
+    Nanoseconds judged_at_ = 0;
     const Client* furthest_behind_ = nullptr;
+    bool turns_ = false;  // somebody takes turns
     bool trial_ = false;  // somebody was released a moment ago
 };
 

@@ -23,7 +23,7 @@ Lease& Leases::start(Client* client, Group* group, Nanoseconds now) {
                        .granted = now,
                        .from = now,
                        .not_before = now,
-                       .exclusive = client->exclusive(),
+                       .why = client->standing.why,
                        .observed = now,
                        .conditions = {}});
     find_starts();
@@ -124,7 +124,10 @@ void Leases::charge(Lease& lease, Nanoseconds now) {
     if (amount == 0) return;
     lease.charged = owed;
     lease.group->used += amount;
-    if (lease.client) lease.client->used += amount;
+    if (lease.client) {
+        lease.client->used += amount;
+        lease.client->charged += amount;
+    }
     policy_.charge(*lease.group, amount, now);
 }
 

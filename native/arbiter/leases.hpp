@@ -18,6 +18,13 @@ struct Client;
 
 inline constexpr double kFull = 1.0 + 1e-9;  // all multiprocessors
 
+// Whether two clients may run at the same time although both need all multiprocessors. Two that keep the device busy
+// contend with each other, not with those that leave it idle most of the time.
+constexpr bool compatible(Why a, Why b) {
+    const auto open = [](Why why) { return why == Why::kShares || why == Why::kBothBusy; };
+    return open(a) && open(b) && (a == Why::kShares || b == Why::kShares);
+}
+
 // The terms of a lease that a client is told, besides the deadline.
 struct Conditions {
     Nanoseconds window = 0, idle = 0, idle_most = 0, poll = 0;
@@ -40,7 +47,7 @@ struct Lease {
     double rate = 1.0;       // part of the time that it is charged for; changes right after a charge()
     Nanoseconds spared = 0;  // of its time so far it is not charged for
     // Co-running.
-    bool exclusive = false;    // co-runs with none but those whose fractions of the multiprocessors fit with its own
+    Why why = Why::kShares;    // its client does not share the device
     bool accompanied = false;  // another ran at the same time since it was last observed
     Nanoseconds observed = 0;  // until then
     // Terms, as last sent to the client.
@@ -86,9 +93,7 @@ class Leases {
     double occupied() const;                              // fraction of the multiprocessors
     uint64_t next_serial() const { return serial_ + 1; }  // of the lease that starts next
     // Whether the two may run at the same time.
-    static bool co_run(const Lease& a, const Lease& b) {
-        return (!a.exclusive && !b.exclusive) || a.sm + b.sm <= kFull;
-    }
+    static bool co_run(const Lease& a, const Lease& b) { return compatible(a.why, b.why) || a.sm + b.sm <= kFull; }
 
   private:
     void charge(Lease& lease, Nanoseconds now);

@@ -28,23 +28,8 @@ void Arbiter::State::make_room(const Lease& lease, Nanoseconds now) {
     }
 }
 
-// Clients that have theirs by right have no reservation: they will overlap with a holder, which stops.
 bool Arbiter::State::parks_beside(const Client& client) const {
-    bool shared = !client.exclusive(), nobody = true;
-    double sm = client.sm;
-    const auto consider = [&](const Client& other, bool exclusive) {
-        if (&other == &client) return;
-        nobody = false;
-        shared = shared && !exclusive;
-        sm += other.sm;
-    };
-    for (const Lease& lease : leases.all()) {
-        if (lease.occupies()) consider(*lease.client, lease.exclusive);
-    }
-    for (const Client* other : parked) {
-        if (!other->by_right) consider(*other, other->exclusive());
-    }
-    return nobody || shared || sm <= kFull;
+    return in_its_way(client, true) + client.sm <= kFull;
 }
 
 // Its spec is new, so a token that is parked beside running clients may no longer be permitted.

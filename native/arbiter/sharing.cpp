@@ -1,5 +1,7 @@
 // Clients that co-run: what is observed of them, who of them has to take turns (contention.hpp), and what of the
 // device each is charged for.
+#include <algorithm>
+#include <array>
 #include <utility>
 
 #include "arbiter/arbiter_state.hpp"
@@ -36,6 +38,7 @@ bool Arbiter::State::beside(const Lease& lease) const {
 
 Rates Arbiter::State::observed(Lease& lease, Nanoseconds now) {
     const Nanoseconds since = std::max(lease.from, std::exchange(lease.observed, now));
+    lease.client->ran += now - since;
     return lease.client->seen.take(now - since);
 }
 
@@ -80,7 +83,8 @@ void Arbiter::State::observe(Nanoseconds now) {
         const Members& group = *client->group;
         size_t active = 0;
         for (const Client* member : group.members) active += now - member->active_at <= kLately;
-        Party party{client.get(), lease, {}, false, 0.0, false};
+        Party party{.client = client.get(), .lease = lease, .rates = {}, .beside = false, .target = 0.0,
+                    .waits = client->waiting && !group.at_maximum, .goes_first = false};
         party.target = policy->target(group) / static_cast<double>(std::max<size_t>(active, 1));
         if (lease) {
             party.beside = beside(*lease);
@@ -99,7 +103,7 @@ void Arbiter::State::observe(Nanoseconds now) {
     const bool changed = contention.judge(parties, now);
     if (changed) {
         for (Lease& lease : leases.all())
-            if (lease.runs()) lease.exclusive = lease.client->exclusive();
+            if (lease.runs()) lease.why = lease.client->standing.why;
         for (const auto& group : groups)
             if (group) recount(*group);
         policy->turns_begin(everyone, now);
@@ -116,12 +120,19 @@ void Arbiter::State::separate(Nanoseconds now) {
         if (g->running) running.push_back(g);
     const Group* first = running.empty() ? nullptr : policy->pick(running, now);
     const Client* behind = contention.furthest_behind();
-    Lease* kept = behind ? leases.running(behind) : nullptr;
-    for (Lease& lease : leases.all()) {
-        if (lease.occupies() && lease.group == first && !kept) kept = &lease;
-    }
-    for (Lease& lease : leases.all()) {
-        if (lease.occupies() && kept && &lease != kept && !Leases::co_run(lease, *kept)) lease.latest = now;
+    std::vector<Lease*> ordered;
+    for (Lease& lease : leases.all())
+        if (lease.occupies()) ordered.push_back(&lease);
+    std::stable_partition(ordered.begin(), ordered.end(), [&](const Lease* lease) { return lease->group == first; });
+    std::stable_partition(ordered.begin(), ordered.end(), [&](const Lease* lease) { return lease->client == behind; });
+    std::vector<const Lease*> kept;
+    for (Lease* lease : ordered) {
+        const bool goes_on = std::all_of(kept.begin(), kept.end(),
+                                         [&](const Lease* other) { return Leases::co_run(*lease, *other); });
+        if (goes_on)
+            kept.push_back(lease);
+        else
+            lease->latest = now;
     }
     demand_changed = true;
     // Tokens that were parked beside others may have to be taken away, too.
@@ -135,29 +146,49 @@ void Arbiter::State::separate(Nanoseconds now) {
     }
 }
 
-// What each is charged for from now on. Pauses of who has the device to itself are its own only while others wait.
+// Part of the device that it uses, as far as it is known.
+double Arbiter::State::use_of(const Lease& lease, size_t running) const {
+    const Observation& seen = lease.client->seen;
+    if (running > 1) {
+        if (!seen.known_beside()) return 1.0 / static_cast<double>(running);
+        return std::max(kLeastRate, std::min(seen.beside().busy_part(), seen.beside().work_rate()));
+    }
+    return seen.known_alone() ? std::max(kLeastRate, seen.alone().busy_part()) : 1.0;
+}
+
+// What each is charged for from now on. Those that are in nobody's way pay for what they use. Those that keep somebody
+// waiting pay for the rest of the time, pauses included; if they share it, in proportion to what each may have of it.
 void Arbiter::State::set_rates(Nanoseconds now) {
-    double all = 0.0;
-    size_t running = 0;
-    const bool somebody_waits =
-        std::any_of(everyone.begin(), everyone.end(), [](const Group* g) { return g->waiting > 0; });
-    for (const Lease& lease : leases.all()) running += lease.occupies();
-    const auto use = [&](const Lease& lease) {
-        const Observation& seen = lease.client->seen;
-        if (running > 1) {
-            if (!seen.known_beside()) return 1.0 / static_cast<double>(running);
-            return std::max(kLeastRate, std::min(seen.beside().busy_part(), seen.beside().work_rate()));
+    std::array<bool, kWhyCount> waits{};
+    for (const auto& [id, client] : clients) waits[static_cast<size_t>(client->standing.why)] |= client->waiting;
+    const auto blocks = [&](const Lease& lease) {
+        for (size_t why = 0; why < kWhyCount; ++why) {
+            if (waits[why] && !compatible(lease.why, static_cast<Why>(why))) return true;
         }
-        return seen.known_alone() ? std::max(kLeastRate, seen.alone().busy_part()) : 1.0;
+        return lease.why != Why::kShares;
     };
-    for (const Lease& lease : leases.all())
-        if (lease.occupies() && !lease.exclusive) all += use(lease);
+    const auto part = [&](const Lease& lease) {
+        const auto same = [&](const Lease& other) { return other.occupies() && other.group == lease.group; };
+        const auto members = std::count_if(leases.all().begin(), leases.all().end(), same);
+        return std::max(policy->target(*lease.group), kLeastRate) / static_cast<double>(members);
+    };
+    size_t running = 0;
+    for (const Lease& lease : leases.all()) running += lease.occupies();
+    double used = 0.0, parts = 0.0;
+    for (const Lease& lease : leases.all()) {
+        if (!lease.occupies()) continue;
+        if (!blocks(lease))
+            used += use_of(lease, running);
+        else if (lease.why == Why::kShares)
+            parts += part(lease);
+    }
+    const double left = std::max(kLeastRate, 1.0 - used);
     for (Lease& lease : leases.all()) {
         if (!lease.occupies()) continue;
-        if (lease.exclusive)
-            lease.rate = 1.0;
+        if (!blocks(lease))
+            lease.rate = use_of(lease, running) / std::max(used, 1.0);
         else
-            lease.rate = use(lease) / (somebody_waits ? all : std::max(all, 1.0));
+            lease.rate = lease.why == Why::kShares ? left * part(lease) / parts : left;
     }
 }
 

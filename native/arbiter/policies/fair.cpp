@@ -71,6 +71,9 @@ class Fair final : public Policy {
     bool may_interrupt(const Group& group, const Group& holder, Nanoseconds now) override {
         return preempts(group, holder) && at(group).cap.ready(now);
     }
+    bool behind(const Group& group) const override {
+        return at(group).vtime < system_[best_effort(group)] + static_cast<double>(cycle_);
+    }
     void turns_begin(const Groups& all, Nanoseconds now) override;
     void switch_cost(Nanoseconds cost) override { switch_cost_ = cost; }
     bool open() const override { return p_.open; }

@@ -69,6 +69,8 @@ class Policy {
     }  // why pick() passes over it
     virtual bool at_maximum(const Group& group, Nanoseconds now) { return false; }  // may not run yet for its maximum
     virtual bool may_park(const Group& group, Nanoseconds now) { return true; }
+    // Whether it may run beside a holder that takes turns with others who wait: it has not had its share yet.
+    virtual bool behind(const Group& group) const { return true; }
     // Whether a client of `group` that has a parked token may take it while one of `holder` runs. It submits at once,
     // and the holder is told to stop meanwhile, so no message and no wake-up stand between a request and the device.
     virtual bool may_interrupt(const Group& group, const Group& holder, Nanoseconds now) { return false; }

@@ -43,6 +43,7 @@ class Scene:
         self.now = 0
         self.groups: dict[str, int] = {}
         self.holders: dict[int, dict[str, Any]] = {}
+        self.waiting: set[int] = set()
         self.parked: set[int] = set()
         self.alarms: set[int] = set()  # of the parked clients, those that raise it when they take their tokens
         self.log: list[tuple[float, str, int]] = []
@@ -63,6 +64,7 @@ class Scene:
 
     def want(self, client: int) -> None:
         self.parked.discard(client)
+        self.waiting.add(client)
         self.arbiter.want(client, self.now)
         self._act()
 
@@ -86,6 +88,7 @@ class Scene:
     def leave(self, client: int) -> None:
         self.holders.pop(client, None)
         self.parked.discard(client)
+        self.waiting.discard(client)
         self.arbiter.remove_client(client, self.now)
         self._act()
 
@@ -125,6 +128,8 @@ class Scene:
     def _act(self) -> None:
         for kind, client, deadline, window, idle, idle_most, poll, shared, alarm in self.arbiter.take_actions():
             self.log.append((self.ms, kind, client))
+            if kind == "grant":
+                self.waiting.discard(client)
             if kind in {"grant", "update", "revoke"}:
                 holder = self.holders.setdefault(client, {"granted": self.now})
                 holder.update(
