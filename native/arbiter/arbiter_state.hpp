@@ -1,5 +1,5 @@
-// What the arbiter of one device knows, and the steps an event takes. Only arbiter.cpp and its parts (parking.cpp,
-// sharing.cpp) see it.
+// What the arbiter of one device knows, and the steps an event takes. Only arbiter.cpp and its parts (turns.cpp,
+// sharing.cpp, parking.cpp) see it.
 #pragma once
 
 #include <algorithm>
@@ -45,55 +45,58 @@ struct Arbiter::State {
     // Every event runs begin(), its own change, settle().
     Nanoseconds begin(Nanoseconds now);
     void settle(Nanoseconds now);
-
     void expire(Nanoseconds now);
     void update_demand(Nanoseconds now);
+    void recount(Members& group);
+    void client_count_changed();
+    Client* find(ClientId id);
+    Members* find_group(GroupId id);
+    std::string reason(const Members& group, Nanoseconds now) const;
+    // No honest client has more in flight; what it claims beyond that would be time that others get for nothing.
+    Nanoseconds longest_tail() const { return std::max(p.grace, p.window_alone); }
+
+    // turns.cpp: which client runs next, beside which others, and on what terms.
+    void find_waiting();
+    Client* next_of(Members& group) const;
+    void raise_level(Members& group);
     void grant_while_possible(Nanoseconds now);
     void grant(Members& group, Nanoseconds latest, Nanoseconds now);
+    Lease& lease_for(Client& client, Nanoseconds now);
     bool may_run(const Client& client) const;  // beside the clients that run now
     double in_its_way(const Client& client, bool parked_too) const;
     Nanoseconds last_deadline(Nanoseconds now) const;
-
-    // sharing.cpp: who co-runs, what is observed of them, what each is charged.
-    void observe(Nanoseconds now);
-    void observe_last(Lease& lease, Nanoseconds now);
-    Rates observed(Lease& lease, Nanoseconds now);
-    bool beside(const Lease& lease) const;
-    void set_rates(Nanoseconds now);
-    double use_of(const Lease& lease, size_t running) const;
-    void separate(Nanoseconds now);
-    bool observing() const;
-    bool trial(Nanoseconds now) const;  // a client that runs was released a moment ago
-    void pin(Client& client) const;
     void update_terms(Nanoseconds now);
     void update_terms(Lease& lease, Nanoseconds now);
-    void park_or_not(Nanoseconds now);
-    void make_room(const Lease& lease, Nanoseconds now);
-    void take_parked(Client& client, uint64_t unparked_for, Nanoseconds now);
-    void take_back(Lease& lease, Nanoseconds now);
-    bool unpark(Client& client);  // whether it was parked
-    bool by_right(const Client& client, Nanoseconds now) const;
-    void keep_rights(const Group& group, Nanoseconds now);
-    bool parks_beside(const Client& client) const;  // clients that run or whose tokens are parked
-
-    Lease& lease_for(Client& client, Nanoseconds now);
-    Nanoseconds believed(const Lease& lease, Nanoseconds drained) const;
     Conditions conditions_for(const Lease& lease, Nanoseconds deadline, bool contended);
     Nanoseconds window_for(const Lease& lease, Nanoseconds deadline, bool contended);
+    Nanoseconds believed(const Lease& lease, Nanoseconds drained) const;
     // A service that has had no request for long does not make its neighbours spin all night.
     bool expects_requests(const Group& g) const {
         return g.clients > 0 && (g.running || g.waiting > 0 || clock < g.busy_at + p.latency_quiet);
     }
-    // No honest client has more in flight; what it claims beyond that would be time that others get for nothing.
-    Nanoseconds longest_tail() const { return std::max(p.grace, p.window_alone); }
-    void find_waiting();
-    void recount(Members& group);
-    void raise_level(Members& group);
-    void client_count_changed();
-    Client* next_of(Members& group) const;
-    Client* find(ClientId id);
-    Members* find_group(GroupId id);
-    std::string reason(const Members& group, Nanoseconds now) const;
+
+    // sharing.cpp: which clients co-run, what is observed of them, what each is charged.
+    void pin(Client& client) const;
+    bool observing() const;
+    void observe(Nanoseconds now);
+    void observe_last(Lease& lease, Nanoseconds now);
+    Rates observed(Lease& lease, Nanoseconds now);
+    bool beside(const Lease& lease) const;
+    bool trial(Nanoseconds now) const;  // a client that runs was released a moment ago
+    void separate(Nanoseconds now);
+    void set_rates(Nanoseconds now);
+    double use_of(const Lease& lease, size_t running) const;
+
+    // parking.cpp: tokens that their clients may take without asking.
+    void park_or_not(Nanoseconds now);
+    bool parks_beside(const Client& client) const;  // clients that run or whose tokens are parked
+    bool by_right(const Client& client, Nanoseconds now) const;
+    void keep_rights(const Group& group, Nanoseconds now);
+    void make_room(const Lease& lease, Nanoseconds now);
+    void unpark_in_the_way(uint64_t serial, Nanoseconds now);
+    void take_parked(Client& client, uint64_t unparked_for, Nanoseconds now);
+    void take_back(Lease& lease, Nanoseconds now);
+    bool unpark(Client& client);  // whether it was parked
 };
 
 }  // namespace gemlet::arbiter

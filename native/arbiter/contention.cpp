@@ -79,9 +79,8 @@ void Contention::observe(std::vector<Party>& parties, Nanoseconds now) {
             party.client->standing.samples += party.rates.samples;
         }
     }
-    const bool open = std::any_of(parties.begin(), parties.end(), [](const Party& party) {
-        return party.lease && !party.client->exclusive();
-    });
+    const bool open = std::any_of(parties.begin(), parties.end(),
+                                  [](const Party& party) { return party.lease && !party.client->exclusive(); });
     for (Party& party : parties) {
         Client& client = *party.client;
         const auto charged = static_cast<double>(std::exchange(client.charged, 0));
@@ -211,8 +210,8 @@ bool Contention::release(std::vector<Party>& parties, Nanoseconds now) const {
 bool Contention::judge(std::vector<Party>& parties, Nanoseconds now) {
     trial_ = std::any_of(parties.begin(), parties.end(),
                          [&](const Party& party) { return party.client->standing.on_trial(now); });
-    turns_ = std::any_of(parties.begin(), parties.end(),
-                         [](const Party& party) { return party.client->exclusive(); });
+    turns_ =
+        std::any_of(parties.begin(), parties.end(), [](const Party& party) { return party.client->exclusive(); });
     observe(parties, now);
     furthest_behind_ = nullptr;
     double most = 0.0;

@@ -19,12 +19,17 @@ bool raises(const Client& client) {
 void Arbiter::State::make_room(const Lease& lease, Nanoseconds now) {
     for (Client* client : parked)
         client->by_right = client->exclusive() && policy->may_interrupt(*client->group, *lease.group, now);
+    unpark_in_the_way(lease.serial, now);
+}
+
+// Takes the tokens away that may no longer be parked beside clients that run and other parked tokens.
+void Arbiter::State::unpark_in_the_way(uint64_t serial, Nanoseconds now) {
     for (size_t i = 0; i < parked.size();) {
         Client& client = *parked[i];
         if (client.by_right || parks_beside(client))
             ++i;
         else
-            take_parked(client, lease.serial, now);
+            take_parked(client, serial, now);
     }
 }
 

@@ -83,8 +83,13 @@ void Arbiter::State::observe(Nanoseconds now) {
         const Members& group = *client->group;
         size_t active = 0;
         for (const Client* member : group.members) active += now - member->active_at <= kLately;
-        Party party{.client = client.get(), .lease = lease, .rates = {}, .beside = false, .target = 0.0,
-                    .waits = client->waiting && !group.at_maximum, .goes_first = false};
+        Party party{.client = client.get(),
+                    .lease = lease,
+                    .rates = {},
+                    .beside = false,
+                    .target = 0.0,
+                    .waits = client->waiting && !group.at_maximum,
+                    .goes_first = false};
         party.target = policy->target(group) / static_cast<double>(std::max<size_t>(active, 1));
         if (lease) {
             party.beside = beside(*lease);
@@ -124,26 +129,20 @@ void Arbiter::State::separate(Nanoseconds now) {
     for (Lease& lease : leases.all())
         if (lease.occupies()) ordered.push_back(&lease);
     std::stable_partition(ordered.begin(), ordered.end(), [&](const Lease* lease) { return lease->group == first; });
-    std::stable_partition(ordered.begin(), ordered.end(), [&](const Lease* lease) { return lease->client == behind; });
+    std::stable_partition(ordered.begin(), ordered.end(),
+                          [&](const Lease* lease) { return lease->client == behind; });
     std::vector<const Lease*> kept;
     for (Lease* lease : ordered) {
-        const bool goes_on = std::all_of(kept.begin(), kept.end(),
-                                         [&](const Lease* other) { return Leases::co_run(*lease, *other); });
+        const bool goes_on =
+            std::all_of(kept.begin(), kept.end(), [&](const Lease* other) { return Leases::co_run(*lease, *other); });
         if (goes_on)
             kept.push_back(lease);
         else
             lease->latest = now;
     }
     demand_changed = true;
-    // Tokens that were parked beside others may have to be taken away, too.
-    for (size_t i = 0; i < parked.size();) {
-        Client& client = *parked[i];
-        client.by_right = by_right(client, now);
-        if (client.by_right || parks_beside(client))
-            ++i;
-        else
-            take_parked(client, leases.next_serial(), now);
-    }
+    for (Client* client : parked) client->by_right = by_right(*client, now);
+    unpark_in_the_way(leases.next_serial(), now);
 }
 
 // Part of the device that it uses, as far as it is known.
@@ -156,8 +155,9 @@ double Arbiter::State::use_of(const Lease& lease, size_t running) const {
     return seen.known_alone() ? std::max(kLeastRate, seen.alone().busy_part()) : 1.0;
 }
 
-// What each is charged for from now on. Those that are in nobody's way pay for what they use. Those that keep somebody
-// waiting pay for the rest of the time, pauses included; if they share it, in proportion to what each may have of it.
+// What each is charged for from now on. Those that are in nobody's way pay for what they use. Those that keep
+// somebody waiting pay for the rest of the time, pauses included; if they share it, in proportion to what each may
+// have of it.
 void Arbiter::State::set_rates(Nanoseconds now) {
     std::array<bool, kWhyCount> waits{};
     for (const auto& [id, client] : clients) waits[static_cast<size_t>(client->standing.why)] |= client->waiting;

@@ -1,0 +1,204 @@
+// Who runs next, beside whom, and on what terms.
+#include <algorithm>
+#include <cmath>
+
+#include "arbiter/arbiter_state.hpp"
+
+namespace gemlet::arbiter {
+namespace {
+
+// A holder is told of a new deadline only if it moved by more than this; the same moment computed twice differs by
+// less.
+constexpr Nanoseconds kNoticeable = 50'000;
+
+}  // namespace
+
+void Arbiter::State::find_waiting() {
+    waiting.clear();
+    for (const Group* g : everyone) {
+        // Of a group that runs already, another client may co-run.
+        if (g->waiting > 0 && (!g->running || may_run(*next_of(*groups[g->slot])))) waiting.push_back(g);
+    }
+}
+
+Client* Arbiter::State::next_of(Members& group) const {
+    Client* best = nullptr;
+    const bool by_arrival = policy->by_arrival();
+    for (Client* client : group.members) {
+        if (!client->waiting) continue;
+        const bool less = best && client->used < best->used, same = best && client->used == best->used;
+        if (!best || (by_arrival ? client->since < best->since : less || (same && client->since < best->since))) {
+            best = client;
+        }
+    }
+    return best;
+}
+
+void Arbiter::State::raise_level(Members& group) {
+    Nanoseconds least = kNever;
+    for (const Client* client : group.members) {
+        if (client->waiting || leases.running(client)) least = std::min(least, client->used);
+    }
+    if (least != kNever) group.level = std::max(group.level, least);
+}
+
+void Arbiter::State::grant_while_possible(Nanoseconds now) {
+    for (;;) {
+        find_waiting();
+        if (waiting.empty()) return;
+        const Group* next = policy->pick(waiting, now);
+        if (!next) return;
+        Nanoseconds latest = kNever;
+        const Client& first = *next_of(*groups[next->slot]);
+        if (!may_run(first)) {
+            // The next one cannot run yet. Another may run meanwhile if it co-runs with the next one, too, or if it
+            // is gone when the present holders are. What it uses of the device must be its own: a part that nobody
+            // has, or a share that it has not had yet.
+            update_terms(now);
+            const auto pick_meanwhile = [&](bool stays) {
+                fitting.clear();
+                for (const Group* g : waiting) {
+                    const Client& client = *next_of(*groups[g->slot]);
+                    if (!may_run(client) || (leases.occupied() + client.sm > kFull && !policy->behind(*g))) continue;
+                    if (!stays || compatible(client.standing.why, first.standing.why)) fitting.push_back(g);
+                }
+                return fitting.empty() ? nullptr : policy->pick(fitting, now);
+            };
+            next = pick_meanwhile(true);
+            if (!next) {
+                latest = last_deadline(now);
+                next = latest - now < p.quantum_min ? nullptr : pick_meanwhile(false);
+            }
+            if (!next) return;
+        }
+        grant(*groups[next->slot], latest, now);
+    }
+}
+
+Nanoseconds Arbiter::State::last_deadline(Nanoseconds now) const {
+    Nanoseconds last = now;
+    for (const Lease& lease : leases.all()) {
+        if (lease.occupies()) last = std::max(last, lease.deadline);
+    }
+    return last;
+}
+
+bool Arbiter::State::may_run(const Client& client) const {
+    return in_its_way(client, false) + client.sm <= kFull;
+}
+
+// Multiprocessors of those that may run at the same time only if all of them fit; more than all if one alone does
+// not leave room.
+double Arbiter::State::in_its_way(const Client& client, bool parked_too) const {
+    double sm = 0.0;
+    const auto consider = [&](const Client& other, Why why) {
+        if (&other != &client && !compatible(client.standing.why, why)) sm += other.sm;
+    };
+    for (const Lease& lease : leases.all()) {
+        if (lease.occupies()) consider(*lease.client, lease.why);
+    }
+    // Clients that have theirs by right have no reservation: they will overlap with a holder, which stops.
+    for (const Client* other : parked) {
+        if (parked_too && !other->by_right) consider(*other, other->standing.why);
+    }
+    return sm;
+}
+
+void Arbiter::State::grant(Members& group, Nanoseconds latest, Nanoseconds now) {
+    Client& client = *next_of(group);
+    client.waiting = false;
+    client.waited += now - std::max(client.since, contention.judged_at());
+    unpark(client);
+    Lease& lease = lease_for(client, now);
+    lease.latest = latest;
+    make_room(lease, now);
+}
+
+Lease& Arbiter::State::lease_for(Client& client, Nanoseconds now) {
+    Lease& lease = leases.start(&client, client.group, now);
+    client.unparked_for = 0;
+    recount(*client.group);
+    policy->granted(lease.turn(), now);
+    return lease;
+}
+
+void Arbiter::State::update_terms(Nanoseconds now) {
+    for (Lease& lease : leases.all()) {
+        if (lease.occupies()) update_terms(lease, now);
+    }
+}
+
+void Arbiter::State::update_terms(Lease& lease, Nanoseconds now) {
+    const bool known = lease.sent == Lease::Sent::kTerms || lease.sent == Lease::Sent::kRevoked;
+    if (known && now >= lease.deadline) return;  // it is stopping already
+    contenders.clear();
+    for (const Group* g : everyone) {
+        const bool same = g == lease.group;
+        if (same ? g->waiting > 0 : !g->running && (g->waiting > 0 || now < g->lingers_until))
+            contenders.push_back(g);
+    }
+    for (const Lease& other : leases.all()) {  // who took a parked token meanwhile, and whom it must not interrupt
+        if (!other.occupies() || other.group == lease.group || Leases::co_run(other, lease)) continue;
+        const bool goes_first = other.serial < lease.serial && policy->may_interrupt(*lease.group, *other.group, now);
+        if (!goes_first) contenders.push_back(other.group);
+    }
+    Turn turn = lease.turn();
+    turn.part = lease.rate;
+    Terms terms = policy->terms(turn, contenders, now);
+    terms.deadline = std::min(terms.deadline, lease.latest);
+    const Conditions conditions = conditions_for(lease, terms.deadline, terms.contended);
+    const bool moved = terms.deadline == kNever || lease.deadline == kNever
+                           ? terms.deadline != lease.deadline
+                           : std::abs(terms.deadline - lease.deadline) > kNoticeable || terms.deadline <= now;
+    if (known && !moved && conditions == lease.conditions) return;
+    Action::Kind kind = Action::Kind::kUpdate;
+    if (lease.sent == Lease::Sent::kNothing)
+        kind = Action::Kind::kGrant;
+    else if (terms.deadline <= now)
+        kind = Action::Kind::kRevoke;
+    lease.deadline = kind == Action::Kind::kRevoke ? now : terms.deadline;
+    lease.conditions = conditions;
+    lease.sent = kind == Action::Kind::kRevoke ? Lease::Sent::kRevoked : Lease::Sent::kTerms;
+    actions.push_back({kind, lease.client->id, lease.deadline, conditions.window, conditions.idle,
+                       conditions.idle_most, conditions.poll, conditions.shared});
+}
+
+Conditions Arbiter::State::conditions_for(const Lease& lease, Nanoseconds deadline, bool contended) {
+    Conditions c;
+    c.window = window_for(lease, deadline, contended);
+    for (const Lease& other : leases.all()) c.shared |= other.occupies() && &other != &lease;
+    // A group at its maximum is charged only for what it uses, too.
+    const bool counted = contended || deadline != kNever;
+    // One that is behind its promise does not lose its turn by a short pause.
+    c.idle = !counted ? p.idle_alone : lease.why == Why::kBehind ? p.idle_most : p.idle_contended;
+    c.idle_most = counted ? p.idle_most : p.idle_alone;
+    const bool requests = lease.group->spec.priority == Priority::kLatency || trial(clock);
+    c.poll = counted ? p.poll_contended : !c.shared ? p.poll_alone : requests ? p.poll_requests : p.poll_shared;
+    return c;
+}
+
+// The next holder's first work may arrive while this one's tail still runs, just as the hardware's slice ends: then
+// the hardware runs the next one for a whole slice before the tail goes on. A drain late by about one such turn, or
+// several, was not the tail's time but that of others.
+Nanoseconds Arbiter::State::believed(const Lease& lease, Nanoseconds drained) const {
+    const Nanoseconds late = drained - lease.end;
+    const Nanoseconds turns = (late + p.hardware_turn / 2) / p.hardware_turn * p.hardware_turn;  // the nearest number
+    const bool sliced = std::abs(late - turns) < p.hardware_turn / 3 && leases.followed(lease);
+    return sliced ? std::min(drained, std::max(lease.end, drained - turns)) : drained;
+}
+
+Nanoseconds Arbiter::State::window_for(const Lease& lease, Nanoseconds deadline, bool contended) {
+    const Group& group = *lease.group;
+    const bool alone = deadline == kNever && !contended;
+    bool quiet = alone && group.clients < 2;
+    for (const Group* g : everyone) {
+        if (g == &group || g->clients == 0) continue;
+        const bool comes = g->exclusive && g->spec.priority == Priority::kLatency && g->spec.max > 0.0 &&
+                           g->sm + lease.sm > kFull && expects_requests(*g);
+        if (comes) return p.window_latency;
+        quiet = quiet && !g->running && g->waiting == 0 && clock >= g->busy_at + p.quiet;
+    }
+    return quiet || (alone && lease.why == Why::kShares) ? p.window_alone : p.window_shared;
+}
+
+}  // namespace gemlet::arbiter
