@@ -84,7 +84,7 @@ sanitize: setup  ## tests of the native parts under address, undefined-behaviour
 
 .PHONY: fuzz
 fuzz: setup  ## property tests and the fuzzer of the server, with many more examples than `make test` tries
-	@GEMLET_FUZZ_SECONDS=60 $(BIN)/python -m pytest --hypothesis-profile=fuzz --timeout=3600 -m "not slow" tests/unit \
+	@GEMLET_FUZZ_SECONDS=60 GEMLET_FUZZ_MESSAGES=1000000 $(BIN)/python -m pytest --hypothesis-profile=fuzz --timeout=3600 -m "not slow" tests/unit \
 	    tests/sim/robustness/test_fuzz.py $(PYTEST_ARGS)
 
 .PHONY: cluster-test

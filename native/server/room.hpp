@@ -1,7 +1,7 @@
 // Something of which there is a limited number, shared so that nobody can take it all.
 //
 // One may take another only while more are free than it has, so one alone gets half, two get a third each, and there
-// is always something left for whoever comes next. A few are kept for administrators, who may take all there are.
+// is always something left for the next one. A few are kept for administrators, who may take all there are.
 #pragma once
 
 #include <cstddef>

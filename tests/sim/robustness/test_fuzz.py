@@ -1,7 +1,8 @@
 """A hostile client: random words in its page and ledger, random packets, mad orders, too many of everything.
 
-It may get nothing it is not entitled to for long, and nobody else may notice. ``GEMLET_FUZZ_SEED`` repeats a run and
-``GEMLET_FUZZ_SECONDS`` makes it longer. Raw clients only, so the sanitizer jobs run this file, too.
+It may get nothing it is not entitled to for long, and nobody else may notice. ``GEMLET_FUZZ_SEED`` repeats the packets
+of a run, ``GEMLET_FUZZ_SECONDS`` and ``GEMLET_FUZZ_MESSAGES`` make it longer. Raw clients only, so the sanitizer jobs
+run this file, too.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ import os
 import random
 import resource
 import socket
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,6 +29,9 @@ if TYPE_CHECKING:
 native = pytest.importorskip("gemlet._native", reason="the native module is not built")
 
 SECONDS = float(os.environ.get("GEMLET_FUZZ_SECONDS", "4"))
+MESSAGES = int(os.environ.get("GEMLET_FUZZ_MESSAGES", "20000"))
+MESSAGES_AT_A_TIME = 10_000  # of one process
+ROOT = Path(__file__).resolve().parents[3]
 PATIENCE = 60.0  # seconds for one turn, for what hangs
 SEED = int(os.environ.get("GEMLET_FUZZ_SEED", str(time.time_ns() % 1_000_000)))
 
@@ -43,59 +50,16 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, str]
     made.stop()
 
 
-def word(dice: random.Random) -> int:
-    return dice.choice([0, 1, 2, 3, 4, 7, 2**32 - 1, 2**63, 2**64 - 5, 2**64 - 1, dice.randrange(2**64)])
-
-
-def one_packet(dice: random.Random, epoch: int) -> bytes:
-    kind = dice.choice([*range(1, 12), dice.randrange(65536)])
-    if kind == wire.CREATE_GROUP and dice.random() < 0.9:
-        kind = wire.REQUEST
-    packet = bytearray(
-        wire.pack(
-            kind,
-            device=dice.choice([0, 0, 0, 0, 1, 63, 64, 2**32 - 1]),
-            epoch=dice.choice([epoch, epoch, epoch, epoch + 1, epoch - 1, word(dice)]) % 2**32,
-            reason=word(dice) % 2**32,
-            flags=word(dice) % 2**32,
-            tail_ns=word(dice),
-            time_ns=word(dice),
-            value=word(dice),
-            uuid=dice.randbytes(16) if dice.random() < 0.3 else bytes(16),
-            group=dice.randbytes(256),
+def attackers(path: str, dice: random.Random, count: int) -> list[subprocess.Popen[str]]:
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}  # a sanitizer's
+    command = [sys.executable, "-m", "tests.sim.robustness.attack", path]
+    return [
+        subprocess.Popen(
+            [*command, str(dice.randrange(1 << 30)), str(MESSAGES_AT_A_TIME)],
+            cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True,
         )
-    )
-    if dice.random() < 0.02:
-        packet[dice.randrange(len(packet))] ^= 1 << dice.randrange(8)
-    if dice.random() < 0.01:
-        return bytes(packet[: dice.randrange(len(packet))])
-    if dice.random() < 0.01:
-        return bytes(packet) + dice.randbytes(dice.randrange(1, 60_000))
-    return bytes(packet)
-
-
-def attack(dice: random.Random, path: str) -> None:
-    try:
-        rude = RawClient(path, dice.choice(["rude", "rude", "other", "shared"])).attach()
-        rude.socket.setblocking(False)
-        for _ in range(dice.randrange(200)):
-            if dice.random() < 0.3:
-                at = dice.randrange(16) * 8
-                rude.page.memory[at : at + 8] = word(dice).to_bytes(8, "little")
-            if dice.random() < 0.2:
-                at = 8 * dice.choice([0, dice.randrange(1032)])
-                rude.ledger.memory[at : at + 8] = word(dice).to_bytes(8, "little")
-            if dice.random() < 0.05:
-                with socket.socket() as extra:
-                    socket.send_fds(
-                        rude.socket, [one_packet(dice, rude.epoch)], [extra.fileno()] * dice.randrange(1, 100)
-                    )
-            else:
-                rude.socket.send(one_packet(dice, rude.epoch))
-        if dice.random() < 0.5:
-            rude.close()
-    except (OSError, AssertionError, ValueError):
-        pass  # dropped or turned away
+        for _ in range(count)
+    ]  # fmt: skip
 
 
 def take_turns(client: RawClient, count: int, until: float = 0.0) -> int:
@@ -130,19 +94,38 @@ def test_hostile_clients_disturb_no_other(server: tuple[Any, str]) -> None:
     s.set_group("shared")
     polite = RawClient(path, "polite").attach()
     polite.ledger.put("slots", 123_456, index=polite.slot)
+    s.set_group("fast", priority="latency")
     until, dice = time.monotonic() + SECONDS, random.Random(SEED)
     result: list[int] = []
     thread = threading.Thread(target=lambda: result.append(take_turns(polite, 50, until)))
     thread.start()
-    while time.monotonic() < until or thread.is_alive():
-        attack(dice, path)
+    running = attackers(path, dice, 2)
+    sent = 0
+    while time.monotonic() < until or thread.is_alive() or sent < MESSAGES:
+        for one in [one for one in running if one.poll() is not None]:
+            running.remove(one)
+            sent += int(one.communicate()[0])
+            running += attackers(path, dice, 1)
+        time.sleep(0.005)
         if dice.random() < 0.05:
             s.snapshot()
             s.take_events()
         if dice.random() < 0.05:
             s.set_group("rude", min=0.1, max=dice.random() * 0.8 + 0.2, memory=dice.randrange(1 << 40))
         if dice.random() < 0.05:
-            s.set_process_memory(bytes(16), os.getpid(), dice.randrange(1 << 40))
+            s.set_process_memory(
+                bytes(16), dice.choice([os.getpid(), *(o.pid for o in running)]), dice.randrange(1 << 40)
+            )
+        if dice.random() < 0.02:
+            s.set_capacity(bytes(16), dice.choice([None, 0, 1 << 30, dice.randrange(1 << 40)]))
+        if dice.random() < 0.02:
+            s.set_group("other", users=dice.choice([None, [0], [12345], [12345, 67890]]))
+        if dice.random() < 0.02:
+            s.remove_group(dice.choice(["other", "rude", "fast"]))
+    for one in running:
+        one.kill()
+        one.communicate()
+    print(f"{sent} messages")
     assert result, f"the polite client was left waiting (GEMLET_FUZZ_SEED={SEED})"
     group = next(g for d in s.snapshot()["devices"] for g in d["groups"] if g["name"] == "polite")
     assert group["clients"][0]["memory"] == 123_456
