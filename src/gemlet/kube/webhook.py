@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 MAX_REVIEW_BYTES = 8 * 1024 * 1024  # the apiserver stops at 3 MiB an object
 PATH = "/mutate-v1-pod"
+UNREADABLE = (msgspec.MsgspecError, LookupError, TypeError, AttributeError, ValueError, RecursionError)
 API_VERSION = "admission.k8s.io/v1"
 
 
@@ -80,7 +81,7 @@ def application(cluster: Cluster) -> web.Application:
         try:
             review = msgspec.json.decode(body, type=Review)
             reply = answer(review, cluster)
-        except (msgspec.MsgspecError, LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        except UNREADABLE as error:
             # failurePolicy decides; for a pod that asks for a share that is Fail.
             logger.warning("review not understood: %r", error)
             raise web.HTTPBadRequest(text=f"not an AdmissionReview of a pod: {error}\n") from None
