@@ -39,7 +39,7 @@ class Step:
     simulates: bool = True  # has the options --simulate and --out
 
 
-# In the order of what is wanted first when time is short.
+# The most important first, in case time is short.
 STEPS = [
     Step(
         "latency", "latency", 540, 150,

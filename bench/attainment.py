@@ -231,7 +231,7 @@ class Live:
 
 
 def _inputs(spec: ModelSpec) -> list[list[Tensor]]:
-    """One row of everything the model wants, VARIANTS times."""
+    """One row of all inputs of the model, VARIANTS times."""
     chance = np.random.default_rng(1)
     below = built_in.BUILT_IN[spec.name].below if spec.platform == "builtin" else 256
 

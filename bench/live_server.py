@@ -226,7 +226,7 @@ def processor_seconds(process: psutil.Process) -> float:
 
 
 class Load:
-    """`gemlet load` in the background. ``seconds``: its own; stop() ends it early, and it tells what there is."""
+    """`gemlet load` in the background. ``seconds``: its own; stop() ends it early, with the results so far."""
 
     def __init__(self, url: str, *arguments: str, seconds: float) -> None:
         self._out = tempfile.TemporaryFile()  # noqa: SIM115  close() closes it

@@ -6,8 +6,8 @@ python -m bench.replan --live --executor green --profiles h200 [--seconds 300] [
 simulate  computed: the simulator runs the live queues and the live controller's decisions in virtual time. No GPU is
           used. Traffic l4: on modelled profiles of an NVIDIA L4 (a small device: the rates that fill it can be
           simulated one request at a time); h200: what --live sends, on --profiles.
-live      `gemlet load` sends the traffic to `gemlet serve` over HTTP, on one device. Ctrl-C and SIGTERM end it with
-          what there is. With `--executor modelled` batches take the time of their profile, and no GPU is used.
+live      `gemlet load` sends the traffic to `gemlet serve` over HTTP, on one device. Ctrl-C and SIGTERM end it, with
+          the results so far. With `--executor modelled` batches take the time of their profile, and no GPU is used.
 
 Periods and steps are made for 300 seconds; with other --seconds they are as much shorter or longer.
 """

@@ -128,7 +128,7 @@ class Bench:
             load.result()
 
     def row(self, name: str, run: dict[str, Any], model: str | None = None) -> dict[str, Any]:
-        """A run as the result has it, and as a line of the table; verdicts on what every run owes."""
+        """A run for the result, and as a line of the table; verdicts that apply to every run."""
         total = count(run, model)
         chosen = {name: each for name, each in run["models"].items() if model in {None, name}}
         slowest = max(chosen.values(), key=lambda each: each["p99_ms"] or 0.0)

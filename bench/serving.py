@@ -69,7 +69,7 @@ def guess(low: float, high: float, tried: float, attainment: float) -> float:
 
 
 def trial(live: Live, rates: dict[str, float], seconds: float) -> tuple[float, dict[str, Any]]:
-    """The worst model's attainment, and what there is to say of the trial."""
+    """The worst model's attainment, and remarks on the trial."""
     gc.collect()
     gc.disable()  # a pause of the collector would look like one of the GPU
     try:
@@ -168,7 +168,7 @@ def main() -> None:
     if o.simulate:
         simulated(known, o)
         return
-    sys.setswitchinterval(0.00005)  # the threads of gpu-lets must not wait 5 ms for the one that sends
+    sys.setswitchinterval(0.00005)  # the threads of gpu-lets must not wait 5 ms for the sending thread
     from gemlet.serve.execution.backend import BackendOptions
     from gemlet.serve.execution.backends import green, streams
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gemlet.serve.profiles.profile import Profiles
 
 WARM_UP_S = 0.2  # of a trial, not counted
-TICK_S = 0.0001  # between two looks at what has come
+TICK_S = 0.0001  # between two checks for arrivals
 PATIENCE_S = 5.0  # for the last batches of a trial
 KINDS = {"UINT8": np.uint8, "INT64": np.int64, "FP32": np.float32}
 ENDLESS_MS = 1e9  # an SLO that nothing misses

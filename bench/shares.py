@@ -157,7 +157,7 @@ class SharesBench(Bench):
             with Sharing(self.machine) as sharing:
 
                 def minima(a: float, b: float, s: Sharing = sharing) -> None:
-                    # The one that goes down first: at no time do they sum to more than 1.
+                    # The falling one first, so that they never sum to more than 1.
                     for name, share in sorted((("a", a), ("b", b)), key=lambda pair: pair[1]):
                         s.group(name, min=share)
 

@@ -44,8 +44,8 @@ class SharingBench(Bench):
     def launch(self) -> None:
         """Empty kernels and small allocations; also with the hook loaded but no daemon.
 
-        Processes differ by three per cent, by where their code comes to lie, so launches with and without the hook are
-        compared within each of several processes.
+        Processes differ by three per cent, depending on where their code is loaded, so launches with and without the
+        hook are compared within each of several processes.
         """
         passive = dict(self.machine.env, LD_PRELOAD=str(self.machine.lib / "libgemhook.so.1"))
 

@@ -3,10 +3,10 @@
     python -m bench.swap [--capacity-gib 16] [--seconds 30] [--only NAME,...] [--quick] [--out DIR]
     python -m bench.swap --simulate
 
-Programs hold parts of an artificial capacity of one device. What they complete is compared with running them one after
-the other without gemlet; each looks at its bytes in the end, and a wrong one fails the benchmark. Managed memory is not
-used: no real card shall have too much of it. The rows of `dead` need PyTorch (--python names an interpreter that has
-it). The simulated machine has another bandwidth, and no PyTorch: there the rows check the mechanism only.
+Programs hold parts of an artificial capacity of one device. Their work is compared with running them one after the
+other without gemlet; each checks its bytes in the end, and a wrong one fails the benchmark. Managed memory is not used:
+no real card shall have too much of it. The rows of `dead` need PyTorch (--python names an interpreter that has it). The
+simulated machine has another bandwidth, and no PyTorch: there the rows check the mechanism only.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ class SwapBench(Bench):
         alone = self.native(args, min(5.0, self.length / 6))
         clients = [Client(args, f"g{i}") for i in range(3)]
         watch = self.shared(clients, self.length, epoch=3 * self.pace)
-        # What comes in behind the end is looked at, and no epoch.
+        # Checked: memory that comes in after the end, outside any epoch.
         comings = [at for at in watch.comings("g0", self.machine.started_ns) if at < self.length]
         if len(comings) < 2:
             raise RuntimeError("no program came back twice")
@@ -291,7 +291,8 @@ class SwapBench(Bench):
         return moved
 
     def arrival(self) -> None:
-        """Two that are idle most of the time take turns: how long the first kernel of one that comes back takes."""
+        """Two programs that are idle most of the time take turns: how long the first kernel takes when one comes
+        back."""
         every = 4.0  # seconds: a program counts as idle after two hand-overs
         program = self.now_and_then(0.6 if self.machine.simulate else 0.9, every)
         clients = [Client(program, "a"), Client(program, "b", every / 2)]

@@ -21,7 +21,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "build" / "tests"
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """The only one that builds in ``folder``, among all processes of this machine."""
+    """Makes this the only process of the machine that builds in ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,5 +1,5 @@
-// Tells a machine that stood still from a GPU that did: a thread on each CPU that wants to wake up at fixed times,
-// and how late it was. Uses no GPU.
+// Distinguishes a machine that stood still from a GPU that did: a thread on each CPU wakes up at fixed times and
+// records how late it was. Uses no GPU.
 #include <pthread.h>
 #include <sched.h>
 

@@ -54,7 +54,8 @@ class Held {
         }
     }
 
-    // Words, of one every 256 KiB, that are not what was written; those that may be anything are left out.
+    // Counts words, one every 256 KiB, that differ from what was written; leaves out those that may have any
+    // value.
     size_t wrong() const {
         CHECK(cuCtxSynchronize());  // a write may have been the last thing
         size_t bad = 0;

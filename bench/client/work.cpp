@@ -43,7 +43,7 @@ int work(const Options& o) {
         }
         if (o.rewrite_mib) held.rewrite(p.stream());
         held.end_of_iteration();
-        // Phases are counted in work, not in time: one that had to wait for the device is not shorter for it.
+        // Phases are counted in work, not in time, so a phase that had to wait for the device is not shorter.
         in_phase += o.kernel_us * o.batch * 1e-6;
         if (o.cpu > 0 && in_phase >= o.phase) {
             in_phase = 0;

@@ -5,7 +5,7 @@
 
 Ways of a row alternate; a program is loaded once for each way and then works for one window after another. Prints each
 window as it ends, each row's numbers with their targets, and a table at the end; DIR/llm.json is kept up to date. It
-ends before --budget is spent and prints what there is. On a CPU the models are tiny and nothing is measured.
+ends before --budget is spent and prints the results so far. On a CPU the models are tiny and nothing is measured.
 """
 
 from __future__ import annotations

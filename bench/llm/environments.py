@@ -41,7 +41,7 @@ class Environment:
         return self.name, f"{member.name}{BEST_EFFORT}" if fixed else member.name
 
     def command(self, member: Member, command: Sequence[str]) -> list[str]:
-        """The command line of one that starts now."""
+        """The command line of a program that starts now."""
         if not self.gemlet:
             return list(command)
         given = dict(limits(member))
@@ -137,7 +137,7 @@ def own_daemon(base: Mapping[str, str], *, simulate: bool) -> Iterator[dict[str,
 
 
 def find_gemlet() -> None:
-    """gemlet of this tree for all that is started, where none is installed."""
+    """gemlet of this tree for all programs started here, where none is installed."""
     import gemlet
 
     source = str(Path(gemlet.__file__).resolve().parents[1])

@@ -30,7 +30,7 @@ TAIL = 1500  # characters of stderr that an error shows
 
 @dataclass
 class Program:
-    """A process that works when it is told to. ``log`` takes its stderr; ``units``: where bench/client writes its."""
+    """A process that works on command. ``log`` takes its stderr; ``units``: where bench/client writes its."""
 
     name: str
     args: Sequence[str]
@@ -129,7 +129,7 @@ class Pool:
         self.programs: dict[tuple[str, str], Program] = {}
 
     def ensure(self, wanted: Mapping[tuple[str, str], Program], limit: float = READY_S) -> None:
-        """Starts those that are not there, together, and returns when all are ready. Raises RuntimeError."""
+        """Starts the missing ones, together, and returns when all are ready. Raises RuntimeError."""
         fresh = {key: program for key, program in wanted.items() if not self.has(key)}
         for key, program in fresh.items():
             self.programs[key] = program

@@ -213,7 +213,7 @@ def member_of(key: tuple[str, str]) -> tuple[str, str]:
 
 
 def parameters(member: Member, row: Row, repeat: int, request_s: float | None) -> dict[str, object]:
-    """What the program is told for a window. ``request_s``: how long a request of this service takes alone."""
+    """The program's instructions for a window. ``request_s``: how long a request of this service takes alone."""
     given: dict[str, object] = {"seed": repeat + 1}
     if member.busy is not None:
         assert member.busy >= 1 or request_s

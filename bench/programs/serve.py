@@ -3,7 +3,7 @@
     python serve.py [--graph] ...        (protocol.py has the other options)
 
 Parameters of a window: ``rate`` in requests a second (Poisson; 0: the next request is always there already) and
-``seed`` of the arrivals. What is asked is the same in every window. A unit has ``arrived`` (ns since the start),
+``seed`` of the arrivals. The requests are the same in every window. A unit has ``arrived`` (ns since the start),
 ``ttft_ms`` (from arrival to the first token), ``prefill_ms`` (the same from when it was taken up) and ``token_ms`` (of
 each further token).
 """

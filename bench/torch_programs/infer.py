@@ -57,7 +57,7 @@ def main() -> None:
         if time.monotonic_ns() < end:
             answer = server.answer(len(rows))
             served += 1
-        now = time.monotonic_ns()  # one that was never served counts with what it had waited
+        now = time.monotonic_ns()  # a request that was never served counts with its wait so far
         if answer is not None and answer != expected[len(rows) % INPUTS]:
             different += 1
         rows.append((now - start, served * 1_000_000_000, int(now - arrival)))

@@ -157,7 +157,7 @@ class Cluster:
 
 
 def scheduler_configuration(kubeconfig: Path) -> dict[str, Any]:
-    """The stock scheduler with a second profile, PACKING; docs/kubernetes.md has it as newer releases write it."""
+    """The stock scheduler with a second profile, PACKING; docs/kubernetes.md has it in the form of newer releases."""
     most = {"resources": [{"name": "gemlet.dev/share", "weight": 1}]}
     only = {"disabled": [{"name": "*"}], "enabled": [{"name": "NodeResourcesMostAllocated"}]}
     return {

@@ -39,7 +39,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(autouse=True)
 def clean(request: pytest.FixtureRequest) -> Iterator[None]:
-    """No pod outlives its test; the time each takes is printed, because it is part of what is promised."""
+    """No pod outlives its test. The time of each test is printed, because it is part of the promises."""
     cluster = request.getfixturevalue("cluster") if "cluster" in request.fixturenames else None
     begun = time.monotonic()
     yield

@@ -54,9 +54,10 @@ class Node:
         return next(int(row[1]) for row in rows if row[0] == container.rpartition("/")[2])
 
     def allocations(self, resource: str, since: dict[float, int] | None = None) -> dict[float, int]:
-        """How many calls of Allocate for ``resource`` took the kubelet at most so many seconds; of all, at infinity.
+        """How many calls of Allocate for ``resource`` took the kubelet at most this many seconds; at infinity, all
+        calls.
 
-        since: what this said before; those are left out.
+        since: an earlier result, whose calls are left out.
         """
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the kubelet signs its own

@@ -51,7 +51,8 @@ class Release:
     def wait(self) -> None:
         for kind in ("daemonset/gemlet-agent", "deployment/gemlet-webhook"):
             self._cluster.kubectl("-n", NAMESPACE, "rollout", "status", kind, "--timeout=120s", seconds=130)
-        # A rollout is over when the last old pod is told to go; until it has gone it may answer as the release before.
+        # A rollout is over when the last old pod is told to end; until it has ended it may answer as the previous
+        # release.
         eventually(lambda: not self._going(), "the old pods' end")
 
     def _going(self) -> list[dict[str, Any]]:
@@ -59,7 +60,7 @@ class Release:
         return [item for item in items if "deletionTimestamp" in item["metadata"]]
 
     def pods(self, component: str) -> list[dict[str, Any]]:
-        """Those of `agent` or `webhook`, without the ones that are going."""
+        """The pods of `agent` or `webhook`, without those that are ending."""
         label = f"app.kubernetes.io/component={component}"
         items: list[dict[str, Any]] = self._cluster.get("pods", "-n", NAMESPACE, "-l", label)["items"]
         return [item for item in items if "deletionTimestamp" not in item["metadata"]]

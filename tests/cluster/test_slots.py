@@ -250,7 +250,7 @@ def test_a_refusal_names_a_daemon_that_does_not_answer(cluster):
 
 
 def test_an_annotation_changes_a_running_pod(cluster):
-    """GaiaGPU's dynamic allocation, and an event for one that makes no sense."""
+    """GaiaGPU's dynamic allocation, and an event for an invalid one."""
     cluster.create(pod("a", "probe", "1000", annotations=SHARE))
     eventually(lambda: len(shares(cluster, "a")) >= 2, "work")
     cluster.kubectl("annotate", "pod", "a", "gemlet.dev/compute-limit=100")
@@ -328,7 +328,7 @@ def test_many_pods_leave_nothing_behind(cluster):
 
 
 def test_the_agent_is_small(cluster):
-    """After all that it has done for the tests above; 60 MB is what is promised."""
+    """After all the work for the tests above; the promise is 60 MB."""
     held = memory(cluster.gemlet.pid("agent", cluster.node))
     print(f"\nagent: {held['Rss'] / 1e6:.0f} MB resident, {held['Pss'] / 1e6:.0f} MB its part of it", file=sys.stderr)
     assert held["Rss"] < 60e6

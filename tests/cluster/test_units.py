@@ -40,7 +40,7 @@ def test_time_that_is_left_on_two_gpus_is_refused_with_a_message(units):
         units.create(pod(name, "sleep", "1000", annotations=SHARE | {"gemlet.dev/compute": "70"}))
         eventually(lambda name=name: units.phase(name) == "Running", "its start")
     units.create(pod("split", "sleep", "1000", annotations=SHARE | {"gemlet.dev/compute": "50"}))
-    # The kubelet asks for time and memory in any order: the one that cannot be on one GPU is refused.
+    # The kubelet asks for time and memory in any order; a pair that cannot be on one GPU is refused.
     eventually(lambda: units.phase("split") == "Failed", "refusal")
     message = units.get("pod", "split")["status"]["message"]
     assert re.search(

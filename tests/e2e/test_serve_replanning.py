@@ -113,7 +113,7 @@ def plans_of(server):
 
 
 def test_models_that_come_late_are_served_at_once_and_stay_served(tmp_path):
-    """One whose profile has another name, and one that nobody profiled: the controller must not forget either."""
+    """A model whose profile has another name, and one without a profile: the controller must not forget either."""
     folder = tmp_path / "models"
     write_model(folder, "densenet161", MODEL.format(slo="5s"))
     demands = tmp_path / "demands.toml"
@@ -157,7 +157,7 @@ def test_nothing_is_left_of_a_server_that_is_ended_at_once(tmp_path, ends):
         server.process.wait(60)
         if ends == signal.SIGINT:
             thread.join()
-            for child in children:  # the one that was stopped sees the end when it goes on
+            for child in children:  # the stopped process sees the end when it goes on
                 with contextlib.suppress(psutil.NoSuchProcess):
                     child.send_signal(signal.SIGCONT)
         until(lambda: not any(alive(child) for child in children), lambda: str(children))

@@ -29,7 +29,7 @@ from gemlet.model import GROUP_FIELDS, Configuration, GroupField, GroupSpec, Kin
 
 ROOT = Path(__file__).resolve().parents[2]
 TIME_FIELDS = [name for name, field in GROUP_FIELDS.items() if field.time]
-# A value of each kind that is nobody's default: as Python's type, as a command line has it.
+# A value of each kind that is not a default: as Python's type, and as on a command line.
 OTHER: dict[Kind, tuple[Any, str]] = {
     Kind.SHARE: (0.25, "25%"),
     Kind.FRACTION: (0.25, "25%"),

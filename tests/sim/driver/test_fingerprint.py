@@ -1,4 +1,4 @@
-"""The simulated machine's kernel of the hook computes what the hook's PTX computes; tests/gpu looks at the PTX."""
+"""The simulated machine's kernel of the hook computes what the hook's PTX computes; tests/gpu tests the PTX."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ def test_effects_come_in_order_and_in_time(machine: SimulatedMachine, mps: Mps) 
     )
 
 
-# Fills the device's time from the line "go" on, for as many seconds as it is told; prints its device time in them.
+# Fills the device's time from the line "go" on, for the given number of seconds; prints its device time in them.
 CONTENDER = """
     open_device(); spin = kernel("spin"); stream = check(cu.cuStreamCreate(1))
     print("ready", flush=True); sys.stdin.readline()

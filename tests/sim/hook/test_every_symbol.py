@@ -56,7 +56,7 @@ def test_a_name_is_listed_once_and_in_order() -> None:
 
 
 def test_variants_for_the_threads_own_stream_go_with_their_function() -> None:
-    """One that is hooked beside one that is not would be a way around the hook."""
+    """A symbol without a hook, of a function that has one under another name, would be a way around the hook."""
     hooked = set(hooks_def()[0])
     split = {
         name

@@ -1,4 +1,5 @@
-"""Ways around a limit, all closed: without the daemon, with one that refuses, without the variables, past the hook."""
+"""Ways around a limit, all closed: without the daemon, with a daemon that refuses, without the variables, past the
+hook."""
 
 from __future__ import annotations
 
@@ -190,7 +191,7 @@ def test_variables_that_a_program_removes(served: Served, attempt: Callable[...,
 
 
 def test_descriptors_that_a_program_closes(served: Served, attempt: Callable[..., Attempt]) -> None:
-    """Before it uses a device, and while it does. It joins again at once, and nobody need be told."""
+    """Before it uses a device, and while it does. It joins again at once, without a message to anyone."""
     served.server.set_group("g", memory=LIMIT)
     results, said = attempt("init", "close", "context", "close", "fill", "launch").results()
     assert results == {"init": 0, "close": 0, "context": 0, "fill": 1024, "launch": 0}
@@ -198,7 +199,7 @@ def test_descriptors_that_a_program_closes(served: Served, attempt: Callable[...
 
 
 def test_too_few_descriptors(served: Served, attempt: Callable[..., Attempt]) -> None:
-    """Whatever of it fails for want of one: strict refuses, and what runs without limits says so."""
+    """Whichever step fails for lack of a descriptor: strict refuses, and a program that runs without limits says so."""
     served.server.set_group("g", memory=100 * LIMIT)
     served.server.set_group("strict", memory=100 * LIMIT)
     counts = range(8)

@@ -171,7 +171,7 @@ def test_a_strict_program_without_a_daemon_fails_in_the_end(machine: Machine) ->
 
 
 def test_a_frozen_daemon_does_not_slow_allocations_down(daemon: Callable[[str], Daemon], machine: Machine) -> None:
-    """Each refusal is told to the daemon; with nobody reading, telling must not block: it would for ever."""
+    """The daemon is told of each refusal. If it does not read, telling must not block, or it would block for ever."""
     d = daemon('{"a": {"memory": 1073741824}}')
     a = machine.start("a", "grow", 0, 300)
     assert a.line() == "ready"

@@ -63,13 +63,14 @@ def attackers(path: str, dice: random.Random, count: int) -> list[subprocess.Pop
 
 
 def take_turns(client: RawClient, count: int, until: float = 0.0) -> int:
-    """A polite client that wants, runs for 2 ms and stops, ``count`` times and until ``until``: how often in all."""
+    """A polite client that requests the token, runs for 2 ms and stops, ``count`` times and until ``until``. Returns
+    how often in all."""
     turns = 0
     while turns < count or time.monotonic() < until:
         begin = time.monotonic()
         client.send(wire.REQUEST)
         while client.state != wire.RUN:
-            if client.state == wire.REVOKED:  # taken back at once: the hook says that it stopped and still wants
+            if client.state == wire.REVOKED:  # taken back at once: the hook says that it stopped and still requests it
                 client.stop(wire.BY_REVOCATION, wants=True)
             assert time.monotonic() < begin + PATIENCE, f"state {client.state}"
             time.sleep(0.0002)

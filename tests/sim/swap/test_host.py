@@ -89,7 +89,7 @@ def test_where_the_system_has_no_memory_the_program_runs_on(swapping: Make) -> N
 
 
 def test_contexts_that_come_and_go_while_the_host_side_is_made_ready(swapping: Make) -> None:
-    """What was pinned in one goes with it, and the mover works on in those that are left."""
+    """Memory pinned in one goes with it, and the mover works on in the remaining ones."""
     s = swapping(200)
     s.capacity(200 + CONTEXT // MIB)
     a, b = s.start("a"), s.start("b")

@@ -15,7 +15,8 @@ Make = "Callable[..., Any]"
 
 
 def test_bytes_survive_random_cycles(swapping: Make) -> None:
-    """Odd sizes, frees and allocations between turns, frees of what is away; and never more than the capacity."""
+    """Odd sizes, frees and allocations between turns, frees of memory that is away; and never more than the
+    capacity."""
     s = swapping(200)
     programs = [s.start("a"), s.start("b")]
     dice = random.Random(5)

@@ -1,4 +1,4 @@
-"""A program that trains when it is told to: 4 MiB of tensors, 24 MiB that PyTorch has cached and nobody uses then.
+"""A program that trains on command: 4 MiB of tensors, and 24 MiB that PyTorch has cached and does not use then.
 
 One answer a line: `step` the iterations that are done; it ends with an error if a tensor is not what it was.
 """

@@ -108,7 +108,7 @@ class Scene:
         self.now = end
 
     def progress(self, client: int, work: float, *, busy: float = 1.0, awaited: float = 1.0) -> None:
-        """It has done ``work`` ms so far, and looked at its queues five times in each of them."""
+        """It has done ``work`` ms so far, and sampled its queues five times in each of them."""
         samples = round(work * 5)
         counters = (samples, round(samples * busy), round(samples * busy * awaited))
         self.arbiter.progress(client, round(work * MS), samples, *counters)

@@ -192,7 +192,7 @@ def test_holders_fit_together_and_time_is_charged_once(scene_class, policy, spec
 # A client that is given up for being late comes back at regular intervals, but these are not arrivals.
 @example(specs=[{"priority": "latency", "max": 0.5}, {"sm": 0.5, "weight": 3.0}], late=[1.298828125, 0.96875, 1, 1])
 def test_saturating_clients_share_without_starving_anyone(scene_class, specs, late):
-    """No starvation, caps hold in every second, nobody idles the device while an eligible group wants."""
+    """No starvation; caps hold in every second; the device is not idle while an eligible group has work."""
     s = scene_class()
     for number, spec in enumerate(specs):
         s.group(str(number), **spec)

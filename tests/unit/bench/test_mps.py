@@ -1,4 +1,4 @@
-"""Where there is no control daemon to start, it says so and leaves nothing behind."""
+"""Without a control daemon to start, it says so and leaves nothing behind."""
 
 from __future__ import annotations
 

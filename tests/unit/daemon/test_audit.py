@@ -1,4 +1,4 @@
-"""Programs outside gemlet: who counts as one, and what may be done to whom."""
+"""Programs outside gemlet: which count as such, and what may be done to which of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `gemlet explain` says of groups that co-run, and of those that do not."""
+"""What `gemlet explain` says of groups that co-run, and of groups that do not."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_a_program_gets_the_variables(started):
     assert (joined["mps"], joined["sm_in_force"]) == ("on", True)
     assert started.call("environment", group="g")["environment"] == joined["environment"]
     inner = started.call("join", group="g", pipe_directory=str(pipe(started)))
-    assert inner["environment"] == joined["environment"]  # gemlet's own directory is nobody's wish
+    assert inner["environment"] == joined["environment"]  # gemlet's own directory does not count as a user's wish
 
 
 def test_a_fraction_without_mps_is_refused_and_makes_no_group(start_daemon):

@@ -61,7 +61,7 @@ class Setup:
         self.gpus = Gpus()
         self.pods = fakes.FakeKubelet()
         self.annotations = {}
-        self.container = {"name": "c"}  # of whatever pod is asked for
+        self.container = {"name": "c"}  # of any requested pod
         self.kubelet = PlayedKubelet(self.directory)
         self.allocations = Allocations(node.book, self.gpus, kubelet=self.pods, pods=self.seen)
 

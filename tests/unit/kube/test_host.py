@@ -1,4 +1,4 @@
-"""What the agent puts on its node: whole files, and never into one that a program has mapped."""
+"""What the agent puts on its node: whole files, and never into a file that a program has mapped."""
 
 from __future__ import annotations
 

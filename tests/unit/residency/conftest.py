@@ -36,7 +36,7 @@ class Scene:
     def admit(self, number: int, bytes_: int) -> str:
         refusal = self.residency.admit(number, bytes_, self.now)
         if not refusal:
-            # A free is done before it is told.
+            # A free is done before it is reported.
             self.movable[number] = bytes_
             self.mapped[number] = min(self.mapped[number], bytes_)
         self.collect()

@@ -201,7 +201,7 @@ def test_a_client_that_comes_with_memory_is_counted_before_anything_is_given_awa
     s.movable[0], s.mapped[0] = 80 * GIB, 70 * GIB
     s.residency.adopt(0, 80 * GIB, 70 * GIB, 0)
     s.collect()
-    assert s.orders[0][1] > 0  # it is told even if nothing changes
+    assert s.orders[0][1] > 0  # it gets an order even if nothing changes
     s.client(1, bytes_=50 * GIB)
     s.obey(1)
     assert s.mapped[1] <= 30 * GIB
@@ -257,7 +257,7 @@ def test_one_that_usually_pauses_for_long_gives_way_early(scene: Make, pause: fl
         s.to(s.residency.next_event() / MS, obey=False)
         s.obey(1)
     come_in(0)
-    for _ in range(6):  # pauses in which nobody else wants anything
+    for _ in range(6):  # pauses in which no other client has work
         s.idle(0)
         s.now += round(pause * MS)
         s.want(0)

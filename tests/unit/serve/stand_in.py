@@ -1,4 +1,4 @@
-"""A server of no-op models without sockets and processes, for tests of what is before them."""
+"""A server of no-op models without sockets and processes, for tests of the code in front of these."""
 
 from __future__ import annotations
 

@@ -40,7 +40,8 @@ def values(enumeration: str) -> dict[str, int]:
     return {name: int(value) for name, value in re.findall(r"^ +k(\w+) = (\d+),", body[1], re.MULTILINE)}
 
 
-# Python's names are wire.py's, in capitals; those that differ, as two enumerations would share them, are named here.
+# Python's names are wire.py's, in capitals. Names that differ, because two enumerations would share them, are listed
+# here.
 @pytest.mark.parametrize(
     ("enumeration", "renamed"),
     [

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from tests.unit.server.conftest import Served
 
 ROOT = Path(__file__).resolve().parents[3]
-DEVICES = 64  # as many as a server knows at a time; it forgets those that nobody uses for the sake of new ones
+DEVICES = 64  # as many as a server knows at a time; it forgets unused ones for the sake of new ones
 
-# Another process, for one that joins again is known to hold nothing any more.
+# Another process, since a process that joins again is known to hold nothing any more.
 LEAVES = """
 import sys, time
 from tests.unit.server.test_lifetime import attach

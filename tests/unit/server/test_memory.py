@@ -134,7 +134,7 @@ def test_what_the_driver_holds_beyond_the_ledger_counts(serve: Callable[..., Ser
 
 
 def test_room_for_a_context_is_not_taken_for_its_memory(serve: Callable[..., Served]) -> None:
-    """NVML may be asked before the client gives back the room it kept: what it holds is the context all the same."""
+    """NVML may be asked before the client gives back the room that it kept; its memory is the context nevertheless."""
     s = serve()
     s.server.add_device(bytes(16), 0, context_estimate=500_000_000)
     a = RawClient(s.path).attach()

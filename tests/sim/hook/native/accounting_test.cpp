@@ -1,5 +1,5 @@
-// PointerMap against std::unordered_map, and the size model. Exits 1 with the first thing that is wrong.
-// accounting_test PAIRS: so many inserts and removals in a full map, to be counted.
+// PointerMap against std::unordered_map, and the size model. Exits with 1 and names the first error.
+// accounting_test PAIRS: this many inserts and removals in a full map, to be counted.
 #include <cstdlib>
 #include <random>
 #include <thread>

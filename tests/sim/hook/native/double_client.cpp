@@ -24,7 +24,7 @@ uint64_t limit() {
     return text ? std::strtoull(text, nullptr, 0) : wire::kNoLimit;
 }
 
-// The token is not what these tests look at: no device is ever governed, so every submission passes.
+// These tests do not concern the token: no device is ever governed, so every submission passes.
 std::atomic<uint64_t>& used_on(CUdevice device) {
     return used[static_cast<size_t>(device) % used.size()];
 }

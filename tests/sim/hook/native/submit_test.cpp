@@ -19,7 +19,7 @@ constexpr uint64_t kUs = 1'000, kMs = 1'000'000;
 constexpr Patience::Terms kContended{100 * kUs, 2 * kMs};
 constexpr Patience::Terms kAlone{5 * kMs, 5 * kMs};
 
-// A program under terms, looked at every `poll`.
+// A program under terms, sampled every `poll`.
 struct Program {
     Patience patience;
     Patience::Terms terms;

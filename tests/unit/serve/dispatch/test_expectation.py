@@ -1,4 +1,4 @@
-"""What is expected of batches, and how much longer they take: learned from those that ran."""
+"""Predictions for batches, and how much longer they take: learned from measured ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One thread that takes the lock again and again, and one that wants it once."""
+"""One thread takes the lock again and again, and another needs it once."""
 
 from __future__ import annotations
 
