@@ -1,7 +1,8 @@
 """`gemlet serve`: the parts put together, from start to drained end.
 
-server.py           the life of the server;  options.py: what it was asked for
+server.py           the life of the server;  options.py: its options
 requirements.py     whether its libraries are there
+listening.py        where it listens, and for which clients
 backend_choice.py   what it runs on: backend, devices, profiles
 serving_plan.py     which plan is in force when;  initial_plan.py the first one
 fleet.py            a plan brought into force;  scaling.py as many executors as the load needs
