@@ -196,7 +196,7 @@ def test_programs_run_on_by_the_last_shares_while_the_daemon_is_silent(
     d.process.send_signal(signal.SIGSTOP if how == "stopped" else signal.SIGKILL)
     for _ in range(2):
         begin, n = time.monotonic(), {name: p.rounds() for name, p in programs.items()}
-        eventually(lambda n=n: all(p.rounds() > n[name] + 100 for name, p in programs.items()))
+        eventually(lambda n=n: all(p.rounds() > n[name] + 150 for name, p in programs.items()))
         used = (programs["capped"].rounds() - n["capped"]) * ROUND
         # However long this took: nobody has more of any second than its maximum, and a part more at either end.
         assert used < 0.3 * (time.monotonic() - begin) + 0.1
@@ -209,10 +209,12 @@ def test_programs_run_on_by_the_last_shares_while_the_daemon_is_silent(
     eventually(lambda: len(d.groups_now()) == 3)
     before = {name: group[2] for name, group in d.groups_now().items()}
     eventually(lambda: all(group[2] > before[name] + 10_000_000 for name, group in d.groups_now().items()))
-    for program in programs.values():
+    for name, program in programs.items():
         program.kill()
         _, _, said = program.end()
-        assert said.count("running on by the last shares") == 1, said
+        count = said.count("running on by the last shares")
+        # Those that share the device without turns may never have needed the daemon while it was stopped.
+        assert count == 1 if name == "capped" or how == "killed" else count <= 1, (name, said)
 
 
 def test_a_program_that_comes_back_from_a_pause_does_not_wait_for_a_stopped_daemon(
