@@ -101,6 +101,29 @@ def own_pipe_directory(base: Mapping[str, str]) -> str | None:
     return without_outer_mps(base).get("CUDA_MPS_PIPE_DIRECTORY") or None
 
 
+def choose_devices(names: str, base: Mapping[str, str]) -> tuple[dict[str, str], int | None]:
+    """As choose_device, for one number or several, or for UUIDs: ``0``, ``0,1``, ``GPU-...``. Raises `UsageError`."""
+    listed = [name.strip() for name in names.split(",")]
+    if len(listed) == 1 and listed[0].isdecimal():
+        return choose_device(int(listed[0]), base)
+    if all(name.isascii() and name.isdecimal() for name in listed):
+        chosen = [choose_device(int(name), base)[0] for name in listed]
+        return {**chosen[0], "CUDA_VISIBLE_DEVICES": ",".join(each["CUDA_VISIBLE_DEVICES"] for each in chosen)}, None
+    if not all(name.startswith(("GPU-", "MIG-")) for name in listed):
+        raise UsageError(
+            f"{names!r} names no devices: expected numbers or UUIDs, with commas between",
+            hint="write --device 0, --device 0,1 or a UUID that `nvidia-smi -L` shows",
+        )
+    visible = base.get("CUDA_VISIBLE_DEVICES")
+    known = None if visible is None else [entry.strip() for entry in visible.split(",")]
+    if known is not None and not set(listed) <= set(known):  # Slurm has given others
+        raise UsageError(
+            f"CUDA_VISIBLE_DEVICES={visible} does not show {names}",
+            hint="name a device that it shows, by its number in it",
+        )
+    return {"CUDA_VISIBLE_DEVICES": ",".join(listed)}, None
+
+
 def choose_device(number: int, base: Mapping[str, str]) -> tuple[dict[str, str], int | None]:
     """Variables that show only device ``number`` to a program, and its index in nvidia-smi if that can be known.
 

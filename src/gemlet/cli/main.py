@@ -42,6 +42,15 @@ VERBS: dict[str, tuple[str, str]] = {
     "completion": ("gemlet.cli.completion:command", "Print a completion script for a shell"),
 }
 
+# What the same is called elsewhere.
+OTHER_WORDS = {
+    **dict.fromkeys(("ps", "ls", "list", "info"), ("status", "top")),
+    **dict.fromkeys(("start", "exec", "launch"), ("run",)),
+    **dict.fromkeys(("kill", "shutdown", "quit"), ("stop",)),
+    **dict.fromkeys(("why", "inspect", "describe"), ("explain",)),
+    "config": ("set",),
+}
+
 
 class Verbs(click.Group):
     """A group whose commands are imported when they are called."""
@@ -61,6 +70,8 @@ class Verbs(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
+        if name in OTHER_WORDS:
+            raise click.NoSuchCommand(name, possibilities=(), ctx=ctx)
         if name not in VERBS and not name.startswith("-"):
             raise click.NoSuchCommand(name, possibilities=VERBS, ctx=ctx)
         return super().resolve_command(ctx, args)
@@ -80,7 +91,7 @@ class Verbs(click.Group):
     metavar="PATH",
     help="Use the daemon with this socket or runtime directory  [env: GEMLET_SOCKET]",
 )
-@click.version_option(gemlet.__version__, prog_name="gemlet", message="%(prog)s %(version)s")
+@click.version_option(gemlet.__version__, "-V", "--version", prog_name="gemlet", message="%(prog)s %(version)s")
 @click.pass_context
 def command(context: click.Context, socket: str | None) -> None:
     """Share NVIDIA GPUs among unmodified CUDA programs, with guarantees.
@@ -142,6 +153,8 @@ def _hint(error: click.UsageError) -> str | None:
         return own
     if isinstance(error, click.NoSuchOption) and error.option_name == "--socket":
         return "put it before the verb: gemlet --socket PATH " + error.ctx.command_path.partition(" ")[2]
+    if isinstance(error, click.NoSuchCommand) and error.command_name in OTHER_WORDS:
+        return "did you mean " + " or ".join(f"`gemlet {verb}`" for verb in OTHER_WORDS[error.command_name]) + "?"
     what = "commands" if isinstance(error, click.NoSuchCommand) else "options"
     return f"`{error.ctx.command_path} -h` shows the {what}"
 

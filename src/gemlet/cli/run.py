@@ -36,7 +36,7 @@ class NotExecutable(GemletError):
 @click.option("--group", type=options.GroupName(), help="Group to join or to create; default: a new one")
 @options.limits("run")
 @click.option("--no-mps", is_flag=True, help="Do not use MPS even if it runs")
-@click.option("--device", type=click.IntRange(min=0), metavar="N", help="Show the program this device only")
+@click.option("--device", metavar="N,...", help="Show the program these devices only: numbers or UUIDs")
 @click.option("--no-torch-hook", is_flag=True, help="Add nothing to PyTorch, even if memory can move")
 @click.option("--empty-cache", is_flag=True, help="PyTorch: empty its cache after each step of an optimizer")
 @click.option(
@@ -57,7 +57,7 @@ def command(
     group: str | None,
     limits: dict[str, object],
     no_mps: bool,
-    device: int | None,
+    device: str | None,
     no_torch_hook: bool,
     empty_cache: bool,
     managed: str | None,
@@ -86,7 +86,7 @@ def command(
     shown: dict[str, str] = {}
     index = None
     if device is not None:
-        shown, index = environment.choose_device(device, base)
+        shown, index = environment.choose_devices(device, base)
     with autostart.find_or_start(address.candidates(socket, simulate=simulate)) as daemon:
         joined = daemon.call(
             "join",
@@ -123,7 +123,7 @@ def torch_hook(*, movable: bool, no_hook: bool, empty_cache: bool) -> str | None
     return "dead" if movable and not no_hook else None
 
 
-def granted_line(joined: dict[str, Any], device: int | None) -> str:
+def granted_line(joined: dict[str, Any], device: str | None) -> str:
     """One line for people: what the daemon granted and where to watch it."""
     granted = joined["granted"]
     who = "gemlet (simulated)" if joined["simulated"] else "gemlet"

@@ -11,6 +11,7 @@ import click
 from gemlet.cli import options
 from gemlet.daemon import address
 from gemlet.daemon.connection import connect
+from gemlet.errors import UsageError
 
 if TYPE_CHECKING:
     from gemlet.daemon.status import Status
@@ -33,6 +34,8 @@ def command(socket: str | None, once: bool, screenshot: Path | None, simulate: b
     """
     from gemlet.monitor.reader import read_status
 
+    if once and screenshot is not None:
+        raise UsageError("--once and --screenshot do not go together", hint="leave out one of the two")
     endpoints = address.candidates(socket, simulate=simulate)
 
     def read() -> Status:

@@ -7,12 +7,12 @@ It corrects what it charged when a drain turns out shorter or longer than was th
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gemlet.daemon.native import Snapshot
+    from gemlet.daemon.native import GroupUsage, Snapshot
 
 KEPT_SECONDS = 120.0
 SAMPLE_SECONDS = 0.1
@@ -30,10 +30,27 @@ class Sample:
     memory: dict[Key, int]
 
 
+@dataclass(slots=True)
+class Total:
+    """Counters of one group that never fall: clients go, and corrections move time from one group to another."""
+
+    used_ns: int = 0
+    gone: int = 0  # submissions of clients that have left
+    launches: dict[int, int] = field(default_factory=dict)  # by client
+
+    def add(self, group: GroupUsage) -> None:
+        """Takes in what ``group`` shows now."""
+        self.used_ns = max(self.used_ns, group.used_ns)
+        now = {client.id: client.launches for client in group.clients}
+        self.gone += sum(count for client, count in self.launches.items() if client not in now)
+        self.launches = {client: max(count, self.launches.get(client, 0)) for client, count in now.items()}
+
+
 class History:
-    """The ring of samples."""
+    """The ring of samples, and totals."""
 
     def __init__(self) -> None:
+        self._totals: dict[Key, Total] = {}
         self._samples: deque[Sample] = deque(maxlen=int(KEPT_SECONDS / SAMPLE_SECONDS))
 
     def add(self, snapshot: Snapshot) -> None:
@@ -44,7 +61,16 @@ class History:
             for group in device.groups:
                 used[device.uuid, group.name] = group.used_ns
                 memory[device.uuid, group.name] = group.memory_used
+                self._totals.setdefault((device.uuid, group.name), Total()).add(group)
+        for key in self._totals.keys() - used.keys():  # one of the same name is another group
+            del self._totals[key]
         self._samples.append(Sample(snapshot.now_ns, used, memory))
+
+    def total(self, key: Key, group: GroupUsage) -> tuple[int, int]:
+        """Device time used, in ns, and submissions, since the group exists. ``group``: how it is now."""
+        total = self._totals.setdefault(key, Total())
+        total.add(group)
+        return total.used_ns, total.gone + sum(total.launches.values())
 
     def share(self, key: Key, seconds: float) -> float | None:
         """Measured share of the device over the last ``seconds`` (or as much of it as the group exists).

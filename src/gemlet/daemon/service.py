@@ -329,8 +329,9 @@ class Service:
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
             # In short steps, so that a program that has just begun to use a device sees at once how busy and how full
-            # it is.
-            if self.book.in_use(self.busy()) or time.monotonic() - asked_at >= DEVICES_SECONDS:
+            # it is, and that a device does not seem busy long after its last program.
+            seems_busy = any(device.utilization for device in self._devices.values())
+            if seems_busy or self.book.in_use(self.busy()) or time.monotonic() - asked_at >= DEVICES_SECONDS:
                 await self._find_devices()
                 asked_at = time.monotonic()
 

@@ -78,7 +78,8 @@ class GroupStatus(TimeTerms):
 
     sm_in_force: the fraction of the multiprocessors holds while every client is under MPS, else they take turns.
     throttled_s: how long it had work and its maximum made it wait, since it exists. speed: of its programs lately,
-    relative to their speed alone; None while unknown. why: "shares", or why it takes turns.
+    relative to their speed alone; None while unknown. why: "shares", or why it takes turns. launches: submissions of
+    its clients since it exists, of those that have gone, too.
     """
 
     origin: str
@@ -95,6 +96,7 @@ class GroupStatus(TimeTerms):
     throttled_s: float = 0.0
     speed: float | None = None
     why: str = "shares"
+    launches: int = 0
 
 
 class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -218,12 +220,14 @@ def _group(
 ) -> GroupStatus:
     clients = tuple(_client(client, now_ns, served=served) for client in usage.clients)
     entry = entries.get(usage.name)
+    used_ns, launches = history.total((uuid, usage.name), usage)
     return GroupStatus(
         **terms(usage, TimeTerms),
         origin=entry.origin if entry else "client",
         share=history.shares((uuid, usage.name)),
         target=usage.target,
-        used_s=usage.used_ns / 1e9,
+        used_s=used_ns / 1e9,
+        launches=launches,
         throttled_s=usage.throttled_ns / 1e9,
         speed=usage.speed,
         why=usage.why,

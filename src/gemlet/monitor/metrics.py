@@ -42,7 +42,7 @@ GROUP_GAUGES: dict[str, tuple[str, GroupValue]] = {
 GROUP_COUNTERS: dict[str, tuple[str, GroupValue]] = {
     "gemlet_group_device_seconds": ("Device time used", lambda g: g.used_s),
     "gemlet_group_throttled_seconds": ("Time with work in which the maximum made it wait", lambda g: g.throttled_s),
-    "gemlet_group_launches": ("Submissions by the clients of now", lambda g: sum(c.launches for c in g.clients)),
+    "gemlet_group_launches": ("Submissions by its clients, gone ones included", lambda g: g.launches),
 }
 DEVICE_GAUGES: dict[str, tuple[str, DeviceValue]] = {
     "gemlet_device_utilization": ("Utilization as the driver measures it", lambda d: d.utilization),
@@ -53,10 +53,10 @@ DEVICE_GAUGES: dict[str, tuple[str, DeviceValue]] = {
 DAEMON_GAUGES: dict[str, tuple[str, Callable[[Status], float]]] = {
     "gemlet_mps_up": ("1 while gemlet's MPS control daemon takes programs", lambda s: float(s.mps.state == "on")),
     "gemlet_mps_failed": ("1 after it ended unexpectedly", lambda s: float(s.mps.state == "failed")),
+    "gemlet_outside_processes": ("Processes that use a device outside gemlet", lambda s: len(s.outside)),
     "gemlet_mps_clients": ("Programs under gemlet's MPS", lambda s: len(s.mps.clients())),
 }
 DAEMON_COUNTERS: dict[str, tuple[str, Callable[[Status], float]]] = {
-    "gemlet_outside_processes": ("Processes that use a device outside gemlet", lambda s: len(s.outside)),
     "gemlet_denied_connections": ("Clients that were not let into a group", lambda s: s.daemon.denied),
     "gemlet_ignored_messages": ("Messages of clients that made no sense", lambda s: s.daemon.ignored),
 }

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gemlet import paths
-from gemlet.cli.environment import Membership, choose_device, for_program, own_pipe_directory, variables
+from gemlet.cli.environment import Membership, choose_device, choose_devices, for_program, own_pipe_directory, variables
 from gemlet.errors import GemletError, UsageError
 
 MEMBER = Membership(group="g", socket="/run/x/gemlet.sock")
@@ -122,6 +122,32 @@ def test_a_missing_hook_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("GEMLET_LIB_DIR", str(tmp_path))
     with pytest.raises(GemletError, match="does not exist"):
         variables(MEMBER, {})
+
+
+@pytest.mark.parametrize(
+    ("names", "visible", "shown"),
+    [
+        ("0,1", None, {"CUDA_VISIBLE_DEVICES": "0,1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
+        (" 1, 0 ", "2,3", {"CUDA_VISIBLE_DEVICES": "3,2"}),
+        ("GPU-abc", None, {"CUDA_VISIBLE_DEVICES": "GPU-abc"}),
+        ("GPU-def", "GPU-abc,GPU-def", {"CUDA_VISIBLE_DEVICES": "GPU-def"}),
+    ],
+)
+def test_several_devices_and_uuids(names, visible, shown):
+    assert choose_devices(names, {"CUDA_VISIBLE_DEVICES": visible} if visible else {}) == (shown, None)
+
+
+@pytest.mark.parametrize(
+    ("names", "visible"),
+    [("x", None), ("", None), ("0,", None), ("-1", None), ("²", None), ("GPU-a", "0"), ("0,9", "0,1")],
+)
+def test_what_names_no_device(names, visible):
+    with pytest.raises(UsageError):
+        choose_devices(names, {"CUDA_VISIBLE_DEVICES": visible} if visible else {})
+
+
+def test_one_device_by_number_is_known_to_the_daemon():
+    assert choose_devices("1", {})[1] == 1
 
 
 def test_device_counts_as_nvidia_smi_does():

@@ -136,11 +136,6 @@ def test_colour_only_on_a_terminal_and_without_no_color(monkeypatch):
     assert messages.coloured("error:", "red") == "error:"
 
 
-def test_version(capsys):
-    assert main.run(["--version"]) == 0
-    assert capsys.readouterr().out.startswith("gemlet ")
-
-
 def test_overview_lists_every_verb_without_importing_one(capsys):
     assert main.run(["-h"]) == 0
     shown = capsys.readouterr().out
@@ -242,3 +237,22 @@ def test_a_limit_without_its_unit_is_refused(capsys, verb, size, hint):
     said = capsys.readouterr().err
     assert "expected 1 MiB or more" in said
     assert hint in said
+
+
+@pytest.mark.parametrize(("word", "meant"), [("ps", "status"), ("ls", "status"), ("start", "run"), ("kil", "")])
+def test_words_of_other_tools_lead_to_the_verb(capsys, word, meant):
+    assert main.run([word]) == 2
+    said = capsys.readouterr().err
+    assert meant in said
+    assert "mps" not in said
+
+
+@pytest.mark.parametrize("option", ["-V", "--version"])
+def test_version(capsys, option):
+    assert main.run([option]) == 0
+    assert capsys.readouterr().out.startswith("gemlet ")
+
+
+def test_top_does_not_leave_one_of_two_outputs_out(capsys):
+    assert main.run(["top", "--once", "--screenshot", "x.svg"]) == 2
+    assert "do not go together" in capsys.readouterr().err

@@ -19,7 +19,7 @@ def test_one_line_says_what_was_granted_and_what_to_type_next():
 
 def test_what_is_not_limited_is_not_mentioned():
     assert "memory" not in granted_line(joined(granted={"memory": None}), None)
-    assert "device 1" in granted_line(joined(), 1)
+    assert "device 1" in granted_line(joined(), "1")
     assert "latency" in granted_line(joined(granted={"priority": "latency"}), None)
 
 

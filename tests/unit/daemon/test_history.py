@@ -5,7 +5,7 @@ import pytest
 from gemlet.daemon.events import LOGGED_PER_MINUTE, EventRing
 from gemlet.daemon.history import History
 from gemlet.daemon.logs import Limiter
-from gemlet.daemon.native import DeviceUsage, GroupUsage, Snapshot
+from gemlet.daemon.native import ClientUsage, DeviceUsage, GroupUsage, Snapshot
 
 UUID = bytes(16)
 KEY = (UUID, "g")
@@ -90,3 +90,16 @@ def test_a_flood_of_events_is_kept_but_not_logged(caplog):
             ring.add_native({"kind": "refused", "group": "g", "text": "1024"}, time=0.0)
     assert len(ring.after(0, 1000)) == 300
     assert len(caplog.records) <= LOGGED_PER_MINUTE
+
+
+def test_totals_never_fall():
+    def seen(used, **launches):
+        clients = tuple(ClientUsage(id=ord(name), launches=count) for name, count in launches.items())
+        return GroupUsage(name="g", used_ns=used, clients=clients)
+
+    history, key = History(), (b"", "g")
+    totals = [
+        history.total(key, group)
+        for group in (seen(5, a=3), seen(4, a=7, b=1), seen(9, b=2), seen(9), seen(9, c=1), seen(9, c=1))
+    ]
+    assert totals == [(5, 3), (5, 8), (9, 9), (9, 9), (9, 10), (9, 10)]
