@@ -291,8 +291,7 @@ class SwapBench(Bench):
         return moved
 
     def arrival(self) -> None:
-        """Two programs that are idle most of the time take turns: how long the first kernel takes when one comes
-        back."""
+        """How long the first kernel takes when a program comes back; two that are idle most of the time take turns."""
         every = 4.0  # seconds: a program counts as idle after two hand-overs
         program = self.now_and_then(0.6 if self.machine.simulate else 0.9, every)
         clients = [Client(program, "a"), Client(program, "b", every / 2)]
