@@ -49,8 +49,8 @@ struct Client {
 
 struct Members : Group {
     std::vector<Client*> members;
-    // Where a client starts that comes, or comes back: level with the least used of those who are there. Never less
-    // than before, so what one used while nobody else was there is no debt.
+    // Where a client starts when it comes, or comes back: level with the least used of the present ones. Never less
+    // than before, so a client has no debt for what it used while no other was there.
     Nanoseconds level = 0;
     bool wanted = false;        // as of the last demand()
     bool at_maximum = false;    // waits, and its maximum is why; as of the last event

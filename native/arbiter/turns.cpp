@@ -1,4 +1,4 @@
-// Who runs next, beside whom, and on what terms.
+// Chooses which client runs next, beside which others, and on what terms.
 #include <algorithm>
 #include <cmath>
 

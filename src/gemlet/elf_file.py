@@ -26,7 +26,7 @@ class NotElfError(ValueError):
 class ElfFile:
     """An ELF file. ``bits``: 32 or 64; ``machine``: as uname(1) calls it; ``interpreter``: the loader it asks for.
 
-    Raises OSError, and NotElfError where the file is none.
+    Raises OSError, and NotElfError if the file is not ELF.
     """
 
     def __init__(self, path: str) -> None:

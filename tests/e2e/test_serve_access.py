@@ -1,4 +1,4 @@
-"""Who reaches `gemlet serve`: TLS, tokens, Unix sockets, and what it refuses to be open to."""
+"""Access to `gemlet serve`: TLS, tokens, Unix sockets, and addresses on which it refuses to listen."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def behind(shared, members, number):
 
 def behind_of_mix(seed, *, honest):
     programs = mixes.mix(seed, honest=honest)
-    # Who lies about itself cannot be given a minimum of its speed.
+    # A client that lies about itself cannot be given a minimum of its speed.
     minima = [
         0.0 if program.lie else least
         for program, least in zip(programs, mixes.minima(seed, len(programs)), strict=True)

@@ -1,4 +1,5 @@
-"""Who may ask: bearer tokens of a file. Of each only a digest is kept, which is looked up and never compared."""
+"""Which clients may send requests: those with a bearer token of a file. Of each only a digest is kept, which is looked
+up and never compared."""
 
 from __future__ import annotations
 

@@ -406,7 +406,7 @@ class Connection(asyncio.Protocol):
             exchange.refuse(refusal)
 
     def _user(self) -> int | None:
-        """Who is at the other end."""
+        """The client at the other end."""
         if self._transport is None:
             return None
         connection = self._transport.get_extra_info("socket")
