@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -13,6 +13,9 @@ from gemlet.config.quantities import check_fraction, format_size, parse_share, p
 from gemlet.config.rules import SMALLEST_MEMORY, check_name
 from gemlet.errors import GemletError, InvalidValue
 from gemlet.model import GROUP_FIELDS, GroupField, Kind
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 Given = TypeVar("Given")
 Parsed = TypeVar("Parsed")
@@ -50,6 +53,11 @@ class GroupName(click.ParamType[str]):
     """A name that a group may have; a word that starts like an option is refused: the name before it was forgotten."""
 
     name = "name"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from gemlet.cli.completion import groups
+
+        return groups(ctx, incomplete)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         return _parsed(_parse_name, str(value), param, ctx)
@@ -166,6 +174,13 @@ def _help_of(field: GroupField, verb: str) -> str:
     if verb == "set":
         return field.column.help + ("; `none` lifts it" if field.kind is Kind.SIZE else "")
     return field.column.help + (f"; default: {field.default}" if field.choices is not None else "")
+
+
+def program_completion(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """For the command after `--`."""
+    from gemlet.cli.completion import programs
+
+    return programs(ctx, param, incomplete)
 
 
 def output(*formats: str) -> Decorator:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gemlet.cli import options
+from gemlet.cli import completion, options
 
 if TYPE_CHECKING:
     from gemlet.serve.plan.model import Infeasible, Plan
@@ -26,10 +26,18 @@ def _list_policies(context: click.Context, _parameter: click.Parameter, wanted: 
     context.exit()
 
 
+MANY_GPUS = 64
+
+
 @click.command("plan")
 @click.argument("demands", type=_FILE)
 @click.option("--profiles", type=_FILE, help="File, or h200: measured ones; default: the demand file's, else modelled.")
-@click.option("--policy", metavar="NAME", help="How to plan; `gemlet plan --policies` lists them.")
+@click.option(
+    "--policy",
+    metavar="NAME",
+    shell_complete=completion.policies,
+    help="How to plan; `gemlet plan --policies` lists them.",
+)
 @click.option("--gpus", type=int, metavar="N", help="Devices of the profiled kind.")
 @click.option("--memory", type=options.Size(), help="Of each device, in place of the profile's figure.")
 @click.option("--grid", type=click.IntRange(1, 1000), metavar="N", help="Shares are multiples of 1/N.")
@@ -84,10 +92,13 @@ def command(
     known = profile_files.load_profiles(chosen)
     if not known.measured:
         click.echo(f"gemlet: the profiles are {known.origin}, not measured here: {known.note}", err=True)
+    there = service.gpus if gpus is None else gpus
+    if there > MANY_GPUS:
+        click.echo(f"gemlet: planning for {there} GPUs, which may take minutes", err=True)
     made = plan(
         known,
         service.demands,
-        Inventory(gpus=service.gpus if gpus is None else gpus, memory_mib=memory / MIB if memory else None),
+        Inventory(gpus=there, memory_mib=memory / MIB if memory else None),
         plan_files.load_plan(previous, known, service.demands) if previous else None,
         msgspec.structs.replace(service.options, **{key: value for key, value in changed.items() if value is not None}),
         policy=policy or service.policy,

@@ -49,7 +49,14 @@ class NotExecutable(GemletError):
 @options.simulate
 @click.option("--strict", is_flag=True, help="Without a daemon, wait 10 s and fail instead of running unmanaged")
 @click.option("-q", "--quiet", is_flag=True, help="Do not print what was granted")
-@click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
+@click.argument(
+    "program",
+    nargs=-1,
+    required=True,
+    type=click.UNPROCESSED,
+    metavar="-- COMMAND...",
+    shell_complete=options.program_completion,
+)
 @click.pass_obj
 def command(
     socket: str | None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isfinite, sqrt
+from math import ceil, isfinite, sqrt
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
@@ -102,13 +102,19 @@ def hopeless(draft: Draft, demands: Sequence[Demand]) -> list[str]:
     return why
 
 
-def too_few(draft: Draft, demands: Sequence[Demand], gpus: int) -> tuple[str, ...]:
-    """Why ``gpus`` devices do not do, with the demands that cost most."""
+def least_gpus(draft: Draft, demands: Sequence[Demand]) -> int:
+    """How many devices the demands take if nothing of any is wasted: what a search cannot do much better than."""
+    ticks = sum(draft.timing.fluid_ticks(d.model, d.rate) for d in demands)
+    return ceil(min(ticks / draft.grid, 1e9))
+
+
+def too_few(draft: Draft, demands: Sequence[Demand], gpus: int, needed: int) -> tuple[str, ...]:
+    """Why ``gpus`` devices do not do where ``needed`` are needed, with the demands that cost most."""
     timing = draft.timing
     costs = sorted(((timing.fluid_ticks(d.model, d.rate) / draft.grid, d.model) for d in demands), reverse=True)
     total = sum(cost for cost, _ in costs)
     names = ", ".join(f"{model} {cost:.2f}" for cost, model in costs[:3])
     return (
-        f"{len(draft.gpus)} GPUs are needed, there {'is' if gpus == 1 else 'are'} {gpus}",
+        f"{needed} GPUs are needed, there {'is' if gpus == 1 else 'are'} {gpus}",
         f"cut to measure and without neighbours the demands would cost {total:.2f} GPUs; the most: {names}",
     )

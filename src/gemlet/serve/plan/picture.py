@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 WIDTH = 64  # characters of a bar in a terminal
 # Okabe and Ito's colours, which people with any colour vision can tell apart; names stand in the blocks anyway.
 COLOURS = ("#56b4e9", "#e69f00", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7", "#bbbbbb")
+TITLE = 90  # characters of 16 pixels that fit over the bars
 BAR, GAP, LEFT, SPAN, TOP = 46, 14, 70, 760, 56  # pixels
 
 
@@ -60,7 +61,7 @@ def svg(plan: Plan) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + SPAN + 20} {height}"'
         ' font-family="sans-serif" font-size="13">',
         f'<rect width="{LEFT + SPAN + 20}" height="{height}" fill="#ffffff"/>',
-        f'<text x="16" y="30" font-size="16">{escape(title(plan))}</text>',
+        f'<text x="16" y="30" font-size="16">{escape(_cut(title(plan), TITLE))}</text>',
     ]
     for row, gpu in enumerate(plan.gpus):
         y = TOP + row * (BAR + GAP)
@@ -85,7 +86,10 @@ def _block(gpu_let: PlannedGpuLet, x: float, y: int, width: float, colours: dict
     for number, task in enumerate(gpu_let.tasks):
         label = task.model if number or len(gpu_let.tasks) > 1 else f"{task.model} {format_share(gpu_let.sm)}"
         if fitting >= 3:
+            # An svg of its own cuts what is wider than its block, whatever the font.
             texts.append(
-                f'<text x="{x + 4:.1f}" y="{y + (number + 0.5) * part + 5:.1f}">{escape(_cut(label, fitting))}</text>'
+                f'<svg x="{x:.1f}" y="{y + number * part:.1f}" width="{width:.1f}" height="{part:.1f}">'
+                f'<text x="4" y="{part / 2 + 5:.1f}" font-size="{min(13.0, part):.3g}">'
+                f"{escape(_cut(label, fitting))}</text></svg>"
             )
     return [f"<g><title>{escape('; '.join(gpu_let.why))}</title>", *rows, *texts, "</g>"]

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from gemlet.serve.profiles.profile import Profiles
 
+SEARCHED_GPUS, SEARCHED_FACTOR = 64, 4  # how many devices, and how many times those there are, a search may need
+
 
 def plan(
     profiles: Profiles,
@@ -40,6 +42,9 @@ def plan(
     hopeless = demand.hopeless(draft, planned)
     if hopeless:
         return Infeasible(policy=policy, why=tuple(hopeless))
+    least = demand.least_gpus(draft, planned)
+    if least > max(SEARCHED_GPUS, SEARCHED_FACTOR * inventory.gpus):  # a search of that size takes minutes, in vain
+        return Infeasible(policy=policy, needed=least, why=demand.too_few(draft, planned, inventory.gpus, least))
     if previous is not None and chosen.keeps:
         kept = keep.keep(previous, draft, planned, demands, policy=policy, gpus=inventory.gpus)
         if kept is not None:
@@ -51,7 +56,8 @@ def plan(
     if failure:
         return Infeasible(policy=policy, why=tuple(failure))
     if len(draft.gpus) > inventory.gpus:
-        return Infeasible(policy=policy, needed=len(draft.gpus), why=demand.too_few(draft, planned, inventory.gpus))
+        needed = len(draft.gpus)
+        return Infeasible(policy=policy, needed=needed, why=demand.too_few(draft, planned, inventory.gpus, needed))
     explain.explain(draft)
     made = draft.finish(policy, demands, notes)
     return keep.align(made, previous, inventory.gpus) if previous is not None else made

@@ -276,6 +276,12 @@ def test_pictures_show_every_gpu_let() -> None:
     assert isinstance(made, Plan)
     gpu_lets = [gpu_let for gpu in made.gpus for gpu_let in gpu.gpu_lets]
     root = ElementTree.fromstring(picture.svg(made))
+    for group in root.iter("{http://www.w3.org/2000/svg}g"):  # labels are cut by an svg of their block's size
+        blocks, labels = (list(group.iter(f"{{http://www.w3.org/2000/svg}}{name}")) for name in ("rect", "svg"))
+        assert {(label.get("x"), label.get("width")) for label in labels} <= {
+            (block.get("x"), block.get("width")) for block in blocks
+        }
+        assert len(list(group.findall("{http://www.w3.org/2000/svg}text"))) == 0
     titles = [element.text for element in root.iter("{http://www.w3.org/2000/svg}title")]
     assert titles == ["; ".join(gpu_let.why) for gpu_let in gpu_lets]
     lines = picture.lines(made)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
@@ -251,6 +252,18 @@ def test_too_few_gpus_say_how_many_would_do() -> None:
     assert isinstance(made, Infeasible)
     assert made.needed == 3
     assert isinstance(plan(profiles, wanted, Inventory(gpus=3), None, EXACT), Plan)
+
+
+def test_a_rate_beyond_all_devices_is_not_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pack(*_: object) -> None:
+        raise AssertionError("a search of that size takes minutes")
+
+    monkeypatch.setitem(POLICIES, "nway+type", dataclasses.replace(POLICIES["nway+type"], pack=pack))
+    made = plan(world(m=scaling(1.0)), [demand("m", 2e7, 10)], Inventory(gpus=4), None, EXACT)
+    assert isinstance(made, Infeasible)
+    assert made.needed is not None
+    assert made.needed > 64
+    assert made.why[0] == f"{made.needed} GPUs are needed, there are 4"
 
 
 def test_nothing_demanded_is_a_plan_without_gpus() -> None:

@@ -1,0 +1,49 @@
+"""What the shell is offered: asked as the completion scripts ask."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from click.shell_completion import ShellComplete
+
+from gemlet.cli.main import command
+from tests.unit.daemon.conftest import Starter
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "trainer").touch(mode=0o755)
+    (programs / "trash").touch(mode=0o644)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}/nonexistent")
+    daemon = Starter(tmp_path)()
+    daemon.call("join", group="team")
+    daemon.call("join", group="team-2")
+    yield tmp_path
+    daemon.stop()
+
+
+def offered(*words: str) -> list[str]:
+    shell = ShellComplete(command, {}, "gemlet", "_GEMLET_COMPLETE")
+    return [item.value for item in shell.get_completions(list(words[:-1]), words[-1])]
+
+
+def test_groups_of_the_daemon(machine):
+    at = ("--socket", str(machine))
+    assert offered(*at, "set", "tea") == ["team", "team-2"]
+    assert offered(*at, "explain", "team-") == ["team-2"]
+    assert offered(*at, "run", "--group", "team-") == ["team-2"]
+    assert offered("--socket", str(machine / "elsewhere"), "set", "tea") == []
+
+
+def test_policies_and_models():
+    assert "gpulet" in offered("plan", "--policy", "gpu")
+    assert "resnet50" in offered("profile", "res")
+    assert offered("daemon", "--policy", "g") == ["gemini"]
+
+
+def test_the_command_of_run(machine):
+    assert offered("run", "--", "tra") == ["tra", "trainer"]  # the first stands for files
+    assert offered("run", "--", "trainer", "tra") == ["tra"]
