@@ -166,7 +166,8 @@ uint64_t take_agreed_turn(Device& device) {
     const wire::AgreedPart part = wire::agreed_part(agreed.agreed.load(relaxed));
     const uint64_t now = now_ns(), at = now % wire::kAgreedPeriod;
     const bool always = part.to_ns - part.from_ns == wire::kAgreedPeriod;
-    const uint64_t inflight = device.pacer.poll();
+    uint64_t inflight = device.pacer.poll();
+    if (device.pacer.stuck()) inflight = 0;  // it may wait for the very thread that waits here
     uint32_t word = agreed.token.load();
     const bool runs = wire::token_state(word) == TokenState::kRun;
     // What is in flight when the part ends runs into the next one's.

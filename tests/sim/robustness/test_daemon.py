@@ -217,18 +217,18 @@ def test_programs_run_on_by_the_last_shares_while_the_daemon_is_silent(
         assert count == 1 if name == "capped" or how == "killed" else count <= 1, (name, said)
 
 
-def test_a_program_that_comes_back_from_a_pause_does_not_wait_for_a_stopped_daemon(
-    daemon: Callable[[str], Daemon], machine: Machine
+@pytest.mark.parametrize("verb", ["come-and-go", "gates"])
+def test_no_way_to_use_a_device_waits_for_a_stopped_daemon(
+    daemon: Callable[[str], Daemon], machine: Machine, verb: str
 ) -> None:
-    d = daemon("{}")
-    busy, now_and_then = machine.start("a", "work", 120), machine.start("b", "come-and-go", 120)
-    eventually(lambda: busy.rounds() > 20 and now_and_then.rounds() > 5)
-    d.process.send_signal(signal.SIGSTOP)
-    n = busy.rounds(), now_and_then.rounds()
-    eventually(lambda: busy.rounds() > n[0] + 50 and now_and_then.rounds() > n[1] + 20)
-    d.process.send_signal(signal.SIGCONT)
-    n = busy.rounds(), now_and_then.rounds()
-    eventually(lambda: busy.rounds() > n[0] + 50 and now_and_then.rounds() > n[1] + 20)
+    """Neither does one that comes back from a pause, nor one whose work waits for the thread that submits it."""
+    d = daemon('{"b": {"max": 0.5}}')
+    busy, other = machine.start("a", "work", 120), machine.start("b", verb, 120)
+    eventually(lambda: busy.rounds() > 20 and other.rounds() >= 3)
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        d.process.send_signal(number)
+        n = busy.rounds(), other.rounds()
+        eventually(lambda n=n: busy.rounds() > n[0] + 50 and other.rounds() > n[1] + 5)
 
 
 def test_a_program_without_room_is_told_so(machine: Machine) -> None:
