@@ -31,6 +31,7 @@ ELEMENTS: dict[str, tuple[int, str]] = {
     "FP32": (4, "<f4"),
     "FP64": (8, "<f8"),
 }
+LENGTH_BYTES = 4  # before each element of BYTES
 Buffer = bytes | bytearray | memoryview
 
 

@@ -25,6 +25,10 @@ class Refusal(Exception):
         self.message = message
         self.retry_s = retry_s
 
+    def alone(self) -> Refusal:
+        """The same without its traceback, whose frames know the request: for code that keeps a refusal."""
+        return Refusal(self.reason, self.message, retry_s=self.retry_s)
+
 
 @dataclass(slots=True)
 class Tensor:

@@ -18,7 +18,7 @@ from gemlet.serve.execution.backend import BackendOptions
 from gemlet.serve.execution.device import Device
 from gemlet.serve.execution.executor import STOP_SECONDS
 from gemlet.serve.profiles.profile import render as render_profiles
-from gemlet.serve.server import backend_choice
+from gemlet.serve.server import backend_choice, memory
 from gemlet.serve.server.catalog import Catalog, Known
 from gemlet.serve.server.fleet import Fleet
 from gemlet.serve.server.frontend.regions import Regions
@@ -42,6 +42,7 @@ logger = logging.getLogger(__name__)
 EXPIRE_S = 0.005  # between looks for requests that waited past their deadline
 SLOW_CHECK_S = 1.0
 HANG_CHECK_S = 0.5
+TRIM_S = 10.0
 WATCH_S = 1.0
 FLUSH_S = 2.0  # for the last answers on their way out
 
@@ -70,6 +71,7 @@ class Server:
         self.logs = logs
         self._options = options
         _allow_connections()
+        memory.give_back()
         self._listening = Listening(options, self)
         self._cluster = ray_placement.Cluster(options.ray) if options.ray is not None else None
         self._choice = (
@@ -172,6 +174,7 @@ class Server:
         http, http_port = await self._listening.http()
         grpc, grpc_port = await self._listening.grpc()
         keep(_every(EXPIRE_S, self.engine.expire), "deadlines")
+        keep(_every(TRIM_S, memory.trim), "memory")
         keep(self.unpacking.warm(), "processes for large requests")
         if http is not None:
             keep(_every(SLOW_CHECK_S, http.close_slow), "slow connections")

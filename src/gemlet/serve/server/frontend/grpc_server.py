@@ -155,16 +155,18 @@ class GrpcServer:
 
         def answered(result: messages.ModelInferResponse | Refusal) -> None:
             if not done.done():  # the client may have gone
-                done.set_result(result)
+                done.set_result(result.alone() if isinstance(result, Refusal) else result)
 
         remaining = context.time_remaining()
         try:
             request = await self._read(data)
         except Refusal as refusal:
-            await _abort(context, refusal)
+            await _abort(context, refusal.alone())
+        del data
         regions = self._regions(context)
         asking = _Asking(arrived, regions, answered, None if remaining is None else 1000 * remaining)
         await self._ask(request, asking)
+        del request
         result = await done
         if isinstance(result, Refusal):
             await _abort(context, result)
@@ -231,7 +233,7 @@ class GrpcServer:
             nbytes = len(data)
             self._reading_bytes += nbytes
             try:
-                data = await self._service.unpacking(nbytes, unpacking.unpack_message, data)
+                data = await self._service.unpacking(nbytes, unpacking.unpack_message, data, self._limits.request_bytes)
             finally:
                 self._reading_bytes -= nbytes
         try:

@@ -29,6 +29,7 @@ Parameters = dict[str, Any]
 MAX_DIMENSIONS = 32
 MAX_TIMEOUT_US = 1 << 62  # JSON's numbers have no end
 MAX_TEXTS = 1 << 20  # elements of BYTES in an input: each costs a step here and another where batches are cut
+MAX_TENSOR_BYTES = 64 * 1024**2  # of tensors that come as text, where nothing else is asked for
 NOT_JSON = (b"NaN", b"Infinity")
 
 
@@ -116,18 +117,21 @@ def json_end(body: tensors.Buffer, header: int | None) -> int:
     return len(body) if header is None else header
 
 
-def decode(text: tensors.Buffer) -> Asked:
-    """The JSON of a request, its lists of data as bytes. Raises Refusal."""
+def decode(text: tensors.Buffer, limit: int = MAX_TENSOR_BYTES) -> Asked:
+    """The JSON of a request, its lists of data as bytes, at most ``limit`` of them. Raises Refusal."""
     try:
         request = _decoded(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise Refusal("invalid", f"not an inference request: {error}") from None
     inputs = []
+    left = limit
     for each in request.inputs:
         if len(each.shape) > MAX_DIMENSIONS or any(size < 0 for size in each.shape):
             raise Refusal("invalid", f"input {each.name!r}: {each.shape} is not a valid shape")
         parameters = each.parameters or {}
         listed = "shared_memory_region" not in parameters and "binary_data_size" not in parameters
+        if listed:
+            left -= check_size(each.name, each.datatype, each.shape, left)
         data = bytes(listed_bytes(each.name, each.datatype, each.shape, each.data)) if listed else None
         inputs.append(Decoded(each.name, each.datatype, tuple(each.shape), parameters, data))
     outputs = [(each.name, each.parameters or {}) for each in request.outputs or ()]
@@ -336,6 +340,14 @@ def listed_bytes(name: str, datatype: str, shape: list[int], raw: msgspec.Raw) -
             return np.array(flat, dtype=tensors.ELEMENTS[datatype][1]).tobytes()
     except (ValueError, OverflowError, TypeError) as error:
         raise Refusal("invalid", f"input {name!r}: {error}") from None
+
+
+def check_size(name: str, datatype: str, shape: Sequence[int], limit: int) -> int:
+    """Bytes of a tensor whose elements come one by one, known before they are read. Raises Refusal beyond ``limit``."""
+    nbytes = prod(shape) * (tensors.ELEMENTS[datatype][0] if datatype in tensors.ELEMENTS else tensors.LENGTH_BYTES)
+    if nbytes > limit:
+        raise Refusal("invalid", f"input {name!r} has {nbytes} bytes as a tensor: expected at most {limit}")
+    return nbytes
 
 
 def check_texts(name: str, datatype: str, shape: Sequence[int]) -> None:

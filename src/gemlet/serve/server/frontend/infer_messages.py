@@ -14,6 +14,7 @@ from gemlet.serve.server.frontend.infer_json import (
     MAX_DIMENSIONS,
     Form,
     Wanted,
+    check_size,
     check_texts,
     finish,
     into_region,
@@ -69,14 +70,20 @@ def structure(message: bytes, limit: int) -> int:
     return cost
 
 
-def plain_message(message: bytes) -> bytes:
-    """The request with all its contents raw. Takes time by its size, and memory by many times it. Raises Refusal."""
+def plain_message(message: bytes, limit: int) -> bytes:
+    """The request with all its contents raw, ``limit`` bytes of them. Takes time and memory by its size.
+
+    Raises Refusal.
+    """
     try:
         request = inference_pb2.ModelInferRequest.FromString(message)
     except DecodeError as error:
         raise Refusal("invalid", f"not a ModelInferRequest: {error}") from None
     raw, plain_contents = iter(request.raw_input_contents), []
+    left = limit
     for each in request.inputs:
+        if each.HasField("contents"):
+            left -= check_size(each.name, each.datatype, each.shape[:MAX_DIMENSIONS], left)
         if "shared_memory_region" not in each.parameters:
             plain_contents.append(bytes(_contents(each, raw)))
             each.ClearField("contents")

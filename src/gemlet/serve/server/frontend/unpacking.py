@@ -8,7 +8,6 @@ What is done there is in infer_json.py and infer_messages.py; work() calls it.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import multiprocessing
 import os
 import resource
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gemlet.serve.dispatch import call
 from gemlet.serve.dispatch.call import Refusal
+from gemlet.serve.server import memory
 from gemlet.serve.server.frontend import infer_json, infer_messages
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def work(act: Callable[..., Any], *given: Any) -> Any:
         return Refused("failed", f"{type(error).__name__}: {error}")
     finally:
         del given
-        _give_back()
+        memory.trim()
 
 
 def unpack(body: Buffer, encoding: bytes, header: int | None, limit: int) -> tuple[Asked, bytes]:
@@ -129,7 +129,7 @@ def unpack(body: Buffer, encoding: bytes, header: int | None, limit: int) -> tup
     plain = inflate(body, encoding, limit) if encoding else body
     end = infer_json.json_end(plain, header)
     view = memoryview(plain)
-    return infer_json.decode(view[:end]), bytes(view[end:])
+    return infer_json.decode(view[:end], limit), bytes(view[end:])
 
 
 def inflate(body: Buffer, encoding: bytes, limit: int) -> bytes:
@@ -159,9 +159,9 @@ class TooLarge(Refusal):
         super().__init__("invalid", f"the body has more than {limit} bytes when decompressed")
 
 
-def unpack_message(message: bytes) -> bytes:
+def unpack_message(message: bytes, limit: int) -> bytes:
     """A ModelInferRequest whose tensors are raw contents; then reading it is copying. Raises Refusal."""
-    return infer_messages.plain_message(message)
+    return infer_messages.plain_message(message, limit)
 
 
 def finish(outputs: list[tuple[Tensor, Wanted]], batched: bool) -> dict[str, Finished]:
@@ -196,10 +196,3 @@ def _end_with_server() -> None:
     if server is not None:
         server.join()
         os._exit(0)
-
-
-def _give_back() -> None:
-    """Memory of what was large, to the system."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)

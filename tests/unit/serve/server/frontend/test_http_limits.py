@@ -211,6 +211,13 @@ def test_what_inflates_beyond_the_limit_is_refused():
     assert status == 400
 
 
+def test_text_that_is_more_as_a_tensor_than_a_request_may_have_is_refused_before_it_is_read():
+    tensor = {"name": "X", "datatype": "FP64", "shape": [1, 9 * MIB], "data": [0]}
+    ((status, _, body),), _ = talk(post("/v2/models/echo/infer", json.dumps({"inputs": [tensor]}).encode()))
+    assert status == 400
+    assert "75497472 bytes as a tensor: expected at most 67108864" in json.loads(body)["error"]
+
+
 def test_large_requests_and_answers_come_back_as_small_ones_do():
     values = [float(number % 251) for number in range(50_000)]
     texts = [f"text {number}" for number in range(20_000)]
