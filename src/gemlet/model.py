@@ -214,12 +214,14 @@ class Configuration:
     """One whole configuration, whatever file format it came from.
 
     host_memory: bytes of the host that swapped device memory may take, None for the default (docs/memory.md).
+    metrics_port: loopback port of the metrics, None for none.
     """
 
     groups: tuple[GroupSpec, ...] = ()
     devices: tuple[DeviceSpec, ...] = ()
     users: tuple[UserSpec, ...] = ()
     audit: AuditSpec = AuditSpec()
+    metrics_port: int | None = None
     policy: str = "fair"
     host_memory: int | None = None
     source: str | None = None

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 import click
 
 from gemlet.cli import options
-from gemlet.errors import DaemonError, GemletError, UsageError
+from gemlet.errors import ConfigError, DaemonError, GemletError, UsageError
 from gemlet.model import POLICIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from threading import Thread
+    from wsgiref.simple_server import WSGIServer
 
     from gemlet.daemon.address import Endpoint
     from gemlet.daemon.native import Server
@@ -100,7 +102,7 @@ def command(
         inventory=NvmlInventory(simulated=simulate),
         metrics=metrics_text(),
     )
-    with serving_metrics(lambda: service.latest, metrics_port):
+    with serving_metrics(lambda: service.latest, metrics_port, configured=_configured_port(path)):
         try:
             asyncio.run(run_until_signalled(service, api))
         except OSError as error:
@@ -157,22 +159,49 @@ def metrics_text() -> Callable[[Status], str] | None:
     return metrics.render
 
 
-@contextlib.contextmanager
-def serving_metrics(latest: Callable[[], Status | None], port: int | None) -> Iterator[None]:
-    """Serves the metrics on the loopback interface, unless ``port`` is None. Raises GemletError if that cannot be."""
+def _configured_port(path: str | None) -> int | None:
+    from gemlet.config import files
+
+    with contextlib.suppress(ConfigError):  # the daemon says what is wrong with it when it starts
+        return files.load(path).metrics_port if path is not None and Path(path).exists() else None
+    return None
+
+
+def _start_metrics(latest: Callable[[], Status | None], port: int | None) -> tuple[WSGIServer, Thread] | None:
     if port is None:
-        yield
-        return
+        return None
     try:
         from gemlet.monitor import metrics
 
-        server, thread = metrics.serve(latest, port=port)
+        return metrics.serve(latest, port=port)
     except ImportError:
         raise GemletError("prometheus-client is not installed", hint="pip install 'gemlet[metrics]'") from None
     except OSError as error:
         raise GemletError(
             f"port {port} cannot be used: {error.strerror}", hint="choose another --metrics-port"
         ) from None
+
+
+@contextlib.contextmanager
+def serving_metrics(
+    latest: Callable[[], Status | None], port: int | None, *, configured: int | None = None
+) -> Iterator[None]:
+    """Serves the metrics on the loopback interface at ``port``, or else at the ``configured`` one, if either is given.
+
+    Raises GemletError if that cannot be. A configured port that cannot be used is a warning: the user's daemon and the
+    one of the simulated machine may read the same file, and programs must run.
+    """
+    try:
+        started = _start_metrics(latest, port or configured)
+    except GemletError as error:
+        if port is not None:
+            raise
+        logging.getLogger("gemlet").warning("metrics: %s (%s)", error.message, error.hint)
+        started = None
+    if started is None:
+        yield
+        return
+    server, thread = started
     try:
         yield
     finally:

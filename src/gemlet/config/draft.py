@@ -62,6 +62,7 @@ def finish(
     devices: tuple[DeviceSpec, ...] = (),
     users: tuple[UserSpec, ...] = (),
     audit: AuditSpec | None = None,
+    metrics_port: int | None = None,
     policy: str = "fair",
     host_memory: int | None = None,
 ) -> Configuration:
@@ -76,6 +77,7 @@ def finish(
         devices=devices,
         users=users,
         audit=audit or AuditSpec(),
+        metrics_port=metrics_port,
         policy=policy,
         host_memory=host_memory,
         source=report.path,

@@ -4,6 +4,8 @@
     policy = "fair"                 # of every device that does not say otherwise
     host_memory = "64GiB"           # that swapped device memory may take; docs/memory.md
 
+    metrics_port = 9532             # of this machine's loopback interface; read when the daemon starts
+
     [groups.training]               # quotes around names with other characters: [groups."team-a/notebook"]
     min = "30%"                     # or 0.3
     max = 0.6
@@ -249,6 +251,12 @@ def _count(value: object) -> int:
     raise InvalidValue(f"expected a number from 0, found {kind_of(value)}", hint="write how many, such as 8")
 
 
+def _port(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 65536:
+        return value
+    raise InvalidValue("expected a port from 1 to 65535", hint="write a number such as 9532")
+
+
 def _seconds(value: object) -> float:
     if isinstance(value, str):
         return parse_seconds(value)
@@ -266,6 +274,7 @@ _AUDIT_FIELDS: dict[str, Callable[[object], object]] = {
 _DAEMON_FIELDS: dict[str, Callable[[object], object]] = {
     "policy": _policy,
     "host_memory": read_size,
+    "metrics_port": _port,
 }
 _DEVICE_FIELDS: dict[str, Callable[[object], object]] = {
     "index": _index,

@@ -30,6 +30,8 @@ def render(configuration: Configuration) -> str:
 def _daemon(configuration: Configuration) -> Iterator[str]:
     if configuration.policy != "fair":
         yield f"policy = {render_text(configuration.policy)}"
+    if configuration.metrics_port is not None:
+        yield f"metrics_port = {configuration.metrics_port}"
     if configuration.host_memory is not None:
         yield f"host_memory = {render_size(configuration.host_memory)}"
 
