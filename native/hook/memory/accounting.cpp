@@ -7,6 +7,7 @@
 
 #include "hook/memory/ledger.h"
 #include "hook/memory/movable.h"
+#include "hook/memory/size.h"
 #include "hook/memory/slab.h"
 #include "hook/submit/standing.h"
 #include "wire.h"
@@ -47,6 +48,7 @@ void in_child() {
     forget_pools();
     forget_graph_memory();
     forget_virtual_memory();
+    forget_imported();
 }
 
 [[gnu::constructor]] void watch_forks() {
@@ -80,6 +82,13 @@ bool reserve(CUdevice device, uint64_t bytes) {
         memory_release(device, bytes);
         return false;
     }
+    return true;
+}
+
+bool room_for_unknown(CUdevice device) {
+    if (device < 0) return true;
+    if (!reserve_within_limit(device, kBlock)) return false;
+    memory_release(device, kBlock);
     return true;
 }
 
@@ -142,6 +151,7 @@ void settle_freed(CUdeviceptr pointer, const Allocation& allocation) {
 }
 
 void forget_context(CUcontext context) {
+    forget_imported(context);
     auto theirs = [=](const Allocation& a) { return a.context == context && a.kind != Allocation::Kind::kPooled; };
     allocations().take_all(theirs, [](uint64_t pointer, const Allocation& a) { settle_freed(pointer, a); });
     arrays().take_all(theirs, [](uint64_t, const Allocation& a) { give_back(a.device, a.bytes); });

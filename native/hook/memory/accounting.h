@@ -27,6 +27,10 @@ bool charge(CUdevice device, uint64_t bytes);
 bool charge_movable(CUdevice device, uint64_t bytes);
 void give_back(CUdevice device, uint64_t bytes);
 
+// Whether there is room for what only the driver can size (code, a green context, a graph): for one block at least.
+// The daemon accounts for what it really takes.
+bool room_for_unknown(CUdevice device);
+
 // Accounts for what the driver already took by itself (a pool or a graph that grew), past the limit if it must be.
 void account(CUdevice device, uint64_t bytes);
 
@@ -70,5 +74,10 @@ void forget_slabs();
 void forget_pools();
 void forget_graph_memory();
 void forget_virtual_memory();
+void forget_imported();
+void forget_imported(CUcontext context);  // memory/imported.cpp: what belonged to a destroyed context
+
+// Sparse arrays hold on to what is mapped into them until they are destroyed (memory/virtual.cpp).
+void array_destroyed(uint64_t array);
 
 }  // namespace gemlet::hook

@@ -66,6 +66,7 @@ CUresult destroy_counted(Array array) {
     Reentry reentry;
     auto known = reentry.nested() ? std::nullopt : arrays().take(reinterpret_cast<uint64_t>(array));
     CUresult result = destroy(array);
+    if (result == CUDA_SUCCESS && !reentry.nested()) array_destroyed(reinterpret_cast<uint64_t>(array));
     if (!known) return result;
     if (result == CUDA_SUCCESS)
         give_back(known->device, known->bytes);
@@ -86,6 +87,19 @@ CUresult cuArrayCreate_v2(CUarray* array, const CUDA_ARRAY_DESCRIPTOR* flat) {
 
 CUresult cuArray3DCreate_v2(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* description) {
     return create(array, description, 1, [=] { return real::cuArray3DCreate_v2(array, description); });
+}
+
+// Sizes of 32 bits, as before CUDA 3.2.
+CUresult cuArrayCreate(CUarray* array, const CUDA_ARRAY_DESCRIPTOR_v1* flat) {
+    CUDA_ARRAY3D_DESCRIPTOR description{};
+    if (flat) description = {flat->Width, flat->Height, 0, flat->Format, flat->NumChannels, 0};
+    return create(array, flat ? &description : nullptr, 1, [=] { return real::cuArrayCreate(array, flat); });
+}
+
+CUresult cuArray3DCreate(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR_v1* d) {
+    CUDA_ARRAY3D_DESCRIPTOR description{};
+    if (d) description = {d->Width, d->Height, d->Depth, d->Format, d->NumChannels, d->Flags};
+    return create(array, d ? &description : nullptr, 1, [=] { return real::cuArray3DCreate(array, d); });
 }
 
 CUresult cuArrayDestroy(CUarray array) {

@@ -18,6 +18,7 @@
 #include "hook/memory/accounting.h"
 #include "hook/memory/ledger.h"
 #include "hook/memory/movable.h"
+#include "hook/memory/size.h"
 #include "hook/submit/current_context.h"
 #include "hook/submit/device.h"
 #include "hook/submit/standing.h"
@@ -201,6 +202,22 @@ CUresult drop_primary(CUdevice device, bool reset, Call&& call) {
     return result;
 }
 
+// By how much the device memory of the current context grows when one of its limits is raised to `value`.
+uint64_t taken_by_limit(CUdevice device, CUlimit limit, uint64_t value) {
+    size_t now = 0;
+    const auto get = own().cuCtxGetLimit;
+    if (!get || get(&now, limit) != CUDA_SUCCESS || value <= now) return 0;
+    if (limit == CU_LIMIT_PRINTF_FIFO_SIZE || limit == CU_LIMIT_MALLOC_HEAP_SIZE) return value - now;
+    if (limit != CU_LIMIT_STACK_SIZE) return 0;
+    const auto attribute = own().cuDeviceGetAttribute;
+    int processors = 0, threads = 0;
+    if (!attribute || attribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device) != CUDA_SUCCESS ||
+        attribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device) != CUDA_SUCCESS)
+        return 0;
+    const uint64_t resident = uint64_t(processors) * uint64_t(threads);
+    return value - now < kAbsurd / (resident + 1) ? (value - now) * resident : kAbsurd;
+}
+
 // In a forked child the parent's CUDA state does not exist, and a lock may be held by a thread that does not exist
 // either.
 void in_child() {
@@ -313,6 +330,62 @@ CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
     const uint64_t left = view.used < view.limit ? view.limit - view.used : 0;
     if (free) *free = std::min<uint64_t>(*free, left);
     if (total) *total = view.limit;
+    return result;
+}
+
+// Sizes of 32 bits, as before CUDA 3.2.
+
+CUresult cuDeviceTotalMem(unsigned int* bytes, CUdevice device) {
+    CUresult result = real::cuDeviceTotalMem(bytes, device);
+    if (result != CUDA_SUCCESS || !bytes) return result;
+    const MemoryView view = memory_view(device);
+    if (view.limit < *bytes) *bytes = static_cast<unsigned int>(view.limit);
+    return result;
+}
+
+CUresult cuMemGetInfo(unsigned int* free, unsigned int* total) {
+    CUresult result = real::cuMemGetInfo(free, total);
+    size_t left = 0, limit = 0;
+    if (result != CUDA_SUCCESS || cuMemGetInfo_v2(&left, &limit) != CUDA_SUCCESS) return result;
+    if (free && left < *free) *free = static_cast<unsigned int>(left);
+    if (total && limit < *total) *total = static_cast<unsigned int>(limit);
+    return result;
+}
+
+// Contexts that share with OpenGL and VDPAU.
+
+CUresult cuGLCtxCreate(CUcontext* context, unsigned int flags, CUdevice device) {
+    return create(context, device, [=] { return real::cuGLCtxCreate(context, flags, device); });
+}
+
+CUresult cuGLCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device) {
+    return create(context, device, [=] { return real::cuGLCtxCreate_v2(context, flags, device); });
+}
+
+CUresult cuVDPAUCtxCreate(CUcontext* context, unsigned int flags, CUdevice device, VdpDevice vdp,
+                          VdpGetProcAddress* get) {
+    return create(context, device, [=] { return real::cuVDPAUCtxCreate(context, flags, device, vdp, get); });
+}
+
+CUresult cuVDPAUCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device, VdpDevice vdp,
+                             VdpGetProcAddress* get) {
+    return create(context, device, [=] { return real::cuVDPAUCtxCreate_v2(context, flags, device, vdp, get); });
+}
+
+CUresult cuGreenCtxCreate(CUgreenCtx* context, CUdevResourceDesc resources, CUdevice device, unsigned int flags) {
+    Reentry reentry;
+    if (!reentry.nested() && !room_for_unknown(device)) return CUDA_ERROR_OUT_OF_MEMORY;
+    return real::cuGreenCtxCreate(context, resources, device, flags);
+}
+
+// A context takes what its limits say at the latest when a kernel needs it. The daemon accounts for it then.
+CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
+    const CUdevice device = current_device();
+    const uint64_t bytes = device < 0 ? 0 : taken_by_limit(device, limit, value);
+    if (bytes == 0 || bytes >= kAbsurd) return real::cuCtxSetLimit(limit, value);
+    if (!reserve(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = real::cuCtxSetLimit(limit, value);
+    memory_release(device, bytes);
     return result;
 }
 

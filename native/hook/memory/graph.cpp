@@ -7,6 +7,8 @@
 #include "hook/lookup/driver.h"
 #include "hook/lookup/own_calls.h"
 #include "hook/memory/accounting.h"
+#include "hook/submit/current_context.h"
+#include "hook/submit/gate.h"
 #include "hook/submit/launch.h"
 
 namespace gemlet::hook {
@@ -65,8 +67,35 @@ void forget_graph_memory() {
 
 }  // namespace gemlet::hook
 
-extern "C" CUresult cuDeviceGraphMemTrim(CUdevice device) {
-    CUresult result = gemlet::hook::real::cuDeviceGraphMemTrim(device);
-    if (result == CUDA_SUCCESS) gemlet::hook::refresh_graph_memory(device);
+using namespace gemlet::hook;
+
+namespace {
+
+template <class Call>
+CUresult upload(CUstream stream, bool per_thread, Call&& call) {
+    const CUdevice device = device_of_stream(stream);
+    if (!room_for_unknown(device)) return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = submit(stream, per_thread, copy_work(0, true), call);
+    graph_memory_changed(device);
     return result;
 }
+
+}  // namespace
+
+extern "C" {
+
+CUresult cuDeviceGraphMemTrim(CUdevice device) {
+    CUresult result = real::cuDeviceGraphMemTrim(device);
+    if (result == CUDA_SUCCESS) refresh_graph_memory(device);
+    return result;
+}
+
+CUresult cuGraphUpload(CUgraphExec graph, CUstream stream) {
+    return upload(stream, false, [&] { return real::cuGraphUpload(graph, stream); });
+}
+
+CUresult cuGraphUpload_ptsz(CUgraphExec graph, CUstream stream) {
+    return upload(stream, true, [&] { return real::cuGraphUpload_ptsz(graph, stream); });
+}
+
+}  // extern "C"

@@ -77,6 +77,19 @@ CUresult allocate(CUdeviceptr* pointer, uint64_t expected, Call&& call, Actual&&
     return allocate_blocks(device, pointer, expected, call, actual);
 }
 
+template <class Call>
+CUresult release(CUdeviceptr pointer, Call&& call) {
+    Reentry reentry;
+    auto allocation = reentry.nested() ? std::nullopt : allocations().take(pointer);
+    CUresult result = call();
+    if (!allocation) return result;
+    if (result == CUDA_SUCCESS)
+        settle_freed(pointer, *allocation);
+    else
+        allocations().put(pointer, *allocation);
+    return result;
+}
+
 }  // namespace
 
 extern "C" {
@@ -112,15 +125,40 @@ CUresult cuMemFree_v2(CUdeviceptr pointer) {
     if (swap_active()) [[unlikely]] {
         if (auto result = swap_free(pointer)) return *result;
     }
-    Reentry reentry;
-    auto allocation = reentry.nested() ? std::nullopt : allocations().take(pointer);
-    CUresult result = real::cuMemFree_v2(pointer);
-    if (!allocation) return result;
-    if (result == CUDA_SUCCESS)
-        settle_freed(pointer, *allocation);
-    else
-        allocations().put(pointer, *allocation);
-    return result;
+    return release(pointer, [=] { return real::cuMemFree_v2(pointer); });
+}
+
+// Addresses of 32 bits, as before CUDA 3.2.
+
+CUresult cuMemAlloc(CUdeviceptr_v1* pointer, unsigned int bytes) {
+    CUdeviceptr wide = 0;
+    return allocate(
+        pointer ? &wide : nullptr, bytes,
+        [&] {
+            CUresult result = real::cuMemAlloc(pointer, bytes);
+            if (result == CUDA_SUCCESS && pointer) wide = *pointer;
+            return result;
+        },
+        [=] { return bytes; });
+}
+
+CUresult cuMemAllocPitch(CUdeviceptr_v1* pointer, unsigned int* pitch, unsigned int width, unsigned int height,
+                         unsigned int element) {
+    CUdeviceptr wide = 0;
+    const uint64_t rows = std::max(1u, height);
+    const uint64_t expected = round_up(width, kPitchUnit) * rows;
+    return allocate(
+        pointer ? &wide : nullptr, expected,
+        [&] {
+            CUresult result = real::cuMemAllocPitch(pointer, pitch, width, height, element);
+            if (result == CUDA_SUCCESS && pointer) wide = *pointer;
+            return result;
+        },
+        [=] { return pitch ? *pitch * rows : expected; });
+}
+
+CUresult cuMemFree(CUdeviceptr_v1 pointer) {
+    return release(pointer, [=] { return real::cuMemFree(pointer); });
 }
 
 }  // extern "C"

@@ -3,13 +3,16 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <set>
 #include <unordered_map>
 #include <vector>
 
 #include "hook/lookup/driver.h"
+#include "hook/lookup/own_calls.h"
 #include "hook/lookup/reentry.h"
 #include "hook/memory/accounting.h"
 #include "hook/memory/size.h"
+#include "hook/submit/current_context.h"
 
 namespace gemlet::hook {
 
@@ -20,7 +23,8 @@ using Handle = CUmemGenericAllocationHandle;
 struct Physical {
     uint64_t bytes;
     CUdevice device;
-    int references = 0;  // handles and mappings
+    int references = 0;     // handles, mappings, bindings, arrays that it is mapped into
+    bool exported = false;  // a descriptor holds on to it, nobody can tell how long: charged until this process ends
 };
 
 struct HeldHandle {
@@ -33,11 +37,21 @@ struct Mapping {
     uint64_t bytes;
 };
 
+// What a multicast object or a logical endpoint holds on to, from an offset on.
+struct Binding {
+    uint64_t object;
+    CUdevice device;  // -1: any
+    uint64_t offset;
+    Physical* physical;
+};
+
 // One lock is enough: these calls take the driver tens of microseconds.
 struct VirtualMemory {
     std::mutex mutex;
     std::unordered_map<Handle, HeldHandle> handles;
     std::map<CUdeviceptr, Mapping> mappings;
+    std::vector<Binding> bindings;
+    std::unordered_map<uint64_t, std::set<Physical*>> arrays;  // by sparse array: what was ever mapped into it
 };
 
 VirtualMemory& memory() {
@@ -50,7 +64,7 @@ void refer(Physical* physical) {
 }
 
 void drop(Physical* physical) {
-    if (--physical->references > 0) return;
+    if (--physical->references > 0 || physical->exported) return;
     give_back(physical->device, physical->bytes);
     delete physical;
 }
@@ -77,6 +91,71 @@ Physical* physical_at(CUdeviceptr address) {
     return address - start < mapping.bytes ? mapping.physical : nullptr;
 }
 
+Physical* physical_of(Handle handle) {
+    auto found = memory().handles.find(handle);
+    return found == memory().handles.end() ? nullptr : found->second.physical;
+}
+
+// The handle of another process's memory, which the process that maps it pays for, too: its maker may end. False:
+// over the limit. On another device than the calling thread's the maker alone pays.
+bool adopt(Handle handle, uint64_t bytes) {
+    CUmemAllocationProp properties{};
+    const auto get = own().cuMemGetAllocationPropertiesFromHandle;
+    const CUdevice device = current_device();
+    const bool here = device >= 0 && get && get(&properties, handle) == CUDA_SUCCESS &&
+                      properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE && properties.location.id == device;
+    if (!here || bytes >= kAbsurd) return true;
+    if (!charge(device, bytes)) return false;
+    std::lock_guard lock(memory().mutex);
+    if (physical_of(handle))
+        give_back(device, bytes);  // another thread was faster
+    else
+        add_handle(handle, new Physical{.bytes = bytes, .device = device});
+    return true;
+}
+
+template <class Find, class Call>
+CUresult bind(uint64_t object, CUdevice device, uint64_t offset, Find&& find, Call&& call) {
+    Physical* physical;
+    {
+        std::lock_guard lock(memory().mutex);
+        if ((physical = find())) refer(physical);
+    }
+    CUresult result = call();
+    if (!physical) return result;
+    std::lock_guard lock(memory().mutex);
+    if (result == CUDA_SUCCESS)
+        memory().bindings.push_back({object, device, offset, physical});
+    else
+        drop(physical);
+    return result;
+}
+
+void unbind(uint64_t object, CUdevice device, uint64_t offset, uint64_t bytes) {
+    std::lock_guard lock(memory().mutex);
+    std::erase_if(memory().bindings, [=](const Binding& b) {
+        const bool meant = b.object == object && (b.device < 0 || b.device == device) && b.offset >= offset &&
+                           b.offset - offset < bytes;
+        if (meant) drop(b.physical);
+        return meant;
+    });
+}
+
+// What a later operation replaces stays charged until the array goes.
+template <class Call>
+CUresult map_into_arrays(const CUarrayMapInfo* list, unsigned int count, Call&& call) {
+    {
+        std::lock_guard lock(memory().mutex);
+        for (unsigned int i = 0; list && i < count; ++i) {
+            if (list[i].memOperationType != CU_MEM_OPERATION_TYPE_MAP) continue;
+            Physical* physical = physical_of(list[i].memHandle.memHandle);
+            const auto array = reinterpret_cast<uint64_t>(list[i].resource.array);
+            if (physical && memory().arrays[array].insert(physical).second) refer(physical);
+        }
+    }
+    return call();
+}
+
 std::vector<std::pair<CUdeviceptr, Mapping>> take_mappings(CUdeviceptr start, size_t size) {
     std::vector<std::pair<CUdeviceptr, Mapping>> taken;
     auto& mappings = memory().mappings;
@@ -86,6 +165,14 @@ std::vector<std::pair<CUdeviceptr, Mapping>> take_mappings(CUdeviceptr start, si
 }
 
 }  // namespace
+
+void array_destroyed(uint64_t array) {
+    std::lock_guard lock(memory().mutex);
+    auto found = memory().arrays.find(array);
+    if (found == memory().arrays.end()) return;
+    for (Physical* physical : found->second) drop(physical);
+    memory().arrays.erase(found);
+}
 
 void forget_virtual_memory() {
     new (&memory()) VirtualMemory;
@@ -111,7 +198,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CU
         return result;
     }
     std::lock_guard lock(memory().mutex);
-    add_handle(*handle, new Physical{size, device});
+    add_handle(*handle, new Physical{.bytes = size, .device = device});
     return result;
 }
 
@@ -131,11 +218,16 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 
 CUresult cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {
-    Physical* physical = nullptr;  // stays null for another process's memory: its owner pays
-    {
+    Physical* physical = nullptr;  // stays null for memory on another device
+    const auto find = [&] {
         std::lock_guard lock(memory().mutex);
-        auto found = memory().handles.find(handle);
-        if (found != memory().handles.end()) refer(physical = found->second.physical);
+        if ((physical = physical_of(handle))) refer(physical);
+        return physical != nullptr;
+    };
+    Reentry reentry;
+    if (!find() && !reentry.nested()) {
+        if (!adopt(handle, size)) return CUDA_ERROR_OUT_OF_MEMORY;
+        find();
     }
     CUresult result = real::cuMemMap(address, size, offset, handle, flags);
     if (!physical) return result;
@@ -171,7 +263,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
     return result;
 }
 
-// The owner of another process's memory pays for it. What this process exported to itself comes back as one more
+// The process that maps another one's memory pays for it. What this process exported to itself comes back as one more
 // reference to the same memory.
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle,
                                         CUmemAllocationHandleType type) {
@@ -181,6 +273,79 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
     if (auto found = memory().handles.find(*handle); found != memory().handles.end())
         add_handle(*handle, found->second.physical);
     return result;
+}
+
+CUresult cuMemExportToShareableHandle(void* shareable, CUmemGenericAllocationHandle handle,
+                                      CUmemAllocationHandleType type, unsigned long long flags) {
+    CUresult result = real::cuMemExportToShareableHandle(shareable, handle, type, flags);
+    if (result != CUDA_SUCCESS) return result;
+    std::lock_guard lock(memory().mutex);
+    if (Physical* physical = physical_of(handle)) physical->exported = true;
+    return result;
+}
+
+CUresult cuMulticastBindMem(CUmemGenericAllocationHandle object, size_t offset, CUmemGenericAllocationHandle handle,
+                            size_t from, size_t size, unsigned long long flags) {
+    return bind(
+        object, -1, offset, [=] { return physical_of(handle); },
+        [=] { return real::cuMulticastBindMem(object, offset, handle, from, size, flags); });
+}
+
+CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle object, CUdevice device, size_t offset,
+                               CUmemGenericAllocationHandle handle, size_t from, size_t size,
+                               unsigned long long flags) {
+    return bind(
+        object, device, offset, [=] { return physical_of(handle); },
+        [=] { return real::cuMulticastBindMem_v2(object, device, offset, handle, from, size, flags); });
+}
+
+CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t offset, CUdeviceptr address, size_t size,
+                             unsigned long long flags) {
+    return bind(
+        object, -1, offset, [=] { return physical_at(address); },
+        [=] { return real::cuMulticastBindAddr(object, offset, address, size, flags); });
+}
+
+CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUdevice device, size_t offset,
+                                CUdeviceptr address, size_t size, unsigned long long flags) {
+    return bind(
+        object, device, offset, [=] { return physical_at(address); },
+        [=] { return real::cuMulticastBindAddr_v2(object, device, offset, address, size, flags); });
+}
+
+CUresult cuMulticastUnbind(CUmemGenericAllocationHandle object, CUdevice device, size_t offset, size_t size) {
+    CUresult result = real::cuMulticastUnbind(object, device, offset, size);
+    if (result == CUDA_SUCCESS) unbind(object, device, offset, size);
+    return result;
+}
+
+CUresult cuLogicalEndpointBindMem(CUlogicalEndpointId endpoint, CUdevice device, cuuint64_t offset,
+                                  CUmemGenericAllocationHandle handle, cuuint64_t from, cuuint64_t size,
+                                  unsigned long long flags) {
+    return bind(
+        endpoint, device, offset, [=] { return physical_of(handle); },
+        [=] { return real::cuLogicalEndpointBindMem(endpoint, device, offset, handle, from, size, flags); });
+}
+
+CUresult cuLogicalEndpointBindAddr(CUlogicalEndpointId endpoint, CUdevice device, cuuint64_t offset, void* address,
+                                   cuuint64_t size, unsigned long long flags) {
+    return bind(
+        endpoint, device, offset, [=] { return physical_at(reinterpret_cast<CUdeviceptr>(address)); },
+        [=] { return real::cuLogicalEndpointBindAddr(endpoint, device, offset, address, size, flags); });
+}
+
+CUresult cuLogicalEndpointUnbind(CUlogicalEndpointId endpoint, CUdevice device, cuuint64_t offset, cuuint64_t size) {
+    CUresult result = real::cuLogicalEndpointUnbind(endpoint, device, offset, size);
+    if (result == CUDA_SUCCESS) unbind(endpoint, device, offset, size);
+    return result;
+}
+
+CUresult cuMemMapArrayAsync(CUarrayMapInfo* list, unsigned int count, CUstream stream) {
+    return map_into_arrays(list, count, [=] { return real::cuMemMapArrayAsync(list, count, stream); });
+}
+
+CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo* list, unsigned int count, CUstream stream) {
+    return map_into_arrays(list, count, [=] { return real::cuMemMapArrayAsync_ptsz(list, count, stream); });
 }
 
 }  // extern "C"

@@ -22,6 +22,13 @@ uint64_t bytes_of(const CUDA_MEMCPY3D_PEER* c) {
     return c ? uint64_t(c->WidthInBytes) * c->Height * c->Depth : 0;
 }
 
+uint64_t bytes_of(const CUDA_MEMCPY2D_v1* c) {
+    return c ? uint64_t(c->WidthInBytes) * c->Height : 0;
+}
+uint64_t bytes_of(const CUDA_MEMCPY3D_v1* c) {
+    return c ? uint64_t(c->WidthInBytes) * c->Height * c->Depth : 0;
+}
+
 uint64_t sum(const size_t* sizes, size_t count) {
     uint64_t total = 0;
     for (size_t i = 0; sizes && i < count; ++i) total += sizes[i];
@@ -114,6 +121,36 @@ COPY(cuMemsetD2D32_v2,    _ptds, w * h * 4, kDevice, kDefault, (CUdeviceptr to, 
 COPY(cuMemsetD2D8Async,   _ptsz, w * h,     kDevice, s, (CUdeviceptr to, size_t pitch, unsigned char v, size_t w, size_t h, CUstream s), (to, pitch, v, w, h, s))
 COPY(cuMemsetD2D16Async,  _ptsz, w * h * 2, kDevice, s, (CUdeviceptr to, size_t pitch, unsigned short v, size_t w, size_t h, CUstream s), (to, pitch, v, w, h, s))
 COPY(cuMemsetD2D32Async,  _ptsz, w * h * 4, kDevice, s, (CUdeviceptr to, size_t pitch, unsigned v, size_t w, size_t h, CUstream s), (to, pitch, v, w, h, s))
+
+COPY(cuMemDiscardBatchAsync, _ptsz, 0, kDevice, s, (CUdeviceptr* p, size_t* n, size_t count, unsigned long long flags, CUstream s), (p, n, count, flags, s))
+COPY(cuStreamAttachMemAsync, _ptsz, 0, kDevice, s, (CUstream s, CUdeviceptr p, size_t n, unsigned flags), (s, p, n, flags))
+COPY(cuFabricCpyBatchAsync,  _ptsz, 0, kLink, s, (size_t count, CUDA_FABRIC_COPY_BATCH_OP* o, unsigned long long flags, CUstream s), (count, o, flags, s))
+
+// Addresses and sizes of 32 bits, as before CUDA 3.2; streams of a thread's own are younger.
+AWAITED(cuMemcpyHtoD,       false, n, (CUdeviceptr_v1 to, const void* from, unsigned n), (to, from, n))
+AWAITED(cuMemcpyDtoH,       false, n, (void* to, CUdeviceptr_v1 from, unsigned n), (to, from, n))
+GATED(cuMemcpyDtoD,         false, n, kDevice, kDefault, (CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned n), (to, from, n))
+GATED(cuMemcpyDtoA,         false, n, kDevice, kDefault, (CUarray to, unsigned at, CUdeviceptr_v1 from, unsigned n), (to, at, from, n))
+GATED(cuMemcpyAtoD,         false, n, kDevice, kDefault, (CUdeviceptr_v1 to, CUarray from, unsigned at, unsigned n), (to, from, at, n))
+GATED(cuMemcpyAtoA,         false, n, kDevice, kDefault, (CUarray to, unsigned to_at, CUarray from, unsigned at, unsigned n), (to, to_at, from, at, n))
+AWAITED(cuMemcpyHtoA,       false, n, (CUarray to, unsigned at, const void* from, unsigned n), (to, at, from, n))
+AWAITED(cuMemcpyAtoH,       false, n, (void* to, CUarray from, unsigned at, unsigned n), (to, from, at, n))
+AWAITED(cuMemcpy2D,         false, bytes_of(c), (const CUDA_MEMCPY2D_v1* c), (c))
+AWAITED(cuMemcpy2DUnaligned, false, bytes_of(c), (const CUDA_MEMCPY2D_v1* c), (c))
+AWAITED(cuMemcpy3D,         false, bytes_of(c), (const CUDA_MEMCPY3D_v1* c), (c))
+MAY_WAIT(cuMemcpyHtoDAsync, false, n, s, (CUdeviceptr_v1 to, const void* from, unsigned n, CUstream s), (to, from, n, s))
+MAY_WAIT(cuMemcpyDtoHAsync, false, n, s, (void* to, CUdeviceptr_v1 from, unsigned n, CUstream s), (to, from, n, s))
+GATED(cuMemcpyDtoDAsync,    false, n, kDevice, s, (CUdeviceptr_v1 to, CUdeviceptr_v1 from, unsigned n, CUstream s), (to, from, n, s))
+MAY_WAIT(cuMemcpyHtoAAsync, false, n, s, (CUarray to, unsigned at, const void* from, unsigned n, CUstream s), (to, at, from, n, s))
+MAY_WAIT(cuMemcpyAtoHAsync, false, n, s, (void* to, CUarray from, unsigned at, unsigned n, CUstream s), (to, from, at, n, s))
+MAY_WAIT(cuMemcpy2DAsync,   false, bytes_of(c), s, (const CUDA_MEMCPY2D_v1* c, CUstream s), (c, s))
+MAY_WAIT(cuMemcpy3DAsync,   false, bytes_of(c), s, (const CUDA_MEMCPY3D_v1* c, CUstream s), (c, s))
+GATED(cuMemsetD8,    false, n,                      kDevice, kDefault, (CUdeviceptr_v1 to, unsigned char v, unsigned n), (to, v, n))
+GATED(cuMemsetD16,   false, uint64_t(n) * 2,        kDevice, kDefault, (CUdeviceptr_v1 to, unsigned short v, unsigned n), (to, v, n))
+GATED(cuMemsetD32,   false, uint64_t(n) * 4,        kDevice, kDefault, (CUdeviceptr_v1 to, unsigned v, unsigned n), (to, v, n))
+GATED(cuMemsetD2D8,  false, uint64_t(w) * h,        kDevice, kDefault, (CUdeviceptr_v1 to, unsigned pitch, unsigned char v, unsigned w, unsigned h), (to, pitch, v, w, h))
+GATED(cuMemsetD2D16, false, uint64_t(w) * h * 2,    kDevice, kDefault, (CUdeviceptr_v1 to, unsigned pitch, unsigned short v, unsigned w, unsigned h), (to, pitch, v, w, h))
+GATED(cuMemsetD2D32, false, uint64_t(w) * h * 4,    kDevice, kDefault, (CUdeviceptr_v1 to, unsigned pitch, unsigned v, unsigned w, unsigned h), (to, pitch, v, w, h))
 
 }  // extern "C"
 // clang-format on

@@ -51,6 +51,14 @@ void count_graph_memory() {
     if (n < 8 || n % 64 == 0) graph_memory_changed(current_device());
 }
 
+// One launch on several devices: each passes its device's gate, and only then they go to the driver together.
+CUresult launch_from(unsigned i, CUDA_LAUNCH_PARAMS* list, unsigned count, unsigned flags) {
+    if (!list || i == count) return real::cuLaunchCooperativeKernelMultiDevice(list, count, flags);
+    const CUDA_LAUNCH_PARAMS& one = list[i];
+    return submit(one.hStream, false, kernel_work(one.function, one.gridDimX, one.gridDimY, one.gridDimZ),
+                  [&] { return launch_from(i + 1, list, count, flags); });
+}
+
 }  // namespace
 
 // clang-format off
@@ -108,12 +116,8 @@ CUresult cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream)
                   [&] { return real::cuLaunchGridAsync(f, width, height, stream); });
 }
 
-// One launch on several devices: the token of the first stands for all (the call is deprecated and rare).
 CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* list, unsigned count, unsigned flags) {
-    if (!list || !count) return real::cuLaunchCooperativeKernelMultiDevice(list, count, flags);
-    return submit(list[0].hStream, false,
-                  kernel_work(list[0].function, list[0].gridDimX, list[0].gridDimY, list[0].gridDimZ),
-                  [&] { return real::cuLaunchCooperativeKernelMultiDevice(list, count, flags); });
+    return launch_from(0, list, count, flags);
 }
 
 // A graph is one unit: it cannot be stopped half-way, so it is estimated and bounded as a whole.

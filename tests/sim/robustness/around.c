@@ -3,9 +3,12 @@
 #include <cuda.h>
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -51,6 +54,81 @@ static int more_contexts(void) {
     return made;
 }
 
+// MiB of physical memory that it gets while it lets go of each handle and keeps an exported descriptor of it instead.
+static int through_descriptors(void) {
+    CUmemAllocationProp property = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                    .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                    .location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}}};
+    int granted = 0;
+    for (const size_t piece = 256 << 20; granted < 8192; granted += 256) {
+        CUmemGenericAllocationHandle handle;
+        int fd;
+        CUdeviceptr p;
+        if (DRIVER(cuMemCreate)(&handle, piece, &property, 0)) break;
+        if (DRIVER(cuMemExportToShareableHandle)(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)) return -1;
+        if (DRIVER(cuMemRelease)(handle)) return -2;
+        if (DRIVER(cuMemImportFromShareableHandle)(&handle, (void*)(intptr_t)fd,
+                                                   CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
+            return -3;
+        if (DRIVER(cuMemAddressReserve)(&p, piece, 0, 0, 0)) return -4;
+        if (DRIVER(cuMemMap)(p, piece, 0, handle, 0)) break;
+    }
+    return granted;
+}
+
+// A child makes 512 MiB and lives on; opens them here.
+static int open_from_child(void) {
+    int ends[2];
+    CUipcMemHandle handle;
+    CUdeviceptr p;
+    if (pipe(ends)) return -1;
+    if (fork() == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        DRIVER(cuInit)(0);
+        if (DRIVER(cuDevicePrimaryCtxRetain)(&context, 0) || DRIVER(cuCtxSetCurrent)(context)) _exit(1);
+        if (((CUresult (*)(CUdeviceptr*, size_t))dlsym(driver, "cuMemAlloc_v2"))(&p, 512 << 20)) _exit(1);
+        if (DRIVER(cuIpcGetMemHandle)(&handle, p)) _exit(1);
+        if (write(ends[1], &handle, sizeof handle) < 0) _exit(1);
+        close(ends[1]);
+        close(ends[0]);
+        close(1);
+        close(2);
+        pause();
+    }
+    close(ends[1]);
+    if (read(ends[0], &handle, sizeof handle) != sizeof handle) return -2;
+    DRIVER(cuInit)(0);
+    if (DRIVER(cuDevicePrimaryCtxRetain)(&context, 0) || DRIVER(cuCtxSetCurrent)(context)) return -3;
+    return (int)((CUresult (*)(CUdeviceptr*, CUipcMemHandle, unsigned))dlsym(driver, "cuIpcOpenMemHandle_v2"))(
+        &p, handle, 1);
+}
+
+// Everything that takes memory of which one hears little: how many of these calls a full group is refused.
+static int little_known(void) {
+    unsigned p;
+    void* made;
+    CUDA_EXTERNAL_MEMORY_HANDLE_DESC external = {.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, .size = 64 << 20};
+    struct {
+        unsigned width, height;
+        int format;
+        unsigned channels;
+    } array = {4096, 4096, CU_AD_FORMAT_FLOAT, 4};
+    typedef CUresult (*Call)();
+#define REFUSED(name, ...) \
+    (((Call)dlsym(driver, #name))(__VA_ARGS__) == CUDA_ERROR_OUT_OF_MEMORY || (say(#name, -1), 0))
+    return REFUSED(cuMemAlloc, &p, 64 << 20) + REFUSED(cuMemAllocPitch, &p, &p, 4096, 4096, 4) +
+           REFUSED(cuArrayCreate, &made, &array) + REFUSED(cuModuleLoadData, &made, kImage) +
+           REFUSED(cuModuleLoadDataEx, &made, kImage, 0, NULL, NULL) + REFUSED(cuModuleLoadFatBinary, &made, kImage) +
+           REFUSED(cuModuleLoad, &made, "none") +
+           REFUSED(cuLibraryLoadData, &made, kImage, NULL, NULL, 0, NULL, NULL, 0) +
+           REFUSED(cuLibraryLoadFromFile, &made, "none", NULL, NULL, 0, NULL, NULL, 0) +
+           REFUSED(cuCtxSetLimit, CU_LIMIT_MALLOC_HEAP_SIZE, (size_t)1 << 30) +
+           REFUSED(cuCtxSetLimit, CU_LIMIT_STACK_SIZE, (size_t)64 << 10) +
+           REFUSED(cuGreenCtxCreate, &made, NULL, 0, 1) + REFUSED(cuGraphUpload, NULL, NULL) +
+           REFUSED(cuImportExternalMemory, &made, &external) + REFUSED(cuGLCtxCreate_v2, &made, 0, 0) +
+           REFUSED(cuVDPAUCtxCreate_v2, &made, 0, 0, 0, NULL);
+}
+
 // So many descriptors are left to it.
 static int leave(int descriptors) {
     int next = open("/dev/null", O_RDONLY);
@@ -88,6 +166,9 @@ int main(int argc, char** argv) {
         if (!strncmp(step, "leave", 5)) say("leave", leave(atoi(step + 5)));
         if (!strcmp(step, "fill")) say(step, fill());
         if (!strcmp(step, "launch")) say(step, launch());
+        if (!strcmp(step, "descriptors")) say(step, through_descriptors());
+        if (!strcmp(step, "open")) say(step, open_from_child());
+        if (!strcmp(step, "little-known")) say(step, little_known());
         if (!strcmp(step, "wait")) {
             say(step, 0);
             getchar();

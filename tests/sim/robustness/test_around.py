@@ -193,7 +193,7 @@ def test_variables_that_a_program_removes(served: Served, attempt: Callable[...,
 def test_descriptors_that_a_program_closes(served: Served, attempt: Callable[..., Attempt]) -> None:
     """Before it uses a device, and while it does. It joins again at once, without a message to anyone."""
     served.server.set_group("g", memory=LIMIT)
-    results, said = attempt("init", "close", "context", "close", "fill", "launch").results()
+    results, said = attempt("init", "close", "context", "close", "launch", "close", "fill").results()
     assert results == {"init": 0, "close": 0, "context": 0, "fill": 1024, "launch": 0}
     assert "gemlet: " not in said or "limit of group" in said
 
@@ -239,3 +239,25 @@ def test_a_library_in_another_namespace_that_brings_the_driver(served: Served, a
     results, said = attempt("plugin", PLUGIN=str(plugin)).results()
     assert results == {"plugin": 1}
     assert "running without limits" in said
+
+
+# --- calls that take memory in another way ---------------------------------------------------------------------------
+
+
+def test_memory_that_only_a_descriptor_holds(served: Served, attempt: Callable[..., Attempt]) -> None:
+    served.server.set_group("g", memory=CONTEXT + 2048 * MIB)
+    results, _ = attempt("init", "context", "descriptors").results()
+    assert 0 < results["descriptors"] <= 2048
+
+
+def test_memory_that_another_process_made(served: Served, attempt: Callable[..., Attempt]) -> None:
+    """Its maker may end at any time, so the process that opens it pays for it, too."""
+    served.server.set_group("g", memory=2 * CONTEXT + 1536 * MIB)
+    program = attempt("open", "fill")
+    assert program.results()[0] == {"open": 0, "fill": 512}
+
+
+def test_a_full_group_is_refused_what_only_the_driver_can_size(served: Served, attempt: Callable[..., Attempt]) -> None:
+    served.server.set_group("g", memory=LIMIT)
+    results, _ = attempt("init", "context", "fill", "little-known").results()
+    assert results == {"init": 0, "context": 0, "fill": 1024, "little-known": 16}
