@@ -96,6 +96,16 @@ cluster-test: image  ## a real Kubernetes cluster with simulated GPUs; needs roo
 image: setup  ## build/image/gemlet.tar, the container image that the chart installs; needs Debian 12, no Docker, no root
 	@$(BIN)/python packaging/image/build.py build/image/gemlet.tar
 
+.PHONY: wheels
+wheels: setup  ## dist/: the wheels of every Python and architecture, sources, symbols, checksums; needs Python 3.11 and 3.12
+	@$(BIN)/python -m pip install --quiet --group wheels
+	@$(BIN)/python packaging/wheels/build.py
+
+.PHONY: wheel-test
+wheel-test: setup  ## what `make wheels` left in dist: symbol versions, roots of old and new Debian, aarch64, empty environments
+	@$(BIN)/python -m pip install --quiet --group wheels uv
+	@$(BIN)/python -m pytest tests/wheels --timeout=1800 $(PYTEST_ARGS)
+
 .PHONY: chart-test
 chart-test: setup  ## the Helm chart, rendered by Helm and checked against the schemas of Kubernetes
 	@$(BIN)/python -m pip install --quiet --group chart

@@ -432,8 +432,6 @@ class Connection(asyncio.Protocol):
         self._reset()
         self.server.holdings.drop(self)
         self._held = 0
-        if self._closed_at:
-            return  # its last answer is written; the parser speaks of what came after it
         exchange = Exchange(self)
         exchange.keep_alive = False
         self._exchanges.append(exchange)

@@ -1,0 +1,42 @@
+"""The unit of the system's daemon, judged by systemd itself."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+UNITS = Path(__file__).parents[3] / "packaging/systemd"
+
+
+@pytest.fixture
+def verify(tmp_path):
+    """Verifies units as they lie in a root of their own, in which every program they start is there."""
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        pytest.skip("systemd-analyze is not installed")
+
+    def verify(text: str) -> str:
+        units, gemlet = tmp_path / "usr/lib/systemd/system", tmp_path / "usr/bin/gemlet"
+        for folder in (units, gemlet.parent):
+            folder.mkdir(parents=True, exist_ok=True)
+        gemlet.write_text("#!/bin/sh\n")
+        gemlet.chmod(0o755)
+        for name in ("sysinit", "basic", "shutdown", "multi-user"):
+            (units / f"{name}.target").write_text("[Unit]\nDescription=of the test\n")
+        (units / "gemlet.service").write_text(text)
+        command = [program, "verify", f"--root={tmp_path}", "--man=no", "gemlet.service"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return done.stdout + done.stderr
+
+    return verify
+
+
+def test_systemd_accepts_it(verify):
+    assert verify((UNITS / "gemlet.service").read_text()) == ""
+
+
+def test_a_mistake_would_be_seen(verify):
+    assert "Typo" in verify((UNITS / "gemlet.service").read_text().replace("NoNewPrivileges", "Typo"))
