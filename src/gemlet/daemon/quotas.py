@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gemlet.config.quantities import format_share, format_size
+from gemlet.config.quantities import exact_size, format_share, format_size
 from gemlet.config.rules import EVERYBODY, SMALLEST_MEMORY
 from gemlet.errors import Refused
 from gemlet.model import Priority, UserSpec, UserTerms
@@ -108,11 +108,10 @@ def _with_memory(spec: GroupSpec, quota: UserSpec, others: Collection[GroupSpec]
     if spec.memory is None and fill and left >= SMALLEST_MEMORY:
         return replace(spec, memory=left)
     if spec.memory is None or spec.memory > left:
-        asked = "no limit of memory" if spec.memory is None else f"{format_size(spec.memory)} of memory"
+        asked = "a group without a limit" if spec.memory is None else format_size(spec.memory)
+        some = left >= SMALLEST_MEMORY
         raise Refused(
-            f"{asked} is more than {who} has left: {format_size(left)} of {format_size(quota.memory)}",
-            hint=f"use --memory {left}"
-            if left >= SMALLEST_MEMORY
-            else "end other programs, or share a group with them",
+            f"{who} has {format_size(left)} of {format_size(quota.memory)} of memory left, not enough for {asked}",
+            hint=f"use --memory {exact_size(left)} or less" if some else "end other programs, or share their group",
         )
     return spec

@@ -49,8 +49,8 @@ def test_what_is_not_said_has_the_defaults(ruled):
     [
         ({"max": 0.9}, "max 90% is more than ana may have, 80%", "--max 80%"),
         ({"min": 0.5, "max": 0.8}, "ana may reserve 40% of a device, of which 0% is taken", "--min 40%"),
-        ({"memory": 11 * GIB}, "11 GiB of memory is more than ana has left: 10 GiB of 10 GiB", "--memory"),
-        ({"memory": "none"}, "no limit of memory is more than ana has left", "--memory"),
+        ({"memory": 11 * GIB}, "ana has 10 GiB of 10 GiB of memory left, not enough for 11 GiB", "--memory 10GiB"),
+        ({"memory": "none"}, "of memory left, not enough for a group without a limit", "--memory 10GiB"),
         ({"priority": Priority.LATENCY}, "priority latency is above what ana may have", "--priority normal"),
     ],
 )
@@ -72,7 +72,7 @@ def test_ceilings_are_of_all_groups_of_a_user_together(ruled):
     join(ruled, "a", uid=ANA, min=0.3, memory=8 * GIB)
     with pytest.raises(Refused, match="of which 30% is taken"):
         join(ruled, "b", uid=ANA, min=0.2, memory=GIB)
-    with pytest.raises(Refused, match="4 GiB of memory is more than ana has left: 2 GiB"):
+    with pytest.raises(Refused, match="ana has 2 GiB of 10 GiB of memory left, not enough for 4 GiB"):
         join(ruled, "b", uid=ANA)
     join(ruled, "b", uid=ANA, min=0.1, memory=GIB)
     join(ruled, "c", uid=ANA, memory=GIB)
@@ -114,7 +114,7 @@ def test_a_group_that_a_program_made_by_itself_is_within_the_quota(ruled, server
     assert server.groups["own"]["max"] == 0.5
     ruled.change("own", Limits(memory=10 * GIB), uid=ANA, busy={})
     (warning,) = ruled.adopt("more")
-    assert "ana has left: 0 B" in warning
+    assert "ana has 0 B of 10 GiB of memory left" in warning
     assert server.groups["more"]["memory"] == 0
     assert ruled.adopt("root's") == ruled.adopt("nobody's") == []
     assert "root's" not in server.groups
