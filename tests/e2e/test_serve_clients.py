@@ -224,6 +224,24 @@ def test_cuda_shared_memory_is_refused_with_the_reason(client):
         client.register_cuda_shared_memory("c", b"0" * 64, 0, 1024)
 
 
+def test_clients_may_unregister_cuda_shared_memory_that_they_have_not(client):
+    client.unregister_cuda_shared_memory()
+
+
+def test_every_part_of_a_batch_is_counted_as_often(client, kit):
+    """perf_analyzer ends where one is not."""
+    client.infer("add", pair(kit)[2])
+    stats = client.get_inference_statistics("add", as_json=True) if kit is tritonclient.grpc else (
+        client.get_inference_statistics("add")
+    )  # fmt: skip
+    (model,) = stats["model_stats"]
+    spans = ("compute_input", "compute_infer", "compute_output")
+    counts = {int(model["inference_stats"][name]["count"]) for name in spans}
+    assert len(counts) == 1
+    assert counts.pop() > 0
+    assert len({int(model["batch_stats"][0][name]["count"]) for name in spans}) == 1
+
+
 def test_statistics_count_what_ran(client, kit):
     def count():
         stats = client.get_inference_statistics("add")

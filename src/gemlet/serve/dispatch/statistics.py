@@ -43,6 +43,11 @@ class Statistics:
     buckets: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS_MS) + 1))
     last_unix_ms: int = 0
 
+    @property
+    def copies(self) -> Span:
+        """Of inputs and outputs: in the compute time already, but readers divide by how often there were some."""
+        return Span(self.compute.count)
+
     def ran(self, rows: int, ms: float) -> None:
         """A batch was executed."""
         span = self.batches.get(rows)

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf import json_format
 
 import gemlet
+from gemlet.serve.dispatch.statistics import Span
 from gemlet.serve.server.repository import triton_config
 
 if TYPE_CHECKING:
     from gemlet.serve.dispatch.engine import ServedModel
-    from gemlet.serve.dispatch.statistics import Span, Statistics
+    from gemlet.serve.dispatch.statistics import Statistics
     from gemlet.serve.models.specification import ModelSpec, TensorSpec
     from gemlet.serve.server.frontend.service import Service
 
@@ -65,14 +66,20 @@ def statistics(served: ServedModel) -> dict[str, Any]:
             "success": _span(counted.success),
             "fail": _span(counted.failure),
             "queue": _span(counted.queue),
-            "compute_input": {"count": 0, "ns": 0},
+            "compute_input": _span(counted.copies),
             "compute_infer": _span(counted.compute),
-            "compute_output": {"count": 0, "ns": 0},
+            "compute_output": _span(counted.copies),
             "cache_hit": {"count": 0, "ns": 0},
             "cache_miss": {"count": 0, "ns": 0},
         },
         "batch_stats": [
-            {"batch_size": size, "compute_infer": _span(span)} for size, span in sorted(counted.batches.items())
+            {
+                "batch_size": size,
+                "compute_infer": _span(span),
+                "compute_input": _span(Span(span.count)),
+                "compute_output": _span(Span(span.count)),
+            }
+            for size, span in sorted(counted.batches.items())
         ],
         "gemlet": _ours(counted, served),
     }

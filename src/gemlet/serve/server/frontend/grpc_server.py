@@ -385,7 +385,10 @@ class GrpcServer:
     async def _cuda_shared_memory_register(self, _request: Any, _regions: UserRegions) -> Any:
         raise Refusal("unsupported", CUDA)
 
-    _cuda_shared_memory_unregister = _cuda_shared_memory_register
+    async def _cuda_shared_memory_unregister(
+        self, _request: Any, _regions: UserRegions
+    ) -> messages.CudaSharedMemoryUnregisterResponse:
+        return messages.CudaSharedMemoryUnregisterResponse()  # there is none, and clients ask for it before they begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,11 +446,13 @@ def _statistics(served: ServedModel) -> messages.ModelStatistics:
     )
     for name, span in (
         ("success", counted.success), ("fail", counted.failure), ("queue", counted.queue),
-        ("compute_infer", counted.compute),
+        ("compute_infer", counted.compute), ("compute_input", counted.copies), ("compute_output", counted.copies),
     ):  # fmt: skip
         _fill(getattr(answer.inference_stats, name), span)
     for size, span in sorted(counted.batches.items()):
-        _fill(answer.batch_stats.add(batch_size=size).compute_infer, span)
+        of_size = answer.batch_stats.add(batch_size=size)
+        _fill(of_size.compute_infer, span)
+        of_size.compute_input.count = of_size.compute_output.count = span.count
     return answer
 
 

@@ -167,6 +167,11 @@ async def _cuda(_service: Service, _exchange: Exchange, _asked: Asked) -> None:
     raise Refusal("unsupported", CUDA)
 
 
+async def _no_cuda_region(_service: Service, exchange: Exchange, _asked: Asked) -> None:
+    """Programs unregister all regions before they begin, whether there are any or not."""
+    exchange.document({})
+
+
 async def _no_cuda_regions(_service: Service, exchange: Exchange, _asked: Asked) -> None:
     exchange.document([])
 
@@ -221,7 +226,8 @@ ROUTES: tuple[tuple[str, re.Pattern[str], Callable[[Service, Exchange, Asked], A
         ("POST", r"/v2/systemsharedmemory/region/([^/]+)/register", _region_register),
         ("POST", _SYSTEM + "/unregister", _region_unregister),
         ("GET", _CUDA + "/status", _no_cuda_regions),
-        ("POST", _CUDA + "/(register|unregister)", _cuda),
+        ("POST", _CUDA + "/register", _cuda),
+        ("POST", _CUDA + "/unregister", _no_cuda_region),
         ("GET", r"/v2/plan", _plan),
         ("GET", r"/v2/logs", _logs),
         ("GET", r"/metrics", _metrics),
