@@ -46,7 +46,6 @@ ANSWER_S = 60.0
 SEND_S = 3.0
 SETTLE_S = 15.0  # for the server to notice that clients are gone
 GROWTH = 1.10
-GROWTH_BYTES = 8 * MIB  # below which a part of a small process says nothing
 SLOWER = 2.0
 NICE = 10
 FLOAT = "{name: %s, datatype: FP32, shape: [-1]}"
@@ -271,7 +270,7 @@ async def settled(pid: int, before: int) -> int:
 
 
 def allowed(before: int) -> float:
-    return max(GROWTH * before, before + GROWTH_BYTES)
+    return GROWTH * before
 
 
 def told(clients: list[Good]) -> dict[str, Any]:

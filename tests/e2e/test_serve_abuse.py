@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+KEPT_BYTES = 32 << 20  # less than any one of the large requests has; allocators keep some of it
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -21,6 +22,5 @@ def test_good_clients_are_answered_and_the_server_gives_memory_back(tmp_path):
     found = json.loads(out.read_text())
     assert set(found["rounds"].values()) == {1}
     assert found["beside"]["requests"] > 0
-    held = found["verdicts"]
-    assert held["every good request answered"], found
-    assert held["memory afterwards"], found["resident"]
+    assert found["verdicts"]["every good request answered"], found
+    assert found["resident"]["after"] < found["resident"]["before"] + KEPT_BYTES, found["resident"]
