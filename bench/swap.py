@@ -110,10 +110,11 @@ class SwapBench(Bench):
         """A server whose device has the capacity."""
         options: dict[str, int | float] = {}
         if epoch is not None:
-            options = {"epoch_min": int(min(0.5, epoch) * 1e9), "epoch_max": int(epoch * 1e9)}
+            options = {"epoch_min": int(min(0.5, epoch) * 1e9), "max_wait": int(epoch * 1e9)}
         sharing = Sharing(self.machine, **options)
         uuid = bytes.fromhex(str(self.machine.output(["uuid"], self.machine.env)["uuid"]))
-        sharing.server.add_device(uuid, 0)
+        # The capacity is for what can move: nobody asks NVML here what contexts take, so they count for a byte each.
+        sharing.server.add_device(uuid, 0, context_estimate=1)
         sharing.server.set_capacity(uuid, capacity or self.capacity)
         return sharing
 

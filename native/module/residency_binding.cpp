@@ -42,12 +42,12 @@ nb::list usage(const Residency& self, Nanoseconds now) {
 constexpr ResidencyParameters kDefault;
 
 void init(Residency* self, std::optional<uint64_t> capacity, std::optional<uint64_t> host, double overhead,
-          Nanoseconds epoch_min, Nanoseconds epoch_max, Nanoseconds idle) {
+          Nanoseconds epoch_min, Nanoseconds max_wait, Nanoseconds idle) {
     if (!(overhead > 0 && overhead < 1)) throw std::invalid_argument("overhead must be in (0, 1)");
     ResidencyParameters p;
     p.overhead = overhead;
     p.epoch_min = epoch_min;
-    p.epoch_max = epoch_max;
+    p.max_wait = max_wait;
     p.idle = idle;
     new (self) Residency(p);
     self->set_capacity(capacity.value_or(kUnlimited), 0);
@@ -59,7 +59,7 @@ void init(Residency* self, std::optional<uint64_t> capacity, std::optional<uint6
 void bind_residency(nb::module_& m) {
     nb::class_<Residency>(m, "Residency")
         .def("__init__", init, nb::kw_only(), "capacity"_a = nb::none(), "host"_a = nb::none(),
-             "overhead"_a = kDefault.overhead, "epoch_min"_a = kDefault.epoch_min, "epoch_max"_a = kDefault.epoch_max,
+             "overhead"_a = kDefault.overhead, "epoch_min"_a = kDefault.epoch_min, "max_wait"_a = kDefault.max_wait,
              "idle"_a = kDefault.idle)
         .def(
             "set_capacity",

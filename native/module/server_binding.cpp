@@ -42,11 +42,11 @@ ServerOptions options_from(const std::string& policy, nb::kwargs given) {
     options.host_memory = host_memory.value_or(kUnlimited);
     take(given, "epoch_overhead", options.residency.overhead);
     take(given, "epoch_min", options.residency.epoch_min);
-    take(given, "epoch_max", options.residency.epoch_max);
+    take(given, "max_wait", options.residency.max_wait);
     if (!(options.residency.overhead > 0 && options.residency.overhead < 1))
         throw std::invalid_argument("epoch_overhead must be in (0, 1)");
-    if (options.residency.epoch_min <= 0 || options.residency.epoch_max < options.residency.epoch_min)
-        throw std::invalid_argument("epoch_min must be in (0, epoch_max]");
+    if (options.residency.epoch_min <= 0 || options.residency.max_wait <= 0)
+        throw std::invalid_argument("epoch_min, max_wait: must be above 0");
     options.arbiter = parameters_from(given);
     return options;
 }
@@ -215,12 +215,13 @@ void bind_server(nb::module_& m) {
             "uuid"_a, "index"_a, nb::kw_only(), "policy"_a = "", "context_estimate"_a = 0)
         .def(
             "set_capacity",
-            [](Server& self, const nb::bytes& uuid, std::optional<uint64_t> bytes) {
+            [](Server& self, const nb::bytes& uuid, std::optional<uint64_t> bytes,
+               std::optional<Nanoseconds> max_wait) {
                 Uuid id = uuid_from(uuid);
                 nb::gil_scoped_release release;
-                self.set_capacity(id, bytes);
+                self.set_capacity(id, bytes, max_wait);
             },
-            "uuid"_a, "bytes"_a.none())
+            "uuid"_a, "bytes"_a.none(), "max_wait"_a = nb::none())
         .def("set_host_memory", &Server::set_host_memory, "bytes"_a, nb::call_guard<nb::gil_scoped_release>())
         .def("set_group", set_group, "name"_a, "fields"_a)
         .def("maker", &Server::maker, "name"_a, nb::call_guard<nb::gil_scoped_release>())

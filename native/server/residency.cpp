@@ -44,13 +44,14 @@ uint64_t Server::host_left(const Device& device) const {
     return host_memory_ - std::min(host_memory_, others);
 }
 
-void Server::set_capacity(const Uuid& uuid, std::optional<uint64_t> bytes) {
+void Server::set_capacity(const Uuid& uuid, std::optional<uint64_t> bytes, std::optional<Nanoseconds> max_wait) {
     std::lock_guard lock(mutex_);
     Nanoseconds now = clock();
     for (auto& device : devices_) {
         if (device->uuid != uuid) continue;
         device->capacity = bytes;
         settle_residency(*device, now);
+        if (max_wait) device->residency.set_max_wait(*max_wait);
         device->residency.set_capacity(bytes.value_or(arbiter::kUnlimited), now);
         settle_residency(*device, now);
     }

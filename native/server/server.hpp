@@ -85,7 +85,8 @@ class Server {
     void add_device(const Uuid& uuid, int index, const std::string& policy, uint64_t context_estimate);
     // `bytes` of the device for all its clients; none: as much as it has. For clients that come from now on.
     void set_host_memory(uint64_t bytes);
-    void set_capacity(const Uuid& uuid, std::optional<uint64_t> bytes);
+    // `max_wait`: none keeps it as it is.
+    void set_capacity(const Uuid& uuid, std::optional<uint64_t> bytes, std::optional<Nanoseconds> max_wait);
     void set_group(const GroupSettings& settings);  // creates, or changes a live one; throws std::invalid_argument
     bool remove_group(const std::string& name);     // false while it has clients
     // The user whose client made a group that nobody has set since; nullopt if there is no such group.

@@ -79,7 +79,7 @@ class Residency:
         host: int | None = None,
         overhead: float = 0.02,
         epoch_min: int = ...,
-        epoch_max: int = ...,
+        max_wait: int = ...,
         idle: int = ...,
     ) -> None: ...
     def set_capacity(self, bytes: int | None, now: int) -> None: ...  # noqa: A002
@@ -125,14 +125,14 @@ class Server:
     """Sockets, pages and deadlines in real time, in a thread of its own; native/server/server.hpp describes it.
 
     ``parameters``: fields of the arbiter's ``Parameters``, and lead, trace, connections, uses, host_memory,
-    epoch_overhead, epoch_min, epoch_max. Raises ValueError for an unknown policy or parameter.
+    epoch_overhead, epoch_min, max_wait. Raises ValueError for an unknown policy or parameter.
     """
 
     def __init__(self, policy: str = "fair", **parameters: Any) -> None: ...
     def listen(self, path: str, group: str | None = None, mode: int = 0o600) -> None: ...
     def unlisten(self, path: str) -> bool: ...
     def add_device(self, uuid: bytes, index: int, *, policy: str = "", context_estimate: int = 0) -> None: ...
-    def set_capacity(self, uuid: bytes, bytes: int | None) -> None: ...  # noqa: A002
+    def set_capacity(self, uuid: bytes, bytes: int | None, max_wait: int | None = None) -> None: ...  # noqa: A002
     def set_host_memory(self, bytes: int) -> None: ...  # noqa: A002
     def set_group(self, name: str, **fields: Any) -> None:
         """Creates a group or changes a live one.

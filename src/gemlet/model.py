@@ -201,12 +201,14 @@ class DeviceSpec:
 
     policy: how its time is shared. capacity: bytes of its memory that programs may use at a time; what
     does not fit waits on the host (docs/memory.md). None: nothing moves, and what does not fit is refused.
+    max_wait: seconds that a program may have to wait until another one makes room.
     """
 
     index: int | None = None
     uuid: str | None = None
     policy: str = "fair"
     capacity: int | None = None
+    max_wait: float = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,22 +94,31 @@ void Residency::drop_what_no_longer_fits(Nanoseconds now) {
         if (m->movable > 0 && !fits(*m, {})) put_out(*m, now);
 }
 
+double Residency::share_of(const Member& member) const {
+    const auto group = groups_.find(member.group);
+    return group == groups_.end() ? 1.0 : group->second.share;
+}
+
+// Long enough for hand-overs to cost little, short enough for every client that waits to have its turn in time: one
+// place becomes free with each epoch. But nobody goes sooner than its coming took.
 Nanoseconds Residency::epoch_length(const Member& member) const {
-    Nanoseconds handover = member.handover;
-    if (handover == 0) handover = Nanoseconds(double(member.movable) / p_.bytes_per_ns);
-    double sum = 0, count = 0;
+    double handover = double(member.handover);
+    if (handover == 0) handover = double(member.movable) / p_.bytes_per_ns;
+    double sum = 0, count = 0, waiting = 0, largest = share_of(member);
     for (const auto& [id, m] : members_) {
         if (!m.active && m.queued == kNever) continue;
-        const auto group = groups_.find(m.group);
-        sum += group == groups_.end() ? 1.0 : group->second.share;
+        sum += share_of(m);
+        largest = std::max(largest, share_of(m));
         ++count;
+        waiting += !m.in;
     }
-    const auto group = groups_.find(member.group);
-    const double share = group == groups_.end() ? 1.0 : group->second.share;
+    const double share = share_of(member);
     const double weight = sum > 0 && share > 0 ? share * count / sum : 1.0;
-    const double length = double(handover) * (1.0 / p_.overhead - 1.0);
-    const double bounded = std::clamp(length, double(p_.epoch_min), double(p_.epoch_max)) * weight;
-    return Nanoseconds(std::max(bounded, double(p_.epoch_min)));
+    const double heaviest = sum > 0 && largest > 0 ? largest * count / sum : 1.0;
+    const double cheap = std::max(handover * (1.0 / p_.overhead - 1.0), double(p_.epoch_min));
+    const double in_time = double(p_.max_wait) / std::max(waiting, 1.0) - handover;
+    const double length = std::min(cheap, in_time / std::max(heaviest, 1.0)) * weight;
+    return Nanoseconds(std::max({length, double(p_.epoch_min), double(member.handover)}));
 }
 
 // When this resident's place may be given to another; it has work of its own or not.

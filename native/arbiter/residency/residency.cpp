@@ -95,8 +95,12 @@ void Residency::report(ClientId client, uint64_t mapped, uint32_t seen, bool com
     if (arrived && m.in) {
         m.epoch = now;
         if (m.entry_bytes > 0) {
+            // The first moves are slow: the host's memory for them is allocated meanwhile. That says nothing of later
+            // ones, so the shorter of the last two counts; of one alone, no more than what the link takes.
+            const Nanoseconds before =
+                m.last_handover > 0 ? m.last_handover : Nanoseconds(double(m.movable) / p_.bytes_per_ns);
             m.last_handover = now - m.entered;
-            m.handover = m.handover == 0 ? m.last_handover : (m.handover * 3 + m.last_handover) / 4;
+            m.handover = std::min(m.last_handover, before);
             m.entry_bytes = 0;
         }
     }

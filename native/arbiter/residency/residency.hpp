@@ -25,10 +25,10 @@ inline constexpr uint64_t kUnlimited = UINT64_MAX;
 struct ResidencyParameters {
     double overhead = 0.02;  // share of the time that hand-overs of memory may cost: sets the length of an epoch
     Nanoseconds epoch_min = 500'000'000;
-    Nanoseconds epoch_max = 60'000'000'000;
-    Nanoseconds idle = 50'000'000;       // a resident idle for this long, or for two hand-overs, may have to go
-    Nanoseconds stuck = 30'000'000'000;  // one that does not arrive within this is not waited for
-    double bytes_per_ns = 25.0;          // before anything was measured
+    Nanoseconds max_wait = 5'000'000'000;  // longest wait for the epochs of others
+    Nanoseconds idle = 50'000'000;         // a resident idle for this long, or for two hand-overs, may have to go
+    Nanoseconds stuck = 30'000'000'000;    // one that does not arrive within this is not waited for
+    double bytes_per_ns = 25.0;            // before anything was measured
 };
 
 // Why a client may not have as many bytes as it asked for.
@@ -61,6 +61,8 @@ class Residency {
 
     // Bytes of the device that clients may use in all; kUnlimited: no capacity was set.
     void set_capacity(uint64_t bytes, Nanoseconds now);
+    // How long a client may have to wait for the epochs of others.
+    void set_max_wait(Nanoseconds wait) { p_.max_wait = wait; }
     // Bytes of the host that evicted memory may take.
     void set_host(uint64_t bytes) { host_ = bytes; }
     // `resident`: bytes that the group's clients may have on the device in all. `share` weighs its epochs. Clients of
@@ -152,6 +154,7 @@ class Residency {
     Nanoseconds may_go_at(const Member& member, Nanoseconds now) const;
     Nanoseconds gives_way_at(const Member& member, const Member& to, Nanoseconds now) const;
     Nanoseconds epoch_length(const Member& member) const;
+    double share_of(const Member& member) const;
     uint64_t host_of(ClientId id, const Member& member, ClientId other, uint64_t movable) const;
     void put_out(Member& member, Nanoseconds now);
     void enter(Member& member, Nanoseconds now);

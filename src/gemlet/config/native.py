@@ -67,6 +67,7 @@ from gemlet.model import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+SHORTEST_WAIT = 0.1  # seconds
 MAX_INDEX = 2**31  # of a device; far above any
 
 
@@ -263,6 +264,13 @@ def _seconds(value: object) -> float:
     raise InvalidValue(f"expected a time, found {kind_of(value)}", hint='write a number with a unit, such as "10s"')
 
 
+def _wait(value: object) -> float:
+    seconds = _seconds(value)
+    if seconds >= SHORTEST_WAIT:
+        return seconds
+    raise InvalidValue(f"{value} is too short: expected {SHORTEST_WAIT:g} s or more", hint='write a time such as "5s"')
+
+
 _USER_FIELDS: dict[str, Callable[[object], object]] = {
     row.name: partial(group_fields.read, GROUP_FIELDS[row.name]) for row in fields(UserTerms)
 }
@@ -281,4 +289,5 @@ _DEVICE_FIELDS: dict[str, Callable[[object], object]] = {
     "uuid": _uuid,
     "policy": _policy,
     "capacity": read_size,
+    "max_wait": _wait,
 }

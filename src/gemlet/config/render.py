@@ -77,6 +77,8 @@ def _device(device: DeviceSpec) -> Iterator[str]:
         yield f"policy = {render_text(device.policy)}"
     if device.capacity is not None:
         yield f"capacity = {render_size(device.capacity)}"
+    if device.max_wait != DeviceSpec().max_wait:
+        yield f"max_wait = {render_text(f'{device.max_wait!r}s')}"
 
 
 def _key(name: str) -> str:

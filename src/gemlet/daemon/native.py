@@ -25,7 +25,7 @@ class Server(Protocol):
     def add_device(self, uuid: bytes, index: int, *, policy: str) -> None:
         """Makes a device known; an empty ``policy`` is the server's own."""
 
-    def set_capacity(self, uuid: bytes, bytes: int | None) -> None:  # noqa: A002
+    def set_capacity(self, uuid: bytes, bytes: int | None, max_wait: int | None = None) -> None:  # noqa: A002
         """How much of a device its clients may use at a time; for clients that come from now on."""
 
     def set_host_memory(self, bytes: int) -> None:  # noqa: A002

@@ -31,6 +31,7 @@ from gemlet.daemon.processes import name_of, sees_the_drivers_pids, uid_of
 from gemlet.devices import host_memory
 from gemlet.devices.device import DeviceInfo, uuid_bytes
 from gemlet.errors import ConfigError, DaemonError, DeviceError, Refused
+from gemlet.model import DeviceSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from gemlet.daemon.audit import Outsider
     from gemlet.daemon.inventory import Inventory
     from gemlet.daemon.requests import Limits
-    from gemlet.model import Configuration, DeviceSpec, GroupSpec
+    from gemlet.model import Configuration, GroupSpec
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +101,7 @@ class Service:
         self._mps_state = self.mps.look().state
         self._devices: dict[bytes, DeviceInfo] = {}
         self._why_no_devices = "the driver has not answered yet"
-        self._known_devices: dict[bytes, tuple[int, str, int | None]] = {}
+        self._known_devices: dict[bytes, tuple[int, str, int | None, int]] = {}
         self._device_specs: tuple[DeviceSpec, ...] = ()
         self._audit = Audit(acts=options.shared or options.simulated, simulated=options.simulated)
         self._sees_outside = options.simulated or sees_the_drivers_pids()
@@ -500,12 +501,13 @@ class Service:
         spec = self._spec_of(device)
         policy = (spec.policy if spec else None) or self.options.policy or self.configuration.current.policy
         capacity = spec.capacity if spec else None
-        told, uuid = (device.index, policy, capacity), uuid_bytes(device.uuid)
+        max_wait = round((spec or DeviceSpec()).max_wait * 1e9)
+        told, uuid = (device.index, policy, capacity, max_wait), uuid_bytes(device.uuid)
         if self._known_devices.get(uuid) == told:
             return
         try:
             self.server.add_device(uuid, device.index, policy=policy)
-            self.server.set_capacity(uuid, capacity)
+            self.server.set_capacity(uuid, capacity, max_wait)
         except ValueError as error:
             logger.error("device index=%d: %s", device.index, error)
         self._known_devices[uuid] = told

@@ -52,7 +52,7 @@ def test_bytes_survive_random_cycles(swapping: Make) -> None:
 
 def test_hundreds_of_cycles_leave_nothing_behind(swapping: Make) -> None:
     """Chunks of 2 MiB, so that a cycle is quick: handles, addresses, host places and descriptors."""
-    s = swapping(20, epoch_min=1, epoch_max=1)
+    s = swapping(20, epoch_min=1, max_wait=1)
     programs = [s.start("a"), s.start("b")]
     for program in programs:
         program.done("alloc", 0, 12 * MIB)

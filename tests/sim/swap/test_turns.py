@@ -118,7 +118,7 @@ def test_a_freed_program_leaves_nothing(swapping: Make) -> None:
 
 def test_the_host_side_is_made_ready_before_it_is_needed(swapping: Make) -> None:
     """A first touch of the host's memory takes ten times as long as a copy to it; and not while everything fits."""
-    s = swapping(300, epoch_min=60_000_000_000, epoch_max=60_000_000_000)
+    s = swapping(300, epoch_min=60_000_000_000, max_wait=60_000_000_000)
     a, b = s.start("a"), s.start("b")
 
     def ready(program: Any) -> int:

@@ -51,7 +51,7 @@ class FakeServer:
     def add_device(self, uuid: bytes, index: int, *, policy: str) -> None:
         self.devices[uuid] = {"index": index, "policy": policy}
 
-    def set_capacity(self, uuid: bytes, size: int | None) -> None:
+    def set_capacity(self, uuid: bytes, size: int | None, max_wait: int | None = None) -> None:
         self.devices[uuid]["capacity"] = size
 
     def set_host_memory(self, size: int) -> None:

@@ -50,7 +50,7 @@ def test_without_another_candidate_an_idle_one_goes_and_comes_back_at_once(scene
 
 
 def test_a_busy_client_takes_turns_with_one_that_does_not_fit_beside_it(scene: Make) -> None:
-    s = pinned_scene(scene, epoch_min=1000 * MS, epoch_max=1000 * MS)
+    s = pinned_scene(scene, epoch_min=1000 * MS, max_wait=1000 * MS)
     s.client(0, LATENCY, 50 * GIB)
     s.client(1, 1, 60 * GIB)
     held = {0: 0.0, 1: 0.0}
