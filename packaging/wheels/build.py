@@ -184,10 +184,11 @@ def _wheel(
     _run(sys.executable, "-m", "wheel", "pack", "--dest-dir", content.parent, content, quiet=True)
     (wheel,) = content.parent.glob("*.whl")
     platform = f"manylinux_{FLOOR.replace('.', '_')}_{architecture}"
+    # auditwheel reads the files of every architecture, but knows the platforms of this machine's only.
+    audit = f"import platform; platform.machine = lambda: '{architecture}'; from auditwheel.main import main; main()"
     _run(
-        sys.executable, "-m", "auditwheel", "repair", "--only-plat", "--plat", platform, "--wheel-dir", out, wheel,
-        quiet=True,
-    )  # fmt: skip
+        sys.executable, "-c", audit, "repair", "--only-plat", "--plat", platform, "--wheel-dir", out, wheel, quiet=True
+    )
 
 
 def _symbols_archive(path: Path, symbols: dict[str, bytes]) -> None:

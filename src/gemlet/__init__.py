@@ -1,3 +1,3 @@
 """gemlet shares NVIDIA GPUs among unmodified CUDA programs, with guarantees."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
