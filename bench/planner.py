@@ -1,14 +1,13 @@
 """The planner without a GPU: every number here is computed or simulated, whatever the profiles are.
 
-python -m bench.planner [--only goodput,exhaustive,parvagpu,types] [--gpus 2] [--requests 30000] [--profiles FILE]
+python -m bench.planner [--only goodput,exhaustive,parvagpu] [--gpus 2] [--requests 30000] [--profiles FILE]
 
 planned     (by --only) requests/s that each policy finds a plan for, and nway+type over others; --gpus 1,2,4
 goodput     requests/s by policy with 99 % of each model's requests in time: in the simulator, on modelled profiles
 exhaustive  how many rate scenarios a policy finds a plan for, against trying everything
 parvagpu    GPUs needed for ParvaGPU's public request sets S1-S6, by policy, and how long a plan takes on this machine
-types       what the workload types bring, step by step: on a mix that gains and on one that does not
 
---profiles FILE: planned, goodput and types with these profiles, measured ones say, in place of the modelled H200.
+--profiles FILE: planned and goodput with these profiles, measured ones say, in place of the modelled H200.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from gemlet.serve.profiles.profile import Profiles
 
 H200 = modelled.h200()
-POLICIES = ("timeshare", "static", "selftuning", "greedy", "gpulet-noint", "gpulet", "nway", "nway+type")
+POLICIES = ("timeshare", "static", "selftuning", "gpulet-noint", "gpulet", "nway", "nway+type")
 
 
 def simulated_peak(known: Profiles, mix: str, made: Plan, start: float, requests: int) -> float:
@@ -150,7 +149,7 @@ def parvagpu_sets() -> None:
     print(f"ms: the slowest of the six plans, best of three, on {platform.processor() or platform.machine()}")
     rows = []
     for policy, grid in [
-        ("exclusive", 10), ("timeshare", 10), ("selftuning", 10), ("greedy", 10), ("static", 10), ("gpulet", 10),
+        ("exclusive", 10), ("timeshare", 10), ("selftuning", 10), ("static", 10), ("gpulet", 10),
         ("nway", 10), ("nway", 16), ("nway", 20),
     ]:  # fmt: skip
         options = PlanOptions(grid=grid, quantile=0.5, executor="mps")  # one process a gpu-let, as it was measured
@@ -176,25 +175,8 @@ def parvagpu_sets() -> None:
     print("\n".join(table(header, rows, right=frozenset(header[1:]))))
 
 
-def types(known: Profiles, gpus: int, requests: int) -> None:
-    print(
-        f"types: simulated, {gpus} x {known.device.name}; as above, nway with more and more made of the workload types"
-    )
-    rows = []
-    for mix in ("opposites", "game"):
-        base, weights = 0.0, mixes.MIXES[mix]
-        for level in ("none", "tie-break", "terms", "oversubscribe"):
-            policy = "nway" if level in {"none", "tie-break"} else "nway+type"
-            planned, served = best_served(known, mix, policy, gpus, requests, mixes.exact(weights, gpus, types=level))
-            base = base or served
-            total = sum(weights.values())
-            rows.append((mix, level, f"{planned * total:.0f}", f"{served * total:.0f}", f"{served / base:.2f}"))
-    header = ("mix", "types", "planned/s", "served/s", "x none")
-    print("\n".join(table(header, rows, right=frozenset(header[2:]))))
-
-
 def main() -> None:
-    sections = ("goodput", "exhaustive", "parvagpu", "types", "planned")
+    sections = ("goodput", "exhaustive", "parvagpu", "planned")
     parser = argparse.ArgumentParser(description="The planner by numbers; all of them computed or simulated.")
     parser.add_argument("--only", default=",".join(sections[:-1]), help="some of " + ", ".join(sections))
     parser.add_argument("--gpus", default="2", help="how many; several numbers, 1,2,4, for planned")
@@ -214,10 +196,8 @@ def main() -> None:
             goodput(known, counts[0], arguments.requests)
         elif section == "exhaustive":
             exhaustive()
-        elif section == "parvagpu":
-            parvagpu_sets()
         else:
-            types(known, counts[0], arguments.requests)
+            parvagpu_sets()
         print()
 
 

@@ -14,7 +14,6 @@ slower   models that run without a CUDA graph that they should have: such a row 
 streams  the plan of nway+type without green contexts: every gpu-let is a stream on all SMs
 apart    nway+type without pools: each model has gpu-lets of its own, or takes turns on one
 
-types    (--types) nway+type with less and more made of the workload types: none, tie-break, terms, oversubscribe
 simulate (--simulate) without a GPU: what the simulator serves with the same plans; no streams
 
 The result file has every trial: attainment by model, what batches took against the profile, the idle time of gpu-lets
@@ -125,9 +124,6 @@ def serve(
 
 def cases(o: argparse.Namespace) -> list[tuple[str, str, dict[str, object]]]:
     """(name, policy, options) of the rows of a mix."""
-    if o.types:
-        levels = [("none", "nway"), ("tie-break", "nway"), ("terms", "nway+type"), ("oversubscribe", "nway+type")]
-        return [(level, policy, {"types": level}) for level, policy in levels]
     return [(name, *OURS.get(name, (name, {}))) for name in o.policies.split(",")]
 
 
@@ -154,7 +150,6 @@ def main() -> None:
     parser.add_argument("--profiles", type=Path, required=True)
     parser.add_argument("--mixes", default="traffic,opposites,vision,language,game")
     parser.add_argument("--policies", default=",".join(POLICIES))
-    parser.add_argument("--types", action="store_true", help="the ablation of the workload types instead of policies")
     parser.add_argument("--seconds", type=float, default=1.2, help="of each trial")
     parser.add_argument("--trials", type=int, default=6, help="of each row, at most")
     parser.add_argument("--budget", type=float, default=220.0, help="seconds; rows that would begin later are left out")

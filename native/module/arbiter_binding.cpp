@@ -8,7 +8,6 @@
 #include "arbiter/arbiter.hpp"
 #include "arbiter/policies/gemini_predictor.hpp"
 #include "module/binding.hpp"
-#include "module/decision_cost.hpp"
 #include "module/names.hpp"
 
 namespace nb = nanobind;
@@ -176,5 +175,4 @@ void bind_arbiter(nb::module_& m) {
         .def("reset", &GeminiPredictor::reset)
         .def("predict_plain", &GeminiPredictor::predict_plain, "now"_a)
         .def("predict_merged", &GeminiPredictor::predict_merged, "now"_a);
-    m.def("decision_cost", &decision_cost, "policy"_a, nb::kw_only(), "clients"_a, "groups"_a, "decisions"_a);
 }

@@ -118,9 +118,6 @@ class GeminiPredictor:
     def predict_plain(self, now: int) -> int: ...
     def predict_merged(self, now: int) -> int: ...
 
-def decision_cost(policy: str, *, clients: int, groups: int, decisions: int) -> list[int]:
-    """Wall-clock nanoseconds of each of ``decisions`` hand-overs, from the holder's stop to the next grant."""
-
 class Server:
     """Sockets, pages and deadlines in real time, in a thread of its own; native/server/server.hpp describes it.
 

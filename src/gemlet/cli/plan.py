@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from gemlet.serve.plan.model import Infeasible, Plan
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
-TYPES = ("none", "tie-break", "terms", "oversubscribe")
 
 
 def _list_policies(context: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
@@ -42,9 +41,6 @@ MANY_GPUS = 64
 @click.option("--memory", type=options.Size(), help="Of each device, in place of the profile's figure.")
 @click.option("--grid", type=click.IntRange(1, 1000), metavar="N", help="Shares are multiples of 1/N.")
 @click.option("--quantile", type=float, metavar="Q", help="Plan for this quantile of seconds; 0.5: the mean.")
-@click.option(
-    "--types", type=click.Choice(["none", "tie-break", "terms", "oversubscribe"]), help="Use of workload types."
-)
 @click.option(
     "--executor", type=click.Choice(["green", "mps"]), help="One process for each device, or one for each gpu-let."
 )

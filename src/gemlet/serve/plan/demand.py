@@ -56,10 +56,6 @@ def check(profiles: Profiles, demands: Sequence[Demand], inventory: Inventory, o
         raise InvalidValue(
             f"quantile {options.quantile:g} is not between 0 and 1", hint="write 0.5 to plan without headroom"
         )
-    if not 1 <= options.oversubscription <= 2:
-        raise InvalidValue(
-            f"oversubscription {options.oversubscription:g} is not in 1..2", hint="write 1.3, the usual value"
-        )
 
 
 def with_headroom(demands: Sequence[Demand], options: PlanOptions) -> tuple[list[Demand], list[str]]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gemlet.serve.plan.search.draft import BLIND
-
 if TYPE_CHECKING:
     from gemlet.serve.plan.search.draft import Draft, DraftGpu, DraftGpuLet, ServedGpuLet
 
@@ -38,7 +36,7 @@ def _size(draft: Draft, gpu_let: DraftGpuLet, gpu: DraftGpu) -> str:
         return f"{size}: shared, because these rates are too small for a gpu-let each"
     ((model, rate),) = gpu_let.rates.items()
     others = [other for other in gpu if other is not gpu_let and other.rates]
-    slowdown = draft.slowdown(model, others, gpu_let.ticks)
+    slowdown = draft.slowdown(model, others)
     can = timing.capacity(model, gpu_let.ticks, slowdown).rate
     if gpu_let.ticks > 1 and timing.capacity(model, gpu_let.ticks - 1, slowdown).rate < rate:
         less = timing.capacity(model, gpu_let.ticks - 1, slowdown).rate
@@ -88,7 +86,5 @@ def _neighbours(draft: Draft, gpu_let: DraftGpuLet, others: list[DraftGpuLet], h
         reason = "interference is left out" if not draft.options.interference else "the profile has no interference"
         return f"beside {names}; {reason}"
     slow = max(how.slowdowns)
-    kind = " by the worst neighbour possible" if draft.options.types in BLIND else ""
-    over = sum(other.ticks for other in others) + gpu_let.ticks - draft.grid
-    extra = f"; SMs are shared: {percent(draft, over)} more than the device has" if over > 0 else ""
-    return f"beside {names}: up to {slow - 1:.1%} slower{kind}{extra}"
+    kind = " by the worst neighbour possible" if draft.options.blind else ""
+    return f"beside {names}: up to {slow - 1:.1%} slower{kind}"

@@ -42,7 +42,6 @@ def keep(
             totals[model] = totals.get(model, 0.0) + rate
     if set(totals) != set(wanted) or not all(totals.values()):
         return None
-    limit = draft.options.oversubscription if draft.options.types == "oversubscribe" else 1.0
     for gpu in gpu_lets:
         for gpu_let in gpu:
             gpu_let.rates = {model: rate * wanted[model] / totals[model] for model, rate in gpu_let.rates.items()}
@@ -50,7 +49,7 @@ def keep(
             draft, {model for gpu_let in gpu for model in gpu_let.rates}
         ):
             return None
-        if sum(gpu_let.ticks for gpu_let in gpu) > draft.grid * limit + SLACK or not draft.holds(gpu):
+        if sum(gpu_let.ticks for gpu_let in gpu) > draft.grid + SLACK or not draft.holds(gpu):
             return None
         if not near and not _sustains_bursts(draft, gpu):
             return None

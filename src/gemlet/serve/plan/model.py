@@ -7,7 +7,6 @@ from typing import Literal
 import msgspec
 
 SCHEMA = 1
-Types = Literal["none", "tie-break", "terms", "oversubscribe"]
 Executor = Literal["green", "mps"]
 
 
@@ -34,9 +33,9 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     requests that come in a second, given rate and variation; 0.5 plans for the rate itself. executor: one process for a
     whole device that holds a model's weights once (green contexts), or one process a gpu-let (MPS). max_models: at most
     so many models take turns on one gpu-let; pool_models: at most so many are served by a pool of gpu-lets, 0 for none.
-    interference: count on neighbours slowing each other down. types: what is made of the workload types (see nway.py).
-    oversubscription: the largest sum of shares with types = oversubscribe. usable_memory: the part of a device's memory
-    that a plan may fill.
+    interference: count on neighbours slowing each other down. blind: to the workload types, so that every neighbour may
+    be the worst of the demanded models; policy nway sets it. usable_memory: the part of a device's memory that a plan
+    may fill.
     """
 
     grid: int = 0
@@ -45,8 +44,7 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_models: int = 3
     pool_models: int = 8
     interference: bool = True
-    types: Types = "terms"
-    oversubscription: float = 1.3
+    blind: bool = False
     usable_memory: float = 0.9
     effort: int = 8_000  # work spent on local search, in judgements of a gpu-let; eight thousand take some 50 ms
 

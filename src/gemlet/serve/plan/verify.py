@@ -24,10 +24,9 @@ def verify(plan: Plan, profiles: Profiles, inventory: Inventory, options: PlanOp
         wrong.append(f"{len(plan.gpus)} GPUs are used, there are {inventory.gpus}")
     if len({gpu.index for gpu in plan.gpus}) < len(plan.gpus):
         wrong.append("two GPUs have the same number")
-    limit = options.oversubscription if options.types == "oversubscribe" else 1.0
     usable = (inventory.memory_mib or profiles.device.memory_mib) * options.usable_memory
     for gpu in plan.gpus:
-        if gpu.sm > limit + 1e-4:
+        if gpu.sm > 1.0 + 1e-4:
             wrong.append(f"GPU {gpu.index}: shares sum to {format_share(gpu.sm)}")
         if _memory(gpu, profiles, options) > usable + 0.1:
             wrong.append(f"GPU {gpu.index}: {_memory(gpu, profiles, options):.0f} MiB of {usable:.0f} are needed")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from statistics import NormalDist
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -21,9 +20,6 @@ from gemlet.serve.profiles import modelled
 from gemlet.serve.profiles.profile import Vector
 from tests.examples import few
 from tests.unit.serve.cases import COMPUTE_BOUND, DRAM_BOUND, demand, scaling, world
-
-if TYPE_CHECKING:
-    from gemlet.serve.plan.model import Types
 
 H200 = modelled.h200()
 MODELS = ("resnet50", "vgg16", "mobilenet_v2", "bert", "dlrm")
@@ -48,7 +44,6 @@ some_options = st.builds(
     grid=st.sampled_from([0, 5, 10]),
     quantile=st.sampled_from([0.5, 0.9, 0.99]),
     executor=st.sampled_from(["green", "mps"]),
-    types=st.sampled_from(["none", "tie-break", "terms", "oversubscribe"]),
     effort=st.just(300),
 )
 
@@ -79,9 +74,8 @@ def keep_promises(made: Plan, gpus: int, options: PlanOptions) -> None:
     """Counted here anew, with nothing of the planner's but the formula of the slow-down."""
     assert len(made.gpus) <= gpus
     assert all(gpu.index < gpus for gpu in made.gpus)
-    limit = options.oversubscription if options.types == "oversubscribe" else 1.0
     for gpu in made.gpus:
-        assert sum(gpu_let.sm for gpu_let in gpu.gpu_lets) <= limit + 1e-4
+        assert sum(gpu_let.sm for gpu_let in gpu.gpu_lets) <= 1.0 + 1e-4
         loaded = [task.model for gpu_let in gpu.gpu_lets for task in gpu_let.tasks]
         copies = loaded if options.executor == "mps" else sorted(set(loaded))
         memory = sum(H200.models[model].weights_mib for model in copies)
@@ -111,7 +105,7 @@ def test_the_same_input_gives_the_same_plan(policy: str) -> None:
     assert plans[0] == plans[1]
 
 
-@pytest.mark.parametrize("policy", ["exclusive", "timeshare", "gpulet", "greedy", "nway", "nway+type"])
+@pytest.mark.parametrize("policy", ["exclusive", "timeshare", "gpulet", "nway", "nway+type"])
 @few(6)
 @given(wanted=demands)
 def test_more_gpus_never_make_a_plan_impossible_or_larger(policy: str, wanted: list[Demand]) -> None:
@@ -220,7 +214,6 @@ def test_nonsense_around_the_demands() -> None:
     for options, inventory, policy in (
         (PlanOptions(quantile=1.0), Inventory(gpus=1), "nway"),
         (PlanOptions(grid=101), Inventory(gpus=1), "nway"),
-        (PlanOptions(oversubscription=3), Inventory(gpus=1), "nway"),
         (PlanOptions(), Inventory(gpus=0), "nway"),
         (PlanOptions(), Inventory(gpus=1), "nways"),
         (PlanOptions(), Inventory(gpus=9), "exhaustive"),
@@ -357,12 +350,11 @@ def test_interference_makes_gpu_lets_larger_and_says_so() -> None:
 
 
 @pytest.mark.parametrize("grid", [5, 10])
-@pytest.mark.parametrize("types", ["none", "terms"])
-def test_ending_turns_on_a_device_whose_other_gpu_lets_grow(grid: int, types: Types) -> None:
+def test_ending_turns_on_a_device_whose_other_gpu_lets_grow(grid: int) -> None:
     # Two shared gpu-lets on one device: what leaves the first makes the second grow.
     rates = {"resnet50": (1, 5), "bert": (1000, 20), "dlrm": (1000, 20), "mobilenet_v2": (100, 50), "vgg16": (1, 2)}
     wanted = [demand(model, rate, slo) for model, (rate, slo) in rates.items()]
-    options = PlanOptions(grid=grid, quantile=0.5, effort=200, types=types)
+    options = PlanOptions(grid=grid, quantile=0.5, effort=200)
     for policy in ("nway", "nway+type"):
         made = plan(H200, wanted, Inventory(gpus=6), None, options, policy=policy)
         assert isinstance(made, Plan)

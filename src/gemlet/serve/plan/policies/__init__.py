@@ -11,7 +11,7 @@ import msgspec
 from gemlet.config import suggest
 from gemlet.errors import InvalidValue
 from gemlet.serve.plan.model import Demand, PlanOptions
-from gemlet.serve.plan.policies import exclusive, exhaustive, gpulet, greedy, nway, selftuning, static, timeshare
+from gemlet.serve.plan.policies import exclusive, exhaustive, gpulet, nway, selftuning, static, timeshare
 from gemlet.serve.plan.search.draft import Draft
 
 # Fills draft.gpus for these demands (rates with headroom, above 0); at most so many devices. Returns why not, or [].
@@ -29,15 +29,10 @@ class Policy:
     fixed: bool = False
 
     def adapt(self, options: PlanOptions) -> PlanOptions:
-        forced = dict(self.forces)
-        if "types" in forced and options.types in forced["types"]:
-            forced["types"] = options.types
-        elif "types" in forced:
-            forced["types"] = forced["types"][0]
-        return msgspec.structs.replace(options, **forced)
+        return msgspec.structs.replace(options, **self.forces)
 
 
-_GPULET = {"grid": 10, "types": ("terms",)}
+_GPULET = {"grid": 10}
 POLICIES: dict[str, Policy] = {
     "exclusive": Policy(exclusive.pack, "one model a device"),
     "timeshare": Policy(timeshare.pack, "whole devices, models by turns (Nexus)", {"max_models": 64}),
@@ -51,12 +46,11 @@ POLICIES: dict[str, Policy] = {
     "gpulet": Policy(gpulet.pack, "elastic partitioning, two gpu-lets a device (ATC'22)", _GPULET),
     "gpulet-noint": Policy(gpulet.pack, "the same, blind to interference", {**_GPULET, "interference": False}),
     "oracle": Policy(gpulet.pack, "gpulet for the exact rates, without headroom", {**_GPULET, "quantile": 0.5}),
-    "greedy": Policy(greedy.pack, "the smallest share that serves a model, no turns", {"interference": False}),
     "selftuning": Policy(selftuning.pack, "shares and batches by feedback (GSLICE)", {"interference": False}),
     "ideal": Policy(exhaustive.pack_ideal, "every two-way partition of every device; small cases", _GPULET),
     "exhaustive": Policy(exhaustive.pack_exhaustive, "every N-way partition and placement; small cases"),
-    "nway": Policy(nway.pack, "N-way gpu-lets, local search; blind to types", {"types": ("none", "tie-break")}),
-    "nway+type": Policy(nway.pack, "nway with the workload types' interference", {"types": ("terms", "oversubscribe")}),
+    "nway": Policy(nway.pack, "N-way gpu-lets, local search; blind to types", {"blind": True}),
+    "nway+type": Policy(nway.pack, "nway with the workload types' interference"),
 }
 
 

@@ -124,9 +124,7 @@ def _share_out(draft: Draft, used: Sequence[DraftGpu], model: str, rate: float) 
         gpu_let.rates[model] for gpu in used for gpu_let in gpu if model in gpu_let.rates and len(gpu_let.rates) > 1
     )
     capacities = [
-        draft.timing.capacity(
-            model, gpu_let.ticks, draft.slowdown(model, [o for o in gpu if o is not gpu_let], gpu_let.ticks)
-        ).rate
+        draft.timing.capacity(model, gpu_let.ticks, draft.slowdown(model, [o for o in gpu if o is not gpu_let])).rate
         for gpu, gpu_let in own
     ]
     for (_, gpu_let), capacity in zip(own, capacities, strict=True):

@@ -166,7 +166,7 @@ def _put(draft: Draft, gpu: DraftGpu, gpu_let: DraftGpuLet, lost: dict[str, floa
         if len(other.rates) != 1:
             continue
         ((model, rate),) = other.rates.items()
-        slowdown = draft.slowdown(model, neighbours, other.ticks)
+        slowdown = draft.slowdown(model, neighbours)
         can = draft.timing.capacity(model, other.ticks, slowdown).rate
         if can < rate:
             cut[model] = cut.get(model, 0.0) + rate - can

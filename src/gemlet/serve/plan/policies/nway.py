@@ -7,14 +7,8 @@
 4. What room is left is spent on fewer and calmer gpu-lets (simplify.py).
 5. Where gpu-lets would not sustain bursts, those of a device become a pool (pooling.py).
 
-The workload types are the profiles' vectors. What is made of them, the option `types` says, for an ablation:
-
-    none           every neighbour may be the worst of the demanded models
-    tie-break      as none, but of equal places the one with the least clash
-    terms          the slow-down comes from the vectors of the models that really are neighbours
-    oversubscribe  terms, and models of opposite classes may have shares that sum to more than the device
-
-`nway` stands for none, `nway+type` for terms or, if asked for, oversubscribe.
+The workload types are the profiles' vectors. `nway` is blind to them: every neighbour may be the worst of the demanded
+models. `nway+type` computes the slow-down from the models that really are neighbours.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from gemlet.config.quantities import format_share
-from gemlet.serve.plan.policies.greedy import first_fit
 from gemlet.serve.plan.search.draft import SLACK, Draft, DraftGpuLet
 
 if TYPE_CHECKING:
@@ -71,3 +70,12 @@ def max_min(wants: Sequence[int], total: int) -> list[int]:
         granted[place] = min(wants[place], left // (len(wants) - done))
         left -= granted[place]
     return granted
+
+
+def first_fit(draft: Draft, gpu_let: DraftGpuLet) -> None:
+    """The first device with the room and the memory, else a new one."""
+    for gpu in draft.gpus:
+        if draft.room(gpu) >= gpu_let.ticks and draft.holds([*gpu, gpu_let]):
+            gpu.append(gpu_let)
+            return
+    draft.gpus.append([gpu_let])

@@ -87,11 +87,10 @@ def _on_given(draft: Draft, demands: Sequence[Demand]) -> list[str]:
         ]
         for (_, gpu_let), weight in zip(places, weights, strict=True):
             gpu_let.rates[model] = rate * weight / sum(weights) if sum(weights) else rate
-    limit = draft.options.oversubscription if draft.options.types == "oversubscribe" else 1.0
     for number, gpu in enumerate(draft.gpus):
         total = sum(gpu_let.ticks for gpu_let in gpu) / draft.grid
-        if total > limit + SLACK:
-            why.append(f"GPU {number}: the fixed shares sum to {format_share(total)}, more than {format_share(limit)}")
+        if total > 1.0 + SLACK:
+            why.append(f"GPU {number}: the fixed shares sum to {format_share(total)}, more than the device")
         if not draft.holds(gpu):
             names = ", ".join(sorted({model for gpu_let in gpu for model in gpu_let.rates}))
             why.append(f"GPU {number} cannot serve {names} at these rates within the SLOs on its fixed gpu-lets")

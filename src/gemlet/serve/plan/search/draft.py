@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from gemlet.serve.plan.search.timing import Timing
     from gemlet.serve.profiles.profile import Profiles
 
-BLIND = frozenset({"none", "tie-break"})  # types with which every neighbour may be the worst
 SLACK = 1e-6  # requests/s and ticks below which a difference is rounding
 
 
@@ -82,26 +81,19 @@ class Draft:
 
     # What a device may carry
 
-    def room(self, gpu: DraftGpu, model: str | None = None) -> int:
-        """Ticks left on a device, for a gpu-let of ``model``."""
-        used = sum(gpu_let.ticks for gpu_let in gpu)
-        limit = self.grid
-        if self.options.types == "oversubscribe" and model is not None and gpu and not self.alone:
-            others = [other for gpu_let in gpu for other in gpu_let.rates]
-            if all(other == model or interference.opposite(self.profiles, model, other) for other in others):
-                limit = int(self.grid * self.options.oversubscription + SLACK)
-        return limit - used
+    def room(self, gpu: DraftGpu) -> int:
+        """Ticks left on a device."""
+        return self.grid - sum(gpu_let.ticks for gpu_let in gpu)
 
-    def slowdown(self, model: str, neighbours: Sequence[DraftGpuLet], ticks: int = 0) -> float:
-        """Slow-down of a model on this many ticks beside these neighbours."""
+    def slowdown(self, model: str, neighbours: Sequence[DraftGpuLet]) -> float:
+        """Slow-down of a model beside these neighbours."""
         if self.alone or not neighbours:
             return 1.0
-        over = (sum(gpu_let.ticks for gpu_let in neighbours) + ticks) / self.grid - 1
         contentions = [self._contention(gpu_let) for gpu_let in neighbours]
-        return interference.slowdown_beside(self.profiles.models[model].sensitivity, contentions, over)
+        return interference.slowdown_beside(self.profiles.models[model].sensitivity, contentions)
 
     def _contention(self, gpu_let: DraftGpuLet) -> Contention:
-        blind = self.options.types in BLIND
+        blind = self.options.blind
         key = (gpu_let.ticks, () if blind else tuple(gpu_let.rates))
         if key not in self._contentions:
             models = self._everyone if blind else tuple(gpu_let.rates)
@@ -113,7 +105,7 @@ class Draft:
         """What gpu-lets of pools do to their neighbours, as far as the options let it be known."""
         if self.alone:
             return None
-        if self.options.types in BLIND:
+        if self.options.blind:
             return lambda _pool, ticks: interference.contention(self.profiles, ticks / self.grid, self._everyone)
         return lambda pool, ticks: mean_contention(self.timing, pool, ticks)
 
@@ -130,7 +122,7 @@ class Draft:
         self.work += 1
         if len(models) == 1:
             model = models[0]
-            slowdown = self.slowdown(model, neighbours, gpu_let.ticks)
+            slowdown = self.slowdown(model, neighbours)
             found = self.timing.capacity(model, gpu_let.ticks, slowdown)
             if found.rate < gpu_let.rates[model] - SLACK or not found.batch:
                 return None
@@ -138,7 +130,7 @@ class Draft:
             return ServedGpuLet((duty,), (2 * duty,), busy, (found.batch,), (duty,), (found.rate,), (slowdown,))
         if len(models) > self.options.max_models:
             return None
-        slowdowns = tuple(self.slowdown(model, neighbours, gpu_let.ticks) for model in models)
+        slowdowns = tuple(self.slowdown(model, neighbours) for model in models)
         # Each turn takes at least rate / capacity of a cycle, so most that cannot work are known without trying cycles.
         least = 0.0
         for model, slowdown in zip(models, slowdowns, strict=True):

@@ -73,15 +73,9 @@ def slowdown_beside(sensitivity: Vector, neighbours: Sequence[Contention], over:
 
 
 def clash(profiles: Profiles, one: str, other: str) -> float:
-    """0 for models that need different resources, up to 2 for two that need the same: the tie-break of placement."""
+    """0 for models that need different resources, up to 2 for two that need the same: breaks ties of placement."""
     a, b = profiles.models[one].pressure, profiles.models[other].pressure
     return a.dram * b.dram + a.compute * b.compute + max(0.0, a.dram + b.dram - 1)
-
-
-def opposite(profiles: Profiles, one: str, other: str) -> bool:
-    """One of the two is dominated by memory, the other by compute."""
-    a, b = profiles.models[one].pressure, profiles.models[other].pressure
-    return (a.dram - a.compute) * (b.dram - b.compute) < 0
 
 
 def _throughput_part(model: ModelProfile, share: float) -> float:

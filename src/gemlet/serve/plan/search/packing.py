@@ -19,7 +19,7 @@ ROOMIEST = 2  # devices on which the last and dearest move is tried
 
 def with_new_gpu_let(draft: Draft, gpu: DraftGpu, model: str, rate: float) -> DraftGpu | None:
     """The device with the smallest new gpu-let that serves the rate; neighbours it slows down grow as needed."""
-    room = draft.room(gpu, model)
+    room = draft.room(gpu)
     if room < 1:
         return None
     ticks = draft.timing.smallest(model, rate, room, draft.slowdown(model, gpu))
@@ -166,8 +166,8 @@ def _into_parts(draft: Draft, gpus: list[DraftGpu], model: str, rate: float) -> 
     for gpu in sorted(gpus, key=draft.room, reverse=True):
         if rate <= SLACK or place(draft, gpus, model, rate):
             return 0.0
-        for room in range(draft.room(gpu, model), 0, -1):
-            part = min(rate, draft.timing.capacity(model, room, draft.slowdown(model, gpu, room)).rate)
+        for room in range(draft.room(gpu), 0, -1):
+            part = min(rate, draft.timing.capacity(model, room, draft.slowdown(model, gpu)).rate)
             added = with_new_gpu_let(draft, gpu, model, part) if part > SLACK else None
             if added is not None:
                 gpu[:] = added
@@ -190,7 +190,7 @@ def _into_all(draft: Draft, gpus: list[DraftGpu], model: str, rate: float) -> fl
     if draft.alone:
         return rate
     for number in sorted(range(len(gpus)), key=lambda place: draft.room(gpus[place]), reverse=True)[:ROOMIEST]:
-        room = draft.room(gpus[number], model)
+        room = draft.room(gpus[number])
         if room < 1:
             continue
         trial = [[gpu_let.copy() for gpu_let in gpu] for gpu in gpus]
@@ -210,7 +210,7 @@ def spread(draft: Draft, gpus: Iterable[DraftGpu]) -> None:
         for gpu_let in gpu:
             if len(gpu_let.rates) == 1:
                 (model,) = gpu_let.rates
-                slowdown = draft.slowdown(model, [other for other in gpu if other is not gpu_let], gpu_let.ticks)
+                slowdown = draft.slowdown(model, [other for other in gpu if other is not gpu_let])
                 places.setdefault(model, []).append(
                     (gpu_let, draft.timing.capacity(model, gpu_let.ticks, slowdown).rate)
                 )
@@ -228,7 +228,7 @@ def _alone(gpus: Iterable[DraftGpu], model: str) -> list[tuple[DraftGpu, DraftGp
 
 def neighbour_cost(draft: Draft, gpu: DraftGpu, model: str) -> float:
     """How much a model needs the same resources as its neighbours; 0 where types do not count."""
-    if draft.options.types == "none":
+    if draft.options.blind:
         return 0.0
     return sum(
         gpu_let.ticks / draft.grid * max(interference.clash(draft.profiles, model, other) for other in gpu_let.rates)

@@ -98,12 +98,11 @@ def reserve(
 def _slowdowns(timing: Timing, pools: Sequence[Pool], contentions: Contentions | None) -> list[list[float]]:
     """Of each pool's models, by the neighbours."""
     pressing = [contentions(pool, ticks) for pool in pools for ticks in pool.ticks] if contentions else []
-    over = sum(sum(pool.ticks) for pool in pools) / timing.grid - 1
     found, first = [], 0
     for pool in pools:
         others = [*pressing[:first], *pressing[first + 1 :]]
         first += len(pool.ticks)
-        found.append([interference.slowdown_beside(_sensitivity(timing, model), others, over) for model in pool.rates])
+        found.append([interference.slowdown_beside(_sensitivity(timing, model), others) for model in pool.rates])
     return found
 
 
