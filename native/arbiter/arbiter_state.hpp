@@ -41,6 +41,13 @@ struct Arbiter::State {
     uint64_t ignored = 0;
     Groups everyone;                      // the groups there are, without gaps
     Groups waiting, fitting, contenders;  // scratch, kept for their memory
+    struct Around {
+        size_t running = 0;  // leases
+        size_t loud = 0;     // groups that were busy of late
+        bool trial = false;
+        Groups asking, urgent;  // wait, or will in a moment; of the class latency and near their next request
+        std::vector<const Lease*> in_turns;
+    } around;
 
     // Every event runs begin(), its own change, settle().
     Nanoseconds begin(Nanoseconds now);
@@ -65,11 +72,13 @@ struct Arbiter::State {
     bool may_run(const Client& client) const;  // beside the clients that run now
     double in_its_way(const Client& client, bool parked_too) const;
     Nanoseconds last_deadline(Nanoseconds now) const;
+    void look_round(Nanoseconds now);
     void update_terms(Nanoseconds now);
     void update_terms(Lease& lease, Nanoseconds now);
     Conditions conditions_for(const Lease& lease, Nanoseconds deadline, bool contended);
     Nanoseconds window_for(const Lease& lease, Nanoseconds deadline, bool contended);
     Nanoseconds believed(const Lease& lease, Nanoseconds drained) const;
+    bool is_quiet(const Group& g) const { return !g.running && g.waiting == 0 && clock >= g.busy_at + p.quiet; }
     // A service that has had no request for long does not make its neighbours spin all night.
     bool expects_requests(const Group& g) const {
         return g.clients > 0 && (g.running || g.waiting > 0 || clock < g.busy_at + p.latency_quiet);

@@ -8,6 +8,7 @@
 
 namespace gemlet::arbiter {
 
+struct Lease;
 struct Members;
 
 struct Standing {
@@ -40,6 +41,7 @@ struct Client {
     Observation seen;
     Standing standing;
     double speed = -1.0;        // against alone, averaged over the last second or so; below 0: unknown
+    Lease* lease = nullptr;     // that runs; valid in observe() only
     bool by_right = false;      // its parked token stays while others of a lower class hold theirs
     uint64_t unparked_for = 0;  // serial of the lease for which its parked token was taken away, and when
     Nanoseconds unparked_at = 0;
@@ -52,6 +54,8 @@ struct Members : Group {
     // Where a client starts when it comes, or comes back: level with the least used of the present ones. Never less
     // than before, so a client has no debt for what it used while no other was there.
     Nanoseconds level = 0;
+    size_t leases = 0;          // that occupy the device; as of the last set_rates()
+    size_t active = 0;          // members that run or wait, or did of late; as of the last observe()
     bool wanted = false;        // as of the last demand()
     bool at_maximum = false;    // waits, and its maximum is why; as of the last event
     Nanoseconds throttled = 0;  // how long that was so in all

@@ -144,10 +144,13 @@ bool Contention::engage(std::vector<Party>& parties, Nanoseconds now) const {
         return a.lease && b.lease && &a != &b && !fit(a, b) &&
                compatible(a.client->standing.why, b.client->standing.why);
     };
-    for (size_t i = 0; i < parties.size(); ++i) {
-        for (size_t j = i + 1; j < parties.size(); ++j) {
-            Party &a = parties[i], &b = parties[j];
-            if (!co_runs(a, b) || !saturates(a) || !saturates(b)) continue;
+    std::vector<Party*> saturating;
+    for (Party& party : parties)
+        if (party.lease && saturates(party)) saturating.push_back(&party);
+    for (size_t i = 0; i < saturating.size(); ++i) {
+        for (size_t j = i + 1; j < saturating.size(); ++j) {
+            Party &a = *saturating[i], &b = *saturating[j];
+            if (!co_runs(a, b)) continue;
             const bool mps = a.client->mps && b.client->mps;
             const bool known = a.client->seen.known_alone() && b.client->seen.known_alone();
             if (mps && (known || !same_kind(a, b))) continue;

@@ -92,10 +92,13 @@ void Leases::forget(const Group* group) {
 }
 
 void Leases::find_starts() {
+    stopping_.clear();
+    for (const Lease& lease : leases_)
+        if (!lease.runs()) stopping_.push_back(&lease);
     for (Lease& lease : leases_) {
         Nanoseconds from = lease.not_before;
-        for (const Lease& before : leases_) {
-            if (follows(lease, before)) from = std::max(from, before.end);
+        for (const Lease* before : stopping_) {
+            if (follows(lease, *before)) from = std::max(from, before->end);
         }
         if (from != lease.from) move_start(lease, from);
     }

@@ -105,7 +105,8 @@ class Leases {
 
     Policy& policy_;
     Nanoseconds now_ = 0;
-    std::vector<Lease> leases_;  // in the order of their grants
+    std::vector<Lease> leases_;           // in the order of their grants
+    std::vector<const Lease*> stopping_;  // scratch, kept for its memory
     uint64_t serial_ = 0;
 };
 

@@ -75,14 +75,20 @@ bool Arbiter::State::trial(Nanoseconds now) const {
 void Arbiter::State::observe(Nanoseconds now) {
     observe_at = now + p.observe;
     if (!observing()) return;
+    for (const auto& group : groups)
+        if (group) group->active = 0;
+    for (const auto& [id, client] : clients) client->lease = nullptr;
+    for (Lease& lease : leases.all())
+        if (lease.runs() && !lease.client->lease) lease.client->lease = &lease;
+    for (const auto& [id, client] : clients) {
+        if (client->lease || client->waiting) client->active_at = now;
+        client->group->active += now - client->active_at <= kLately;
+    }
     std::vector<Party> parties;
     for (const auto& [id, client] : clients) {
-        Lease* lease = leases.running(client.get());
-        if (lease || client->waiting) client->active_at = now;
         if (client->active_at <= 0 || now - client->active_at > kLately) continue;
         const Members& group = *client->group;
-        size_t active = 0;
-        for (const Client* member : group.members) active += now - member->active_at <= kLately;
+        Lease* lease = client->lease;
         Party party{.client = client.get(),
                     .lease = lease,
                     .rates = {},
@@ -90,16 +96,16 @@ void Arbiter::State::observe(Nanoseconds now) {
                     .target = 0.0,
                     .waits = client->waiting && !group.at_maximum,
                     .goes_first = false};
-        party.target = policy->target(group) / static_cast<double>(std::max<size_t>(active, 1));
+        party.target = policy->target(group) / static_cast<double>(std::max<size_t>(group.active, 1));
         if (lease) {
             party.beside = beside(*lease);
             party.rates = observed(*lease, now);
             party.age = static_cast<double>(now - lease->granted);
             party.goes_first = group.spec.priority == Priority::kLatency;
-            for (const Lease& other : leases.all()) {
-                if (other.runs() && other.group != &group)
-                    party.goes_first = party.goes_first && policy->may_interrupt(group, *other.group, now);
-            }
+            if (party.goes_first)
+                party.goes_first = std::all_of(leases.all().begin(), leases.all().end(), [&](const Lease& other) {
+                    return !other.runs() || other.group == &group || policy->may_interrupt(group, *other.group, now);
+                });
         }
         parties.push_back(party);
     }
@@ -161,19 +167,22 @@ double Arbiter::State::use_of(const Lease& lease, size_t running) const {
 void Arbiter::State::set_rates(Nanoseconds now) {
     std::array<bool, kWhyCount> waits{};
     for (const auto& [id, client] : clients) waits[static_cast<size_t>(client->standing.why)] |= client->waiting;
-    const auto blocks = [&](const Lease& lease) {
-        for (size_t why = 0; why < kWhyCount; ++why) {
-            if (waits[why] && !compatible(lease.why, static_cast<Why>(why))) return true;
-        }
-        return lease.why != Why::kShares;
-    };
-    const auto part = [&](const Lease& lease) {
-        const auto same = [&](const Lease& other) { return other.occupies() && other.group == lease.group; };
-        const auto members = std::count_if(leases.all().begin(), leases.all().end(), same);
-        return std::max(policy->target(*lease.group), kLeastRate) / static_cast<double>(members);
-    };
+    bool sharing_blocks = false;
+    for (size_t why = 0; why < kWhyCount; ++why)
+        sharing_blocks |= waits[why] && !compatible(Why::kShares, static_cast<Why>(why));
+    const auto blocks = [&](const Lease& lease) { return lease.why != Why::kShares || sharing_blocks; };
     size_t running = 0;
-    for (const Lease& lease : leases.all()) running += lease.occupies();
+    for (const auto& group : groups)
+        if (group) group->leases = 0;
+    for (const Lease& lease : leases.all()) {
+        if (!lease.occupies()) continue;
+        ++running;
+        ++static_cast<Members&>(*lease.group).leases;
+    }
+    const auto part = [&](const Lease& lease) {
+        const auto members = static_cast<double>(static_cast<Members&>(*lease.group).leases);
+        return std::max(policy->target(*lease.group), kLeastRate) / members;
+    };
     double used = 0.0, parts = 0.0;
     for (const Lease& lease : leases.all()) {
         if (!lease.occupies()) continue;

@@ -122,7 +122,28 @@ Lease& Arbiter::State::lease_for(Client& client, Nanoseconds now) {
     return lease;
 }
 
+// What the terms of all leases depend on, found once.
+void Arbiter::State::look_round(Nanoseconds now) {
+    around.trial = trial(now);
+    around.running = around.loud = 0;
+    around.asking.clear();
+    around.urgent.clear();
+    around.in_turns.clear();
+    for (const Lease& lease : leases.all()) {
+        around.running += lease.occupies();
+        if (lease.occupies() && lease.why != Why::kShares) around.in_turns.push_back(&lease);
+    }
+    for (const Group* g : everyone) {
+        if (g->waiting > 0 || (!g->running && now < g->lingers_until)) around.asking.push_back(g);
+        if (g->clients == 0) continue;
+        around.loud += !is_quiet(*g);
+        if (g->exclusive && g->spec.priority == Priority::kLatency && g->spec.max > 0.0 && expects_requests(*g))
+            around.urgent.push_back(g);
+    }
+}
+
 void Arbiter::State::update_terms(Nanoseconds now) {
+    look_round(now);
     for (Lease& lease : leases.all()) {
         if (lease.occupies()) update_terms(lease, now);
     }
@@ -132,15 +153,22 @@ void Arbiter::State::update_terms(Lease& lease, Nanoseconds now) {
     const bool known = lease.sent == Lease::Sent::kTerms || lease.sent == Lease::Sent::kRevoked;
     if (known && now >= lease.deadline) return;  // it is stopping already
     contenders.clear();
-    for (const Group* g : everyone) {
-        const bool same = g == lease.group;
-        if (same ? g->waiting > 0 : !g->running && (g->waiting > 0 || now < g->lingers_until))
-            contenders.push_back(g);
+    for (const Group* g : around.asking) {
+        if (g == lease.group ? g->waiting > 0 : !g->running) contenders.push_back(g);
     }
-    for (const Lease& other : leases.all()) {  // who took a parked token meanwhile, and whom it must not interrupt
-        if (!other.occupies() || other.group == lease.group || Leases::co_run(other, lease)) continue;
+    const auto conflict = [&](const Lease& other) {
+        return other.group != lease.group && !Leases::co_run(other, lease);
+    };
+    const auto add = [&](const Lease& other) {  // took a parked token meanwhile, and must not be interrupted
         const bool goes_first = other.serial < lease.serial && policy->may_interrupt(*lease.group, *other.group, now);
         if (!goes_first) contenders.push_back(other.group);
+    };
+    if (lease.why == Why::kShares) {  // those that share co-run
+        for (const Lease* other : around.in_turns)
+            if (conflict(*other)) add(*other);
+    } else {
+        for (const Lease& other : leases.all())
+            if (other.occupies() && conflict(other)) add(other);
     }
     Turn turn = lease.turn();
     turn.part = lease.rate;
@@ -166,13 +194,13 @@ void Arbiter::State::update_terms(Lease& lease, Nanoseconds now) {
 Conditions Arbiter::State::conditions_for(const Lease& lease, Nanoseconds deadline, bool contended) {
     Conditions c;
     c.window = window_for(lease, deadline, contended);
-    for (const Lease& other : leases.all()) c.shared |= other.occupies() && &other != &lease;
+    c.shared = around.running > 1;
     // A group at its maximum is charged only for what it uses, too.
     const bool counted = contended || deadline != kNever;
     // One that is behind its promise does not lose its turn by a short pause.
     c.idle = !counted ? p.idle_alone : lease.why == Why::kBehind ? p.idle_most : p.idle_contended;
     c.idle_most = counted ? p.idle_most : p.idle_alone;
-    const bool requests = lease.group->spec.priority == Priority::kLatency || trial(clock);
+    const bool requests = lease.group->spec.priority == Priority::kLatency || around.trial;
     c.poll = counted ? p.poll_contended : !c.shared ? p.poll_alone : requests ? p.poll_requests : p.poll_shared;
     return c;
 }
@@ -190,14 +218,10 @@ Nanoseconds Arbiter::State::believed(const Lease& lease, Nanoseconds drained) co
 Nanoseconds Arbiter::State::window_for(const Lease& lease, Nanoseconds deadline, bool contended) {
     const Group& group = *lease.group;
     const bool alone = deadline == kNever && !contended;
-    bool quiet = alone && group.clients < 2;
-    for (const Group* g : everyone) {
-        if (g == &group || g->clients == 0) continue;
-        const bool comes = g->exclusive && g->spec.priority == Priority::kLatency && g->spec.max > 0.0 &&
-                           g->sm + lease.sm > kFull && expects_requests(*g);
-        if (comes) return p.window_latency;
-        quiet = quiet && !g->running && g->waiting == 0 && clock >= g->busy_at + p.quiet;
+    for (const Group* g : around.urgent) {
+        if (g != &group && g->sm + lease.sm > kFull) return p.window_latency;
     }
+    const bool quiet = alone && group.clients < 2 && around.loud == (is_quiet(group) ? 0u : 1u);
     return quiet || (alone && lease.why == Why::kShares) ? p.window_alone : p.window_shared;
 }
 

@@ -206,7 +206,7 @@ void Residency::let_in(Nanoseconds now) {
         for (size_t i = out.size(); i-- > 0;) {
             std::vector<ClientId> less = out;
             less.erase(less.begin() + std::ptrdiff_t(i));
-            if (fits(m, less)) out = less;
+            if (fits(m, less)) out.swap(less);
         }
         for (ClientId other : out) put_out(members_.at(other), now);
         enter(m, now);
