@@ -22,7 +22,7 @@ std::vector<Nanoseconds> decision_cost(const std::string& policy, uint32_t clien
     }
     for (uint32_t i = 0; i < clients; ++i) {
         arbiter.add_client(i, ids[i % groups], now);
-        arbiter.want(i, now);
+        arbiter.request(i, now);
     }
     Action grant{Action::Kind::kPark, 0};
     const auto find_grant = [&] {
@@ -45,7 +45,7 @@ std::vector<Nanoseconds> decision_cost(const std::string& policy, uint32_t clien
         (void)next;
         costs.push_back(std::chrono::duration_cast<std::chrono::nanoseconds>(end - start).count());
         arbiter.drained(holder, now, now);
-        arbiter.want(holder, now);
+        arbiter.request(holder, now);
         if (grant.kind != Action::Kind::kGrant) find_grant();
     }
     return costs;

@@ -156,7 +156,7 @@ def phases(run: Run) -> str:
         "turn ms": [t.length / 1e6 for t in found if t.length is not None],
         "tail said, us": [t.tail / 1e3 for t in found if t.stopped is not None],
         "stop to drained us": [t.drain / 1e3 for t in found if t.drain is not None],
-        "stop to want us": [t.pause / 1e3 for t in found if t.pause is not None],
+        "stop to request us": [t.pause / 1e3 for t in found if t.pause is not None],
     }
     rows = []
     for name, each in values.items():

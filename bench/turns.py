@@ -70,7 +70,7 @@ def turns(trace: Iterable[Step]) -> list[Turn]:
             deadline = value if what == "grant" and value > 0 else None
             last[client] = Turn(group, client, at, wanted.pop(client, None), deadline)
             found.append(last[client])
-        elif what == "want":
+        elif what == "request":
             wanted[client] = at
             if turn and turn.stopped is not None and turn.wants_again is None:
                 turn.wants_again = at

@@ -264,7 +264,7 @@ void Arbiter::remove_client(ClientId id, Nanoseconds now) {
     s.settle(now);
 }
 
-void Arbiter::want(ClientId id, Nanoseconds now) {
+void Arbiter::request(ClientId id, Nanoseconds now) {
     State& s = *state_;
     now = s.begin(now);
     Client* client = s.find(id);

@@ -114,8 +114,8 @@ struct Progress {
     uint64_t awaited = 0;   // ... for which a thread of the program waited
 };
 
-// Events that make no sense (unknown ids, a stop without a grant, a second want) are ignored and counted: they come
-// from clients, and a client may send anything in any order. Time that runs backwards stands still.
+// Events that make no sense (unknown ids, a stop without a grant, a second request) are ignored and counted: they
+// come from clients, and a client may send anything in any order. Time that runs backwards stands still.
 class Arbiter {
   public:
     Arbiter(const std::string& policy, Parameters parameters);  // throws std::invalid_argument
@@ -130,8 +130,8 @@ class Arbiter {
     void add_client(ClientId client, GroupId group, Nanoseconds now, bool mps = false);
     void remove_client(ClientId client, Nanoseconds now);  // also by death, in any state
 
-    void want(ClientId client, Nanoseconds now);
-    bool cancel(ClientId client, Nanoseconds now);  // its want; false if there was none
+    void request(ClientId client, Nanoseconds now);
+    bool cancel(ClientId client, Nanoseconds now);  // its request; false if there was none
     void took(ClientId client, Nanoseconds now);
     void stopped(ClientId client, StopReason reason, Nanoseconds tail, Nanoseconds now);
     void drained(ClientId client, Nanoseconds at, Nanoseconds now);

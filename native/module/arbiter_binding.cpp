@@ -142,7 +142,7 @@ void bind_arbiter(nb::module_& m) {
         .def("remove_group", &Arbiter::remove_group, "group"_a, "now"_a)
         .def("add_client", &Arbiter::add_client, "client"_a, "group"_a, "now"_a, nb::kw_only(), "mps"_a = false)
         .def("remove_client", &Arbiter::remove_client, "client"_a, "now"_a)
-        .def("want", &Arbiter::want, "client"_a, "now"_a)
+        .def("request", &Arbiter::request, "client"_a, "now"_a)
         .def("took", &Arbiter::took, "client"_a, "now"_a)
         .def(
             "stopped",

@@ -84,7 +84,7 @@ void bind_residency(nb::module_& m) {
         .def("adopt", &Residency::adopt, "client"_a, "bytes"_a, "mapped"_a, "now"_a)
         .def("set_fixed", &Residency::set_fixed, "client"_a, "bytes"_a, "now"_a)
         .def("report", &Residency::report, "client"_a, "mapped"_a, "seen"_a, "complete"_a, "now"_a)
-        .def("want", &Residency::want, "client"_a, "now"_a)
+        .def("request", &Residency::request, "client"_a, "now"_a)
         .def("idle", &Residency::idle, "client"_a, "now"_a)
         .def("resident", &Residency::resident, "client"_a)
         .def("fits_fixed", &Residency::fits_fixed, "bytes"_a)

@@ -79,17 +79,17 @@ bool Server::handle(Client& client, const Message& message) {
     uint32_t epoch = message.header.epoch;
     switch (message.header.type) {
         case MessageType::kRequest:
-            note(*attachment, "want", epoch);
+            note(*attachment, "request", epoch);
             attachment->page->heard_ns.store(uint64_t(now), std::memory_order_relaxed);
             if (epoch != 0 && epoch != attachment->epoch) break;  // it has been granted or parked since
-            if (!withheld(*device, *attachment, now)) device->arbiter->want(attachment->id, now);
+            if (!withheld(*device, *attachment, now)) device->arbiter->request(attachment->id, now);
             if (std::strcmp(attachment->state, "idle") == 0) attachment->state = "waits";
             break;
         case MessageType::kTook:
             note(*attachment, "took", epoch);
             if (epoch == attachment->epoch) {
                 device->arbiter->took(attachment->id, now);
-                device->residency.want(attachment->id, now);
+                device->residency.request(attachment->id, now);
                 attachment->state = "runs";
                 attachment->holds = true;
             }
@@ -140,7 +140,7 @@ void Server::stopped(Device& device, Attachment& a, const Message& message, Nano
     a.holds = false;
     device.arbiter->stopped(a.id, reason, tail, now);
     if (!wants) device.residency.idle(a.id, now);
-    if (wants && !withheld(device, a, now)) device.arbiter->want(a.id, now);
+    if (wants && !withheld(device, a, now)) device.arbiter->request(a.id, now);
     futex_wake_all(a.page->token);
 }
 

@@ -114,7 +114,7 @@ void Server::make_room(Device& device, Attachment& a, const wire::Message& messa
 }
 
 bool Server::withheld(Device& device, Attachment& a, Nanoseconds now) {
-    device.residency.want(a.id, now);
+    device.residency.request(a.id, now);
     if (!a.movable || !a.movable->withheld) return false;
     a.movable->wants = true;
     return true;
@@ -156,7 +156,7 @@ void Server::settle_residency(Device& device, Nanoseconds now) {
             m.wants = device.arbiter->cancel(id, now) || m.wants;
         } else if (here && m.withheld) {
             m.withheld = false;
-            if (std::exchange(m.wants, false)) device.arbiter->want(id, now);
+            if (std::exchange(m.wants, false)) device.arbiter->request(id, now);
         }
         if (m.room_for == 0) continue;
         const bool never = !device.residency.fits_fixed(0);

@@ -107,7 +107,7 @@ void Residency::report(ClientId client, uint64_t mapped, uint32_t seen, bool com
     settle(now);
 }
 
-void Residency::want(ClientId client, Nanoseconds now) {
+void Residency::request(ClientId client, Nanoseconds now) {
     const auto found = members_.find(client);
     if (found == members_.end()) return;
     Member& m = found->second;

@@ -83,8 +83,8 @@ class Residency {
     // What a client says: bytes on the device, the order it keeps to, and whether all it has is there.
     void report(ClientId client, uint64_t mapped, uint32_t seen, bool complete, Nanoseconds now);
 
-    void want(ClientId client, Nanoseconds now);  // it has work
-    void idle(ClientId client, Nanoseconds now);  // it has none
+    void request(ClientId client, Nanoseconds now);  // it has work
+    void idle(ClientId client, Nanoseconds now);     // it has none
 
     bool resident(ClientId client) const;  // all its memory is on the device and may stay
     bool may_stay(ClientId client) const;  // no order to go: resident, or on its way to it

@@ -24,7 +24,7 @@ Reason = Literal["deadline", "idle", "revoked", "exit"]
 class Ears(Protocol):
     """What a client tells, at the present moment."""
 
-    def want(self, client: Client) -> None:
+    def request(self, client: Client) -> None:
         """It requests the token."""
 
     def took(self, client: Client) -> None:
@@ -265,7 +265,7 @@ class Client:
     def ask(self, now: int) -> None:
         """Wants the token."""
         self.token, self._asked = "waiting", now
-        self._ears.want(self)
+        self._ears.request(self)
 
     def _host(self, now: int) -> bool:
         """Whether the program went on."""

@@ -88,7 +88,7 @@ class Unmanaged:
     def set_group(self, name: str, now: int, **spec: Any) -> int:
         return self._groups.setdefault(name, len(self._groups))
 
-    def want(self, client: int, now: int) -> None:
+    def request(self, client: int, now: int) -> None:
         self._actions.append(("grant", client, NEVER, UNMANAGED_WINDOW, NEVER, NEVER, 1_000_000, True, False))
 
     def add_client(self, client: int, group: int, now: int, *, mps: bool = False) -> None:
@@ -251,8 +251,8 @@ class Engine:
         else:
             self._runs.append(Run(client.number, start, end))
 
-    def want(self, client: Client) -> None:
-        self.arbiter.want(client.number, self.now)
+    def request(self, client: Client) -> None:
+        self.arbiter.request(client.number, self.now)
 
     def took(self, client: Client) -> None:
         self.arbiter.took(client.number, self.now)
@@ -262,7 +262,7 @@ class Engine:
         self._tell_progress_of(client)
         self.arbiter.stopped(client.number, reason, tail, self.now)
         if wants:
-            self.arbiter.want(client.number, self.now)
+            self.arbiter.request(client.number, self.now)
 
     def drained(self, client: Client) -> None:
         self._tell_progress_of(client)

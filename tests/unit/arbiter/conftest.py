@@ -60,12 +60,12 @@ class Scene:
         self.arbiter.add_client(number, self.groups[group], self.now, mps=mps)
         self._act()
         if wants:
-            self.want(number)
+            self.request(number)
 
-    def want(self, client: int) -> None:
+    def request(self, client: int) -> None:
         self.parked.discard(client)
         self.waiting.add(client)
-        self.arbiter.want(client, self.now)
+        self.arbiter.request(client, self.now)
         self._act()
 
     def took(self, client: int) -> None:

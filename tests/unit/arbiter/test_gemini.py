@@ -96,7 +96,7 @@ def test_the_quota_runs_away_under_short_pauses(scene):
     quotas = []
     end = -1.0
     while len(quotas) < 5:
-        s.want(1)
+        s.request(1)
         if s.deadline(1) != end:
             end = s.deadline(1)
             quotas.append(end - s.ms)
@@ -137,7 +137,7 @@ def test_maxima_and_the_quick_exit(scene):
     assert s.deadline(1) == 250  # no history: granted whatever its maximum
     s.to(250)
     s.stop(1)
-    s.want(1)
+    s.request(1)
     s.to(9000)
     assert 1 not in s.holders
     assert s.usage("a")["reason"].startswith("used its 0%")
@@ -156,5 +156,5 @@ def test_overlapping_use_counts_half_for_two(scene, when, granted):
     s.stop(1)  # 0..200, of which 100..200 count half: 150
     s.stop(2)  # 100..200 half: 50
     s.to(when)
-    s.want(1)
+    s.request(1)
     assert (1 in s.holders) is granted  # 150 of .18 * when

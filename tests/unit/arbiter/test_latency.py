@@ -14,7 +14,7 @@ def beside(scene, priority="normal", *, urgent=None, **parameters):
     s.client(URGENT, "urgent", wants=True)
     s.client(BUSY, "busy")
     s.to(1)
-    s.want(BUSY)
+    s.request(BUSY)
     s.stop(URGENT, "idle")
     assert BUSY in s.holders
     return s
@@ -29,7 +29,7 @@ def test_its_token_is_parked_though_another_runs(scene, priority):
     assert s.holders[BUSY]["revoked"]
     assert s.holders[BUSY]["deadline"] == s.now
     s.stop(BUSY, "revoked")
-    s.want(BUSY)
+    s.request(BUSY)
     assert set(s.holders) == {URGENT}
     s.to(20.3)
     s.stop(URGENT, "idle")
@@ -58,7 +58,7 @@ def test_not_beyond_its_share(scene):
     for _ in range(60):
         s.took(URGENT)
         s.stop(BUSY, "revoked")
-        s.want(BUSY)
+        s.request(BUSY)
         s.to(s.ms + 10)
         s.stop(URGENT, "idle")
         if URGENT not in s.parked:
@@ -66,7 +66,7 @@ def test_not_beyond_its_share(scene):
         s.to(s.ms + 0.1)
     assert URGENT not in s.parked
     assert s.used("urgent") < 250
-    s.want(URGENT)  # waits for its turn now
+    s.request(URGENT)  # waits for its turn now
     assert URGENT not in s.holders
     s.stop(BUSY)
     s.to(s.ms + 500)
@@ -78,11 +78,11 @@ def test_two_of_them_do_not_interrupt_each_other(scene):
     s.group("also", priority="latency")
     s.client(OTHER, "also", wants=True)
     s.stop(BUSY, "revoked")
-    s.want(BUSY)
+    s.request(BUSY)
     assert set(s.holders) == {OTHER}
     assert URGENT not in s.parked  # it would interrupt one of its own kind
     s.stop(OTHER, "idle")
-    s.want(URGENT)
+    s.request(URGENT)
     s.stop(BUSY, "revoked")
     assert set(s.holders) == {URGENT}
 
@@ -94,7 +94,7 @@ def test_at_its_maximum_it_loses_the_right(scene):
             break
         s.took(URGENT)
         s.stop(BUSY, "revoked")
-        s.want(BUSY)
+        s.request(BUSY)
         s.to(s.ms + 4)
         s.stop(URGENT, "idle")
     assert URGENT not in s.parked
@@ -106,7 +106,7 @@ def test_fifo_gives_no_such_right(scene):
     s.group("busy")
     s.client(URGENT, "urgent", wants=True)
     s.client(BUSY, "busy")
-    s.want(BUSY)
+    s.request(BUSY)
     s.stop(URGENT, "idle")
     assert BUSY in s.holders
     assert URGENT not in s.parked
@@ -121,7 +121,7 @@ def test_its_neighbours_have_little_in_flight_while_it_gets_requests(scene):
     assert s.holders[BUSY]["window"] == 8_000_000
     s.took(URGENT)
     s.stop(BUSY, "revoked")
-    s.want(BUSY)
+    s.request(BUSY)
     s.to(s.ms + 0.2)
     s.stop(URGENT, "idle")
     assert s.holders[BUSY]["window"] == 40_000

@@ -23,7 +23,7 @@ def run(scene, until, *, newcomers=0.0):
                 scene.leave(client)
             elif (end := scene.deadline(client)) is not None and end <= scene.ms:
                 scene.stop(client)
-                scene.want(client)
+                scene.request(client)
                 asked[client] = scene.ms
         if newcomers and scene.ms >= born + newcomers:
             born, number = scene.ms, number + 1
@@ -42,7 +42,7 @@ def test_time_alone_is_no_debt_to_those_that_come_meanwhile(scene):
     s.client(2, "g", wants=True)
     s.client(3, "g", wants=True)
     run(s, 121_000)
-    s.want(1)
+    s.request(1)
     waits = run(s, 123_000)
     assert waits[1] <= 150
 

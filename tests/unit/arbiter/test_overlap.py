@@ -16,7 +16,7 @@ def parked_by_right(scene, **urgent):
     s.client(URGENT, "urgent", wants=True)
     s.client(BUSY, "busy")
     s.to(1)
-    s.want(BUSY)
+    s.request(BUSY)
     s.stop(URGENT, "idle")
     assert URGENT in s.parked
     return s
@@ -44,12 +44,12 @@ def test_two_latency_clients_do_not_run_at_once(scene):
     s.group("also", priority="latency")
     s.client(OTHER, "also", wants=True)
     s.stop(BUSY, "revoked")
-    s.want(BUSY)
+    s.request(BUSY)
     s.to(s.ms + 0.2)
     s.stop(OTHER, "idle")
-    s.want(URGENT)
+    s.request(URGENT)
     s.stop(BUSY, "revoked")
-    s.want(BUSY)
+    s.request(BUSY)
     s.stop(URGENT, "idle")
     for first, second in ((URGENT, OTHER), (OTHER, URGENT)):
         if first in s.parked:
@@ -91,7 +91,7 @@ def test_two_that_were_faster_than_the_order_both_count(scene):
     for number in (BUSY, OTHER):
         s.stop(number, "idle")
     assert s.parked == {BUSY, OTHER}
-    s.want(WIDE)
+    s.request(WIDE)
     assert set(s.holders) == {WIDE}
     s.took(BUSY)
     assert s.holders.pop(WIDE)["revoked"]

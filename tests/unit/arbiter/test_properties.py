@@ -29,7 +29,7 @@ MORE: list[dict[str, Any]] = [
 CLIENTS = 5
 client = st.integers(0, CLIENTS)  # the last one does not exist
 hostile = st.one_of(
-    st.tuples(st.just("want"), client),
+    st.tuples(st.just("request"), client),
     st.tuples(st.just("took"), client),
     st.tuples(st.just("stop"), client, st.sampled_from(["deadline", "idle", "revoked", "exit"]), st.floats(-1, 20)),
     st.tuples(st.just("drain"), client, st.floats(-50, 50)),
@@ -76,8 +76,8 @@ class Run:
     def step(self, what, *args):
         s = self.s
         match what:
-            case "want":
-                s.arbiter.want(args[0], s.now)
+            case "request":
+                s.arbiter.request(args[0], s.now)
                 s.parked.discard(args[0])
             case "took":
                 s.arbiter.took(args[0], s.now)
@@ -130,12 +130,12 @@ class Run:
         self.s.to_ns(max(self.s.now, ends[number]))
         if number in self.s.holders:
             self.s.stop(number, "revoked" if self.s.holders[number]["revoked"] else "deadline")
-            self.s.want(number)
+            self.s.request(number)
         self.look()
 
     def request(self, number, following):
         """0.2 ms of work; the next one comes at ``following``."""
-        self.step("take parked" if number in self.s.parked else "want", number)
+        self.step("take parked" if number in self.s.parked else "request", number)
         self.s.to(self.s.ms + 0.2)
         self.look()
         if number in self.s.holders:
@@ -215,7 +215,7 @@ def test_saturating_clients_share_without_starving_anyone(scene_class, specs, la
         s.to_ns(max(until, s.now))
         if number is not None and ends[number] <= s.now and number in s.holders:
             s.stop(number, "revoked" if s.holders[number].get("revoked") else "deadline")
-            s.want(number)
+            s.request(number)
         while s.ms // 1000 >= len(at_second[0]):
             for group, marks in at_second.items():
                 marks.append(s.used(str(group)))

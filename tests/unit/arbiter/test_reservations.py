@@ -47,7 +47,7 @@ class Clocks:
                     continue
             if who == BUSY:
                 s.stop(BUSY, "revoked" if s.holders[BUSY]["revoked"] else "deadline")
-                s.want(BUSY)
+                s.request(BUSY)
                 continue
             self.events.remove((at, who))
             if who in s.holders:  # its work is done
@@ -58,7 +58,7 @@ class Clocks:
                 s.took(who)
                 self.events.append((at + self.work, who))
             else:
-                s.want(who)
+                s.request(who)
                 self.events.append((at + self.work, who))
 
 

@@ -300,15 +300,15 @@ def test_a_group_hung_for_long_runs_again(scene):
         s.group(name)
     s.client(1, "a")
     s.client(2, "hung", wants=True)
-    s.want(1)
+    s.request(1)
     s.to(60_000)  # never stops; client 1 has the token meanwhile
     assert 1 in s.holders
     s.stop(2)
-    s.want(2)
+    s.request(2)
     while 2 not in s.holders:
         s.to(s.deadline(1))
         s.stop(1)
-        s.want(1)
+        s.request(1)
     assert s.ms < 60_000 + 10_000
 
 

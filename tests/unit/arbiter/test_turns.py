@@ -14,16 +14,16 @@ def pair(scene, **parameters):
 
 def test_a_lone_group_has_no_deadline(scene):
     s = pair(scene)
-    s.want(1)
+    s.request(1)
     assert s.deadline(1) is None
     assert s.holders[1]["idle"] == 5_000_000
 
 
 def test_an_arrival_shortens_the_deadline_and_a_departure_lifts_it(scene):
     s = pair(scene)
-    s.want(1)
+    s.request(1)
     s.to(500)
-    s.want(2)
+    s.request(2)
     assert s.deadline(1) is not None
     assert s.holders[1]["idle"] == 100_000
     assert s.deadline(1) - 500 <= 100
@@ -34,9 +34,9 @@ def test_an_arrival_shortens_the_deadline_and_a_departure_lifts_it(scene):
 
 def test_a_newcomer_does_not_cut_a_turn_that_just_began(scene):
     s = pair(scene, quantum_min=2_000_000)
-    s.want(1)
+    s.request(1)
     s.to(1)
-    s.want(2)
+    s.request(2)
     assert s.deadline(1) >= 2
 
 
@@ -57,8 +57,8 @@ def test_the_window_depends_on_who_shares(scene):
 
 def test_the_next_is_granted_before_the_drain_and_the_tail_is_charged_to_its_owner(scene):
     s = pair(scene)
-    s.want(1)
-    s.want(2)
+    s.request(1)
+    s.request(2)
     end = s.deadline(1)
     s.to(end)
     s.stop(1, tail=1.0)
@@ -71,8 +71,8 @@ def test_the_next_is_granted_before_the_drain_and_the_tail_is_charged_to_its_own
 
 def test_a_drain_earlier_than_estimated_is_corrected_too(scene):
     s = pair(scene)
-    s.want(1)
-    s.want(2)
+    s.request(1)
+    s.request(2)
     end = s.deadline(1)
     s.to(end)
     s.stop(1, tail=2.0)
@@ -84,8 +84,8 @@ def test_a_drain_earlier_than_estimated_is_corrected_too(scene):
 
 def test_a_drain_late_by_one_hardware_turn_was_the_next_ones_time(scene):
     s = pair(scene, hardware_turn=2_400_000)
-    s.want(1)
-    s.want(2)
+    s.request(1)
+    s.request(2)
     end = s.deadline(1)
     s.to(end)
     s.stop(1, tail=0.4)
@@ -97,7 +97,7 @@ def test_a_drain_late_by_one_hardware_turn_was_the_next_ones_time(scene):
 
 def test_a_drain_that_nobody_reports_ends_as_estimated(scene):
     s = pair(scene)
-    s.want(1)
+    s.request(1)
     s.to(10)
     s.stop(1, tail=1.0)
     s.to(50)
@@ -108,7 +108,7 @@ def test_a_drain_that_nobody_reports_ends_as_estimated(scene):
 
 def test_an_idle_token_is_parked_taken_and_taken_away(scene):
     s = pair(scene)
-    s.want(1)
+    s.request(1)
     s.to(5)
     s.stop(1, "idle")
     assert s.parked == {1}
@@ -118,7 +118,7 @@ def test_an_idle_token_is_parked_taken_and_taken_away(scene):
     s.to(60)
     s.stop(1, "idle")
     assert s.used("a") == pytest.approx(15)
-    s.want(2)
+    s.request(2)
     assert s.parked == set()
     assert [kind for _, kind, _ in s.log[-2:]] == ["unpark", "grant"]
     assert 2 in s.holders
@@ -126,9 +126,9 @@ def test_an_idle_token_is_parked_taken_and_taken_away(scene):
 
 def test_a_client_that_took_its_token_in_time_holds_and_the_other_waits(scene):
     s = pair(scene)
-    s.want(1)
+    s.request(1)
     s.stop(1, "idle")
-    s.want(2)  # unpark 1, grant 2; but 1 was faster
+    s.request(2)  # unpark 1, grant 2; but 1 was faster
     s.took(1)
     assert s.holders[2]["revoked"]
     del s.holders[2]
@@ -141,7 +141,7 @@ def test_a_client_that_took_its_token_in_time_holds_and_the_other_waits(scene):
 
 def test_taking_what_was_never_parked_is_ignored(scene):
     s = pair(scene)
-    s.want(1)
+    s.request(1)
     s.arbiter.took(2, 0)
     assert s.usage("b")["holding"] == 0
     assert s.arbiter.ignored == 1
@@ -149,9 +149,9 @@ def test_taking_what_was_never_parked_is_ignored(scene):
 
 def test_taking_long_after_it_was_taken_away_is_ignored(scene):
     s = pair(scene)
-    s.want(1)
+    s.request(1)
     s.stop(1, "idle")
-    s.want(2)
+    s.request(2)
     s.to(5)
     s.arbiter.took(1, s.now)
     assert s.usage("a")["holding"] == 0
@@ -160,8 +160,8 @@ def test_taking_long_after_it_was_taken_away_is_ignored(scene):
 
 def test_a_holder_that_does_not_stop_no_longer_keeps_others_waiting_and_goes_on_paying(scene):
     s = pair(scene, grace=3_000_000)
-    s.want(1)
-    s.want(2)
+    s.request(1)
+    s.request(2)
     end = s.deadline(1)
     s.to(end + 2.9)
     assert 2 not in s.holders
@@ -175,8 +175,8 @@ def test_a_holder_that_does_not_stop_no_longer_keeps_others_waiting_and_goes_on_
 
 def test_death_of_the_holder_hands_over_at_once(scene):
     s = pair(scene)
-    s.want(1)
-    s.want(2)
+    s.request(1)
+    s.request(2)
     s.to(1)
     s.leave(1)
     assert 2 in s.holders
@@ -188,16 +188,16 @@ def test_death_of_the_holder_hands_over_at_once(scene):
 def test_a_client_may_go_in_any_state(scene, state):
     s = pair(scene)
     if state in {"holding", "draining", "parked", "overdue"}:
-        s.want(1)
+        s.request(1)
     if state == "waiting":
-        s.want(2)
-        s.want(1)
+        s.request(2)
+        s.request(1)
     if state == "draining":
         s.stop(1, tail=1.0)
     if state == "parked":
         s.stop(1, "idle")
     if state == "overdue":
-        s.want(2)
+        s.request(2)
         s.to(200)
     s.leave(1)
     s.to(300)
@@ -210,28 +210,28 @@ def test_a_client_may_go_in_any_state(scene, state):
 
 def test_senseless_events_are_ignored_and_counted(scene):
     s = pair(scene)
-    s.want(1)
+    s.request(1)
     a = s.arbiter
     before = a.ignored
-    a.want(1, 0)  # holds already
+    a.request(1, 0)  # holds already
     a.stopped(2, "deadline", 5, 0)  # holds nothing
     a.drained(2, 0, 0)  # not counted: a polite client says so even if its turn was over when it stopped
-    a.want(99, 0)
+    a.request(99, 0)
     a.remove_client(99, 0)
     a.add_client(1, s.groups["b"], 0)  # twice
     a.add_client(5, 4711, 0)
     a.took(1, 0)
     assert a.ignored == before + 7
     assert s.usage("a")["holding"] == 1
-    a.want(2, 10)
+    a.request(2, 10)
     a.tick(-5)  # time does not run backwards
     assert s.usage("b")["waiting"] == 1
 
 
 def test_an_absurd_tail_does_not_make_others_run_for_nothing(scene):
     s = pair(scene, window_alone=8_000_000)
-    s.want(1)
-    s.want(2)
+    s.request(1)
+    s.request(2)
     s.to(s.deadline(1))
     start = s.ms
     s.stop(1, tail=3_600_000.0)
@@ -265,7 +265,7 @@ def test_a_wide_slice_is_not_starved_by_narrow_ones(scene):
         s.to_ns(max(s.now, holder["deadline"]))
         share[client] += s.now - holder["granted"]
         s.stop(client)
-        s.want(client)
+        s.request(client)
     assert share[3] / s.now > 0.4
     assert share[1] / s.now > 0.4
 
@@ -284,7 +284,7 @@ def test_clients_of_one_group_take_turns(scene):
         s.to(s.deadline(client))
         used[client] += s.ms - start
         s.stop(client)
-        s.want(client)
+        s.request(client)
     assert used[9] / s.ms == pytest.approx(0.5, abs=0.01)
     for number in range(3):
         assert used[number] / s.ms == pytest.approx(1 / 6, abs=0.01)
@@ -297,7 +297,7 @@ def test_a_group_alone_shares_among_its_clients(scene):
     s.client(2, "a", wants=True)
     s.to(s.deadline(1))
     s.stop(1)
-    s.want(1)
+    s.request(1)
     assert set(s.holders) == {2}
     assert s.deadline(2) - s.ms < 101
 
@@ -343,8 +343,8 @@ def test_reasons_are_for_people(scene):
     s.client(3, "never", wants=True)
     assert s.usage("never")["reason"] == "its maximum is 0: it never runs"
     assert s.usage("a")["reason"] == "idle"
-    s.want(1)
-    s.want(2)
+    s.request(1)
+    s.request(2)
     assert s.usage("a")["reason"] == "runs"
     left = -(-s.deadline(1) // 1)
     assert s.usage("b")["reason"] == f"waits: 'a' holds the token for {left:.0f} ms more"
@@ -364,7 +364,7 @@ def test_fifo_serves_in_order_of_arrival(scene):
         assert s.deadline(client) == pytest.approx(s.holders[client]["granted"] / 1e6 + 50)
         s.to(s.deadline(client))
         s.stop(client)
-        s.want(client)
+        s.request(client)
     assert order == [1, 2, 3, 1, 2, 3]
 
 
@@ -374,7 +374,7 @@ def busy_until(s, end):
         s.to(s.ms + 1)
         for client in [n for n, h in s.holders.items() if h["deadline"] <= s.now]:
             s.stop(client)
-            s.want(client)
+            s.request(client)
 
 
 def throttled(s, group):

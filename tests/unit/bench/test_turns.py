@@ -17,7 +17,7 @@ def alternating(count: int = 20, *, length: int = 9, drain: int = 1) -> list[Ste
             (at, group, client, "grant", at + length * MS),
             (at + length * MS, group, client, "stopped", 400_000),
             (at + (length + drain) * MS, group, client, "drained", at + (length + drain) * MS),
-            (at + 10 * MS - 1, group, client, "want", i),
+            (at + 10 * MS - 1, group, client, "request", i),
         ]
     return steps
 

@@ -89,8 +89,8 @@ class Scene:
                 self.settle()
         self.now = end
 
-    def want(self, number: int) -> None:
-        self.residency.want(number, self.now)
+    def request(self, number: int) -> None:
+        self.residency.request(number, self.now)
         self.collect()
 
     def idle(self, number: int) -> None:

@@ -21,12 +21,12 @@ def test_others_go_first_however_long_it_is_idle(scene: Make) -> None:
     s = pinned_scene(scene)
     s.client(0, LATENCY, 50 * GIB)
     s.client(1, 1, 40 * GIB)
-    s.want(1)
+    s.request(1)
     s.to(10_000)
     s.client(2, 2, 40 * GIB)
     for _ in range(5):
         for number in (1, 2):
-            s.want(number)
+            s.request(number)
         s.to(s.now / MS + 20_000)
         assert 0 in s.resident()
     assert s.mapped[0] == 50 * GIB
@@ -39,12 +39,12 @@ def test_without_another_candidate_an_idle_one_goes_and_comes_back_at_once(scene
     s.client(0, LATENCY, 50 * GIB)
     s.client(1, 1, 60 * GIB)
     s.to(1000)
-    s.want(1)
+    s.request(1)
     s.settle()
     assert s.resident() == {1}
     assert s.mapped[0] == 40 * GIB  # the deficit
     s.to(s.now / MS + 1)
-    s.want(0)
+    s.request(0)
     s.settle()
     assert s.resident() == {0}  # the other's epoch had only begun
 
@@ -56,7 +56,7 @@ def test_a_busy_client_takes_turns_with_one_that_does_not_fit_beside_it(scene: M
     held = {0: 0.0, 1: 0.0}
     for _ in range(200):
         for number in (0, 1):
-            s.want(number)
+            s.request(number)
         before = s.now
         s.to(s.now / MS + 50)
         for number in s.resident():
@@ -70,7 +70,7 @@ def test_one_that_was_let_in_is_not_sent_away_before_it_ran(scene: Make) -> None
     s.client(0, LATENCY, 50 * GIB)
     s.client(1, 1, 60 * GIB)
     for number in (0, 1):
-        s.want(number)
+        s.request(number)
     s.to(100)
     assert s.resident() == {0}
     s.idle(0)
@@ -79,7 +79,7 @@ def test_one_that_was_let_in_is_not_sent_away_before_it_ran(scene: Make) -> None
     s.now += 400 * MS
     s.obey(1)
     assert s.resident() == {1}
-    s.want(0)
+    s.request(0)
     s.settle()
     assert s.resident() == {1}
     s.to(s.now / MS + 390)
@@ -103,7 +103,7 @@ def test_a_group_that_becomes_one_is_told_what_is_wrong(scene: Make) -> None:
     s.residency.set_group(1, None, 1.0, s.now, True)
     assert "class latency" in s.usage(1)["reason"]
     for number in (0, 1):
-        s.want(number)
+        s.request(number)
     seen: set[int] = set()
     for _ in range(10):
         s.to(s.now / MS + 30_000)

@@ -17,7 +17,7 @@ def test_nothing_moves_while_everything_fits(scene: Make) -> None:
     s.settle()
     moved = s.moved
     for number in (0, 1, 2, 1, 0):
-        s.want(number)
+        s.request(number)
         s.to(s.now / MS + 100)
         s.idle(number)
         s.to(s.now / MS + 100_000)
@@ -30,7 +30,7 @@ def test_two_large_ones_take_turns_and_only_the_deficit_moves(scene: Make) -> No
     s = scene(capacity=100 * GIB)
     for number in (0, 1):
         assert s.client(number, bytes_=60 * GIB) == ""
-        s.want(number)
+        s.request(number)
         s.settle()
     assert s.resident() == {0}
     turns = []
@@ -46,7 +46,7 @@ def test_two_large_ones_take_turns_and_only_the_deficit_moves(scene: Make) -> No
 def test_an_idle_client_stays_until_another_needs_its_room(scene: Make) -> None:
     s = scene(capacity=100 * GIB)
     s.client(0, bytes_=80 * GIB)
-    s.want(0)
+    s.request(0)
     s.to(1000)
     s.idle(0)
     s.to(1_000_000)
@@ -61,7 +61,7 @@ def test_an_idle_client_stays_until_another_needs_its_room(scene: Make) -> None:
 def test_one_that_is_idle_for_a_moment_only_is_not_put_out(scene: Make) -> None:
     s = scene(capacity=100 * GIB, idle=50 * MS)
     s.client(0, bytes_=80 * GIB)
-    s.want(0)
+    s.request(0)
     s.to(1000)
     s.idle(0)
     s.client(1, bytes_=50 * GIB)
@@ -77,7 +77,7 @@ def test_the_epoch_grows_with_what_a_hand_over_costs(scene: Make) -> None:
         s = scene(capacity=100 * GIB, overhead=0.05, epoch_min=MS)
         for number in (0, 1):
             s.client(number, bytes_=90 * GIB)
-            s.want(number)
+            s.request(number)
             s.settle()
         ends = []
         for _ in range(8):
@@ -96,7 +96,7 @@ def test_nobody_waits_for_the_epochs_of_others_longer_than_max_wait(scene: Make,
     s = scene(capacity=100 * GIB, max_wait=5000 * MS)
     for number in range(programs):
         s.client(number, bytes_=90 * GIB)
-        s.want(number)
+        s.request(number)
         s.settle()
     entered = dict.fromkeys(range(programs), 0.0)
     longest = 0.0
@@ -118,7 +118,7 @@ def test_epochs_follow_shares(scene: Make) -> None:
     s.residency.set_group(2, None, 1.0, 0)
     for number, group in ((0, 1), (1, 2)):
         s.client(number, group, 90 * GIB)
-        s.want(number)
+        s.request(number)
         s.settle()
     time: dict[int, float] = {0: 0, 1: 0}
     for _ in range(20):
@@ -136,7 +136,7 @@ def test_a_group_with_a_resident_limit_takes_turns_within_it(scene: Make) -> Non
     assert s.client(2, 1, 8 * GIB) == ""
     assert s.admit(2, 11 * GIB) == "resident"
     for number in (0, 1, 2):
-        s.want(number)
+        s.request(number)
     s.settle()
     assert s.resident() == {0, 1}
     s.to(5000)  # max_wait
@@ -159,7 +159,7 @@ def test_memory_that_cannot_move_counts(scene: Make) -> None:
     s.client(0, bytes_=60 * GIB)
     s.client(1, bytes_=40 * GIB)
     for number in (0, 1):
-        s.want(number)
+        s.request(number)
     s.settle()
     assert s.resident() == {0, 1}
     s.residency.set_fixed(0, 10 * GIB, s.now)
@@ -176,7 +176,7 @@ def test_the_place_of_one_that_died_is_not_given_away_before_its_memory_is_gone(
     s = scene(capacity=100 * GIB)
     for number in (0, 1):
         s.client(number, bytes_=80 * GIB)
-        s.want(number)
+        s.request(number)
         s.settle()
     s.residency.leave(0, s.now)
     s.collect()
@@ -191,7 +191,7 @@ def test_one_that_does_not_obey_keeps_its_place(scene: Make) -> None:
     s = scene(capacity=100 * GIB)
     for number in (0, 1):
         s.client(number, bytes_=80 * GIB)
-        s.want(number)
+        s.request(number)
         s.settle()
     s.to(s.residency.next_event() / MS, obey=False)
     s.to(s.now / MS + 100, obey=False)
@@ -205,7 +205,7 @@ def test_three_of_half_the_capacity_are_served_alike(scene: Make) -> None:
     s = scene(capacity=100 * GIB)
     for number in range(3):
         s.client(number, bytes_=50 * GIB)
-        s.want(number)
+        s.request(number)
         s.settle()
     time: dict[int, float] = dict.fromkeys(range(3), 0.0)
     for _ in range(60):
@@ -232,12 +232,12 @@ def test_a_client_that_comes_with_memory_is_counted_before_anything_is_given_awa
 def test_a_client_without_memory_never_waits(scene: Make) -> None:
     s = scene(capacity=100 * GIB)
     s.client(0, bytes_=90 * GIB)
-    s.want(0)
+    s.request(0)
     s.settle()
     s.client(1)
     s.residency.set_fixed(1, 20 * GIB, s.now)
     s.collect()
-    s.want(1)
+    s.request(1)
     assert 1 in s.resident()
     s.admit(1, 1 * GIB)
     s.settle()
@@ -256,7 +256,7 @@ def test_one_that_usually_pauses_for_long_gives_way_early(scene: Make, pause: fl
         """Milliseconds until the other one is let in, when the first pauses."""
         s.idle(0)
         begun = s.now
-        s.want(1)
+        s.request(1)
         while s.usage(1)["allowed"] <= 10 * GIB:
             s.to(s.residency.next_event() / MS, obey=False)
             s.obey(0)
@@ -268,13 +268,13 @@ def test_one_that_usually_pauses_for_long_gives_way_early(scene: Make, pause: fl
         s.settle()
         assert s.resident() == {number}
 
-    s.want(0)
+    s.request(0)
     s.settle()
     waited()  # nothing is known of either
     come_in(1)
     s.now += 10 * MS
     s.idle(1)
-    s.want(0)
+    s.request(0)
     while s.usage(0)["allowed"] <= 10 * GIB:
         s.to(s.residency.next_event() / MS, obey=False)
         s.obey(1)
@@ -282,7 +282,7 @@ def test_one_that_usually_pauses_for_long_gives_way_early(scene: Make, pause: fl
     for _ in range(6):  # pauses in which no other client has work
         s.idle(0)
         s.now += round(pause * MS)
-        s.want(0)
+        s.request(0)
         s.settle()
         s.now += 100 * MS
     assert waited() == pytest.approx(after, abs=5)

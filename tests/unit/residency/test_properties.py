@@ -18,7 +18,7 @@ client = st.integers(0, CLIENTS - 1)
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("admit"), client, st.integers(0, 130)),
-        st.tuples(st.just("want"), client),
+        st.tuples(st.just("request"), client),
         st.tuples(st.just("idle"), client),
         st.tuples(st.just("obey"), client, st.integers(1, 50)),
         st.tuples(st.just("fixed"), client, st.integers(0, 10)),
@@ -56,8 +56,8 @@ def test_never_more_than_fits(scene: Make, steps: list[Any]) -> None:
         match step:
             case ["admit", number, size]:
                 s.admit(number, size)
-            case ["want", number]:
-                s.want(number)
+            case ["request", number]:
+                s.request(number)
             case ["idle", number]:
                 s.idle(number)
             case ["obey", number, most]:
@@ -98,7 +98,7 @@ def test_every_client_with_work_gets_its_turn(scene: Make, sizes: list[int], pau
     s = scene(capacity=CAPACITY, epoch_min=100_000_000)
     for number, size in enumerate(sizes):
         s.client(number, 0, size)
-        s.want(number)
+        s.request(number)
     waits: dict[int, float] = dict.fromkeys(range(len(sizes)), 0.0)
     for _ in range(5):
         for pause in pauses:
@@ -116,7 +116,7 @@ def test_obedience_ends(scene: Make, sizes: list[int]) -> None:
     s = scene(capacity=CAPACITY)
     for number, size in enumerate(sizes):
         s.client(number, 0, size)
-        s.want(number)
+        s.request(number)
     s.settle()
     assert s.resident()
     for number in s.resident():
