@@ -6,6 +6,7 @@ loaded anyway, and plain strings, because importing ``pathlib`` alone takes seve
     what            environment          default
     lib_dir         GEMLET_LIB_DIR       <package>/_lib
     runtime_dir     GEMLET_RUNTIME_DIR   $XDG_RUNTIME_DIR/gemlet, else /tmp/gemlet-<uid>
+    state_dir       XDG_STATE_HOME       ~/.local/state/gemlet/<host>, /var/lib/gemlet of the system's daemon
     config          GEMLET_CONFIG        ~/.config/gemlet/gemlet.toml, /etc/gemlet/gemlet.toml
 
 The directory of the system's daemon is fixed, so that every user finds it: /run/gemlet.
@@ -21,6 +22,7 @@ from gemlet.errors import ConfigError, GemletError
 HOOK_LIBRARY = "libgemhook.so.1"
 INJECTED = "injected"  # what programs get on their PYTHONPATH: nothing of gemlet's but these few files
 SYSTEM_RUNTIME_DIR = "/run/gemlet"
+SYSTEM_STATE_DIR = "/var/lib/gemlet"
 SYSTEM_CONFIG = "/etc/gemlet/gemlet.toml"
 
 
@@ -81,6 +83,15 @@ def runtime_dir() -> str:
     _make_private(path)
     _check_private(path)
     return path
+
+
+def state_dir(*, system: bool) -> str:
+    """Where a daemon keeps what outlives a reboot; not made here. Of a user it has the name of the host: homes are
+    shared between hosts."""
+    if system:
+        return SYSTEM_STATE_DIR
+    home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+    return os.path.join(home, "gemlet", os.uname().nodename)
 
 
 def _make_private(path: str) -> None:

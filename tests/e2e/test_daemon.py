@@ -213,3 +213,34 @@ def test_a_program_outside_gemlet_is_listed_and_stopped(gemlet, tmp_path):
         program.kill()
         program.communicate()
     assert gemlet("audit", "--simulate").returncode == 0
+
+
+def test_history_of_a_simulated_program_survives_a_killed_daemon(gemlet):
+    start = gemlet.start("daemon", "--simulate")
+    eventually(lambda: gemlet("status", "--simulate").returncode == 0)
+    program = gemlet.start("run", "--simulate", "--group", "g", "--min", "30%", "--", sys.executable, "-c", SPIN, "120")
+
+    def recorded():
+        done = gemlet("history", "g", "--simulate", "-o", "json")
+        document = json.loads(done.stdout) if done.returncode == 0 else {"series": []}
+        return document if any((s["values"]["share"][-3:] or [0])[0] for s in document["series"]) else None
+
+    document = eventually(recorded)
+    assert document["schema"] == 1
+    assert document["simulated"]
+    assert document["kept"] is None
+    [series] = document["series"]
+    assert 0.3 in series["values"]["min"]
+    start.kill()
+    start.wait()
+    again = gemlet.start("daemon", "--simulate")
+    eventually(lambda: gemlet("status", "--simulate").returncode == 0)
+    table = gemlet("history", "g", "--simulate", "--since", "10m")
+    assert "SIMULATED MACHINE" in table.stdout
+    plot = gemlet("history", "--simulate", "-o", "plot")
+    assert "all groups on GPU-" in plot.stdout
+    csv = gemlet("history", "g", "--simulate", "-o", "csv").stdout.splitlines()
+    assert csv[0].startswith("time,device,group,share,target,min,max")
+    assert len(csv) > 2
+    program.kill()
+    again.terminate()

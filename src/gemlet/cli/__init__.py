@@ -3,7 +3,8 @@
 main.py          lists the verbs, loads each when it is asked for, prints errors
 options.py, environment.py, messages.py    options; a program's environment; how errors and warnings look
 run.py env.py    start a program, or print what would start it
-status.py top.py explain.py audit.py set.py mps.py daemon.py stop.py    see and change what a daemon does
+status.py top.py history.py explain.py audit.py    see what a daemon does, and did
+set.py mps.py daemon.py stop.py    change it
 doctor.py        checks this machine: doctor_checks.py, hook_check.py under the hook; image_checks.py: a root directory
 demo.py          demo_client.py is its program; demo_programs.py, demo_measurement.py, demo_report.py, demo_wakeups.py
 simulate.py      simulate_serving.py and simulate_replanning.py with `--serve`

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 )
 @click.option("--runtime-dir", type=click.Path(path_type=Path), help="Where the sockets go; one daemon per directory")
 @click.option("--idle-exit", type=click.FloatRange(min=0.1), metavar="SECONDS", help="End after this long without use")
+@click.option("--no-history", is_flag=True, help="Record no history")
 @click.option("--ready-fd", type=int, hidden=True, help="Descriptor to write to when ready")
 @click.option("-v", "--verbose", is_flag=True, help="Log more")
 def command(
@@ -52,6 +53,7 @@ def command(
     metrics_port: int | None,
     runtime_dir: Path | None,
     idle_exit: float | None,
+    no_history: bool,
     ready_fd: int | None,
     verbose: bool,
 ) -> None:
@@ -97,6 +99,7 @@ def command(
             shared=system,
             idle_exit=idle_exit,
             ready_fd=ready_fd,
+            history=None if no_history else _history(endpoint, usual_place=runtime_dir is None),
         ),
         server=native_server(policy),
         inventory=NvmlInventory(simulated=simulate),
@@ -115,6 +118,15 @@ def _endpoint(system: bool, simulate: bool, runtime_dir: Path | None) -> Endpoin
     if runtime_dir is None:
         return address.system() if system else address.simulated() if simulate else address.user()
     return address.Endpoint(runtime_dir.absolute(), "system" if system else "simulated" if simulate else "user")
+
+
+def _history(endpoint: Endpoint, *, usual_place: bool) -> Path:
+    from gemlet import paths
+
+    # The usual directories are empty after a reboot. Any other, as that of the simulated machine, has its own history.
+    usual = usual_place and endpoint.kind != "simulated" and not os.environ.get("GEMLET_RUNTIME_DIR")
+    directory = paths.state_dir(system=endpoint.kind == "system") if usual else endpoint.directory
+    return Path(directory, "history.db")
 
 
 def _make(directory: Path, system: bool) -> None:

@@ -26,12 +26,20 @@ _NUMBER = re.compile(rf"[0-9]+\.?[0-9]*{_EXPONENT}|\.[0-9]+{_EXPONENT}", re.IGNO
 _PERCENT = re.compile(r"(?P<number>[0-9]+\.?[0-9]*|\.[0-9]+)\s*%", re.ASCII)
 _DECIMAL = r"(?P<whole>[0-9]*)(?:\.(?P<fraction>[0-9]*))?"
 _SIZE = re.compile(rf"{_DECIMAL}\s*(?P<unit>[kmgt]i?)?b?", re.IGNORECASE | re.ASCII)
-_DURATION = re.compile(rf"{_DECIMAL}\s*(?P<unit>ns|us|ms|s|m|h)", re.ASCII)
+_DURATION = re.compile(rf"{_DECIMAL}\s*(?P<unit>ns|us|ms|s|m|h|d)", re.ASCII)
 _NEGATIVE = re.compile(r"-\s*[.0-9]")
 
 _BYTES = {"": 1, **{letter: 1000**power for power, letter in enumerate("kmgt", 1)}}
 _BYTES |= {f"{letter}i": 1024**power for power, letter in enumerate("kmgt", 1)}
-_NANOSECONDS = {"ns": 1, "us": MICROSECOND, "ms": MILLISECOND, "s": SECOND, "m": 60 * SECOND, "h": 3600 * SECOND}
+_NANOSECONDS = {
+    "ns": 1,
+    "us": MICROSECOND,
+    "ms": MILLISECOND,
+    "s": SECOND,
+    "m": 60 * SECOND,
+    "h": 3600 * SECOND,
+    "d": 86400 * SECOND,
+}
 
 _SHARE_EXPECTED = "expected a number from 0 to 1, or a percentage such as 30%"
 _SIZE_EXPECTED = "expected bytes, or a number with a unit, such as 8GiB"

@@ -8,6 +8,8 @@ quotas.py        what the groups of one user may have together;  audit.py: progr
 api.py           the socket: protocol.py is the format, requests.py the types, answers.py the answers
 status.py explain.py request_warnings.py    the status document; why a group waits; what is granted with a warning
 history.py accounting.py events.py    measured shares; memory the driver holds for each process; what happened last
+record.py record_store.py recorder.py    the recorded history: a moment, the file, the thread
+moments.py       makes moments of what the daemon sees
 inventory.py processes.py    what the daemon asks of the driver, and of the kernel
 mps.py           gemlet's MPS control daemon;  mps_state.py: its states
 mps_environment.py mps_answers.py    a program's variables of MPS; answers about MPS

@@ -13,6 +13,7 @@ from gemlet.daemon.api import Api
 from gemlet.daemon.explain import explain
 from gemlet.daemon.native import uuid_text
 from gemlet.daemon.processes import Peer, check_administrator, launcher_of
+from gemlet.daemon.recorder import Question
 from gemlet.daemon.requests import (
     AnyRequest,
     Audit,
@@ -28,6 +29,7 @@ from gemlet.daemon.requests import (
     Note,
     OpenShare,
     Ping,
+    Recorded,
     Remove,
     Set,
     Shutdown,
@@ -57,6 +59,8 @@ def api(service: Service) -> Api:
                 return service.events.after(since, limit)
             case History(seconds=seconds):
                 return _history(service, seconds)
+            case Recorded():
+                return await _recorded(service, request)
             case Join():
                 await service.look_for_devices()
                 return _join(service, request, peer)
@@ -222,6 +226,18 @@ def _history(service: Service, seconds: float) -> list[dict[str, Any]]:
         }
         for sample in service.history.since(seconds)
     ]
+
+
+async def _recorded(service: Service, request: Recorded) -> Any:
+    now = time.time()
+    question = Question(
+        group=request.group,
+        since=now - max(request.since, request.until),
+        until=now - request.until,
+        points=request.points,
+        columns=frozenset(request.columns),
+    )
+    return await service.recorder.ask(question, simulated=service.options.simulated)
 
 
 def _metrics(service: Service) -> str:

@@ -98,6 +98,21 @@ class History(Request, tag="history"):
     seconds: Annotated[float, Meta(gt=0, le=120)] = 60.0
 
 
+class Recorded(Request, tag="recorded"):
+    """The recorded history, for the last ``since`` seconds or until ``until`` seconds ago, in at most ``points`` steps.
+
+    ``group``: None for all, "" for the devices. ``columns``: those of record.py; none for all.
+    """
+
+    group: Annotated[str, Meta(max_length=255)] | None = None
+    since: Annotated[float, Meta(gt=0, le=1e9)] = 3600.0
+    until: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
+    points: Annotated[int, Meta(ge=1, le=4000)] = 600
+    columns: Annotated[list[Annotated[str, Meta(max_length=40)]], Meta(max_length=40)] = msgspec.field(
+        default_factory=list
+    )
+
+
 class Join(Request, tag="join"):
     """What `gemlet run` asks: make the group, or find it, for the process that asks.
 
@@ -197,6 +212,7 @@ AnyRequest = (
     | Explain
     | Events
     | History
+    | Recorded
     | Join
     | Environment
     | Set

@@ -25,9 +25,12 @@ from gemlet.daemon.events import EventRing
 from gemlet.daemon.groups import Entry, GroupBook
 from gemlet.daemon.history import SAMPLE_SECONDS, History
 from gemlet.daemon.lock import DirectoryLock, remove_stale_socket
+from gemlet.daemon.moments import Moments
 from gemlet.daemon.mps import Mps
 from gemlet.daemon.native import Server, Snapshot, read_snapshot
 from gemlet.daemon.processes import name_of, sees_the_drivers_pids, uid_of
+from gemlet.daemon.record_store import Store
+from gemlet.daemon.recorder import Recorder
 from gemlet.devices import host_memory
 from gemlet.devices.device import DeviceInfo, uuid_bytes
 from gemlet.errors import ConfigError, DaemonError, DeviceError, Refused
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 HOUSEKEEPING_SECONDS = 1.0
+MOMENT_SECONDS = 1.0  # of the history, and of the status that other threads read
 IDLE_SAMPLE_SECONDS = 1.0
 DEVICES_SECONDS = 10.0  # how often to ask for the list of devices again: a driver can come up after the daemon
 LOOK_SECONDS = 1.0  # for a driver to answer somebody who waits
@@ -63,7 +67,8 @@ async def run_until_signalled(service: Service, handler: Callable[[Service], Api
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonOptions:
-    """How a daemon runs. ``idle_exit``: seconds without use after which it ends, None for never."""
+    """How a daemon runs. ``idle_exit``: seconds without use after which it ends, None for never. ``history``: the file
+    of the recorded history, None for none."""
 
     endpoint: Endpoint
     config: str | None = None
@@ -74,6 +79,7 @@ class DaemonOptions:
     shared: bool = False
     idle_exit: float | None = None
     ready_fd: int | None = None
+    history: Path | None = None
 
 
 class Service:
@@ -92,6 +98,8 @@ class Service:
         self.server = server
         self.book = GroupBook(server, owner=os.getuid(), shared=options.shared, uid_of=uid_of, name_of=name_of)
         self.history = History()
+        self.recorder = Recorder(self._open_history)
+        self._moments = Moments()
         self.events = EventRing()
         self.configuration = ConfigurationFile(options.config, optional=options.config_optional)
         self._config_error: str | None = None
@@ -133,6 +141,8 @@ class Service:
             self._listen(endpoint.clients, mode=mode)
             await self._find_devices()
             self.server.start()
+            if self.options.history is not None:
+                self.recorder.start()
             try:
                 async with handler(self).serve(endpoint.api, mode=mode):
                     try:
@@ -143,6 +153,7 @@ class Service:
                 notify.systemd("STOPPING=1")
                 self.server.stop()
                 self._remove_ipc_sockets()
+                self.recorder.stop()
         logger.info("stopped")
 
     async def _supervise(self) -> None:
@@ -158,6 +169,7 @@ class Service:
                     tasks.create_task(task(), name=name)
                     for name, task in {
                         "samples": self._sample,
+                        "moments": self._record,
                         "housekeeping": self._keep_house,
                         "devices": self._watch_devices,
                         "configuration": self._watch_configuration,
@@ -194,6 +206,7 @@ class Service:
                 uptime_s=time.monotonic() - self._started,
                 denied=self._snapshot.denied,
                 ignored=sum(device.ignored for device in self._snapshot.devices),
+                history=self.recorder.failure,
             ),
             simulated=options.simulated,
             inventory=self._devices,
@@ -302,14 +315,24 @@ class Service:
         while True:
             self._refresh()
             self.history.add(self._snapshot)
+            self._moments.look(self._snapshot)
             in_use = any(self._snapshot.clients_by_group().values())
             await asyncio.sleep(SAMPLE_SECONDS if in_use else IDLE_SAMPLE_SECONDS)
+
+    async def _record(self) -> None:
+        while True:
+            await asyncio.sleep(MOMENT_SECONDS - time.time() % MOMENT_SECONDS)
+            groups, devices = self._moments.take(self.status(), time.monotonic())
+            self.recorder.add(round(time.time()), groups, devices)
+
+    def _open_history(self) -> Store:
+        assert self.options.history is not None
+        return Store(self.options.history)
 
     async def _keep_house(self) -> None:
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
             now, busy = time.monotonic(), self.busy()
-            self.status()
             gone = self.book.expire(now, busy)
             for name in gone:
                 self.events.add("removed", time=time.time(), group=name, text="no client uses it any more")

@@ -100,7 +100,8 @@ class GroupStatus(TimeTerms):
 
 
 class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One device. ``share``: what all groups together used; utilization and memory are the driver's own figures."""
+    """One device. ``share``: what all groups together used; utilization, memory, power (watts) and temperature (degrees
+    Celsius) are the driver's own figures."""
 
     index: int
     uuid: str
@@ -112,6 +113,8 @@ class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
     share: dict[str, float]
     groups: tuple[GroupStatus, ...]
     capacity: int | None = None
+    power: float | None = None
+    temperature: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +130,8 @@ class GroupLimits(GroupSpec):
 class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The daemon itself. Since it started: ``denied`` connections and ``ignored`` messages that made no sense.
 
-    ``config_error``: why the file as it is now is not in force, None if it is.
+    ``config_error``: why the file as it is now is not in force, None if it is. ``history``: why none is recorded, None
+    if it is.
     """
 
     pid: int
@@ -140,6 +144,7 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True):
     denied: int
     ignored: int
     config_error: str | None = None
+    history: str | None = None
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,6 +211,8 @@ def _device(
         share=history.device_shares(usage.uuid),
         groups=groups,
         capacity=usage.capacity,
+        power=known.power if known else None,
+        temperature=known.temperature if known else None,
     )
 
 

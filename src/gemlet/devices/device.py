@@ -44,6 +44,12 @@ class Device(Protocol):
     def utilization(self) -> float | None:
         """Share of the last second or less in which a kernel ran, 0..1; None where the driver does not tell."""
 
+    def power(self) -> float | None:
+        """Watts, as a mean of the last second or less; None where the driver does not tell."""
+
+    def temperature(self) -> float | None:
+        """Degrees Celsius; None where the driver does not tell."""
+
     def processes(self) -> tuple[DeviceProcess, ...]:
         """The processes that use it, by pid; empty where the driver does not tell."""
 
@@ -63,6 +69,8 @@ class DeviceInfo:
     utilization: float | None
     processes: tuple[DeviceProcess, ...] = ()
     compute_mode: str | None = None
+    power: float | None = None
+    temperature: float | None = None
 
     @property
     def simulated(self) -> bool:
@@ -81,6 +89,8 @@ def look_at(device: Device) -> DeviceInfo:
         utilization=device.utilization(),
         processes=device.processes(),
         compute_mode=device.compute_mode(),
+        power=device.power(),
+        temperature=device.temperature(),
     )
 
 

@@ -134,6 +134,15 @@ class NvmlDevice:
         rates: Any = self._ask_if_supported(self._session.nvml.nvmlDeviceGetUtilizationRates)
         return None if rates is None else min(rates.gpu, 100) / 100
 
+    def power(self) -> float | None:
+        milliwatts: Any = self._ask_if_supported(self._session.nvml.nvmlDeviceGetPowerUsage)
+        return None if milliwatts is None else milliwatts / 1000
+
+    def temperature(self) -> float | None:
+        nvml = self._session.nvml
+        celsius: Any = self._ask_if_supported(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU)
+        return None if celsius is None else float(celsius)
+
     def processes(self) -> tuple[DeviceProcess, ...]:
         nvml = self._session.nvml
         used: dict[int, int | None] = {}

@@ -48,6 +48,8 @@ DEVICE_GAUGES: dict[str, tuple[str, DeviceValue]] = {
     "gemlet_device_utilization": ("Utilization as the driver measures it", lambda d: d.utilization),
     "gemlet_device_memory_bytes": ("Device memory in use, by anyone", lambda d: d.memory_used),
     "gemlet_device_memory_total_bytes": ("Device memory there is", lambda d: d.memory_total),
+    "gemlet_device_power_watts": ("Power as the driver measures it", lambda d: d.power),
+    "gemlet_device_temperature_celsius": ("Temperature as the driver measures it", lambda d: d.temperature),
     "gemlet_device_share": ("Device time all groups used over 10 s", lambda d: d.share.get(HELD_WINDOW)),
 }
 DAEMON_GAUGES: dict[str, tuple[str, Callable[[Status], float]]] = {

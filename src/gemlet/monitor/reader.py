@@ -10,6 +10,7 @@ from gemlet.daemon import protocol
 from gemlet.daemon.audit import Outsider
 from gemlet.daemon.connection import other_version
 from gemlet.daemon.mps_state import MpsStatus
+from gemlet.daemon.recorder import Recorded
 from gemlet.daemon.status import Status
 
 if TYPE_CHECKING:
@@ -30,6 +31,16 @@ def decode_status(document: object) -> Status:
     if status.schema != protocol.STATUS_SCHEMA:
         raise other_version(f"schema {status.schema}, not {protocol.STATUS_SCHEMA}", document)
     return status
+
+
+def decode_recorded(document: dict[str, Any]) -> Recorded:
+    """The recorded history as structs. Raises `DaemonError`."""
+    if document.get("schema") != protocol.HISTORY_SCHEMA:
+        raise other_version(f"schema {document.get('schema')}, not {protocol.HISTORY_SCHEMA}", document)
+    try:
+        return msgspec.convert(document, Recorded)
+    except msgspec.ValidationError as error:
+        raise other_version(str(error), document) from None
 
 
 def decode_audit(document: dict[str, Any]) -> list[Outsider]:

@@ -553,3 +553,29 @@ def test_a_share_does_not_take_another_group_over(start_daemon, tmp_path):
     daemon.call("join", group="a", command="x", limits={})
     with pytest.raises(Refused, match="already"):
         daemon.call("share", group="a", limits={}, socket=str(tmp_path / "a.sock"))
+
+
+def test_the_history_is_recorded_and_read(start_daemon, tmp_path):
+    daemon = start_daemon(history=tmp_path / "state" / "history.db")
+    daemon.call("join", group="g", limits={"min": 0.25})
+    daemon.server.add_client("g", pid=os.getpid())
+    daemon.server.used_ns["g"] = 10**9
+
+    def series():
+        found = daemon.call("recorded", group="g", since=60)["series"]
+        return found if found and any(found[0]["values"]["min"]) else None
+
+    [found] = eventually(series)
+    assert 0.25 in found["values"]["min"]
+    devices = daemon.call("recorded", group="", since=60, columns=["power"])["series"]
+    assert [set(device["values"]) for device in devices] == [{"power"}]
+    assert daemon.call("status")["daemon"]["history"] is None
+    daemon.stop()
+    assert start_daemon(history=tmp_path / "state" / "history.db").call("recorded", group="g", since=60)["series"]
+
+
+def test_a_daemon_without_history_says_so(start_daemon):
+    daemon = start_daemon()
+    with pytest.raises(Refused, match="keeps no history"):
+        daemon.call("recorded")
+    assert daemon.call("status")["daemon"]["history"] == "it is off"

@@ -41,6 +41,7 @@ class Card:
     compute: dict[int, int | None] = field(default_factory=dict)
     graphics: dict[int, int | None] = field(default_factory=dict)
     utilization: int = 50
+    milliwatts: int = 312_500
     fails: dict[str, str] = field(default_factory=dict)  # function -> error
 
 
@@ -53,6 +54,7 @@ class FakeNvml(ModuleType):
             setattr(self, f"NVML_ERROR_{name}", code)
         self.NVMLError = NVMLError
         self.nvmlMemory_v2 = 0x2000028
+        self.NVML_TEMPERATURE_GPU = 0
         for mode, name in enumerate(("DEFAULT", "EXCLUSIVE_THREAD", "PROHIBITED", "EXCLUSIVE_PROCESS")):
             setattr(self, f"NVML_COMPUTEMODE_{name}", mode)
         self.cards = cards
@@ -109,6 +111,14 @@ class FakeNvml(ModuleType):
         self._require(card, "utilization")
         return SimpleNamespace(gpu=card.utilization)
 
+    def nvmlDeviceGetPowerUsage(self, card: Card) -> int:
+        self._require(card, "power")
+        return card.milliwatts
+
+    def nvmlDeviceGetTemperature(self, card: Card, sensor: int) -> int:
+        self._require(card, "temperature")
+        return 40 + sensor
+
     def nvmlDeviceGetComputeMode(self, card: Card) -> int:
         self._require(card, "mode")
         return card.mode
@@ -139,6 +149,7 @@ def test_inventory(machine: Callable[..., FakeNvml]) -> None:
     first, second = device_inventory()
     assert (first.index, first.uuid, first.name) == (0, "GPU-0", "NVIDIA H200")
     assert (first.memory_total, first.memory_used, first.utilization) == (140 * GIB, GIB, 0.5)
+    assert (first.power, first.temperature) == (312.5, 40.0)
     assert first.processes == (DeviceProcess(pid=3, memory_used=5), DeviceProcess(pid=7, memory_used=GIB))
     assert not first.simulated
     assert second.simulated
@@ -153,10 +164,12 @@ def test_process_memory(machine: Callable[..., FakeNvml]) -> None:
 
 
 def test_what_is_not_supported_is_left_open(machine: Callable[..., FakeNvml]) -> None:
-    unsupported = dict.fromkeys(("memory_v2", "memory", "utilization", "compute", "graphics"), "NOT_SUPPORTED")
+    asked = ("memory_v2", "memory", "utilization", "power", "temperature", "compute", "graphics")
+    unsupported = dict.fromkeys(asked, "NOT_SUPPORTED")
     machine(Card("GPU-0", fails=unsupported))
     (device,) = device_inventory()
     assert (device.memory_used, device.utilization, device.processes) == (None, None, ())
+    assert (device.power, device.temperature) == (None, None)
     assert device.memory_total > 0  # the host's
 
 

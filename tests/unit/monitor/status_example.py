@@ -82,6 +82,8 @@ def example() -> Status:
                 memory_total=150 * GIB,
                 memory_used=10 * GIB,
                 utilization=0.93,
+                power=512.5,
+                temperature=61.0,
                 share={"1s": 0.621, "10s": 0.621, "60s": 0.0},
                 groups=groups,
             ),

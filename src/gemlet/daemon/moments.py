@@ -1,0 +1,114 @@
+"""Makes the moments of the recorded history: what the daemon sees ten times a second, and its status once a second."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gemlet.daemon.native import uuid_text
+from gemlet.daemon.record import DEVICE_COLUMNS, GROUP_COLUMNS, REASONS
+
+if TYPE_CHECKING:
+    from gemlet.daemon.native import GroupUsage, Snapshot
+    from gemlet.daemon.record import Column, Values
+    from gemlet.daemon.record_store import Key
+    from gemlet.daemon.status import DeviceStatus, GroupStatus, Status
+
+Counters = tuple[float, float]  # seconds of device time used; throttled
+
+
+class Moments:
+    """What was counted since the last moment."""
+
+    def __init__(self) -> None:
+        self._looks = 0
+        self._waits: dict[tuple[bytes, str], dict[str, int]] = {}  # looks that found it waiting, by reason
+        self._counters: dict[Key, Counters] = {}
+        self._moved: dict[tuple[Key, int], int] = {}  # by client
+        self._at: float | None = None
+
+    def look(self, snapshot: Snapshot) -> None:
+        """Notes who waits, and for what."""
+        self._looks += 1
+        for device in snapshot.devices:
+            for group in device.groups:
+                if group.clients and (reason := _waits_for(group)):
+                    waits = self._waits.setdefault((device.uuid, group.name), {})
+                    waits[reason] = waits.get(reason, 0) + 1
+
+    def take(self, status: Status, now: float) -> tuple[dict[Key, Values], dict[Key, Values]]:
+        """Values of groups and of devices for the time since the last call; ``now`` in seconds of a steady clock.
+
+        The first call has no interval and gives none. Groups without clients that used nothing are left out.
+        """
+        seconds = 0.0 if self._at is None else now - self._at
+        self._at = now
+        before, self._counters = self._counters, {}
+        moved, self._moved = self._moved, {}
+        waits = {(uuid_text(uuid), name): found for (uuid, name), found in self._waits.items()}
+        looks = max(self._looks, 1)
+        self._waits, self._looks = {}, 0
+        groups: dict[Key, Values] = {}
+        devices: dict[Key, Values] = {}
+        for device in status.devices:
+            used = 0.0
+            for group in device.groups:
+                key = (device.uuid, group.name)
+                counters = self._counters[key] = (group.used_s, group.throttled_s)
+                then = before.get(key, (0.0, 0.0))
+                share, throttled = (max(0.0, a - b) for a, b in zip(counters, then, strict=True))
+                used += share
+                bytes_moved = self._moved_since(key, group, moved)
+                if seconds and (group.clients or share):
+                    values = _group(group) | {
+                        "share": share / seconds,
+                        "throttled": throttled / seconds,
+                        "moved": bytes_moved / seconds,
+                        **{f"waits {reason}": n / looks for reason, n in waits.get(key, {}).items()},
+                    }
+                    groups[key] = _row(values, GROUP_COLUMNS)
+            if seconds:
+                devices[device.uuid, ""] = _row(_device(device) | {"share": used / seconds}, DEVICE_COLUMNS)
+        return groups, devices
+
+    def _moved_since(self, key: Key, group: GroupStatus, before: dict[tuple[Key, int], int]) -> int:
+        total = 0
+        for client in group.clients:
+            if client.swap is not None:
+                now = self._moved[key, client.pid] = client.swap.moved_in + client.swap.moved_out
+                total += max(0, now - before.get((key, client.pid), now))
+        return total
+
+
+def _waits_for(group: GroupUsage) -> str | None:
+    # While a client's memory is away, the arbiter does not know that it has work.
+    if any(client.movable is not None and client.movable.reason for client in group.clients):
+        return "memory"
+    return group.why if group.waiting and group.why in REASONS else None
+
+
+def _group(group: GroupStatus) -> dict[str, float | None]:
+    swaps = [client.swap for client in group.clients if client.swap is not None]
+    swapped = sum(swap.swapped for swap in swaps)
+    return {
+        "target": group.target,
+        "min": group.min,
+        "max": group.max,
+        "speed": group.speed,
+        "clients": float(len(group.clients)),
+        "memory": float(group.memory_used),
+        "resident": float(max(0, group.memory_used - swapped)),
+        "swapped": float(swapped),
+    }
+
+
+def _device(device: DeviceStatus) -> dict[str, float | None]:
+    return {
+        "busy": device.utilization,
+        "memory": None if device.memory_used is None else float(device.memory_used),
+        "power": device.power,
+        "temperature": device.temperature,
+    }
+
+
+def _row(values: dict[str, float | None], columns: tuple[Column, ...]) -> Values:
+    return tuple(values.get(column.name, 0.0) for column in columns)

@@ -1,0 +1,219 @@
+"""The recorded history on disk: an SQLite file of moments at three distances. For one thread, which makes and uses it.
+
+A moment of 10 s is the mean of those of 1 s, one of 5 min that of those of 10 s: they are made when their time is over,
+by whatever daemon runs then, so nothing but the moments themselves has to survive a daemon.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from gemlet.daemon.record import FORMAT, Moment, mean, unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Set
+    from pathlib import Path
+
+    from gemlet.daemon.record import Values
+
+logger = logging.getLogger(__name__)
+
+HOUR, DAY = 3600, 86400
+PAGE_BYTES = 4096
+MAX_BYTES = 48_000_000  # of the file; its log takes at most 2 MB more
+FULL = 0.95  # of it; then the oldest moments go
+GONE_AT_ONCE = 0.1  # of each tier
+LOG_PAGES = 256  # after which the log goes into the file
+
+Key = tuple[str, str]  # UUID of a device, group; the device itself has the group ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """Moments of ``step`` seconds, kept for ``keep`` seconds."""
+
+    step: int
+    keep: int
+
+    @property
+    def table(self) -> str:
+        return f"every_{self.step}"
+
+
+TIERS = (Tier(1, HOUR), Tier(10, DAY), Tier(300, 90 * DAY))
+
+
+def tier_for(seconds: float) -> Tier:
+    """The finest tier that reaches back so far."""
+    return next((tier for tier in TIERS if seconds <= tier.keep), TIERS[-1])
+
+
+class Store:
+    """The file. Every method raises sqlite3.Error where the file or the disk fails, and then has changed nothing."""
+
+    def __init__(self, path: Path, *, max_bytes: int = MAX_BYTES) -> None:
+        """Opens or makes it, of mode 0600; one that is damaged or of another format is moved aside. Raises OSError."""
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._connection = _open(path, max_bytes)
+        self._series: dict[Key, int] = dict(self._series_on_disk())
+        self._rolled = {tier: self._last(tier) for tier in TIERS[1:]}
+
+    def close(self) -> None:
+        """Puts the log into the file."""
+        self._connection.close()
+
+    def add(self, moments: Mapping[int, tuple[Mapping[Key, Values], Mapping[Key, Values]]]) -> None:
+        """Takes moments of 1 s by the time of their end: values of groups and of devices."""
+        if not moments:
+            return
+        with self._transaction() as connection:
+            packed = [
+                (time, Moment(self._numbered(groups, time), self._numbered(devices, time)).pack())
+                for time, (groups, devices) in moments.items()
+            ]
+            connection.executemany(f"INSERT OR REPLACE INTO {TIERS[0].table} VALUES (?, ?)", packed)
+            self._roll(max(moments))
+
+    def series(self) -> dict[int, Key]:
+        """What the numbers of series stand for."""
+        return {number: key for key, number in self._series.items()}
+
+    def moments(
+        self, tier: Tier, after: float, until: float, series: Set[int] | None = None
+    ) -> Iterator[tuple[int, Moment]]:
+        """Moments by time, oldest first, of ``series`` or of all; those that cannot be read are left out."""
+        rows = self._connection.execute(
+            f"SELECT time, data FROM {tier.table} WHERE time > ? AND time <= ? ORDER BY time", (after, until)
+        )
+        for time, data in rows:
+            try:
+                yield time, unpack(data, series)
+            except ValueError as error:
+                logger.debug("history time=%d: %s", time, error)
+
+    def size(self) -> int:
+        """Bytes in use."""
+        pages, free = (
+            self._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count")
+        )
+        return int(pages - free) * PAGE_BYTES
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        before = dict(self._series), dict(self._rolled)
+        try:
+            with self._connection:
+                yield self._connection
+        except BaseException:
+            self._series, self._rolled = before
+            raise
+
+    def _numbered(self, values: Mapping[Key, Values], now: int) -> dict[int, Values]:
+        return {self._number(key, now): row for key, row in values.items()}
+
+    def _number(self, key: Key, now: int) -> int:
+        number = self._series.get(key)
+        if number is None:
+            number = self._connection.execute(
+                "INSERT INTO series (device, name, seen) VALUES (?, ?, ?)", (*key, now)
+            ).lastrowid
+            assert number is not None
+            self._series[key] = number
+        return number
+
+    def _roll(self, now: int) -> None:
+        for finer, tier in pairwise(TIERS):
+            end = now // tier.step * tier.step
+            since = self._rolled[tier]
+            if end < since:  # the clock was set back
+                since = end - tier.step
+            if end == since:
+                return
+            buckets: dict[int, list[Moment]] = {}
+            for time, moment in self.moments(finer, max(since, end - finer.keep), end):
+                buckets.setdefault(-(-time // tier.step) * tier.step, []).append(moment)
+            means = {time: mean(moments) for time, moments in buckets.items()}
+            self._connection.executemany(
+                f"INSERT OR REPLACE INTO {tier.table} VALUES (?, ?)",
+                [(time, moment.pack()) for time, moment in means.items()],
+            )
+            self._rolled[tier] = end
+        self._forget(now, {number for moment in means.values() for number in (*moment.groups, *moment.devices)})
+
+    def _forget(self, now: int, seen: Iterable[int]) -> None:
+        self._connection.executemany("UPDATE series SET seen = ? WHERE id = ?", [(now, number) for number in seen])
+        for tier in TIERS:
+            self._connection.execute(f"DELETE FROM {tier.table} WHERE time <= ?", (now - tier.keep,))
+        most = self._connection.execute("PRAGMA max_page_count").fetchone()[0] * PAGE_BYTES
+        if self.size() > FULL * most:
+            for tier in TIERS:
+                [[count]] = self._connection.execute(f"SELECT count(*) FROM {tier.table}")
+                self._connection.execute(
+                    f"DELETE FROM {tier.table} WHERE time IN (SELECT time FROM {tier.table} ORDER BY time LIMIT ?)",
+                    (int(count * GONE_AT_ONCE) + 1,),
+                )
+        gone = self._connection.execute(
+            "DELETE FROM series WHERE seen <= ? RETURNING id", (now - TIERS[-1].keep,)
+        ).fetchall()
+        if gone:
+            numbers = {number for (number,) in gone}
+            self._series = {key: number for key, number in self._series.items() if number not in numbers}
+
+    def _series_on_disk(self) -> Iterator[tuple[Key, int]]:
+        for number, device, name in self._connection.execute("SELECT id, device, name FROM series"):
+            yield (device, name), number
+
+    def _last(self, tier: Tier) -> int:
+        return int(self._connection.execute(f"SELECT coalesce(max(time), 0) FROM {tier.table}").fetchone()[0])
+
+
+def _open(path: Path, max_bytes: int) -> sqlite3.Connection:
+    try:
+        return _opened(path, max_bytes)
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, sqlite3.OperationalError):  # locked, a full disk: the file is not to blame
+            raise
+        logger.warning(
+            "history file=%s cannot be read (%s): begun anew, the old one is %s.damaged", path, error, path.name
+        )
+        os.replace(path, path.with_name(f"{path.name}.damaged"))  # noqa: PTH105
+        for rest in ("-wal", "-shm"):
+            path.with_name(path.name + rest).unlink(missing_ok=True)
+        return _opened(path, max_bytes)
+
+
+def _opened(path: Path, max_bytes: int) -> sqlite3.Connection:
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    connection = sqlite3.connect(path, timeout=1.0)
+    try:
+        # One process only, so that the log needs no shared memory and the file may be on any file system.
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        connection.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")  # a crash of the machine may cost the last seconds, no more
+        connection.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
+        connection.execute(f"PRAGMA journal_size_limit = {2 * LOG_PAGES * PAGE_BYTES}")
+        connection.execute(f"PRAGMA max_page_count = {max_bytes // PAGE_BYTES}")
+        [version] = connection.execute("PRAGMA user_version").fetchone()
+        if version not in (0, FORMAT):
+            raise sqlite3.DatabaseError(f"it is of format {version}, not {FORMAT}")
+        with connection:
+            for tier in TIERS:
+                connection.execute(f"CREATE TABLE IF NOT EXISTS {tier.table} (time INTEGER PRIMARY KEY, data BLOB)")
+            connection.execute(
+                "CREATE TABLE IF NOT EXISTS series (id INTEGER PRIMARY KEY, device TEXT, name TEXT, seen INTEGER,"
+                " UNIQUE (device, name))"
+            )
+            connection.execute(f"PRAGMA user_version = {FORMAT}")
+        if connection.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+            raise sqlite3.DatabaseError("it is damaged")
+    except BaseException:
+        connection.close()
+        raise
+    return connection

@@ -1,0 +1,308 @@
+"""The file of the recorded history: three tiers, bounded, and what damage and a full disk do to it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+
+import pytest
+
+from gemlet.daemon.record import DEVICE_COLUMNS, GROUP_COLUMNS
+from gemlet.daemon.record_store import DAY, HOUR, TIERS, Store, tier_for
+from gemlet.daemon.recorder import Question, Recorder, answer
+from gemlet.errors import Refused
+
+GPU = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
+START = 1_700_000_100  # a multiple of 300
+
+
+def values(share=0.5, columns=GROUP_COLUMNS):
+    return tuple({"share": share, "min": 0.25, "memory": 2.0**30}.get(column.name, 0.0) for column in columns)
+
+
+def seconds(first, last, share=0.5, name="g"):
+    return {
+        at: ({(GPU, name): values(share)}, {(GPU, ""): values(share, DEVICE_COLUMNS)}) for at in range(first, last + 1)
+    }
+
+
+def times(store, tier):
+    return [at for at, _ in store.moments(TIERS[tier], 0, 2**40)]
+
+
+@pytest.fixture
+def store(tmp_path):
+    made = Store(tmp_path / "history.db")
+    yield made
+    made.close()
+
+
+def test_moments_become_coarser_and_keep_their_mean(store):
+    store.add(seconds(START + 1, START + 150, 0.25))
+    store.add(seconds(START + 151, START + 301, 0.75))
+    assert len(times(store, 0)) == 301
+    assert times(store, 1) == list(range(START + 10, START + 301, 10))
+    [(at, moment)] = store.moments(TIERS[2], 0, 2**40)
+    assert at == START + 300
+    [number] = (number for number, key in store.series().items() if key == (GPU, "g"))
+    assert moment.groups[number][0] == pytest.approx(0.5, abs=0.001)
+
+
+def test_what_a_killed_daemon_left_becomes_coarser_later(tmp_path):
+    first = Store(tmp_path / "history.db")
+    first.add(seconds(START + 1, START + 9))
+    first.close()
+    second = Store(tmp_path / "history.db")
+    second.add(seconds(START + 400, START + 400))
+    assert times(second, 1) == [START + 10, START + 400]
+    assert times(second, 2) == [START + 300]
+    second.close()
+
+
+def test_each_tier_forgets(store):
+    store.add(seconds(START, START + 20))
+    store.add(seconds(START + HOUR + 30, START + HOUR + 30))
+    assert times(store, 0) == [START + HOUR + 30]
+    assert times(store, 1)[0] == START  # of the second START itself
+    store.add(seconds(START + 2 * DAY, START + 2 * DAY))
+    assert START + 20 not in times(store, 1)
+    assert times(store, 2)[0] == START
+    store.add(seconds(START + 200 * DAY, START + 200 * DAY, name="other"))
+    assert times(store, 2) == [START + 200 * DAY]
+    assert (GPU, "g") not in store.series().values()
+
+
+def test_a_clock_that_is_set_back(store):
+    store.add(seconds(START + DAY, START + DAY + 300))
+    store.add(seconds(START + 1, START + 20, 0.75))
+    assert START + 20 in times(store, 1)
+
+
+def test_the_file_stays_within_its_bound(tmp_path):
+    path = tmp_path / "history.db"
+    bound = 400_000
+    store = Store(path, max_bytes=bound)
+    for block in range(40):
+        first = START + 50 * block
+        store.add(
+            {at: ({(GPU, f"g{at}-{n}"): values(n / 20) for n in range(10)}, {}) for at in range(first, first + 50)}
+            if block < 1
+            else seconds(first, first + 49)
+            | {first: ({(GPU, f"g{n}"): values((n * block % 97) / 97) for n in range(200)}, {})}
+        )
+    assert path.stat().st_size <= bound
+    assert times(store, 0)[-1] == START + 1999  # the newest are there
+    store.close()
+
+
+@pytest.mark.parametrize("content", [b"this is no database" * 1000, b"SQLite format 3\0" + os.urandom(8000)])
+def test_a_damaged_file_is_moved_aside(tmp_path, content, caplog):
+    path = tmp_path / "history.db"
+    path.write_bytes(content)
+    store = Store(path)
+    store.add(seconds(START, START))
+    store.close()
+    assert (tmp_path / "history.db.damaged").read_bytes() == content
+    assert "begun anew" in caplog.text
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_of_another_format_is_moved_aside(tmp_path):
+    path = tmp_path / "history.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    Store(path).close()
+    assert (tmp_path / "history.db.damaged").exists()
+
+
+def test_a_second_daemon_does_not_share_the_file(store, tmp_path):
+    store.add(seconds(START, START))
+    with pytest.raises(sqlite3.OperationalError, match="locked"):
+        Store(tmp_path / "history.db")
+
+
+def run(program, *arguments, wrap=()):
+    return subprocess.Popen(
+        [*wrap, sys.executable, "-c", textwrap.dedent(program), *map(str, arguments)], stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_a_killed_daemon_loses_nothing_that_was_written(tmp_path):
+    writer = run(
+        """
+        import sys
+        from pathlib import Path
+        from gemlet.daemon.record_store import Store
+        from tests.unit.daemon.test_record_store import START, seconds
+        store = Store(Path(sys.argv[1]))
+        for at in range(START, START + 10**6):
+            store.add(seconds(at, at))
+            print(at, flush=True)
+        """,
+        tmp_path / "history.db",
+    )
+    assert writer.stdout is not None
+    written = [int(next(writer.stdout)) for _ in range(700)]
+    writer.send_signal(signal.SIGKILL)
+    written += [int(line) for line in writer.stdout if line.endswith("\n")]
+    writer.wait()
+    writer.stdout.close()
+    store = Store(tmp_path / "history.db")
+    assert set(written) <= set(times(store, 0))
+    store.close()
+    assert not (tmp_path / "history.db.damaged").exists()
+
+
+def test_tiers_by_how_far_they_reach():
+    assert [tier_for(s).step for s in (60, HOUR, HOUR + 1, DAY, 2 * DAY, 1000 * DAY)] == [1, 1, 10, 10, 300, 300]
+
+
+# --- the thread ------------------------------------------------------------------------------------------------------
+
+
+def until(condition, seconds=60.0):
+    give_up = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < give_up, "did not happen in time"
+        time.sleep(0.01)
+    return value
+
+
+def question(**changes):
+    now = int(time.time())
+    return Question(**({"group": None, "since": now - 60, "until": now, "points": 100} | changes))
+
+
+def ask(recorder, **changes):
+    return asyncio.run(recorder.ask(question(**changes), simulated=False))
+
+
+def test_the_answer_has_a_value_for_each_step(store):
+    now = int(time.time())
+    store.add(seconds(now - 30, now - 25))
+    found = answer(store, question(since=now - 60, until=now, group="g"))
+    assert found.step_s == 1
+    [series] = found.series
+    shares = dict(zip(found.time, series.values["share"], strict=True))
+    assert [at for at, share in shares.items() if share is not None] == list(range(now - 30, now - 24))
+    coarser = answer(store, question(since=now - 60, until=now, points=6, columns=frozenset({"share"})))
+    assert coarser.step_s == 10
+    assert {s.group for s in coarser.series} == {"g", None}
+    assert all(set(s.values) == {"share"} and len(s.values["share"]) == len(coarser.time) for s in coarser.series)
+
+
+def test_a_group_that_was_not_there_used_nothing(store):
+    now = int(time.time())
+    store.add(seconds(now - 30, now - 25) | seconds(now - 20, now - 18, name="other"))
+    [series] = answer(store, question(group="g")).series
+    found = answer(store, question(group="g"))
+    shares = dict(zip(found.time, series.values["share"], strict=True))
+    assert shares[now - 19] == 0
+    assert dict(zip(found.time, series.values["memory"], strict=True))[now - 19] is None
+
+
+def test_the_recorder_writes_and_answers(tmp_path):
+    recorder = Recorder(lambda: Store(tmp_path / "history.db"))
+    recorder.start()
+    now = int(time.time())
+    for at, (groups, devices) in seconds(now - 10, now).items():
+        recorder.add(at, groups, devices)
+    assert ask(recorder, group="g").series[0].values["share"][-1] == pytest.approx(0.5, abs=0.001)
+    assert recorder.failure is None
+    recorder.stop()
+    store = Store(tmp_path / "history.db")
+    assert len(times(store, 0)) == 11
+    store.close()
+
+
+def test_a_disk_that_hangs_holds_nobody_up(tmp_path):
+    go = threading.Event()
+
+    def slow():
+        go.wait()
+        return Store(tmp_path / "history.db")
+
+    recorder = Recorder(slow)
+    recorder.start()
+    for at, (groups, devices) in seconds(START, START + 1000).items():
+        recorder.add(at, groups, devices)  # returns, and keeps no more than a minute
+    go.set()
+    recorder.stop()
+    store = Store(tmp_path / "history.db")
+    assert 0 < len(times(store, 0)) <= 60
+    store.close()
+
+
+def test_a_file_that_cannot_be_made_turns_recording_off(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    recorder = Recorder(lambda: Store(tmp_path / "file" / "history.db"))
+    recorder.start()
+    assert until(lambda: recorder.failure)
+    assert "goes on without" in caplog.text
+    with pytest.raises(Refused, match="there is no history"):
+        ask(recorder)
+    recorder.stop()
+
+
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="unshare is missing")
+def test_a_full_disk_turns_recording_off_and_on_again(tmp_path):
+    if subprocess.run(["unshare", "-rm", "mount", "-t", "tmpfs", "none", str(tmp_path)], check=False).returncode:
+        pytest.skip("file systems cannot be mounted here")
+    program = """
+        import sys
+        from pathlib import Path
+        from gemlet.daemon import recorder
+        from gemlet.daemon.record_store import Store
+        from tests.unit.daemon.test_record_store import START, ask, seconds, times, until
+        recorder.AGAIN_SECONDS = 0
+        directory = Path(sys.argv[1])
+        made = recorder.Recorder(lambda: Store(directory / "history.db"))
+        made.start()
+        ballast = directory / "ballast"
+        at = START
+        def feed():
+            global at
+            for moment in range(5):
+                made.add(at, *seconds(at, at)[at])
+                at += 1
+            return made.failure
+        with ballast.open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(bytes(4096))
+            except OSError:
+                pass
+        print("full:", until(feed), flush=True)
+        ballast.unlink()
+        until(lambda: feed() is None)
+        last = at
+        made.stop()
+        store = Store(directory / "history.db")
+        print("again:", last - 1 in times(store, 0), flush=True)
+        store.close()
+    """
+    script = tmp_path / "full.py"
+    script.write_text(textwrap.dedent(program))
+    small = tmp_path / "small"
+    small.mkdir()
+    words = [sys.executable, str(script), str(small)]
+    mount = f"mount -t tmpfs -o size=512k none {shlex.quote(str(small))} && exec {shlex.join(words)}"
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", mount],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in ["", *sys.path])},
+    )
+    assert done.stdout.splitlines() == ["full: database or disk is full", "again: True"], done.stderr
