@@ -27,7 +27,7 @@ from gemlet.daemon.recorder import Question, answer
 from gemlet.daemon.status import ClientStatus, DaemonStatus, DeviceStatus, GroupStatus, Status
 
 UUID = bytes(range(16))
-LOOKS = 10  # a second
+SAMPLES = 10  # a second
 START = 1_700_000_100
 WHY = ("shares", "both busy", "ahead", "behind")
 
@@ -108,7 +108,7 @@ def cost(store: Store, groups: int, seconds: int) -> float:
     for second in range(seconds):
         status = advanced(status, chance)
         begin = time.process_time()
-        for _ in range(LOOKS):
+        for _ in range(SAMPLES):
             made.look(snapshot)
         waiting[START + second] = made.take(status, float(second))
         if len(waiting) == 5:

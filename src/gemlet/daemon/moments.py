@@ -20,15 +20,15 @@ class Moments:
     """What was counted since the last moment."""
 
     def __init__(self) -> None:
-        self._looks = 0
-        self._waits: dict[tuple[bytes, str], dict[str, int]] = {}  # looks that found it waiting, by reason
+        self._samples = 0
+        self._waits: dict[tuple[bytes, str], dict[str, int]] = {}  # samples that found it waiting, by reason
         self._counters: dict[Key, Counters] = {}
         self._moved: dict[tuple[Key, int], int] = {}  # by client
         self._at: float | None = None
 
     def look(self, snapshot: Snapshot) -> None:
         """Notes who waits, and for what."""
-        self._looks += 1
+        self._samples += 1
         for device in snapshot.devices:
             for group in device.groups:
                 if group.clients and (reason := _waits_for(group)):
@@ -45,8 +45,8 @@ class Moments:
         before, self._counters = self._counters, {}
         moved, self._moved = self._moved, {}
         waits = {(uuid_text(uuid), name): found for (uuid, name), found in self._waits.items()}
-        looks = max(self._looks, 1)
-        self._waits, self._looks = {}, 0
+        samples = max(self._samples, 1)
+        self._waits, self._samples = {}, 0
         groups: dict[Key, Values] = {}
         devices: dict[Key, Values] = {}
         for device in status.devices:
@@ -63,7 +63,7 @@ class Moments:
                         "share": share / seconds,
                         "throttled": throttled / seconds,
                         "moved": bytes_moved / seconds,
-                        **{f"waits {reason}": n / looks for reason, n in waits.get(key, {}).items()},
+                        **{f"waits {reason}": n / samples for reason, n in waits.get(key, {}).items()},
                     }
                     groups[key] = _row(values, GROUP_COLUMNS)
             if seconds:

@@ -53,7 +53,7 @@ def test_counters_become_rates(group):
     assert (device["power"], device["temperature"]) == (512.5, 61.0)
 
 
-def test_waits_are_parts_of_the_looks(group):
+def test_waits_are_parts_of_the_samples(group):
     moments = Moments()
     taken(moments, group, at=1.0)
     for snapshot in (
