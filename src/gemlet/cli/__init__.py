@@ -6,7 +6,7 @@ run.py env.py    start a program, or print what would start it
 status.py top.py history.py explain.py audit.py    see what a daemon does, and did
 set.py mps.py daemon.py stop.py    change it
 doctor.py        checks this machine: doctor_checks.py, hook_check.py under the hook; image_checks.py: a root directory
-demo.py          demo_client.py is its program; demo_programs.py, demo_measurement.py, demo_report.py, demo_wakeups.py
+demo.py          demo_client.py is its program; demo_programs.py demo_measurement.py demo_report.py demo_processors.py
 simulate.py      simulate_serving.py and simulate_replanning.py with `--serve`
 plan.py profile.py serve.py load.py    models; serve_mps.py: the MPS of `serve`; load_run.py: the work of `load`
 kube.py          what runs in a Kubernetes cluster

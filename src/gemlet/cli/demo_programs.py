@@ -68,6 +68,10 @@ class Programs:
                 process.communicate()
             self._processes.clear()
 
+    def pids(self) -> list[int]:
+        """Of the programs that run."""
+        return [process.pid for process in self._processes.values()]
+
     def alive(self) -> bool:
         """Whether any program still reports."""
         return bool(self._selector.get_map())

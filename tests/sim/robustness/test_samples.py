@@ -53,7 +53,7 @@ def parts(*clients: Client) -> list[tuple[float, float]]:
 def test_a_program_bound_by_its_host_is_not_seen_to_wait(machine: Machine, served: Served) -> None:
     waiting, working = Client(machine, "a", "work"), Client(machine, "b", "host-bound")
     (busy, awaited), (now_and_then, seldom) = parts(waiting, working)
-    assert busy > now_and_then, "one has its queue filled nearly always"
+    assert busy >= now_and_then, "one has its queue filled nearly always"
     assert awaited > 0.8
     assert seldom < 0.6 * awaited, "the other looks for its work only when it is done"
     for client in (waiting, working):
