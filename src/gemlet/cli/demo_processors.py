@@ -1,8 +1,8 @@
 """Whether this machine's processors had time for the demo: how long its programs waited for one.
 
 Simulated kernels take modelled time, but the programs run on this machine. The kernel counts for each thread how long
-it was ready and had to wait (/proc/PID/task/TID/schedstat). The load average would describe the minute before, which the
-build of gemlet may have filled.
+it was ready and had to wait (/proc/PID/task/TID/schedstat). The load average would describe the minute before, which
+the build of gemlet may have filled.
 """
 
 from __future__ import annotations
