@@ -42,6 +42,7 @@ enum class MessageType : uint16_t {
     kDrained = 8,   // client: what was in flight at kStopped was complete at `time_ns`
     kContext = 9,   // client: the number of its contexts on the device changed to `value`
     kRefused = 10,  // client: an allocation of `value` bytes was refused by the limit (for the daemon's log)
+    kLeaves = 11,   // client: closes the connection, for it cannot be governed; `text` says why
     kAdmit = 16,    // client: asks to have `value` bytes of movable memory in all; answered in its ResidencyPage
     kRoom = 17,   // client: has charged memory that cannot move and waits until there is room for it; answered there
     kMoved = 18,  // client: its ResidencyPage has news
@@ -89,6 +90,7 @@ struct Message {
 };
 
 inline constexpr uint32_t kHelloCreateGroup = 1;  // flags of kHello: make the group if it does not exist
+inline constexpr uint32_t kHelloStrict = 2;       // flags of kHello: it does not run ungoverned
 inline constexpr uint32_t kUnderMps = 1;          // flags of kAttach: its contexts will be clients of MPS
 inline constexpr uint32_t kStillRequests = 1;     // flags of kStopped: a kRequest with the same message
 inline constexpr uint32_t kMovable = 1;           // flags of kAttached: one more descriptor (ResidencyPage)

@@ -132,6 +132,19 @@ nb::dict group_dict(const GroupView& g) {
     return d;
 }
 
+nb::dict unmanaged_dict(const Unmanaged& u) {
+    nb::dict d;
+    d["pid"] = u.pid;
+    d["uid"] = u.uid;
+    d["command"] = text(u.command);
+    d["group"] = text(u.group);
+    d["why"] = text(u.why);
+    d["strict"] = to_python(u.strict);
+    d["since_ns"] = u.since;
+    d["joined"] = u.joined;
+    return d;
+}
+
 nb::dict snapshot(Server& self) {
     ServerView view;
     {
@@ -161,6 +174,9 @@ nb::dict snapshot(Server& self) {
     nb::list groups;
     for (const GroupSettings& g : view.groups) groups.append(text(g.spec.name));
     d["groups"] = groups;
+    nb::list unmanaged;
+    for (const Unmanaged& u : view.unmanaged) unmanaged.append(unmanaged_dict(u));
+    d["unmanaged"] = unmanaged;
     return d;
 }
 

@@ -72,6 +72,12 @@ bool Server::handle(Client& client, const Message& message) {
     if (message.header.version != wire::kWireVersion) return false;
     if (client.group.empty()) return false;  // nothing else before it has joined
     if (message.header.type == MessageType::kAttach) return attach(client, message);
+    if (message.header.type == MessageType::kLeaves) {
+        const std::string why = printable(text_of(message.text, sizeof message.text));
+        note_unmanaged(client, client.group, "it says: " + why);
+        emit("denied", client, why);
+        return false;
+    }
     if (message.header.device >= client.places.size()) return false;
     const auto [device, attachment] = client.places[message.header.device];
     Nanoseconds now = clock();
@@ -168,11 +174,14 @@ bool Server::hello(Client& client, const Message& message) {
     Message reply{};
     reply.header.type = MessageType::kWelcome;
     reply.client = client.id;
-    if (message.header.version != wire::kWireVersion)
-        return answer(client, reply, Status::kMismatch,
-                      "this daemon speaks version " + std::to_string(wire::kWireVersion) + ", the hook version " +
-                          std::to_string(message.header.version));
     if (!client.group.empty()) return false;  // once
+    client.strict = (message.flags & wire::kHelloStrict) != 0;
+    if (message.header.version != wire::kWireVersion) {
+        const std::string why = "this daemon speaks version " + std::to_string(wire::kWireVersion) +
+                                ", the hook version " + std::to_string(message.header.version);
+        note_unmanaged(client, "", why);
+        return answer(client, reply, Status::kMismatch, why);
+    }
     // A process that joins again is not the one it was: what that one held is free.
     release_if([](const Client& other, int64_t pid) { return other.pid == pid; }, client.pid);
     std::string name = client.fixed ? *client.fixed : text_of(message.group, sizeof message.group);
@@ -180,6 +189,7 @@ bool Server::hello(Client& client, const Message& message) {
         ++denied_;
         client.command = client.command.empty() ? "?" : client.command;
         emit("denied", client, "group '" + printable(name) + "': " + why);
+        note_unmanaged(client, printable(name), why);
         return answer(client, reply, status, why);
     };
     if (name.empty() || name.size() >= wire::kGroupNameBytes) return deny(Status::kMalformed, "no group was named");
@@ -214,16 +224,20 @@ bool Server::attach(Client& client, const Message& message) {
     reply.header.type = MessageType::kAttached;
     Uuid uuid;
     std::copy_n(message.uuid, uuid.size(), uuid.begin());
+    auto refuse = [&](Status status, const std::string& why) {
+        client.refused = why;
+        return answer(client, reply, status, why) || true;
+    };
     auto full = [&](const Room& room, const char* what) {
         ++denied_;
         const std::string text = client.who + " has " + std::to_string(room.held(client.who)) + " of " +
                                  std::to_string(room.places()) + " " + what + " already";
         emit("denied", client, text);
-        return answer(client, reply, Status::kFull, text) || true;
+        return refuse(Status::kFull, text);
     };
     auto taken = [&](Room& room) { return RoomPlace::in(room, client.who, client.administrator); };
     if (client.places.size() >= kMaxDevices)
-        return answer(client, reply, Status::kFull, "this process uses too many devices") || true;
+        return refuse(Status::kFull, "this process uses too many devices");
     RoomPlace use = taken(uses_);
     if (!use) return full(uses_, "uses of devices");
     RoomPlace named;
@@ -272,6 +286,8 @@ bool Server::attach(Client& client, const Message& message) {
     reply.header.device = uint32_t(client.places.size());
     reply.slot = a.slot.index();
     client.places.push_back({place, &a});
+    client.refused.clear();
+    unmanaged_.forget(client.pid);
     apply(device, now);
     const bool latency = group.settings.spec.priority == arbiter::Priority::kLatency;
     std::vector<int> descriptors = {a.page.fd(), ledger.limits_fd(), ledger.ledger_fd(),

@@ -148,6 +148,8 @@ struct Client {
     bool administrator = false;  // root, or the daemon's own user, unless it came through a group's socket
     RoomPlace connection;
     Nanoseconds since = 0;
+    std::optional<bool> strict;  // as it says in its hello
+    std::string refused;  // why it could not attach last time
     std::vector<Place> places;
     std::vector<Departure> departures;  // once its socket is closed, until `taken_until` at most
     Nanoseconds taken_until = kNever;

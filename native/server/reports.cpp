@@ -2,6 +2,7 @@
 #include <unistd.h>
 #include <algorithm>
 #include <cstdio>
+#include <unordered_set>
 #include <utility>
 
 #include "server/server.hpp"
@@ -38,9 +39,45 @@ std::vector<std::pair<Step, std::string>> Server::take_trace() {
     return std::exchange(trace_, {});
 }
 
+void Server::note_unmanaged(const Client& client, std::string group, const std::string& why) {
+    unmanaged_.put({client.pid, client.uid, client.command, std::move(group), why, client.strict, clock(), false,
+                    start_of(client.pid)});
+}
+
+// Also those that joined and use no device. Whether the others live is for the caller to find out, without the mutex.
+std::vector<Unmanaged> Server::unmanaged() const {
+    std::vector<Unmanaged> all;
+    std::unordered_set<pid_t> joined;
+    for (const auto& [id, client] : clients_) {
+        if (client->gone() || client->group.empty()) continue;
+        joined.insert(client->pid);
+        if (!client->refused.empty() || client->places.empty())
+            all.push_back({client->pid, client->uid, client->command, client->group,
+                           client->refused.empty() ? "has used no device so far" : client->refused, client->strict,
+                           client->since, client->refused.empty()});
+    }
+    for (const Unmanaged& entry : unmanaged_.entries())
+        if (!joined.contains(entry.pid)) all.push_back(entry);
+    return all;
+}
+
 ServerView Server::view() {
+    ServerView v = view_locked();
+    std::vector<Unmanaged> ended;
+    std::erase_if(v.unmanaged, [&](const Unmanaged& entry) {
+        if (entry.started == 0 || start_of(entry.pid) == entry.started) return false;
+        ended.push_back(entry);
+        return true;
+    });
+    if (ended.empty()) return v;
     std::lock_guard lock(mutex_);
-    ServerView v{clock(), denied_, {}, {}};
+    for (const Unmanaged& entry : ended) unmanaged_.forget_if_started(entry.pid, entry.started);
+    return v;
+}
+
+ServerView Server::view_locked() {
+    std::lock_guard lock(mutex_);
+    ServerView v{clock(), denied_, {}, {}, unmanaged()};
     for (auto& [name, group] : groups_) v.groups.push_back(group.settings);
     for (auto& device : devices_) {
         DeviceView d{device->uuid, device->index, device->policy, device->arbiter->ignored(), {}};

@@ -216,60 +216,70 @@ bool Server::receive_safely(Client& client) {
     } catch (const std::exception& error) {  // out of memory or descriptors: this client's problem alone
         ++denied_;
         emit("denied", client, error.what());
+        note_unmanaged(client, client.group, error.what());
         return false;
     }
 }
 
 // Says why, so that the program does not take the daemon for one of another version.
-void Server::turn_away(int socket, const std::string& why) {
+void Server::turn_away(Client& client, const std::string& why) {
     ++denied_;
     wire::Message message{};
     message.header = {wire::kMagic, wire::kWireVersion, wire::MessageType::kWelcome, 0, 0};
     message.status = wire::Status::kFull;
     why.copy(message.text, sizeof message.text - 1);
-    ssize_t ignored = send(socket, &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    ssize_t ignored = send(client.socket.get(), &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT);
     (void)ignored;
+    client.socket = Descriptor();  // there may be none left to look at the process
+    client.command = command_of(client.pid);
+    note_unmanaged(client, client.fixed.value_or(""), why);
+}
+
+// Who the kernel says it is. False: it does not say.
+bool Server::identify(Client& client, const Listener& listener) {
+    ucred peer{};
+    socklen_t size = sizeof peer;
+    if (getsockopt(client.socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
+        ++denied_;
+        return false;
+    }
+    client.pid = peer.pid;
+    client.uid = peer.uid;
+    client.fixed = listener.group;
+    client.since = clock();
+    client.who = listener.group ? "group '" + printable(*listener.group) + "'" : "user " + std::to_string(peer.uid);
+    client.administrator = !listener.group && (peer.uid == 0 || peer.uid == geteuid());
+    return true;
 }
 
 void Server::accept_client(Listener& listener) try {
-    Descriptor fd(accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (fd.get() < 0 && (errno == EMFILE || errno == ENFILE)) {
+    auto client = std::make_unique<Client>();
+    client->socket = Descriptor(accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (client->socket.get() < 0 && (errno == EMFILE || errno == ENFILE)) {
         // Turn the caller away with the descriptor kept for this: else it would wait, and epoll would spin.
         spare_ = Descriptor();
-        fd = Descriptor(accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
-        if (fd.get() >= 0) turn_away(fd.get(), "the daemon may not open more files");
-        fd = Descriptor();
+        client->socket = Descriptor(accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
+        if (client->socket.get() >= 0 && identify(*client, listener))
+            turn_away(*client, "the daemon may not open more files");
+        client->socket = Descriptor();
         spare_ = Descriptor(open("/dev/null", O_RDONLY | O_CLOEXEC));
-    }
-    if (fd.get() < 0) return;
-    ucred peer{};
-    socklen_t size = sizeof peer;
-    if (getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
-        ++denied_;
         return;
     }
-    auto client = std::make_unique<Client>();
-    client->who = listener.group ? "group '" + printable(*listener.group) + "'" : "user " + std::to_string(peer.uid);
-    client->administrator = !listener.group && (peer.uid == 0 || peer.uid == geteuid());
+    if (client->socket.get() < 0 || !identify(*client, listener)) return;
     client->connection = RoomPlace::in(connections_, client->who, client->administrator);
     if (!client->connection)
-        return turn_away(fd.get(), client->who + " has " + std::to_string(connections_.held(client->who)) + " of " +
-                                       std::to_string(connections_.places()) +
-                                       " connections to the daemon already: the others' are kept for them");
+        return turn_away(*client, client->who + " has " + std::to_string(connections_.held(client->who)) + " of " +
+                                      std::to_string(connections_.places()) +
+                                      " connections to the daemon already: the others' are kept for them");
     // After four thousand million connections the numbers begin anew, and old clients may still be there.
     while (next_client_ == 0 || clients_.contains(next_client_)) ++next_client_;
     client->id = next_client_++;
-    client->socket = std::move(fd);
-    client->pid = peer.pid;
-    client->uid = peer.uid;
-    client->fixed = listener.group;
-    client->command = command_of(peer.pid);
-    client->since = clock();
+    client->command = command_of(client->pid);
     // The socket alone would not tell of a death while a forked child still holds it.
-    if (peer.pid > 0) {
-        client->process = Descriptor(int(syscall(SYS_pidfd_open, peer.pid, 0)));
+    if (client->pid > 0) {
+        client->process = Descriptor(int(syscall(SYS_pidfd_open, client->pid, 0)));
         if (client->process.get() < 0 && (errno == EMFILE || errno == ENFILE))
-            return turn_away(client->socket.get(), "the daemon may not open more files");
+            return turn_away(*client, "the daemon may not open more files");
     }
     watch(client->socket.get(), kSocket | client->id);
     if (client->process.get() >= 0) watch(client->process.get(), kProcess | client->id);

@@ -12,6 +12,7 @@
 
 #include "server/registry.hpp"
 #include "server/room.hpp"
+#include "server/unmanaged.hpp"
 
 namespace gemlet::server {
 
@@ -72,6 +73,7 @@ struct ServerView {
     uint64_t denied;
     std::vector<DeviceView> devices;
     std::vector<GroupSettings> groups;
+    std::vector<Unmanaged> unmanaged = {};
 };
 
 class Server {
@@ -120,7 +122,8 @@ class Server {
     void run();
     void accept_client(Listener& listener);
     bool receive_safely(Client& client);
-    void turn_away(int socket, const std::string& why);
+    bool identify(Client& client, const Listener& listener);
+    void turn_away(Client& client, const std::string& why);
     void drop(Client& client, const char* why);
     void release(Client& client);
     void release_if(bool (*which)(const Client&, int64_t), int64_t value);
@@ -132,6 +135,9 @@ class Server {
     // reports.cpp
     void note(const Attachment& attachment, const char* what, int64_t value);
     void emit(const char* kind, const Client& client, std::string text = {}, const Device* device = nullptr);
+    void note_unmanaged(const Client& client, std::string group, const std::string& why);
+    std::vector<Unmanaged> unmanaged() const;
+    ServerView view_locked();
 
     // messages.cpp
     bool receive(Client& client);  // false: drop the client
@@ -188,6 +194,7 @@ class Server {
     std::map<std::string, Group> groups_;
     std::vector<std::shared_ptr<Device>> devices_;
     std::map<uint32_t, std::unique_ptr<Client>> clients_;
+    UnmanagedList unmanaged_;
     std::vector<Event> events_;
     std::vector<std::pair<Step, std::string>> trace_;
     uint32_t next_client_ = 1;

@@ -132,6 +132,15 @@ timeval seconds(int n) {
     return {n, 0};
 }
 
+// So that people see there that this process is not governed. If it does not arrive, only that is lost.
+void say_leaves(int fd, const char* why) {
+    wire::Message m{};
+    m.header = {wire::kMagic, wire::kWireVersion, wire::MessageType::kLeaves, 0, 0};
+    copy_name(m.text, sizeof m.text, why);
+    ssize_t ignored = ::send(fd, &m, sizeof m, MSG_NOSIGNAL | MSG_DONTWAIT);
+    (void)ignored;
+}
+
 bool receive(int fd, wire::Message& m, int* descriptors, size_t wanted, size_t& got) {
     got = 0;
     iovec part{&m, sizeof m};
@@ -239,7 +248,7 @@ bool connect_daemon() {
     wire::Message hello{};
     hello.header = {wire::kMagic, wire::kWireVersion, wire::MessageType::kHello, 0, 0};
     hello.pid = getpid();
-    hello.flags = wire::kHelloCreateGroup;
+    hello.flags = wire::kHelloCreateGroup | (d.strict ? wire::kHelloStrict : 0);
     copy_name(hello.group, sizeof hello.group, d.group);
     copy_name(hello.text, sizeof hello.text, program_invocation_short_name);
     wire::Message answer{};
@@ -269,6 +278,7 @@ bool connect_daemon() {
     if (std::strcmp(assigned_group, answer.group) != 0)
         copy_name(assigned_group, sizeof assigned_group, answer.group);
     if (put_in_place(fd.get())) return true;
+    say_leaves(fd.get(), "no descriptor is left for the connection");
     say_once(Topic::kDaemon, "no descriptor is left for the connection to the daemon (%s): %s", std::strerror(errno),
              consequence());
     return false;
@@ -290,6 +300,7 @@ std::optional<Attachment> attach(const unsigned char (&uuid)[16], uint32_t ordin
         return std::nullopt;
     };
     const auto fail_attached = [&](const char* why) {
+        say_leaves(fd, why);
         shutdown(fd, SHUT_RDWR);  // or the daemon would take this process for one that it governs
         return fail(why);
     };

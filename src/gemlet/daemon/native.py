@@ -147,12 +147,29 @@ class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[GroupUsage, ...] = ()
 
 
+class UnmanagedUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """A program that the server has seen and does not govern. ``strict``: None if it did not come to say so.
+
+    ``joined``: it is governed as soon as it uses a device.
+    """
+
+    pid: int
+    uid: int
+    command: str
+    group: str
+    why: str
+    strict: bool | None
+    since_ns: int
+    joined: bool = False
+
+
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """What `Server.snapshot` returns. Times are nanoseconds of CLOCK_MONOTONIC, sizes bytes."""
 
     devices: tuple[DeviceUsage, ...] = ()
     now_ns: int = 0
     denied: int = 0
+    unmanaged: tuple[UnmanagedUsage, ...] = ()
 
     def clients_by_group(self) -> dict[str, int]:
         """How many clients each group has, over all devices."""

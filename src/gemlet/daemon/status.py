@@ -21,6 +21,7 @@ from gemlet.daemon.native import (
     GroupUsage,
     MovableUsage,
     Snapshot,
+    UnmanagedUsage,
     uuid_text,
 )
 from gemlet.model import GroupSpec, TimeTerms, terms
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from gemlet.daemon.groups import Entry
     from gemlet.daemon.history import History
     from gemlet.devices.device import DeviceInfo
+
+
+UNMANAGED_STATES = {True: "refused", False: "unmanaged", None: "unknown"}  # by whether it is strict
 
 
 class SwapStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +73,24 @@ class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
     samples: int = 0
     busy_samples: int = 0
     awaited_samples: int = 0
+
+
+class UnmanagedStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A program that has come to the daemon and is not governed. ``seconds``: since when.
+
+    ``group``: which it asked for; ``strict``: it waits and fails instead of running without limits. Both are empty or
+    None for a program that was turned away before it could say so. ``state``: joined (governed as soon as it uses a
+    device), unmanaged (runs without limits), refused (strict), unknown.
+    """
+
+    pid: int
+    uid: int
+    command: str
+    group: str
+    strict: bool | None
+    state: str
+    seconds: float
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +180,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     events: tuple[Event, ...]
     mps: MpsStatus = MpsStatus()
     outside: tuple[Outsider, ...] = ()
+    unmanaged: tuple[UnmanagedStatus, ...] = ()
 
 
 def build(
@@ -186,6 +209,7 @@ def build(
         groups=tuple(_limits(entry, busy.get(name, 0)) for name, entry in sorted(entries.items())),
         events=tuple(events),
         outside=tuple(outside),
+        unmanaged=tuple(_unmanaged(usage, snapshot.now_ns) for usage in snapshot.unmanaged),
         mps=msgspec.structs.replace(mps, servers=with_groups(mps.servers, groups_by_pid)),
     )
 
@@ -266,6 +290,19 @@ def _client(usage: ClientUsage, now_ns: int, *, served: frozenset[int]) -> Clien
         mps=usage.mps or usage.pid in served,  # its hook says so, or the control daemon
         seconds=max(0, now_ns - usage.since_ns) / 1e9,
         swap=_swap(usage.movable) if usage.movable else None,
+    )
+
+
+def _unmanaged(usage: UnmanagedUsage, now_ns: int) -> UnmanagedStatus:
+    return UnmanagedStatus(
+        pid=usage.pid,
+        uid=usage.uid,
+        command=usage.command,
+        group=usage.group,
+        strict=usage.strict,
+        state="joined" if usage.joined else UNMANAGED_STATES[usage.strict],
+        seconds=max(0, now_ns - usage.since_ns) / 1e9,
+        why=usage.why,
     )
 
 

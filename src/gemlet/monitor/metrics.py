@@ -56,6 +56,10 @@ DAEMON_GAUGES: dict[str, tuple[str, Callable[[Status], float]]] = {
     "gemlet_mps_up": ("1 while gemlet's MPS control daemon takes programs", lambda s: float(s.mps.state == "on")),
     "gemlet_mps_failed": ("1 after it ended unexpectedly", lambda s: float(s.mps.state == "failed")),
     "gemlet_outside_processes": ("Processes that use a device outside gemlet", lambda s: len(s.outside)),
+    "gemlet_unmanaged_processes": (
+        "Processes that came to the daemon and are not governed",
+        lambda s: len(s.unmanaged),
+    ),
     "gemlet_mps_clients": ("Programs under gemlet's MPS", lambda s: len(s.mps.clients())),
 }
 DAEMON_COUNTERS: dict[str, tuple[str, Callable[[Status], float]]] = {

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from gemlet.daemon.audit import Outsider
     from gemlet.daemon.mps_state import MpsStatus
-    from gemlet.daemon.status import DeviceStatus, GroupLimits, GroupStatus, Status, SwapStatus
+    from gemlet.daemon.status import DeviceStatus, GroupLimits, GroupStatus, Status, SwapStatus, UnmanagedStatus
     from gemlet.model import TimeTerms
 
 BAR_WIDTH = 20
@@ -55,6 +55,8 @@ def text(status: Status) -> str:
     lines += _devices(status.devices) or ["(no devices: no driver answers, and no program has attached to one)"]
     lines += ["", *(_groups(status) or ["(no groups: `gemlet run -- COMMAND` makes one)"])]
     lines += ["", *(_clients(status.devices) or ["(no clients)"])]
+    if unmanaged := _unmanaged_lines(status.unmanaged):
+        lines += ["", *unmanaged]
     if outside := outside_lines(status.outside):
         lines += ["", *outside]
     return "\n".join(lines) + "\n"
@@ -229,6 +231,23 @@ def outside_lines(outside: Sequence[Outsider]) -> list[str]:
     ]
     header = ["OUTSIDE", "USER", "COMMAND", "DEVICE", "MEMORY", "SEEN", "STATE"]
     return table(header, rows, right=frozenset({"OUTSIDE", "SEEN"})) if rows else []
+
+
+def _unmanaged_lines(unmanaged: Sequence[UnmanagedStatus]) -> list[str]:
+    rows = [
+        [
+            str(who.pid),
+            user_name(who.uid),
+            who.command or UNKNOWN,
+            who.group or UNKNOWN,
+            f"{who.seconds:.0f} s",
+            who.state,
+            who.why,
+        ]
+        for who in unmanaged
+    ]
+    header = ["UNMANAGED", "USER", "COMMAND", "GROUP", "FOR", "STATE", "WHY"]
+    return table(header, rows, right=frozenset({"UNMANAGED", "FOR"})) if rows else []
 
 
 def sm_text(group: GroupStatus) -> str:

@@ -207,6 +207,9 @@ class Top(App[None]):
                         Text(str(client.launches), justify="right"),
                         *(Text(cell, justify="right") for cell in swap_cells(client.swap) if swapping),
                     )
+        for who in status.unmanaged:
+            cells = [str(who.pid), who.command or UNKNOWN, who.group or UNKNOWN, who.state]
+            table.add_row(*cells, *[UNKNOWN] * (len(columns) - len(cells)))
         if not table.row_count:
             table.add_row("(no clients)")
 

@@ -13,7 +13,7 @@ import pytest
 
 from gemlet import paths
 from tests.compiled import compiled, compiled_text, cuda_include
-from tests.sim.robustness.hurt_machine import CONTEXT, MIB
+from tests.sim.robustness.hurt_machine import CONTEXT, MIB, eventually
 from tests.unit.server import wire
 
 if TYPE_CHECKING:
@@ -209,6 +209,8 @@ def test_too_few_descriptors(served: Served, attempt: Callable[..., Attempt]) ->
     for program in (*programs, *strict):
         program.reaches("wait")
     managed = {client["pid"] for client in served.clients()}
+    # Those that came as far as the daemon show there; they try again, so now and then they seem to be governed.
+    eventually(lambda: any("descriptor" in one["why"] for one in served.server.snapshot()["unmanaged"]))
     ends = []
     for program in (*programs, *strict):
         program.go_on()

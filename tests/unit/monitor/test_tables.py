@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from gemlet.daemon.mps_state import MpsControl, MpsStatus
+from gemlet.daemon.status import UnmanagedStatus
 from gemlet.monitor.tables import bar, memory_text, mps_text, table, text
 from tests.unit.monitor.status_example import example, mps_example
 
@@ -90,3 +91,15 @@ def test_a_fraction_in_name_only_says_so():
 def test_memory_text():
     assert memory_text(None, 5) == "-"
     assert memory_text(1 << 30, None) == "1 GiB"
+
+
+def test_programs_that_are_not_governed_stand_with_the_reason():
+    who = UnmanagedStatus(
+        pid=77, uid=0, command="train", group="team", strict=True, state="refused", seconds=3.0, why="no place is left"
+    )
+    shown = text(msgspec.structs.replace(example(), unmanaged=(who,)))
+    assert "UNMANAGED" in shown
+    assert next(line for line in shown.splitlines() if line.lstrip().startswith("77")).endswith(
+        "refused  no place is left"
+    )
+    assert "UNMANAGED" not in text(example())

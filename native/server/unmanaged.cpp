@@ -1,0 +1,54 @@
+#include "server/unmanaged.hpp"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+
+namespace gemlet::server {
+
+uint64_t start_of(pid_t pid) {
+    char path[64], line[1024] = "";
+    std::snprintf(path, sizeof path, "/proc/%d/stat", int(pid));
+    const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path, "re"), &std::fclose);
+    if (!file || !std::fgets(line, sizeof line, file.get())) return 0;
+    const char* rest = std::strrchr(line, ')');  // the name before it may contain anything
+    if (!rest || rest[1] != ' ' || rest[2] == 'Z' || rest[2] == 'X') return 0;
+    unsigned long long started = 0;
+    int field = 2;
+    for (const char* at = rest + 1; at && field < 22; at = std::strchr(at + 1, ' '))
+        if (++field == 22) std::sscanf(at, "%llu", &started);
+    return started;
+}
+
+void UnmanagedList::put(Unmanaged entry) {
+    if (entry.pid <= 0 || entry.started == 0) return;  // nobody could say when it has ended
+    for (Unmanaged& known : entries_) {
+        if (known.pid != entry.pid || known.started != entry.started) continue;
+        entry.since = known.since;
+        known = std::move(entry);
+        return;
+    }
+    forget(entry.pid);
+    if (entries_.size() >= kMost) {
+        std::unordered_map<uid_t, size_t> count;
+        for (const Unmanaged& known : entries_) ++count[known.uid];
+        const auto most = std::max_element(count.begin(), count.end(),
+                                           [](const auto& a, const auto& b) { return a.second < b.second; });
+        entries_.erase(std::find_if(entries_.begin(), entries_.end(),
+                                    [&](const Unmanaged& known) { return known.uid == most->first; }));
+    }
+    entries_.push_back(std::move(entry));
+}
+
+void UnmanagedList::forget(pid_t pid) {
+    std::erase_if(entries_, [&](const Unmanaged& known) { return known.pid == pid; });
+}
+
+void UnmanagedList::forget_if_started(pid_t pid, uint64_t started) {
+    std::erase_if(entries_, [&](const Unmanaged& known) { return known.pid == pid && known.started == started; });
+}
+
+}  // namespace gemlet::server
