@@ -43,6 +43,7 @@ ServerOptions options_from(const std::string& policy, nb::kwargs given) {
     take(given, "epoch_overhead", options.residency.overhead);
     take(given, "epoch_min", options.residency.epoch_min);
     take(given, "max_wait", options.residency.max_wait);
+    take(given, "claim_grace", options.claim_grace);
     if (!(options.residency.overhead > 0 && options.residency.overhead < 1))
         throw std::invalid_argument("epoch_overhead must be in (0, 1)");
     if (options.residency.epoch_min <= 0 || options.residency.max_wait <= 0)
@@ -253,6 +254,14 @@ void bind_server(nb::module_& m) {
                 self.set_process_memory(id, pid, bytes, before);
             },
             "uuid"_a, "pid"_a, "bytes"_a, "seen"_a = nb::none())
+        .def(
+            "confirm_process_memory",
+            [](Server& self, const nb::bytes& uuid, pid_t pid, uint64_t bytes) {
+                Uuid id = uuid_from(uuid);
+                nb::gil_scoped_release release;
+                self.confirm_process_memory(id, pid, bytes);
+            },
+            "uuid"_a, "pid"_a, "bytes"_a)
         .def("start", &Server::start, nb::call_guard<nb::gil_scoped_release>())
         .def("stop", &Server::stop, nb::call_guard<nb::gil_scoped_release>())
         .def("snapshot", snapshot)

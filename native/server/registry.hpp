@@ -15,7 +15,9 @@
 
 #include "arbiter/arbiter.hpp"
 #include "arbiter/residency/residency.hpp"
+#include "futex.h"
 #include "group_fields.h"
+#include "server/doubt.hpp"
 #include "server/ledger.hpp"
 #include "server/room.hpp"
 #include "server/shared_memory.hpp"
@@ -92,6 +94,14 @@ struct Movable {
 // One client on one device. Owned by the device; drop() alone ends it, together with the client's Place.
 struct Attachment {
     Attachment(ClientId i, Client& c, Slot s) : id(i), client(&c), slot(std::move(s)) {}
+    // The last word in its page: the daemon governs it no more.
+    void let_go(wire::TokenState state) {
+        page->attached = 0;
+        page->deadline_ns = wire::kNever;
+        epoch = wire::next_epoch(epoch);
+        page->token = wire::token_word(epoch, state);
+        futex_wake_all(page->token);
+    }
     ClientId id;  // as the device's arbiter knows it
     Client* client;
     Slot slot;
@@ -104,6 +114,8 @@ struct Attachment {
     bool bounded = false;        // its turn has an end
     const char* state = "idle";  // for people
     std::unique_ptr<Movable> movable;
+    Doubt doubt;   // of what it says that it holds
+    Doubt hidden;  // what the driver says that it holds besides
 };
 
 struct Device {

@@ -2,11 +2,12 @@
 // client whose memory is not on the device does not get the token.
 //
 // A client's fixed memory is what its ledger has beyond what it says can move, and what the driver holds beyond
-// that. The client says first that memory can move and charges it then, so during a change too little of it counts
+// that; what the driver does not confirm is not believed for long (doubt.hpp). The client says first that memory can move and charges it then, so during a change too little of it counts
 // as fixed, never too much, which would make others leave for nothing.
 #include <algorithm>
 #include <utility>
 
+#include "arbiter/saturating.hpp"
 #include "futex.h"
 #include "server/server.hpp"
 
@@ -21,6 +22,35 @@ double share_of(const GroupSpec& spec) {
 
 bool is_pinned(const GroupSpec& spec) {
     return spec.priority == arbiter::Priority::kLatency;
+}
+
+struct Claim {
+    uint64_t fixed, mapped;
+};
+
+// What a client says that it has on the device; it may write anything into its ledger and page.
+Claim claim_of(const Attachment& a) {
+    const uint64_t used = a.slot.used();
+    Claim claim{.fixed = 0, .mapped = 0};
+    uint64_t movable = 0;
+    if (a.movable) {
+        movable = a.movable->page->movable.load();
+        claim.mapped = a.movable->page->mapped.load();
+    }
+    claim.fixed = arbiter::plus(used - std::min(used, movable), a.slot.untracked());
+    return claim;
+}
+
+Claim believed(const Attachment& a) {
+    Claim claim = claim_of(a);
+    uint64_t doubted = a.doubt.bytes();
+    for (uint64_t* part : {&claim.fixed, &claim.mapped}) {
+        const uint64_t less = std::min(*part, doubted);
+        *part -= less;
+        doubted -= less;
+    }
+    claim.fixed = arbiter::plus(claim.fixed, a.hidden.bytes());
+    return claim;
 }
 
 }  // namespace
@@ -124,16 +154,11 @@ bool Server::withheld(Device& device, Attachment& a, Nanoseconds now) {
 void Server::settle_residency(Device& device, Nanoseconds now) {
     if (!limits_residency(device)) return;
     for (auto& [id, a] : device.attachments) {
-        const uint64_t used = a->slot.used();
-        uint64_t movable = 0;
-        if (a->movable) {
-            const wire::ResidencyPage& page = *a->movable->page;
-            movable = page.movable.load();
-            const uint32_t seen = page.seen.load(std::memory_order_acquire);
-            const uint64_t mapped = page.mapped.load();
-            device.residency.report(id, mapped, seen, page.away.load() == 0, now);
-        }
-        device.residency.set_fixed(id, used - std::min(used, movable) + a->slot.untracked(), now);
+        // Before the rest of its page: what it has done by then is in there.
+        const uint32_t seen = a->movable ? a->movable->page->seen.load(std::memory_order_acquire) : 0;
+        const Claim claim = believed(*a);
+        if (a->movable) device.residency.report(id, claim.mapped, seen, a->movable->page->away.load() == 0, now);
+        device.residency.set_fixed(id, claim.fixed, now);
     }
     for (const arbiter::Order& order : device.residency.take_orders()) {
         auto found = device.attachments.find(order.client);
@@ -164,6 +189,31 @@ void Server::settle_residency(Device& device, Nanoseconds now) {
         m.page->admission.store(uint32_t(never ? Refusal::kCapacity : Refusal::kNone), std::memory_order_relaxed);
         m.page->answered.store(std::exchange(m.room_for, 0), std::memory_order_release);
         futex_wake_all(m.page->answered);
+    }
+}
+
+void Server::confirm_process_memory(const Uuid& uuid, pid_t pid, uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    const Nanoseconds now = clock();
+    for (auto& device : devices_) {
+        if (device->uuid != uuid || !limits_residency(*device)) continue;
+        std::map<ClientId, Attachment*> theirs;  // of one process, which has what it has once
+        for (auto& [id, a] : device->attachments)
+            if (a->client->pid == pid) theirs.emplace(id, a.get());
+        uint64_t left = bytes;
+        for (auto& [id, a] : theirs) {
+            const Claim claim = claim_of(*a);
+            const uint64_t claimed = arbiter::plus(claim.fixed, claim.mapped);
+            a->doubt.look(claimed, left, a->movable && a->movable->room_for != 0, options_.claim_grace, now);
+            // And the other way round: memory that it does not say it has is there nevertheless.
+            const uint64_t counted = arbiter::plus(claim.fixed, device->residency.committed(id));
+            const bool last = id == theirs.rbegin()->first;
+            a->hidden.look(last ? left : std::min(left, counted), counted, false, options_.claim_grace, now);
+            left -= std::min(left, claimed);
+        }
+        settle_residency(*device, now);
+        apply(*device, now);
+        wake();
     }
 }
 

@@ -158,15 +158,12 @@ void Server::stop() {
     wake();
     if (thread_.joinable()) thread_.join();
     std::lock_guard lock(mutex_);
-    // Waiting clients need not wait until they notice: all may run.
+    // Nobody has to wait until it notices: all may run, but for those that do not without a daemon.
     for (auto& device : devices_)
         for (auto& [id, attachment] : device->attachments) {
+            const bool strict = attachment->client->strict.value_or(false);
             attachment->slot.leave();
-            attachment->page->attached = 0;
-            attachment->page->deadline_ns = wire::kNever;
-            attachment->epoch = wire::next_epoch(attachment->epoch);
-            attachment->page->token = wire::token_word(attachment->epoch, wire::TokenState::kRun);
-            futex_wake_all(attachment->page->token);
+            attachment->let_go(strict ? wire::TokenState::kBlocked : wire::TokenState::kRun);
         }
     for (auto& device : devices_) device->attachments.clear();
     clients_.clear();
@@ -293,7 +290,10 @@ void Server::drop(Client& client, const char* why) {
     for (auto& [device, attachment] : std::exchange(client.places, {})) {
         device->arbiter->remove_client(attachment->id, now);
         device->residency.leave(attachment->id, now);
-        attachment->page->attached = 0;
+        if (client.strict.value_or(false))
+            attachment->let_go(wire::TokenState::kBlocked);
+        else
+            attachment->page->attached = 0;  // it runs on, or waits until it notices
         client.departures.push_back({device, attachment->id, std::move(attachment->slot)});
         device->attachments.erase(attachment->id);
         settle_residency(*device, now);

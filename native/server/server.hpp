@@ -28,6 +28,8 @@ struct ServerOptions {
     // Bytes of the host that clients' memory may move to, of all devices together.
     uint64_t host_memory = arbiter::kUnlimited;
     arbiter::ResidencyParameters residency;
+    // How long memory may be missing from the driver's account before it does not count against others' any more.
+    Nanoseconds claim_grace = 3'000'000'000;
 };
 
 struct MovableView {
@@ -102,6 +104,10 @@ class Server {
         uint64_t moved;  // bytes of its memory that left the device or came back
     };
     void set_process_memory(const Uuid& uuid, pid_t pid, uint64_t bytes, std::optional<Seen> seen = {});
+
+    // The same, as a bound on what the process claims to hold where that makes others' memory leave; 0: the driver does
+    // not know it. Not called where the driver's account cannot be seen.
+    void confirm_process_memory(const Uuid& uuid, pid_t pid, uint64_t bytes);
 
     void start();
     void stop();  // clients run on unmanaged

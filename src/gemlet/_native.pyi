@@ -122,7 +122,7 @@ class Server:
     """Sockets, pages and deadlines in real time, in a thread of its own; native/server/server.hpp describes it.
 
     ``parameters``: fields of the arbiter's ``Parameters``, and lead, trace, connections, uses, host_memory,
-    epoch_overhead, epoch_min, max_wait. Raises ValueError for an unknown policy or parameter.
+    epoch_overhead, epoch_min, max_wait, claim_grace. Raises ValueError for an unknown policy or parameter.
     """
 
     def __init__(self, policy: str = "fair", **parameters: Any) -> None: ...
@@ -146,6 +146,7 @@ class Server:
         bytes: int,  # noqa: A002
         seen: tuple[int, int, int] | None = None,
     ) -> None: ...
+    def confirm_process_memory(self, uuid: bytes, pid: int, bytes: int) -> None: ...  # noqa: A002
     def start(self) -> None: ...
     def stop(self) -> None: ...
     def snapshot(self) -> dict[str, Any]:

@@ -26,6 +26,11 @@ uint64_t Residency::host_promised() const {
     return sum;
 }
 
+uint64_t Residency::committed(ClientId client) const {
+    const auto found = members_.find(client);
+    return found == members_.end() ? 0 : found->second.committed;
+}
+
 uint64_t Residency::held() const {
     uint64_t sum = 0;
     for (const auto& [id, m] : members_) sum = plus(sum, plus(m.committed, m.fixed));

@@ -87,6 +87,7 @@ void Residency::report(ClientId client, uint64_t mapped, uint32_t seen, bool com
     const auto found = members_.find(client);
     if (found == members_.end()) return;
     Member& m = found->second;
+    mapped = std::min(mapped, m.committed);  // more than it was ever allowed is a lie, and must not displace others
     if (m.mapped == mapped && m.seen == seen && m.complete == complete) return;
     m.mapped = mapped;
     m.seen = seen;

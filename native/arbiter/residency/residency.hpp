@@ -96,6 +96,7 @@ class Residency {
     void tick(Nanoseconds now) { settle(now); }
     std::vector<Order> take_orders();
 
+    uint64_t committed(ClientId client) const;  // bytes of its movable memory that it holds or may hold
     uint64_t held() const;  // bytes that clients hold or may hold, fixed ones included
     uint64_t capacity() const { return capacity_; }
     uint64_t host_promised() const;

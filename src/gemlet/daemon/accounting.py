@@ -1,7 +1,8 @@
 """Tells the server what the driver holds for each client: contexts, modules and local memory included.
 
 The hook counts allocations exactly; what else a process costs only NVML knows. The server books the difference to the
-process's group, so that a memory limit covers everything the process takes.
+process's group, so that a memory limit covers everything the process takes. And what a client claims to hold, where
+that makes others' memory leave the device, the server believes for long only if the driver says the same.
 """
 
 from __future__ import annotations
@@ -21,16 +22,22 @@ class Accounting:
         self._server = server
         self._inventory = inventory
 
-    def held(self, snapshot: Snapshot) -> dict[bytes, dict[int, int]]:
-        """Bytes each process holds, on the devices that have clients. Blocks; raises `DeviceError`."""
+    def held(self, snapshot: Snapshot) -> dict[bytes, dict[int, int | None]]:
+        """Bytes each process holds, on the devices that have clients; None: the driver hides it. Blocks.
+
+        Raises `DeviceError`.
+        """
         busy = [device.uuid for device in snapshot.devices if any(group.clients for group in device.groups)]
         return {uuid: self._inventory.process_memory(uuid_text(uuid)) for uuid in busy}
 
-    def book(self, before: Snapshot, snapshot: Snapshot, held: dict[bytes, dict[int, int]]) -> None:
+    def book(
+        self, before: Snapshot, snapshot: Snapshot, held: dict[bytes, dict[int, int | None]], *, lists_all: bool = False
+    ) -> None:
         """Tells the server of its clients. ``before`` was taken before the driver was asked, ``snapshot`` after.
 
         A process that allocated or freed in between is left for the next time: the server compares with ``before``. A
         process that NVML does not list has no context yet, or its pid means nothing here: it is left as it is.
+        ``lists_all``: the latter cannot be, so what such a process claims to hold is not there.
         """
         seen = {
             (device.uuid, client.pid): (client.memory, client.contexts, client.movable.moved if client.movable else 0)
@@ -40,5 +47,9 @@ class Accounting:
         }
         for device in snapshot.devices:
             by_pid = held.get(device.uuid, {})
-            for pid in {client.pid for group in device.groups for client in group.clients} & by_pid.keys():
-                self._server.set_process_memory(device.uuid, pid, by_pid[pid], seen.get((device.uuid, pid)))
+            for pid in {client.pid for group in device.groups for client in group.clients}:
+                found = by_pid.get(pid)
+                if found is not None:
+                    self._server.set_process_memory(device.uuid, pid, found, seen.get((device.uuid, pid)))
+                if found is not None or (lists_all and pid not in by_pid):
+                    self._server.confirm_process_memory(device.uuid, pid, found or 0)

@@ -25,8 +25,8 @@ class Inventory(Protocol):
     def devices(self) -> list[DeviceInfo]:
         """All devices, with what is used of them now."""
 
-    def process_memory(self, uuid: str) -> dict[int, int]:
-        """Bytes each process holds on a device, by pid; a process whose use the driver hides is left out."""
+    def process_memory(self, uuid: str) -> dict[int, int | None]:
+        """Bytes each process holds on a device, by pid; None for a process whose use the driver hides."""
 
 
 class NvmlInventory:
@@ -45,7 +45,7 @@ class NvmlInventory:
         self._keep_open()
         return nvml.device_inventory()
 
-    def process_memory(self, uuid: str) -> dict[int, int]:
+    def process_memory(self, uuid: str) -> dict[int, int | None]:
         self._keep_open()
         return nvml.process_memory(uuid)
 

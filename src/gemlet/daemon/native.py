@@ -65,6 +65,9 @@ class Server(Protocol):
         changed, nor while some of its memory is on the host.
         """
 
+    def confirm_process_memory(self, uuid: bytes, pid: int, bytes: int) -> None:  # noqa: A002
+        """The same, as a bound on what the process claims to hold where that makes others' memory leave the device."""
+
     def eventfd(self) -> int:
         """Readable when `take_events` has something."""
 

@@ -374,7 +374,10 @@ class Service:
                 await asyncio.sleep(DEVICES_SECONDS)
                 continue
             self._refresh()
-            self._accounting.book(before, self._snapshot, held)
+            # Under MPS a driver may list the server in place of its clients.
+            mps = self.mps.look()
+            lists_all = self._sees_outside and mps.state == "off" and not mps.foreign
+            self._accounting.book(before, self._snapshot, held, lists_all=lists_all)
 
     async def _watch_mps(self) -> None:
         while True:

@@ -194,11 +194,11 @@ def device_inventory() -> list[DeviceInfo]:
         return [look_at(device) for device in opened.devices()]
 
 
-def process_memory(uuid: str) -> dict[int, int]:
-    """Bytes each process holds on the device, by pid; without those whose use the driver hides. Raises DeviceError.
+def process_memory(uuid: str) -> dict[int, int | None]:
+    """Bytes each process holds on the device, by pid; None for those whose use the driver hides. Raises DeviceError.
 
     The pids are those of the driver's namespace, which is the host's.
     """
     with session() as opened:
         processes = opened.device(uuid).processes()
-    return {process.pid: process.memory_used for process in processes if process.memory_used is not None}
+    return {process.pid: process.memory_used for process in processes}

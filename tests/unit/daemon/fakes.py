@@ -26,6 +26,7 @@ class FakeServer:
         self.used_ns: dict[str, int] = {}
         self.listening: dict[str, tuple[str | None, int]] = {}
         self.process_memory: dict[tuple[bytes, int], int] = {}
+        self.confirmed: dict[tuple[bytes, int], int] = {}
         self.running = False
         self.host_memory = 0
         self.events: list[dict[str, Any]] = []
@@ -112,6 +113,9 @@ class FakeServer:
     def set_process_memory(self, uuid: bytes, pid: int, size: int, seen: tuple[int, int, int] | None = None) -> None:
         self.process_memory[uuid, pid] = size
 
+    def confirm_process_memory(self, uuid: bytes, pid: int, size: int) -> None:
+        self.confirmed[uuid, pid] = size
+
     def eventfd(self) -> int:
         return self._eventfd
 
@@ -147,7 +151,7 @@ class FakeInventory:
     processes: tuple[DeviceProcess, ...] = ()  # what NVML lists on the device
 
     def __init__(self) -> None:
-        self.held: dict[int, int] = {}
+        self.held: dict[int, int | None] = {}
         self.broken = False
 
     def devices(self) -> list[DeviceInfo]:
@@ -165,7 +169,7 @@ class FakeInventory:
             )
         ]
 
-    def process_memory(self, uuid: str) -> dict[int, int]:
+    def process_memory(self, uuid: str) -> dict[int, int | None]:
         if self.broken:
             raise DeviceError("NVML does not answer")
         return dict(self.held)

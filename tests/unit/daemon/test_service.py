@@ -579,3 +579,13 @@ def test_a_daemon_without_history_says_so(start_daemon):
     with pytest.raises(Refused, match="keeps no history"):
         daemon.call("recorded")
     assert daemon.call("status")["daemon"]["history"] == "it is off"
+
+
+def test_claims_of_clients_are_compared_with_the_drivers_account(start_daemon):
+    daemon = start_daemon()
+    daemon.call("join", group="team")
+    for pid in (77, 78, 79):
+        daemon.server.add_client("team", pid=pid)
+    daemon.inventory.held.update({77: 600 << 20, 78: None})  # it hides one's, and knows nothing of the third
+    known = eventually(lambda: daemon.server.confirmed if (fakes.UUID, 79) in daemon.server.confirmed else None)
+    assert known == {(fakes.UUID, 77): 600 << 20, (fakes.UUID, 79): 0}

@@ -159,7 +159,7 @@ def test_inventory(machine: Callable[..., FakeNvml]) -> None:
 
 def test_process_memory(machine: Callable[..., FakeNvml]) -> None:
     machine(Card("GPU-0", compute={1: 10, 2: None, 3: None}, graphics={1: 12, 3: 4, 4: 8, 5: None}), Card("GPU-1"))
-    assert process_memory("GPU-0") == {1: 12, 3: 4, 4: 8}
+    assert process_memory("GPU-0") == {1: 12, 2: None, 3: 4, 4: 8, 5: None}
     assert process_memory("GPU-1") == {}
 
 

@@ -207,6 +207,23 @@ def test_when_the_server_stops_every_client_may_run(serve: Callable[..., Served]
     assert (a.state, b.state) == (wire.RUN, wire.RUN)
 
 
+def test_when_the_server_stops_strict_clients_wait(serve: Callable[..., Served]) -> None:
+    """Whether they run, wait or are about to stop; and so does one that the daemon drops."""
+    s = serve()
+    names = ("runs", "waits", "idle", "dropped")
+    runs, waits, idle, dropped = (RawClient(s.path, n, flags=wire.CREATE_GROUP | wire.STRICT).attach() for n in names)
+    dropped.send(wire.REQUEST)
+    dropped.await_state(wire.RUN)
+    dropped.send(999)  # makes no sense
+    dropped.await_state(wire.BLOCKED)
+    runs.send(wire.REQUEST)
+    runs.await_state(wire.RUN)
+    waits.send(wire.REQUEST)
+    s.server.stop()
+    assert [c.state for c in (runs, waits, idle)] == [wire.BLOCKED] * 3
+    assert [c.page.get("attached", size=4) for c in (runs, waits, idle)] == [0] * 3
+
+
 def test_five_hundred_clients(serve: Callable[..., Served]) -> None:
     s = serve()
     clients = [RawClient(s.path, f"g{i % 50}").attach() for i in range(500)]

@@ -1,0 +1,96 @@
+"""Nothing that a client can write makes the memory of others leave the device for long."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.unit.server import wire
+from tests.unit.server.wire import RawClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.unit.server.conftest import Served
+
+GIB = 1 << 30
+DEVICE = bytes(16)
+GRACE = 50_000_000
+
+
+class Scene:
+    """A device of 8 GiB, a client with 6 GiB that can move, and a liar. Both are this process to the kernel."""
+
+    def __init__(self, serve: Callable[..., Served]) -> None:
+        self.served = serve(claim_grace=GRACE, max_wait=100_000_000)
+        self.served.server.add_device(DEVICE, 0)
+        self.served.server.set_capacity(DEVICE, 8 * GIB)
+        self.victim, self.liar = RawClient(self.served.path, "victim").attach(), RawClient(self.served.path, "liar")
+        self.victim.residency.put("movable", 6 * GIB)
+        self.victim.ledger.put("slots", 6 * GIB, index=self.victim.slot)
+        self.victim.send(wire.ADMIT, value=6 * GIB)
+        wire.eventually(self.is_in)
+        self.victim.residency.put("mapped", 6 * GIB)
+        self.obey(self.victim)
+        self.liar.attach()
+
+    def obey(self, client: RawClient) -> None:
+        client.residency.put("seen", client.residency.get("order", size=4), size=4)
+        client.send(wire.MOVED)
+
+    def is_in(self) -> bool:
+        return self.victim.residency.get("allowed") == 6 * GIB
+
+    def confirm(self, liars: int) -> None:
+        """The driver says what the process has: the victim's memory, and so much of the liar's."""
+        self.served.server.confirm_process_memory(DEVICE, os.getpid(), 6 * GIB + liars)
+        time.sleep(0.001)
+
+
+@pytest.fixture
+def scene(serve: Callable[..., Served]) -> Scene:
+    return Scene(serve)
+
+
+def test_what_the_driver_does_not_have_counts_for_a_moment_only(scene: Scene) -> None:
+    scene.liar.ledger.put("slots", 7 * GIB, index=scene.liar.slot)
+    scene.liar.send(wire.MOVED)
+    wire.eventually(lambda: not scene.is_in())  # it may be about to allocate that
+    wire.eventually(lambda: (scene.confirm(0), scene.is_in())[1])
+    # Nor does it help to say so again.
+    scene.liar.send(wire.MOVED)
+    scene.liar.ledger.put("slots", 7 * GIB - 1, index=scene.liar.slot)
+    scene.liar.send(wire.MOVED)
+    scene.confirm(0)
+    assert scene.is_in()
+
+
+def test_what_the_driver_has_counts(scene: Scene) -> None:
+    scene.liar.ledger.put("slots", 7 * GIB, index=scene.liar.slot)
+    scene.liar.send(wire.MOVED)
+    wire.eventually(lambda: not scene.is_in())
+    end = time.monotonic_ns() + 5 * GRACE
+    while time.monotonic_ns() < end:
+        scene.confirm(7 * GIB)
+        assert not scene.is_in()
+
+
+def test_memory_that_it_does_not_own_up_to_counts(scene: Scene) -> None:
+    """Else others' memory would be sent to where there is no room."""
+    wire.eventually(lambda: (scene.confirm(7 * GIB), not scene.is_in())[1])
+    wire.eventually(lambda: (scene.confirm(0), scene.is_in())[1])
+
+
+@pytest.mark.parametrize("word", ["mapped", "movable"])
+def test_no_word_in_its_page_takes_room(scene: Scene, word: str) -> None:
+    scene.liar.residency.put(word, 1 << 60)
+    scene.liar.send(wire.MOVED)
+    late = RawClient(scene.served.path, "late").attach()
+    late.residency.put("movable", GIB)
+    late.ledger.put("slots", GIB, index=late.slot)
+    late.send(wire.ADMIT, value=GIB)
+    wire.eventually(lambda: late.residency.get("allowed") == GIB)
+    assert scene.is_in()
