@@ -135,7 +135,9 @@ def test_status_json_has_its_documented_shape(gemlet):
     document = json.loads(gemlet("status", "--simulate", "-o", "json").stdout)
     assert document["schema"] == 2
     assert document["simulated"] is True
-    assert document.keys() == {"schema", "simulated", "daemon", "devices", "groups", "events", "mps", "outside", "unmanaged"}
+    keys = {"schema", "simulated", "daemon", "devices", "groups", "events", "mps", "outside", "unmanaged", "problem"}
+    assert document.keys() == keys
+    assert document["problem"] is None
     device = document["devices"][0]
     assert {"index", "uuid", "name", "memory_total", "utilization", "share", "groups"} <= device.keys()
     assert device["uuid"].startswith("GPU-")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -56,18 +55,16 @@ def command(socket: str | None, output: str, simulate: bool) -> int:
 
 
 def _without_daemon() -> list[Outsider]:
-    from gemlet.daemon.audit import Audit
     from gemlet.daemon.processes import sees_the_drivers_pids
     from gemlet.devices import nvml
-    from gemlet.model import AuditSpec
+    from gemlet.monitor.without_daemon import programs
 
     if not sees_the_drivers_pids():
         raise DeviceError(
             "the driver's pids mean nothing in this container: they are the machine's",
             hint="run `gemlet audit` on the machine itself",
         )
-    found, _ = Audit(acts=False).look(nvml.device_inventory(), (), AuditSpec(), now=time.monotonic())
-    return found
+    return programs(nvml.device_inventory())
 
 
 def _document(outside: list[Outsider]) -> dict[str, Any]:

@@ -84,6 +84,7 @@ class Verbs(click.Group):
 
 @click.command(
     cls=Verbs,
+    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "GEMLET", "max_content_width": 100},
     epilog="Every option can be set in the environment: GEMLET_RUN_MEMORY=8GiB is `run --memory 8GiB`.",
 )
@@ -101,8 +102,16 @@ def command(context: click.Context, socket: str | None) -> None:
     gemlet run --min 30% --memory 8GiB -- python train.py
     gemlet top
     gemlet demo
+
+    Without a command, on a terminal: who uses the GPUs, and what to type next.
     """
     context.obj = socket
+    if context.invoked_subcommand is None:
+        if not sys.stdout.isatty():  # a script that lost its verb
+            raise click.exceptions.NoArgsIsHelpError(context)
+        from gemlet.cli import overview
+
+        overview.show(socket)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gemlet.cli import options
-from gemlet.daemon import address
-from gemlet.daemon.connection import connect
+from gemlet.cli import options, overview
 from gemlet.errors import UsageError
 from gemlet.model import GROUP_FIELDS
 
@@ -66,20 +64,21 @@ def command(socket: str | None, output: str, watch: bool, node: bool, simulate: 
     from gemlet.monitor.reader import decode_status
     from gemlet.monitor.tables import text
 
-    with connect(address.candidates(socket, simulate=simulate)) as daemon:
-        while True:
-            document = daemon.call("status")
-            if output == "json":
-                click.echo(json.dumps(document, indent=None if watch else 2))
-            else:
-                status = decode_status(document)
-                shown = rows(status) if output == "csv" else text(status)
-                if watch and output == "table" and sys.stdout.isatty():
-                    click.clear()
-                click.echo(shown, nl=False)
-            if not watch:
-                return
-            time.sleep(1.0)
+    while True:
+        document = overview.read_document(socket, simulate=simulate)
+        if output == "json":
+            click.echo(json.dumps(document, indent=None if watch else 2))
+        else:
+            status = decode_status(document)
+            shown = rows(status) if output == "csv" else text(status)
+            if watch and output == "table" and sys.stdout.isatty():
+                click.clear()
+            click.echo(shown, nl=False)
+            if status.daemon is None and not watch:
+                overview.say_next(status, shown=output == "table")
+        if not watch:
+            return
+        time.sleep(1.0)
 
 
 def _node(socket: str | None, output: str, watch: bool) -> None:

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gemlet.cli import options
-from gemlet.daemon import address
-from gemlet.daemon.connection import connect
+from gemlet.cli import options, overview
 from gemlet.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,23 +30,21 @@ def command(socket: str | None, once: bool, screenshot: Path | None, simulate: b
 
     Keys: space pauses, s sorts, ? explains, q quits.
     """
-    from gemlet.monitor.reader import read_status
-
     if once and screenshot is not None:
         raise UsageError("--once and --screenshot do not go together", hint="leave out one of the two")
-    endpoints = address.candidates(socket, simulate=simulate)
 
-    def read() -> Status:
-        with connect(endpoints) as daemon:  # each time anew: the daemon may have been restarted meanwhile
-            return read_status(daemon)
+    def read() -> Status:  # each time anew: a daemon may have been started meanwhile, or have ended
+        return overview.read_status(socket, simulate=simulate)
 
-    first = read()  # without a daemon this says so before the screen is taken
+    first = read()  # what cannot be shown is said before the screen is taken
     if screenshot is None and not _on_a_terminal():
         once = True  # no key could end the live view: it would draw into a pipe for ever
     if once:
         from gemlet.monitor.tables import text
 
         click.echo(text(first), nl=False)
+        if first.daemon is None:
+            overview.say_next(first)
     elif screenshot is not None:
         import asyncio
 

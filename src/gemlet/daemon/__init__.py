@@ -11,6 +11,7 @@ history.py accounting.py events.py    measured shares; memory the driver holds f
 record.py record_store.py recorder.py    the recorded history: a moment, the file, the thread
 moments.py       makes moments of what the daemon sees
 inventory.py processes.py    what the daemon asks of the driver, and of the kernel
+programs.py program_names.py    what people call a program
 mps.py           gemlet's MPS control daemon;  mps_state.py: its states
 mps_environment.py mps_answers.py    a program's variables of MPS; answers about MPS
 connection.py autostart.py    the command line's side: asking a daemon, and starting one

@@ -52,6 +52,7 @@ def api(service: Service) -> Api:
             case Ping():
                 return {"pid": os.getpid(), "simulated": service.options.simulated}
             case Status():
+                await service.know_programs()
                 return service.status()
             case Explain(group=group):
                 return explain(service.status(), group)

@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gemlet.daemon.processes import name_of as user_name
+from gemlet.daemon.programs import started_at
 from gemlet.devices.mps import process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
 
+    from gemlet.daemon.programs import Key, Program
     from gemlet.devices.device import DeviceInfo
     from gemlet.devices.mps import Process
     from gemlet.model import AuditSpec
@@ -32,6 +35,7 @@ class Outsider(msgspec.Struct, frozen=True, kw_only=True):
     """A process on one device. ``seconds``: since it was first seen. ``graphics``: it only draws, and is left alone.
 
     ``action``: what has become of it, "stopped" or "killed"; empty: nothing. ``memory``: bytes, None where unknown.
+    ``command`` is the kernel's name for it, ``name`` what people call it; ``started``: seconds since 1970.
     """
 
     pid: int
@@ -42,6 +46,25 @@ class Outsider(msgspec.Struct, frozen=True, kw_only=True):
     graphics: bool
     seconds: float
     action: str = ""
+    name: str = ""
+    user: str = ""
+    started: float | None = None
+    container: str = ""
+
+    @property
+    def key(self) -> Key:
+        """Names one process, though its pid be used again."""
+        return self.pid, self.started or 0.0
+
+    @property
+    def called(self) -> str:
+        """What to call it on the screen."""
+        return self.name or self.command
+
+
+def named(who: Outsider, program: Program) -> Outsider:
+    """``who`` with what is known of its program."""
+    return msgspec.structs.replace(who, name=program.name, container=program.container)
 
 
 class Audit:
@@ -93,6 +116,8 @@ class Audit:
                     graphics=entry.graphics,
                     seconds=now - since,
                     action=self._actions.get(key, ""),
+                    user=user_name(who.uid),
+                    started=started_at(who.started),
                 )
                 found.append(outsider)
                 if acted or (fresh and not entry.graphics):

@@ -21,7 +21,7 @@ def no_daemon(endpoint: Endpoint, reason: str = "") -> DaemonUnreachable:
     simulate = " --simulate" if endpoint.kind == "simulated" else ""
     if endpoint.kind == "explicit":  # `gemlet run` starts none there
         hint = f"start one with `gemlet daemon --runtime-dir {endpoint.directory}`, or leave out --socket"
-    elif endpoint.kind == "user" and _accepts(address.simulated()):
+    elif endpoint.kind == "user" and accepts(address.simulated()):
         hint = "the daemon of the simulated machine runs: add --simulate"
     else:
         hint = f"start one with `gemlet run{simulate} -- COMMAND` or `gemlet daemon{simulate}`"
@@ -35,7 +35,8 @@ def other_version(what: str, answer: object) -> DaemonError:
     return DaemonError(f"the daemon's answer cannot be read: {what}", hint=hint)
 
 
-def _accepts(endpoint: Endpoint) -> bool:
+def accepts(endpoint: Endpoint) -> bool:
+    """Whether a daemon listens there."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
         probe.settimeout(0.2)
         return probe.connect_ex(str(endpoint.api)) == 0

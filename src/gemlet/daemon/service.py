@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import gemlet
 from gemlet.daemon import notify, protocol, state, status
 from gemlet.daemon.accounting import Accounting
-from gemlet.daemon.audit import Audit
+from gemlet.daemon.audit import Audit, named
 from gemlet.daemon.configuration import ConfigurationFile
 from gemlet.daemon.events import EventRing
 from gemlet.daemon.groups import Entry, GroupBook
@@ -29,6 +29,7 @@ from gemlet.daemon.moments import Moments
 from gemlet.daemon.mps import Mps
 from gemlet.daemon.native import Server, Snapshot, read_snapshot
 from gemlet.daemon.processes import name_of, sees_the_drivers_pids, uid_of
+from gemlet.daemon.programs import Programs
 from gemlet.daemon.record_store import Store
 from gemlet.daemon.recorder import Recorder
 from gemlet.devices import host_memory
@@ -115,6 +116,7 @@ class Service:
         self._sees_outside = options.simulated or sees_the_drivers_pids()
         self._unaudited: set[int] = set()  # uids
         self._outside: list[Outsider] = []
+        self._programs = Programs()
         self._listening: dict[str, Path] = {}  # of the configured groups: socket in the IPC directory
         self._shares: set[str] = set()
         self._started = time.monotonic()
@@ -189,9 +191,15 @@ class Service:
 
     # --- what it knows -------------------------------------------------------------------------------------------
 
+    async def know_programs(self) -> None:
+        """Finds out what the programs are called that the next status names."""
+        self._refresh()
+        await self._programs.settle(status.program_keys(self._snapshot, self._outside))
+
     def status(self) -> status.Status:
         """The status document, as of now."""
         self._refresh()
+        self._programs.ask(status.program_keys(self._snapshot, self._outside))
         options = self.options
         self.latest = status.build(
             self._snapshot,
@@ -215,17 +223,19 @@ class Service:
             events=self.events.after(0, EVENTS_IN_STATUS),
             mps=self.mps.look(),
             outside=self._outside,
+            programs=self._programs,
         )
         return self.latest
 
     async def audit(self) -> dict[str, Any]:
         """The document of `gemlet audit -o json`, as of now."""
         await self._find_devices()
+        await self.know_programs()
         return {
             "schema": protocol.AUDIT_SCHEMA,
             "simulated": self.options.simulated,
             "policy": self.configuration.current.audit.policy,
-            "outside": self._outside,
+            "outside": [named(who, self._programs.find(who.key)) for who in self._outside],
         }
 
     def busy(self) -> dict[str, int]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gemlet.daemon import protocol
-from gemlet.daemon.audit import Outsider
+from gemlet.daemon.audit import Outsider, named
 from gemlet.daemon.events import Event
 from gemlet.daemon.mps_state import MpsStatus, with_groups
 from gemlet.daemon.native import (
@@ -24,6 +24,7 @@ from gemlet.daemon.native import (
     UnmanagedUsage,
     uuid_text,
 )
+from gemlet.daemon.processes import name_of as user_name
 from gemlet.model import GroupSpec, TimeTerms, terms
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from gemlet.daemon.groups import Entry
     from gemlet.daemon.history import History
+    from gemlet.daemon.programs import Key, Programs
     from gemlet.devices.device import DeviceInfo
 
 
@@ -56,7 +58,11 @@ class SwapStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One process on one device. ``state``: as the arbiter sees it: runs, waits, stops, idle. ``mps``: under MPS."""
+    """One process on one device. ``state``: as the arbiter sees it: runs, waits, stops, idle. ``mps``: under MPS.
+
+    ``command`` is the kernel's name for it, ``name`` what people call it; both are for people. ``started``: seconds
+    since 1970. ``memory_used`` is what counts against the group's limit, ``unledgered`` included; ``memory`` without.
+    """
 
     pid: int
     uid: int
@@ -73,6 +79,16 @@ class ClientStatus(msgspec.Struct, frozen=True, kw_only=True):
     samples: int = 0
     busy_samples: int = 0
     awaited_samples: int = 0
+    name: str = ""
+    user: str = ""
+    started: float | None = None
+    container: str = ""
+    memory_used: int = 0
+
+    @property
+    def called(self) -> str:
+        """What to call it on the screen."""
+        return self.name or self.command
 
 
 class UnmanagedStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +107,15 @@ class UnmanagedStatus(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     seconds: float
     why: str
+    name: str = ""
+    user: str = ""
+    started: float | None = None
+    container: str = ""
+
+    @property
+    def called(self) -> str:
+        """What to call it on the screen."""
+        return self.name or self.command
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +147,8 @@ class GroupStatus(TimeTerms):
 
 
 class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One device. ``share``: what all groups together used; utilization, memory, power (watts) and temperature (degrees
-    Celsius) are the driver's own figures."""
+    """One device. ``share``: what all groups together used; utilization, memory, power (watts), temperature (degrees
+    Celsius) and clock (of the multiprocessors, MHz) are the driver's own figures."""
 
     index: int
     uuid: str
@@ -137,6 +162,7 @@ class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
     capacity: int | None = None
     power: float | None = None
     temperature: float | None = None
+    clock: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,17 +196,18 @@ class DaemonStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole document."""
+    """The whole document. ``daemon``: None without one; ``problem`` is then why less is known, and None otherwise."""
 
     schema: int = protocol.STATUS_SCHEMA
     simulated: bool
-    daemon: DaemonStatus
+    daemon: DaemonStatus | None
     devices: tuple[DeviceStatus, ...]
     groups: tuple[GroupLimits, ...]
     events: tuple[Event, ...]
     mps: MpsStatus = MpsStatus()
     outside: tuple[Outsider, ...] = ()
     unmanaged: tuple[UnmanagedStatus, ...] = ()
+    problem: str | None = None
 
 
 def build(
@@ -193,6 +220,7 @@ def build(
     history: History,
     events: list[Event],
     mps: MpsStatus,
+    programs: Programs,
     outside: Sequence[Outsider] = (),
 ) -> Status:
     """Puts together what the server, the driver, the group book and the history know."""
@@ -203,13 +231,15 @@ def build(
         simulated=simulated,
         daemon=daemon,
         devices=tuple(
-            _device(device, inventory.get(device.uuid), entries, history, snapshot.now_ns, served=served)
+            _device(
+                device, inventory.get(device.uuid), entries, history, snapshot.now_ns, programs=programs, served=served
+            )
             for device in sorted(snapshot.devices, key=lambda device: device.index)
         ),
         groups=tuple(_limits(entry, busy.get(name, 0)) for name, entry in sorted(entries.items())),
         events=tuple(events),
-        outside=tuple(outside),
-        unmanaged=tuple(_unmanaged(usage, snapshot.now_ns) for usage in snapshot.unmanaged),
+        outside=tuple(named(who, programs.find(who.key)) for who in outside),
+        unmanaged=tuple(_unmanaged(usage, snapshot.now_ns, programs) for usage in snapshot.unmanaged),
         mps=msgspec.structs.replace(mps, servers=with_groups(mps.servers, groups_by_pid)),
     )
 
@@ -221,9 +251,12 @@ def _device(
     history: History,
     now_ns: int,
     *,
+    programs: Programs,
     served: frozenset[int],
 ) -> DeviceStatus:
-    groups = tuple(_group(group, usage.uuid, entries, history, now_ns, served=served) for group in usage.groups)
+    groups = tuple(
+        _group(group, usage.uuid, entries, history, now_ns, programs=programs, served=served) for group in usage.groups
+    )
     return DeviceStatus(
         index=usage.index,
         uuid=uuid_text(usage.uuid),
@@ -237,6 +270,7 @@ def _device(
         capacity=usage.capacity,
         power=known.power if known else None,
         temperature=known.temperature if known else None,
+        clock=known.clock if known else None,
     )
 
 
@@ -247,9 +281,10 @@ def _group(
     history: History,
     now_ns: int,
     *,
+    programs: Programs,
     served: frozenset[int],
 ) -> GroupStatus:
-    clients = tuple(_client(client, now_ns, served=served) for client in usage.clients)
+    clients = tuple(_client(client, now_ns, programs=programs, served=served) for client in usage.clients)
     entry = entries.get(usage.name)
     used_ns, launches = history.total((uuid, usage.name), usage)
     return GroupStatus(
@@ -273,7 +308,18 @@ def _group(
     )
 
 
-def _client(usage: ClientUsage, now_ns: int, *, served: frozenset[int]) -> ClientStatus:
+def program_keys(snapshot: Snapshot, outside: Sequence[Outsider] = ()) -> set[Key]:
+    """The programs that a status names."""
+    clients = {_key(client) for device in snapshot.devices for group in device.groups for client in group.clients}
+    return clients | {_key(who) for who in snapshot.unmanaged} | {who.key for who in outside}
+
+
+def _key(usage: ClientUsage | UnmanagedUsage) -> Key:
+    return usage.pid, usage.id if isinstance(usage, ClientUsage) else -usage.since_ns
+
+
+def _client(usage: ClientUsage, now_ns: int, *, programs: Programs, served: frozenset[int]) -> ClientStatus:
+    program = programs.find(_key(usage))
     return ClientStatus(
         pid=usage.pid,
         uid=usage.uid,
@@ -290,10 +336,16 @@ def _client(usage: ClientUsage, now_ns: int, *, served: frozenset[int]) -> Clien
         mps=usage.mps or usage.pid in served,  # its hook says so, or the control daemon
         seconds=max(0, now_ns - usage.since_ns) / 1e9,
         swap=_swap(usage.movable) if usage.movable else None,
+        name=program.name,
+        user=user_name(usage.uid),
+        started=program.started,
+        container=program.container,
+        memory_used=usage.memory + usage.untracked,
     )
 
 
-def _unmanaged(usage: UnmanagedUsage, now_ns: int) -> UnmanagedStatus:
+def _unmanaged(usage: UnmanagedUsage, now_ns: int, programs: Programs) -> UnmanagedStatus:
+    program = programs.find(_key(usage))
     return UnmanagedStatus(
         pid=usage.pid,
         uid=usage.uid,
@@ -303,6 +355,10 @@ def _unmanaged(usage: UnmanagedUsage, now_ns: int) -> UnmanagedStatus:
         state="joined" if usage.joined else UNMANAGED_STATES[usage.strict],
         seconds=max(0, now_ns - usage.since_ns) / 1e9,
         why=usage.why,
+        name=program.name,
+        user=user_name(usage.uid),
+        started=program.started,
+        container=program.container,
     )
 
 

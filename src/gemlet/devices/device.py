@@ -50,6 +50,9 @@ class Device(Protocol):
     def temperature(self) -> float | None:
         """Degrees Celsius; None where the driver does not tell."""
 
+    def clock(self) -> int | None:
+        """Of the multiprocessors now, MHz; None where the driver does not tell."""
+
     def processes(self) -> tuple[DeviceProcess, ...]:
         """The processes that use it, by pid; empty where the driver does not tell."""
 
@@ -71,6 +74,7 @@ class DeviceInfo:
     compute_mode: str | None = None
     power: float | None = None
     temperature: float | None = None
+    clock: int | None = None
 
     @property
     def simulated(self) -> bool:
@@ -91,6 +95,7 @@ def look_at(device: Device) -> DeviceInfo:
         compute_mode=device.compute_mode(),
         power=device.power(),
         temperature=device.temperature(),
+        clock=device.clock(),
     )
 
 

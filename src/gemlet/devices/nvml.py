@@ -143,6 +143,11 @@ class NvmlDevice:
         celsius: Any = self._ask_if_supported(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU)
         return None if celsius is None else float(celsius)
 
+    def clock(self) -> int | None:
+        nvml = self._session.nvml
+        megahertz: Any = self._ask_if_supported(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM)
+        return None if megahertz is None else int(megahertz)
+
     def processes(self) -> tuple[DeviceProcess, ...]:
         nvml = self._session.nvml
         used: dict[int, int | None] = {}

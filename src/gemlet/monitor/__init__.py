@@ -1,6 +1,6 @@
 """Readers of the daemon's status document.
 
-reader.py     the document as structs
+reader.py     the document as structs;  without_daemon.py: the same from the driver alone
 tables.py     as text
 top.py        live
 history.py    the recorded history as text and as a plot

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest, start_http_ser
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from gemlet.daemon.status import DeviceStatus, GroupStatus, Status
+from gemlet.daemon.status import DaemonStatus, DeviceStatus, GroupStatus, Status
 
 if TYPE_CHECKING:
     from threading import Thread
@@ -62,9 +62,9 @@ DAEMON_GAUGES: dict[str, tuple[str, Callable[[Status], float]]] = {
     ),
     "gemlet_mps_clients": ("Programs under gemlet's MPS", lambda s: len(s.mps.clients())),
 }
-DAEMON_COUNTERS: dict[str, tuple[str, Callable[[Status], float]]] = {
-    "gemlet_denied_connections": ("Clients that were not let into a group", lambda s: s.daemon.denied),
-    "gemlet_ignored_messages": ("Messages of clients that made no sense", lambda s: s.daemon.ignored),
+DAEMON_COUNTERS: dict[str, tuple[str, Callable[[DaemonStatus], float]]] = {
+    "gemlet_denied_connections": ("Clients that were not let into a group", lambda d: d.denied),
+    "gemlet_ignored_messages": ("Messages of clients that made no sense", lambda d: d.ignored),
 }
 
 
@@ -97,11 +97,13 @@ def serve(read: Callable[[], Status | None], *, port: int, address: str = "127.0
 
 
 def _metrics(status: Status) -> Iterator[Metric]:
+    if status.daemon is None:
+        return
     info = GaugeMetricFamily("gemlet_daemon_info", "The daemon", labels=("version", "policy", "simulated"))
     info.add_metric((status.daemon.version, status.daemon.policy, str(status.simulated).lower()), 1)
     yield info
-    for name, (text, of_status) in DAEMON_COUNTERS.items():
-        yield CounterMetricFamily(name, text, value=of_status(status))
+    for name, (text, of_daemon) in DAEMON_COUNTERS.items():
+        yield CounterMetricFamily(name, text, value=of_daemon(status.daemon))
     for name, (text, of_status) in DAEMON_GAUGES.items():
         yield GaugeMetricFamily(name, text, value=of_status(status))
     for name, (text, of_device) in DEVICE_GAUGES.items():

@@ -5,8 +5,10 @@ Colour is never the only signal, so this text is complete; `top` adds colour to 
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
+import gemlet
 from gemlet.config.group_fields import shown
 from gemlet.config.quantities import format_share, format_size
 from gemlet.daemon.processes import name_of as user_name
@@ -17,12 +19,21 @@ if TYPE_CHECKING:
 
     from gemlet.daemon.audit import Outsider
     from gemlet.daemon.mps_state import MpsStatus
-    from gemlet.daemon.status import DeviceStatus, GroupLimits, GroupStatus, Status, SwapStatus, UnmanagedStatus
+    from gemlet.daemon.status import (
+        ClientStatus,
+        DeviceStatus,
+        GroupLimits,
+        GroupStatus,
+        Status,
+        SwapStatus,
+        UnmanagedStatus,
+    )
     from gemlet.model import TimeTerms
 
 BAR_WIDTH = 20
 WINDOW = "10s"
 UNKNOWN = "-"
+SENSORS = ("TEMPERATURE", "POWER", "CLOCK")
 SHOWN = {"min", "max", "sm", "priority"}  # fields of a group that always have a column
 
 
@@ -53,17 +64,18 @@ def text(status: Status) -> str:
     """The whole document: devices, groups, clients; what is empty says so."""
     lines = [_headline(status), *_config_lines(status), *_mps_lines(status), ""]
     lines += _devices(status.devices) or ["(no devices: no driver answers, and no program has attached to one)"]
-    lines += ["", *(_groups(status) or ["(no groups: `gemlet run -- COMMAND` makes one)"])]
-    lines += ["", *(_clients(status.devices) or ["(no clients)"])]
+    if status.daemon is not None:
+        lines += ["", *(_groups(status) or ["(no groups: `gemlet run -- COMMAND` makes one)"])]
+    lines += ["", *(_programs(status) or ["(no program uses a device)"])]
     if unmanaged := _unmanaged_lines(status.unmanaged):
         lines += ["", *unmanaged]
-    if outside := outside_lines(status.outside):
-        lines += ["", *outside]
     return "\n".join(lines) + "\n"
 
 
 def _headline(status: Status) -> str:
     daemon = status.daemon
+    if daemon is None:
+        return f"gemlet {gemlet.__version__}  {status.problem}"
     parts = [f"gemlet {daemon.version}", f"daemon {daemon.pid} ({daemon.kind})", f"policy {daemon.policy}"]
     if status.simulated:
         parts.insert(1, "SIMULATED MACHINE, not a GPU")
@@ -73,7 +85,7 @@ def _headline(status: Status) -> str:
 
 
 def _config_lines(status: Status) -> list[str]:
-    error = status.daemon.config_error
+    error = status.daemon.config_error if status.daemon else None
     return [f"configuration not applied, the last good one holds: {error}"] if error else []
 
 
@@ -81,6 +93,7 @@ def _devices(devices: Sequence[DeviceStatus]) -> list[str]:
     if not devices:
         return []
     capacities = any(device.capacity for device in devices)
+    sensors = any(sensor_cells(device) != [UNKNOWN] * 3 for device in devices)
     rows = [
         [
             str(device.index),
@@ -88,13 +101,24 @@ def _devices(devices: Sequence[DeviceStatus]) -> list[str]:
             UNKNOWN if device.utilization is None else format_share(device.utilization),
             memory_text(device.memory_used, device.memory_total),
             share_text(device.share.get(WINDOW)),
-            device.policy,
+            device.policy or UNKNOWN,
             *([format_size(device.capacity) if device.capacity else UNKNOWN] if capacities else []),
+            *(sensor_cells(device) if sensors else []),
         ]
         for device in devices
     ]
     header = ["DEVICE", "NAME", "BUSY", "MEMORY", "GROUPS USE", "POLICY"]
-    return table([*header, "CAPACITY"] if capacities else header, rows)
+    header += ["CAPACITY"] if capacities else []
+    return table([*header, *SENSORS] if sensors else header, rows, right=frozenset(SENSORS))
+
+
+def sensor_cells(device: DeviceStatus) -> list[str]:
+    """Temperature, power and clock of the multiprocessors; a dash for what the driver does not tell."""
+    return [
+        UNKNOWN if device.temperature is None else f"{device.temperature:.0f} C",
+        UNKNOWN if device.power is None else f"{device.power:.0f} W",
+        UNKNOWN if device.clock is None else f"{device.clock} MHz",
+    ]
 
 
 def _groups(status: Status) -> list[str]:
@@ -144,31 +168,48 @@ def _group_row(device: str, group: GroupStatus) -> list[str]:
     ]
 
 
-def _clients(devices: Sequence[DeviceStatus]) -> list[str]:
+def _programs(status: Status) -> list[str]:
+    clients = [
+        (device, group, client) for device in status.devices for group in device.groups for client in group.clients
+    ]
     # What nobody uses takes no room on the screen.
-    swapping = any(client.swap for device in devices for group in device.groups for client in group.clients)
+    swapping = any(client.swap for *_, client in clients)
     rows = [
         [
             str(client.pid),
-            client.command or UNKNOWN,
+            client.user or user_name(client.uid),
+            program_text(client),
             group.name,
             str(device.index),
             client.state,
-            format_size(client.memory),
+            format_size(client.memory_used),
+            started_text(client.started),
             str(client.contexts),
             str(client.launches),
             *(swap_cells(client.swap) if swapping else []),
         ]
-        for device in devices
-        for group in device.groups
-        for client in group.clients
+        for device, group, client in clients
     ]
+    rows += [[*_outside_row(who), *[UNKNOWN] * (7 if swapping else 2)] for who in status.outside]
     if not rows:
         return []
-    header = ["PID", "COMMAND", "GROUP", "DEVICE", "STATE", "MEMORY", "CONTEXTS", "LAUNCHES"]
+    header = ["PID", "USER", "PROGRAM", "GROUP", "DEVICE", "STATE", "MEMORY", "STARTED", "CONTEXTS", "LAUNCHES"]
     moved = ["RESIDENT", "SWAPPED", "OUT", "IN", "HAND-OVER"]
-    right = frozenset({"PID", "MEMORY", "CONTEXTS", "LAUNCHES", *moved})
+    right = frozenset({"PID", "MEMORY", "STARTED", "CONTEXTS", "LAUNCHES", *moved})
     return table([*header, *moved] if swapping else header, rows, right=right)
+
+
+def program_text(who: ClientStatus | Outsider | UnmanagedStatus) -> str:
+    """What people call it, and in which container it is."""
+    return f"{who.called or UNKNOWN} in {who.container}" if who.container else who.called or UNKNOWN
+
+
+def started_text(started: float | None) -> str:
+    """The time of day, or the date of what started more than a day ago."""
+    if started is None:
+        return UNKNOWN
+    recent = time.time() - started < 24 * 3600
+    return time.strftime("%H:%M:%S" if recent else "%Y-%m-%d", time.localtime(started))
 
 
 def swap_cells(swap: SwapStatus | None) -> list[str]:
@@ -217,28 +258,35 @@ def mps_text(mps: MpsStatus, *, simulated: bool) -> str:
 
 def outside_lines(outside: Sequence[Outsider]) -> list[str]:
     """Programs that use a device outside gemlet; nothing if there are none."""
-    rows = [
-        [
-            str(who.pid),
-            user_name(who.uid),
-            who.command or UNKNOWN,
-            str(who.device),
-            memory_text(who.memory, None),
-            f"{who.seconds:.0f} s",
-            who.action or ("draws" if who.graphics else "runs"),
-        ]
-        for who in outside
+    header = ["PID", "USER", "PROGRAM", "GROUP", "DEVICE", "STATE", "MEMORY", "STARTED"]
+    rows = [_outside_row(who) for who in outside]
+    return table(header, rows, right=frozenset({"PID", "MEMORY", "STARTED"})) if rows else []
+
+
+def _outside_row(who: Outsider) -> list[str]:
+    return [
+        str(who.pid),
+        who.user or user_name(who.uid),
+        program_text(who),
+        UNKNOWN,
+        str(who.device),
+        outside_state(who),
+        memory_text(who.memory, None),
+        started_text(who.started),
     ]
-    header = ["OUTSIDE", "USER", "COMMAND", "DEVICE", "MEMORY", "SEEN", "STATE"]
-    return table(header, rows, right=frozenset({"OUTSIDE", "SEEN"})) if rows else []
+
+
+def outside_state(who: Outsider) -> str:
+    """What a program outside gemlet does, or what was done to it."""
+    return who.action or ("draws" if who.graphics else "outside")
 
 
 def _unmanaged_lines(unmanaged: Sequence[UnmanagedStatus]) -> list[str]:
     rows = [
         [
             str(who.pid),
-            user_name(who.uid),
-            who.command or UNKNOWN,
+            who.user or user_name(who.uid),
+            program_text(who),
             who.group or UNKNOWN,
             f"{who.seconds:.0f} s",
             who.state,
@@ -246,7 +294,7 @@ def _unmanaged_lines(unmanaged: Sequence[UnmanagedStatus]) -> list[str]:
         ]
         for who in unmanaged
     ]
-    header = ["UNMANAGED", "USER", "COMMAND", "GROUP", "FOR", "STATE", "WHY"]
+    header = ["UNMANAGED", "USER", "PROGRAM", "GROUP", "FOR", "STATE", "WHY"]
     return table(header, rows, right=frozenset({"UNMANAGED", "FOR"})) if rows else []
 
 

@@ -18,7 +18,19 @@ from textual.widgets import DataTable, Footer, Static
 
 from gemlet.config.quantities import format_share, format_size
 from gemlet.errors import GemletError
-from gemlet.monitor.tables import UNKNOWN, bar, memory_text, share_text, sm_text, swap_cells
+from gemlet.monitor.tables import (
+    UNKNOWN,
+    WINDOW,
+    bar,
+    memory_text,
+    outside_state,
+    program_text,
+    sensor_cells,
+    share_text,
+    sm_text,
+    started_text,
+    swap_cells,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -30,22 +42,24 @@ REFRESH_SECONDS = 0.5
 HEAVY, MODERATE = 0.8, 0.4  # nvidia-smi users know these as red, yellow, green
 DEVICE_BAR, GROUP_BAR = 14, 12
 SWAP_COLUMNS = ("RESIDENT", "SWAPPED", "OUT", "IN", "HAND-OVER")
-CLIENT_COLUMNS = ("PID", "COMMAND", "GROUP", "STATE", "MEMORY", "LAUNCHES")
+CLIENT_COLUMNS = ("PID", "USER", "PROGRAM", "GROUP", "STATE", "MEMORY", "STARTED", "LAUNCHES")
 GROUP_COLUMNS = ("GROUP", "DEV", "SHARE", "", "DUE", "SM", "MEMORY", "WHY")
 EVENTS_SHOWN = 4
 HAPPENED = {"join": "joined", "leave": "left", "context": ""}  # where the kind of an event does not read as a word
 
 SORTS: dict[str, Callable[[tuple[DeviceStatus, GroupStatus]], object]] = {
-    "share": lambda row: -(row[1].share.get("1s") or 0.0),
+    "share": lambda row: -(row[1].share.get(WINDOW) or 0.0),
     "memory": lambda row: -row[1].memory_used,
     "name": lambda row: row[1].name,
 }
 HELP = """\
 DEVICE   utilisation and memory as the driver measures them
-SHARE    device time used over 1 s;  | promised minimum, ] maximum
+SHARE    device time used over 10 s;  | promised minimum, ] maximum
 DUE      what the policy aims at now, given who wants the device
 SM       fraction of the multiprocessors; (off): not under MPS, so it takes turns
 WHY      the policy's own reason
+PROGRAM  script, module, notebook or executable, and the container it is in
+STATE    runs, waits, stops, idle; outside: not under gemlet, draws: graphics
 RESIDENT of the memory that can move, on the device; SWAPPED on the host
 OUT IN   copied to the host and back so far; the last hand-over
 
@@ -140,7 +154,7 @@ class Top(App[None]):
             return
         self._device_lines.update(_devices(self._status))
         self._show_groups(self._status)
-        self._show_clients(self._status)
+        self._show_programs(self._status)
         self._event_lines.update(_events(self._status.events[-EVENTS_SHOWN:]))
 
     def action_pause(self) -> None:
@@ -163,7 +177,8 @@ class Top(App[None]):
         if self._status and self._status.simulated:
             parts.append("SIMULATED MACHINE")
         if self._status:
-            parts.append(f"policy {self._status.daemon.policy}")
+            daemon = self._status.daemon
+            parts.append(f"policy {daemon.policy}" if daemon else self._status.problem or "")
             parts += [f"MPS {self._status.mps.state}"] if self._status.mps.state != "off" else []
         parts.append(f"by {self._sort}")
         if self._paused:
@@ -186,9 +201,9 @@ class Top(App[None]):
             reason.truncate(max(10, self.size.width - left), overflow="ellipsis")
             table.add_row(*others, reason)
         if not rows:
-            table.add_row("(no groups in use)")
+            table.add_row("(no groups in use)" if status.daemon else "gemlet run --min 30% -- COMMAND makes one")
 
-    def _show_clients(self, status: Status) -> None:
+    def _show_programs(self, status: Status) -> None:
         table = self._clients
         swapping = any(client.swap for device in status.devices for group in device.groups for client in group.clients)
         columns = CLIENT_COLUMNS + SWAP_COLUMNS if swapping else CLIENT_COLUMNS
@@ -200,18 +215,31 @@ class Top(App[None]):
                 for client in group.clients:
                     table.add_row(
                         str(client.pid),
-                        client.command or UNKNOWN,
+                        client.user or UNKNOWN,
+                        program_text(client),
                         group.name,
                         client.state,
-                        Text(format_size(client.memory + client.unledgered), justify="right"),
+                        Text(format_size(client.memory_used), justify="right"),
+                        Text(started_text(client.started), justify="right"),
                         Text(str(client.launches), justify="right"),
                         *(Text(cell, justify="right") for cell in swap_cells(client.swap) if swapping),
                     )
-        for who in status.unmanaged:
-            cells = [str(who.pid), who.command or UNKNOWN, who.group or UNKNOWN, who.state]
+        for loose in status.unmanaged:
+            cells = [str(loose.pid), loose.user or UNKNOWN, program_text(loose), loose.group or UNKNOWN, loose.state]
             table.add_row(*cells, *[UNKNOWN] * (len(columns) - len(cells)))
+        for who in status.outside:
+            table.add_row(
+                str(who.pid),
+                who.user or UNKNOWN,
+                program_text(who),
+                UNKNOWN,
+                outside_state(who),
+                Text(memory_text(who.memory, None), justify="right"),
+                Text(started_text(who.started), justify="right"),
+                *[Text(UNKNOWN, justify="right")] * (len(columns) - 7),
+            )
         if not table.row_count:
-            table.add_row("(no clients)")
+            table.add_row("(no programs)")
 
 
 async def screenshot(read: Callable[[], Status], *, size: tuple[int, int] = (100, 22), seconds: float = 1.2) -> str:
@@ -229,7 +257,8 @@ def _devices(status: Status) -> Text:
         busy = device.utilization
         used, total = device.memory_used, device.memory_total
         part = used / total if used is not None and total else None
-        text.append(f"{device.index} {device.name or device.uuid}\n", style="bold")
+        text.append(f"{device.index} {device.name or device.uuid}", style="bold")
+        text.append("".join(f"  {cell}" for cell in sensor_cells(device) if cell != UNKNOWN) + "\n")
         text.append("  busy ")
         text.append(bar(busy or 0.0, width=DEVICE_BAR), style=_level(busy))
         text.append(f" {share_text(busy):>6}  memory ")
@@ -247,7 +276,7 @@ def _level(part: float | None) -> str:
 
 
 def _group_cells(device: DeviceStatus, group: GroupStatus) -> list[Text]:
-    share = group.share.get("1s")
+    share = group.share.get(WINDOW)
     return [
         Text(group.name),
         Text(str(device.index)),

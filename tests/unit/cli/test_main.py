@@ -170,11 +170,6 @@ def test_completion(capsys, shell):
     assert "_GEMLET_COMPLETE" in capsys.readouterr().out
 
 
-def test_status_without_a_daemon(capsys):
-    assert main.run(["status"]) == 125
-    assert "hint: start one" in capsys.readouterr().err
-
-
 def test_run_imports_only_click_and_the_standard_library():
     program = (
         "import sys; before = set(sys.modules); import gemlet.cli.main, gemlet.cli.run;"
@@ -196,7 +191,7 @@ def test_alone_it_shows_the_overview_and_no_error(capsys):
 @pytest.mark.parametrize("simulate", [[], ["--simulate"]])
 def test_the_hint_without_a_daemon_is_for_the_machine_that_was_meant(tmp_path, monkeypatch, capsys, simulate):
     monkeypatch.setenv("GEMLET_RUNTIME_DIR", str(tmp_path))
-    assert main.run(["status", *simulate]) == 125
+    assert main.run(["history", *simulate]) == 125
     assert f"hint: start one with `gemlet run{' --simulate' * bool(simulate)} -- COMMAND`" in capsys.readouterr().err
     assert main.run(["stop", *simulate]) == 125
     assert "nothing to stop" in capsys.readouterr().err

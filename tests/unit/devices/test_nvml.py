@@ -55,6 +55,7 @@ class FakeNvml(ModuleType):
         self.NVMLError = NVMLError
         self.nvmlMemory_v2 = 0x2000028
         self.NVML_TEMPERATURE_GPU = 0
+        self.NVML_CLOCK_SM = 1
         for mode, name in enumerate(("DEFAULT", "EXCLUSIVE_THREAD", "PROHIBITED", "EXCLUSIVE_PROCESS")):
             setattr(self, f"NVML_COMPUTEMODE_{name}", mode)
         self.cards = cards
@@ -119,6 +120,10 @@ class FakeNvml(ModuleType):
         self._require(card, "temperature")
         return 40 + sensor
 
+    def nvmlDeviceGetClockInfo(self, card: Card, domain: int) -> int:
+        self._require(card, "clock")
+        return 1980 + domain
+
     def nvmlDeviceGetComputeMode(self, card: Card) -> int:
         self._require(card, "mode")
         return card.mode
@@ -149,7 +154,7 @@ def test_inventory(machine: Callable[..., FakeNvml]) -> None:
     first, second = device_inventory()
     assert (first.index, first.uuid, first.name) == (0, "GPU-0", "NVIDIA H200")
     assert (first.memory_total, first.memory_used, first.utilization) == (140 * GIB, GIB, 0.5)
-    assert (first.power, first.temperature) == (312.5, 40.0)
+    assert (first.power, first.temperature, first.clock) == (312.5, 40.0, 1981)
     assert first.processes == (DeviceProcess(pid=3, memory_used=5), DeviceProcess(pid=7, memory_used=GIB))
     assert not first.simulated
     assert second.simulated

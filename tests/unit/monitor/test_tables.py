@@ -5,6 +5,7 @@ import dataclasses
 import msgspec
 import pytest
 
+from gemlet.daemon.audit import Outsider
 from gemlet.daemon.mps_state import MpsControl, MpsStatus
 from gemlet.daemon.status import UnmanagedStatus
 from gemlet.monitor.tables import bar, memory_text, mps_text, table, text
@@ -38,13 +39,34 @@ def test_text_has_everything():
     assert "SIMULATED" not in shown
 
 
+def test_a_program_has_its_name_user_start_and_container():
+    shown = text(example())
+    for word in ("train.py", "ana", "2023-11-1", "2.5 GiB", "61 C", "512 W", "1980 MHz"):
+        assert word in shown, word
+    assert "python" not in shown
+    device = example().devices[0]
+    team = device.groups[1]
+    inside = dataclasses.replace(team, clients=(msgspec.structs.replace(team.clients[0], container="trainer-0"),))
+    other = msgspec.structs.replace(example(), devices=(msgspec.structs.replace(device, groups=(inside,)),))
+    assert "train.py in trainer-0" in text(other)
+
+
+def test_programs_outside_stand_in_the_same_columns():
+    who = Outsider(pid=77, uid=0, command="x", device=0, memory=None, graphics=False, seconds=1.0, user="bo")
+    lines = text(msgspec.structs.replace(example(), outside=(who,))).splitlines()
+    header = next(line for line in lines if line.split()[:1] == ["PID"])
+    row = next(line for line in lines if line.split()[:1] == ["77"])
+    for name, word in (("USER", "bo"), ("PROGRAM", "x"), ("STATE", "outside")):
+        assert row.index(word, header.index(name)) == header.index(name), name
+
+
 def test_text_says_simulated():
     assert "SIMULATED" in text(msgspec.structs.replace(example(), simulated=True))
 
 
 def test_empty_sections_say_so():
     shown = text(msgspec.structs.replace(example(), devices=(), groups=(), events=()))
-    for words in ("no devices", "no groups", "no clients"):
+    for words in ("no devices", "no groups", "no program"):
         assert words in shown
 
 

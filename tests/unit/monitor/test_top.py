@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from gemlet.daemon.audit import Outsider
 from gemlet.daemon.events import Event
 from gemlet.daemon.status import SwapStatus
 from gemlet.errors import DaemonUnreachable
@@ -41,6 +42,25 @@ def shown(app) -> str:
 def test_shows_devices_groups_clients_and_events():
     text = drive(Top(example))
     for word in ("Fake H200", "team", "42.1%", "below its minimum", "train", "4242", "refused", "space", "pause"):
+        assert word in text, word
+
+
+def test_a_program_is_shown_as_people_know_it():
+    text = drive(Top(example), size=(100, 24))
+    for word in ("train.py", "ana", "2.5 GiB", "2023-11-1", "61 C", "1980 MHz"):
+        assert word in text, word
+
+
+def test_without_a_daemon_it_shows_who_uses_the_devices():
+    who = Outsider(
+        pid=77, uid=0, command="x", name="serve.py", device=0, memory=5 << 30, graphics=False, seconds=1.0, user="bo"
+    )
+    device = replace(example().devices[0], groups=(), share={})
+    alone = replace(
+        example(), daemon=None, devices=(device,), groups=(), events=(), outside=(who,), problem="no daemon at /x"
+    )
+    text = drive(Top(lambda: alone))
+    for word in ("no daemon at /x", "Fake H200", "serve.py", "bo", "outside", "5 GiB", "gemlet run"):
         assert word in text, word
 
 
