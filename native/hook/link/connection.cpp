@@ -37,9 +37,14 @@ char assigned_group[wire::kGroupNameBytes];  // by the daemon; written before `j
 
 constexpr int kFarFromTheProgram = 500;  // programs count on getting the lowest numbers
 
-bool is_ours(int fd) {
+ino_t inode_of(int fd) {
     struct stat s;
-    return fd >= 0 && fstat(fd, &s) == 0 && S_ISSOCK(s.st_mode) && s.st_ino == socket_inode.load();
+    return fd >= 0 && fstat(fd, &s) == 0 && S_ISSOCK(s.st_mode) ? s.st_ino : 0;
+}
+
+bool is_ours(int fd) {
+    const ino_t inode = inode_of(fd);
+    return inode != 0 && inode == socket_inode.load();
 }
 
 // -1 if there is none, or the program closed it.
@@ -128,10 +133,6 @@ Destination read_destination() {
     return d;
 }
 
-timeval seconds(int n) {
-    return {n, 0};
-}
-
 // So that people see there that this process is not governed. If it does not arrive, only that is lost.
 void say_leaves(int fd, const char* why) {
     wire::Message m{};
@@ -141,8 +142,26 @@ void say_leaves(int fd, const char* why) {
     (void)ignored;
 }
 
-bool receive(int fd, wire::Message& m, int* descriptors, size_t wanted, size_t& got) {
+// Whether something can be received within two seconds. The program may close our socket, and give its number to one
+// of its own, at any moment: to wait on that would be to wait for ever.
+bool readable(int fd, ino_t inode) {
+    constexpr int kMilliseconds = 2000, kStep = 50;
+    for (int waited = 0; waited < kMilliseconds; waited += kStep) {
+        pollfd p{fd, POLLIN, 0};
+        const int found = poll(&p, 1, kStep);
+        if (inode == 0 || inode_of(fd) != inode) {
+            errno = EBADF;
+            return false;
+        }
+        if (found > 0) return true;
+    }
+    errno = EAGAIN;
+    return false;
+}
+
+bool receive(int fd, ino_t inode, wire::Message& m, int* descriptors, size_t wanted, size_t& got) {
     got = 0;
+    if (!readable(fd, inode)) return false;
     iovec part{&m, sizeof m};
     alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 6)];
     msghdr header{};
@@ -153,7 +172,7 @@ bool receive(int fd, wire::Message& m, int* descriptors, size_t wanted, size_t& 
     ssize_t n;
     // A daemon that has no room says so and closes the socket without reading ours: the error comes before its word.
     bool reset = false;
-    do n = recvmsg(fd, &header, MSG_CMSG_CLOEXEC);
+    do n = recvmsg(fd, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     while (n < 0 && (errno == EINTR || (errno == ECONNRESET && !std::exchange(reset, true))));
     if (n < 0) return false;
     for (cmsghdr* c = CMSG_FIRSTHDR(&header); c; c = CMSG_NXTHDR(&header, c)) {
@@ -232,9 +251,7 @@ bool connect_daemon() {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     copy_name(address.sun_path, sizeof address.sun_path, d.socket);
-    timeval limit = seconds(2);
-    setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    limit = seconds(1);
+    const timeval limit{.tv_sec = 1, .tv_usec = 0};
     setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
     if (fd.get() < 0 || connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
         say_once(
@@ -256,7 +273,8 @@ bool connect_daemon() {
     // If it cannot be sent, the daemon has said why not, and closed the socket.
     const ssize_t sent = ::send(fd.get(), &hello, sizeof hello, MSG_NOSIGNAL);
     errno = 0;
-    if (!receive(fd.get(), answer, nullptr, 0, none) || answer.header.type != wire::MessageType::kWelcome ||
+    if (!receive(fd.get(), inode_of(fd.get()), answer, nullptr, 0, none) ||
+        answer.header.type != wire::MessageType::kWelcome ||
         (sent != ssize_t(sizeof hello) && answer.status == wire::Status::kOk)) {
         if (errno == EAGAIN)
             say_once(Topic::kDaemon, "the daemon at %s does not answer: %s", d.socket, consequence());
@@ -308,7 +326,7 @@ std::optional<Attachment> attach(const unsigned char (&uuid)[16], uint32_t ordin
     wire::Message answer{};
     int raw[5] = {-1, -1, -1, -1, -1};
     size_t got = 0;
-    bool ok = receive(fd, answer, raw, 5, got);
+    bool ok = receive(fd, socket_inode.load(), answer, raw, 5, got);
     Descriptor page(raw[0]), limits(raw[1]), ledger(raw[2]), device(raw[3]), residency(raw[4]);
     answer.text[sizeof answer.text - 1] = 0;
     if (!ok || answer.header.type != wire::MessageType::kAttached) return fail("it does not answer");
