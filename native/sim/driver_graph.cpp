@@ -159,10 +159,7 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
 }
 
 CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) {
-    return api(__func__, [&] {
-        checked(exec);
-        resolve_stream(stream);
-    });
+    return api(__func__, [&] { back_graph(checked(exec)->graph, resolve_stream(stream)->context); });
 }
 
 CUresult cuGraphExecDestroy(CUgraphExec exec) {

@@ -55,7 +55,8 @@ ChildStep child_node(CUgraph graph) {
     return child;
 }
 
-Step any_node(const CUgraphNodeParams& p) {
+// `p` also tells what became of it: the addresses of an allocation.
+Step any_node(CUgraphNodeParams& p, const CUgraphNode* after = nullptr, size_t count = 0) {
     switch (p.type) {
         case CU_GRAPH_NODE_TYPE_KERNEL:
             return kernel_step(p.kernel);
@@ -73,6 +74,14 @@ Step any_node(const CUgraphNodeParams& p) {
             return AwaitStep{checked_handle(p.eventWait.event, Tag::kEvent)};
         case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
             return RecordStep{checked_handle(p.eventRecord.event, Tag::kEvent)};
+        case CU_GRAPH_NODE_TYPE_MEM_ALLOC: {
+            CUDA_MEM_ALLOC_NODE_PARAMS wanted{};
+            wanted.poolProps = p.alloc.poolProps;
+            wanted.bytesize = p.alloc.bytesize;
+            AllocStep step = alloc_step(wanted, after, count);
+            p.alloc.dptr = step.params.dptr;
+            return step;
+        }
         default:
             fail(CUDA_ERROR_NOT_SUPPORTED);
     }
@@ -197,14 +206,14 @@ CUresult cuGraphAddEventWaitNode(CUgraphNode* node, CUgraph graph, const CUgraph
 CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t n, CUgraphNodeParams* p) {
     return add(__func__, node, graph, after, n, [&]() -> Step {
         check(p != nullptr);
-        return any_node(*p);
+        return any_node(*p, after, n);
     });
 }
 CUresult cuGraphAddNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* after, const CUgraphEdgeData*,
                            size_t n, CUgraphNodeParams* p) {
     return add(__func__, node, graph, after, n, [&]() -> Step {
         check(p != nullptr);
-        return any_node(*p);
+        return any_node(*p, after, n);
     });
 }
 

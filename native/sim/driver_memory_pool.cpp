@@ -159,7 +159,15 @@ CUresult allocate_async(const char* name, CUdeviceptr* address, size_t bytes, CU
     return api(name, [&] {
         check(address != nullptr);
         CUstream s = resolve_stream(stream);
-        check(!capturing(s), CUDA_ERROR_NOT_SUPPORTED);  // graph memory nodes are not simulated
+        if (capturing(s)) {
+            CUDA_MEM_ALLOC_NODE_PARAMS p{};
+            p.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+            p.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, static_cast<int>(s->context->device->index())};
+            p.bytesize = bytes;
+            AllocStep step = alloc_step(p, s->capture_tail.data(), s->capture_tail.size());
+            *address = step.params.dptr;
+            return capture_step(s, std::move(step));
+        }
         forbid_implicit(s);
         if (pool == nullptr) pool = current_pool(static_cast<CUdevice>(s->context->device->index()));
         *address = allocate(checked(pool), s, bytes);
@@ -182,7 +190,7 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
     return api(__func__, [&] {
         if (address == 0) return;
         CUstream s = resolve_stream(stream);
-        check(!capturing(s), CUDA_ERROR_NOT_SUPPORTED);
+        if (capturing(s)) return capture_step(s, free_step(s->capture->graph, address));
         forbid_implicit(s);
         const auto range = Addresses::get().find(address);
         check(range && range->base == address);

@@ -83,14 +83,47 @@ CUgraphNodeType node_type(const Step& step) {
         CUgraphNodeType operator()(const AwaitStep&) const { return CU_GRAPH_NODE_TYPE_WAIT_EVENT; }
         CUgraphNodeType operator()(const ChildStep&) const { return CU_GRAPH_NODE_TYPE_GRAPH; }
         CUgraphNodeType operator()(const WordStep&) const { return CU_GRAPH_NODE_TYPE_BATCH_MEM_OP; }
+        CUgraphNodeType operator()(const AllocStep&) const { return CU_GRAPH_NODE_TYPE_MEM_ALLOC; }
+        CUgraphNodeType operator()(const FreeStep&) const { return CU_GRAPH_NODE_TYPE_MEM_FREE; }
     } type;
     return std::visit(type, step);
+}
+
+AllocStep alloc_step(const CUDA_MEM_ALLOC_NODE_PARAMS& params, const CUgraphNode* after, size_t count) {
+    check(params.poolProps.allocType == CU_MEM_ALLOCATION_TYPE_PINNED &&
+          params.poolProps.location.type == CU_MEM_LOCATION_TYPE_DEVICE && params.bytesize > 0);
+    check(count == 0 || after != nullptr);
+    AllocStep step{.params = params, .range = nullptr};
+    for (size_t i = 0; i < count && step.range == nullptr; ++i) {
+        const auto* freed = std::get_if<FreeStep>(&checked(after[i])->step);
+        if (freed != nullptr && freed->range->bytes() >= params.bytesize) step.range = freed->range;
+    }
+    if (step.range == nullptr)
+        step.range = std::make_shared<GraphRange>(device_of(params.poolProps.location.id), params.bytesize);
+    step.params.dptr = step.range->base();
+    return step;
+}
+
+FreeStep free_step(CUgraph graph, CUdeviceptr address) {
+    for (CUgraphNode node : checked(graph)->nodes) {
+        const auto* made = std::get_if<AllocStep>(&node->step);
+        if (made != nullptr && made->range->base() == address) return {made->range};
+    }
+    fail(CUDA_ERROR_INVALID_VALUE);
+}
+
+void back_graph(CUgraph graph, CUcontext context) {
+    for (CUgraphNode node : graph->nodes) {
+        if (auto* made = std::get_if<AllocStep>(&node->step)) made->range->back(context);
+        if (auto* child = std::get_if<ChildStep>(&node->step)) back_graph(child->graph, context);
+    }
 }
 
 void launch_graph(CUgraphExec exec, CUstream stream) {
     CUstream s = resolve_stream(stream);
     if (capturing(s)) return capture_child(s, exec->graph);
     forbid_implicit(s);
+    back_graph(exec->graph, s->context);
     std::vector<OpRef> ops;
     for (CUgraphNode node : exec->graph->nodes) {
         if (!node->enabled) continue;

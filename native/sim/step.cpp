@@ -170,6 +170,8 @@ struct Appender {
             if (node->enabled) append_operations(node->step, ops);
     }
     void operator()(const WordStep& step) const { ops.push_back(word_operation(step)); }
+    void operator()(const AllocStep&) const {}
+    void operator()(const FreeStep&) const {}
 };
 
 }  // namespace

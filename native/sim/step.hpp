@@ -4,6 +4,7 @@
 #include <variant>
 #include <vector>
 
+#include "graph_memory.hpp"
 #include "handles.hpp"
 
 namespace gemlet::sim {
@@ -54,8 +55,18 @@ struct WordStep {
     bool wait = false;
 };
 
-using Step =
-    std::variant<KernelStep, CopyStep, SetStep, HostStep, EmptyStep, RecordStep, AwaitStep, ChildStep, WordStep>;
+// Memory of a graph: it is there from the graph's first launch on, so launching these does nothing.
+struct AllocStep {
+    CUDA_MEM_ALLOC_NODE_PARAMS params{};
+    std::shared_ptr<GraphRange> range;
+};
+
+struct FreeStep {
+    std::shared_ptr<GraphRange> range;
+};
+
+using Step = std::variant<KernelStep, CopyStep, SetStep, HostStep, EmptyStep, RecordStep, AwaitStep, ChildStep,
+                          WordStep, AllocStep, FreeStep>;
 
 // Appends the operations that carry `step` out to `ops`.
 void append_operations(const Step& step, std::vector<OpRef>& ops);

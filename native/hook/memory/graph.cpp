@@ -1,12 +1,22 @@
 // Memory of graph allocation nodes: the driver keeps one pool of it per device, which grows when a graph with such
 // nodes is launched and shrinks when it is trimmed.
+//
+// What a graph may take is known when it is instantiated: the union of its nodes' addresses, for nodes that do not
+// live at the same time share them. Its first launch or upload (and the first after a trim) reserves as much of it as
+// the pool has not in store, or fails; afterwards what the driver says it took is booked instead.
+#include <algorithm>
 #include <array>
+#include <map>
 #include <mutex>
 #include <new>
+#include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "hook/lookup/driver.h"
 #include "hook/lookup/own_calls.h"
 #include "hook/memory/accounting.h"
+#include "hook/memory/size.h"
 #include "hook/submit/current_context.h"
 #include "hook/submit/gate.h"
 #include "hook/submit/launch.h"
@@ -19,7 +29,25 @@ struct GraphMemory {
     std::mutex mutex;
     uint64_t accounted = 0;
     bool used = false;
+    uint64_t trims = 0;
 };
+
+// What one graph's nodes allocate on one device.
+struct GraphNeed {
+    CUdevice device;
+    uint64_t bytes;
+    uint64_t backed_at = UINT64_MAX;  // the number of trims when it was launched; it has its memory since then
+};
+
+struct Instantiated {
+    std::mutex mutex;
+    std::unordered_map<const void*, std::vector<GraphNeed>> needs;  // of those that allocate, by handle
+};
+
+Instantiated& instantiated() {
+    static auto* all = new Instantiated;
+    return *all;
+}
 
 using Devices = std::array<GraphMemory, 64>;
 
@@ -31,6 +59,67 @@ Devices& devices() {
 GraphMemory* on(CUdevice device) {
     return device >= 0 && static_cast<size_t>(device) < devices().size() ? &devices()[static_cast<size_t>(device)]
                                                                          : nullptr;
+}
+
+uint64_t attribute(CUdevice device, CUgraphMem_attribute which) {
+    RelaxedCapture relaxed;
+    cuuint64_t value = 0;
+    auto get = own().cuDeviceGetGraphMemAttribute;
+    return get && get(device, which, &value) == CUDA_SUCCESS ? value : 0;
+}
+
+using Ranges = std::map<CUdevice, std::vector<std::pair<uint64_t, uint64_t>>>;
+
+void collect_ranges(CUgraph graph, Ranges& ranges) {
+    size_t count = 0;
+    if (own().cuGraphGetNodes(graph, nullptr, &count) != CUDA_SUCCESS || count == 0) return;
+    std::vector<CUgraphNode> nodes(count);
+    if (own().cuGraphGetNodes(graph, nodes.data(), &count) != CUDA_SUCCESS) return;
+    for (size_t i = 0; i < count; ++i) {
+        CUgraphNodeType type;
+        if (own().cuGraphNodeGetType(nodes[i], &type) != CUDA_SUCCESS) continue;
+        CUgraph child = nullptr;
+        if (type == CU_GRAPH_NODE_TYPE_GRAPH && own().cuGraphChildGraphNodeGetGraph(nodes[i], &child) == CUDA_SUCCESS)
+            collect_ranges(child, ranges);
+        CUDA_MEM_ALLOC_NODE_PARAMS p{};
+        if (type != CU_GRAPH_NODE_TYPE_MEM_ALLOC ||
+            own().cuGraphMemAllocNodeGetParams(nodes[i], &p) != CUDA_SUCCESS ||
+            p.poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+            continue;
+        ranges[p.poolProps.location.id].emplace_back(p.dptr, p.dptr + p.bytesize);
+    }
+}
+
+// In blocks of the driver's.
+uint64_t union_of(std::vector<std::pair<uint64_t, uint64_t>> ranges) {
+    std::sort(ranges.begin(), ranges.end());
+    uint64_t bytes = 0, end = 0;
+    for (auto [from, to] : ranges) {
+        from = std::max(from / kBlock * kBlock, end);
+        end = std::max(end, (to + kBlock - 1) / kBlock * kBlock);
+        bytes += end > from ? end - from : 0;
+    }
+    return bytes;
+}
+
+// `handle`: of what it was made of `graph`, or of itself.
+void remember(const void* handle, CUgraph graph) {
+    const auto& d = own();
+    if (!d.cuGraphGetNodes || !d.cuGraphNodeGetType || !d.cuGraphMemAllocNodeGetParams ||
+        !d.cuGraphChildGraphNodeGetGraph)
+        return;
+    Ranges ranges;
+    collect_ranges(graph, ranges);
+    std::vector<GraphNeed> needs;
+    for (auto& [device, found] : ranges) needs.push_back({.device = device, .bytes = union_of(std::move(found))});
+    Instantiated& all = instantiated();
+    std::lock_guard lock(all.mutex);
+    if (needs.empty()) {
+        all.needs.erase(handle);  // one that is gone had the same handle
+    } else {
+        all.needs[handle] = std::move(needs);
+        graphs_allocate.store(true, std::memory_order_relaxed);
+    }
 }
 
 void settle(CUdevice device, GraphMemory& memory) {
@@ -63,6 +152,53 @@ void refresh_graph_memory(CUdevice device) {
 
 void forget_graph_memory() {
     new (&devices()) Devices;
+    new (&instantiated()) Instantiated;
+}
+
+std::atomic<bool> graphs_allocate{false};
+
+GraphCharge::GraphCharge(const void* graph) : graph_(graph) {
+    std::vector<GraphNeed> needs;
+    {
+        std::lock_guard lock(instantiated().mutex);
+        const auto found = instantiated().needs.find(graph);
+        if (found == instantiated().needs.end()) return;
+        needs = found->second;
+    }
+    for (const GraphNeed& need : needs) {
+        GraphMemory* memory = on(need.device);
+        if (!memory) continue;
+        uint64_t trims = 0, bytes = 0;
+        {
+            std::lock_guard lock(memory->mutex);
+            trims = memory->trims;
+            if (need.backed_at == trims) continue;
+            const uint64_t reserved = attribute(need.device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
+            const uint64_t used = attribute(need.device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT);
+            bytes = need.bytes - std::min(need.bytes, reserved - std::min(reserved, used));
+        }
+        if (!charge(need.device, bytes)) {
+            fits_ = false;
+            return;
+        }
+        charged_.push_back({.device = need.device, .bytes = bytes, .trims = trims});
+    }
+}
+
+GraphCharge::~GraphCharge() {
+    for (const Part& part : charged_) {
+        graph_memory_changed(part.device);  // first, so that nobody takes the room in between
+        give_back(part.device, part.bytes);
+    }
+}
+
+void GraphCharge::launched() {
+    std::lock_guard lock(instantiated().mutex);
+    const auto found = instantiated().needs.find(graph_);
+    if (found == instantiated().needs.end()) return;
+    for (const Part& part : charged_)
+        for (GraphNeed& need : found->second)
+            if (need.device == part.device) need.backed_at = part.trims;
 }
 
 }  // namespace gemlet::hook
@@ -72,11 +208,30 @@ using namespace gemlet::hook;
 namespace {
 
 template <class Call>
-CUresult upload(CUstream stream, bool per_thread, Call&& call) {
+CUresult upload(CUgraphExec graph, CUstream stream, bool per_thread, Call&& call) {
     const CUdevice device = device_of_stream(stream);
     if (!room_for_unknown(device)) return CUDA_ERROR_OUT_OF_MEMORY;
+    GraphCharge memory(graph);
+    if (!memory.fits()) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = submit(stream, per_thread, copy_work(0, true), call);
+    if (result == CUDA_SUCCESS) memory.launched();
     graph_memory_changed(device);
+    return result;
+}
+
+template <class Call>
+CUresult instantiate(CUgraphExec* exec, CUgraph graph, Call&& call,
+                     const CUDA_GRAPH_INSTANTIATE_PARAMS* params = {}) {
+    CUresult result;
+    if (params && params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) {
+        remember(graph, graph);
+        const GraphCharge memory(graph);
+        if (!memory.fits()) return CUDA_ERROR_OUT_OF_MEMORY;
+        result = call();
+    } else {
+        result = call();
+    }
+    if (result == CUDA_SUCCESS && exec) remember(*exec, graph);
     return result;
 }
 
@@ -86,16 +241,39 @@ extern "C" {
 
 CUresult cuDeviceGraphMemTrim(CUdevice device) {
     CUresult result = real::cuDeviceGraphMemTrim(device);
-    if (result == CUDA_SUCCESS) refresh_graph_memory(device);
+    if (GraphMemory* memory = on(device); memory && result == CUDA_SUCCESS) {
+        {
+            std::lock_guard lock(memory->mutex);
+            ++memory->trims;
+        }
+        refresh_graph_memory(device);
+    }
     return result;
 }
 
+CUresult cuGraphInstantiate(CUgraphExec* exec, CUgraph graph, CUgraphNode* node, char* log, size_t size) {
+    return instantiate(exec, graph, [&] { return real::cuGraphInstantiate(exec, graph, node, log, size); });
+}
+CUresult cuGraphInstantiate_v2(CUgraphExec* exec, CUgraph graph, CUgraphNode* node, char* log, size_t size) {
+    return instantiate(exec, graph, [&] { return real::cuGraphInstantiate_v2(exec, graph, node, log, size); });
+}
+CUresult cuGraphInstantiateWithFlags(CUgraphExec* exec, CUgraph graph, unsigned long long flags) {
+    return instantiate(exec, graph, [&] { return real::cuGraphInstantiateWithFlags(exec, graph, flags); });
+}
+CUresult cuGraphInstantiateWithParams(CUgraphExec* exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
+    return instantiate(exec, graph, [&] { return real::cuGraphInstantiateWithParams(exec, graph, params); }, params);
+}
+CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
+    return instantiate(
+        exec, graph, [&] { return real::cuGraphInstantiateWithParams_ptsz(exec, graph, params); }, params);
+}
+
 CUresult cuGraphUpload(CUgraphExec graph, CUstream stream) {
-    return upload(stream, false, [&] { return real::cuGraphUpload(graph, stream); });
+    return upload(graph, stream, false, [&] { return real::cuGraphUpload(graph, stream); });
 }
 
 CUresult cuGraphUpload_ptsz(CUgraphExec graph, CUstream stream) {
-    return upload(stream, true, [&] { return real::cuGraphUpload_ptsz(graph, stream); });
+    return upload(graph, stream, true, [&] { return real::cuGraphUpload_ptsz(graph, stream); });
 }
 
 }  // extern "C"

@@ -51,6 +51,21 @@ void count_graph_memory() {
     if (n < 8 || n % 64 == 0) graph_memory_changed(current_device());
 }
 
+template <class Launch>
+CUresult launch_graph(CUgraphExec graph, Launch&& launch) {
+    CUresult result;
+    if (graphs_allocate.load(std::memory_order_relaxed)) [[unlikely]] {
+        GraphCharge memory(graph);
+        if (!memory.fits()) return CUDA_ERROR_OUT_OF_MEMORY;
+        result = launch();
+        if (result == CUDA_SUCCESS) memory.launched();
+    } else {
+        result = launch();
+    }
+    count_graph_memory();
+    return result;
+}
+
 // One launch on several devices: each passes its device's gate, and only then they go to the driver together.
 CUresult launch_from(unsigned i, CUDA_LAUNCH_PARAMS* list, unsigned count, unsigned flags) {
     if (!list || i == count) return real::cuLaunchCooperativeKernelMultiDevice(list, count, flags);
@@ -122,16 +137,15 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* list, unsigned
 
 // A graph is one unit: it cannot be stopped half-way, so it is estimated and bounded as a whole.
 CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
-    CUresult result = submit(stream, false, graph_work(graph), [&] { return real::cuGraphLaunch(graph, stream); });
-    count_graph_memory();
-    return result;
+    return launch_graph(graph, [&] {
+        return submit(stream, false, graph_work(graph), [&] { return real::cuGraphLaunch(graph, stream); });
+    });
 }
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec graph, CUstream stream) {
-    CUresult result =
-        submit(stream, true, graph_work(graph), [&] { return real::cuGraphLaunch_ptsz(graph, stream); });
-    count_graph_memory();
-    return result;
+    return launch_graph(graph, [&] {
+        return submit(stream, true, graph_work(graph), [&] { return real::cuGraphLaunch_ptsz(graph, stream); });
+    });
 }
 
 CUresult cuStreamDestroy(CUstream stream) {

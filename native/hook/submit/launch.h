@@ -1,6 +1,10 @@
 // What launches tell the room above.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
 #include "hook/lookup/cuda_api.h"
 
 namespace gemlet::hook {
@@ -8,5 +12,29 @@ namespace gemlet::hook {
 // After a graph with allocation nodes was instantiated or launched: what graphs hold is read from the driver anew
 // (memory/graph.cpp).
 void graph_memory_changed(CUdevice device);
+
+// Whether a graph with allocation nodes was ever instantiated.
+extern std::atomic<bool> graphs_allocate;
+
+// Room in the group's limit for what the allocation nodes of a graph may take in a launch or upload, which stands
+// beside it.
+class GraphCharge {
+  public:
+    explicit GraphCharge(const void* graph);  // as instantiated
+    ~GraphCharge();
+    GraphCharge(const GraphCharge&) = delete;
+    GraphCharge& operator=(const GraphCharge&) = delete;
+    bool fits() const { return fits_; }
+    void launched();  // it has its memory now
+
+  private:
+    struct Part {
+        CUdevice device;
+        uint64_t bytes, trims;
+    };
+    const void* graph_;
+    std::vector<Part> charged_;
+    bool fits_ = true;
+};
 
 }  // namespace gemlet::hook

@@ -116,3 +116,29 @@ def test_graph_built_by_hand_and_updated(machine: SimulatedMachine) -> None:
     check(cu.cuGraphExecDestroy(executable)); check(cu.cuGraphDestroy(graph))
     """
     )
+
+
+def test_a_graph_has_its_memory_from_the_first_launch_until_the_trim(machine: SimulatedMachine) -> None:
+    machine.run(
+        PRELUDE
+        + """
+    which = cu.CUgraphMem_attribute
+    USED, RESERVED = which.CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, which.CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT
+    def pool(): return [int(check(cu.cuDeviceGetGraphMemAttribute(0, a))) for a in (USED, RESERVED)]
+    def free(): return check(cu.cuMemGetInfo())[0]
+    MIB = 1 << 20; before = free(); out = check(cu.cuMemAlloc(64)); before = free()
+    begin()
+    p = check(cu.cuMemAllocAsync(3 * MIB, stream)); check(launch(fill, int(p), 64, 7, stream=stream))
+    check(cu.cuMemcpyDtoDAsync(out, p, 64, stream)); check(cu.cuMemFreeAsync(p, stream))
+    q = check(cu.cuMemAllocAsync(MIB, stream)); assert int(q) == int(p)   # one after the other: the same addresses
+    check(cu.cuMemFreeAsync(q, stream))
+    graph = check(cu.cuStreamEndCapture(stream)); executable = check(cu.cuGraphInstantiate(graph, 0))
+    assert pool() == [0, 0] and free() == before
+    for _ in range(2): check(cu.cuGraphLaunch(executable, stream))
+    check(cu.cuStreamSynchronize(stream)); assert copy_from(out, 64) == b"\\7" * 64
+    assert pool() == [4 * MIB, 4 * MIB] and free() == before - 4 * MIB
+    check(cu.cuGraphExecDestroy(executable)); check(cu.cuGraphDestroy(graph))
+    assert pool() == [0, 4 * MIB] and free() == before - 4 * MIB
+    check(cu.cuDeviceGraphMemTrim(0)); assert pool() == [0, 0] and free() == before
+    """
+    )

@@ -129,6 +129,27 @@ static int little_known(void) {
            REFUSED(cuVDPAUCtxCreate_v2, &made, 0, 0, 0, NULL);
 }
 
+// A graph with two nodes of 768 MiB, one after the other, or both at a time; what came of launching it.
+static int launch_graph(int both, int upload) {
+    CUgraph graph;
+    CUgraphNode made, gone;
+    CUgraphExec instance;
+    CUDA_MEM_ALLOC_NODE_PARAMS node = {.poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                                     .location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}}},
+                                       .bytesize = (size_t)768 << 20};
+    if (DRIVER(cuGraphCreate)(&graph, 0) || DRIVER(cuGraphAddMemAllocNode)(&made, graph, NULL, 0, &node)) return -1;
+    if (!both) {
+        if (DRIVER(cuGraphAddMemFreeNode)(&gone, graph, &made, 1, node.dptr)) return -2;
+        made = gone;
+    }
+    if (DRIVER(cuGraphAddMemAllocNode)(&gone, graph, &made, 1, &node)) return -3;
+    if (DRIVER(cuGraphInstantiateWithFlags)(&instance, graph, 0)) return -4;
+    if (upload) return (int)DRIVER(cuGraphUpload)(instance, NULL);
+    CUresult result = CUDA_SUCCESS;
+    for (int i = 0; i < 3 && !result; ++i) result = DRIVER(cuGraphLaunch)(instance, NULL);
+    return (int)result;
+}
+
 // So many descriptors are left to it.
 static int leave(int descriptors) {
     int next = open("/dev/null", O_RDONLY);
@@ -168,6 +189,9 @@ int main(int argc, char** argv) {
         if (!strcmp(step, "launch")) say(step, launch());
         if (!strcmp(step, "descriptors")) say(step, through_descriptors());
         if (!strcmp(step, "open")) say(step, open_from_child());
+        if (!strcmp(step, "graph")) say(step, launch_graph(0, 0));
+        if (!strcmp(step, "big-graph")) say(step, launch_graph(1, 0));
+        if (!strcmp(step, "big-upload")) say(step, launch_graph(1, 1));
         if (!strcmp(step, "little-known")) say(step, little_known());
         if (!strcmp(step, "wait")) {
             say(step, 0);

@@ -51,7 +51,7 @@ def sensible_packet(dice: random.Random) -> bytearray:
 
 def one_packet(dice: random.Random, epoch: int) -> bytes:
     kind = dice.choice([*range(1, 12), *range(16, 19), dice.randrange(65536)])
-    if kind == wire.CREATE_GROUP and dice.random() < 0.9:
+    if kind in (wire.HELLO, wire.LEAVES) and dice.random() < 0.9:
         kind = wire.REQUEST
     packet = bytearray(
         wire.pack(
@@ -90,6 +90,8 @@ def attach(dice: random.Random, rude: RawClient) -> bool:
         page, limits, ledger, *others = answer.descriptors
         rude.page = wire.Page("ClientPage", page, 128)
         rude.ledger = wire.Page("GroupLedger", ledger, 64 + 8 * 1024)
+        if len(others) == 2:
+            rude.residency = wire.Page("ResidencyPage", others.pop(), 128)
         answer.descriptors = [limits, *others]
     for descriptor in answer.descriptors:
         os.close(descriptor)
@@ -99,7 +101,10 @@ def attach(dice: random.Random, rude: RawClient) -> bool:
 def scribble(dice: random.Random, rude: RawClient) -> None:
     if not hasattr(rude, "page"):
         return
-    if dice.random() < 0.6:
+    if hasattr(rude, "residency") and dice.random() < 0.4:
+        at = dice.randrange(16) * 8
+        rude.residency.memory[at : at + 8] = word(dice).to_bytes(8, "little")
+    elif dice.random() < 0.6:
         at = dice.randrange(16) * 8
         rude.page.memory[at : at + 8] = word(dice).to_bytes(8, "little")
     else:
@@ -111,7 +116,7 @@ def attack(dice: random.Random, path: str, pool: list[bytearray], *, most: int =
     """One hostile client. Returns how many messages it sent."""
     sent = 0
     try:
-        rude = RawClient(path, dice.choice(GROUPS))
+        rude = RawClient(path, dice.choice(GROUPS), flags=wire.CREATE_GROUP | dice.choice([0, wire.STRICT]))
         sent, devices = 2, int(attach(dice, rude))
         rude.socket.settimeout(5)
         for _ in range(dice.randrange(most)):

@@ -263,3 +263,10 @@ def test_a_full_group_is_refused_what_only_the_driver_can_size(served: Served, a
     served.server.set_group("g", memory=LIMIT)
     results, _ = attempt("init", "context", "fill", "little-known").results()
     assert results == {"init": 0, "context": 0, "fill": 1024, "little-known": 16}
+
+
+def test_memory_of_a_graph_is_refused_before_it_is_taken(served: Served, attempt: Callable[..., Attempt]) -> None:
+    """By what its nodes may have at a time, and once only, however often it is launched."""
+    served.server.set_group("g", memory=LIMIT)
+    results, _ = attempt("init", "context", "big-graph", "big-upload", "graph", "fill").results()
+    assert results == {"init": 0, "context": 0, "big-graph": 2, "big-upload": 2, "graph": 0, "fill": 256}

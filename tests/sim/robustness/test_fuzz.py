@@ -39,7 +39,7 @@ SEED = int(os.environ.get("GEMLET_FUZZ_SEED", str(time.time_ns() % 1_000_000)))
 @pytest.fixture
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, str]]:
     path = str(tmp_path_factory.mktemp("f") / "s")
-    made = native.Server()
+    made = native.Server(claim_grace=20_000_000)
     made.add_device(bytes(16), 0, context_estimate=1 << 29)
     made.listen(path)
     made.start()
@@ -117,6 +117,8 @@ def test_hostile_clients_disturb_no_other(server: tuple[Any, str]) -> None:
             s.set_process_memory(
                 bytes(16), dice.choice([os.getpid(), *(o.pid for o in running)]), dice.randrange(1 << 40)
             )
+        if dice.random() < 0.05:
+            s.confirm_process_memory(bytes(16), dice.choice([o.pid for o in running]), dice.randrange(1 << 40))
         if dice.random() < 0.02:
             s.set_capacity(bytes(16), dice.choice([None, 0, 1 << 30, dice.randrange(1 << 40)]))
         if dice.random() < 0.02:
