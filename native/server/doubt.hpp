@@ -1,7 +1,7 @@
 // What a client claims to hold on a device and the driver does not confirm. Pure.
 //
-// A claim comes before the memory does: a client reserves, and allocates then. So it is believed for a while, and what
-// the driver's account still lacks after that counts for nothing, until the driver has it.
+// A claim comes before the memory does: a client reserves, and allocates then. So it is believed for a while, and
+// what the driver's account still lacks after that counts for nothing, until the driver has it.
 #pragma once
 
 #include <algorithm>
@@ -13,9 +13,10 @@ namespace gemlet::server {
 
 class Doubt {
   public:
-    // `claimed`: in all, now. `confirmed`: of it the driver's account has no more than that. `waits`: for room, so that
-    // it cannot have allocated yet; its time begins when it does not wait any more.
-    void look(uint64_t claimed, uint64_t confirmed, bool waits, arbiter::Nanoseconds grace, arbiter::Nanoseconds now) {
+    // `claimed`: in all, now. `confirmed`: of it the driver's account has no more than that. `waits`: for room, so
+    // that it cannot have allocated yet; its time begins when it does not wait any more.
+    void look(uint64_t claimed, uint64_t confirmed, bool waits, arbiter::Nanoseconds grace,
+              arbiter::Nanoseconds now) {
         const uint64_t standing = std::min(claimed, claimed_);  // before the driver was asked, and still
         claimed_ = claimed;
         const uint64_t excess = standing - std::min(standing, confirmed);

@@ -236,8 +236,7 @@ bool Server::attach(Client& client, const Message& message) {
         return refuse(Status::kFull, text);
     };
     auto taken = [&](Room& room) { return RoomPlace::in(room, client.who, client.administrator); };
-    if (client.places.size() >= kMaxDevices)
-        return refuse(Status::kFull, "this process uses too many devices");
+    if (client.places.size() >= kMaxDevices) return refuse(Status::kFull, "this process uses too many devices");
     RoomPlace use = taken(uses_);
     if (!use) return full(uses_, "uses of devices");
     RoomPlace named;

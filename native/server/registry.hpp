@@ -161,7 +161,7 @@ struct Client {
     RoomPlace connection;
     Nanoseconds since = 0;
     std::optional<bool> strict;  // as it says in its hello
-    std::string refused;  // why it could not attach last time
+    std::string refused;         // why it could not attach last time
     std::vector<Place> places;
     std::vector<Departure> departures;  // once its socket is closed, until `taken_until` at most
     Nanoseconds taken_until = kNever;

@@ -2,8 +2,9 @@
 // client whose memory is not on the device does not get the token.
 //
 // A client's fixed memory is what its ledger has beyond what it says can move, and what the driver holds beyond
-// that; what the driver does not confirm is not believed for long (doubt.hpp). The client says first that memory can move and charges it then, so during a change too little of it counts
-// as fixed, never too much, which would make others leave for nothing.
+// that; what the driver does not confirm is not believed for long (doubt.hpp). The client says first that memory can
+// move and charges it then, so during a change too little of it counts as fixed, never too much, which would make
+// others leave for nothing.
 #include <algorithm>
 #include <utility>
 

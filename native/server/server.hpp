@@ -105,8 +105,8 @@ class Server {
     };
     void set_process_memory(const Uuid& uuid, pid_t pid, uint64_t bytes, std::optional<Seen> seen = {});
 
-    // The same, as a bound on what the process claims to hold where that makes others' memory leave; 0: the driver does
-    // not know it. Not called where the driver's account cannot be seen.
+    // The same, as a bound on what the process claims to hold where that makes others' memory leave; 0: the driver
+    // does not know it. Not called where the driver's account cannot be seen.
     void confirm_process_memory(const Uuid& uuid, pid_t pid, uint64_t bytes);
 
     void start();

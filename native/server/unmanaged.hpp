@@ -18,7 +18,7 @@ struct Unmanaged {
     std::string command, group, why;  // printable; the group as it asked for it, empty where it was not heard
     std::optional<bool> strict;       // waits and fails, instead of running on; none: it was not heard
     arbiter::Nanoseconds since = 0;
-    bool joined = false;  // it is governed as soon as it uses a device
+    bool joined = false;   // it is governed as soon as it uses a device
     uint64_t started = 0;  // ticks since boot, so that a pid that is used again is another process
 };
 

@@ -97,7 +97,7 @@ class Residency {
     std::vector<Order> take_orders();
 
     uint64_t committed(ClientId client) const;  // bytes of its movable memory that it holds or may hold
-    uint64_t held() const;  // bytes that clients hold or may hold, fixed ones included
+    uint64_t held() const;                      // bytes that clients hold or may hold, fixed ones included
     uint64_t capacity() const { return capacity_; }
     uint64_t host_promised() const;
     uint64_t ceiling(ClientId client) const;  // the most it may ever have

@@ -88,6 +88,25 @@ def client_left(client: RawClient) -> None:
         time.sleep(0.0002)
 
 
+def disturb(s: Any, dice: random.Random, pids: list[int]) -> None:
+    """What the daemon does meanwhile, of each now and then."""
+    if dice.random() < 0.05:
+        s.snapshot()
+        s.take_events()
+    if dice.random() < 0.05:
+        s.set_group("rude", min=0.1, max=dice.random() * 0.8 + 0.2, memory=dice.randrange(1 << 40))
+    if dice.random() < 0.05:
+        s.set_process_memory(bytes(16), dice.choice([os.getpid(), *pids]), dice.randrange(1 << 40))
+    if dice.random() < 0.05:
+        s.confirm_process_memory(bytes(16), dice.choice(pids), dice.randrange(1 << 40))
+    if dice.random() < 0.02:
+        s.set_capacity(bytes(16), dice.choice([None, 0, 1 << 30, dice.randrange(1 << 40)]))
+    if dice.random() < 0.02:
+        s.set_group("other", users=dice.choice([None, [0], [12345], [12345, 67890]]))
+    if dice.random() < 0.02:
+        s.remove_group(dice.choice(["other", "rude", "fast"]))
+
+
 def test_hostile_clients_disturb_no_other(server: tuple[Any, str]) -> None:
     print(f"GEMLET_FUZZ_SEED={SEED}")
     s, path = server
@@ -108,23 +127,7 @@ def test_hostile_clients_disturb_no_other(server: tuple[Any, str]) -> None:
             sent += int(one.communicate()[0])
             running += attackers(path, dice, 1)
         time.sleep(0.005)
-        if dice.random() < 0.05:
-            s.snapshot()
-            s.take_events()
-        if dice.random() < 0.05:
-            s.set_group("rude", min=0.1, max=dice.random() * 0.8 + 0.2, memory=dice.randrange(1 << 40))
-        if dice.random() < 0.05:
-            s.set_process_memory(
-                bytes(16), dice.choice([os.getpid(), *(o.pid for o in running)]), dice.randrange(1 << 40)
-            )
-        if dice.random() < 0.05:
-            s.confirm_process_memory(bytes(16), dice.choice([o.pid for o in running]), dice.randrange(1 << 40))
-        if dice.random() < 0.02:
-            s.set_capacity(bytes(16), dice.choice([None, 0, 1 << 30, dice.randrange(1 << 40)]))
-        if dice.random() < 0.02:
-            s.set_group("other", users=dice.choice([None, [0], [12345], [12345, 67890]]))
-        if dice.random() < 0.02:
-            s.remove_group(dice.choice(["other", "rude", "fast"]))
+        disturb(s, dice, [one.pid for one in running])
     for one in running:
         one.kill()
         one.communicate()

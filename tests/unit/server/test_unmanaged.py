@@ -62,7 +62,7 @@ def test_one_that_is_turned_away_shows_while_it_lives(serve: Callable[..., Serve
     finally:
         other.communicate()
     assert unmanaged(s) == []
-    assert kept.state == wire.PARKED or kept.state == wire.BLOCKED
+    assert kept.state in {wire.PARKED, wire.BLOCKED}
 
 
 def test_others_versions_and_groups_show(serve: Callable[..., Served]) -> None:
