@@ -265,7 +265,8 @@ bool connect_daemon() {
     wire::Message hello{};
     hello.header = {wire::kMagic, wire::kWireVersion, wire::MessageType::kHello, 0, 0};
     hello.pid = getpid();
-    hello.flags = wire::kHelloCreateGroup | (d.strict ? wire::kHelloStrict : 0);
+    // A group that is made for a program has no limits.
+    hello.flags = d.strict ? wire::kHelloStrict : wire::kHelloCreateGroup;
     copy_name(hello.group, sizeof hello.group, d.group);
     copy_name(hello.text, sizeof hello.text, program_invocation_short_name);
     wire::Message answer{};

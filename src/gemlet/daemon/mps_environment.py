@@ -15,9 +15,13 @@ from gemlet.errors import Refused, UsageError
 from gemlet.model import Priority
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gemlet.daemon.mps_state import MpsStatus
     from gemlet.model import GroupSpec
 
+_PIPE = "CUDA_MPS_PIPE_DIRECTORY"
+_NOWHERE = "-none"  # at the end of a pipe directory: the program finds no control daemon
 BELOW_NORMAL = "1"  # CUDA_MPS_CLIENT_PRIORITY: 0 is normal, 1 below it; there is nothing above
 
 
@@ -84,10 +88,15 @@ def check(program: Program, status: MpsStatus, *, simulated: bool) -> None:
     raise NeedsMps(f"{asked} needs MPS, {why}", hint=start)
 
 
+def is_under_mps(variables: Mapping[str, str]) -> bool:
+    """Whether ``variables`` of an `MpsEnvironment` lead a program to a control daemon."""
+    return _PIPE in variables and not variables[_PIPE].endswith(_NOWHERE)
+
+
 def place(program: Program, spec: GroupSpec, status: MpsStatus, *, simulated: bool) -> MpsEnvironment:
     """Where ``program`` of a group with ``spec`` runs. A program that cannot be under MPS takes turns."""
     whole = spec.sm >= 1
-    nowhere = {"CUDA_MPS_PIPE_DIRECTORY": f"{status.pipe_directory}-none"}
+    nowhere = {_PIPE: f"{status.pipe_directory}{_NOWHERE}"}
     if program.outside:
         return MpsEnvironment(
             variables=nowhere, in_force=whole
@@ -101,7 +110,7 @@ def place(program: Program, spec: GroupSpec, status: MpsStatus, *, simulated: bo
         # A simulated program must not find the real MPS of this machine.
         return MpsEnvironment(variables=nowhere if simulated else {}, in_force=whole)
     variables = {
-        "CUDA_MPS_PIPE_DIRECTORY": status.pipe_directory,
+        _PIPE: status.pipe_directory,
         "CUDA_MPS_LOG_DIRECTORY": status.log_directory,
     }
     if not whole:

@@ -146,7 +146,7 @@ def test_a_daemon_killed_again_and_again(daemon: Callable[[str], Daemon], machin
 
 
 def test_strict_programs_wait_and_go_on(daemon: Callable[[str], Daemon], machine: Machine) -> None:
-    d = daemon("{}")
+    d = daemon('{"a": {}}')
     program = machine.start("a", "work", 60, GEMLET_STRICT="1")
     eventually(lambda: program.rounds() > 3)
     d.end("killed")
@@ -160,6 +160,13 @@ def test_strict_programs_wait_and_go_on(daemon: Callable[[str], Daemon], machine
     n = program.rounds()
     d.start()
     eventually(lambda: program.rounds() > n + 10)
+
+
+def test_a_strict_program_whose_group_is_not_there_fails(daemon: Callable[[str], Daemon], machine: Machine) -> None:
+    daemon('{"a": {}}')
+    err = machine.start("b", "launch-one", GEMLET_STRICT="1").end()[2]
+    assert "there is no such group" in err
+    assert "cuDevicePrimaryCtxRetain(&context, device): 802" in err  # CUDA_ERROR_SYSTEM_NOT_READY
 
 
 def test_a_strict_program_without_a_daemon_fails_in_the_end(machine: Machine) -> None:
