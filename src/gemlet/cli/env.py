@@ -17,11 +17,12 @@ from gemlet.cli import environment, options
 from gemlet.daemon import address
 from gemlet.daemon.connection import Connection, no_daemon
 from gemlet.daemon.groups import no_group
+from gemlet.daemon.mps_environment import is_under_mps
 from gemlet.errors import DaemonUnreachable, GemletError, UsageError
 from gemlet.kube.edits import container_edits
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 
 FAILED = "GEMLET_ENV_FAILED"  # in a shell where this command has failed: what CUDA_VISIBLE_DEVICES was
@@ -91,10 +92,10 @@ def _after_failure(base: Mapping[str, str]) -> list[str]:
 def _answer(socket: str | None, *, group: str, strict: bool, no_mps: bool, docker: bool, simulate: bool) -> str:
     # A container has its own environment: what this one names does not reach it.
     own = None if docker else environment.own_pipe_directory(os.environ)
-    endpoint, mps = _running(address.candidates(socket, simulate=simulate), group, mps=not no_mps, own=own)
+    endpoint, mps = running(address.candidates(socket, simulate=simulate), [group], mps=not no_mps, own=own)
     machine = str(endpoint.machine) if endpoint.kind == "simulated" else None
     membership = environment.Membership(
-        group=group, socket=str(endpoint.clients), strict=strict, machine=machine, mps=mps
+        group=group, socket=str(endpoint.clients), strict=strict, machine=machine, mps=mps[group]
     )
     if docker:
         return " ".join(_docker_options(membership))
@@ -102,22 +103,29 @@ def _answer(socket: str | None, *, group: str, strict: bool, no_mps: bool, docke
     return "\n".join([*_after_failure(os.environ), *(f"export {name}={shlex.quote(value)}" for name, value in exports)])
 
 
-def _running(
-    endpoints: list[address.Endpoint], group: str, *, mps: bool, own: str | None
-) -> tuple[address.Endpoint, dict[str, str]]:
+def running(
+    endpoints: list[address.Endpoint], groups: Sequence[str] | None, *, mps: bool, own: str | None = None
+) -> tuple[address.Endpoint, dict[str, dict[str, str]]]:
+    """The first daemon that can be reached, and by group the variables by which its programs are (not) under MPS.
+
+    ``groups``: None for those of the configuration. Raises `GemletError` where there is no daemon or a group is not
+    there.
+    """
     for endpoint in endpoints:
         try:
             with Connection(endpoint) as daemon:
-                known = {entry["name"] for entry in daemon.call("status")["groups"]}
-                answer = daemon.call("environment", group=group, mps=mps, pipe_directory=own)
+                known = {entry["name"]: entry["origin"] for entry in daemon.call("status")["groups"]}
+                chosen = groups if groups is not None else [n for n, o in known.items() if o == "configuration"]
+                answers = {g: daemon.call("environment", group=g, mps=mps, pipe_directory=own) for g in chosen}
         except DaemonUnreachable:
             continue
-        environment.check_version(answer, simulated=endpoint.kind == "simulated")
-        if group not in known:
-            raise no_group(group, known)
-        if not answer["sm_in_force"]:
-            click.echo(f"note: the fraction of group {group} is not in force: not under MPS", err=True)
-        return endpoint, answer["environment"]
+        for group, answer in answers.items():
+            environment.check_version(answer, simulated=endpoint.kind == "simulated")
+            if group not in known:
+                raise no_group(group, known)
+            if not answer["sm_in_force"]:
+                click.echo(f"note: the fraction of group {group} is not in force: not under MPS", err=True)
+        return endpoint, {group: answer["environment"] for group, answer in answers.items()}
     raise no_daemon(endpoints[-1])
 
 
@@ -133,7 +141,7 @@ def _docker_options(membership: environment.Membership) -> list[str]:
     )
     mounts = [f"{mount.host}:{mount.container}{':ro' if mount.read_only else ''}" for mount in edits.mounts]
     options = [f"-v {_word(mount)}" for mount in mounts]
-    if membership.mps:
+    if is_under_mps(membership.mps):
         options.append("--ipc=host")  # MPS's server and its clients share memory
     variables = {**edits.env, **membership.mps}
     return options + [f"-e {_word(f'{name}={value}')}" for name, value in variables.items()]

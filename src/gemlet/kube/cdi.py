@@ -1,5 +1,7 @@
 """CDI files: what a container runtime does when a container asks for ``k8s.gemlet.dev/share=NAME``.
 
+Beside them there is the file of `gemlet cdi generate`, with which people ask for ``gemlet.dev/group=NAME``.
+
 Each claim has a file of its own, so that preparing and unpreparing touch nothing of another claim. The name of a device
 holds the claim's uid and the device's name: names are unique over all files of a node, or the runtime refuses them.
 """
@@ -7,12 +9,14 @@ holds the claim's uid and the device's name: names are unique over all files of 
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
+from gemlet.errors import UsageError
 from gemlet.kube import names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from gemlet.kube.edits import Edits
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
 # The oldest that has all we use: old runtimes refuse newer ones.
 CDI_VERSION = "0.5.0"
 _PREFIX = "gemlet.dev-"
+_DEVICE_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 
 
 def device_id(share_id: str, device: str) -> str:
@@ -37,18 +42,42 @@ def specification(share_id: str, devices: Iterable[str], edits: Edits) -> dict[s
             {"name": f"{share_id}-{device}", "containerEdits": {"env": [f"GEMLET_SHARE_ID={share_id}"]}}
             for device in devices
         ],
-        "containerEdits": {
-            "env": [f"{name}={value}" for name, value in edits.env.items()],
-            "deviceNodes": [{"path": node} for node in edits.device_nodes],
-            "mounts": [
-                {
-                    "hostPath": mount.host,
-                    "containerPath": mount.container,
-                    "options": ["rbind" if not mount.read_only else "bind", "ro" if mount.read_only else "rw"],
-                }
-                for mount in edits.mounts
-            ],
-        },
+        "containerEdits": _edits(edits),
+    }
+
+
+def groups(edits: Mapping[str, Edits]) -> dict[str, Any]:
+    """The file that makes each group a device, by group. Raises `UsageError` for a name that a device cannot have."""
+    for name in edits:
+        if not is_device_name(name):
+            raise UsageError(
+                f"{name!r} cannot be the name of a CDI device: expected letters, digits and - _ . : between them",
+                hint="give the group another name, or use `gemlet run` in the container",
+            )
+    return {
+        "cdiVersion": CDI_VERSION,
+        "kind": names.CDI_GROUP_KIND,
+        "devices": [{"name": name, "containerEdits": _edits(each)} for name, each in edits.items()],
+    }
+
+
+def is_device_name(name: str) -> bool:
+    """Whether the CDI specification allows ``name`` for a device."""
+    return _DEVICE_NAME.fullmatch(name) is not None
+
+
+def _edits(edits: Edits) -> dict[str, Any]:
+    return {
+        "env": [f"{name}={value}" for name, value in edits.env.items()],
+        "deviceNodes": [{"path": node} for node in edits.device_nodes],
+        "mounts": [
+            {
+                "hostPath": mount.host,
+                "containerPath": mount.container,
+                "options": ["rbind" if not mount.read_only else "bind", "ro" if mount.read_only else "rw"],
+            }
+            for mount in edits.mounts
+        ],
     }
 
 
@@ -62,16 +91,21 @@ def write(directory: Path, share_id: str, content: dict[str, Any]) -> bool:
 
     The directory is made when it is gone: /var/run is emptied by a reboot, and by people.
     """
-    path = path_of(directory, share_id)
+    return write_file(path_of(directory, share_id), content)
+
+
+def write_file(path: Path, content: dict[str, Any]) -> bool:
+    """As `write`, for a file of any name."""
     text = json.dumps(content, indent=1)
-    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     try:
         if path.read_text() == text:
             return False
     except (OSError, UnicodeDecodeError):
         pass
-    fresh = directory / f".{path.name}.new"  # runtimes read *.json and *.yaml only
+    fresh = path.with_name(f".{path.name}.new")  # runtimes read *.json and *.yaml only
     fresh.write_text(text)
+    fresh.chmod(0o644)  # whatever the umask: every runtime must be able to read it
     fresh.replace(path)
     return True
 

@@ -1,7 +1,7 @@
 """What a container must be given to be in a share: variables, mounts, device nodes. Pure; standard library only.
 
-The device plugin's Allocate, the CDI files of the DRA driver and `gemlet env --docker` express the same edits in three
-notations.
+The device plugin's Allocate, the CDI files of the DRA driver and of `gemlet cdi`, and `gemlet env --docker` express the
+same edits in three notations.
 """
 
 from __future__ import annotations
@@ -80,6 +80,42 @@ def container_edits(
     )
 
 
+def group_edits(
+    hook: str,
+    directory: str,
+    group: str,
+    *,
+    mps: Mapping[str, str] | None = None,
+    under_mps: bool = False,
+    simulated: tuple[str, str, str] | None = None,
+) -> Edits:
+    """What puts a container into ``group`` of the daemon in ``directory``, and never lets it run without that daemon.
+
+    ``mps``: the variables by which it is, or with ``under_mps`` false is not, under MPS. ``simulated``: as in `Host`.
+    The GPUs themselves come from NVIDIA's runtime or CDI files, save those of the simulated machine.
+    """
+    base = container_edits(hook, directory, group=group, strict=True, own_path=True)
+    env, mounts = {**base.env, **(mps or {})}, list(base.mounts)
+    if under_mps:
+        mounts.append(Mount("/dev/shm", "/dev/shm", read_only=False))  # which MPS's server and its clients share
+    if simulated is not None:
+        more_env, more_mounts = _simulated_edits(*simulated)
+        env |= more_env
+        mounts += more_mounts
+    return Edits(env=env, mounts=tuple(mounts))
+
+
+def _simulated_edits(driver: str, profiles: str, machine: str) -> tuple[dict[str, str], list[Mount]]:
+    return (
+        {"LD_LIBRARY_PATH": f"{names.HOOK_DIRECTORY}/lib/sim", "GEMLET_SIM_DIR": names.MACHINE_DIRECTORY},
+        [
+            Mount(driver, f"{names.HOOK_DIRECTORY}/lib/sim"),
+            Mount(profiles, f"{names.HOOK_DIRECTORY}/profiles"),  # where the simulated driver looks, from its own place
+            Mount(machine, names.MACHINE_DIRECTORY, read_only=False),
+        ],
+    )
+
+
 def share_edits(gpu_uuids: Sequence[str], memory: int, compute: int, limit: int, share_id: str, *, host: Host) -> Edits:
     """What puts a container into the share ``share_id`` of ``gpu_uuids``.
 
@@ -108,15 +144,7 @@ def share_edits(gpu_uuids: Sequence[str], memory: int, compute: int, limit: int,
     elif host.access == "nodes":
         nodes = (*(host.nodes[uuid] for uuid in gpu_uuids), *COMMON_NODES)
     elif host.simulated is not None:
-        driver, profiles, machine = host.simulated
-        env |= {
-            "LD_LIBRARY_PATH": f"{names.HOOK_DIRECTORY}/lib/sim",
-            "GEMLET_SIM_DIR": names.MACHINE_DIRECTORY,
-            "CUDA_VISIBLE_DEVICES": ",".join(gpu_uuids),
-        }
-        mounts += [
-            Mount(driver, f"{names.HOOK_DIRECTORY}/lib/sim"),
-            Mount(profiles, f"{names.HOOK_DIRECTORY}/profiles"),  # where the simulated driver looks, from its own place
-            Mount(machine, names.MACHINE_DIRECTORY, read_only=False),
-        ]
+        more_env, more_mounts = _simulated_edits(*host.simulated)
+        env |= {**more_env, "CUDA_VISIBLE_DEVICES": ",".join(gpu_uuids)}
+        mounts += more_mounts
     return Edits(env=env, mounts=tuple(mounts), device_nodes=nodes, cdi=cdi)

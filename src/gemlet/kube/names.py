@@ -5,6 +5,7 @@ from __future__ import annotations
 DRIVER = "gemlet.dev"  # of the DRA driver, and the domain of everything below
 DEVICE_CLASS = "share.gemlet.dev"
 CDI_KIND = "k8s.gemlet.dev/share"
+CDI_GROUP_KIND = "gemlet.dev/group"  # of `gemlet cdi generate`, for Docker and Podman
 
 SLOT_RESOURCE = "gemlet.dev/share"  # one equal part of a GPU
 COMPUTE_RESOURCE = "gemlet.dev/compute-units"  # 1/100 of a GPU's time

@@ -16,6 +16,10 @@ def test_a_container_gets_mps_with_the_memory_its_server_shares(tmp_path, monkey
     plain = _docker_options(Membership(group="g", socket="/run/x/gemlet.sock"))
     assert "-v /run/x:/run/x" in plain
     assert "--ipc=host" not in plain
+    outside = _docker_options(
+        Membership(group="g", socket="/run/x/gemlet.sock", mps={"CUDA_MPS_PIPE_DIRECTORY": "/run/x/mps/pipe-none"})
+    )
+    assert "--ipc=host" not in outside
     mps = {"CUDA_MPS_PIPE_DIRECTORY": "/run/x/mps/pipe", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"}
     under = _docker_options(Membership(group="g", socket="/run/x/gemlet.sock", mps=mps))
     assert "--ipc=host" in under
