@@ -28,7 +28,7 @@ from gemlet.serve.server.frontend import (
     unpacking,
 )
 from gemlet.serve.server.frontend.limits import Limits
-from gemlet.serve.server.frontend.regions import CUDA
+from gemlet.serve.server.frontend.regions import CUDA, check_unread, unread
 from gemlet.serve.server.frontend.status import GRPC
 from gemlet.serve.server.repository import triton_config
 
@@ -273,6 +273,13 @@ class GrpcServer:
                 call.timeout_ms = max(0.001, remaining_ms)
             if form.outputs is not None and form.model in engine.models:
                 infer_json.check_outputs(form, engine.models[form.model].spec)
+            shared = unread(given)
+            if shared and form.model in engine.models:
+                check_unread(engine.models[form.model], given)
+                if sum(tensor.nbytes for tensor in shared) > limits.HERE_BYTES:
+                    await regions.read_in_thread(shared)
+                else:
+                    regions.read(shared)
             texts = infer_json.texts(given)
             if sum(len(tensor.data) for tensor in texts) > limits.HERE_BYTES:
                 await unpacking.check(self._service.unpacking, texts)

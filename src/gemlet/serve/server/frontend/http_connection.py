@@ -21,7 +21,7 @@ import httptools
 
 from gemlet.serve.dispatch.call import Call, Refusal, Tensor
 from gemlet.serve.dispatch.engine import now_ms
-from gemlet.serve.server.frontend import access, http_routes, infer_json, limits, peers, unpacking
+from gemlet.serve.server.frontend import access, http_routes, infer_json, limits, peers, regions, unpacking
 from gemlet.serve.server.frontend.http_exchange import JSON, Exchange
 
 if TYPE_CHECKING:
@@ -353,7 +353,30 @@ class Connection(asyncio.Protocol):
         served = self._service.engine.models.get(model)
         if form.outputs is not None and served is not None:
             infer_json.check_outputs(form, served.spec)
-        texts = infer_json.texts(given)
+        shared = regions.unread(given)
+        if shared and served is not None:
+            regions.check_unread(served, given)
+            nbytes = sum(tensor.nbytes for tensor in shared)
+            exchange.request_bytes += nbytes
+            self._pending_bytes += nbytes
+            if nbytes > limits.HERE_BYTES:
+                self._later(self._infer_shared(exchange, call, shared))
+                return
+            self.regions.read(shared)
+        self._infer_read(exchange, call)
+
+    async def _infer_shared(self, exchange: Exchange, call: Call, shared: list[regions.SharedTensor]) -> None:
+        try:
+            await self.regions.read_in_thread(shared)
+        except Refusal as refusal:
+            exchange.refuse(refusal)
+        except (OSError, MemoryError) as error:
+            exchange.refuse(Refusal("failed", f"shared memory cannot be read: {error}"))
+        else:
+            self._infer_read(exchange, call)
+
+    def _infer_read(self, exchange: Exchange, call: Call) -> None:
+        texts = infer_json.texts(call.inputs)
         if sum([len(tensor.data) for tensor in texts]) > limits.HERE_BYTES:
             self._later(self._infer_texts(exchange, call, texts))
         else:

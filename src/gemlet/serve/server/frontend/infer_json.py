@@ -103,7 +103,7 @@ class Form(msgspec.Struct):
 def parse(body: tensors.Buffer, header: int | None, regions: Memory) -> tuple[list[Tensor], Form, Parameters]:
     """Inputs, the form of the answer and the parameters of a request. ``header``: bytes of JSON, None: all.
 
-    Raises Refusal.
+    Inputs in shared memory are yet to be read (regions.py). Raises Refusal.
     """
     end = json_end(body, header)
     view = memoryview(body)
@@ -140,12 +140,15 @@ def decode(text: tensors.Buffer, limit: int = MAX_TENSOR_BYTES) -> Asked:
 
 def assemble(request: Asked, tail: memoryview, regions: Memory) -> tuple[list[Tensor], Form, Parameters]:
     """As parse(), of what was decoded and the bytes behind the JSON. Raises Refusal."""
-    given = []
     at = 0
+    given: list[Tensor] = []
     regions.check_sizes(each.parameters for each in request.inputs)
     for each in request.inputs:
-        data, at = _data(each, tail, at, regions)
-        given.append(Tensor(each.name, each.datatype, each.shape, data))
+        if each.data is None and "shared_memory_region" in each.parameters:
+            given.append(regions.tensor(each.name, each.datatype, each.shape, each.parameters))
+        else:
+            data, at = _data(each, tail, at)
+            given.append(Tensor(each.name, each.datatype, each.shape, data))
     if at != len(tail):
         raise Refusal("invalid", f"{len(tail) - at} bytes after the last tensor belong to no input")
     default = Wanted(binary=request.parameters.get("binary_data_output") is True)
@@ -277,17 +280,10 @@ def classify(tensor: Tensor, count: int, *, batched: bool) -> Tensor:
     return Tensor(tensor.name, "BYTES", shape, tensors.pack(message))
 
 
-def _data(each: Decoded, view: memoryview, at: int, regions: Memory) -> tuple[tensors.Buffer, int]:
+def _data(each: Decoded, view: memoryview, at: int) -> tuple[tensors.Buffer, int]:
     """The bytes of an input, and where the next binary tensor starts."""
     if each.data is not None:
         return each.data, at
-    region = each.parameters.get("shared_memory_region")
-    if region is not None:
-        offset = each.parameters.get("shared_memory_offset", 0)
-        nbytes = each.parameters.get("shared_memory_byte_size", 0)
-        if not (isinstance(region, str) and isinstance(offset, int) and isinstance(nbytes, int)):
-            raise Refusal("invalid", f"input {each.name!r}: its shared memory parameters are not valid")
-        return regions.read(region, offset, nbytes), at
     size = each.parameters.get("binary_data_size")
     if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= len(view) - at:
         raise Refusal("invalid", f"input {each.name!r}: {size!r} bytes of binary data; {len(view) - at} are there")

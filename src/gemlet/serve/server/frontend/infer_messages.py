@@ -97,10 +97,13 @@ def plain_message(message: bytes, limit: int) -> bytes:
 
 
 def parse(request: inference_pb2.ModelInferRequest, regions: Memory) -> tuple[list[Tensor], Form, dict[str, Any]]:
-    """Inputs, the form of the answer, and the parameters. Raises Refusal."""
+    """Inputs, the form of the answer, and the parameters. Inputs in shared memory are yet to be read (regions.py).
+
+    Raises Refusal.
+    """
     raw = iter(request.raw_input_contents)
     regions.check_sizes(plain(each.parameters) for each in request.inputs if each.parameters)
-    given = [Tensor(each.name, each.datatype, tuple(each.shape), _data(each, raw, regions)) for each in request.inputs]
+    given = [_tensor(each, raw, regions) for each in request.inputs]
     if next(raw, None) is not None:
         raise Refusal("invalid", "raw_input_contents has more entries than there are inputs for them")
     default = Wanted(binary=True)
@@ -160,17 +163,12 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
             raise IndexError
 
 
-def _data(each: Any, raw: Iterator[bytes], regions: Memory) -> tensors.Buffer:
+def _tensor(each: Any, raw: Iterator[bytes], regions: Memory) -> Tensor:
     if len(each.shape) > MAX_DIMENSIONS or any(size < 0 for size in each.shape):
         raise Refusal("invalid", f"input {each.name!r}: {list(each.shape)} is not a valid shape")
-    parameters = plain(each.parameters)
-    region = parameters.get("shared_memory_region")
-    if region is not None:
-        offset, nbytes = parameters.get("shared_memory_offset", 0), parameters.get("shared_memory_byte_size", 0)
-        if not (isinstance(region, str) and isinstance(offset, int) and isinstance(nbytes, int)):
-            raise Refusal("invalid", f"input {each.name!r}: its shared memory parameters are not valid")
-        return regions.read(region, offset, nbytes)
-    return _contents(each, raw)
+    if "shared_memory_region" in each.parameters:
+        return regions.tensor(each.name, each.datatype, each.shape, plain(each.parameters))
+    return Tensor(each.name, each.datatype, tuple(each.shape), _contents(each, raw))
 
 
 def _contents(each: Any, raw: Iterator[bytes]) -> tensors.Buffer:

@@ -6,22 +6,31 @@ Regions of one user are not those of another, whatever their names.
 
 It is read and written as a file and never mapped: its owner may make it smaller at any time, and touching a mapped page
 that is gone ends the process. A copy also keeps what was checked from changing before its batch runs.
+
+A request of some bytes may name 64 MiB. It is read when everything else about the request was checked, what is large
+in a thread: for one request of a user at a time, and for one user at a time.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gemlet.serve.dispatch.call import Refusal
+import numpy as np
+
+from gemlet.inference_protocol import tensors
+from gemlet.serve.dispatch.call import Refusal, Tensor, check
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gemlet.inference_protocol.tensors import Buffer
+    from gemlet.serve.dispatch.engine import ServedModel
 
 FOLDER = Path("/dev/shm")  # where the C library's shm_open has its objects
 MAX_REGIONS = 1024  # each is an open file
@@ -40,6 +49,15 @@ class Region:
     descriptor: int
 
 
+@dataclass(slots=True)
+class SharedTensor(Tensor):
+    """An input in shared memory; its ``data`` is empty until read() of its client's regions."""
+
+    region: str = ""
+    offset: int = 0
+    nbytes: int = 0
+
+
 class Memory(Protocol):
     """What an inference request does with regions."""
 
@@ -47,8 +65,8 @@ class Memory(Protocol):
         """Before anything is read: ``inputs`` are the parameters of each input of a request. Raises Refusal."""
         ...
 
-    def read(self, name: str, offset: int, nbytes: int) -> Buffer:
-        """What part of a region has now. Raises Refusal."""
+    def tensor(self, name: str, datatype: str, shape: Sequence[int], parameters: Mapping[str, Any]) -> SharedTensor:
+        """An input that is yet to be read. Raises Refusal unless it is within a region and as large as its shape."""
         ...
 
     def write(self, name: str, offset: int, data: Buffer) -> None:
@@ -63,10 +81,23 @@ class Regions:
         self.allowed = allowed
         self.read_bytes = read_bytes
         self.users: dict[int, dict[str, Region]] = {}
+        self._turn = asyncio.Lock()
+        self._turns: dict[int | None, asyncio.Lock] = {}  # by user
 
     def of(self, find_user: Callable[[], int | None]) -> UserRegions:
         """Those of a client. ``find_user``: its uid, asked for once and only if shared memory is; None: not known."""
         return UserRegions(self, find_user)
+
+    async def read(self, user: UserRegions, inputs: Sequence[SharedTensor]) -> None:
+        """As UserRegions.read(), in a thread. Raises Refusal."""
+        async with self._turns.setdefault(user.user, asyncio.Lock()), self._turn:
+            reading = asyncio.ensure_future(asyncio.to_thread(_fill, [user.place(each) for each in inputs]))
+            try:
+                await asyncio.shield(reading)
+            except asyncio.CancelledError:
+                await asyncio.wait([reading])  # the turn lasts as long as the thread
+                reading.cancelled() or reading.exception()
+                raise
 
 
 class UserRegions:
@@ -145,17 +176,27 @@ class UserRegions:
             message = f"the inputs have {total} bytes in shared memory: expected at most {self._shared.read_bytes}"
             raise Refusal("invalid", message)
 
-    def read(self, name: str, offset: int, nbytes: int) -> Buffer:
-        """What part of a region has now. Raises Refusal."""
-        region = self._part(name, offset, nbytes)
-        data = bytearray(nbytes)
-        view, done = memoryview(data), 0
-        while done < nbytes:
-            count = os.preadv(region.descriptor, [view[done:]], region.offset + offset + done)
-            if not count:
-                raise _shrunk(region)
-            done += count
-        return data
+    def tensor(self, name: str, datatype: str, shape: Sequence[int], parameters: Mapping[str, Any]) -> SharedTensor:
+        """An input that is yet to be read. Raises Refusal unless it is within a region and as large as its shape."""
+        region = parameters.get("shared_memory_region")
+        offset, nbytes = parameters.get("shared_memory_offset", 0), parameters.get("shared_memory_byte_size", 0)
+        if not (isinstance(region, str) and isinstance(offset, int) and isinstance(nbytes, int)):
+            raise Refusal("invalid", f"input {name!r}: its shared memory parameters are not valid")
+        self._part(region, offset, nbytes)
+        _check_size(name, datatype, shape, nbytes)
+        return SharedTensor(name, datatype, tuple(shape), b"", region=region, offset=offset, nbytes=nbytes)
+
+    def read(self, inputs: Sequence[SharedTensor]) -> None:
+        """Gives each its data, as the region has it now. Takes time by their size. Raises Refusal."""
+        _fill([self.place(each) for each in inputs])
+
+    async def read_in_thread(self, inputs: Sequence[SharedTensor]) -> None:
+        """As read(), when it is this user's turn. Raises Refusal."""
+        await self._shared.read(self, inputs)
+
+    def place(self, tensor: SharedTensor) -> Place:
+        """Where its data is now. Raises Refusal; the region may be gone since the request came."""
+        return Place(tensor, self._part(tensor.region, tensor.offset, tensor.nbytes))
 
     def write(self, name: str, offset: int, data: Buffer) -> None:
         """Puts ``data`` there. Raises Refusal."""
@@ -178,6 +219,71 @@ class UserRegions:
         if offset < 0 or nbytes < 0 or offset + nbytes > region.nbytes:
             raise Refusal("invalid", f"{offset} + {nbytes} bytes are not within region {name!r} of {region.nbytes}")
         return region
+
+
+class Place:
+    """An input and its region, which stays open until fill() or the end of this object, also if it is unregistered."""
+
+    def __init__(self, tensor: SharedTensor, region: Region) -> None:
+        self._tensor = tensor
+        self._region = region
+        self._descriptor = os.dup(region.descriptor)
+
+    def __del__(self) -> None:
+        self.close()
+
+    def fill(self) -> None:
+        """Raises Refusal."""
+        tensor = self._tensor
+        data = np.empty(tensor.nbytes, np.uint8).data  # which is not set to 0 first
+        done = 0
+        while done < tensor.nbytes:
+            count = os.preadv(self._descriptor, [data[done:]], self._region.offset + tensor.offset + done)
+            if not count:
+                raise _shrunk(self._region)
+            done += count
+        tensor.data = data
+        self.close()
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def _fill(places: Iterable[Place]) -> None:
+    for place in places:
+        place.fill()
+
+
+def unread(inputs: Iterable[Tensor]) -> list[SharedTensor]:
+    """Those in shared memory."""
+    return [tensor for tensor in inputs if isinstance(tensor, SharedTensor)]
+
+
+def check_unread(served: ServedModel, inputs: Sequence[Tensor]) -> None:
+    """Raises Refusal if the model does not take inputs of these names, datatypes and shapes; counts that."""
+    try:
+        check(served.spec, [Tensor(each.name, each.datatype, each.shape, b"", checked=True) for each in inputs])
+    except Refusal as refusal:
+        served.statistics.arrived += 1
+        served.statistics.refuse(refusal.reason, 0.0)
+        raise
+
+
+def _check_size(name: str, datatype: str, shape: Sequence[int], nbytes: int) -> None:
+    """Raises Refusal unless a tensor of this shape may have so many bytes."""
+    count = prod(shape)
+    if datatype == "BYTES":
+        fits, expected = nbytes >= count * tensors.LENGTH_BYTES, f"at least {count * tensors.LENGTH_BYTES}"
+    elif datatype in tensors.ELEMENTS:
+        size = tensors.nbytes(datatype, shape)
+        fits, expected = nbytes == size, str(size)
+    else:
+        raise Refusal("invalid", f"input {name!r}: {datatype!r} is not a valid datatype")
+    if not fits:
+        message = f"input {name!r} has {nbytes} bytes; {datatype} {list(shape)} has {expected}"
+        raise Refusal("invalid", message)
 
 
 def _shrunk(region: Region) -> Refusal:

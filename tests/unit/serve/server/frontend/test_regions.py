@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
+import threading
 import uuid
 from pathlib import Path
 
 import pytest
 
+from gemlet.inference_protocol import inference_pb2
 from gemlet.serve.dispatch.call import Refusal
+from gemlet.serve.server.frontend import infer_messages
 from gemlet.serve.server.frontend import regions as module
 from gemlet.serve.server.frontend.regions import FOLDER, Regions
+from tests.unit.serve.server.frontend.test_http import post
+from tests.unit.serve.stand_in import Service, connect, model, replies
 
 
 def mine(shared=None):
     """Regions as a client of this user sees them."""
     return (shared or Regions()).of(os.getuid)
+
+
+def read(regions, region, offset, nbytes):
+    """The bytes there, as an input has them."""
+    place = {"shared_memory_region": region, "shared_memory_offset": offset, "shared_memory_byte_size": nbytes}
+    tensor = regions.tensor("X", "UINT8", [nbytes], place)
+    regions.read([tensor])
+    return bytes(tensor.data)
 
 
 @pytest.fixture
@@ -33,12 +48,12 @@ def test_parts_are_read_and_written(shared):
     key, descriptor = shared
     regions = mine()
     regions.register("r", f"/{key}", 4, 8)
-    assert bytes(regions.read("r", 2, 3)) == bytes([6, 7, 8])
+    assert read(regions, "r", 2, 3) == bytes([6, 7, 8])
     regions.write("r", 6, b"ab")
     assert os.pread(descriptor, 16, 0)[9:13] == bytes([9]) + b"ab" + bytes([12])
     for offset, nbytes in ((0, 9), (8, 1), (-1, 2), (0, -1)):
         with pytest.raises(Refusal, match="not within region"):
-            regions.read("r", offset, nbytes)
+            read(regions, "r", offset, nbytes)
 
 
 def test_memory_that_its_owner_makes_smaller_is_refused_and_ends_nobody(shared):
@@ -46,7 +61,7 @@ def test_memory_that_its_owner_makes_smaller_is_refused_and_ends_nobody(shared):
     regions = mine()
     regions.register("r", key, 0, 16)
     os.ftruncate(descriptor, 8)
-    for use in (lambda: regions.read("r", 0, 16), lambda: regions.write("r", 0, bytes(16))):
+    for use in (lambda: read(regions, "r", 0, 16), lambda: regions.write("r", 0, bytes(16))):
         with pytest.raises(Refusal, match="became smaller"):
             use()
     assert os.fstat(descriptor).st_size == 8
@@ -56,9 +71,10 @@ def test_what_was_read_does_not_change_any_more(shared):
     key, descriptor = shared
     regions = mine()
     regions.register("r", key, 0, 16)
-    read = regions.read("r", 0, 2)
+    tensor = regions.tensor("X", "UINT8", [2], {"shared_memory_region": "r", "shared_memory_byte_size": 2})
+    regions.read([tensor])
     os.pwrite(descriptor, b"xx", 0)
-    assert bytes(read) == bytes([0, 1])
+    assert bytes(tensor.data) == bytes([0, 1])
 
 
 @pytest.mark.parametrize("key", ["", "/", "..", "../x", "a/b", "a\0b", "gemlet-no-such", "x" * 300])
@@ -114,7 +130,7 @@ def test_regions_of_others_are_not_seen(shared):
     other = regions.of(lambda: OTHER)
     assert other.status() == []
     with pytest.raises(Refusal, match="no shared memory region"):
-        other.read("r", 0, 1)
+        read(other, "r", 0, 1)
     with pytest.raises(Refusal, match="no shared memory region"):
         other.write("r", 0, b"x")
     with pytest.raises(Refusal, match="belongs to another user"):
@@ -129,3 +145,89 @@ def test_a_client_whose_user_is_not_known_has_no_shared_memory(shared):
     with pytest.raises(Refusal, match="whose user it can see"):
         unknown.register("r", shared[0], 0, 16)
     assert unknown.status() == []
+
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """(bytes, thread) of each read of a region."""
+    found, plain = [], os.preadv
+
+    def preadv(descriptor, buffers, offset):
+        count = plain(descriptor, buffers, offset)
+        found.append((count, threading.get_ident()))
+        return count
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    return found
+
+
+def asking(nbytes, shape, datatype="FP32"):
+    place = {"shared_memory_region": "r", "shared_memory_byte_size": nbytes}
+    document = {"inputs": [{"name": "X", "datatype": datatype, "shape": shape, "parameters": place}]}
+    return post("/v2/models/echo/infer", json.dumps(document).encode())
+
+
+async def answers(shared, requests, *, unregistered=False):
+    """The replies to requests at once, about the region `r` of 4 MiB, and the most that a connection had in hand."""
+    key, descriptor = shared
+    os.ftruncate(descriptor, 4 * MIB)
+    service = Service(model(inputs=(("X", "FP32", (MIB // 4,)),), slo_ms=1e6))
+    connection, transport = connect(service)
+    connection.regions = service.regions.of(os.getuid)
+    connection.regions.register("r", key, 0, 4 * MIB)
+    connection.data_received(b"".join(requests))
+    if unregistered:
+        connection.regions.unregister("r")
+    reading = transport.reading
+    while connection._tasks:
+        await asyncio.wait(connection._tasks)
+    return [status for status, _, _ in replies(transport.written)], reading
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "shape", "datatype"),
+    [
+        (4 * MIB, [1, 4], "FP32"),  # as many bytes as the shape does not have
+        (4 * MIB, [1, MIB], "FP32"),  # which the model does not take
+        (4 * MIB, [1, MIB // 2], "FP64"),
+        (4 * MIB, [1, 2 * MIB], "BYTES"),  # too few for the lengths
+        (4 * MIB, [1, MIB], "NONE"),
+    ],
+)
+def test_nothing_is_read_for_a_request_that_is_refused_all_the_same(shared, reads, nbytes, shape, datatype):
+    statuses, _ = asyncio.run(answers(shared, [asking(nbytes, shape, datatype)] * 50))
+    assert statuses == [400] * 50
+    assert sum(count for count, _ in reads) == 0
+
+
+def test_a_message_whose_shape_has_other_bytes_is_refused_unread(shared, reads):
+    regions = mine()
+    regions.register("r", shared[0], 0, 16)
+    message = inference_pb2.ModelInferRequest(model_name="echo")
+    one = message.inputs.add(name="X", datatype="FP32", shape=[1, 2])
+    one.parameters["shared_memory_region"].string_param = "r"
+    one.parameters["shared_memory_byte_size"].int64_param = 16
+    with pytest.raises(Refusal, match="has 16 bytes"):
+        infer_messages.parse(message, regions)
+    one.shape[:] = [1, 4]
+    ((tensor,), _, _) = infer_messages.parse(message, regions)
+    assert not reads
+    regions.read([tensor])
+    assert bytes(tensor.data) == bytes(range(16))
+
+
+def test_much_is_read_beside_the_loop_and_counts_as_what_was_sent(shared, reads):
+    statuses, reading = asyncio.run(answers(shared, [asking(MIB, [1, MIB // 4])] * 3))
+    assert statuses == [200] * 3
+    assert sum(count for count, _ in reads) == 3 * MIB
+    assert threading.get_ident() not in {thread for _, thread in reads}
+    assert not reading
+
+
+def test_a_region_that_is_gone_when_its_turn_comes_is_not_read(shared, reads):
+    statuses, _ = asyncio.run(answers(shared, [asking(MIB, [1, MIB // 4])] * 3, unregistered=True))
+    assert statuses == [400] * 3
+    assert not reads
