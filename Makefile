@@ -111,6 +111,16 @@ chart-test: setup  ## the Helm chart, rendered by Helm and checked against the s
 	@$(BIN)/python -m pip install --quiet --group chart
 	@$(BIN)/python -m pytest tests/chart $(PYTEST_ARGS)
 
+.PHONY: page
+page:  ## the page of `gemlet web` anew from web/, by npm; commit what it writes
+	@cd web && npm ci --silent --no-fund --no-audit && npm run --silent build
+
+.PHONY: web-test
+web-test: setup  ## the page of `gemlet web` in Debian's Chromium on a simulated machine; what is missing is skipped and said
+	@$(BIN)/python -m pip install --quiet --group web
+	@if command -v npm > /dev/null; then cd web && npm ci --silent --no-fund --no-audit; fi
+	@$(BIN)/python -m pytest tests/web $(PYTEST_ARGS)
+
 .PHONY: ray-test
 ray-test: setup  ## executors placed by a real Ray cluster of several nodes on this machine; installs Ray
 	@$(BIN)/python -m pip install --quiet 'ray>=2.40'

@@ -22,6 +22,7 @@ def document(release: str, architecture: str) -> str:
     gemlet = _component("gemlet", release, "Apache-2.0", kind="application")
     linked = [
         _component("nanobind", version("nanobind"), "BSD-3-Clause"),
+        _component("uplot", _uplot(), "MIT", purl=f"pkg:npm/uplot@{_uplot()}"),  # in the page of `gemlet web`
         *(_component(name, _llvm(), "Apache-2.0 WITH LLVM-exception", purl=f"pkg:generic/llvm/{name}@{_llvm()}")
           for name in ("libcxx", "libcxxabi", "libunwind")),
     ]  # fmt: skip
@@ -41,6 +42,11 @@ def document(release: str, architecture: str) -> str:
         },
         indent=1,
     )
+
+
+def _uplot() -> str:
+    page: str = json.loads((SOURCE / "web" / "package.json").read_text())["devDependencies"]["uplot"]
+    return page
 
 
 def _component(

@@ -216,7 +216,7 @@ class Configuration:
     """One whole configuration, whatever file format it came from.
 
     host_memory: bytes of the host that swapped device memory may take, None for the default (docs/memory.md).
-    metrics_port: loopback port of the metrics, None for none.
+    metrics_port: loopback port of the metrics, None for none. web: loopback address of the page, None for none.
     """
 
     groups: tuple[GroupSpec, ...] = ()
@@ -224,6 +224,7 @@ class Configuration:
     users: tuple[UserSpec, ...] = ()
     audit: AuditSpec = AuditSpec()
     metrics_port: int | None = None
+    web: str | None = None
     policy: str = "fair"
     host_memory: int | None = None
     source: str | None = None

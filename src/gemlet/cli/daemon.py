@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gemlet.daemon.address import Endpoint
     from gemlet.daemon.native import Server
     from gemlet.daemon.status import Status
+    from gemlet.model import Configuration
 
 
 @click.command()
@@ -105,7 +106,11 @@ def command(
         inventory=NvmlInventory(simulated=simulate),
         metrics=metrics_text(),
     )
-    with serving_metrics(lambda: service.latest, metrics_port, configured=_configured_port(path)):
+    configured = _configured(path)
+    with (
+        serving_metrics(lambda: service.latest, metrics_port, configured=configured.metrics_port),
+        serving_page(endpoint, configured.web),
+    ):
         try:
             asyncio.run(run_until_signalled(service, api))
         except OSError as error:
@@ -171,12 +176,13 @@ def metrics_text() -> Callable[[Status], str] | None:
     return metrics.render
 
 
-def _configured_port(path: str | None) -> int | None:
+def _configured(path: str | None) -> Configuration:
     from gemlet.config import files
+    from gemlet.model import Configuration
 
     with contextlib.suppress(ConfigError):  # the daemon says what is wrong with it when it starts
-        return files.load(path).metrics_port if path is not None and Path(path).exists() else None
-    return None
+        return files.load(path) if path is not None and Path(path).exists() else Configuration()
+    return Configuration()
 
 
 def _start_metrics(latest: Callable[[], Status | None], port: int | None) -> tuple[WSGIServer, Thread] | None:
@@ -220,3 +226,55 @@ def serving_metrics(
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextlib.contextmanager
+def serving_page(endpoint: Endpoint, listen: str | None) -> Iterator[None]:
+    """Runs `gemlet web` beside the daemon, which only shows, and leaves its link in the daemon's directory.
+
+    It is a process of its own, so that nothing a browser sends reaches the one that decides; root's runs as nobody.
+    """
+    if listen is None:
+        yield
+        return
+    import subprocess
+    import sys
+
+    from gemlet.cli.web import TOKEN
+    from gemlet.monitor.web.server import new_token
+
+    token = new_token()
+    _write_private(endpoint.web_link, f"http://{listen}/#{token}\n")
+    command = [
+        sys.executable,
+        "-m",
+        "gemlet",
+        "--socket",
+        str(endpoint.directory),
+        "web",
+        "--listen",
+        listen,
+        "--until-eof",
+    ]
+    nobody = 65534 if endpoint.kind == "system" else None
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        env=os.environ | {TOKEN: token},
+        user=nobody,
+        group=nobody,
+        extra_groups=[] if nobody else None,
+    ) as page:
+        try:
+            yield
+        finally:
+            endpoint.web_link.unlink(missing_ok=True)
+            page.terminate()
+
+
+def _write_private(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)

@@ -27,6 +27,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "set": ("gemlet.cli.set:command", "Change a group while it runs"),
     "explain": ("gemlet.cli.explain:command", "Say why a group runs or waits"),
     "history": ("gemlet.cli.history:command", "Show what a group got, up to 90 days back"),
+    "web": ("gemlet.cli.web:command", "Show devices, groups and history in a browser"),
     "audit": ("gemlet.cli.audit:command", "List programs that use a GPU outside gemlet"),
     "demo": ("gemlet.cli.demo:command", "See three programs share one device"),
     "doctor": ("gemlet.cli.doctor:command", "Check this machine, with a hint for each problem"),

@@ -9,6 +9,7 @@
     rules.py            what must hold for a group, wherever it comes from
     group_fields.py     the table of a group's fields (gemlet.model) in files, on command lines and in sentences
     quantities.py       shares, sizes, durations, factors: 30%, 8GiB, 20ms, 2; toml_values.py reads and writes them
+    loopback.py         addresses that only this machine reaches
     watch.py            changes(path); text_file.py reads and replaces a file
 
 `gemlet run` needs shares and sizes only, so the names below are imported when they are first used.

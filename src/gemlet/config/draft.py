@@ -63,6 +63,7 @@ def finish(
     users: tuple[UserSpec, ...] = (),
     audit: AuditSpec | None = None,
     metrics_port: int | None = None,
+    web: str | None = None,
     policy: str = "fair",
     host_memory: int | None = None,
 ) -> Configuration:
@@ -78,6 +79,7 @@ def finish(
         users=users,
         audit=audit or AuditSpec(),
         metrics_port=metrics_port,
+        web=web,
         policy=policy,
         host_memory=host_memory,
         source=report.path,

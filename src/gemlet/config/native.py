@@ -5,6 +5,7 @@
     host_memory = "64GiB"           # that swapped device memory may take; docs/memory.md
 
     metrics_port = 9532             # of this machine's loopback interface; read when the daemon starts
+    web = "127.0.0.1:8080"          # the page of `gemlet web`; read when the daemon starts
 
     [groups.training]               # quotes around names with other characters: [groups."team-a/notebook"]
     min = "30%"                     # or 0.3
@@ -49,6 +50,7 @@ from typing import TYPE_CHECKING, Any
 from gemlet.config import draft, group_fields, toml_places, toml_text
 from gemlet.config import suggest as did_you_mean
 from gemlet.config.draft import GroupDraft
+from gemlet.config.loopback import parse_loopback
 from gemlet.config.quantities import parse_seconds
 from gemlet.config.report import Place, Report, Source
 from gemlet.config.toml_values import check_users, kind_of, one_of, read_names, read_size
@@ -258,6 +260,14 @@ def _port(value: object) -> int:
     raise InvalidValue("expected a port from 1 to 65535", hint="write a number such as 9532")
 
 
+def _web(value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidValue(f"expected an address, found {kind_of(value)}", hint='write "127.0.0.1:8080"')
+    if parse_loopback(value)[1] == 0:
+        raise InvalidValue("expected a port from 1 to 65535", hint='write "127.0.0.1:8080"')
+    return value
+
+
 def _seconds(value: object) -> float:
     if isinstance(value, str):
         return parse_seconds(value)
@@ -283,6 +293,7 @@ _DAEMON_FIELDS: dict[str, Callable[[object], object]] = {
     "policy": _policy,
     "host_memory": read_size,
     "metrics_port": _port,
+    "web": _web,
 }
 _DEVICE_FIELDS: dict[str, Callable[[object], object]] = {
     "index": _index,

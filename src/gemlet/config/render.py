@@ -32,6 +32,8 @@ def _daemon(configuration: Configuration) -> Iterator[str]:
         yield f"policy = {render_text(configuration.policy)}"
     if configuration.metrics_port is not None:
         yield f"metrics_port = {configuration.metrics_port}"
+    if configuration.web is not None:
+        yield f"web = {render_text(configuration.web)}"
     if configuration.host_memory is not None:
         yield f"host_memory = {render_size(configuration.host_memory)}"
 

@@ -46,6 +46,11 @@ class Endpoint:
         return self.directory / "daemon.log"
 
     @property
+    def web_link(self) -> Path:
+        """The link, with its token, of the page that the daemon started; for the daemon's own user."""
+        return self.directory / "web.link"
+
+    @property
     def state(self) -> Path:
         """The groups made by `gemlet run`, so that a restarted daemon knows them."""
         return self.directory / "groups.json"

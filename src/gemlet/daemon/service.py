@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 HOUSEKEEPING_SECONDS = 1.0
+MOST_MISSED = 5  # seconds that one moment stands for
 MOMENT_SECONDS = 1.0  # of the history, and of the status that other threads read
 IDLE_SAMPLE_SECONDS = 1.0
 DEVICES_SECONDS = 10.0  # how often to ask for the list of devices again: a driver can come up after the daemon
@@ -330,10 +331,15 @@ class Service:
             await asyncio.sleep(SAMPLE_SECONDS if in_use else IDLE_SAMPLE_SECONDS)
 
     async def _record(self) -> None:
+        last = int(time.time())
         while True:
             await asyncio.sleep(MOMENT_SECONDS - time.time() % MOMENT_SECONDS)
             groups, devices = self._moments.take(self.status(), time.monotonic())
-            self.recorder.add(round(time.time()), groups, devices)
+            now = round(time.time())
+            # A daemon that got no processor for a while knows what was used in the seconds that it missed.
+            for second in range(max(min(last + 1, now), now - MOST_MISSED), now + 1):
+                self.recorder.add(second, groups, devices)
+            last = now
 
     def _open_history(self) -> Store:
         assert self.options.history is not None

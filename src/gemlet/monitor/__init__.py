@@ -4,5 +4,6 @@ reader.py     the document as structs;  without_daemon.py: the same from the dri
 tables.py     as text
 top.py        live
 history.py    the recorded history as text and as a plot
+web/          in a browser
 metrics.py    for Prometheus
 """

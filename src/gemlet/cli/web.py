@@ -1,0 +1,94 @@
+"""`gemlet web`: devices, groups and their history in a browser."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gemlet.cli import options
+from gemlet.daemon import address
+from gemlet.daemon.connection import connect
+from gemlet.errors import GemletError
+
+if TYPE_CHECKING:
+    from gemlet.monitor.web.server import Server
+
+TOKEN = "GEMLET_WEB_TOKEN"
+
+
+@click.command()
+@click.option(
+    "--listen", metavar="ADDRESS", default="127.0.0.1:8080", show_default=True, help="Loopback address and port"
+)
+@click.option("--write", is_flag=True, help="Let the page change limits, as the user who runs this")
+@click.option(
+    "--token-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Take the token from this file instead of making one",
+)
+@click.option("--link", is_flag=True, help="Print the link of the page that the daemon itself started")
+@click.option("--until-eof", is_flag=True, hidden=True, help="End with standard input: with the daemon that started it")
+@options.simulate
+@click.pass_obj
+def command(
+    socket: str | None,
+    *,
+    listen: str,
+    write: bool,
+    token_file: Path | None,
+    link: bool,
+    until_eof: bool,
+    simulate: bool,
+) -> None:
+    """Serve a page that shows who uses the devices, who waits and why.
+
+    \b
+    gemlet web
+    gemlet web --listen 127.0.0.1:9000 --write
+
+    Open the link it prints. From another machine: ssh -L 8080:127.0.0.1:8080 HOST.
+    """
+    from gemlet.config.loopback import parse_loopback
+    from gemlet.monitor.web.questions import Questions
+    from gemlet.monitor.web.server import Server, new_token
+
+    endpoints = address.candidates(socket, simulate=simulate)
+    if link:
+        with connect(endpoints) as daemon:
+            click.echo(_read(daemon.endpoint.web_link))
+        return
+    token = _read(token_file) if token_file else os.environ.pop(TOKEN, "") or new_token()
+    try:
+        server = Server(parse_loopback(listen), Questions(endpoints, write=write), token)
+    except OSError as error:
+        raise GemletError(f"{listen} cannot be used: {error.strerror}", hint="choose another --listen") from None
+    if until_eof:
+        threading.Thread(target=_end_with_input, args=(server,), daemon=True).start()
+    else:
+        click.echo(server.link)
+    try:
+        server.serve_forever()
+    finally:
+        server.server_close()
+
+
+def _end_with_input(server: Server) -> None:
+    while sys.stdin.buffer.read(4096):
+        pass
+    server.shutdown()
+
+
+def _read(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        said = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise GemletError(f"{path} cannot be read: {said}", hint="put `web` into [daemon] of gemlet.toml") from None
+    if not text:
+        raise GemletError(f"{path} is empty: expected a token", hint="write one into it")
+    return text

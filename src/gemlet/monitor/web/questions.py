@@ -1,0 +1,89 @@
+"""What the page asks, answered by the daemon: each question opens a connection of the user who runs `gemlet web`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gemlet.daemon.connection import Connection, connect
+from gemlet.daemon.requests import Limits
+from gemlet.errors import DaemonError, Refused
+from gemlet.monitor.reader import read_status
+from gemlet.monitor.web.preview import preview
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gemlet.daemon.address import Endpoint
+
+Answer = Callable[[Connection, "Mapping[str, str]"], Any]
+
+PATIENCE = 30.0  # seconds: the history of 90 days takes some
+POINTS = 300
+
+
+class Change(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What a POST carries."""
+
+    group: str
+    limits: Limits
+
+
+class Questions:
+    """Answers by path. Each raises GemletError."""
+
+    def __init__(self, endpoints: list[Endpoint], *, write: bool) -> None:
+        self._endpoints = endpoints
+        self.write = write
+
+    def get(self, path: str, query: Mapping[str, str]) -> Any:
+        """The answer to a GET; KeyError for an unknown path."""
+        answer = _GET[path]
+        with connect(self._endpoints, timeout=PATIENCE) as daemon:
+            found = answer(daemon, query)
+        return {"write": self.write, "status": found} if path == "/api/status" else found
+
+    def post(self, path: str, body: bytes) -> Any:
+        """The answer to a POST; KeyError for an unknown path."""
+        if path not in ("/api/preview", "/api/set"):
+            raise KeyError(path)
+        if path == "/api/set" and not self.write:
+            raise Refused("this page only shows", hint="start it with `gemlet web --write`")
+        try:
+            change = msgspec.json.decode(body, type=Change)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise Refused(f"bad request: {error}") from None
+        with connect(self._endpoints, timeout=PATIENCE) as daemon:
+            if path == "/api/preview":
+                return preview(read_status(daemon), change.group, change.limits.given())
+            return daemon.call("set", group=change.group, limits=_plain(body))
+
+
+def _plain(body: bytes) -> Any:
+    return msgspec.json.decode(body)["limits"]  # as it came, checked: what "none" means is the daemon's
+
+
+def _history(daemon: Connection, query: Mapping[str, str]) -> Any:
+    try:
+        since, points = float(query.get("since", "900")), int(query.get("points", str(POINTS)))
+    except ValueError:
+        raise Refused("since and points are numbers") from None
+    more: dict[str, Any] = {"group": query["group"]} if "group" in query else {}
+    if columns := query.get("columns"):
+        more["columns"] = columns.split(",")
+    return daemon.call("recorded", since=since, points=points, **more)
+
+
+def _explain(daemon: Connection, query: Mapping[str, str]) -> Any:
+    if "group" not in query:
+        raise DaemonError("a group is missing")
+    return daemon.call("explain", group=query["group"])
+
+
+_GET: dict[str, Answer] = {
+    "/api/status": lambda daemon, _: daemon.call("status"),
+    "/api/history": _history,
+    "/api/explain": _explain,
+}

@@ -1,0 +1,185 @@
+"""The page, as a person uses it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.waiting import eventually
+from tests.web.conftest import ROOT, daemon, program, serve
+
+AXE = ROOT / "web/node_modules/axe-core/axe.min.js"
+
+
+def shown(page):
+    """Rows of the table of groups: texts of their cells."""
+    return [row.inner_text().split("\t") for row in page.query_selector_all("#groups tbody tr")]
+
+
+def until(page, expression):
+    """Waits for it; not by wait_for_function, which the page's policy keeps from making functions of strings."""
+    eventually(lambda: page.evaluate(expression))
+
+
+def open_(page, link, rows=3):
+    page.goto(link)
+    until(page, f"document.querySelectorAll('#groups tbody tr').length === {rows}")
+
+
+def violations(page):
+    page.evaluate(AXE.read_text())
+    found = page.evaluate("axe.run(document)")["violations"]
+    return [(each["id"], [node["html"][:200] for node in each["nodes"]][:3]) for each in found]
+
+
+def keep(page, name):
+    """A picture for the documents, where GEMLET_PICTURES names a folder."""
+    if folder := os.environ.get("GEMLET_PICTURES"):
+        page.screenshot(path=Path(folder) / name, full_page=False)
+
+
+def test_who_uses_the_device_and_who_waits_and_why(page, link):
+    open_(page, link)
+    assert "SIMULATED MACHINE" in page.inner_text("#host")
+    names = {row[0].strip() for row in shown(page)}
+    assert names == {"train", "notebook", "<b>sweep</b>"}
+    until(page, "[...document.querySelectorAll('#groups tbody td.why')].some(cell => cell.textContent)")
+    page.wait_for_selector("article[data-device='0'] canvas")
+    until(page, "/borrowed \\d/.test(document.querySelector('[data-device=\"0\"] .plot').ariaLabel)")
+    assert page.inner_text("#state").startswith("live")
+    keep(page, "page.png")
+
+
+def test_filter_and_sort_by_keyboard(page, link):
+    open_(page, link)
+    page.keyboard.press("/")
+    page.keyboard.type("note")
+    until(page, "document.querySelectorAll('#groups tbody tr').length === 1")
+    assert page.inner_text("#count").startswith("1 of 3 shown")
+    page.fill("#filter", "")
+    page.focus("#groups thead th:nth-child(1) button")
+    page.keyboard.press("Enter")
+    names = [row[0].strip() for row in shown(page)]
+    assert names == ["<b>sweep</b>", "notebook", "train"]
+    assert page.get_attribute("#groups thead th:nth-child(1)", "aria-sort") == "ascending"
+    page.keyboard.press("Enter")
+    assert [row[0].strip() for row in shown(page)] == names[::-1]
+
+
+def test_a_group_with_its_history_and_a_change_of_limits(page, link, machine):
+    open_(page, link)
+    page.click("#groups tbody button:text('notebook')")
+    until(page, "document.querySelector('#detail [role=status] li')?.textContent.includes('notebook')")
+    assert page.evaluate("document.activeElement.textContent") == "notebook on device 0"
+    until(page, "/minimum 20%/.test(document.querySelector('#detail .plot').ariaLabel)")
+    page.fill("#detail input[name=max]", "90")
+    page.fill("#detail input[name=min]", "40")
+    page.wait_for_selector("#detail table.preview tbody tr")
+    preview = {
+        row.inner_text().split("\t")[0]: row.inner_text().split("\t")[1:]
+        for row in page.query_selector_all(".preview tbody tr")
+    }
+    assert preview.keys() == {"train", "notebook", "<b>sweep</b>"}
+    now, then = (float(text.rstrip("%")) for text in preview["notebook"])
+    assert now < 35 < then
+    keep(page, "group.png")
+    page.click("#detail form button")
+    page.wait_for_selector("#detail .good")
+    groups = json.loads(machine("status", "--simulate", "-o", "json").stdout)["groups"]
+    assert next(group for group in groups if group["name"] == "notebook")["min"] == pytest.approx(0.4)
+    page.fill("#detail input[name=min]", "80")  # beyond what train leaves
+    page.click("#detail form button")
+    page.wait_for_selector("#detail .bad")
+    page.said[:] = [text for text in page.said if "409" not in text]  # the browser's own line about the refusal
+    page.keyboard.press("Escape")
+    until(page, "!document.querySelector('#detail').children.length")
+    machine("set", "notebook", "--simulate", "--min", "20%", "--max", "30%")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_accessible(page, link, theme):
+    if not AXE.exists():
+        pytest.skip("axe-core is missing: `npm ci` in web")
+    open_(page, link)
+    page.select_option("#theme", theme)
+    page.click("#groups tbody button:text('train')")
+    page.wait_for_selector("#detail form")
+    until(page, "document.querySelectorAll('#detail .legend li').length >= 4")
+    assert violations(page) == []
+    keep(page, f"{theme}.png")
+
+
+def test_readable_on_a_phone(page, link):
+    page.set_viewport_size({"width": 390, "height": 800})
+    open_(page, link)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390  # the table scrolls in its own frame
+    assert not page.is_visible("#groups thead th:has-text('Weight')")
+    assert page.is_visible("#groups thead th:has-text('Share')")
+    keep(page, "phone.png")
+
+
+def test_ranges_and_zoom(page, link):
+    open_(page, link)
+    page.select_option("#range", label="1 hour")
+    page.wait_for_selector("article[data-device='0'] canvas")
+    box = page.query_selector("article[data-device='0'] .u-over").bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 50)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.9, box["y"] + 50, steps=4)
+    page.mouse.up()
+    until(page, "document.querySelector('#state').textContent.startsWith('showing since')")
+    page.select_option("#range", label="15 minutes")
+    until(page, "document.querySelector('#state').textContent.startsWith('live')")
+
+
+def test_without_the_token_nothing_is_shown(page, link):
+    page.goto(link.partition("#")[0])
+    until(page, "document.querySelector('#state').textContent.includes('token')")
+    assert shown(page) == []
+    page.said[:] = [text for text in page.said if "401" not in text]
+
+
+def test_a_page_that_only_shows_has_no_form(page, machine):
+    open_(page, serve(machine))
+    page.click("#groups tbody button:text('train')")
+    until(page, "document.querySelector('#detail').textContent.includes('only shows')")
+    assert page.query_selector("#detail form") is None
+
+
+def test_200_groups_and_a_restarted_daemon(page, tmp_path_factory):
+    from tests.e2e.conftest import Gemlet
+
+    gemlet = Gemlet(tmp_path_factory.mktemp("g"))
+    config = gemlet.directory / "gemlet.toml"
+    config.write_text("".join(f"[groups.g{number}]\nmax = 0.5\n" for number in range(199)))
+    try:
+        first = daemon(gemlet, "--config", str(config))
+        program(gemlet, "alone")
+        eventually(lambda: "alone" in gemlet("status", "--simulate").stdout)
+        open_(page, serve(gemlet), rows=200)
+        page.fill("#filter", "g19")
+        until(page, "document.querySelectorAll('#groups tbody tr').length === 10")
+        first.kill()
+        first.wait()
+        until(page, "document.querySelector('#state').classList.contains('bad')")
+        daemon(gemlet, "--config", str(config))
+        until(page, "document.querySelector('#state').textContent.startsWith('live')")
+        page.reload()  # the token stays with the tab
+        until(page, "document.querySelectorAll('#groups tbody tr').length >= 199")
+        page.said[:] = [text for text in page.said if not re.search("503|Failed to load", text)]
+    finally:
+        for process in gemlet.started:
+            process.kill()
+            process.communicate()
+        gemlet("stop", "--simulate")
+
+
+def test_the_page_is_what_its_sources_build():
+    if not AXE.exists():
+        pytest.skip("the sources' packages are missing: `npm ci` in web")
+    subprocess.run(["node", "build.mjs", "--check"], cwd=ROOT / "web", check=True)

@@ -1,0 +1,70 @@
+// A lane for each device: what was promised, what was used of it, and what was borrowed, over time.
+import { Chart } from "./charts.js";
+import { byId, colour, make } from "./dom.js";
+import { share, size } from "./format.js";
+
+const lanes = new Map(); // by UUID
+
+function facts(device) {
+  const idle = device.utilization == null ? [] : [["busy", share(device.utilization)]];
+  const all = [
+    ...idle,
+    ["groups use", share(device.share["10s"])],
+    ["memory", `${size(device.memory_used)} of ${size(device.memory_total)}`],
+    ...(device.power == null ? [] : [["power", `${Math.round(device.power)} W`]]),
+    ...(device.temperature == null ? [] : [["temperature", `${Math.round(device.temperature)} °C`]]),
+    ["policy", device.policy],
+  ];
+  return all.map(([name, value]) => make("span", {}, `${name} `, make("b", {}, value)));
+}
+
+export function showDevices(devices, zoomed) {
+  for (const device of devices) {
+    let lane = lanes.get(device.uuid);
+    if (!lane) {
+      const chart = new Chart(`Device ${device.index}, shares over time`, { top: 1, zoomed });
+      lane = { chart, title: make("h3", { title: device.uuid }), facts: make("p", { class: "facts" }) };
+      lane.element = make("article", { class: "card", "data-device": device.index }, lane.title, lane.facts, chart.element);
+      lanes.set(device.uuid, lane);
+      byId("devices").append(lane.element);
+    }
+    lane.title.textContent = `${device.index}: ${device.name || device.uuid}`;
+    lane.facts.replaceChildren(...facts(device));
+  }
+  for (const [uuid, lane] of lanes)
+    if (!devices.some((device) => device.uuid === uuid)) {
+      lane.element.remove();
+      lanes.delete(uuid);
+    }
+}
+
+// The parts of each moment: used of the promised, borrowed beyond it, and the sum of the promises.
+export function parts(series, length) {
+  const own = Array(length).fill(null);
+  const borrowed = Array(length).fill(null);
+  const promised = Array(length).fill(null);
+  for (const { share: used, min } of series.map((one) => one.values))
+    for (let i = 0; i < length; i++) {
+      if (used?.[i] == null) continue;
+      const floor = min?.[i] ?? 0;
+      own[i] += Math.min(used[i], floor);
+      borrowed[i] += Math.max(0, used[i] - floor);
+      promised[i] += floor;
+    }
+  return { own, borrowed, promised };
+}
+
+export function drawDevices(recorded) {
+  for (const [uuid, lane] of lanes) {
+    const series = recorded.series.filter((one) => one.device === uuid && one.group !== null);
+    const { own, borrowed, promised } = parts(series, recorded.time.length);
+    lane.chart.set(
+      recorded.time,
+      [
+        { name: "used of the promised", colour: colour("used"), values: own },
+        { name: "borrowed", colour: colour("borrowed"), values: borrowed },
+      ],
+      [{ name: "promised", colour: colour("promised"), values: promised }],
+    );
+  }
+}
