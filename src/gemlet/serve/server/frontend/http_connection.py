@@ -171,6 +171,16 @@ class Connection(asyncio.Protocol):
         """Whether it could end without a loss to anybody: no request has begun, and all answers are read."""
         return not self._exchanges and self.began is None and self._full_since is None
 
+    @property
+    def follows(self) -> bool:
+        """Whether all it has is an answer that goes on until somebody ends it."""
+        return bool(self._exchanges) and self._exchanges[0].endless
+
+    @property
+    def unread_since(self) -> float | None:
+        """Loop time since which the client has not read its answers; None if it reads, or if others are due."""
+        return None if self._exchanges else self._full_since
+
     def too_slow(self, now: float) -> bool:
         """Whether the client took too long for its header, its body, or to read."""
         if self._closed_at and now - self._closed_at > limits.CLOSE_S:

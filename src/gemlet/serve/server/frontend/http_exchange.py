@@ -37,11 +37,12 @@ class Connection(Protocol):
 class Exchange:
     """A request and its answer."""
 
-    __slots__ = ("_connection", "_ended", "_out", "arrived", "head_only", "keep_alive", "request_bytes")
+    __slots__ = ("_connection", "_ended", "_out", "arrived", "endless", "head_only", "keep_alive", "request_bytes")
 
     def __init__(self, connection: Connection) -> None:
         self.keep_alive = True
         self.head_only = False
+        self.endless = False  # whether its answer goes on until somebody ends it
         self.request_bytes = 0
         self.arrived = 0.0
         self._connection = connection
@@ -76,6 +77,7 @@ class Exchange:
 
     def begin(self, kind: bytes) -> None:
         """An answer that comes piece by piece, by send(), until end()."""
+        self.endless = True
         self._append(b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\nTransfer-Encoding: chunked\r\n\r\n" % kind)
         self._connection.flush()
 

@@ -57,18 +57,27 @@ class HttpServer:
         self._servers.append(await self.loop.create_unix_server(lambda: Connection(self), sock=private_socket(path)))
 
     def make_room(self, newest: Connection) -> bool:
-        """Ends connections that nobody uses, the longest first; whether there were any."""
-        unused = [each for each in self.connections if each is not newest and each.unused]
+        """Ends connections for which no model works, those first that nobody uses; whether there were any.
+
+        Then one goes that follows the log, or the one whose client has let the server wait for the longest: for the
+        rest of its request, or to read its answers.
+        """
+        others = [each for each in self.connections if each is not newest]
+        unused = [each for each in others if each.unused]
         unused.sort(key=lambda each: each.active)
         for connection in unused[: max(1, self.most_connections // 64)]:  # several: looking costs time
             self.connections.discard(connection)
             connection.close()
         if unused:
             return True
-        waiting = [each for each in self.connections if each is not newest and each.waits_for_client and each.began]
-        if waiting:
-            min(waiting, key=lambda each: each.began or 0.0).abort()
-        return bool(waiting)
+        followers = [each for each in others if each.follows]
+        waiting = [(each.began, each) for each in others if each.waits_for_client and each.began is not None]
+        waiting += [(each.unread_since, each) for each in others if each.unread_since is not None]
+        if followers:
+            min(followers, key=lambda each: each.active).abort()
+        elif waiting:
+            min(waiting, key=lambda pair: pair[0])[1].abort()
+        return bool(followers or waiting)
 
     def target(self, url: bytes) -> tuple[str, str] | None:
         """(model, version) of an inference URL; None for any other."""

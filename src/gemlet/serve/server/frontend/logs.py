@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 KEPT = 1000
+MAX_FOLLOWERS = 32  # a further one takes the place of the first
 MAX_LINES_BEHIND = 10_000  # lines a slow reader may be behind before it loses some
 
 
@@ -21,7 +22,7 @@ class LogTail(logging.Handler):
         super().__init__()
         self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         self._lines: deque[str] = deque(maxlen=KEPT)
-        self._readers: set[asyncio.Queue[str | None]] = set()
+        self._readers: dict[asyncio.Queue[str | None], None] = {}  # the first that came first
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -39,21 +40,27 @@ class LogTail(logging.Handler):
         return list(self._lines)[-count:] if count > 0 else []
 
     async def follow(self) -> AsyncIterator[str]:
-        """Lines as they come, until close()."""
+        """Lines as they come, until end_followers(), or until MAX_FOLLOWERS others came."""
+        if len(self._readers) >= MAX_FOLLOWERS:
+            self._end(next(iter(self._readers)))
         queue: asyncio.Queue[str | None] = asyncio.Queue(MAX_LINES_BEHIND)
-        self._readers.add(queue)
+        self._readers[queue] = None
         try:
             while (line := await queue.get()) is not None:
                 yield line
         finally:
-            self._readers.discard(queue)
+            self._readers.pop(queue, None)
 
     def end_followers(self) -> None:
         """Lets every follow() end."""
-        for queue in self._readers:
-            if queue.full():
-                queue.get_nowait()
-            queue.put_nowait(None)
+        for queue in list(self._readers):
+            self._end(queue)
+
+    def _end(self, queue: asyncio.Queue[str | None]) -> None:
+        del self._readers[queue]
+        if queue.full():
+            queue.get_nowait()
+        queue.put_nowait(None)
 
     def _hand_on(self, line: str) -> None:
         for queue in self._readers:

@@ -14,7 +14,7 @@ import zlib
 import pytest
 
 from gemlet.serve.dispatch.call import Tensor
-from gemlet.serve.server.frontend import limits
+from gemlet.serve.server.frontend import limits, logs
 from gemlet.serve.server.frontend.access import Tokens
 from gemlet.serve.server.frontend.http_server import HttpServer
 from gemlet.serve.server.frontend.limits import Limits
@@ -118,6 +118,81 @@ def test_connections_that_nobody_uses_make_room_for_new_ones():
         newest, transport = connect(server.service, server)
         assert idle_transport.closed
         assert not work_transport.closed
+        newest.data_received(infer([2.0]))
+        assert [status for status, _, _ in replies(transport.written)] == [200]
+
+    asyncio.run(run())
+
+
+FOLLOW = b"GET /v2/logs?follow=true&lines=0 HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+async def until(done):
+    for _ in range(1000):
+        if done():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError
+
+
+async def following(server):
+    """A connection that follows the log."""
+    connection, transport = connect(server.service, server)
+    connection.data_received(FOLLOW)
+    await until(lambda: transport.written)
+    return connection, transport
+
+
+async def end(*connections):
+    for connection in connections:
+        connection.connection_lost(None)
+        if connection._tasks:
+            await asyncio.wait(connection._tasks)
+
+
+def test_those_who_follow_the_log_make_room_before_those_who_ask_models():
+    async def run():
+        server = HttpServer(Service(), SMALL)
+        at_work, work_transport = connect(server.service, server)
+        at_work.data_received(infer([1.0])[:20])
+        follower, follower_transport = await following(server)
+        newest, transport = connect(server.service, server)
+        assert follower_transport.closed
+        assert not work_transport.closed
+        newest.data_received(infer([2.0]))
+        assert [status for status, _, _ in replies(transport.written)] == [200]
+        await end(follower)
+
+    asyncio.run(run())
+
+
+def test_few_follow_the_log_and_the_first_ends_for_another(monkeypatch):
+    monkeypatch.setattr(logs, "MAX_FOLLOWERS", 2)
+
+    async def run():
+        server = HttpServer(Service())
+        followers = [await following(server) for _ in range(3)]
+        await until(lambda: followers[0][0].idle)
+        assert followers[0][1].written.endswith(b"\r\n0\r\n\r\n")
+        assert [connection.idle for connection, _ in followers] == [True, False, False]
+        assert followers[0][0].unused
+        server.service.logs.end_followers()
+        await until(lambda: all(connection.idle for connection, _ in followers))
+        await end(*(connection for connection, _ in followers))
+
+    asyncio.run(run())
+
+
+def test_clients_who_do_not_read_their_answers_make_room():
+    async def run():
+        server = HttpServer(Service(), SMALL)
+        clients = [connect(server.service, server) for _ in range(2)]
+        for connection, transport in clients:
+            connection.data_received(infer([1.0]))
+            transport.unread = 100
+            connection.pause_writing()
+        newest, transport = connect(server.service, server)
+        assert [transport.closed for _, transport in clients] == [True, False]
         newest.data_received(infer([2.0]))
         assert [status for status, _, _ in replies(transport.written)] == [200]
 
