@@ -28,6 +28,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "explain": ("gemlet.cli.explain:command", "Say why a group runs or waits"),
     "history": ("gemlet.cli.history:command", "Show what a group got, up to 90 days back"),
     "web": ("gemlet.cli.web:command", "Show devices, groups and history in a browser"),
+    "report": ("gemlet.cli.report:command", "Say what a group used, and what would have helped"),
     "audit": ("gemlet.cli.audit:command", "List programs that use a GPU outside gemlet"),
     "demo": ("gemlet.cli.demo:command", "See three programs share one device"),
     "doctor": ("gemlet.cli.doctor:command", "Check this machine, with a hint for each problem"),

@@ -1,11 +1,16 @@
-"""`gemlet run`: joins a group, then becomes the program. Imports click and the standard library only."""
+"""`gemlet run`: joins a group, then becomes the program, or at a prompt its parent (attended.py).
+
+Imports click and the standard library only.
+"""
 
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import signal
 import sys
+import time
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
@@ -14,6 +19,7 @@ from gemlet import loading, paths
 from gemlet.cli import environment, messages, options
 from gemlet.config.group_fields import phrases
 from gemlet.daemon import address, autostart
+from gemlet.daemon.connection import Connection
 from gemlet.errors import GemletError, UsageError
 
 if TYPE_CHECKING:
@@ -22,6 +28,7 @@ if TYPE_CHECKING:
     from gemlet.model import GroupField
 
 MANAGED = ("checked", "force")
+LAST_WORD_SECONDS = 2.0  # that the line at the end may take
 
 
 class NotFound(GemletError):
@@ -72,7 +79,7 @@ def command(
     strict: bool,
     quiet: bool,
     program: tuple[str, ...],
-) -> NoReturn:
+) -> int:
     """Run a program on a share of a GPU.
 
     \b
@@ -120,7 +127,39 @@ def command(
     )
     if not quiet:
         click.echo(granted_line(joined, device), err=True)
-    execute(path, program, environment.for_program(membership, base) | shown)
+    variables = environment.for_program(membership, base) | shown
+    become = functools.partial(execute, path, program, variables)
+    if quiet or not at_a_prompt():
+        become()
+    from gemlet.cli import attended
+
+    return attended.run(become, functools.partial(say_what_it_used, joined, daemon.endpoint, time.monotonic()))
+
+
+def at_a_prompt() -> bool:
+    """Whether a person may wait for the program: worth a closer look."""
+    if not sys.stderr.isatty():
+        return False
+    from gemlet.cli import attended
+
+    return attended.wanted()
+
+
+def say_what_it_used(joined: dict[str, Any], endpoint: address.Endpoint, begin: float) -> None:
+    """One line at the program's end: what its group used since ``begin``, waited for, and what would have helped.
+
+    Nothing if the daemon knows nothing of it: the program has used no device, or for less than a second.
+    """
+    from gemlet.cli import report
+    from gemlet.monitor.report import line
+
+    try:
+        with Connection(endpoint, timeout=LAST_WORD_SECONDS) as daemon:
+            found = report.ask(daemon, joined["group"], time.monotonic() - begin + 1, patience=LAST_WORD_SECONDS)
+    except GemletError:  # the program has ended as it did: this is no time for errors of ours
+        return
+    if found is not None:
+        click.echo(f"{_who(joined)}: group {joined['group']}: {line(found)}", err=True)
 
 
 def torch_hook(*, movable: bool, no_hook: bool, empty_cache: bool) -> str | None:
@@ -133,12 +172,15 @@ def torch_hook(*, movable: bool, no_hook: bool, empty_cache: bool) -> str | None
 def granted_line(joined: dict[str, Any], device: str | None) -> str:
     """One line for people: what the daemon granted and where to watch it."""
     granted = joined["granted"]
-    who = "gemlet (simulated)" if joined["simulated"] else "gemlet"
     parts = [_phrase(field, phrase, joined) for field, phrase in phrases(granted)]
     if device is not None:
         parts.append(f"device {device}")
     see = "gemlet top --simulate" if joined["simulated"] else "gemlet top"
-    return f"{who}: group {joined['group']}: {', '.join(parts)}; see: {see}"
+    return f"{_who(joined)}: group {joined['group']}: {', '.join(parts)}; see: {see}"
+
+
+def _who(joined: dict[str, Any]) -> str:
+    return "gemlet (simulated)" if joined["simulated"] else "gemlet"
 
 
 def _phrase(field: GroupField, phrase: str, joined: dict[str, Any]) -> str:
