@@ -75,6 +75,9 @@ class GrpcServer:
             ("grpc.max_concurrent_streams", MAX_STREAMS),
             ("grpc.max_allowed_incoming_connections", self._limits.connections_of_each()),
             ("grpc.server_handshake_timeout_ms", int(1000 * limits.HEADER_S)),
+            ("grpc.max_connection_idle_ms", int(1000 * limits.GRPC_IDLE_S)),
+            ("grpc.keepalive_time_ms", int(1000 * limits.GRPC_SILENT_S)),
+            ("grpc.keepalive_timeout_ms", int(1000 * limits.CLOSE_S)),
             ("grpc.so_reuseport", 0),  # a port in use is an error
         ]
         guards = [_Guard(tokens)] if tokens is not None else []
