@@ -12,10 +12,14 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
+
+from tests.e2e.shell import Shell
+from tests.e2e.waiting import eventually
 
 ATTEMPTS = 3
 LEAST_TOTAL = 0.8
@@ -74,3 +78,20 @@ def test_a_signal_ends_it_and_all_it_started(gemlet, tmp_path, number):
     while demo_processes(str(tmp_path / "gemlet-demo-")):
         assert time.monotonic() < give_up
         time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_on_a_terminal_it_ends_in_top(gemlet, tmp_path):
+    shell = Shell(gemlet.environment(TMPDIR=str(tmp_path)))
+    try:
+        shell.type("stty rows 30 cols 100; export TERM=xterm\n")
+        shell.type(f"{sys.executable} -m gemlet demo --simulate --seconds 3; echo the end=$?\n")
+        shell.expect("press any key")
+        shell.type(" ")
+        shell.expect("SIMULATED MACHINE")
+        shell.expect("demo_client.py")
+        shell.type("q")
+        shell.expect("the end=[01]")
+    finally:
+        shell.close()
+    eventually(lambda: not demo_processes(str(tmp_path)))

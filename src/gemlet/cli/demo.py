@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gemlet.cli import demo_processors, demo_report, options
+from gemlet.cli import demo_processors, demo_report, demo_top, options
 from gemlet.cli.demo_programs import ALONE, Programs
 from gemlet.config.quantities import format_share
 from gemlet.daemon import address, autostart
@@ -53,9 +53,12 @@ NEXT = "gemlet run --min 30% -- python train.py"
 @click.option(
     "--kernel-us", type=click.IntRange(20, 20000), default=KERNEL_MICROSECONDS, show_default=True, hidden=True
 )
+@click.option("--no-top", is_flag=True, help="On a terminal, too, do not end in `gemlet top`")
 @options.simulate
 @click.pass_obj
-def command(socket: str | None, seconds: float, as_json: bool, kernel_us: int, simulate: bool) -> int:
+def command(  # noqa: PLR0917  its options
+    socket: str | None, seconds: float, as_json: bool, kernel_us: int, no_top: bool, simulate: bool
+) -> int:
     """See three programs share one device: 50%, 30% and 20%.
 
     \b
@@ -63,8 +66,9 @@ def command(socket: str | None, seconds: float, as_json: bool, kernel_us: int, s
     gemlet demo --simulate
     gemlet demo --json --seconds 6
 
-    Runs on the first GPU, or on a simulated machine where there is none. Exits with 1 if any group's share was off its
-    promise by more than 5% of the device, unless a simulated machine's programs had to wait for a busy processor.
+    Runs on the first GPU, or on a simulated machine where there is none; on a terminal it ends in `gemlet top`. Exits
+    with 1 if any group's share was off its promise by more than 5% of the device, unless a simulated machine's programs
+    had to wait for a busy processor.
     """
     # A terminal that is closed and a CI job that is stopped leave as little behind as Ctrl-C.
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -81,14 +85,17 @@ def command(socket: str | None, seconds: float, as_json: bool, kernel_us: int, s
             click.echo(f"now three at once, with minima of {', '.join(map(format_share, SHARES.values()))}:\n")
         waits = demo_processors.Waits()
         traces = _shared(programs, seconds, waits, demo_report.Progress(SHARES, rate) if not as_json else None)
-    found = demo_report.results(_common_time(traces), SHARES, rate)
-    if as_json:
-        groups = [asdict(result) for result in found]
-        total = demo_report.total(found)
-        click.echo(json.dumps({"simulated": simulate, "groups": groups, "total_share": total}))
-    else:
-        click.echo(f"\n{demo_report.table(found)}\n\n{demo_report.verdict(found, simulated=simulate)}")
-        click.echo(f"next{', where there is a GPU' if simulate else ''}: {NEXT}")
+        found = demo_report.results(_common_time(traces), SHARES, rate)
+        if as_json:
+            groups = [asdict(result) for result in found]
+            total = demo_report.total(found)
+            click.echo(json.dumps({"simulated": simulate, "groups": groups, "total_share": total}))
+        else:
+            click.echo(f"\n{demo_report.table(found)}\n\n{demo_report.verdict(found, simulated=simulate)}")
+            click.echo(f"next{', where there is a GPU' if simulate else ''}: {NEXT}")
+        if not (no_top or as_json) and all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
+            click.pause("\npress any key to watch the three in `gemlet top`, where q ends the demo")
+            demo_top.watch(programs, SHARES, daemon.endpoint)
     busy = waits.part(seconds, len(SHARES)) if simulate else 0.0
     if busy > demo_processors.BUSY:
         click.echo(f"note: {demo_processors.note(busy)}", err=True)
