@@ -38,6 +38,11 @@ GROUP_GAUGES: dict[str, tuple[str, GroupValue]] = {
     "gemlet_group_memory_limit_bytes": ("Limit of device memory", lambda g: g.memory_limit),
     "gemlet_group_unledgered_bytes": ("Contexts, modules and local memory", lambda g: g.unledgered),
     "gemlet_group_clients": ("Processes", lambda g: len(g.clients)),
+    "gemlet_group_speed": ("Speed of its programs lately, relative to alone", lambda g: g.speed),
+    "gemlet_group_swapped_bytes": (
+        "Memory of its programs that is on the host",
+        lambda g: sum(client.swap.swapped for client in g.clients if client.swap),
+    ),
 }
 GROUP_COUNTERS: dict[str, tuple[str, GroupValue]] = {
     "gemlet_group_device_seconds": ("Device time used", lambda g: g.used_s),

@@ -19,6 +19,7 @@ def group(name: str, share: float, *, clients: int = 0, reason: str = "") -> Gro
         origin="run",
         share={"1s": share, "10s": share, "60s": None},
         target=0.5,
+        speed=0.98,
         used_s=12.5,
         memory_limit=8 * GIB if clients else None,
         memory_used=3 * GIB,
