@@ -43,7 +43,7 @@ from bench.own_mps import mps_of_gemlet
 from gemlet.errors import GemletError
 from gemlet.load import arrivals
 from gemlet.monitor.tables import table
-from gemlet.serve.dispatch.call import Call, Refusal, Tensor
+from gemlet.serve.dispatch.call import Answered, Call, Refusal, Tensor
 from gemlet.serve.dispatch.engine import Engine, ServedModel, now_ms
 from gemlet.serve.execution.backend import BackendOptions
 from gemlet.serve.execution.device import Device
@@ -207,8 +207,6 @@ class Live:
             self._ends.push_async_callback(fleet.close)
             await fleet.apply(self.plan)
             self.note = one.note
-            expiring = tasks.create_task(_expire(engine))
-            self._ends.callback(expiring.cancel)
         except BaseException:
             await self._ends.aclose()
             raise
@@ -269,12 +267,6 @@ async def gpu_runs(known: Profiles, made: Plan, backend: str, seconds: float, se
     return found
 
 
-async def _expire(engine: Engine) -> None:
-    while True:
-        engine.expire()
-        await asyncio.sleep(0.005)
-
-
 async def _send(live: Live, tallies: dict[str, Tally], coming: Iterator[tuple[float, str]]) -> None:
     begin = now_ms() + 100
     for at, model in coming:
@@ -287,7 +279,7 @@ async def _send(live: Live, tallies: dict[str, Tally], coming: Iterator[tuple[fl
 def _send_one(live: Live, tally: Tally, model: str, arrived: float) -> None:
     tally.sent += 1
 
-    def answer(came: list[Tensor] | Refusal) -> None:
+    def answer(came: Answered | Refusal) -> None:
         if isinstance(came, Refusal):
             tally.dropped += 1
             if came.reason != "deadline":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import time
 import urllib.error
@@ -66,6 +67,18 @@ def server(tmp_path_factory):
     )
     with serving(repository, root / "log") as running:
         yield running
+
+
+def raw(server, path, data=None, headers=None, method="POST"):
+    """Status, headers and body of one request."""
+    host, _, port = server.http.rpartition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=60)
+    try:
+        connection.request(method, path, data, headers or {})
+        response = connection.getresponse()
+        return response.status, response.headers, response.read()
+    finally:
+        connection.close()
 
 
 CLIENTS = {"http": tritonclient.http, "grpc": tritonclient.grpc}
@@ -160,6 +173,45 @@ def test_classification(client, kit):
     assert [each.split(b":")[1] for each in best] == [b"1", b"2"]
 
 
+def test_classes_of_whole_numbers_are_whole(client, kit):
+    _, _, inputs = pair(kit, rows=1)
+    result = client.infer("add", inputs, outputs=[kit.InferRequestedOutput("SUM", class_count=2)])
+    assert list(result.as_numpy("SUM")[0]) == [b"4:3", b"3:2"]
+
+
+def test_a_body_without_json_is_the_only_input(server):
+    x = np.array([1.5, 2.5, 3.5], dtype=np.float32)
+    header = {"Inference-Header-Content-Length": "0"}
+    status, told, body = raw(server, "/v2/models/echo/infer", x.tobytes(), header)
+    end = int(told["Inference-Header-Content-Length"])
+    described = {"name": "Y", "datatype": "FP32", "shape": [1, 3], "parameters": {"binary_data_size": 12}}
+    assert (status, json.loads(body[:end])["outputs"], body[end:]) == (200, [described], x.tobytes())
+    status, told, body = raw(server, "/v2/models/shout/infer", b"quiet", header)
+    assert (status, body[int(told["Inference-Header-Content-Length"]) :]) == (200, b"\5\0\0\0QUIET")
+    for model, message in (("add", "add has 2 inputs: expected 1"), ("nothing", "no model 'nothing'")):
+        status, _, body = raw(server, f"/v2/models/{model}/infer", x.tobytes(), header)
+        assert (status in {400, 404}, message in json.loads(body)["error"]) == (True, True)
+
+
+def test_the_configuration_has_numbers(server):
+    told = json.loads(raw(server, "/v2/models/add/config", method="GET")[2])
+    assert [each["dims"] for each in told["input"]] == [[4], [4]]
+    assert told["version_policy"] == {"specific": {"versions": [1]}}
+
+
+def test_grpcs_own_health_check(server):
+    with grpc.insecure_channel(server.grpc) as channel:
+        check = channel.unary_unary("/grpc.health.v1.Health/Check")
+        name = b"inference.GRPCInferenceService"
+        assert check(b"", timeout=60) == check(b"\n%c%s" % (len(name), name), timeout=60) == b"\x08\x01"
+        with pytest.raises(grpc.RpcError) as caught:
+            check(b"\n\x05other", timeout=60)
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+        watched = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=60)
+        assert next(watched) == b"\x08\x01"
+        watched.cancel()
+
+
 def test_a_model_without_a_batch_dimension(client, kit):
     x = np.ones((2, 5))
     result = client.infer("whole", [tensor(kit, "X", x, "FP64")])
@@ -192,6 +244,8 @@ def test_a_stream(server):
     assert len(errors) == 1
     assert "no model 'nothing'" in str(errors[0])
     sums = {int(r.get_response().id): r.as_numpy("SUM")[0, 0] for r, error in results if error is None}
+    final = [r.get_response().parameters["triton_final_response"].bool_param for r, error in results if error is None]
+    assert final == [True] * 5
     assert sums == {number: 2 * number for number in range(5)}
 
 
@@ -207,7 +261,9 @@ def test_system_shared_memory(server, client, kit):
             given.set_shared_memory("both", x.nbytes)
             wanted = kit.InferRequestedOutput("Y")
             wanted.set_shared_memory("both", x.nbytes, offset=x.nbytes)
-            client.infer("echo", [given], outputs=[wanted])
+            result = client.infer("echo", [given], outputs=[wanted])
+            told = result.get_output("Y")  # as Triton tells it: Triton's clients take parameters for binary data
+            assert not (told.get("parameters") if isinstance(told, dict) else told.parameters)
             np.testing.assert_array_equal(shm.get_contents_as_numpy(handle, np.float32, [2, 3], x.nbytes), x)
             status = client.get_system_shared_memory_status()
             assert "both" in str(status)
@@ -315,7 +371,7 @@ def fetch(server, path, data=None, headers=None):
 def test_metrics_and_plan_and_logs(server):
     status, _, text = fetch(server, "/metrics")
     assert status == 200
-    assert b'gemlet_serve_requests_total{model="add",outcome="answered"}' in text
+    assert b'gemlet_serve_requests_total{model="add",outcome="answered",version="1"}' in text
     assert json.loads(fetch(server, "/v2/plan")[2])["gpus"]
     assert fetch(server, "/v2/logs?lines=5")[0] == 200
     assert fetch(server, "/v2/health/ready")[0] == 200

@@ -7,15 +7,18 @@ import json
 import os
 import signal
 import socket
+import struct
 import subprocess
 import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
+import grpc
 import psutil
 import pytest
 
+from gemlet.inference_protocol import inference_pb2 as messages
 from tests.e2e.serve_process import COMMAND, serving, write_model
 
 ONE = "inputs: [{name: X, datatype: FP32, shape: [1]}]\noutputs: [{name: Y, datatype: FP32, shape: [1]}]\n"
@@ -189,7 +192,7 @@ def test_a_killed_executor_is_replaced_and_its_request_run_again(repository, tmp
         executors(server)[0].kill()
         assert request.result()[0] == 200
         assert b'gemlet_serve_executor_restarts_total{device="0"} 1.0' in get(server, "/metrics")[1]
-        assert b'gemlet_serve_retried_total{model="sleepy"} 1.0' in get(server, "/metrics")[1]
+        assert b'gemlet_serve_retried_total{model="sleepy",version="1"} 1.0' in get(server, "/metrics")[1]
         assert ask(server, "sleepy", 0.0)[0] == 200
 
 
@@ -246,8 +249,8 @@ def test_every_request_of_an_overload_has_an_answer(tmp_path):
         assert seen.keys() <= {200, 504}
         assert words <= {("deadline", True)}
         text = get(server, "/metrics")[1].decode()
-        answered = float(text.split('outcome="answered"} ')[1].split("\n")[0])
-        late = float(text.split('outcome="deadline"} ')[1].split("\n")[0]) if 'outcome="deadline"' in text else 0
+        answered = float(text.split('outcome="answered",version="1"} ')[1].split("\n")[0])
+        late = sum(float(each.split("\n")[0]) for each in text.split('outcome="deadline",version="1"} ')[1:])
         assert (answered, late) == (seen[200], seen[504])
         assert "gemlet_serve_in_flight 0.0" in text
 
@@ -264,6 +267,33 @@ def test_a_deadline_that_passes_in_the_queue_is_told_at_once(repository, tmp_pat
         assert first.result()[0] == 200
 
 
+def test_requests_of_clients_that_are_gone_are_not_run(repository, tmp_path):
+    with serving(repository, tmp_path / "log") as server, ThreadPoolExecutor(1) as pool:
+        first = pool.submit(ask, server, "sleepy", UNTIL_RELEASED)
+        wait_for(lambda: began(repository))
+        host, _, port = server.http.rpartition(":")
+        body = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 1], "data": [50.0]}]}).encode()
+        head = b"POST /v2/models/sleepy/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body)
+        clients = [socket.create_connection((host, int(port))) for _ in range(40)]
+        for client in clients:
+            client.sendall(head + body)
+        with grpc.insecure_channel(server.grpc) as channel:
+            given = messages.ModelInferRequest(model_name="sleepy", raw_input_contents=[struct.pack("<f", 50.0)])
+            given.inputs.add(name="X", datatype="FP32", shape=[1, 1])
+            call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+            clients += [call.future(given.SerializeToString()) for _ in range(40)]
+            wait_for(lambda: b'gemlet_serve_queue{model="sleepy",version="1"} 80.0' in get(server, "/metrics")[1])
+            for client in clients:
+                client.close() if isinstance(client, socket.socket) else client.cancel()
+            wait_for(lambda: b'gemlet_serve_queue{model="sleepy",version="1"} 0.0' in get(server, "/metrics")[1])
+        release(repository)
+        assert first.result()[0] == 200
+        assert ask(server, "sleepy", 0.0)[0] == 200  # and not after 80 x 50 s
+        counted = json.loads(get(server, "/v2/models/sleepy/stats")[1])["model_stats"][0]
+        assert (counted["gemlet"]["refused"], counted["execution_count"]) == ({"cancelled": 80}, 2)
+        assert b"gemlet_serve_in_flight 0.0" in get(server, "/metrics")[1]
+
+
 def test_higher_priority_goes_first(repository, tmp_path):
     with serving(repository, tmp_path / "log") as server, ThreadPoolExecutor(4) as pool:
         first = pool.submit(ask, server, "sleepy", UNTIL_RELEASED)
@@ -275,9 +305,9 @@ def test_higher_priority_goes_first(repository, tmp_path):
             order.append(name)
 
         low = pool.submit(note, "low", 3)
-        wait_for(lambda: b'gemlet_serve_queue{model="sleepy"} 1.0' in get(server, "/metrics")[1])
+        wait_for(lambda: b'gemlet_serve_queue{model="sleepy",version="1"} 1.0' in get(server, "/metrics")[1])
         high = pool.submit(note, "high", 1)
-        wait_for(lambda: b'gemlet_serve_queue{model="sleepy"} 2.0' in get(server, "/metrics")[1])
+        wait_for(lambda: b'gemlet_serve_queue{model="sleepy",version="1"} 2.0' in get(server, "/metrics")[1])
         release(repository)
         for each in (first, low, high):
             each.result()

@@ -6,7 +6,7 @@ from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.dispatch.engine import EMPTY, Engine, ServedModel
 from gemlet.serve.models.specification import ModelSpec, TensorSpec
 from gemlet.serve.server.catalog import Known
-from gemlet.serve.server.fleet import Fleet
+from gemlet.serve.server.fleet import Fleet, _with_own
 from gemlet.serve.server.frontend.http_connection import Connection
 from gemlet.serve.server.frontend.http_server import HttpServer
 from gemlet.serve.server.frontend.logs import LogTail
@@ -32,7 +32,8 @@ class Service:
         for spec in specs or (model(),):
             self.engine.models[spec.name] = ServedModel(spec)
         self.fleet = Fleet(self.engine, ())
-        self.engine.adopt(self.fleet._with_own(EMPTY), self.fleet._route)
+        specs = {name: served.spec for name, served in self.engine.models.items()}
+        self.engine.adopt(_with_own(EMPTY, specs), self.fleet._route)
         self.regions = Regions()
         self.unpacking = Unpacking()
         self.logs = LogTail()
@@ -48,7 +49,7 @@ class Service:
         return True
 
     def index(self):
-        return [Known(name, "1", "READY", "", ()) for name in self.engine.models]
+        return [Known(name, "1", "READY", "") for name in self.engine.models]
 
     async def load(self, name):
         raise Refusal("unknown", name)

@@ -2,9 +2,10 @@
 
 call.py          a request, checked, and why it may be refused
 engine.py        from the queue to an executor and back
+quarantine.py    which models rest, because executors died under them
 queue.py         batching, early drop and routing in explicit time;  waiting.py: one of its queues
 expectation.py   how long a batch will take, learned from those that ran
 statistics.py    counters by model
 
-queue.py, waiting.py and expectation.py are pure, and the simulator runs them as they are.
+queue.py, waiting.py, quarantine.py and expectation.py are pure; the simulator runs the queues as they are.
 """

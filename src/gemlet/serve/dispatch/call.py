@@ -41,15 +41,23 @@ class Tensor:
     checked: bool = False  # whether `data` is known to be that of BYTES of this shape
 
 
+@dataclass(slots=True)
+class Answered:
+    """What a model gave for a request. ``spec``: of the version that computed it, whichever is served by now."""
+
+    spec: ModelSpec
+    outputs: list[Tensor]
+
+
 # Called once for each call, in the server's event loop: with the outputs, whose data is valid during the call only.
-Answer = Callable[["list[Tensor] | Refusal"], None]
+Answer = Callable[[Answered | Refusal], None]
 
 
 @dataclass(slots=True, eq=False)
 class Call:
     """A request. ``arrived`` in ms of time.monotonic(); ``timeout_ms`` and ``priority`` 0 = the model's own.
 
-    spec: what its inputs were checked against.
+    spec: what its inputs were checked against. gone: nobody waits for its answer, and there will be none.
     """
 
     model: str
@@ -62,6 +70,7 @@ class Call:
     nbytes: int = 0
     tries: int = 0
     spec: ModelSpec | None = None
+    gone: bool = False
 
 
 def check(spec: ModelSpec, inputs: list[Tensor]) -> int:

@@ -12,12 +12,15 @@ import logging
 import time
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from math import ceil
+from typing import TYPE_CHECKING, Literal
+from weakref import WeakKeyDictionary
 
 from gemlet.inference_protocol import tensors
-from gemlet.serve.dispatch.call import Refusal, Tensor, check
+from gemlet.serve.dispatch.call import Answered, Refusal, Tensor, check
 from gemlet.serve.dispatch.expectation import Expectation
-from gemlet.serve.dispatch.queue import Assignment, Batch, Dispatcher, Drop, GpuLetState
+from gemlet.serve.dispatch.quarantine import Quarantine
+from gemlet.serve.dispatch.queue import Batch, Dispatcher, Drop, GpuLetState
 from gemlet.serve.dispatch.statistics import Statistics
 from gemlet.serve.dispatch.waiting import Request
 from gemlet.serve.execution.backend import GpuLetGone
@@ -33,7 +36,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAX_TRIES = 2  # of a call whose executor died under it
+EXPIRE_S = 0.005  # between looks for requests that waited past their deadline, while any wait
+LEAVE_S = 10.0  # that requests for a version which is to go have, to be run before it does
 MAX_WAITING = 20_000  # calls of one model in its queue
 MAX_WAITING_BYTES = 1 << 30  # of all inputs that wait
 THROUGHPUT_PRIORITY_OFFSET = (
@@ -49,11 +53,15 @@ def now_ms() -> float:
 
 @dataclass(slots=True)
 class ServedModel:
-    """A model that requests may name."""
+    """A version of a model that requests may name.
+
+    leaving: what of it new requests cannot name any more, because it is to go: the version only, where another follows.
+    """
 
     spec: ModelSpec
     statistics: Statistics = field(default_factory=Statistics)
     memory: int = 0
+    leaving: Literal["", "version", "model"] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +74,13 @@ class Route:
 
 @dataclass(slots=True)
 class _Work:
-    """A batch at an executor; it may have gone there in several parts, because its requests differ in shape."""
+    """A batch at an executor; it may be there in several parts: where its requests differ in shape, or one failed."""
 
     batch: Batch
-    parts: int
+    served: ServedModel
+    executor: Executor
+    gpu_let: str
+    parts: int = 0
 
 
 class Engine:
@@ -82,22 +93,29 @@ class Engine:
         self.waiting_bytes = 0
         self.in_flight = 0
         self._clock = clock
-        self._dispatcher = Dispatcher(EMPTY, self.expectation, self._max_batch, drop=drop)
+        self._quarantine = Quarantine()
+        self._dispatcher = Dispatcher(EMPTY, self.expectation, self._max_batch, drop=drop, suspects=self._quarantine)
         self._routes: dict[GpuLetState, Route] = {}
         self._arrived: dict[str, int] = {}
         self._ended = asyncio.Event()  # a batch of an earlier plan
+        self._guilty: WeakKeyDictionary[Executor, tuple[set[str], bool]] = WeakKeyDictionary()
+        self._timer: asyncio.TimerHandle | None = None
+        self._sweeping = False
+        self._missing: dict[str, str] = {}  # models that could not be loaded again, and why
 
     def infer(self, call: Call) -> None:
         """Takes a call; its answer comes by ``call.answer``, perhaps before this returns."""
         served = self.models.get(call.model)
-        if served is None:
-            call.answer(self._unknown(call.model))
-            return
+        if served is None or call.version or served.leaving:
+            served = self.find(call.model, call.version)
+            if served is None:
+                call.answer(self.unknown(call.model, call.version))
+                return
         spec, statistics = served.spec, served.statistics
         statistics.arrived += 1
         try:
-            if call.version and call.version != str(spec.version):
-                raise Refusal("unknown", f"{spec.name} has no version {call.version} here: expected {spec.version}")
+            if self._quarantine.alone:
+                self._check_rest(spec)
             rows = check(spec, call.inputs)
             call.spec = spec
             self._admit(call)
@@ -105,7 +123,8 @@ class Engine:
             statistics.refuse(refusal.reason, 0.0)
             call.answer(refusal)
             return
-        self._arrived[spec.name] = self._arrived.get(spec.name, 0) + 1
+        label = spec.label
+        self._arrived[label] = self._arrived.get(label, 0) + 1
         slo, may_be_late, priority = spec.slo_ms, False, call.priority or spec.priority
         if spec.service_class == "throughput":
             may_be_late, priority = not call.timeout_ms, priority + THROUGHPUT_PRIORITY_OFFSET
@@ -113,17 +132,99 @@ class Engine:
             slo = call.timeout_ms
         self.waiting_bytes += call.nbytes
         self.in_flight += 1
-        self._enqueue(Request(spec.name, call.arrived, call.arrived + slo, call, rows, priority, may_be_late))
+        self._enqueue(Request(label, call.arrived, call.arrived + slo, call, rows, priority, may_be_late))
 
-    def adopt(self, plan: Plan, routes: Callable[[GpuLetState], Route]) -> None:
-        """Serves by this plan from now on. ``routes``: where each of its gpu-lets is."""
+    def find(self, name: str, version: str = "") -> ServedModel | None:
+        """What a request for this model and version gets; None: neither is served to new requests."""
+        served = self.models.get(name)
+        if served is None or served.spec.name != name:
+            return None
+        if version and version != str(served.spec.version):
+            served = self.models.get(f"{name}/{version}")
+        if served is None or served.leaving == "model" or (version and served.leaving):
+            return None
+        return served
+
+    def versions(self, name: str) -> list[ServedModel]:
+        """Those of a model that are served, ascending."""
+        found = [served for served in self.models.values() if served.spec.name == name and served.leaving != "model"]
+        return sorted(found, key=lambda served: served.spec.version)
+
+    def cancel(self, call: Call) -> None:
+        """Its client is gone. It is not run if it still waits, and not answered."""
+        call.gone = True
+        if not self._sweeping:  # all clients that go in this turn of the loop in one look at the queues
+            self._sweeping = True
+            asyncio.get_running_loop().call_soon(self._sweep)
+
+    async def leave(self, specs: Mapping[str, ModelSpec]) -> None:
+        """Refuses new requests for what is not in ``specs``, by label, and returns when none of the old ones waits."""
+        staying = {(spec.name, spec.version) for spec in specs.values()}
+        leaving = {
+            label: served
+            for label, served in self.models.items()
+            if (served.spec.name, served.spec.version) not in staying
+        }
+        for served in leaving.values():
+            served.leaving = served.leaving or ("version" if served.spec.name in specs else "model")
+        try:
+            async with asyncio.timeout(LEAVE_S):
+                while any(self._awaited(label, served) for label, served in leaving.items()):  # noqa: ASYNC110
+                    await asyncio.sleep(EXPIRE_S)
+        except TimeoutError:
+            logger.warning("requests for %s still wait, and are refused", ", ".join(leaving))
+
+    def _awaited(self, label: str, served: ServedModel) -> bool:
+        """Whether requests wait that only this version can answer, and a gpu-let could still take them."""
+        queue = self._dispatcher.queues.get(label)
+        if not queue or not self.serves(label):
+            return False
+        return served.leaving == "model" or any(request.payload.version for request in queue)
+
+    def adopt(
+        self, plan: Plan, routes: Callable[[GpuLetState], Route], specs: Mapping[str, ModelSpec] | None = None
+    ) -> None:
+        """Serves by this plan from now on. ``routes``: where each of its gpu-lets is.
+
+        specs: what is served, by label; None leaves that as it is. A request that names a version waits for that one.
+        """
+        moved: list[Request] = []
+        if specs is not None:
+            self._serve(specs)
+            moved = self._dispatcher.take_out(self._elsewhere)
         running = {gpu_let: route for gpu_let, route in self._routes.items() if gpu_let.running is not None}
         self._dispatcher.adopt(plan)
+        self._missing.clear()
         self._routes = running
         for gpu_let in self._dispatcher.gpu_lets:
             route = self._routes[gpu_let] = routes(gpu_let)
             gpu_let.suspended = route.executor is not None and route.executor.died.is_set()
+        for request in moved:
+            self.waiting_bytes -= request.payload.nbytes
+            self._resubmit(request)
         self.pump()
+
+    def _serve(self, specs: Mapping[str, ModelSpec]) -> None:
+        """These are the models; a version that stays keeps its counters."""
+        before = {(served.spec.name, served.spec.version): served for served in self.models.values()}
+        models = {}
+        for label, spec in specs.items():
+            served = before.get((spec.name, spec.version))
+            if served is None or served.spec.revision != spec.revision:
+                self._quarantine.forget(label)
+            if served is None:
+                models[label] = ServedModel(spec)
+            else:
+                served.spec, served.leaving = spec, ""
+                models[label] = served
+        self.models.clear()
+        self.models.update(models)
+
+    def _elsewhere(self, request: Request) -> bool:
+        """Whether a request waits in a queue that is not its own any more."""
+        call: Call = request.payload
+        served = self.models.get(request.model)
+        return bool(call.version) and (served is None or str(served.spec.version) != call.version)
 
     async def settled(self) -> None:
         """Returns when no gpu-let of an earlier plan runs a batch any more."""
@@ -133,6 +234,14 @@ class Engine:
 
     def _old_gpu_lets_at_work(self) -> bool:
         return any(gpu_let.retired and gpu_let.running is not None for gpu_let in self._routes)
+
+    def take_away(self, gpu: int, key: str, why: str) -> None:
+        """A model, by its key, is not on this device any more, until another plan is adopted."""
+        for label, served in self.models.items():
+            if served.spec.key == key:
+                self._missing[label] = why
+                self._dispatcher.take_away(gpu, label, why)
+        self._tell_dropped()
 
     def suspend(self, executor: Executor) -> None:
         """Starts nothing there until resume(); what waits goes on waiting."""
@@ -148,6 +257,37 @@ class Engine:
                 gpu_let.suspended = False
         self.pump()
 
+    def _sweep(self) -> None:
+        """Takes out the requests of clients that are gone."""
+        self._sweeping = False
+        for request in self._dispatcher.take_out(lambda request: request.payload.gone):
+            self.waiting_bytes -= request.payload.nbytes
+            self._forget(request)
+
+    def _forget(self, request: Request) -> None:
+        """It has no answer, since nobody waits for one."""
+        served = self.models.get(request.model)
+        if served is not None:
+            served.statistics.refuse("cancelled", self._clock() - request.arrived)
+        self._close(request, ran=False)
+
+    def _close(self, request: Request, *, ran: bool) -> None:
+        self.in_flight -= 1
+        if self._quarantine.alone:
+            self._quarantine.ended(request.model, id(request.payload), ran=ran)
+
+    def _look_at_deadlines(self) -> None:
+        """Every few milliseconds, as long as anything waits."""
+        self._timer = None
+        try:
+            self.expire()
+        finally:
+            self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is None and self._dispatcher.waits():
+            self._timer = asyncio.get_running_loop().call_later(EXPIRE_S, self._look_at_deadlines)
+
     def pump(self) -> None:
         """Starts whatever can start now."""
         for batch in self._dispatcher.start(self._clock()):
@@ -155,7 +295,7 @@ class Engine:
         self._tell_dropped()
 
     def expire(self) -> None:
-        """Answers what waited past its deadline; to be called every few milliseconds."""
+        """Answers what waited past its deadline. The engine looks by itself while anything waits."""
         self._dispatcher.expire(self._clock())
         self._tell_dropped()
 
@@ -184,8 +324,33 @@ class Engine:
         return len(queue) if queue is not None else 0
 
     def serves(self, model: str) -> bool:
-        """Whether the plan in force has a gpu-let for it that is not suspended."""
-        return any(model in gpu_let.places and not gpu_let.suspended for gpu_let in self._dispatcher.gpu_lets)
+        """Whether requests for a label are run now: the plan in force has a gpu-let for it, and it does not rest."""
+        return not self.why_not(model)
+
+    def why_not(self, model: str) -> str:
+        """Why requests for a label are not run now; "" if they are."""
+        rest = self._quarantine.rests(model, self._clock())
+        if rest:
+            return self._resting(model, rest)
+        places = [gpu_let for gpu_let in self._dispatcher.gpu_lets if model in gpu_let.places]
+        if not places:
+            return self._missing.get(model, "no gpu-let serves it")
+        if all(gpu_let.suspended for gpu_let in places):
+            return "its executor is being started again"
+        return ""
+
+    def pardon(self, model: str) -> None:
+        """Somebody loaded it again: executors that died under it count no more."""
+        self._quarantine.forget(model)
+
+    def _resting(self, model: str, rest: float) -> str:
+        killed = self._quarantine.strikes(model)
+        return f"{model} rests for {rest / 1000:.3g} s: executors died under {killed} of its requests"
+
+    def _check_rest(self, spec: ModelSpec) -> None:
+        rest = self._quarantine.rests(spec.label, self._clock())
+        if rest:
+            raise Refusal("unavailable", self._resting(spec.label, rest), retry_s=ceil(rest / 1000))
 
     def _admit(self, call: Call) -> None:
         if self.closing:
@@ -194,9 +359,10 @@ class Engine:
         if self.waiting_bytes + call.nbytes > MAX_WAITING_BYTES:
             message = f"waiting requests already take {self.waiting_bytes} bytes"
             raise Refusal("overload", message, retry_s=1)
-        queue = self._dispatcher.queues.get(call.model)
+        assert call.spec is not None
+        queue = self._dispatcher.queues.get(call.spec.label)
         if queue is not None and len(queue) >= MAX_WAITING:
-            raise Refusal("overload", f"{len(queue)} requests for {call.model} already wait", retry_s=1)
+            raise Refusal("overload", f"{len(queue)} requests for {call.spec.label} already wait", retry_s=1)
 
     def _enqueue(self, request: Request) -> None:
         now = self._clock()
@@ -204,6 +370,8 @@ class Engine:
         for batch in self._dispatcher.start(now, request.model) if self._dispatcher.serves(request.model) else ():
             self._execute(batch)
         self._tell_dropped()
+        if self._timer is None:
+            self._arm()
 
     def _max_batch(self, model: str) -> int:
         served = self.models.get(model)
@@ -220,18 +388,23 @@ class Engine:
                 self.waiting_bytes -= request.payload.nbytes
             if served is None:
                 for request in batch.requests:
-                    self._refuse(request, self._unknown(request.model))
+                    self._refuse(request, self.unknown(request.payload.model))
             elif not self._fitting(served.spec, batch):
                 pass
             elif route.executor is None:
                 self._answer_here(served, batch)
             else:
-                self._send(served.spec, route.executor, route.name, batch)
+                self._send(_Work(batch, served, route.executor, route.name))
                 continue
             following += self._dispatcher.finish(batch, self._clock(), whole=False)
 
     def _fitting(self, spec: ModelSpec, batch: Batch) -> bool:
         """Refuses what came before the model was loaded anew and does not fit it now; whether anything is left."""
+        if any(request.payload.gone for request in batch.requests):
+            for request in batch.requests:
+                if request.payload.gone:
+                    self._forget(request)
+            batch.requests[:] = [request for request in batch.requests if not request.payload.gone]
         if any(request.payload.spec is not spec for request in batch.requests):
             fitting = []
             for request in batch.requests:
@@ -256,55 +429,79 @@ class Engine:
                     outputs.append(Tensor(output.name, output.datatype, inputs[number].shape, inputs[number].data))
                 else:
                     outputs.append(_zeros(spec, output.name, output.datatype, output.shape, request.rows))
-            self._answer(served, request, outputs, batch.started, 0.0)
+            self._answer(served, request, Answered(spec, outputs), batch.started, 0.0)
         served.statistics.ran(batch.rows, 0.0)
 
-    def _send(self, spec: ModelSpec, executor: Executor, gpu_let: str, batch: Batch) -> None:
+    def _send(self, work: _Work) -> None:
+        batch, spec = work.batch, work.served.spec
         parts: dict[tuple[tuple[int, ...], ...], list[Request]] = {}
         if len(batch.requests) == 1 or all(-1 not in tensor.shape for tensor in spec.inputs):
             parts[()] = batch.requests
         else:
             for request in batch.requests:
                 parts.setdefault(tuple([tensor.shape[1:] for tensor in request.payload.inputs]), []).append(request)
-        work = _Work(batch, len(parts))
+        work.parts = len(parts)
         for requests in parts.values():
-            future = executor.run(gpu_let, spec.name, _joined(spec, requests), sum([each.rows for each in requests]))
-            future.add_done_callback(partial(self._came_back, work, requests))
+            self._run(work, spec, requests)
 
-    def _came_back(self, work: _Work, requests: list[Request], future: asyncio.Future[Result]) -> None:
+    def _run(self, work: _Work, spec: ModelSpec, requests: list[Request]) -> None:
+        rows = sum([each.rows for each in requests])
+        future = work.executor.run(work.gpu_let, spec.key, _joined(spec, requests), rows)
+        future.add_done_callback(partial(self._came_back, work, spec, requests))
+
+    def _came_back(self, work: _Work, spec: ModelSpec, requests: list[Request], future: asyncio.Future[Result]) -> None:
         batch, now = work.batch, self._clock()
+        held_back = bool(self._quarantine.alone)  # others may wait for this batch
         error = future.exception()
-        served = self.models.get(batch.place.model)
-        whole = error is None and served is not None and len(requests) == len(batch.requests)
-        if error is None and served is not None:
+        whole = error is None and len(requests) == len(batch.requests)
+        if error is None:
             rows = sum([request.rows for request in requests])
-            served.statistics.ran(rows, future.result().ms)
-            self._answer_all(served, batch, requests, future.result())
-        elif error is None:
-            for request in requests:
-                self._refuse(request, self._unknown(request.model))
+            work.served.statistics.ran(rows, future.result().ms)
+            self._answer_all(work.served, spec, batch, requests, future.result())
+        elif isinstance(error, ModelError) and len(requests) > 1 and not self.closing:
+            half = len(requests) // 2  # one of them is bad, perhaps: it fails by itself, and the others do not
+            for part in (requests[:half], requests[half:]):
+                work.parts += 1
+                self._run(work, spec, part)
         else:
-            executor = self._routes[batch.gpu_let].executor
-            if isinstance(error, ExecutorDied) and executor is not None:
-                self.suspend(executor)
-            self._went_wrong(batch.place, requests, error)
+            if isinstance(error, ExecutorDied):
+                self._guilty_of(work.executor)
+                self.suspend(work.executor)
+            self._went_wrong(work, requests, error)
         work.parts -= 1
         if work.parts == 0:
             for following in self._dispatcher.finish(batch, now, whole=whole):
                 self._execute(following)
             if batch.gpu_let.retired:
                 self._ended.set()
-        if error is not None:
-            self.pump()  # a batch that must run again may find another gpu-let free
+        if error is not None or held_back:
+            self.pump()  # a batch that must run again, or alone, may find another gpu-let free
         self._tell_dropped()
 
-    def _answer_all(self, served: ServedModel, batch: Batch, requests: list[Request], result: Result) -> None:
+    def _guilty_of(self, executor: Executor) -> tuple[set[str], bool]:
+        """The models that a dead executor may have died of, and whether it ran nothing else.
+
+        As it was when the first of its batches came back.
+        """
+        found = self._guilty.get(executor)
+        if found is None:
+            running = {
+                gpu_let.running.place.model
+                for gpu_let, route in self._routes.items()
+                if route.executor is executor and gpu_let.running is not None
+            }
+            found = self._guilty[executor] = self._quarantine.guilty(running), len(running) == 1
+        return found
+
+    def _answer_all(
+        self, served: ServedModel, spec: ModelSpec, batch: Batch, requests: list[Request], result: Result
+    ) -> None:
         rows = [request.rows for request in requests]
         answers: list[list[Tensor]] = [[] for _ in requests]
         try:
             for tensor, data in result.outputs:
-                if not served.spec.max_batch or len(requests) == 1:
-                    self._check_rows(served.spec, tensor.shape, rows)
+                if not spec.max_batch or len(requests) == 1:
+                    self._check_rows(spec, tensor.shape, rows)
                     answers[0].append(Tensor(tensor.name, tensor.datatype, tensor.shape, data))
                     continue
                 for answer, count, part in zip(
@@ -313,59 +510,94 @@ class Engine:
                     answer.append(Tensor(tensor.name, tensor.datatype, (count, *tensor.shape[1:]), part))
         except tensors.BadTensor as error:
             for request in requests:
-                self._refuse(request, Refusal("failed", f"{served.spec.name} gave an output of {error}"))
+                self._refuse(request, Refusal("failed", f"{spec.name} gave an output of {error}"))
             return
         for request, answer in zip(requests, answers, strict=True):
-            self._answer(served, request, answer, batch.started, result.ms)
+            self._answer(served, request, Answered(spec, answer), batch.started, result.ms)
 
     @staticmethod
     def _check_rows(spec: ModelSpec, shape: tuple[int, ...], rows: list[int]) -> None:
         if spec.max_batch and (not shape or shape[0] != rows[0]):
             raise tensors.BadTensor(f"shape {list(shape)} for a batch of {rows[0]} rows")
 
-    def _went_wrong(self, place: Assignment, requests: list[Request], error: BaseException) -> None:
+    def _went_wrong(self, work: _Work, requests: list[Request], error: BaseException) -> None:
         for request in requests:
-            call: Call = request.payload
-            if isinstance(error, GpuLetGone | ExecutorDied) and not self.closing:
-                call.tries += isinstance(error, ExecutorDied)
-                if call.tries < MAX_TRIES:
+            if isinstance(error, GpuLetGone | ExecutorDied):
+                if self.closing:
+                    self._refuse(request, Refusal("unavailable", self.closing, retry_s=1))
+                elif isinstance(error, GpuLetGone):
                     self._again(request)
-                    continue
-                message = (
-                    f"the executor died {call.tries} times while it ran requests for {request.model} with this one"
-                )
-                self._refuse(request, Refusal("failed", message))
-            elif isinstance(error, GpuLetGone | ExecutorDied):
-                self._refuse(request, Refusal("unavailable", self.closing, retry_s=1))
+                else:
+                    self._died_under(request, *self._guilty_of(work.executor))
             elif isinstance(error, ModelError):
                 self._refuse(request, Refusal("failed", error.message))
             else:
-                logger.error("a batch of %s failed: %s", place.model, error, exc_info=error)
+                logger.error("a batch of %s failed: %s", work.served.spec.name, error, exc_info=error)
                 self._refuse(request, Refusal("failed", f"{type(error).__name__}: {error}"))
+
+    def _died_under(self, request: Request, guilty: set[str], sole: bool) -> None:
+        """An executor died, perhaps of this request."""
+        call: Call = request.payload
+        if request.model not in guilty:
+            self._again(request)
+            return
+        call.tries += 1
+        rest = self._quarantine.died(request.model, id(call), call.tries, self._clock(), sole=sole)
+        if rest is None:
+            self._again(request)
+            return
+        times = f"died {call.tries} times" if call.tries > 1 else "died again"
+        message = f"the executor {times} while it ran requests for {request.model} with this one"
+        self._refuse(request, Refusal("failed", message))
+        if rest:
+            logger.error("%s", self._resting(request.model, rest))
+            self._dispatcher.give_up(request.model, self._resting(request.model, rest))
 
     def _again(self, request: Request) -> None:
         """Puts a request whose executor is gone back into its queue."""
         served = self.models.get(request.model)
         if served is not None:
             served.statistics.retried += 1
-        self.waiting_bytes += request.payload.nbytes
+        self._resubmit(request)
+
+    def _resubmit(self, request: Request) -> None:
+        """Puts a request into the queue that it belongs to by now."""
+        call: Call = request.payload
+        if call.gone:
+            self._forget(request)
+            return
+        served = self.models.get(call.model)
+        if served is not None and call.version and call.version != str(served.spec.version):
+            served = self.models.get(f"{call.model}/{call.version}")
+        if served is None:
+            self._refuse(request, self.unknown(call.model, call.version))
+            return
+        request.model = served.spec.label
+        self.waiting_bytes += call.nbytes
         self._dispatcher.submit(request)
+        self._arm()
 
     def _answer(
-        self, served: ServedModel, request: Request, outputs: list[Tensor], started: float, compute_ms: float
+        self, served: ServedModel, request: Request, answered: Answered, started: float, compute_ms: float
     ) -> None:
+        if request.payload.gone:
+            self._forget(request)
+            return
         latency = self._clock() - request.arrived
         served.statistics.answered(
             request.rows, started - request.arrived, compute_ms, latency, request.deadline - request.arrived
         )
-        self.in_flight -= 1
-        request.payload.answer(outputs)
+        self._close(request, ran=True)
+        request.payload.answer(answered)
 
     def _refuse(self, request: Request, refusal: Refusal) -> None:
+        if request.payload.gone:
+            self._forget(request)
+            return
         served = self.models.get(request.model)
         if served is not None:
             served.statistics.refuse(refusal.reason, self._clock() - request.arrived)
-        self.in_flight -= 1
+        self._close(request, ran=False)
         request.payload.answer(refusal)
 
     def _tell_dropped(self) -> None:
@@ -376,7 +608,8 @@ class Engine:
         request = drop.request
         self.waiting_bytes -= request.payload.nbytes
         if not drop.late:
-            self._refuse(request, Refusal("unavailable", drop.reason, retry_s=1))
+            rest = self._quarantine.rests(request.model, self._clock())
+            self._refuse(request, Refusal("unavailable", drop.reason, retry_s=max(1, ceil(rest / 1000))))
             return
         waited, deadline = self._clock() - request.arrived, request.deadline - request.arrived
         message = f"{drop.reason}: the deadline is {deadline:.4g} ms after arrival, the request waited {waited:.4g} ms"
@@ -384,8 +617,13 @@ class Engine:
             message += f", and its batch would take {drop.expected:.4g} ms"
         self._refuse(request, Refusal("deadline", message))
 
-    def _unknown(self, model: str) -> Refusal:
-        return Refusal("unknown", f"there is no model {model!r} here; served: {', '.join(self.models) or 'none'}")
+    def unknown(self, model: str, version: str = "") -> Refusal:
+        """What a request for a model or version that is not served is told."""
+        there = [str(served.spec.version) for served in self.versions(model)]
+        if version and there:
+            return Refusal("unknown", f"{model} has no version {version} here: expected {' or '.join(there)}")
+        names = {served.spec.name for served in self.models.values() if served.leaving != "model"}
+        return Refusal("unknown", f"there is no model {model!r} here; served: {', '.join(names) or 'none'}")
 
 
 def _joined(spec: ModelSpec, requests: list[Request]) -> list[Input]:

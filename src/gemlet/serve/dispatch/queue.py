@@ -22,6 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from gemlet.serve.dispatch.quarantine import Quarantine
 from gemlet.serve.dispatch.waiting import Request, Waiting
 
 if TYPE_CHECKING:
@@ -112,13 +113,23 @@ class Dispatcher:
     """The queues of one plan. Every request comes out exactly once: in a batch, or as a drop.
 
     expect: predicts how long a batch will take, and is told how long it took. max_batch: the largest a model may have,
-    planned or not; drop: False serves late rather than never.
+    planned or not; drop: False serves late rather than never. suspects: models whose requests run one by one.
     """
 
-    def __init__(self, plan: Plan, expect: Expects, max_batch: Callable[[str], int], *, drop: bool = True) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        expect: Expects,
+        max_batch: Callable[[str], int],
+        *,
+        drop: bool = True,
+        suspects: Quarantine | None = None,
+    ) -> None:
         self._expect = expect
         self._max_batch = max_batch
         self._drop = drop
+        self._suspects = suspects or Quarantine()
+        self._alone = self._suspects.alone
         self.queues: dict[str, Waiting] = {}
         self.gpu_lets: list[GpuLetState] = []
         self._places: dict[str, list[Assignment]] = {}
@@ -204,6 +215,30 @@ class Dispatcher:
         dropped, self._drops = self._drops, []
         return dropped
 
+    def take_away(self, gpu: int, model: str, reason: str) -> None:
+        """No gpu-let of this GPU serves the model any more."""
+        for place in self._places.get(model, []):
+            if place.gpu_let.gpu == gpu:
+                place.gpu_let.places.pop(model, None)
+        left = [place for place in self._places.get(model, []) if place.gpu_let.gpu != gpu]
+        if left:
+            self._places[model] = left
+        elif self._places.pop(model, None) is not None:
+            self.give_up(model, reason)
+
+    def take_out(self, unwanted: Callable[[Request], bool]) -> list[Request]:
+        """The requests that wait and are ``unwanted``; they are no concern of this any more."""
+        return [request for queue in self.queues.values() if queue for request in queue.remove(unwanted)]
+
+    def waits(self) -> bool:
+        """Whether anything does."""
+        return any(self.queues.values())
+
+    def give_up(self, model: str, reason: str) -> None:
+        """Drops what waits for a model."""
+        if model in self.queues:
+            self._give_up(self.queues[model], reason)
+
     def abandon(self, reason: str) -> list[Drop]:
         """Gives up whatever still waits, for the end of a server."""
         for queue in self.queues.values():
@@ -230,9 +265,24 @@ class Dispatcher:
 
     def _most_urgent(self, gpu_let: GpuLetState) -> Assignment | None:
         waiting = [place for place in gpu_let.places.values() if self.queues[place.model]]
+        if self._alone:
+            waiting = [place for place in waiting if self._may_start(place)]
         if len(waiting) < 2:
             return waiting[0] if waiting else None
         return min(waiting, key=self._urgency)
+
+    def _may_start(self, place: Assignment) -> bool:
+        """Whether it does not meet a suspect there that it must not meet."""
+        gpu_lets = [gpu_let for gpu_let in self.gpu_lets if gpu_let.gpu == place.gpu_let.gpu]
+        running = {gpu_let.running.place.model for gpu_let in gpu_lets if gpu_let.running is not None}
+        by_itself = self._suspects.by_itself
+        if place.model in by_itself:
+            return not running
+        if running & by_itself or any(
+            self.queues[model] for gpu_let in gpu_lets for model in gpu_let.places.keys() & by_itself
+        ):
+            return False
+        return place.model not in self._alone or not running & self._alone
 
     def _urgency(self, place: Assignment) -> tuple[int, float]:
         """By priority, then by when the head must start at the latest."""
@@ -241,6 +291,8 @@ class Dispatcher:
 
     def _planned(self, place: Assignment) -> int:
         """Rows of a planned batch; a plan that came from elsewhere may have more than the model takes."""
+        if place.model in self._alone:
+            return 1
         return min(place.batch, self._max_batch(place.model))
 
     def _form(self, place: Assignment, now: float) -> Batch | None:
@@ -259,7 +311,7 @@ class Dispatcher:
                 self._expect.relax(place)
         if not queue:
             return None
-        if len(place.gpu_let.places) == 1 and queue.rows > rows:
+        if len(place.gpu_let.places) == 1 and queue.rows > rows and place.model not in self._alone:
             rows = self._stretch(place, rows, now)
         requests = queue.take(rows)
         place.credit += rows / place.rate if place.rate > 0 else 0.0

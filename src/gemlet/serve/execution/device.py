@@ -1,4 +1,7 @@
-"""A device and its executors: one process for all of it, or one for each gpu-let (MPS); started again if it dies."""
+"""A device and its executors: one process for all of it, or one for each gpu-let (MPS); started again if it dies.
+
+Models are known by their keys. One that cannot be loaded again with an executor is left out, and the others are served.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,13 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gemlet.config.quantities import exact_percent
 from gemlet.errors import GemletError
 from gemlet.serve.execution.executor import ARENA_BYTES, STOP_SECONDS, Executor, ExecutorDied, ExecutorFailed
 from gemlet.serve.execution.remote import RemoteExecutor
+from gemlet.serve.models.specification import ModelError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -25,10 +31,14 @@ WHOLE = ""  # the key of the one executor of a device
 FIRST_DELAY_S = 0.1
 MAX_DELAY_S = 30.0
 STEADY_S = 30.0  # an executor that lived this long did not die of its arguments
+LOAD_DEATHS = 2  # of executors that start again, while they load a model; after that they start without it
 
 
 class Device:
-    """``on_died`` is called at once; ``on_back`` gets the executor that replaced the dead one."""
+    """``on_died`` is called at once; ``on_back`` gets the executor that replaced the dead one.
+
+    on_missing: called before ``on_back``, with the index of the device, a model that it cannot load again, and why.
+    """
 
     def __init__(
         self,
@@ -39,6 +49,7 @@ class Device:
         *,
         on_died: Callable[[Executor], None],
         on_back: Callable[[Executor, Executor], None],
+        on_missing: Callable[[int, str, str], None] | None = None,
         arena_bytes: int = ARENA_BYTES,
         placement: Placement | None = None,
     ) -> None:
@@ -54,6 +65,8 @@ class Device:
         self._tasks = tasks
         self._on_died = on_died
         self._on_back = on_back
+        self._on_missing = on_missing
+        self._load_deaths: dict[str, int] = {}
         self._arena_bytes = arena_bytes
         self._placement = placement  # of the one executor, where that is not beside the server
         self._executors: dict[str, Executor] = {}
@@ -106,6 +119,8 @@ class Device:
     async def prepare(self, models: Mapping[str, ModelSpec], gpu_lets: Sequence[GpuLet]) -> None:
         """Loads what is not there yet and makes the gpu-lets, beside those that run. Raises GemletError.
 
+        A model that cannot be loaded, or whose load the executor does not survive, is a ModelError with its ``key``.
+
         A device whose executor is being started again gets this when it is back.
         """
         async with self._lock:
@@ -151,10 +166,21 @@ class Device:
         await asyncio.gather(*(executor.close(patience_s) for executor in every))
 
     async def _load(self, executor: Executor, models: Mapping[str, ModelSpec], *, again: bool = False) -> None:
-        for name, spec in models.items():
-            if again or self.models.get(name) != spec:
-                self.memory[name] = await executor.load(spec)
-                self.models[name] = spec
+        """Raises ModelError."""
+        for key, spec in models.items():
+            if again or key not in self.models:
+                try:
+                    self.memory[key] = await executor.load(spec)
+                except ModelError as error:
+                    error.key = key
+                    raise
+                except ExecutorDied:
+                    self._load_deaths[key] = self._load_deaths.get(key, 0) + 1
+                    died = ModelError(f"the executor died while it loaded {spec.name}, version {spec.version}")
+                    died.key = key
+                    raise died from None
+                self._load_deaths.pop(key, None)
+            self.models[key] = spec
 
     async def _processes(self, models: Mapping[str, ModelSpec], gpu_lets: Sequence[GpuLet]) -> None:
         fresh = {}
@@ -207,7 +233,7 @@ class Device:
             self._on_died(executor)
             status = await executor.reap()
             logger.warning("%s ended with status %s; it is started again", executor.name, status)
-            if loop.time() - began > STEADY_S:
+            if loop.time() - began > STEADY_S or executor.died_at_work:  # then a model's quarantine is the brake
                 delay = FIRST_DELAY_S
             while True:
                 await asyncio.sleep(delay)
@@ -238,16 +264,44 @@ class Device:
                 if key != WHOLE and self._gpu_let(key) is None:
                     await executor.close()
                     return None
-                models = self.models if gpu_let is None else {name: self.models[name] for name in gpu_let.models}
-                await self._load(executor, dict(models), again=True)
-                await executor.partition(self.gpu_lets if gpu_let is None else [gpu_let])
+                models = self.models if gpu_let is None else {key: self.models[key] for key in gpu_let.models}
+                missing = await self._load_again(executor, dict(models))
+                await executor.partition(self.gpu_lets if gpu_let is None else [_without(gpu_let, missing)])
         except BaseException:
             await executor.close()
             raise
         return executor
 
+    async def _load_again(self, executor: Executor, models: Mapping[str, ModelSpec]) -> Mapping[str, str]:
+        """All but those that cannot be loaded, which are forgotten here; why, by key. Raises GemletError."""
+        missing: dict[str, str] = {}
+        for key, spec in models.items():
+            if self._load_deaths.get(key, 0) >= LOAD_DEATHS:
+                missing[key] = f"executors died while they loaded {spec.name}, version {spec.version}"
+                continue
+            try:
+                await self._load(executor, {key: spec}, again=True)
+            except ModelError as error:
+                if executor.died.is_set():
+                    raise
+                missing[key] = error.message
+        for key, why in missing.items():
+            logger.error("%s is served without a model: %s", executor.name, why)
+            self.models.pop(key, None)
+            self.memory.pop(key, None)
+            self._load_deaths.pop(key, None)
+            if self._on_missing is not None:
+                self._on_missing(self.index, key, why)
+        self.gpu_lets = tuple(_without(gpu_let, missing) for gpu_let in self.gpu_lets)
+        return missing
+
     def _gpu_let(self, name: str) -> GpuLet | None:
         return next((gpu_let for gpu_let in self.gpu_lets if gpu_let.name == name), None)
+
+
+def _without(gpu_let: GpuLet, missing: Mapping[str, str]) -> GpuLet:
+    there = {key: batch for key, batch in gpu_let.models.items() if key not in missing}
+    return msgspec.structs.replace(gpu_let, models=there)
 
 
 def _made(models: Mapping[str, ModelSpec], gpu_let: GpuLet) -> tuple[GpuLet, list[ModelSpec]]:

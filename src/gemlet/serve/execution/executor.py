@@ -89,6 +89,7 @@ class Executor:
         self.slower: tuple[str, ...] = ()  # what runs without CUDA graphs that should have them, a line each
         self.pid = 0
         self.died = asyncio.Event()
+        self.died_at_work = False  # with batches that it had not answered
         self._options = options
         self._environment = dict(environment or {})
         self._arena_bytes = arena_bytes
@@ -212,6 +213,7 @@ class Executor:
 
     def lost(self) -> None:
         """The process is gone, or has closed its end, which has the same effect."""
+        self.died_at_work = bool(self._held)
         if not self._closing:
             logger.warning("%s (process %d) died with %d batches", self.name, self.pid, len(self._held))
         self._drop()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from gemlet.serve.execution.model_file import imported
+from gemlet.serve.execution.model_file import beside, imported
 from gemlet.serve.models import build
 from gemlet.serve.models.specification import ModelError
 
@@ -65,7 +65,8 @@ def load(spec: ModelSpec, device: str = "cuda") -> Loaded:
             return Loaded(torch.export.load(file).module().to(device))
         if spec.platform == "torchscript":
             return Loaded(torch.jit.load(file, map_location=device).eval())
-        return _python(spec, file, device)
+        with beside(file.parent):
+            return _python(spec, file, device)
     except ModelError:
         raise
     except Exception as error:

@@ -117,7 +117,7 @@ class Worker:
             try:
                 if isinstance(order, protocol.Load):
                     memory = self._backend.load(order.model)
-                    self._models[order.model.name] = order.model
+                    self._models[order.model.key] = order.model
                     self._channel.send(protocol.Loaded(order.ticket, memory))
                     continue
                 if isinstance(order, protocol.Unload):

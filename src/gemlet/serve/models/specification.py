@@ -14,7 +14,9 @@ ServiceClass = Literal["latency", "throughput"]
 
 
 class ModelError(GemletError):
-    """A model cannot be loaded or run; the message goes to the caller."""
+    """A model cannot be loaded or run; the message goes to the caller. ``key``: of the model that was to be loaded."""
+
+    key = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +32,12 @@ class TensorSpec:
 
 
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One model of a repository, in the version that is served.
+    """One version of a model of a repository.
 
     directory: of the model, absolute; the version's files are in ``directory/version``. max_batch: rows of a batch; 0 =
     shapes have no batch dimension, and requests are run one by one. sm: the share of a device's SMs that the operator
     asks for, in (0, 1]; None leaves it to the planner. priority: 1 is the first served. revision: changes whenever a
-    file of the model does.
+    file of this version does, or one of all versions. latest: requests that name no version mean this one.
     """
 
     name: str
@@ -50,5 +52,15 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 2
     parameters: dict[str, str] = msgspec.field(default_factory=dict)
     version: int = 1
-    versions: tuple[int, ...] = (1,)
     revision: str = ""
+    latest: bool = True
+
+    @property
+    def key(self) -> str:
+        """What executors know it by. Other files are another model there, and beside the old one for a while."""
+        return f"{self.name}/{self.version}@{self.revision}" if self.revision else self.name
+
+    @property
+    def label(self) -> str:
+        """What plans, profiles and queues know it by: a model's name is its latest version. No directory has a `/`."""
+        return self.name if self.latest else f"{self.name}/{self.version}"

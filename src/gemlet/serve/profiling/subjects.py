@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gemlet.errors import UsageError
 from gemlet.serve.models import built_in
 from gemlet.serve.profiling.session import Subject
@@ -50,8 +52,8 @@ def _repository(path: Path) -> list[ModelSpec]:
     for entry in tree.scan(path).values():
         if entry.error is not None:
             raise entry.error
-        if entry.spec is not None:
-            models.append(built_in.completed(entry.spec))
+        if entry.specs:  # one backend has one version of a model, so its name is its key
+            models.append(msgspec.structs.replace(built_in.completed(entry.specs[-1]), revision=""))
     if not models:
         raise UsageError(f"{path} holds no model", hint="a model repository is DIR/MODEL/config.yaml and DIR/MODEL/1/")
     return models

@@ -95,7 +95,7 @@ def profiles_of(specs: Sequence[ModelSpec], known: Profiles | None, backend: str
         return None
     about = [spec for spec in specs if backend in ON_GPU | {"modelled"} or spec.platform == "modelled"]
     models = {
-        spec.name: limited(known.models[profile_name(spec)], max(1, spec.max_batch))
+        spec.label: limited(known.models[profile_name(spec)], max(1, spec.max_batch))
         for spec in about
         if profile_name(spec) in known.models
     }

@@ -1,4 +1,7 @@
-"""The models of a repository and their states: which are served, which could be, which cannot and why."""
+"""The models of a repository and their states: which versions are served, which could be, which cannot and why.
+
+What is served changes with the plan that has a place for it, not before: until then the old versions answer.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
 from gemlet.errors import ConfigError, GemletError
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.dispatch.engine import ServedModel
+from gemlet.serve.models.specification import ModelError
 from gemlet.serve.server.repository import tree
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from gemlet.serve.dispatch.engine import Engine
@@ -24,27 +31,41 @@ MAX_NAME_BYTES = 255  # of a file, on any file system that matters
 
 
 class Replan(Protocol):
-    async def __call__(self, changed: str) -> None:
-        """Makes a plan for the models of the engine and brings it into force. Raises GemletError."""
+    async def __call__(self, changed: str, specs: Mapping[str, ModelSpec]) -> None:
+        """Makes a plan for these models, by label, and brings both into force together. Raises GemletError: neither is.
+
+        changed: the name of the one that is not as before.
+        """
         ...
 
 
 @dataclass(slots=True)
 class Known:
-    """A model directory. ``state``: READY, LOADING or UNAVAILABLE, and why."""
+    """A version of a model. ``state``: READY, LOADING or UNAVAILABLE, and why."""
 
     name: str
     version: str
     state: str
     reason: str
+
+
+@dataclass(slots=True)
+class _Directory:
+    """A model's directory as it was last looked at. ``versions``: by number; empty if no version could be read.
+
+    unloaded: why it is not served, because somebody wanted that.
+    """
+
     stamp: tree.Stamp
+    versions: dict[int, Known]
+    unloaded: str = ""
 
 
 class Catalog:
     """Loads and unloads, one at a time."""
 
     def __init__(self, repository: Path, engine: Engine, replan: Replan) -> None:
-        self.models: dict[str, Known] = {}
+        self.models: dict[str, _Directory] = {}
         self._repository = repository
         self._engine = engine
         self._replan = replan
@@ -61,14 +82,26 @@ class Catalog:
             hint = "`gemlet serve --example DIR` writes one with two models"
             raise ConfigError("there is no model in this repository", path=str(self._repository), hint=hint)
         for entry in entries.values():
-            if entry.spec is not None:
-                self.models[entry.name] = Known(entry.name, str(entry.spec.version), "LOADING", "", entry.stamp)
-                self._engine.models[entry.name] = ServedModel(entry.spec)
+            self.models[entry.name] = _Directory(entry.stamp, _all(entry.name, entry.specs, "LOADING"))
+            for spec in entry.specs:
+                self._engine.models[spec.label] = ServedModel(spec)
 
     def all_ready(self) -> None:
         """The first plan is in force."""
-        for known in self.models.values():
-            known.state = "READY"
+        for directory in self.models.values():
+            for known in directory.versions.values():
+                known.state = "READY"
+
+    def index(self) -> list[Known]:
+        """All versions, with what stands in the way of each right now."""
+        return [self._now(known) for directory in self.models.values() for known in directory.versions.values()]
+
+    def why_not(self, name: str) -> str:
+        """Why no version of a model is served; "" if nothing is known of it."""
+        directory = self.models.get(name)
+        if directory is None:
+            return ""
+        return directory.unloaded or next((known.reason for known in directory.versions.values() if known.reason), "")
 
     async def load(self, name: str) -> None:
         """Reads the model's files anew and serves it; if that fails the old one is served on. Raises Refusal."""
@@ -79,25 +112,29 @@ class Catalog:
             if not folder.is_dir():
                 raise Refusal("unknown", f"the repository has no model {name!r}")
             entry = await asyncio.to_thread(tree.look, folder)
-            version = str(entry.spec.version) if entry.spec is not None else ""
-            known = self.models.setdefault(name, Known(name, version, "LOADING", "", entry.stamp))
-            known.stamp = entry.stamp
-            if entry.spec is None:
-                self._failed(known, str(entry.error))
+            directory = self.models.setdefault(name, _Directory(entry.stamp, {}))
+            directory.stamp = entry.stamp
+            if not entry.specs:
+                self._not_read(name, directory, str(entry.error))
                 raise Refusal("invalid", f"{name}: {entry.error}")
-            await self._serve(known, entry.spec)
+            await self._serve(name, directory, entry.specs)
 
     async def unload(self, name: str, reason: str = "unloaded") -> None:
-        """Refuses further requests for it and takes it off the devices. Raises Refusal."""
+        """Refuses further requests for it and takes it off the devices once all others are answered. Raises Refusal."""
         async with self._lock:
-            served = self._engine.models.pop(name, None)
-            if served is None:
+            versions = self._engine.versions(name)
+            if not versions:
                 raise Refusal("unknown", f"there is no model {name!r} here")
-            known = self.models[name]
-            known.state, known.reason = "UNAVAILABLE", reason
+            for served in versions:
+                served.leaving = "model"
+            directory = self.models[name]
+            directory.unloaded = reason
+            directory.versions = _all(name, [served.spec for served in versions], "UNAVAILABLE", reason)
             try:
-                await self._replan(name)
+                await self._replan(name, self._others(name))
             except GemletError as error:
+                for served in versions:
+                    self._engine.models.pop(served.spec.label, None)
                 logger.error("%s is not served any more, but the plan is as it was: %s", name, error)
             logger.info("model %s: %s", name, reason)
 
@@ -110,38 +147,80 @@ class Catalog:
             return
         for name, entry in entries.items():
             known = self.models.get(name)
-            if known is None or (known.stamp != entry.stamp and known.reason != "unloaded"):
+            if known is None or (known.stamp != entry.stamp and known.unloaded != "unloaded"):
                 try:
                     await self.load(name)
                 except Refusal as refusal:
                     logger.error("model %s: %s", name, refusal.message)
         for name in self.models.keys() - entries.keys():
-            if name in self._engine.models:
+            if self._engine.versions(name):
                 with suppress(Refusal):  # somebody else was first
                     await self.unload(name, "its directory no longer exists")
             self.models.pop(name, None)
 
-    async def _serve(self, known: Known, spec: ModelSpec) -> None:
-        before = self._engine.models.get(known.name)
-        after = ServedModel(spec)
-        if before is not None:
-            after.statistics = before.statistics
-        self._engine.models[known.name] = after
-        known.state = "LOADING" if before is None else known.state
-        try:
-            await self._replan(known.name)
-        except GemletError as error:
-            if before is None:
-                del self._engine.models[known.name]
-            else:
-                self._engine.models[known.name] = before
-            self._failed(known, str(error))
-            raise Refusal("failed", f"{known.name}: {error}") from None
-        known.state, known.reason, known.version = "READY", "", str(spec.version)
-        logger.info("model %s, version %d: loaded", known.name, spec.version)
+    async def _serve(self, name: str, directory: _Directory, specs: Sequence[ModelSpec]) -> None:
+        """Serves these versions, without those that cannot be loaded. Raises Refusal if that leaves none."""
+        before = {served.spec.version: served.spec for served in self._engine.versions(name)}
+        directory.versions = _all(name, [*before.values(), *specs], "LOADING")
+        for version in before:
+            directory.versions[version].state = "READY"
+        wanted, failed = list(specs), dict[int, str]()
+        while True:
+            labelled = _labelled(wanted)
+            try:
+                await self._replan(name, self._others(name) | labelled)
+                break
+            except GemletError as error:
+                bad = [spec for spec in wanted if isinstance(error, ModelError) and spec.key == error.key]
+                failed |= {spec.version: error.message for spec in bad or wanted}
+                wanted = [spec for spec in wanted if spec.version not in failed]
+                if not wanted:
+                    for version, message in failed.items():
+                        self._failed(directory, before, version, message)
+                    raise Refusal("failed", f"{name}: {error}") from None
+        directory.unloaded = ""
+        directory.versions = _all(name, specs, "READY")
+        for version, message in failed.items():
+            self._failed(directory, {}, version, message)
+        for label in labelled:
+            self._engine.pardon(label)
+        served = ", ".join(str(spec.version) for spec in wanted)
+        logger.info("model %s, version%s %s: loaded", name, "s" if len(wanted) > 1 else "", served)
 
-    def _failed(self, known: Known, message: str) -> None:
-        if known.name in self._engine.models:
-            known.reason = f"the old files are still served, since the new ones cannot be: {message}"
+    def _others(self, name: str) -> dict[str, ModelSpec]:
+        """All models that are served but this one."""
+        return {label: served.spec for label, served in self._engine.models.items() if served.spec.name != name}
+
+    def _not_read(self, name: str, directory: _Directory, message: str) -> None:
+        served = self._engine.versions(name)
+        directory.versions = _all(name, [each.spec for each in served], "READY", _OLD + message)
+        if not served:
+            directory.versions[0] = Known(name, "", "UNAVAILABLE", message)
+
+    @staticmethod
+    def _failed(directory: _Directory, before: Mapping[int, ModelSpec], version: int, message: str) -> None:
+        known = directory.versions[version]
+        if version in before:
+            known.reason = _OLD + message
         else:
             known.state, known.reason = "UNAVAILABLE", message
+            logger.error("model %s, version %s: %s", known.name, known.version, message)
+
+    def _now(self, known: Known) -> Known:
+        """As it is known, unless it does not run at the moment."""
+        served = self._engine.find(known.name, known.version) if known.state == "READY" else None
+        why = self._engine.why_not(served.spec.label) if served is not None else ""
+        return Known(known.name, known.version, "UNAVAILABLE", why) if why else known
+
+
+_OLD = "the old files are still served, since the new ones cannot be: "
+
+
+def _all(name: str, specs: Iterable[ModelSpec], state: str, reason: str = "") -> dict[int, Known]:
+    return {spec.version: Known(name, str(spec.version), state, reason) for spec in specs}
+
+
+def _labelled(specs: Sequence[ModelSpec]) -> dict[str, ModelSpec]:
+    """By label: the last one is the latest, also where versions after it are left out."""
+    latest = [msgspec.structs.replace(spec, latest=spec is specs[-1]) for spec in specs]
+    return {spec.label: spec for spec in latest}

@@ -63,9 +63,13 @@ class Fleet:
         """The plan in force; models that this process serves by itself are not in it."""
         return self._plan
 
-    async def apply(self, plan: Plan) -> None:
-        """Loads, partitions, adopts, unloads; no request is dropped by it. Raises GemletError: the old plan stays."""
+    async def apply(self, plan: Plan, models: Mapping[str, ModelSpec] | None = None) -> None:
+        """Loads, partitions, adopts, unloads; no request is dropped by it. Raises GemletError: all stays as it was.
+
+        models: what is served from then on, by label, and not before; None: what is served now.
+        """
         async with self._applying:
+            served = models if models is not None else self._served()
             names: dict[int, list[str]] = {}
             wanted: dict[int, dict[str, ModelSpec]] = {}
             specs: dict[int, list[GpuLet]] = {}
@@ -74,17 +78,18 @@ class Fleet:
                 gpu = next((gpu for gpu in plan.gpus if gpu.index == device.index), None)
                 gpu_lets = gpu.gpu_lets if gpu is not None else ()
                 names[device.index] = self._named(device.index, old.get(device.index), gpu_lets)
-                wanted[device.index] = self._models(gpu_lets)
+                wanted[device.index] = _models(served, gpu_lets)
                 named = zip(names[device.index], gpu_lets, strict=True)
-                specs[device.index] = [self._spec(name, gpu_let) for name, gpu_let in named]
+                specs[device.index] = [_gpu_let(served, name, gpu_let) for name, gpu_let in named]
             await self._prepare(wanted, specs)
-            for device in self.all_devices:
-                for name, memory in device.memory.items():
-                    if name in self._engine.models:
-                        self._engine.models[name].memory = memory
+            if models is not None:
+                await self._engine.leave(models)
             self._plan = plan
             self._names = names
-            self._engine.adopt(self._with_own(plan), self._route)
+            self._engine.adopt(_with_own(plan, served), self._route, models)
+            memory = {key: nbytes for device in self.all_devices for key, nbytes in device.memory.items()}
+            for each in self._engine.models.values():
+                each.memory = memory.get(each.spec.key, each.memory)
             await self._engine.settled()
             for device in self.all_devices:
                 await device.retire(frozenset(wanted[device.index]))
@@ -110,8 +115,10 @@ class Fleet:
         if failure is None:
             return
         for device, outcome in zip(self.all_devices, outcomes, strict=True):
+            models, gpu_lets = before[device.index]
             if outcome is None:
-                await device.prepare(*before[device.index])
+                await device.prepare(models, gpu_lets)
+            await device.retire(frozenset(models))
         raise failure
 
     async def close(self, patience_s: float = STOP_SECONDS) -> None:
@@ -139,48 +146,49 @@ class Fleet:
                 names.append(f"gpu{index}/let{number}")
         return names
 
-    def _models(self, gpu_lets: Sequence[PlannedGpuLet]) -> dict[str, ModelSpec]:
-        served = self._engine.models
-        return {
-            task.model: served[task.model].spec
-            for gpu_let in gpu_lets
-            for task in gpu_let.tasks
-            if task.model in served
-        }
+    def _served(self) -> dict[str, ModelSpec]:
+        return {label: served.spec for label, served in self._engine.models.items()}
 
-    def _spec(self, name: str, gpu_let: PlannedGpuLet) -> GpuLet:
-        alone = len(gpu_let.tasks) == 1  # then a batch may become larger than planned
-        served = self._engine.models
-        models = {
-            task.model: max(task.batch, served[task.model].spec.max_batch if alone else 1)
-            for task in gpu_let.tasks
-            if task.model in served
-        }
-        return GpuLet(name=name, sm=gpu_let.sm, models=models)
 
-    def _with_own(self, plan: Plan) -> Plan:
-        """The plan and, on a pseudo-device, the models that this process answers by itself."""
-        own = tuple(
-            PlannedGpuLet(sm=1.0, duty_ms=0.0, occupancy=0.0, tasks=(whole_task(served.spec),))
-            for served in self._engine.models.values()
-            if served.spec.platform == "noop"
-        )
-        gpus = tuple(
-            msgspec.structs.replace(gpu, gpu_lets=tuple(self._known(gpu_let) for gpu_let in gpu.gpu_lets))
-            for gpu in plan.gpus
-        )
-        return msgspec.structs.replace(plan, gpus=(*gpus, Gpu(index=IN_PROCESS, memory_mib=0.0, gpu_lets=own)))
+def _models(served: Mapping[str, ModelSpec], gpu_lets: Sequence[PlannedGpuLet]) -> dict[str, ModelSpec]:
+    """By key, as executors have them."""
+    tasks = [task for gpu_let in gpu_lets for task in gpu_let.tasks if task.model in served]
+    return {served[task.model].key: served[task.model] for task in tasks}
 
-    def _known(self, gpu_let: PlannedGpuLet) -> PlannedGpuLet:
-        """The gpu-let without models that were unloaded since the plan was made; its number stays."""
-        tasks = tuple(task for task in gpu_let.tasks if task.model in self._engine.models)
-        return msgspec.structs.replace(gpu_let, tasks=tasks)
+
+def _gpu_let(served: Mapping[str, ModelSpec], name: str, gpu_let: PlannedGpuLet) -> GpuLet:
+    alone = len(gpu_let.tasks) == 1  # then a batch may become larger than planned
+    models = {
+        served[task.model].key: max(task.batch, served[task.model].max_batch if alone else 1)
+        for task in gpu_let.tasks
+        if task.model in served
+    }
+    return GpuLet(name=name, sm=gpu_let.sm, models=models)
+
+
+def _with_own(plan: Plan, served: Mapping[str, ModelSpec]) -> Plan:
+    """The plan without models that were unloaded since it was made, and, on a pseudo-device, those of this process."""
+    own = tuple(
+        PlannedGpuLet(sm=1.0, duty_ms=0.0, occupancy=0.0, tasks=(whole_task(spec),))
+        for spec in served.values()
+        if spec.platform == "noop"
+    )
+    gpus = tuple(
+        msgspec.structs.replace(gpu, gpu_lets=tuple(_known(gpu_let, served) for gpu_let in gpu.gpu_lets))
+        for gpu in plan.gpus
+    )
+    return msgspec.structs.replace(plan, gpus=(*gpus, Gpu(index=IN_PROCESS, memory_mib=0.0, gpu_lets=own)))
+
+
+def _known(gpu_let: PlannedGpuLet, served: Mapping[str, ModelSpec]) -> PlannedGpuLet:
+    """The gpu-let without models that are not served; its number stays."""
+    return msgspec.structs.replace(gpu_let, tasks=tuple(task for task in gpu_let.tasks if task.model in served))
 
 
 def whole_task(spec: ModelSpec, batch: int | None = None) -> Task:
     """A task that nobody planned: no rate, the model's largest batch."""
     return Task(
-        model=spec.name,
+        model=spec.label,
         rate=0.0,
         capacity=0.0,
         batch=max(1, spec.max_batch if batch is None else batch),

@@ -33,14 +33,14 @@ SMALLEST = 0.01
 def planned_by_profiles(specs: Sequence[ModelSpec], known: Profiles | None) -> bool:
     """Whether the planner, and later the controller, may decide."""
     served = [spec for spec in specs if spec.platform != "noop"]
-    return bool(served) and known is not None and all(spec.sm is None and spec.name in known.models for spec in served)
+    return bool(served) and known is not None and all(spec.sm is None and spec.label in known.models for spec in served)
 
 
 def demands_of(specs: Sequence[ModelSpec], known: Profiles, factor: float = 1.0, devices: int = 1) -> list[Demand]:
     """For each model the rate that it could be served with on ``factor`` of an equal part of this many devices."""
     served = [spec for spec in specs if spec.platform != "noop"]
     return [
-        Demand(model=spec.name, slo_ms=spec.slo_ms, rate=factor * devices * _capacity(spec, known) / len(served))
+        Demand(model=spec.label, slo_ms=spec.slo_ms, rate=factor * devices * _capacity(spec, known) / len(served))
         for spec in served
     ]
 
@@ -101,7 +101,7 @@ def by_configuration(served: Sequence[ModelSpec], devices: Sequence[int], *, apa
         share = spec.sm or 0
         for index in devices if everywhere else [max(free, key=lambda index: free[index])]:
             if free[index] + 1e-9 < share:
-                names = ", ".join(f"{each.name} {format_share(each.sm or 0)}" for each in own)
+                names = ", ".join(f"{each.label} {format_share(each.sm or 0)}" for each in own)
                 hint = "lower some `sm`, or serve on more devices"
                 raise UsageError(f"the shares of the models do not fit on {len(devices)} devices: {names}", hint=hint)
             gpu_lets[index].append(_gpu_let(share, [spec]))
@@ -109,7 +109,7 @@ def by_configuration(served: Sequence[ModelSpec], devices: Sequence[int], *, apa
     if rest:
         room = [index for index in devices if free[index] >= SMALLEST]
         if not room:
-            names = ", ".join(spec.name for spec in rest)
+            names = ", ".join(spec.label for spec in rest)
             hint = "lower some `sm`, or serve on more devices"
             raise UsageError(f"the shares of the other models leave nothing for {names}", hint=hint)
         for index in room:
@@ -123,7 +123,7 @@ def by_configuration(served: Sequence[ModelSpec], devices: Sequence[int], *, apa
 
 def _complete(plan: Plan, served: Sequence[ModelSpec], devices: Sequence[int]) -> Plan:
     """The plan on the devices there are. Raises UsageError if it leaves out a model of the repository."""
-    missing = [spec.name for spec in served if spec.name not in {task.model for task in plan.tasks()}]
+    missing = [spec.label for spec in served if spec.label not in {task.model for task in plan.tasks()}]
     if missing:
         hint = "name every model of the repository in the demand file, with a rate above 0"
         raise UsageError(f"the plan has no place for {', '.join(missing)}", hint=hint)
@@ -133,8 +133,8 @@ def _complete(plan: Plan, served: Sequence[ModelSpec], devices: Sequence[int]) -
 
 def _unplanned(served: Sequence[ModelSpec], known: Profiles | None) -> str:
     """Why rates are given, and yet nothing is planned for them."""
-    fixed = [spec.name for spec in served if spec.sm is not None]
-    unknown = [spec.name for spec in served if known is None or spec.name not in known.models]
+    fixed = [spec.label for spec in served if spec.sm is not None]
+    unknown = [spec.label for spec in served if known is None or spec.label not in known.models]
     reasons = [f"there is no profile of {' and '.join(unknown)} for this device"] if unknown else []
     reasons += [f"`sm` is set for {' and '.join(fixed)}"] if fixed else []
     return f"not planned for the rates given: {'; '.join(reasons)}"
@@ -148,7 +148,7 @@ def _gpu_let(share: float, specs: Sequence[ModelSpec]) -> PlannedGpuLet:
 
 def _capacity(spec: ModelSpec, known: Profiles) -> float:
     """Requests/s on a whole device with batches of which two fit into the SLO; with batches of one if none do."""
-    row = known.models[spec.name].surface.row(1.0)
+    row = known.models[spec.label].surface.row(1.0)
     fitting = [batch for batch in range(1, len(row)) if 2 * row[batch] <= spec.slo_ms]
     batch = min(fitting[-1] if fitting else 1, max(1, spec.max_batch))
     return 1000 * batch / row[batch]

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-EXPIRE_S = 0.005  # between looks for requests that waited past their deadline
+DRAIN_CHECK_S = 0.005
 SLOW_CHECK_S = 1.0
 HANG_CHECK_S = 0.5
 TRIM_S = 10.0
@@ -103,25 +103,24 @@ class Server:
 
     @property
     def ready(self) -> bool:
-        return not self.engine.closing and all(
-            known.state == "READY" or known.reason == "unloaded" for known in self._catalog.models.values()
-        )
+        labels = list(self.engine.models)
+        return not self.engine.closing and (not labels or any(self.engine.serves(label) for label in labels))
 
     def model(self, name: str, version: str = "") -> ModelSpec:
-        served = self.engine.models.get(name)
-        if served is None:
-            known = self._catalog.models.get(name)
-            raise Refusal("unknown", f"model {name!r} is {known.reason}" if known else f"there is no model {name!r}")
-        if version and version != str(served.spec.version):
-            raise Refusal("unknown", f"{name} has no version {version} here: expected {served.spec.version}")
-        return served.spec
+        served = self.engine.find(name, version)
+        if served is not None:
+            return served.spec
+        there = self.engine.versions(name)
+        if there:
+            raise self.engine.unknown(name, version)
+        why = self._catalog.why_not(name)
+        raise Refusal("unknown", f"model {name!r} is not served: {why}" if why else f"there is no model {name!r}")
 
     def model_ready(self, name: str, version: str = "") -> bool:
-        self.model(name, version)
-        return not self.engine.closing and self.engine.serves(name)
+        return not self.engine.closing and self.engine.serves(self.model(name, version).label)
 
     def index(self) -> Sequence[Known]:
-        return list(self._catalog.models.values())
+        return self._catalog.index()
 
     async def load(self, name: str) -> None:
         await self._catalog.load(name)
@@ -173,7 +172,6 @@ class Server:
         self._catalog.all_ready()
         http, http_port = await self._listening.http()
         grpc, grpc_port = await self._listening.grpc()
-        keep(_every(EXPIRE_S, self.engine.expire), "deadlines")
         keep(_every(TRIM_S, memory.trim), "memory")
         keep(self.unpacking.warm(), "processes for large requests")
         if http is not None:
@@ -186,7 +184,7 @@ class Server:
         gc.freeze()  # existing objects stay: collections look only at objects that come with requests
         started(self._started(http_port, grpc_port))
         await stop.wait()
-        for task in background[1:]:  # deadlines are kept to the end
+        for task in background:
             task.cancel()
         await self._drain(http, grpc)
 
@@ -199,7 +197,7 @@ class Server:
         try:
             async with asyncio.timeout(self._options.drain_s):
                 while self.engine.in_flight:  # noqa: ASYNC110  once in a life, and the count is kept anyway
-                    await asyncio.sleep(EXPIRE_S)
+                    await asyncio.sleep(DRAIN_CHECK_S)
         except TimeoutError:
             logger.warning("%d requests are refused: the time to drain is over", self.engine.in_flight)
             self.engine.abandon("the server is ending")
@@ -211,7 +209,7 @@ class Server:
                     await grpc.close()
                 while http is not None and http.connections:
                     http.close_idle()
-                    await asyncio.sleep(EXPIRE_S)
+                    await asyncio.sleep(DRAIN_CHECK_S)
         except TimeoutError:
             logger.warning("some clients do not read their answers")
         if http is not None:
@@ -227,6 +225,7 @@ class Server:
             tasks,
             on_died=self._died,
             on_back=self.engine.resume,
+            on_missing=self.engine.take_away,
             arena_bytes=self._options.arena_bytes,
             placement=self._cluster.placement(self._choice.backend) if self._cluster is not None else None,
         )

@@ -22,6 +22,7 @@ from gemlet.serve.server.scaling import DeviceScaler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
     from contextlib import AsyncExitStack
 
     from gemlet.serve.dispatch.engine import Engine
@@ -65,22 +66,23 @@ class ServingPlan:
             return None
         return profile_files.load_profiles(named)
 
-    def _of_models(self) -> Profiles | None:
-        return backend_choice.profiles_of(self.specs(), self.known, self._choice.backend)
+    def _of_models(self, specs: Sequence[ModelSpec] | None = None) -> Profiles | None:
+        """Of these models, by label; None: of those that are served."""
+        return backend_choice.profiles_of(self.specs() if specs is None else specs, self.known, self._choice.backend)
 
     def tell_expectation(self) -> None:
         known = self._of_models()
         for spec in self.specs():
-            self._engine.expectation.know(spec.name, known.models.get(spec.name) if known is not None else None)
+            self._engine.expectation.know(spec.label, known.models.get(spec.label) if known is not None else None)
 
     def first_plan(self) -> Plan:
         if self._options.plan is None:
-            return self._make_plan()
+            return self._make_plan(self.specs())
         known = self._of_models() or profile_files.load_profiles(None)
         demands = self._demanded.demands if self._demanded is not None else ()
         plan = plan_files.load_plan(self._options.plan, known, demands)
         placed = {task.model for task in plan.tasks()}
-        missing = [spec.name for spec in self.specs() if spec.platform != "noop" and spec.name not in placed]
+        missing = [spec.label for spec in self.specs() if spec.platform != "noop" and spec.label not in placed]
         strange = sorted({gpu.index for gpu in plan.gpus} - set(self._choice.devices))
         if missing:
             hint = "plan again with them, or take them out of the repository"
@@ -90,55 +92,60 @@ class ServingPlan:
             raise UsageError(f"{self._options.plan} is for GPU {strange[0]}, which does not serve here", hint=hint)
         return plan
 
-    def _make_plan(self, demands: Sequence[Demand] | None = None) -> Plan:
+    def _make_plan(self, specs: Sequence[ModelSpec], demands: Sequence[Demand] | None = None) -> Plan:
         """For these demands, and what is left for models without one; None: for those of the demand file alone."""
         demanded: DemandedService | None = self._demanded
         alive = [device.index for device in self.fleet.devices()] or list(self._choice.devices)
         return initial_plan.make(
-            self.specs(),
-            self._of_models(),
+            specs,
+            self._of_models(specs),
             alive,
-            demands=self._known_demands() if demands is None else demands,
+            demands=self._known_demands({spec.label for spec in specs}) if demands is None else demands,
             fill=demands is not None,
             options=self._planner_options(),
             policy=demanded.policy if demanded is not None else POLICY,
             apart=self._choice.backend not in backend_choice.ON_GPU,
         )
 
-    def _known_demands(self) -> list[Demand]:
+    def _known_demands(self, labels: AbstractSet[str]) -> list[Demand]:
         """As the controller sees them, or as the demand file has them."""
         if self.controller is not None:
             demands = self.controller.decider.demands
         else:
             demands = self._demanded.demands if self._demanded is not None else ()
-        return [demand for demand in demands if demand.model in self._engine.models]
+        return [demand for demand in demands if demand.model in labels]
 
-    async def replan(self, changed: str) -> None:
-        """A plan for the models of now, one of which was loaded, changed or unloaded."""
-        known = self._of_models()
-        profile = known.models.get(changed) if known is not None else None
-        self._engine.expectation.know(changed, profile)
-        demands = self._known_demands()
-        if changed in self._engine.models:
-            slo_ms = self._engine.models[changed].spec.slo_ms
-            demands = [
-                msgspec.structs.replace(demand, slo_ms=slo_ms) if demand.model == changed else demand
-                for demand in demands
-            ]
+    async def replan(self, changed: str, specs: Mapping[str, ModelSpec]) -> None:
+        """A plan for these models, of which ``changed`` is new, other than before, or gone; both come into force."""
+        slos = {label: spec.slo_ms for label, spec in specs.items() if spec.name == changed}
+        demands = [
+            msgspec.structs.replace(demand, slo_ms=slos.get(demand.model, demand.slo_ms))
+            for demand in self._known_demands(specs.keys())
+        ]
         async with self.controller.applying if self.controller is not None else nullcontext():
-            plan = await asyncio.to_thread(self._make_plan, demands)  # many milliseconds: requests go on meanwhile
-            await self.fleet.apply(plan)
+            # many milliseconds: requests go on meanwhile
+            plan = await asyncio.to_thread(self._make_plan, list(specs.values()), demands)
+            before = self._keys()
+            await self.fleet.apply(plan, specs)
+            after = self._keys()
+            others = {label for label in before.keys() | after.keys() if before.get(label) != after.get(label)}
+            known = self._of_models()
+            for label in others:
+                self._engine.expectation.know(label, known.models.get(label) if known is not None else None)
             if self.controller is not None:
-                self._tell(self.controller, plan, changed)
+                self._tell(self.controller, plan, others | slos.keys())
 
-    def _tell(self, controller: Controller, plan: Plan, changed: str) -> None:
+    def _keys(self) -> dict[str, str]:
+        return {label: served.spec.key for label, served in self._engine.models.items()}
+
+    def _tell(self, controller: Controller, plan: Plan, changed: AbstractSet[str]) -> None:
         """That this plan is in force. It plans for the models that there are, as long as all have profiles."""
         decider, known = controller.decider, self._of_models()
         planned = {demand.model for demand in decider.demands}
-        for model in planned & ({changed} | (planned - self._engine.models.keys())):
+        for model in planned & (changed | (planned - self._engine.models.keys())):
             decider.forget(model)
         for demand in plan.demands:
-            if demand.model == changed or demand.model not in planned:
+            if demand.model in changed or demand.model not in planned:
                 decider.demand(demand)
         controller.paused = known is None or not initial_plan.planned_by_profiles(self.specs(), known)
         if known is not None and self._planning is not None:

@@ -82,10 +82,16 @@ class Bench:
             self.answers[place] = (
                 result
                 if isinstance(result, Refusal)
-                else [value for tensor in result for value in struct.unpack(f"<{len(tensor.data) // 4}f", tensor.data)]
+                else [
+                    value
+                    for tensor in result.outputs
+                    for value in struct.unpack(f"<{len(tensor.data) // 4}f", tensor.data)
+                ]
             )
 
-        self.engine.infer(Call(self.spec.name, given, answer, self.now, **more))
+        call = Call(self.spec.name, given, answer, self.now, **more)
+        self.engine.infer(call)
+        return call
 
     @property
     def executor(self):
@@ -135,7 +141,7 @@ async def test_requests_of_different_shapes_do_not_share_a_run():
     bench = Bench()
 
     def note(at, result):
-        bench.answers[at] = [tensor.shape for tensor in result]
+        bench.answers[at] = [tensor.shape for tensor in result.outputs]
 
     bench.send(0.0)
     for width in (1, 2, 1):
@@ -324,7 +330,8 @@ async def test_an_unloaded_model_answers_what_was_under_way():
     del bench.engine.models["echo"]
     bench.adopt()
     await bench.executor.answer()
-    assert [each.reason for each in bench.answers] == ["unknown", "unavailable"]
+    assert bench.answers[0] == [2.0]
+    assert bench.answers[1].reason == "unavailable"
     assert bench.engine.in_flight == 0
 
 
@@ -368,3 +375,209 @@ async def test_what_waits_and_fits_a_model_that_was_loaded_anew_is_served():
     await bench.executor.answer()
     await bench.executor.answer()
     assert bench.answers == [[2.0], [4.0]]
+
+
+@scenario
+async def test_one_row_that_raises_does_not_fail_those_it_was_batched_with():
+    bench = Bench()
+    bench.send(0.0)
+    for value in (1.0, 2.0, 3.0, 4.0):
+        bench.send(value)
+    await bench.executor.answer()
+    assert [run[3] for run in bench.executor.runs] == [4]
+    await bench.executor.fail(ModelError("3 is bad"))
+    assert [run[3] for run in bench.executor.runs] == [2, 2]
+    await bench.executor.answer()
+    await bench.executor.fail(ModelError("3 is bad"))
+    await bench.executor.fail(ModelError("3 is bad"))
+    await bench.executor.answer()
+    assert [getattr(each, "message", each) for each in bench.answers] == [[0.0], [2.0], [4.0], "3 is bad", [8.0]]
+    bench.send(5.0)
+    assert len(bench.executor.runs) == 1  # the gpu-let is free again
+
+
+@scenario
+async def test_requests_of_clients_that_are_gone_are_not_run():
+    bench = Bench()
+    calls = [bench.send(float(value)) for value in range(5)]
+    for call in calls[:4]:
+        bench.engine.cancel(call)
+    await asyncio.sleep(0)
+    assert bench.engine.in_flight == 2  # what runs ends where it runs
+    await bench.executor.answer()
+    assert [run[3] for run in bench.executor.runs] == [1]
+    await bench.executor.answer()
+    assert bench.answers == [None] * 4 + [[8.0]]
+    assert (bench.engine.in_flight, bench.engine.waiting_bytes) == (0, 0)
+    assert bench.engine.models["echo"].statistics.refused == {"cancelled": 4}
+
+
+@scenario
+async def test_deadlines_are_looked_at_only_while_something_waits():
+    bench = Bench()
+    assert bench.engine._timer is None
+    bench.send(1.0)
+    assert bench.engine._timer is None
+    bench.send(2.0)
+    assert bench.engine._timer is not None
+    bench.now = 200.0
+    while bench.answers[1] is None:  # noqa: ASYNC110  it has no event
+        await asyncio.sleep(0.001)
+    assert bench.answers[1].reason == "deadline"
+    assert bench.engine._timer is None
+    await bench.executor.answer()
+
+
+class Pair(Bench):
+    """Models a and b, each with a gpu-let of its own in one executor."""
+
+    def __init__(self):
+        super().__init__()
+        self.engine.models.clear()
+        for name in "ab":
+            self.engine.models[name] = ServedModel(model(name, platform="python", slo_ms=1e6))
+        self.fresh()
+
+    def fresh(self):
+        """Another executor, in the place of the one before."""
+        before, self.executors = self.executors[0], [Executor()]
+        if before.died.is_set():
+            self.engine.resume(self.executor, before)
+            return
+        gpu_lets = tuple(
+            PlannedGpuLet(sm=0.5, duty_ms=0, occupancy=0, tasks=(whole_task(self.engine.models[name].spec),))
+            for name in "ab"
+        )
+        plan = msgspec.structs.replace(EMPTY, gpus=(Gpu(index=0, memory_mib=0, gpu_lets=gpu_lets),))
+        self.engine.adopt(plan, lambda gpu_let: Route(self.executor, f"gpu0/let{gpu_let.number}"))
+
+    def ask(self, name, value):
+        self.spec = self.engine.models[name].spec
+        return self.send(value)
+
+    async def die(self):
+        self.executor.died.set()
+        for *_, future in self.executor.runs:
+            future.set_exception(ExecutorDied("gone"))
+        await asyncio.sleep(0)
+        self.fresh()
+
+    @property
+    def running(self):
+        return [run[1] for run in self.executor.runs]
+
+
+@scenario
+async def test_of_two_models_that_ran_when_an_executor_died_only_the_one_it_dies_of_again_is_blamed():
+    bench = Pair()
+    bench.ask("a", 1.0)
+    bench.ask("b", 2.0)
+    await bench.die()
+    assert bench.running == ["a"]  # suspects never run together
+    await bench.executor.answer()
+    assert bench.running == ["b"]
+    await bench.die()
+    assert bench.answers[0] == [2.0]
+    assert bench.answers[1].reason == "failed"
+    assert bench.engine.serves("a")
+
+
+@scenario
+async def test_a_neighbour_loses_no_try_to_a_suspect():
+    bench = Pair()
+    for _ in range(3):
+        bench.ask("b", 2.0)
+        await bench.die()
+        bench.ask("a", 1.0)
+        assert bench.running == ["b", "a"]
+        await bench.die()
+        assert bench.running == ["b"]  # by itself: it dies of nothing else now
+        await bench.die()
+        await bench.executor.answer()
+        bench.ask("b", 1.0)
+        await bench.executor.answer()
+        bench.now += 1e7  # what was long ago is forgiven
+    told = [getattr(each, "reason", each) for each in bench.answers]
+    assert told == ["failed", [2.0], [2.0]] * 3
+
+
+@scenario
+async def test_a_suspect_that_is_innocent_is_not_condemned_for_another():
+    bench = Pair()
+    bench.ask("a", 1.0)
+    bench.ask("b", 2.0)
+    await bench.die()
+    assert bench.running == ["a"]
+    await bench.executor.answer()
+    await bench.die()
+    assert bench.answers[0] == [2.0]
+    assert bench.answers[1].reason == "failed"
+    bench.ask("b", 3.0)
+    bench.ask("a", 4.0)
+    assert bench.running == ["b"]  # on probation
+    await bench.executor.answer()
+    await bench.executor.answer()
+    assert bench.answers[2:] == [[6.0], [8.0]]
+
+
+@scenario
+async def test_a_model_that_goes_on_killing_executors_rests_longer_each_time():
+    bench = Pair()
+    rests = []
+    for _ in range(4):
+        bench.ask("b", 2.0)
+        while bench.running:
+            await bench.die()
+        bench.ask("b", 3.0)
+        if bench.running:
+            while bench.running:
+                await bench.die()
+            bench.ask("b", 3.0)
+        refused = bench.answers[-1]
+        assert refused.reason == "unavailable"
+        assert "rests for" in bench.engine.why_not("b")
+        rests.append(refused.retry_s)
+        bench.now += 1000.0 * refused.retry_s
+        assert bench.engine.serves("b")
+    assert rests == [1, 2, 4, 8]
+    bench.ask("b", 4.0)
+    await bench.executor.answer()
+    assert bench.answers[-1] == [8.0]
+    assert not bench.engine._quarantine.alone
+
+
+@scenario
+async def test_a_request_that_names_a_version_waits_for_that_version():
+    bench = Bench()
+    old, new = bench.spec, msgspec.structs.replace(bench.spec, version=2, revision="2")
+    bench.send(0.0)
+    bench.send(1.0)
+    bench.send(2.0, version="1")
+    side_by_side = {"echo": new, "echo/1": msgspec.structs.replace(old, latest=False)}
+    gpu_lets = [
+        PlannedGpuLet(sm=0.5, duty_ms=0, occupancy=0, tasks=(whole_task(spec),)) for spec in side_by_side.values()
+    ]
+    plan = msgspec.structs.replace(EMPTY, gpus=(Gpu(index=0, memory_mib=0, gpu_lets=tuple(gpu_lets)),))
+    bench.engine.adopt(plan, lambda _: Route(bench.executor, "gpu0/let9"), side_by_side)
+    assert [run[1] for run in bench.executor.runs[1:]] in (["echo", "echo/2@2"], ["echo/2@2", "echo"])
+    for _ in range(3):
+        await bench.executor.answer()
+    assert bench.answers == [[0.0], [2.0], [4.0]]
+
+
+@scenario
+async def test_a_version_that_goes_answers_what_waits_for_it_first():
+    bench = Bench()
+    bench.send(0.0)
+    bench.send(1.0, version="1")
+    new = msgspec.structs.replace(bench.spec, version=2, revision="2")
+    leaving = asyncio.create_task(bench.engine.leave({"echo": new}))
+    await asyncio.sleep(0)
+    bench.send(2.0, version="1")
+    assert bench.answers[2].reason == "unknown"
+    bench.send(3.0)
+    assert not leaving.done()
+    await bench.executor.answer()
+    await leaving
+    await bench.executor.answer()
+    assert bench.answers[:2] == [[0.0], [2.0]]

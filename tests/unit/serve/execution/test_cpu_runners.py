@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from statistics import mean, stdev
 
 import msgspec
@@ -54,6 +55,29 @@ def test_a_python_file_is_a_function(folder, code):
     backend.unload("echo")
     with pytest.raises(GpuLetGone):
         backend.run("l", "echo", X, 2)
+
+
+NEIGHBOURLY = """
+import neighbour
+def load(spec):
+    from package import part
+    return lambda inputs: {"Y": inputs["X"] * neighbour.FACTOR + part.MORE}
+"""
+
+
+def test_a_python_model_imports_what_is_beside_it_and_no_other_models(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.dont_write_bytecode", True)  # as in executors
+    monkeypatch.setattr("sys.path", list(sys.path))
+    backend = backends.create("cpu", BackendOptions())
+    backend.partition([gpu_let()])
+    for name, factor in (("a", 2), ("b", 3), ("a", 4)):
+        folder = tmp_path / name / "1"
+        (folder / "package").mkdir(parents=True, exist_ok=True)
+        (folder / "neighbour.py").write_text(f"FACTOR = {factor}")
+        (folder / "package" / "part.py").write_text(f"MORE = {factor}")
+        backend.load(written(tmp_path / name, NEIGHBOURLY, name=name))
+    np.testing.assert_array_equal(backend.run("l", "a", X, 2)["Y"], 4 * X["X"] + 4)
+    np.testing.assert_array_equal(backend.run("l", "b", X, 2)["Y"], 3 * X["X"] + 3)
 
 
 def test_python_files_that_are_not_models_are_reported(folder):

@@ -23,8 +23,8 @@ from tests.unit.serve.stand_in import model
 SECONDS = 40.0
 
 
-def gpu_let(name, sm=0.5):
-    return GpuLet(name=name, sm=sm, models={"echo": 8})
+def gpu_let(name, sm=0.5, key="echo"):
+    return GpuLet(name=name, sm=sm, models={key: 8})
 
 
 def x(*values):
@@ -170,18 +170,19 @@ def test_a_gpu_let_that_keeps_its_name_gets_another_process_for(monkeypatch, sha
 
     async def run():
         async with device_of() as (device, died, _):
-            await device.prepare({"echo": model(revision="1")}, [gpu_let("a", 0.25), gpu_let("b", 0.5)])
+            first, second = model(revision="1"), model(revision=revision)
+            await device.prepare({first.key: first}, [gpu_let("a", 0.25, first.key), gpu_let("b", 0.5, first.key)])
             old, other = device.executor("a"), device.executor("b")
-            await device.prepare({"echo": model(revision=revision)}, [gpu_let("a", share), gpu_let("b", 0.5)])
+            await device.prepare({second.key: second}, [gpu_let("a", share, second.key), gpu_let("b", 0.5, second.key)])
             new = device.executor("a")
             assert new.pid != old.pid
             assert (device.executor("b") is other) == (revision == "1")
             environment = psutil.Process(new.pid).environ()
             assert environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == f"{100 * share:g}"
-            assert values(await old.run("a", "echo", [x(1.0)], 1)) == [1.0]  # until it is retired
-            await device.retire(frozenset({"echo"}))
+            assert values(await old.run("a", first.key, [x(1.0)], 1)) == [1.0]  # until it is retired
+            await device.retire(frozenset({second.key}))
             assert not psutil.pid_exists(old.pid)
-            assert values(await new.run("a", "echo", [x(2.0)], 1)) == [2.0]
+            assert values(await new.run("a", second.key, [x(2.0)], 1)) == [2.0]
             assert died == []
 
     asyncio.run(run())

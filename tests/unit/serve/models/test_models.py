@@ -97,8 +97,8 @@ def test_a_repository_of_built_in_models_needs_one_line_each(tmp_path: Path) -> 
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.yaml").write_text(text)
     entries = tree.scan(tmp_path)
-    spec = entries["bert"].spec
-    assert spec is not None
+    (spec,) = entries["bert"].specs
+    assert spec.max_batch == built_in.BUILT_IN["bert"].max_batch
     assert spec.outputs == built_in.BUILT_IN["bert"].outputs
     error = entries["wrong"].error
     assert error is not None

@@ -28,6 +28,10 @@ outputs:
   - {name: Y, datatype: BYTES, shape: []}
 parameters: {threads: 4, fast: true}
 """
+TENSORS = """\
+inputs: [{name: X, datatype: FP32, shape: [1]}]
+outputs: [{name: Y, datatype: FP32, shape: [1]}]
+"""
 TRITON = """\
 name: "m"
 backend: "python"  # "platform" would do, too
@@ -61,7 +65,7 @@ def wrong(model, text=None):
 
 def test_our_own_format(model):
     (model / "config.yaml").write_text(GOOD)
-    spec = tree.read_model(model)
+    (spec,) = tree.read_model(model)
     assert (spec.name, spec.platform, spec.max_batch, spec.slo_ms, spec.sm) == ("m", "noop", 16, 25.0, 0.3)
     assert (spec.service_class, spec.priority) == ("throughput", 1)
     assert spec.inputs == (TensorSpec("X", "FP32", (3, -1)),)
@@ -72,12 +76,13 @@ def test_our_own_format(model):
 def test_tritons_format(model, caplog):
     (model / "2").mkdir()
     (model / "3").mkdir()
-    (model / "2" / "model.py").touch()
+    for version in "12":
+        (model / version / "model.py").touch()
     (model / "config.pbtxt").write_text(TRITON)
     with caplog.at_level(logging.WARNING, logger="gemlet"):
-        spec = tree.read_model(model)
+        first, spec = tree.read_model(model)
     assert (spec.platform, spec.max_batch, spec.slo_ms, spec.sm, spec.priority) == ("python", 8, 40.0, 0.25, 3)
-    assert (spec.version, spec.versions) == (2, (1, 2, 3))
+    assert [(each.label, each.version) for each in (first, spec)] == [("m/1", 1), ("m", 2)]
     assert spec.inputs == (TensorSpec("A", "FP16", (4, -1)),)
     assert spec.outputs == (TensorSpec("B", "BYTES", (1,)),)
     assert spec.parameters == {"mine": "x { y: 1"}
@@ -91,7 +96,7 @@ def test_ours_beside_tritons_goes_first(model):
     (model / "1" / "model.py").touch()
     (model / "config.pbtxt").write_text(TRITON.replace("version_policy { specific { versions: [1, 2] } }", ""))
     (model / "config.yaml").write_text("slo: 7ms\n")
-    spec = tree.read_model(model)
+    (spec,) = tree.read_model(model)
     assert (spec.slo_ms, spec.max_batch) == (7.0, 8)
 
 
@@ -113,6 +118,9 @@ def test_ours_beside_tritons_goes_first(model):
         (("platform: noop", "platform: onnx"), 1, "onnx needs 1/model.onnx", None),
         (("platform: noop\n", ""), None, "platform: it does not say", "write platform:"),
         (("platform: noop", "platform: noop\nversion: 4"), 2, "version: there is no version 4", "there: 1"),
+        (("platform: noop", "platform: noop\nversions: [1, 4]"), 2, "versions: there is no version 4", "there: 1"),
+        (("platform: noop", "platform: noop\nversions: newest"), 2, "versions: 'newest' says not which", "latest 2"),
+        (("platform: noop", "platform: noop\nversions: all\nversion: 1"), 3, "version and versions are both", "one"),
         (("platform: noop", "platform: noop\nname: other"), 2, "name: 'other' is not the name", "leave it out"),
     ],
 )
@@ -146,6 +154,80 @@ def test_errors_in_tritons_format(model, text, message):
     assert message in str(error)
 
 
+@pytest.mark.parametrize(
+    ("native", "triton", "served"),
+    [
+        ("", "", [7]),
+        ("versions: all\n", "version_policy: { all { } }", [1, 3, 7]),
+        ("versions: latest 2\n", "version_policy { latest { num_versions: 2 } }", [3, 7]),
+        ("versions: [3, 1]\n", "version_policy: { specific: { versions: [ 3, 1 ] } }", [1, 3]),
+        ("version: 3\n", "version_policy { specific { versions: 3 } }", [3]),
+    ],
+)
+def test_which_versions_are_served(model, native, triton, served):
+    for version in ("1", "3", "7"):
+        (model / version).mkdir(exist_ok=True)
+        (model / version / "model.py").touch()
+    (model / "config.yaml").write_text(f"platform: python\n{TENSORS}{native}")
+    assert [spec.version for spec in tree.read_model(model)] == served
+    (model / "config.yaml").unlink()
+    (model / "config.pbtxt").write_text(re.sub("version_policy.*", triton, TRITON))
+    specs = tree.read_model(model)
+    assert [spec.version for spec in specs] == served
+    assert [spec.label for spec in specs] == [*[f"m/{version}" for version in served[:-1]], "m"]
+
+
+def test_files_of_one_version_are_no_news_for_another(model):
+    (model / "2").mkdir()
+    (model / "config.yaml").write_text(GOOD + "versions: all\n")
+    before = {spec.version: spec.key for spec in tree.look(model).specs}
+    (model / "2" / "weights").write_bytes(b"1")
+    after = {spec.version: spec.key for spec in tree.look(model).specs}
+    assert (after[1] == before[1], after[2] == before[2]) == (True, False)
+    (model / "labels.txt").touch()
+    assert {spec.version: spec.key for spec in tree.look(model).specs}.keys() == {1, 2}
+    assert all(spec.key != after[spec.version] for spec in tree.look(model).specs)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ('cc_model_filenames [ { key: "7.5" value: "m" } ]', "cc_model_filenames"),
+        ("response_cache { enable: true }", "response_cache"),
+        ("x [ ]", "x"),
+        ("model_warmup [ { name: 'a' inputs { key: 'A' value: { dims: [1] } } } ]", "model_warmup"),
+        ("dynamic_batching { priority_queue_policy { key: 1 value { } } }", "dynamic_batching.priority_queue_policy"),
+        ("dynamic_batching { default_queue_policy { max_queue_size: 3 } }", "default_queue_policy"),
+        ('default_model_filename: "other.py"', "default_model_filename"),
+        ("input [ { name: 'Q' data_type: TYPE_FP32 dims: 1 format: FORMAT_NCHW } ]", "input.format"),
+    ],
+)
+def test_fields_that_mean_nothing_here_are_named(model, caplog, text, named):
+    (model / "1" / "model.py").touch()
+    (model / "config.pbtxt").write_text(re.sub("(version_policy|dynamic_batching).*\n", "", TRITON) + text + "\n")
+    with caplog.at_level(logging.WARNING, logger="gemlet"):
+        tree.read_model(model)
+    assert any(named in record.getMessage() and "ignored" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("input { name: 'Q' data_type: TYPE_FP32 dims: 1 optional: true }", "input optional"),
+        ("input { name: 'Q' data_type: TYPE_FP32 dims: 1 reshape { shape: [ ] } }", "input reshape"),
+        ("sequence_batching { control_input [ { name: 'a' } ] }", "sequence_batching"),
+        ("model_transaction_policy { decoupled: True }", "model_transaction_policy decoupled"),
+        ("ensemble_scheduling { step [ { model_name: 'a' } ] }", "ensemble_scheduling"),
+    ],
+)
+def test_fields_that_would_change_what_a_model_means_are_refused(model, text, field):
+    (model / "1" / "model.py").touch()
+    (model / "config.pbtxt").write_text(re.sub("version_policy.*\n", "", TRITON) + text + "\n")
+    error = wrong(model)
+    assert str(error).startswith(f"{field}: ") or f" {field}: " in str(error)
+    assert error.line == TRITON.count("\n")
+
+
 def test_what_is_missing(model, tmp_path):
     assert "neither config.yaml nor config.pbtxt" in str(wrong(model))
     (model / "1").rmdir()
@@ -161,7 +243,7 @@ def test_a_scan_keeps_the_good_beside_the_bad(model, tmp_path):
     found = tree.scan(tmp_path)
     assert list(found) == ["bad", "m"]
     assert found["bad"].error is not None
-    assert found["m"].spec is not None
+    assert [spec.name for spec in found["m"].specs] == ["m"]
 
 
 def test_a_directory_that_goes_while_it_is_read_is_an_error_of_that_model(model, monkeypatch):
@@ -184,7 +266,7 @@ def test_the_stamp_follows_the_files(model):
 
 def test_the_configuration_shown_is_read_back(model):
     (model / "config.yaml").write_text(GOOD)
-    spec = tree.read_model(model)
+    (spec,) = tree.read_model(model)
     text = str(triton_config.message_of(spec)).replace('platform: "noop"', 'platform: "python"')
     config, notes = triton_config.parse(text, model / "config.pbtxt")
     assert notes == ()
@@ -210,7 +292,7 @@ def test_a_path_that_is_not_a_file_is_not_waited_for(model, file, kind):
     else:
         path.symlink_to("/dev/zero")
     entry = tree.scan(model.parent)["m"]
-    assert entry.spec is None
+    assert entry.specs == ()
     assert re.search("not a regular file|needs m?/?1/model.pt, which is not there", str(entry.error))
 
 

@@ -30,7 +30,7 @@ class CpuBackend:
 
     def __init__(self, options: BackendOptions) -> None:
         self.note = f"{os.cpu_count()} CPUs; shares of SMs have no effect"
-        self._runners: dict[str, Runner] = {}
+        self._runners: dict[str, tuple[str, Runner]] = {}  # by key: name and function
         self._gpu_lets: frozenset[str] = frozenset()
         self._modelled = modelled.create(options)
 
@@ -38,7 +38,7 @@ class CpuBackend:
         if model.platform == "modelled":
             return self._modelled.load(model)
         try:
-            self._runners[model.name] = cpu_runners.load(model)
+            self._runners[model.key] = model.name, cpu_runners.load(model)
         except GemletError:
             raise
         except BaseException as error:
@@ -54,9 +54,10 @@ class CpuBackend:
         self._modelled.partition(gpu_lets)
 
     def run(self, gpu_let: str, model: str, inputs: Mapping[str, np.ndarray], batch: int) -> Mapping[str, np.ndarray]:
-        runner = self._runners.get(model)
-        if runner is None:
+        known = self._runners.get(model)
+        if known is None:
             return self._modelled.run(gpu_let, model, inputs, batch)
+        name, runner = known
         if gpu_let not in self._gpu_lets:
             raise GpuLetGone(f"there is no gpu-let {gpu_let}")
         try:
@@ -64,7 +65,7 @@ class CpuBackend:
         except GemletError:
             raise
         except BaseException as error:
-            raise ModelError(f"{model} failed: {type(error).__name__}: {error}") from error
+            raise ModelError(f"{name} failed: {type(error).__name__}: {error}") from error
 
     def close(self) -> None:
         pass

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gemlet.serve.execution.backends import noop
-from gemlet.serve.execution.model_file import imported
+from gemlet.serve.execution.model_file import beside, imported
 from gemlet.serve.models.specification import ModelError
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ def load(model: ModelSpec) -> Runner:
     }
     if model.platform not in loaders:
         raise ModelError(f"{model.name}: {model.platform} models do not run on the CPU")
-    return loaders[model.platform](model)
+    with beside(Path(model.directory, str(model.version))):
+        return loaders[model.platform](model)
 
 
 def _file(model: ModelSpec, name: str) -> Path:

@@ -47,8 +47,8 @@ class ModelledBackend:
 
     def load(self, model: ModelSpec) -> int:
         profile = self._profile(model)
-        self._rows = {key: row for key, row in self._rows.items() if key[0] != model.name}
-        self._models[model.name] = model
+        self._rows = {key: row for key, row in self._rows.items() if key[0] != model.key}
+        self._models[model.key] = model
         return int((profile.weights_mib + profile.activation_mib * max(1, model.max_batch)) * 1024**2)
 
     def unload(self, model: str) -> None:

@@ -28,7 +28,7 @@ class NoopBackend:
         self._gpu_lets: frozenset[str] = frozenset()
 
     def load(self, model: ModelSpec) -> int:
-        self._models[model.name] = model
+        self._models[model.key] = model
         return 0
 
     def unload(self, model: str) -> None:

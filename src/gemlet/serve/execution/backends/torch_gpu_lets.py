@@ -127,7 +127,7 @@ class TorchGpuLets(ABC):
         except torch.cuda.OutOfMemoryError as error:
             raise ModelError(f"{model.name}: its weights do not fit into the device's memory") from error
         torch.cuda.current_stream().synchronize()
-        self._models[model.name] = (model, loaded)
+        self._models[model.key] = (model, loaded)
         return int(torch.cuda.memory_allocated() - before)
 
     def unload(self, model: str) -> None:
@@ -195,18 +195,19 @@ class TorchGpuLets(ABC):
 
     def _report(self, captured: CapturedStream, model: str, made: Graphed) -> None:
         if made.why_eager and model not in self._eager:
-            logger.warning("%s runs without CUDA graphs on %s: %s", model, captured.key, made.why_eager)
+            logger.warning("%s runs without CUDA graphs on %s: %s", made.spec.name, captured.key, made.why_eager)
             if made.loaded.module is None or not made.missing:
                 self._eager.add(model)  # it always will; a capture that failed is news each time
         for size, why in made.missing.items() if made.why_eager is None else ():
-            logger.warning("%s on %s has no CUDA graph for batches of %d: %s", model, captured.key, size, why)
+            logger.warning("%s on %s has no CUDA graph for batches of %d: %s", made.spec.name, captured.key, size, why)
 
     @property
     def slower(self) -> list[str]:
         """What runs without CUDA graphs that should have them, a line each."""
         lines = []
         for gpu_let, captured in self._gpu_lets.items():
-            for model, made in captured.models.items():
+            for made in captured.models.values():
+                model = made.spec.name
                 if made.why_eager and made.missing:
                     lines.append(f"{model} on {gpu_let}: no CUDA graphs: {made.why_eager}")
                 else:

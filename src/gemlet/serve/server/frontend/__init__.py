@@ -7,6 +7,7 @@ http_server.py   listens, and chooses which connections there may be
 http_connection.py one of them: parsing, order of answers, back pressure
 http_exchange.py a request and its answer;  http_routes.py: everything but inference
 grpc_server.py   the same over gRPC;  infer_messages.py: a request and its answer as its messages
+health.py        gRPC's own health checks
 regions.py       shared memory of clients;  peers.py: which user a client is
 access.py        tokens
 limits.py        what a client may take;  holdings.py: what they all hold, and who ends when that is too much

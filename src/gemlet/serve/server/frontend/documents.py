@@ -11,6 +11,8 @@ from gemlet.serve.dispatch.statistics import Span
 from gemlet.serve.server.repository import triton_config
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gemlet.serve.dispatch.engine import ServedModel
     from gemlet.serve.dispatch.statistics import Statistics
     from gemlet.serve.models.specification import ModelSpec, TensorSpec
@@ -37,20 +39,39 @@ def shape(spec: ModelSpec, tensor: TensorSpec) -> list[int]:
     return [-1, *tensor.shape] if spec.max_batch else list(tensor.shape)
 
 
-def model(spec: ModelSpec) -> dict[str, Any]:
+def model(spec: ModelSpec, versions: Sequence[ServedModel]) -> dict[str, Any]:
+    """``versions``: all of the model that are served."""
     return {
         "name": spec.name,
-        "versions": [str(spec.version)],
+        "versions": [str(each.spec.version) for each in versions],
         "platform": spec.platform,
         "inputs": [{"name": t.name, "datatype": t.datatype, "shape": shape(spec, t)} for t in spec.inputs],
         "outputs": [{"name": t.name, "datatype": t.datatype, "shape": shape(spec, t)} for t in spec.outputs],
     }
 
 
-def configuration(spec: ModelSpec) -> dict[str, Any]:
-    return json_format.MessageToDict(
-        triton_config.message_of(spec), preserving_proto_field_name=True, always_print_fields_with_no_presence=False
+def configuration(spec: ModelSpec, versions: Sequence[ServedModel]) -> dict[str, Any]:
+    message = triton_config.message_of(spec, [each.spec.version for each in versions])
+    told = json_format.MessageToDict(
+        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=False
     )
+    return numbers(told, message.DESCRIPTOR)
+
+
+def numbers(told: dict[str, Any], descriptor: Any) -> dict[str, Any]:
+    """The same with 64-bit integers as numbers, as Triton has them: protobuf makes text of those."""
+    for name, value in told.items():
+        field = descriptor.fields_by_name.get(name)
+        if field is None:
+            continue
+        several = value if isinstance(value, list) else [value]
+        if field.cpp_type in {field.CPPTYPE_INT64, field.CPPTYPE_UINT64}:
+            whole = [int(each) for each in several]
+            told[name] = whole if isinstance(value, list) else whole[0]
+        elif field.message_type is not None and not field.message_type.GetOptions().map_entry:
+            for each in several:
+                numbers(each, field.message_type)
+    return told
 
 
 def statistics(served: ServedModel) -> dict[str, Any]:

@@ -16,11 +16,12 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from gemlet.inference_protocol import inference_pb2 as messages
-from gemlet.serve.dispatch.call import Call, Refusal, Tensor
+from gemlet.serve.dispatch.call import Answered, Call, Refusal, Tensor
 from gemlet.serve.dispatch.engine import now_ms
 from gemlet.serve.server.frontend import (
     access,
     documents,
+    health,
     infer_json,
     infer_messages,
     limits,
@@ -82,7 +83,12 @@ class GrpcServer:
         ]
         guards = [_Guard(tokens)] if tokens is not None else []
         self._server = grpc.aio.server(interceptors=guards, options=options)
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, self._handlers()),))
+        self._server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler(SERVICE, self._handlers()),
+                grpc.method_handlers_generic_handler(health.SERVICE, health.handlers(service, SERVICE)),
+            )
+        )
 
     async def listen(self, host: str, port: int, tls: Any = None) -> int:
         """The port. Raises OSError if it is not to be had."""
@@ -168,9 +174,16 @@ class GrpcServer:
         del data
         regions = self._regions(context)
         asking = _Asking(arrived, regions, answered, None if remaining is None else 1000 * remaining)
-        await self._ask(request, asking)
+        call = await self._ask(request, asking)
         del request
-        result = await done
+        try:
+            result = await done
+        except asyncio.CancelledError:
+            if call is not None:
+                self._service.engine.cancel(call)
+            raise
+        finally:
+            del call  # gRPC keeps what is raised here, and with it this frame
         if isinstance(result, Refusal):
             await _abort(context, result)
         assert not isinstance(result, Refusal)
@@ -185,33 +198,41 @@ class GrpcServer:
         waiting = 0
         ended = False
         regions = self._regions(context)
+        calls: dict[int, Call] = {}
 
-        def answered(request_id: str, result: messages.ModelInferResponse | Refusal) -> None:
+        def answered(number: int, request_id: str, result: messages.ModelInferResponse | Refusal) -> None:
             nonlocal waiting
             waiting -= 1
+            calls.pop(number, None)
             answer = messages.ModelStreamInferResponse()
             if isinstance(result, Refusal):
                 answer.error_message = result.message
                 answer.infer_response.id = request_id
             else:
                 answer.infer_response.CopyFrom(result)
+            answer.infer_response.parameters["triton_final_response"].bool_param = True  # there is one for each request
             ready.put_nowait(answer)
             if ended and not waiting:
                 ready.put_nowait(None)
 
         async def read() -> None:
             nonlocal waiting, ended
+            number = 0
             try:
                 async for data in requests:
                     await room.acquire()
                     waiting += 1
+                    number += 1
                     arrived = now_ms()
                     try:
                         request = await self._read(data)
                     except Refusal as refusal:
-                        answered("", refusal)
+                        answered(number, "", refusal)
                         continue
-                    await self._ask(request, _Asking(arrived, regions, partial(answered, request.id), None))
+                    keep = partial(calls.__setitem__, number)
+                    await self._ask(
+                        request, _Asking(arrived, regions, partial(answered, number, request.id), None, keep)
+                    )
             finally:
                 ended = True
                 if not waiting:
@@ -224,6 +245,8 @@ class GrpcServer:
                 room.release()  # not before: a client that only sends would fill the memory with its answers
         finally:
             reader.cancel()
+            for call in calls.values():
+                self._service.engine.cancel(call)
 
     def _regions(self, context: Context) -> UserRegions:
         return self._service.regions.of(lambda: peers.of_grpc(context.peer(), self._here))
@@ -244,17 +267,17 @@ class GrpcServer:
         except DecodeError as error:
             raise Refusal("invalid", f"not a ModelInferRequest: {error}") from None
 
-    async def _ask(self, request: messages.ModelInferRequest, asking: _Asking) -> None:
-        """Hands a request to the engine; ``asking.answered`` is called once."""
+    async def _ask(self, request: messages.ModelInferRequest, asking: _Asking) -> Call | None:
+        """Hands a request to the engine; ``asking.answered`` is called once. The call, or None if there is none."""
         engine, regions, answered = self._service.engine, asking.regions, asking.answered
 
-        def answer(result: list[Tensor] | Refusal) -> None:
+        def answer(result: Answered | Refusal) -> None:
             if isinstance(result, Refusal):
                 answered(result)
                 return
             try:
-                spec = self._service.model(form.model, form.version)
-                outputs = infer_json.chosen(form, result)
+                spec = result.spec
+                outputs = infer_json.chosen(form, result.outputs)
                 classified = [each for each in outputs if form.wanted(each.name).classes]
                 if sum(len(each.data) for each in classified) > limits.HERE_BYTES:
                     kept = [Tensor(each.name, each.datatype, each.shape, bytes(each.data)) for each in outputs]
@@ -274,11 +297,12 @@ class GrpcServer:
             remaining_ms = asking.remaining_ms
             if remaining_ms is not None and (not call.timeout_ms or remaining_ms < call.timeout_ms):
                 call.timeout_ms = max(0.001, remaining_ms)
-            if form.outputs is not None and form.model in engine.models:
-                infer_json.check_outputs(form, engine.models[form.model].spec)
+            served = engine.find(form.model, form.version)
+            if form.outputs is not None and served is not None:
+                infer_json.check_outputs(form, served.spec)
             shared = unread(given)
-            if shared and form.model in engine.models:
-                check_unread(engine.models[form.model], given)
+            if shared and served is not None:
+                check_unread(served, given)
                 if sum(tensor.nbytes for tensor in shared) > limits.HERE_BYTES:
                     await regions.read_in_thread(shared)
                 else:
@@ -288,8 +312,10 @@ class GrpcServer:
                 await unpacking.check(self._service.unpacking, texts)
         except Refusal as refusal:
             answered(refusal)
-            return
+            return None
+        asking.keep(call)
         engine.infer(call)
+        return call
 
     async def _classify(self, form: Form, spec: ModelSpec, outputs: list[Tensor], asking: _Asking) -> None:
         try:
@@ -325,21 +351,23 @@ class GrpcServer:
         )
 
     async def _model_metadata(self, request: messages.ModelMetadataRequest) -> messages.ModelMetadataResponse:
-        return messages.ModelMetadataResponse(**documents.model(self._service.model(request.name, request.version)))
+        spec = self._service.model(request.name, request.version)
+        return messages.ModelMetadataResponse(**documents.model(spec, self._service.engine.versions(spec.name)))
 
     async def _model_config(self, request: messages.ModelConfigRequest) -> messages.ModelConfigResponse:
         spec = self._service.model(request.name, request.version)
         answer = messages.ModelConfigResponse()
-        answer.config.CopyFrom(triton_config.message_of(spec))
+        versions = [served.spec.version for served in self._service.engine.versions(spec.name)]
+        answer.config.CopyFrom(triton_config.message_of(spec, versions))
         return answer
 
     async def _model_statistics(self, request: messages.ModelStatisticsRequest) -> messages.ModelStatisticsResponse:
-        models = self._service.engine.models
+        engine = self._service.engine
+        found = list(engine.models.values())
         if request.name:
-            return messages.ModelStatisticsResponse(
-                model_stats=[_statistics(models[self._service.model(request.name, request.version).name])]
-            )
-        return messages.ModelStatisticsResponse(model_stats=[_statistics(served) for served in models.values()])
+            spec = self._service.model(request.name, request.version)
+            found = [engine.models[spec.label]] if request.version else engine.versions(spec.name)
+        return messages.ModelStatisticsResponse(model_stats=[_statistics(served) for served in found])
 
     # Repository
 
@@ -409,6 +437,7 @@ class _Asking:
     regions: UserRegions
     answered: Callable[[messages.ModelInferResponse | Refusal], None]
     remaining_ms: float | None
+    keep: Callable[[Call], None] = lambda _: None  # called with what the engine gets
 
 
 class _Guard(grpc.aio.ServerInterceptor):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import httptools
 
-from gemlet.serve.dispatch.call import Call, Refusal, Tensor
+from gemlet.serve.dispatch.call import Answered, Call, Refusal, Tensor
 from gemlet.serve.dispatch.engine import now_ms
 from gemlet.serve.server.frontend import access, http_routes, infer_json, limits, peers, regions, unpacking
 from gemlet.serve.server.frontend.http_exchange import JSON, Exchange
@@ -98,6 +98,7 @@ class Connection(asyncio.Protocol):
         self._out_bytes = 0  # of answers that wait for those before them
         self._large_bytes = 0  # of requests that another process reads
         self._held = 0  # as holdings know it
+        self._url = b""
         self._body: bytes | bytearray = b""
         self._body_bytes = 0
         self._json_length: int | None = None
@@ -120,6 +121,10 @@ class Connection(asyncio.Protocol):
         self._parser = None  # it and the regions know this connection, and would keep it
         self.regions = self._service.regions.of(_nobody)
         self._closing = True
+        for exchange in self._exchanges:
+            if exchange.call is not None:
+                self._service.engine.cancel(exchange.call)
+                exchange.call = None
         self._exchanges.clear()
         self._reset()
         for task in self._tasks:
@@ -132,18 +137,38 @@ class Connection(asyncio.Protocol):
             self.began = self.active = self.server.loop.time()
         self._unfinished += len(data)
         try:
-            self._parser.feed_data(data)
+            self._feed(data)
             if self._unfinished > limits.HEADER_BYTES:  # the parser keeps a header until it is whole
                 raise Bad(431, f"a header has more than {limits.HEADER_BYTES} bytes")
             if self._body_bytes or self._held:
                 self._hold()
         except Bad as bad:
             self._fail(bad)
-        except httptools.HttpParserUpgrade:
-            self._fail(Bad(501, "there is no protocol to upgrade to here: ask again without `Upgrade`"))
         except httptools.HttpParserError as error:
             cause = error.__context__
             self._fail(cause if isinstance(cause, Bad) else Bad(400, f"not HTTP: {error}"))
+
+    def _feed(self, data: bytes) -> None:
+        """Parses. The parser stops where a client offers another protocol; that is ignored, as HTTP allows."""
+        while self._parser is not None:
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as stopped:
+                if self._parser.get_method() == b"CONNECT":
+                    raise Bad(501, "there is nothing to CONNECT to here") from None
+                data = self._without_upgrade(self._parser) + data[stopped.args[0] :]
+                self._parser = httptools.HttpRequestParser(self)
+            else:
+                return
+
+    def _without_upgrade(self, parser: httptools.HttpRequestParser) -> bytes:
+        """The head of the request, whose headers are known already, as one that the parser reads a body after."""
+        url, self._url, self._header_bytes, self._expects = self._url, b"", 0, False
+        length = b"Transfer-Encoding: chunked" if self._chunked else b"Content-Length: %d" % self._content_length
+        return b"%s %s HTTP/%s\r\nConnection: %s\r\n%s\r\n\r\n" % (
+            parser.get_method(), url, parser.get_http_version().encode(),
+            b"keep-alive" if parser.should_keep_alive() else b"close", length,
+        )  # fmt: skip
 
     def pause_writing(self) -> None:
         self._full_since = self.server.loop.time()
@@ -253,6 +278,8 @@ class Connection(asyncio.Protocol):
             if not value.isdigit() or len(value) > 12:
                 raise Bad(400, "Inference-Header-Content-Length is not a number")
             self._json_length = int(value)
+        elif name == b"transfer-encoding":
+            self._chunked = True
         elif name == b"authorization":
             self._authorization = value
         elif name == b"content-encoding":
@@ -287,7 +314,7 @@ class Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         parser = self._parser
         if parser is None or parser.should_upgrade():
-            return  # the parser has not read its body, and raises HttpParserUpgrade after this
+            return  # the parser has not read its body, and raises HttpParserUpgrade after this: _feed() goes on
         exchange = Exchange(self)
         exchange.arrived = now_ms()
         exchange.keep_alive = parser.should_keep_alive()
@@ -312,6 +339,8 @@ class Connection(asyncio.Protocol):
                 encoding = b""
             if target is None:
                 self._route(exchange, method, url, body)
+            elif header == 0 and not encoding:
+                self._infer(exchange, target, infer_json.raw(body, self._spec(target)))
             elif encoding or infer_json.json_end(body, header) > limits.HERE_BYTES:
                 self._later(self._infer_large(exchange, target, body, encoding, header))
             else:
@@ -325,6 +354,13 @@ class Connection(asyncio.Protocol):
             self._regulate()
 
     # What becomes of a request
+
+    def _spec(self, target: tuple[str, str]) -> ModelSpec:
+        """Raises Refusal."""
+        served = self._service.engine.find(*target)
+        if served is None:
+            raise self._service.engine.unknown(*target)
+        return served.spec
 
     async def _infer_large(
         self, exchange: Exchange, target: tuple[str, str], body: Buffer, encoding: bytes, header: int | None
@@ -360,7 +396,7 @@ class Connection(asyncio.Protocol):
         call = Call(model, given, partial(self._answer, exchange, form), exchange.arrived, version)
         if parameters:
             infer_json.options(parameters, call)
-        served = self._service.engine.models.get(model)
+        served = self._service.engine.find(model, version)
         if form.outputs is not None and served is not None:
             infer_json.check_outputs(form, served.spec)
         shared = regions.unread(given)
@@ -390,6 +426,7 @@ class Connection(asyncio.Protocol):
         if sum([len(tensor.data) for tensor in texts]) > limits.HERE_BYTES:
             self._later(self._infer_texts(exchange, call, texts))
         else:
+            exchange.call = call
             self._service.engine.infer(call)
 
     async def _infer_texts(self, exchange: Exchange, call: Call, texts: list[Tensor]) -> None:
@@ -398,6 +435,7 @@ class Connection(asyncio.Protocol):
         except Refusal as refusal:
             exchange.refuse(refusal)
         else:
+            exchange.call = call
             self._service.engine.infer(call)
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
@@ -409,22 +447,20 @@ class Connection(asyncio.Protocol):
         given = http_routes.Given(method.decode("latin-1"), url, bytes(body), self.regions)
         self._later(http_routes.respond(self._service, exchange, given))
 
-    def _answer(self, exchange: Exchange, form: Form, result: list[Tensor] | Refusal) -> None:
+    def _answer(self, exchange: Exchange, form: Form, result: Answered | Refusal) -> None:
         """Called by the engine; the data of the outputs is valid meanwhile only."""
+        exchange.call = None
         if isinstance(result, Refusal):
             exchange.refuse(result)
             return
-        served = self._service.engine.models.get(form.model)
         try:
-            if served is None:
-                raise Refusal("unknown", f"{form.model} was unloaded")
-            outputs = infer_json.chosen(form, result)
+            outputs = infer_json.chosen(form, result.outputs)
             costly = infer_json.costly(form, outputs)
             if sum([len(tensor.data) for tensor, _ in costly]) > limits.HERE_BYTES:
                 kept = [Tensor(each.name, each.datatype, each.shape, bytes(each.data)) for each in outputs]
-                self._later(self._answer_large(exchange, form, served.spec, kept))
+                self._later(self._answer_large(exchange, form, result.spec, kept))
             else:
-                _write(exchange, *infer_json.render(form, served.spec, outputs, self.regions))
+                _write(exchange, *infer_json.render(form, result.spec, outputs, self.regions))
         except Refusal as refusal:
             exchange.refuse(refusal)
         except Exception as error:  # an output that is gone since a model was reloaded
@@ -485,6 +521,7 @@ class Connection(asyncio.Protocol):
         self._authorization = b""
         self._header_complete = False
         self._content_length = 0
+        self._chunked = False
         self._most = limits.CONTROL_BYTES
         self._body = b""
         self._body_bytes = 0

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gemlet.inference_protocol.tensors import Buffer
-    from gemlet.serve.dispatch.call import Refusal
+    from gemlet.serve.dispatch.call import Call, Refusal
 
 JSON = b"application/json"
 
@@ -37,7 +37,9 @@ class Connection(Protocol):
 class Exchange:
     """A request and its answer."""
 
-    __slots__ = ("_connection", "_ended", "_out", "arrived", "endless", "head_only", "keep_alive", "request_bytes")
+    __slots__ = (
+        "_connection", "_ended", "_out", "arrived", "call", "endless", "head_only", "keep_alive", "request_bytes",
+    )  # fmt: skip
 
     def __init__(self, connection: Connection) -> None:
         self.keep_alive = True
@@ -45,6 +47,7 @@ class Exchange:
         self.endless = False  # whether its answer goes on until somebody ends it
         self.request_bytes = 0
         self.arrived = 0.0
+        self.call: Call | None = None  # while the engine has it
         self._connection = connection
         self._out: list[Buffer] = []
         self._ended = False

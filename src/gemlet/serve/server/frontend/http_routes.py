@@ -96,7 +96,8 @@ async def _server(service: Service, exchange: Exchange, _asked: Asked) -> None:
 
 
 async def _model(service: Service, exchange: Exchange, asked: Asked) -> None:
-    exchange.document(documents.model(service.model(asked.names[0], asked.names[1])))
+    spec = service.model(asked.names[0], asked.names[1])
+    exchange.document(documents.model(spec, service.engine.versions(spec.name)))
 
 
 async def _model_ready(service: Service, exchange: Exchange, asked: Asked) -> None:
@@ -105,12 +106,14 @@ async def _model_ready(service: Service, exchange: Exchange, asked: Asked) -> No
 
 
 async def _model_config(service: Service, exchange: Exchange, asked: Asked) -> None:
-    exchange.document(documents.configuration(service.model(asked.names[0], asked.names[1])))
+    spec = service.model(asked.names[0], asked.names[1])
+    exchange.document(documents.configuration(spec, service.engine.versions(spec.name)))
 
 
 async def _model_stats(service: Service, exchange: Exchange, asked: Asked) -> None:
     spec = service.model(asked.names[0], asked.names[1])
-    exchange.document({"model_stats": [documents.statistics(service.engine.models[spec.name])]})
+    served = [service.engine.models[spec.label]] if asked.names[1] else service.engine.versions(spec.name)
+    exchange.document({"model_stats": [documents.statistics(each) for each in served]})
 
 
 async def _all_stats(service: Service, exchange: Exchange, _asked: Asked) -> None:

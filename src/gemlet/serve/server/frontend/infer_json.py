@@ -110,6 +110,28 @@ def parse(body: tensors.Buffer, header: int | None, regions: Memory) -> tuple[li
     return assemble(decode(view[:end]), view[end:], regions)
 
 
+def raw(body: tensors.Buffer, spec: ModelSpec) -> tuple[list[Tensor], Form, Parameters]:
+    """As parse(), of a body that is the only input of a model, one row of it; outputs are binary. Raises Refusal."""
+    if len(spec.inputs) != 1:
+        raise Refusal("invalid", f"{spec.name} has {len(spec.inputs)} inputs: expected 1 where a body has no JSON")
+    (wanted_input,) = spec.inputs
+    shape = list(wanted_input.shape)
+    data = body
+    if wanted_input.datatype == "BYTES":
+        if prod(shape) not in {1, -1}:
+            raise Refusal("invalid", f"input {wanted_input.name!r} has shape {shape}: a body without JSON is one")
+        shape, data = [1] * len(shape), tensors.pack([bytes(body)])
+    elif shape.count(-1) == 1:
+        others = tensors.nbytes(wanted_input.datatype, [size for size in shape if size != -1])
+        shape[shape.index(-1)] = len(body) // others if others else 0
+    elif -1 in shape:
+        message = f"input {wanted_input.name!r} has shape {shape}: a body without JSON tells one size only"
+        raise Refusal("invalid", message)
+    whole = (1, *shape) if spec.max_batch else tuple(shape)
+    given = Tensor(wanted_input.name, wanted_input.datatype, whole, memoryview(data))
+    return [given], Form("", "", "", Wanted(binary=True), None), {}
+
+
 def json_end(body: tensors.Buffer, header: int | None) -> int:
     """Where the JSON of a body ends. Raises Refusal."""
     if header is not None and not 0 <= header <= len(body):
@@ -200,10 +222,7 @@ def render(
         tensor = output if ready is None else ready.tensor
         one: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
         if how.region:
-            one["parameters"] = {"shared_memory_region": how.region, "shared_memory_byte_size": len(tensor.data)}
-            if how.offset:
-                one["parameters"]["shared_memory_offset"] = how.offset
-            into_region(tensor, how, regions)
+            into_region(tensor, how, regions)  # and no parameters: Triton's clients take those for binary data
         elif how.binary:
             one["parameters"] = {"binary_data_size": len(tensor.data)}
             binary.append(tensor.data)
@@ -274,10 +293,15 @@ def classify(tensor: Tensor, count: int, *, batched: bool) -> Tensor:
     rows = array.reshape(array.shape[0], -1) if batched else array.reshape(1, -1)
     best = np.argsort(rows, axis=1, kind="stable")[:, ::-1][:, :count]
     message = [
-        f"{float(row[index]):f}:{index}".encode() for row, order in zip(rows, best, strict=True) for index in order
+        f"{_number(row[index])}:{index}".encode() for row, order in zip(rows, best, strict=True) for index in order
     ]
     shape = (rows.shape[0], best.shape[1]) if batched else (best.shape[1],)
     return Tensor(tensor.name, "BYTES", shape, tensors.pack(message))
+
+
+def _number(value: Any) -> str:
+    """As C++ prints it: whole numbers whole, others with six places."""
+    return f"{float(value):f}" if np.issubdtype(value.dtype, np.floating) else str(int(value))
 
 
 def _data(each: Decoded, view: memoryview, at: int) -> tuple[tensors.Buffer, int]:

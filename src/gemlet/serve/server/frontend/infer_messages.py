@@ -127,13 +127,9 @@ def render(
         if ready is None and how.classes:
             ready = finish(output, how, batched=bool(spec.max_batch))
         tensor = output if ready is None else ready.tensor
-        one = answer.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+        answer.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
         if how.region:
             into_region(tensor, how, regions)
-            one.parameters["shared_memory_region"].string_param = how.region
-            one.parameters["shared_memory_byte_size"].int64_param = len(tensor.data)
-            if how.offset:
-                one.parameters["shared_memory_offset"].int64_param = how.offset
             answer.raw_output_contents.append(b"")
         else:
             answer.raw_output_contents.append(bytes(tensor.data))

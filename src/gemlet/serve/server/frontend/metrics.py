@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gemlet.serve.server.frontend.service import Service
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST.encode()
+MODEL = ("model", "version")
 
 
 def render(service: Service) -> bytes:
@@ -37,14 +38,15 @@ class _Metrics(Collector):
         yield from _requests(models)
         yield _histogram(models)
         yield from _batches(models)
-        waiting = GaugeMetricFamily("gemlet_serve_queue", "Requests that wait", labels=["model"])
-        memory = GaugeMetricFamily("gemlet_serve_model_memory_bytes", "Device memory of the model", labels=["model"])
-        ready = GaugeMetricFamily("gemlet_serve_model_ready", "1 while a gpu-let serves it", labels=["model"])
+        waiting = GaugeMetricFamily("gemlet_serve_queue", "Requests that wait", labels=MODEL)
+        memory = GaugeMetricFamily("gemlet_serve_model_memory_bytes", "Device memory of the model", labels=MODEL)
+        ready = GaugeMetricFamily("gemlet_serve_model_ready", "1 while a gpu-let serves it", labels=MODEL)
         for served in models:
-            name = served.spec.name
-            waiting.add_metric([name], self._service.engine.waiting(name))
-            memory.add_metric([name], served.memory)
-            ready.add_metric([name], float(self._service.model_ready(name)))
+            spec = served.spec
+            name = _of(served)
+            waiting.add_metric(name, self._service.engine.waiting(spec.label))
+            memory.add_metric(name, served.memory)
+            ready.add_metric(name, float(self._service.engine.serves(spec.label)))
         yield from (waiting, memory, ready)
         flight = GaugeMetricFamily("gemlet_serve_in_flight", "Requests without an answer yet")
         flight.add_metric([], self._service.engine.in_flight)
@@ -68,40 +70,44 @@ class _Metrics(Collector):
         yield from (shares, rates)
 
 
+def _of(served: ServedModel) -> list[str]:
+    return [served.spec.name, str(served.spec.version)]
+
+
 def _requests(models: Iterable[ServedModel]) -> Iterator[Metric]:
     requests = CounterMetricFamily("gemlet_serve_requests", "Requests that were answered or refused, by outcome",
-                                   labels=["model", "outcome"])  # fmt: skip
-    late = CounterMetricFamily("gemlet_serve_late", "Answers after the deadline", labels=["model"])
-    retried = CounterMetricFamily("gemlet_serve_retried", "Requests run again on another gpu-let", labels=["model"])
-    rows = CounterMetricFamily("gemlet_serve_rows", "Rows inferred", labels=["model"])
+                                   labels=[*MODEL, "outcome"])  # fmt: skip
+    late = CounterMetricFamily("gemlet_serve_late", "Answers after the deadline", labels=MODEL)
+    retried = CounterMetricFamily("gemlet_serve_retried", "Requests run again on another gpu-let", labels=MODEL)
+    rows = CounterMetricFamily("gemlet_serve_rows", "Rows inferred", labels=MODEL)
     for served in models:
-        counted, name = served.statistics, served.spec.name
-        requests.add_metric([name, "answered"], counted.success.count)
+        counted, name = served.statistics, _of(served)
+        requests.add_metric([*name, "answered"], counted.success.count)
         for reason, count in sorted(counted.refused.items()):
-            requests.add_metric([name, reason], count)
-        late.add_metric([name], counted.late)
-        retried.add_metric([name], counted.retried)
-        rows.add_metric([name], counted.rows)
+            requests.add_metric([*name, reason], count)
+        late.add_metric(name, counted.late)
+        retried.add_metric(name, counted.retried)
+        rows.add_metric(name, counted.rows)
     yield from (requests, late, retried, rows)
 
 
 def _histogram(models: Iterable[ServedModel]) -> Metric:
-    latency = HistogramMetricFamily("gemlet_serve_latency_seconds", "From arrival to answer", labels=["model"])
+    latency = HistogramMetricFamily("gemlet_serve_latency_seconds", "From arrival to answer", labels=MODEL)
     for served in models:
         counted = served.statistics
         total, buckets = 0, []
         for bound, count in zip((*BOUNDS_MS, None), counted.buckets, strict=True):
             total += count
             buckets.append(("+Inf" if bound is None else f"{bound / 1000:g}", total))
-        latency.add_metric([served.spec.name], buckets, counted.success.ms / 1000)
+        latency.add_metric(_of(served), buckets, counted.success.ms / 1000)
     return latency
 
 
 def _batches(models: Iterable[ServedModel]) -> Iterator[Metric]:
-    count = CounterMetricFamily("gemlet_serve_batches", "Batches, by rows", labels=["model", "rows"])
-    seconds = CounterMetricFamily("gemlet_serve_batch_seconds", "Time of batches, by rows", labels=["model", "rows"])
+    count = CounterMetricFamily("gemlet_serve_batches", "Batches, by rows", labels=[*MODEL, "rows"])
+    seconds = CounterMetricFamily("gemlet_serve_batch_seconds", "Time of batches, by rows", labels=[*MODEL, "rows"])
     for served in models:
         for size, span in sorted(served.statistics.batches.items()):
-            count.add_metric([served.spec.name, str(size)], span.count)
-            seconds.add_metric([served.spec.name, str(size)], span.ms / 1000)
+            count.add_metric([*_of(served), str(size)], span.count)
+            seconds.add_metric([*_of(served), str(size)], span.ms / 1000)
     yield from (count, seconds)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class IndexEntry(Protocol):
-    """A model of the repository. ``state``: READY, UNAVAILABLE or LOADING, and why."""
+    """A version of a model of the repository. ``state``: READY, UNAVAILABLE or LOADING, and why."""
 
     name: str
     version: str
@@ -32,11 +32,11 @@ class Service(Protocol):
 
     @property
     def ready(self) -> bool:
-        """Whether every model that should be served is."""
+        """Whether it answers, and serves at least one of its models; each model has a readiness of its own."""
         ...
 
     def model(self, name: str, version: str = "") -> ModelSpec:
-        """A model that is loaded. Raises Refusal."""
+        """A version of a model that is loaded, the latest if none is named. Raises Refusal."""
         ...
 
     def model_ready(self, name: str, version: str = "") -> bool: ...

@@ -9,6 +9,7 @@ import msgspec
 from gemlet.config import suggest
 from gemlet.config.quantities import check_fraction, parse_seconds, parse_share
 from gemlet.errors import ConfigError, InvalidValue
+from gemlet.serve.models.built_in import BUILT_IN
 from gemlet.serve.models.specification import ModelSpec, Platform, TensorSpec
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ MAX_BATCH = 65_536
 DEFAULT_SLO_MS = 1000.0
 DEFAULT_PRIORITY = 2
 MAX_PRIORITY = 1000
+MAX_VERSIONS = 1_000_000
 
 
 class TensorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -54,6 +56,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     service_class: Literal["latency", "throughput"] | None = None
     priority: int | None = None
     version: int | None = None
+    versions: str | list[int] | None = None
     parameters: dict[str, str | int | float | bool] | None = None
 
 
@@ -78,13 +81,37 @@ def merged(first: Config, second: Config) -> Config:
     return msgspec.structs.replace(first, **said)
 
 
-def specification(config: Config, directory: Path, versions: tuple[int, ...]) -> ModelSpec:
-    """The model that ``config`` describes. Raises FieldError."""
+def served_versions(config: Config, there: tuple[int, ...]) -> tuple[int, ...]:
+    """Those of the versions that are ``there``, ascending, which ``config`` asks for. Raises FieldError."""
+    if config.version is not None and config.versions is not None:
+        raise FieldError(("version",), "version and versions are both given", "keep one")
+    wanted = [config.version] if config.version is not None else config.versions
+    if wanted is None:
+        return there[-1:]
+    if isinstance(wanted, str):
+        if wanted == "all":
+            return there
+        word, _, count = wanted.partition(" ")
+        if word != "latest" or not (count.isdecimal() and count.isascii() and 0 < int(count) <= MAX_VERSIONS):
+            hint = "write all, latest 2, or a list such as [3, 7]"
+            raise FieldError(("versions",), f"{wanted!r} says not which", hint)
+        return there[-int(count) :]
+    field = ("version",) if config.version is not None else ("versions",)
+    for version in wanted:
+        if version not in there:
+            listed = ", ".join(map(str, there))
+            raise FieldError(field, f"there is no version {version}", f"there: {listed}")
+    if not wanted:
+        raise FieldError(field, "the list is empty", "leave it out for the highest version")
+    return tuple(sorted(set(wanted)))
+
+
+def specification(config: Config, directory: Path, version: int) -> ModelSpec:
+    """That version of the model that ``config`` describes. Raises FieldError."""
     if config.name is not None and config.name != directory.name:
         raise FieldError(("name",), f"{config.name!r} is not the name of its directory", "leave it out")
-    version = _version(config, versions)
     platform = _platform(config, directory / str(version))
-    max_batch = 1 if config.max_batch is None else config.max_batch
+    max_batch = _max_batch(config, platform, directory.name)
     if not 0 <= max_batch <= MAX_BATCH:
         raise FieldError(
             ("max_batch",),
@@ -110,7 +137,6 @@ def specification(config: Config, directory: Path, versions: tuple[int, ...]) ->
         priority=_priority(config),
         parameters={key: _text(value) for key, value in (config.parameters or {}).items()},
         version=version,
-        versions=versions,
     )
 
 
@@ -136,13 +162,11 @@ def problem(error: FieldError, path: Path, line: int | None = None) -> ConfigErr
     return ConfigError(f"{name}: {error}" if name else str(error), path=str(path), line=line, hint=error.hint)
 
 
-def _version(config: Config, versions: tuple[int, ...]) -> int:
-    if config.version is None:
-        return versions[-1]
-    if config.version not in versions:
-        there = ", ".join(map(str, versions))
-        raise FieldError(("version",), f"there is no version {config.version}", f"there: {there}")
-    return config.version
+def _max_batch(config: Config, platform: Platform, name: str) -> int:
+    if config.max_batch is not None:
+        return config.max_batch
+    known = BUILT_IN.get(str((config.parameters or {}).get("model", name))) if platform == "builtin" else None
+    return known.max_batch if known is not None else 1
 
 
 def _platform(config: Config, folder: Path) -> Platform:

@@ -8,7 +8,7 @@ class: latency                # or throughput
 priority: 1                   # 1 is the first served
 inputs:  [{name: X, datatype: FP32, shape: [3, 224, 224]}]    # without the batch dimension; -1: any size
 outputs: [{name: Y, datatype: FP32, shape: [1000]}]
-version: 2                    # default: the highest
+version: 2                    # default: the highest; or versions: all, latest 2, [1, 3]
 parameters: {threads: 4}      # for the model itself
 """
 

@@ -29,10 +29,13 @@ Stamp = tuple[tuple[str, int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class ModelDirectory:
-    """A model's directory as it is now: a specification, or what is wrong. ``stamp`` changes with its files."""
+    """A model's directory as it is now: the versions to serve, ascending, or what is wrong.
+
+    ``stamp`` changes with its files.
+    """
 
     name: str
-    spec: ModelSpec | None
+    specs: tuple[ModelSpec, ...]
     error: ConfigError | None
     stamp: Stamp
 
@@ -61,18 +64,18 @@ def look(folder: Path) -> ModelDirectory:
     stamp: Stamp = ()
     try:
         stamp = _stamp(folder)
-        spec = msgspec.structs.replace(read_model(folder), revision=f"{crc32(repr(stamp).encode()):08x}")
-        return ModelDirectory(folder.name, spec, None, stamp)
+        specs = [msgspec.structs.replace(spec, revision=_revision(stamp, spec.version)) for spec in read_model(folder)]
+        return ModelDirectory(folder.name, tuple(specs), None, stamp)
     except ConfigError as error:
-        return ModelDirectory(folder.name, None, error, stamp)
+        return ModelDirectory(folder.name, (), error, stamp)
     except OSError as error:  # of a directory that goes or changes in this moment, or is not ours to read
         return ModelDirectory(
-            folder.name, None, ConfigError(f"cannot be read: {error.strerror}", path=str(folder)), stamp
+            folder.name, (), ConfigError(f"cannot be read: {error.strerror}", path=str(folder)), stamp
         )
 
 
-def read_model(folder: Path) -> ModelSpec:
-    """The model in ``folder``. Raises ConfigError that names file, line and field."""
+def read_model(folder: Path) -> tuple[ModelSpec, ...]:
+    """The versions to serve of the model in ``folder``, ascending. Raises ConfigError that names file, line, field."""
     folder = folder.absolute()
     ours, theirs = folder / NATIVE, folder / TRITON
     if not ours.exists() and not theirs.exists():
@@ -88,7 +91,13 @@ def read_model(folder: Path) -> ModelSpec:
         text = read_text(ours, regular=True)
         said = config.merged(said, native_config.parse(text, ours))
     try:
-        return built_in.completed(config.specification(said, folder, _versions(folder, said)))
+        versions = config.served_versions(said, _versions(folder, said))
+        return tuple(
+            msgspec.structs.replace(
+                built_in.completed(config.specification(said, folder, version)), latest=version == versions[-1]
+            )
+            for version in versions
+        )
     except ModelError as error:
         raise ConfigError(error.message, path=str(ours if ours.exists() else theirs), hint=error.hint) from None
     except config.FieldError as error:
@@ -102,6 +111,12 @@ def _versions(folder: Path, said: config.Config) -> tuple[int, ...]:
     if not versions and said.platform in config.MODEL_FILES.keys() | {None}:
         raise ConfigError("there is no version folder", path=str(folder), hint=f"put the model into {folder.name}/1/")
     return versions or (1,)
+
+
+def _revision(stamp: Stamp, version: int) -> str:
+    """Of one version: changes with its own files and with those that no version has for itself."""
+    own = [entry for entry in stamp if (first := entry[0].partition("/")[0]) == str(version) or not first.isdecimal()]
+    return f"{crc32(repr(own).encode()):08x}"
 
 
 def _stamp(folder: Path) -> Stamp:

@@ -13,7 +13,7 @@ import zlib
 
 import pytest
 
-from gemlet.serve.dispatch.call import Tensor
+from gemlet.serve.dispatch.call import Answered, Tensor
 from gemlet.serve.server.frontend import limits, logs
 from gemlet.serve.server.frontend.access import Tokens
 from gemlet.serve.server.frontend.http_server import HttpServer
@@ -102,7 +102,7 @@ def test_large_requests_are_not_pipelined_into_memory():
         connection, transport = connect(service)
         connection.data_received(infer([1.0] * 400_000))  # 1.6 MB
         assert not transport.reading
-        service.calls[0].answer([Tensor("Y", "FP32", (1, 1), b"\0\0\0\0")])
+        service.calls[0].answer(Answered(model(), [Tensor("Y", "FP32", (1, 1), b"\0\0\0\0")]))
         assert transport.reading
 
     asyncio.run(run())
