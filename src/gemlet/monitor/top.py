@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
@@ -14,10 +15,11 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
-from textual.widgets import DataTable, Footer, Static
+from textual.widgets import DataTable, Footer, Input, Static
 
 from gemlet.config.quantities import format_share, format_size
 from gemlet.errors import GemletError
+from gemlet.monitor.history import BLOCKS
 from gemlet.monitor.tables import (
     UNKNOWN,
     WINDOW,
@@ -33,12 +35,15 @@ from gemlet.monitor.tables import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from textual.events import Key
 
     from gemlet.daemon.events import Event
     from gemlet.daemon.status import DeviceStatus, GroupStatus, Status
 
 REFRESH_SECONDS = 0.5
+HISTORY_COLUMNS = 60  # a refresh each
 HEAVY, MODERATE = 0.8, 0.4  # nvidia-smi users know these as red, yellow, green
 DEVICE_BAR, GROUP_BAR = 14, 12
 SWAP_COLUMNS = ("RESIDENT", "SWAPPED", "OUT", "IN", "HAND-OVER")
@@ -65,6 +70,7 @@ OUT IN   copied to the host and back so far; the last hand-over
 
 space    pause and go on
 s        sort by share, memory, name
+/        show only groups and programs with this in a cell
 ?        this help
 q        quit
 """
@@ -86,7 +92,8 @@ class Top(App[None]):
     TITLE = "gemlet top"
     CSS = """
     #head { height: 1; background: $boost; }
-    #devices { height: auto; max-height: 8; }
+    #devices { height: auto; max-height: 9; }
+    #filter { height: 1; border: none; }
     DataTable { height: auto; max-height: 10; margin-bottom: 1; overflow-x: hidden; }
     #events { height: auto; color: $text-muted; }
     """
@@ -94,6 +101,7 @@ class Top(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "pause", "pause"),
         Binding("s", "sort", "sort"),
+        Binding("slash", "filter", "filter", key_display="/"),
         Binding("question_mark", "help", "help", key_display="?"),
         Binding("q", "quit", "quit"),
     ]
@@ -104,6 +112,10 @@ class Top(App[None]):
         self._status: Status | None = None
         self._paused = False
         self._sort = "share"
+        self._busy: dict[str, deque[float]] = {}  # by UUID, of the last refreshes
+        self._filter = Input(
+            id="filter", placeholder="part of a group, program, user or pid; Enter keeps it, Esc ends it"
+        )
         self._problem = ""
         self._read_at = 0.0
         # Kept rather than looked up: a look-up searches the screen on top, which may be the help.
@@ -125,9 +137,11 @@ class Top(App[None]):
             yield self._groups
             yield self._clients
             yield self._event_lines
+        yield self._filter
         yield Footer()
 
     async def on_mount(self) -> None:
+        self._filter.display = False
         self._groups.add_columns(*GROUP_COLUMNS)
         self._clients.add_columns(*CLIENT_COLUMNS)
         await self.refresh_status()
@@ -141,6 +155,9 @@ class Top(App[None]):
             self._status = await asyncio.to_thread(self._read)
             self._problem = ""
             self._read_at = time.monotonic()
+            for device in self._status.devices:
+                busy = self._busy.setdefault(device.uuid, deque(maxlen=HISTORY_COLUMNS))
+                busy.append(device.utilization or 0.0)
         except GemletError as error:
             self._problem = f"{error}; trying again"
         self.show()
@@ -152,7 +169,7 @@ class Top(App[None]):
         self._headline.update(self._head())
         if self._status is None:
             return
-        self._device_lines.update(_devices(self._status))
+        self._device_lines.update(_devices(self._status, self._busy))
         self._show_groups(self._status)
         self._show_programs(self._status)
         self._event_lines.update(_events(self._status.events[-EVENTS_SHOWN:]))
@@ -167,6 +184,31 @@ class Top(App[None]):
         names = list(SORTS)
         self._sort = names[(names.index(self._sort) + 1) % len(names)]
         self.show()
+
+    def action_filter(self) -> None:
+        """Asks what groups and programs must have in their cells."""
+        self._filter.display = True
+        self._filter.focus()
+
+    def on_input_changed(self) -> None:
+        """Filters while it is typed."""
+        self.show()
+
+    def on_input_submitted(self) -> None:
+        """Keeps the filter; the keys mean commands again."""
+        self._filter.display = bool(self._filter.value)
+        self.set_focus(None)
+
+    def on_key(self, event: Key) -> None:
+        """Ends the filter."""
+        if event.key == "escape" and self._filter.display:
+            self._filter.value = ""
+            self._filter.display = False
+            self.set_focus(None)
+
+    def _passes(self, *cells: object) -> bool:
+        wanted = self._filter.value.casefold()
+        return any(wanted in str(cell).casefold() for cell in cells)
 
     def action_help(self) -> None:
         """Explains the columns."""
@@ -190,7 +232,12 @@ class Top(App[None]):
 
     def _show_groups(self, status: Status) -> None:
         table = self._groups
-        rows = [(device, group) for device in status.devices for group in device.groups]
+        rows = [
+            (device, group)
+            for device in status.devices
+            for group in device.groups
+            if self._passes(group.name, *((c.pid, c.user, program_text(c)) for c in group.clients))
+        ]
         rows.sort(key=lambda row: row[1].name)
         rows.sort(key=SORTS[self._sort])  # type: ignore[arg-type]  # every key of one sort is of one type
         table.clear()
@@ -213,6 +260,8 @@ class Top(App[None]):
         for device in status.devices:
             for group in device.groups:
                 for client in group.clients:
+                    if not self._passes(client.pid, client.user, program_text(client), group.name):
+                        continue
                     table.add_row(
                         str(client.pid),
                         client.user or UNKNOWN,
@@ -225,9 +274,13 @@ class Top(App[None]):
                         *(Text(cell, justify="right") for cell in swap_cells(client.swap) if swapping),
                     )
         for loose in status.unmanaged:
+            if not self._passes(loose.pid, loose.user, program_text(loose), loose.group):
+                continue
             cells = [str(loose.pid), loose.user or UNKNOWN, program_text(loose), loose.group or UNKNOWN, loose.state]
             table.add_row(*cells, *[UNKNOWN] * (len(columns) - len(cells)))
         for who in status.outside:
+            if not self._passes(who.pid, who.user, program_text(who)):
+                continue
             table.add_row(
                 str(who.pid),
                 who.user or UNKNOWN,
@@ -251,7 +304,7 @@ async def screenshot(read: Callable[[], Status], *, size: tuple[int, int] = (100
         return app.export_screenshot(title="gemlet top" + (" (simulated machine, not a GPU)" if simulated else ""))
 
 
-def _devices(status: Status) -> Text:
+def _devices(status: Status, history: Mapping[str, Sequence[float]]) -> Text:
     text = Text()
     for device in status.devices:
         busy = device.utilization
@@ -264,6 +317,9 @@ def _devices(status: Status) -> Text:
         text.append(f" {share_text(busy):>6}  memory ")
         text.append(bar(part or 0.0, width=DEVICE_BAR), style=_level(part))
         text.append(f" {memory_text(used, total)}\n")
+        line = "".join(BLOCKS[round(min(1.0, part) * 8)] for part in history.get(device.uuid, ()))
+        text.append(f"  last {HISTORY_COLUMNS * REFRESH_SECONDS:.0f} s ")
+        text.append(f"{line:>{HISTORY_COLUMNS}}\n", style="dim")
     if not status.devices:
         text.append("(no devices)\n")
     return text

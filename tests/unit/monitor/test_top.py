@@ -128,6 +128,21 @@ def test_sort_changes_the_order():
     assert not order(drive(Top(example), steps=["s", "s"]))
 
 
+def test_a_filter_leaves_what_has_it_in_a_cell():
+    narrowed = drive(Top(example), steps=["slash", *"Train.P", "enter"])
+    assert "team" in narrowed
+    assert "batch" not in narrowed
+    everything = drive(Top(example), steps=["slash", *"Train.P", "escape"])
+    assert "batch" in everything
+    assert drive(Top(example), steps=["slash", *"q", "escape"])  # a letter of the filter is no command
+
+
+def test_the_last_refreshes_are_a_line():
+    text = drive(Top(example))
+    assert "last 30 s" in text
+    assert "▇" in text  # busy 93 %
+
+
 def test_pause_stops_reading():
     calls = []
 
