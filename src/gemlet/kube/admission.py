@@ -57,8 +57,11 @@ def patch(pod: Mapping[str, Any], cluster: Cluster) -> list[dict[str, Any]]:
             check_escape(pod, _containers(pod)[number], f"spec.containers[{number}]")
         return []
     number = _chosen(pod, annotations)
-    check_escape(pod, _containers(pod)[number], f"spec.containers[{number}]")
+    for each in sorted({number, *holders}):
+        check_escape(pod, _containers(pod)[each], f"spec.containers[{each}]")
     if cluster.face == "dra":
+        _check_claimants(pod)
+        _check_no_other_gpu(number, (_containers(pod)[number].get("resources") or {}).get("limits") or {})
         return list(_claim(pod, number, amounts))
     return list(_counted(pod, number, amounts, cluster))
 
@@ -151,6 +154,7 @@ def _counted(pod: Mapping[str, Any], number: int, amounts: Amounts, cluster: Clu
         "limits": {**(resources.get("limits") or {}), **asked},
         "requests": {**(resources.get("requests") or {}), **asked},
     }
+    _check_resources(number, {"resources": wanted})
     if wanted != resources:
         yield _set(f"/spec/containers/{number}/resources", wanted)
 
@@ -174,6 +178,14 @@ def _check_init_containers(pod: Mapping[str, Any]) -> None:
             raise BadRequest(
                 f"spec.initContainers[{number}].resources", "asks for a share", hint="ask for it in a container"
             )
+
+
+def _check_claimants(pod: Mapping[str, Any]) -> None:
+    """Of the claim that is added: any container of the pod may name it."""
+    for kind, containers in (("initContainers", _init_containers(pod)), ("containers", _containers(pod))):
+        for number, container in enumerate(containers):
+            if any(claim["name"] == CLAIM for claim in (container.get("resources") or {}).get("claims") or []):
+                check_escape(pod, container, f"spec.{kind}[{number}]")
 
 
 def _asks(container: Mapping[str, Any]) -> bool:
@@ -238,7 +250,13 @@ def _check_resources(number: int, container: Mapping[str, Any]) -> None:
         raise BadRequest(
             f"{where}[{names.SLOT_RESOURCE}]", "is asked for together with units", hint="ask for one of the two"
         )
-    if given and any(name.startswith("nvidia.com/") for name in limits):
+    if given:
+        _check_no_other_gpu(number, limits)
+
+
+def _check_no_other_gpu(number: int, limits: Mapping[str, Any]) -> None:
+    if any(name.startswith("nvidia.com/") for name in limits):
+        where = f"spec.containers[{number}].resources.limits"
         raise BadRequest(
             where, "asks for both a share and a GPU of NVIDIA's device plugin", hint="ask for one of the two"
         )

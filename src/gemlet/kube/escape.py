@@ -18,8 +18,21 @@ if TYPE_CHECKING:
 # A pod's own value for one of these would undo what the share sets; matched as a prefix where it ends in _.
 _FORBIDDEN_ENV = ("LD_PRELOAD", "LD_AUDIT", "GEMLET_", "GEMINI_", "NVIDIA_")
 _OWN_PATHS = (names.HOOK_DIRECTORY, names.SOCKET_DIRECTORY, names.PRELOAD_FILE)
-_RUNTIMES = ("/run/containerd", "/run/crio", "/run/docker.sock", "/run/podman")  # they start containers without a share
-_HOST_PATHS = ("/dev", "/run/gemlet", "/var/lib/gemlet", "/var/lib/kubelet", "/proc", "/sys", *_RUNTIMES)
+# Whole trees, since every distribution has its own places: devices; sockets of what starts containers without a share,
+# or units as root; what such programs are configured by, CDI and the preload file among it; their state.
+_HOST_PATHS = (
+    "/boot", "/dev", "/etc", "/proc", "/root", "/run", "/sys", "/var/lib", "/var/log", "/var/snap", "/var/spool",
+)  # fmt: skip
+_PROGRAM_PATHS = (
+    "/bin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/opt/cni",
+    "/sbin",
+    "/snap",
+    "/usr",
+)  # what the host runs as root
 
 
 def check_escape(pod: Mapping[str, Any], container: Mapping[str, Any], where: str) -> None:
@@ -48,8 +61,10 @@ def check_escape(pod: Mapping[str, Any], container: Mapping[str, Any], where: st
         path = ((volumes.get(mount["name"]) or {}).get("hostPath") or {}).get("path")
         if path is not None and _meets(path, _HOST_PATHS):
             raise BadRequest(
-                at, f"gives access to the host's {path}", hint="mount a directory that has no devices or sockets"
+                at, f"gives access to the host's {path}", hint="mount a directory of data, such as one in /srv or /mnt"
             )
+        if path is not None and not mount.get("readOnly") and _meets(path, _PROGRAM_PATHS):
+            raise BadRequest(at, f"lets the container change the host's {path}", hint="add readOnly: true")
 
 
 def _meets(path: str, others: Collection[str]) -> bool:

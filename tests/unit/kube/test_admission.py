@@ -117,6 +117,29 @@ def mounted(path, **volume):
             (*mounted("/d", hostPath={"path": path}), "host's ")
             for path in ("/var/lib/./kubelet", "/run//gemlet", "//dev", "/x/../dev", "/var/run/docker.sock", "/./", "")
         ],
+        *[
+            (*mounted("/d", hostPath={"path": path}), "host's ")
+            for path in (
+                "/run/k3s/containerd",
+                "/run/k0s",
+                "/run/cri-dockerd.sock",
+                "/run/systemd",
+                "/run/dbus",
+                "/run/nvidia",
+                "/run",
+                "/etc/cdi",
+                "/var/run/cdi",
+                "/etc/ld.so.preload",
+                "/etc",
+                "/var/snap/microk8s/common/run",
+                "/var/lib/rancher",
+                "/var",
+                "/usr/bin",
+                "/usr",
+                "/lib64",
+                "/opt",
+            )
+        ],
     ],
 )
 @pytest.mark.parametrize("way", ["annotations", "slot"])
@@ -130,9 +153,41 @@ SLOT = {"resources": {"limits": {"gemlet.dev/share": "1"}}}
 
 
 def test_ordinary_mounts_and_variables_are_welcome():
-    for path in ("/srv/data", "/runs", "/var/library", "/devices"):
+    for path in ("/srv/data", "/runs", "/var/library", "/devices", "/usr/local/cuda", "/opt/data"):
         container, spec = mounted("/data", hostPath={"path": path})
+        container["volumeMounts"][0]["readOnly"] = path.startswith("/usr")
         patch(pod(SHARE, container | {"env": [{"name": "LD_LIBRARY_PATH", "value": "/x"}]}, **spec), SLOTS)
+
+
+PRELOAD = {"env": [{"name": "LD_PRELOAD", "value": "x.so"}]}
+
+
+def test_every_container_with_a_share_is_checked_not_only_the_one_that_annotations_name():
+    asked = SHARE | {"gemlet.dev/container": "c0"}
+    with pytest.raises(BadRequest, match=r"containers\[1\].env\[LD_PRELOAD\]"):
+        patch(pod(asked, {}, SLOT | PRELOAD), SLOTS)
+    uses = {"resources": {"claims": [{"name": "gemlet"}]}}
+    for face, more, where in (
+        (DRA, {}, "containers"),
+        (DRA, {"initContainers": [{"name": "i"} | uses | PRELOAD]}, "initContainers"),
+    ):
+        seen = pod(asked, {}, **more) if more else pod(asked, {}, uses | PRELOAD)
+        with pytest.raises(BadRequest, match=rf"{where}\[[01]\].env\[LD_PRELOAD\]"):
+            patch(seen, face)
+    assert patch(pod(asked, {}, PRELOAD), SLOTS)  # which has no GPU
+
+
+@pytest.mark.parametrize("cluster", [SLOTS, UNITS, DRA])
+def test_the_container_is_checked_as_it_will_be(cluster):
+    with pytest.raises(BadRequest, match="NVIDIA"):
+        patch(pod(SHARE, {"resources": {"limits": {"nvidia.com/gpu": "1"}}}), cluster)
+
+
+def test_annotations_and_other_resources_of_gemlet_are_not_both_given():
+    with pytest.raises(BadRequest, match="one of the two"):
+        patch(pod(SHARE, resources(compute_units="10", memory_units="1")), SLOTS)
+    with pytest.raises(BadRequest, match="one of the two"):
+        patch(pod(SHARE, resources(share="1")), UNITS)
 
 
 def resources(**given):
