@@ -126,6 +126,11 @@ ray-test: setup  ## executors placed by a real Ray cluster of several nodes on t
 	@$(BIN)/python -m pip install --quiet 'ray>=2.40'
 	@$(BIN)/python -m pytest tests/ray --timeout=300 $(PYTEST_ARGS)
 
+.PHONY: slurm-test
+slurm-test: setup  ## packaging/slurm with a real Slurm on the simulated machine; needs root, and apt-get for its packages
+	@tests/slurm/install
+	@$(BIN)/python -m pytest tests/slurm $(PYTEST_ARGS)
+
 .PHONY: protocol
 protocol: $(STAMP)  ## the messages of the kubelet and of inference clients anew from their .proto files
 	@cd src && $(abspath $(BIN))/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. gemlet/kube/protocol/*.proto \
