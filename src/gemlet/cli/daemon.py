@@ -244,28 +244,35 @@ def serving_page(endpoint: Endpoint, listen: str | None) -> Iterator[None]:
     from gemlet.monitor.web.server import new_token
 
     token = new_token()
-    _write_private(endpoint.web_link, f"http://{listen}/#{token}\n")
-    command = [
-        sys.executable,
-        "-m",
-        "gemlet",
-        "--socket",
-        str(endpoint.directory),
-        "web",
-        "--listen",
-        listen,
-        "--until-eof",
-    ]
     nobody = 65534 if endpoint.kind == "system" else None
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        env=os.environ | {TOKEN: token},
-        user=nobody,
-        group=nobody,
-        extra_groups=[] if nobody else None,
-    ) as page:
+    try:
+        _write_private(endpoint.web_link, f"http://{listen}/#{token}\n")
+        page = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "gemlet",
+                "--socket",
+                str(endpoint.directory),
+                "web",
+                "--listen",
+                listen,
+                "--until-eof",
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            env=os.environ | {TOKEN: token},
+            user=nobody,
+            group=nobody,
+            extra_groups=None if nobody is None else [],
+        )
+    except OSError as error:  # as with the metrics: programs must run
+        endpoint.web_link.unlink(missing_ok=True)
+        whom = "nobody" if nobody else "this user"
+        logging.getLogger("gemlet").warning("web: the page cannot be started as %s: %s", whom, error)
+        yield
+        return
+    with page:
         try:
             yield
         finally:
