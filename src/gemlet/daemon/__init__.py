@@ -2,6 +2,7 @@
 
 service.py       the daemon's life: lock, server, sockets, tasks, end
 address.py lock.py notify.py logs.py    its directory; one daemon for each; "ready"; its log
+trusted.py       whether other users could put their sockets where the daemon's are
 native.py        the native server as Python sees it
 configuration.py groups.py state.py    the file in force; groups, their makers and their ends; groups kept on disk
 quotas.py        what the groups of one user may have together;  audit.py: programs outside gemlet

@@ -32,6 +32,7 @@ from gemlet.daemon.processes import name_of, sees_the_drivers_pids, uid_of
 from gemlet.daemon.programs import Programs
 from gemlet.daemon.record_store import Store
 from gemlet.daemon.recorder import Recorder
+from gemlet.daemon.trusted import distrust
 from gemlet.devices import host_memory
 from gemlet.devices.device import DeviceInfo, uuid_bytes
 from gemlet.errors import ConfigError, DaemonError, DeviceError, Refused
@@ -470,7 +471,9 @@ class Service:
         if not {"", ".", ".."}.isdisjoint(group.split("/")):
             return [f"group {group} has a name that is no path: no socket in {directory}"]
         try:
+            _check_trust(path.parent)
             path.parent.mkdir(mode=0o755 if self.options.shared else 0o700, parents=True, exist_ok=True)
+            _check_trust(path.parent)  # what was not there may have been made by another
             remove_stale_socket(path)
             self._listen(path, group=group, mode=0o666 if self.options.shared else 0o600)
         except (OSError, DaemonError) as error:
@@ -560,3 +563,11 @@ class Service:
 
     def _spec_of(self, device: DeviceInfo) -> DeviceSpec | None:
         return next((s for s in self._device_specs if s.uuid == device.uuid or s.index == device.index), None)
+
+
+def _check_trust(directory: Path) -> None:
+    """Raises DaemonError where another user could put a socket in the place of the daemon's, and OSError."""
+    reason = distrust(directory)
+    if reason is not None:
+        hint = "choose a directory that only root or you can change, with all those above it"
+        raise DaemonError(f"no socket in {directory}: {reason}", hint=hint)

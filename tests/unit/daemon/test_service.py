@@ -394,6 +394,16 @@ def test_ipc_dir_has_a_socket_per_configured_group(start_daemon, tmp_path):
     assert list(ipc.iterdir()) == []
 
 
+def test_ipc_dir_that_another_user_could_replace_has_no_sockets(start_daemon, tmp_path):
+    config, outer = tmp_path / "resource.conf", tmp_path / "outer"
+    config.write_text("[team]\nMinUtil = 0.1\n[space/pod]\nMinUtil = 0.1\n")
+    outer.mkdir()
+    outer.chmod(0o757)
+    daemon = start_daemon(config=str(config), ipc_dir=outer / "ipc")
+    assert not any(str(outer) in path for path in daemon.server.listening)
+    assert list(outer.iterdir()) == []
+
+
 def test_a_group_in_a_namespace_has_its_socket_in_a_directory(start_daemon, tmp_path):
     config, ipc = tmp_path / "resource.conf", tmp_path / "ipc"
     config.write_text("[space/pod]\nMinUtil = 0.1\n[../pod]\nMinUtil = 0.1\n")
