@@ -18,23 +18,26 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MOST_SCRIPTS = 4  # that are each other's interpreter, as in Linux
+UNKNOWN = "is a program that cannot be read, or none that is known here"  # Linux may run it all the same
 HOOKED_MACHINES = ("x86_64", "aarch64")
 
 
-def obstacle(path: str, environment: Mapping[str, str]) -> str | None:
+def obstacle(path: str, environment: Mapping[str, str], *, strict: bool = False) -> str | None:
     """Why the hook cannot be loaded into the program at ``path``: half a sentence of which it is the subject.
 
-    None if it can, or if that cannot be known. A script is its interpreter.
+    None if it can, or if that cannot be known; ``strict``: not to know it is an obstacle, too. A script is its
+    interpreter.
     """
+    unknown = UNKNOWN if strict else None
     program = binary(path, environment)
     if program is None:
-        return None
+        return unknown
     if (reason := _other_identity(program)) is not None:
         return reason
     try:
         return _of_file(program)
     except (OSError, NotElfError):
-        return None
+        return unknown
 
 
 def _of_file(program: str) -> str | None:

@@ -120,6 +120,22 @@ def test_strict_refuses_what_cannot_be_limited():
         unlimited("./a.out", static, os.environ, strict=True)
 
 
+def test_strict_refuses_what_cannot_be_known(dynamic, tmp_path, monkeypatch):
+    odd = tmp_path / "odd"
+    odd.write_bytes(b"MZ of another system, which Linux may know how to run")
+    assert unlimited("odd", str(odd), os.environ, strict=False) is None
+    with pytest.raises(NotExecutable, match="cannot be read"):
+        unlimited("odd", str(odd), os.environ, strict=True)
+
+    def unreadable(path, *_):
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(loading, "open", unreadable, raising=False)  # its mode is no obstacle to root
+    assert unlimited("a.out", str(dynamic), os.environ, strict=False) is None
+    with pytest.raises(NotExecutable, match="cannot be read"):
+        unlimited("a.out", str(dynamic), os.environ, strict=True)
+
+
 def test_a_hook_that_needs_the_loader_of_glibc_is_refused_by_musl(changed, dynamic):
     path = changed(lambda image: _of_musl(image, dynamic))
     libc = next(

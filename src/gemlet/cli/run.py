@@ -213,7 +213,7 @@ def unlimited(name: str, path: str, base: Mapping[str, str], *, strict: bool) ->
 
     Raises `NotExecutable` where that program must not run: under --strict, or if its loader would end it.
     """
-    reason = loading.obstacle(path, base)
+    reason = loading.obstacle(path, base, strict=strict)
     if reason is None:
         return None
     if strict:
