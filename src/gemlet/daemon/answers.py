@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from gemlet.daemon.groups import Entry
     from gemlet.daemon.service import Service
 
+MAX_HISTORY_ROWS = 20_000  # samples of groups in one answer: about 3 MB
+
 
 def api(service: Service) -> Api:
     """The API of one daemon."""
@@ -212,21 +214,27 @@ def _changed(service: Service, kind: str, group: str, peer: Peer, *, command: st
 
 
 def _history(service: Service, seconds: float) -> list[dict[str, Any]]:
-    return [
-        {
-            "now_ns": sample.now_ns,
-            "groups": [
-                {
-                    "device": uuid_text(uuid),
-                    "name": name,
-                    "used_ns": used,
-                    "memory": sample.memory[uuid, name],
-                }
-                for (uuid, name), used in sample.used_ns.items()
-            ],
-        }
-        for sample in service.history.since(seconds)
-    ]
+    samples: list[dict[str, Any]] = []
+    room = MAX_HISTORY_ROWS
+    for sample in reversed(service.history.since(seconds)):
+        room -= len(sample.used_ns)
+        if room < 0 and samples:
+            break
+        samples.append(
+            {
+                "now_ns": sample.now_ns,
+                "groups": [
+                    {
+                        "device": uuid_text(uuid),
+                        "name": name,
+                        "used_ns": used,
+                        "memory": sample.memory[uuid, name],
+                    }
+                    for (uuid, name), used in sample.used_ns.items()
+                ],
+            }
+        )
+    return samples[::-1]
 
 
 async def _recorded(service: Service, request: Recorded) -> Any:

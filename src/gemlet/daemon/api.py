@@ -1,8 +1,9 @@
 """The API socket: reads requests, one a line, and writes the service's answers. No input can end it.
 
-Bounds: request size, number of connections, and how long a peer may keep one open without asking anything. Nobody can
-take all connections: a user may have another only while more are free than the user has, as for programs
-(native/server/room.hpp), and some are kept for root and the daemon's own user.
+Bounds: sizes of requests and answers, number of connections, and how long a peer may keep one open without asking
+anything. Nobody can take all connections: a user may have another only while more are free than the user has, as for
+programs (native/server/room.hpp), and some are kept for root and the daemon's own user. Nobody can take all the
+daemon's time (turns.py), nor its memory: of a user's answers that may be large, one is made and sent at a time.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,8 @@ import msgspec
 
 from gemlet.daemon import protocol
 from gemlet.daemon.processes import Peer, peer_of
-from gemlet.daemon.requests import AnyRequest, decode
+from gemlet.daemon.requests import AnyRequest, Audit, Events, History, Metrics, Recorded, Status, decode
+from gemlet.daemon.turns import Turns
 from gemlet.errors import DaemonError, GemletError
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ FOR_ADMINISTRATORS = 16  # of these
 IDLE_SECONDS = 300.0
 WRITE_SECONDS = 10.0
 CLOSE_SECONDS = 1.0
+LARGE = (Audit, Events, History, Metrics, Recorded, Status)  # their answers grow with what users make
 
 Handler = Callable[[AnyRequest, Peer], Awaitable[Any]]
 
@@ -44,6 +47,8 @@ class Api:
         self._open: set[asyncio.StreamWriter] = set()
         self._connections: Counter[int] = Counter()  # that are served, by uid
         self._conversations: set[asyncio.Task[None]] = set()
+        self._turns = Turns()
+        self._large: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)  # by uid, of those with connections
 
     @contextlib.asynccontextmanager
     async def serve(self, path: Path, *, mode: int) -> AsyncIterator[None]:
@@ -81,6 +86,8 @@ class Api:
                 finally:
                     self._connections[peer.uid] -= 1
                     self._connections += Counter()  # without those at 0
+                    if peer.uid not in self._connections:
+                        self._large.pop(peer.uid, None)
             else:
                 busy = DaemonError(
                     f"too many connections to the daemon: this user has {self._connections[peer.uid]} of"
@@ -96,7 +103,7 @@ class Api:
 
     def _has_room(self, uid: int) -> bool:
         free = MAX_CONNECTIONS - self._connections.total()
-        if uid in (0, os.getuid()):
+        if _administers(uid):
             return free > 0
         return self._connections[uid] + FOR_ADMINISTRATORS < free
 
@@ -111,19 +118,47 @@ class Api:
                 too_long = DaemonError(f"the request is longer than {protocol.MAX_REQUEST_BYTES} bytes")
                 await _write(writer, _failure(too_long))
                 return  # the rest of the line cannot be told from the next request
-            await _write(writer, await self._answer(line, peer))
+            await self._turns.take(peer.uid)
+            try:
+                request = decode(line)
+            except GemletError as error:
+                await _write(writer, _failure(error))
+                continue
+            if isinstance(request, LARGE) and not _administers(peer.uid):
+                async with self._large[peer.uid]:
+                    await self._turns.take(peer.uid)  # what it waited for took its time
+                    await _write(writer, await self._answer(request, peer))
+            else:
+                await _write(writer, await self._answer(request, peer))
 
-    async def _answer(self, line: bytes, peer: Peer) -> bytes:
+    async def _answer(self, request: AnyRequest, peer: Peer) -> bytes:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         try:
-            data = await self._handler(decode(line), peer)
-            return msgspec.json.encode({"ok": True, "data": data}) + b"\n"
+            data = await self._handler(request, peer)
+            answer = msgspec.json.encode({"ok": True, "data": data}) + b"\n"
         except GemletError as error:
             return _failure(error)
         except Exception:  # a defect must cost one answer, not the daemon
-            logger.exception("api pid=%d uid=%d request=%r failed", peer.pid, peer.uid, line[:200])
+            logger.exception("api pid=%d uid=%d request=%.200r failed", peer.pid, peer.uid, request)
             return _failure(
                 DaemonError("the daemon failed to answer; this is a defect", hint="read its log, and report this")
             )
+        finally:
+            if not _administers(peer.uid):
+                self._turns.rest(peer.uid, loop.time() - began)
+        if len(answer) > protocol.MAX_REPLY_BYTES:
+            return _failure(
+                DaemonError(
+                    f"the answer has {len(answer)} bytes, and at most {protocol.MAX_REPLY_BYTES} can be read",
+                    hint="ask for less: one group, a shorter time, fewer points",
+                )
+            )
+        return answer
+
+
+def _administers(uid: int) -> bool:
+    return uid in (0, os.getuid())
 
 
 def _failure(error: GemletError) -> bytes:

@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 WRITE_SECONDS = 5.0  # between writes: a daemon that is killed loses no more
 AGAIN_SECONDS = 60.0  # after a failure
 MOST_WAITING = 60  # moments
+MOST_INTERVALS = 65_536  # of all series of an answer together
 LONGEST_STOP = 5.0  # seconds that the end of the daemon waits for the disk
 
 
@@ -183,11 +184,12 @@ def answer(store: Store, question: Question, *, simulated: bool = False, kept: s
     """What ``store`` has to say. Raises sqlite3.Error."""
     until = max(question.until, question.since + 1)
     tier = tier_for(time.time() - question.since)
-    step = -(-max(1, round((until - question.since) / question.points)) // tier.step) * tier.step
-    first, last = int(question.since) // step + 1, -(-int(until) // step)
-    times = [number * step for number in range(first, last + 1)]
     keys = store.series()
     wanted = {n for n, (_, name) in keys.items() if question.group is None or question.group == name}
+    points = max(1, min(question.points, MOST_INTERVALS // max(1, len(wanted))))
+    step = -(-max(1, round((until - question.since) / points)) // tier.step) * tier.step
+    first, last = int(question.since) // step + 1, -(-int(until) // step)
+    times = [number * step for number in range(first, last + 1)]
     rows: dict[int, dict[int, list[Values]]] = {number: {} for number in wanted}  # series -> interval -> values
     counts = [0] * len(times)
     for at, moment in store.moments(tier, times[0] - step, times[-1], wanted):

@@ -306,3 +306,12 @@ def test_a_full_disk_turns_recording_off_and_on_again(tmp_path):
         env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in ["", *sys.path])},
     )
     assert done.stdout.splitlines() == ["full: database or disk is full", "again: True"], done.stderr
+
+
+def test_an_answer_about_everything_has_fewer_points(store, monkeypatch):
+    now = int(time.time())
+    store.add(seconds(now - 30, now - 25))
+    assert len(answer(store, question(since=now - 60, until=now, group="g")).time) >= 60
+    monkeypatch.setattr("gemlet.daemon.recorder.MOST_INTERVALS", 24)
+    found = answer(store, question(since=now - 60, until=now, group=None))
+    assert len(found.series) * len(found.time) <= 24

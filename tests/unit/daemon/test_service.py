@@ -13,9 +13,10 @@ from types import SimpleNamespace
 import pytest
 
 from gemlet.config import files
-from gemlet.daemon import address, autostart, logs
+from gemlet.daemon import address, answers, autostart, logs
 from gemlet.daemon.autostart import log_tail
 from gemlet.daemon.connection import Connection
+from gemlet.daemon.history import Sample
 from gemlet.errors import ConfigError, DaemonUnreachable, Refused
 from gemlet.monitor import tables
 from gemlet.monitor.reader import decode_status
@@ -163,6 +164,14 @@ def test_history(start_daemon):
     daemon.call("join", group="team")
     samples = eventually(lambda: daemon.call("history", seconds=60))
     assert samples[0].keys() == {"now_ns", "groups"}
+
+
+def test_an_answer_of_the_history_is_bounded_and_has_the_newest(monkeypatch):
+    monkeypatch.setattr("gemlet.daemon.answers.MAX_HISTORY_ROWS", 4)
+    counters = {(b"", "a"): 0, (b"", "b"): 0}
+    samples = [Sample(number, counters, counters) for number in range(20)]
+    service = SimpleNamespace(history=SimpleNamespace(since=lambda _: samples))
+    assert [sample["now_ns"] for sample in answers._history(service, 60)] == [18, 19]
 
 
 def test_a_driver_that_does_not_answer_is_waited_for(start_daemon, monkeypatch):
