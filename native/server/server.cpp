@@ -29,7 +29,8 @@ namespace gemlet::server {
 namespace {
 
 constexpr Nanoseconds kTeardown = 1'000'000'000;
-constexpr size_t kOtherFiles = 128;  // Python's, the listeners', the devices'
+// Python's, the listeners' and the devices', the API's connections (api.py), the launchers (launchers.py).
+constexpr size_t kOtherFiles = 128 + 256 + 1024;
 constexpr size_t kMaxDevices = 64;   // that clients have named
 
 // What an epoll entry stands for: kind in the high half, index or client id in the low.
@@ -70,7 +71,7 @@ size_t most_files() {
 
 // A connection takes two, and so may a use, for a ledger of its own.
 size_t fewer_than_files(size_t wanted, size_t files) {
-    return std::min(wanted, files > 2 * kOtherFiles ? (files - kOtherFiles) / 4 : kOtherFiles / 4);
+    return std::min(wanted, (files - std::min(kOtherFiles, files / 2)) / 4);
 }
 
 }  // namespace

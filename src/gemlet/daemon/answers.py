@@ -12,7 +12,7 @@ from gemlet.daemon import mps_answers, mps_environment, request_warnings
 from gemlet.daemon.api import Api
 from gemlet.daemon.explain import explain
 from gemlet.daemon.native import uuid_text
-from gemlet.daemon.processes import Peer, check_administrator, launcher_of
+from gemlet.daemon.processes import Peer, check_administrator
 from gemlet.daemon.recorder import Question
 from gemlet.daemon.requests import (
     AnyRequest,
@@ -107,7 +107,7 @@ def _join(service: Service, request: Join, peer: Peer) -> dict[str, Any]:
         request.limits,
         command=request.command,
         uid=peer.uid,
-        launcher=launcher_of(peer.pid),
+        launcher=service.launchers.of(peer),
         device=request.device,
         busy=service.busy(),
     )

@@ -28,7 +28,6 @@ Origin = Literal["configuration", "run", "share"]
 
 LINGER_SECONDS = 5.0  # a group made by `gemlet run` outlives its last process by this: a shell loop keeps its group
 RESTORED_LINGER_SECONDS = 30.0  # ... and after a restart of the daemon, so that its clients can come back
-MAX_LAUNCHERS = 256  # per group; each holds a descriptor, and a group with more is kept by its clients
 MAX_GROUPS = 256  # per user, against a loop of `gemlet run` that fills a shared daemon
 SLACK = 1e-9  # 0.1 + 0.2 + 0.7 is 1
 
@@ -44,9 +43,6 @@ class Launcher(Protocol):
 
     def alive(self) -> bool:
         """Whether it still runs."""
-
-    def close(self) -> None:
-        """Forgets it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,11 +65,6 @@ class Entry:
     @property
     def transient(self) -> bool:
         return self.origin == "run"
-
-    def forget(self) -> None:
-        for launcher in self.launchers:
-            launcher.close()
-        self.launchers.clear()
 
 
 class GroupBook:
@@ -162,7 +153,7 @@ class GroupBook:
                 self._replace(entry, changed, busy)
             entry.leaving = False
         entry.vacant_since = None
-        if launcher is not None and len(entry.launchers) < MAX_LAUNCHERS:
+        if launcher is not None and launcher not in entry.launchers:
             entry.launchers.append(launcher)
         return entry
 
@@ -222,7 +213,6 @@ class GroupBook:
         self._check_owner(entry, uid)
         if not self._server.remove_group(name):
             raise Refused(f"group {name} has clients", hint="end them first; `gemlet status` lists them")
-        entry.forget()
         del self.entries[name]
 
     def restore(self, entry: Entry) -> None:
@@ -362,7 +352,7 @@ class GroupBook:
     def _drop(self, name: str) -> list[str]:
         if not self._server.remove_group(name):
             return []
-        self.entries.pop(name).forget()
+        del self.entries[name]
         return [name]
 
     def _tell(self, spec: GroupSpec, *, origin: Origin | None = None, strict: bool = True) -> list[str]:
@@ -415,10 +405,7 @@ def no_group(name: str, known: Iterable[str]) -> Refused:
 
 
 def _any_alive(entry: Entry) -> bool:
-    dead = [launcher for launcher in entry.launchers if not launcher.alive()]
-    for launcher in dead:
-        launcher.close()
-        entry.launchers.remove(launcher)
+    entry.launchers[:] = [launcher for launcher in entry.launchers if launcher.alive()]
     return bool(entry.launchers)
 
 

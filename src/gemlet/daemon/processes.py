@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pwd
 import select
@@ -49,17 +48,11 @@ class ProcessLauncher:
 
     def __del__(self) -> None:
         if hasattr(self, "_descriptor"):
-            self.close()
+            os.close(self._descriptor)
 
     def alive(self) -> bool:
         """Whether it still runs."""
-        return self._descriptor >= 0 and not self._poll.poll(0)
-
-    def close(self) -> None:
-        """Forgets it."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        return not self._poll.poll(0)
 
 
 def sees_the_drivers_pids() -> bool:
@@ -68,13 +61,6 @@ def sees_the_drivers_pids() -> bool:
         return Path("/proc/self/ns/pid").stat().st_ino == FIRST_PID_NAMESPACE
     except OSError:
         return False
-
-
-def launcher_of(pid: int) -> ProcessLauncher | None:
-    """The process, or None if it is gone already."""
-    with contextlib.suppress(OSError):
-        return ProcessLauncher(pid)
-    return None
 
 
 def uid_of(user: str) -> int:

@@ -24,6 +24,7 @@ from gemlet.daemon.configuration import ConfigurationFile
 from gemlet.daemon.events import EventRing
 from gemlet.daemon.groups import Entry, GroupBook
 from gemlet.daemon.history import SAMPLE_SECONDS, History
+from gemlet.daemon.launchers import Launchers
 from gemlet.daemon.lock import DirectoryLock, remove_stale_socket
 from gemlet.daemon.moments import Moments
 from gemlet.daemon.mps import Mps
@@ -100,6 +101,7 @@ class Service:
         self.metrics = metrics
         self.server = server
         self.book = GroupBook(server, owner=os.getuid(), shared=options.shared, uid_of=uid_of, name_of=name_of)
+        self.launchers = Launchers(owner=os.getuid())
         self.history = History()
         self.recorder = Recorder(self._open_history)
         self._moments = Moments()

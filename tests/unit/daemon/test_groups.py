@@ -18,13 +18,9 @@ NAMES = {DAEMON: "daemon", ANA: "ana", LUIS: "luis", 0: "root"}
 class Process:
     def __init__(self) -> None:
         self.running = True
-        self.closed = False
 
     def alive(self) -> bool:
         return self.running
-
-    def close(self) -> None:
-        self.closed = True
 
 
 def uid_of(name: str) -> int:
@@ -227,11 +223,11 @@ def test_one_user_cannot_fill_a_shared_daemon(shared_book, monkeypatch):
     join(shared_book, uid=LUIS)
 
 
-def test_launchers_are_bounded(book, monkeypatch):
-    monkeypatch.setattr("gemlet.daemon.groups.MAX_LAUNCHERS", 2)
+def test_a_process_keeps_a_group_once(book):
+    process = Process()
     for _ in range(4):
-        join(book, "g", launcher=Process())
-    assert len(book.entries["g"].launchers) == 2
+        join(book, "g", launcher=process)
+    assert book.entries["g"].launchers == [process]
 
 
 # --- change ------------------------------------------------------------------------------------------------------
@@ -277,7 +273,6 @@ def test_a_group_made_on_the_fly_outlives_its_last_process_by_a_moment(book, ser
     assert book.expire(200.0, {}) == []
     assert book.expire(200.0 + LINGER_SECONDS - 0.1, {}) == []
     assert book.expire(200.0 + LINGER_SECONDS, {}) == ["g"]
-    assert process.closed
     assert not server.groups
 
 

@@ -1,0 +1,58 @@
+"""The processes that asked for groups: one descriptor each, however many groups one asked for, and room for everybody.
+
+Without a place a process is not kept in mind, and its group goes a moment later unless it has clients by then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from gemlet.daemon.processes import ProcessLauncher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gemlet.daemon.groups import Launcher
+    from gemlet.daemon.processes import Peer
+
+MAX_LAUNCHERS = 1024
+FILES_OF_LAUNCHERS = 8  # one descriptor in so many at most; native/server/server.cpp leaves room for them
+FOR_ADMINISTRATORS = 16  # one place in so many
+
+
+class Launchers:
+    """The processes, each for as long as somebody holds what `of` returned for it.
+
+    ``owner``: uid of the daemon. ``opened``: makes the launcher of a pid; raises OSError if there is no such process.
+    """
+
+    def __init__(self, *, owner: int, opened: Callable[[int], Launcher] = ProcessLauncher) -> None:
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._places = min(MAX_LAUNCHERS, files // FILES_OF_LAUNCHERS)
+        self._owner = owner
+        self._opened = opened
+        self._known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # by pid
+        self._uids: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    def of(self, peer: Peer) -> Launcher | None:
+        """The process, or None if it is gone already or there is no place for it.
+
+        A user may have another place only while more are free than the user has.
+        """
+        known: Launcher | None = self._known.get(peer.pid)
+        if known is not None and known.alive():  # so the pid is still that process
+            return known
+        free = self._places - len(self._uids)
+        theirs = sum(uid == peer.uid for uid in self._uids.values())
+        kept = 0 if peer.uid in (0, self._owner) else theirs + self._places // FOR_ADMINISTRATORS
+        if kept >= free:
+            return None
+        with contextlib.suppress(OSError):
+            made = self._opened(peer.pid)
+            self._known[peer.pid] = made
+            self._uids[made] = peer.uid
+            return made
+        return None
