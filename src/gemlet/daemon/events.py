@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections import deque
 from typing import Any
 
@@ -15,7 +16,10 @@ logger = logging.getLogger(__name__)
 
 KEPT = 500
 # A client in a loop can be refused thousands of times a second; the counters keep the truth, the log need not.
-LOGGED_PER_MINUTE = 20
+LOGGED_PER_MINUTE = 20  # of one kind, by one user: names of groups are free
+LOGGED_IN_ALL = 300  # a minute, by users who are neither root nor the daemon's own
+COMMAND_CHARACTERS = 100
+TEXT_CHARACTERS = 1000
 WARNINGS = frozenset({"refused", "denied", "overdue", "outside"})
 
 
@@ -34,12 +38,13 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class EventRing:
-    """Keeps the last events and writes each to the log, at a bounded rate per kind and group."""
+    """Keeps the last events and writes each to the log, at a bounded rate per kind and user, and of all users."""
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque(maxlen=KEPT)
         self._number = 0
         self._limiter = Limiter(LOGGED_PER_MINUTE)
+        self._all = Limiter(LOGGED_IN_ALL)
 
     def add(
         self,
@@ -53,7 +58,8 @@ class EventRing:
         device: int | None = None,
         text: str = "",
     ) -> Event:
-        """Appends one event."""
+        """Appends one event. ``command`` and ``text`` are cut: their length is others' choice."""
+        command, text = command[:COMMAND_CHARACTERS], text[:TEXT_CHARACTERS]
         self._number += 1
         event = Event(
             number=self._number,
@@ -67,7 +73,10 @@ class EventRing:
             text=text,
         )
         self._events.append(event)
-        allowed, suppressed = self._limiter.allow((kind, group), now=time)
+        allowed, suppressed = self._limiter.allow((kind, uid), now=time)
+        if allowed and uid not in (0, os.getuid()):
+            allowed, others = self._all.allow(None, now=time)
+            suppressed += others
         if allowed:
             fields = {"group": group, "pid": pid, "command": command, "device": device, "suppressed": suppressed}
             fields_text = " ".join(f"{name}={value}" for name, value in fields.items() if value)

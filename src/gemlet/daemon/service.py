@@ -422,7 +422,9 @@ class Service:
             event = self.events.add_native(raw, time=time.time())
             if event.kind == "join":
                 for warning in self.book.adopt(event.group):
-                    logger.warning("quota %s", warning)
+                    self.events.add(
+                        "refused", time=time.time(), group=event.group, pid=event.pid, uid=event.uid, text=warning
+                    )
             if event.kind in ("context", "join", "leave"):
                 self._account_now.set()
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gemlet.daemon.events import LOGGED_PER_MINUTE, EventRing
+from gemlet.daemon.events import LOGGED_IN_ALL, LOGGED_PER_MINUTE, EventRing
 from gemlet.daemon.history import History
 from gemlet.daemon.logs import Limiter
 from gemlet.daemon.native import ClientUsage, DeviceUsage, GroupUsage, Snapshot
@@ -90,6 +90,21 @@ def test_a_flood_of_events_is_kept_but_not_logged(caplog):
             ring.add_native({"kind": "refused", "group": "g", "text": "1024"}, time=0.0)
     assert len(ring.after(0, 1000)) == 300
     assert len(caplog.records) <= LOGGED_PER_MINUTE
+
+
+def test_names_of_groups_and_long_commands_fill_no_log(caplog):
+    ring = EventRing()
+    with caplog.at_level("INFO", logger="gemlet"):
+        for number in range(3000):
+            ring.add("granted", time=0.0, group=f"g{number}", uid=70001, command="x" * 60_000)
+        assert len(caplog.records) == LOGGED_PER_MINUTE
+        for uid in range(70000, 71000):
+            ring.add("granted", time=1.0, uid=uid, text="y" * 60_000)
+        assert len(caplog.records) <= LOGGED_IN_ALL
+        ring.add("removed", time=1.0, group="of the daemon")
+    assert "of the daemon" in caplog.records[-1].getMessage()
+    assert sum(len(record.getMessage()) for record in caplog.records) < LOGGED_IN_ALL * 2000
+    assert all(len(event.command) + len(event.text) < 2000 for event in ring.after(0, 1000))
 
 
 def test_totals_never_fall():
