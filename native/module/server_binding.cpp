@@ -58,9 +58,11 @@ void set_group(Server& self, const std::string& name, nb::kwargs fields) {
 #define TAKE(field) take(fields, #field, settings.field);
     GEMLET_SETTINGS_FIELDS(TAKE)
 #undef TAKE
+    std::optional<int> device;
+    take(fields, "device", device);
     no_others(fields);
     nb::gil_scoped_release release;
-    self.set_group(settings);
+    self.set_group(settings, device);
 }
 
 nb::object text(const std::string& s) {

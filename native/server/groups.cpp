@@ -13,6 +13,8 @@ void Server::add_device(const Uuid& uuid, int index, const std::string& policy, 
     device.index = index;
     device.measured = true;
     device.made_by_client = false;
+    for (const auto& [name, id] : device.groups)
+        device.arbiter->set_group(spec_on(device, groups_.at(name)), clock());
     device.named = RoomPlace();
     if (!policy.empty() && policy != device.policy) {
         if (!device.attachments.empty()) throw std::invalid_argument("the policy of a device in use cannot change");
@@ -52,21 +54,29 @@ void Server::validate(const GroupSettings& settings) {
     if (!(s.sm > 0 && s.sm <= 1)) fail("sm must be above 0 and at most 1");
 }
 
-void Server::set_group(const GroupSettings& settings) {
+// Elsewhere than on the device where it was reserved, a minimum would break what others were promised there.
+GroupSpec Server::spec_on(const Device& device, const Group& group) {
+    GroupSpec spec = group.settings.spec;
+    if (group.device && *group.device != device.index) spec.min = 0;
+    return spec;
+}
+
+void Server::set_group(const GroupSettings& settings, std::optional<int> on) {
     validate(settings);
     std::lock_guard lock(mutex_);
     Group& group = groups_[settings.spec.name];
     group.settings = settings;
+    group.device = on;
     group.made_by_client = false;
     Nanoseconds now = clock();
     for (auto& device : devices_) {
         if (auto known = device->groups.find(settings.spec.name); known != device->groups.end()) {
-            device->arbiter->set_group(settings.spec, now);
+            device->arbiter->set_group(spec_on(*device, group), now);
             apply(*device, now);
         }
         if (auto ledger = device->ledgers.find(settings.spec.name); ledger != device->ledgers.end())
             ledger->second->set_limit(settings.memory.value_or(wire::kNoLimit));
-        set_resident(*device, settings, now);
+        set_resident(*device, group, now);
     }
     expel(group, now);
     wake();

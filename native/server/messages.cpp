@@ -215,7 +215,7 @@ GroupId Server::group_on(Device& device, Group& group, Nanoseconds now) {
     const std::string& name = group.settings.spec.name;
     auto known = device.groups.find(name);
     if (known == device.groups.end())
-        known = device.groups.emplace(name, device.arbiter->set_group(group.settings.spec, now)).first;
+        known = device.groups.emplace(name, device.arbiter->set_group(spec_on(device, group), now)).first;
     return known->second;
 }
 

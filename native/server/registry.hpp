@@ -78,7 +78,8 @@ struct Group {
     GroupSettings settings;
     bool made_by_client = false;  // goes with its last client
     size_t clients = 0;
-    uid_t maker = 0;  // if made_by_client
+    uid_t maker = 0;                 // if made_by_client
+    std::optional<int> device = {};  // index of the one on which it has its minimum; none: every one
 };
 
 struct Client;

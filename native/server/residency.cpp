@@ -89,11 +89,12 @@ void Server::set_capacity(const Uuid& uuid, std::optional<uint64_t> bytes, std::
     wake();
 }
 
-void Server::set_resident(Device& device, const GroupSettings& settings, Nanoseconds now) {
+void Server::set_resident(Device& device, const Group& group, Nanoseconds now) {
+    const GroupSettings& settings = group.settings;
     auto known = device.groups.find(settings.spec.name);
     if (known == device.groups.end()) return;
     device.residency.set_group(known->second, settings.resident.value_or(arbiter::kUnlimited),
-                               share_of(settings.spec), now, is_pinned(settings.spec));
+                               share_of(spec_on(device, group)), now, is_pinned(settings.spec));
     settle_residency(device, now);
     apply(device, now);
 }
@@ -104,7 +105,7 @@ void Server::join_residency(Device& device, Attachment& a, const Group& group, N
     }
     GroupId id = group_on(device, groups_.at(group.settings.spec.name), now);
     device.residency.set_group(id, group.settings.resident.value_or(arbiter::kUnlimited),
-                               share_of(group.settings.spec), now, is_pinned(group.settings.spec));
+                               share_of(spec_on(device, group)), now, is_pinned(group.settings.spec));
     device.residency.add(a.id, id, now);
 }
 

@@ -91,8 +91,10 @@ class Server {
     void set_host_memory(uint64_t bytes);
     // `max_wait`: none keeps it as it is.
     void set_capacity(const Uuid& uuid, std::optional<uint64_t> bytes, std::optional<Nanoseconds> max_wait);
-    void set_group(const GroupSettings& settings);  // creates, or changes a live one; throws std::invalid_argument
-    bool remove_group(const std::string& name);     // false while it has clients
+    // Creates a group, or changes a live one. `device`: index of the only one on which it has its minimum. Throws
+    // std::invalid_argument.
+    void set_group(const GroupSettings& settings, std::optional<int> device = {});
+    bool remove_group(const std::string& name);  // false while it has clients
     // The user whose client made a group that nobody has set since; nullopt if there is no such group.
     std::optional<uid_t> maker(const std::string& name);
     // What the driver holds for a process in all (NVML); what its ledger does not explain is booked as untracked.
@@ -160,7 +162,7 @@ class Server {
     uint64_t host_left(const Device& device) const;
     static bool limits_residency(const Device& device);
     void join_residency(Device& device, Attachment& attachment, const Group& group, Nanoseconds now);
-    void set_resident(Device& device, const GroupSettings& settings, Nanoseconds now);
+    void set_resident(Device& device, const Group& group, Nanoseconds now);
     void admit(Device& device, Attachment& attachment, const wire::Message& message, Nanoseconds now);
     void make_room(Device& device, Attachment& attachment, const wire::Message& message, Nanoseconds now);
     bool withheld(Device& device, Attachment& attachment, Nanoseconds now);  // a request that must wait
@@ -185,6 +187,7 @@ class Server {
     static bool may_join(const Group& group, const Client& client);
     void expel(const Group& group, Nanoseconds now);
     static void validate(const GroupSettings& settings);
+    static GroupSpec spec_on(const Device& device, const Group& group);
 
     GroupId group_on(Device& device, Group& group, Nanoseconds now);
     static Nanoseconds clock();

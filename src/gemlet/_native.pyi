@@ -134,7 +134,8 @@ class Server:
     def set_group(self, name: str, **fields: Any) -> None:
         """Creates a group or changes a live one.
 
-        ``fields``: those of model.GroupSpec by name, users as uids. Raises ValueError, and TypeError for a value that
+        ``fields``: those of model.GroupSpec by name, users as uids, and ``device``: index of the only one on which it
+        has its minimum, None for every one. Raises ValueError, and TypeError for a value that
         is of another type.
         """
     def maker(self, name: str) -> int | None: ...

@@ -135,7 +135,7 @@ class GroupBook:
             spec = self._within(_change(self._new(made, owner), limits), owner, device, given=limits.given())
             entry = Entry(spec=spec, origin="run", owner=owner, device=device)
             self._admit(entry, busy)
-            self._tell(spec)
+            self._tell(spec, device=device)
             self.entries[spec.name] = entry
         else:
             self._check_member(entry, uid)
@@ -188,7 +188,7 @@ class GroupBook:
                 hint="remove it, or choose another name",
             )
         spec = _change(GroupSpec(name=name), limits)
-        self._tell(spec, origin="share")
+        self._tell(spec, origin="share", device=device)
         entry = known or Entry(spec=spec, origin="share", owner=self._owner, socket=socket)
         entry.spec, entry.device = spec, device
         self.entries[name] = entry
@@ -220,7 +220,7 @@ class GroupBook:
         if entry.spec.name in self.entries:
             return
         entry.linger = RESTORED_LINGER_SECONDS
-        self._tell(entry.spec, origin=entry.origin, strict=False)
+        self._tell(entry.spec, origin=entry.origin, device=entry.device, strict=False)
         self.entries[entry.spec.name] = entry
 
     # --- time ----------------------------------------------------------------------------------------------------
@@ -310,17 +310,15 @@ class GroupBook:
         """``spec`` within the quota of its owner ``uid``. Raises `Refused`."""
         if uid in (0, self._owner):
             return spec
-        others = [
-            other.spec
-            for name, other in self.entries.items()
-            if name != spec.name and other.owner == uid and (device is None or other.device in (None, device))
-        ]
-        return within(spec, self._quotas.of(uid), others, given=given, who=self._name_of(uid))
+        others = [other for name, other in self.entries.items() if name != spec.name and other.owner == uid]
+        beside = [other.spec for other in others if device is None or other.device in (None, device)]
+        everywhere = [other.spec for other in others]
+        return within(spec, self._quotas.of(uid), beside, everywhere, given=given, who=self._name_of(uid))
 
     def _replace(self, entry: Entry, spec: GroupSpec, busy: Mapping[str, int]) -> None:
         if spec.min > entry.spec.min:
             self._admit(replace(entry, spec=spec), busy)
-        self._tell(spec, origin=entry.origin)
+        self._tell(spec, origin=entry.origin, device=entry.device)
         entry.spec = spec
 
     def _admit(self, entry: Entry, busy: Mapping[str, int]) -> None:
@@ -355,9 +353,12 @@ class GroupBook:
         del self.entries[name]
         return [name]
 
-    def _tell(self, spec: GroupSpec, *, origin: Origin | None = None, strict: bool = True) -> list[str]:
-        """Tells the server. ``strict``: a user whom this machine does not know is refused; otherwise a warning is
-        returned, and the group is open to the others: a deleted account must not take the limits of a group away.
+    def _tell(
+        self, spec: GroupSpec, *, origin: Origin | None = None, device: int | None = None, strict: bool = True
+    ) -> list[str]:
+        """Tells the server. ``device``: the only one on which the group has its minimum. ``strict``: a user whom this
+        machine does not know is refused; otherwise a warning is returned, and the group is open to the others: a
+        deleted account must not take the limits of a group away.
         """
         broken = next(violations(spec), None)
         if broken is not None:
@@ -370,7 +371,7 @@ class GroupBook:
         if origin == "share":  # who comes through its own socket is in it; nobody else
             fields["users"] = [self._owner]
         try:
-            self._server.set_group(spec.name, **fields)
+            self._server.set_group(spec.name, device=device, **fields)
         except (ValueError, TypeError, OverflowError, RuntimeError) as error:  # nanobind's, where a value does not fit
             raise Refused(f"group {spec.name}: {error}") from None
         return [f"group {spec.name}: {error.message}" for error in unknown]

@@ -32,7 +32,8 @@ class Server(Protocol):
         """How much of the host swapped memory may take, of all devices together."""
 
     def set_group(self, name: str, **fields: Any) -> None:
-        """Creates a group or changes a live one. ``fields``: those of GroupSpec, users as uids. Raises ValueError.
+        """Creates a group or changes a live one. ``fields``: those of GroupSpec, users as uids, and ``device``: index
+        of the only one on which it has its minimum, None for every one. Raises ValueError.
 
         Clients of users who may not be in it any more leave it.
         """

@@ -64,11 +64,18 @@ def nothing_of(spec: GroupSpec, quota: UserSpec) -> GroupSpec:
 
 
 def within(
-    spec: GroupSpec, quota: UserSpec, others: Collection[GroupSpec], *, given: Collection[str] | None, who: str
+    spec: GroupSpec,
+    quota: UserSpec,
+    beside: Collection[GroupSpec],
+    others: Collection[GroupSpec],
+    *,
+    given: Collection[str] | None,
+    who: str,
 ) -> GroupSpec:
     """``spec`` with what ``quota`` decides where nothing was said. Raises `Refused` for more than ``who`` may have.
 
-    ``others``: the user's groups that may meet this one on a device. ``given``: the fields that were asked for, None if
+    ``others``: the user's groups; ``beside``: those that have their minimum on this one's device. A minimum is in force
+    on its device alone, all else wherever the programs go. ``given``: the fields that were asked for, None if
     the group is there and only changes.
     """
     values: dict[str, Any] = {}
@@ -80,7 +87,7 @@ def within(
         if quota.max is not None and "max" not in given:
             values["max"] = min(values.get("max", 1.0), quota.max)
     chosen = replace(spec, **values)
-    _check_shares(chosen, quota, others, who)
+    _check_shares(chosen, quota, beside, who)
     if quota.priority is not None and _RANK[chosen.priority] > _RANK[quota.priority]:
         raise Refused(
             f"priority {chosen.priority} is above what {who} may have", hint=f"use --priority {quota.priority}"

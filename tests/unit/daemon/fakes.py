@@ -21,6 +21,7 @@ class FakeServer:
     def __init__(self) -> None:
         self.groups: dict[str, dict[str, Any]] = {}
         self.devices: dict[bytes, dict[str, Any]] = {}
+        self.reserved_on: dict[str, int | None] = {}  # device of each group's minimum
         self.clients: dict[str, list[dict[str, Any]]] = {}
         self.makers: dict[str, int] = {}  # of groups that clients made by joining them
         self.used_ns: dict[str, int] = {}
@@ -58,10 +59,11 @@ class FakeServer:
     def set_host_memory(self, size: int) -> None:
         self.host_memory = size
 
-    def set_group(self, name: str, **limits: Any) -> None:
+    def set_group(self, name: str, *, device: int | None = None, **limits: Any) -> None:
         if limits["min"] > limits["max"]:
             raise ValueError("min is above max")
         self.groups[name] = limits
+        self.reserved_on[name] = device
 
     def maker(self, name: str) -> int | None:
         return self.makers.get(name) if name not in self.groups else None

@@ -157,6 +157,14 @@ def test_minima_on_different_devices_do_not_meet(book):
         join(book, "c", min=0.3, launcher=Process())
 
 
+def test_a_minimum_is_in_force_on_its_device_alone(book, server):
+    join(book, "a", min=0.8, device=1, launcher=Process())
+    join(book, "b", min=0.1, launcher=Process())
+    assert server.reserved_on == {"a": 1, "b": None}
+    book.change("a", Limits(min=0.5), uid=DAEMON, busy={})
+    assert server.reserved_on["a"] == 1
+
+
 def test_a_group_that_only_lingers_makes_room(book, server):
     join(book, "a", min=0.8)
     join(book, "b", min=0.8, launcher=Process())

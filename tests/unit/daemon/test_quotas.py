@@ -81,9 +81,11 @@ def test_ceilings_are_of_all_groups_of_a_user_together(ruled):
     join(ruled, "l", uid=LUIS, min=0.5)  # what ana has says nothing of what luis may have; his section has no min
 
 
-def test_groups_on_other_devices_do_not_count(ruled):
-    join(ruled, "a", uid=ANA, device=0, min=0.4, memory=10 * GIB)
-    join(ruled, "b", uid=ANA, device=1, min=0.4, memory=10 * GIB)
+def test_minima_on_other_devices_do_not_count_and_memory_does(ruled):
+    join(ruled, "a", uid=ANA, device=0, min=0.4, memory=9 * GIB)
+    join(ruled, "b", uid=ANA, device=1, min=0.4, memory=1 * GIB)
+    with pytest.raises(Refused, match="has 0 B of 10 GiB"):  # a limit of memory is in force wherever its programs go
+        join(ruled, "c", uid=ANA, device=2, memory=1 * GIB)
 
 
 @pytest.mark.parametrize("uid", [0, DAEMON])

@@ -240,3 +240,23 @@ def test_five_hundred_clients(serve: Callable[..., Served]) -> None:
     for c in clients:
         c.close()
     wire.eventually(lambda: not any(g["clients"] for g in s.groups().values()))
+
+
+def test_a_minimum_is_in_force_on_its_device_alone(serve: Callable[..., Served]) -> None:
+    s = serve()
+    uuids = [bytes([n]) * 16 for n in (1, 2)]
+    for index, uuid in enumerate(uuids):
+        s.server.add_device(uuid, index)
+    terms = {"max": 1.0, "weight": 1.0, "memory": None, "resident": None, "users": None}
+    s.server.set_group("g", min=0.5, device=1, **terms)
+    clients = [wire.RawClient(s.path).attach(uuid) for uuid in uuids]
+
+    def minima() -> list[float]:
+        return [group["min"] for device in s.server.snapshot()["devices"] for group in device["groups"]]
+
+    assert minima() == [0.0, 0.5]
+    s.server.set_group("g", min=0.25, device=0, **terms)
+    assert minima() == [0.25, 0.0]
+    s.server.set_group("g", min=0.75, **terms)
+    assert minima() == [0.75, 0.75]
+    del clients
