@@ -31,7 +31,7 @@ namespace {
 constexpr Nanoseconds kTeardown = 1'000'000'000;
 // Python's, the listeners' and the devices', the API's connections (api.py), the launchers (launchers.py).
 constexpr size_t kOtherFiles = 128 + 256 + 1024;
-constexpr size_t kMaxDevices = 64;   // that clients have named
+constexpr size_t kMaxDevices = 64;  // that clients have named
 
 // What an epoll entry stands for: kind in the high half, index or client id in the low.
 enum Tag : uint64_t {
