@@ -13,6 +13,8 @@ JOBS ?= $(shell nproc)
 PYTEST_ARGS ?=
 WORKERS ?= logical
 RUNS ?= 10
+SOAK_SECONDS ?= 3600
+SOAK_CLIENTS ?= 500
 BIN := $(VENV)/bin
 BUILD := build/native
 INSTALLED := $(VENV)/.gemlet-installed
@@ -86,6 +88,10 @@ sanitize: setup  ## tests of the native parts under address, undefined-behaviour
 fuzz: setup  ## property tests and the fuzzer of the server, with many more examples than `make test` tries
 	@GEMLET_FUZZ_SECONDS=60 GEMLET_FUZZ_MESSAGES=1000000 $(BIN)/python -m pytest --hypothesis-profile=fuzz --timeout=3600 -m "not slow" tests/unit \
 	    tests/sim/robustness/test_fuzz.py $(PYTEST_ARGS)
+
+.PHONY: soak
+soak: setup  ## an hour of harm to 500 programs and their daemon on the simulated machine; SOAK_SECONDS=600 for less
+	@$(BIN)/python -m tests.sim.soak --seconds $(SOAK_SECONDS) --clients $(SOAK_CLIENTS)
 
 .PHONY: cluster-test
 cluster-test: image  ## a real Kubernetes cluster with simulated GPUs; needs root; builds Kubernetes the first time

@@ -168,7 +168,7 @@ void Machine::claim_writer() {
             }
         }
     }
-    throw std::runtime_error("the simulated machine has no place for more than 128 processes");
+    throw std::runtime_error("the simulated machine has no place for more than 1024 processes");
 }
 
 bool Machine::alive(uint32_t pid, uint64_t start) {

@@ -18,7 +18,7 @@
 
 namespace gemlet::sim {
 
-inline constexpr uint32_t kWriters = 128;  // processes of one machine
+inline constexpr uint32_t kWriters = 1024;  // processes of one machine
 inline constexpr uint32_t kMaxDevices = 16;
 inline constexpr uint32_t kGraves = 256;
 
