@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <deque>
 
 #include "futex.h"
 #include "server/server.hpp"
@@ -18,7 +19,8 @@ using wire::TokenState;
 namespace {
 
 constexpr size_t kMaxDevices = 64;
-constexpr int kBurst = 32;  // messages of one client before the others have their turn
+// So much time is given to messages before clocks and other descriptors have their turn.
+constexpr Nanoseconds kRound = 2'000'000;
 
 std::string text_of(const char* text, size_t size) {
     return {text, strnlen(text, size)};
@@ -26,20 +28,52 @@ std::string text_of(const char* text, size_t size) {
 
 }  // namespace
 
-bool Server::receive(Client& client) {
-    for (int i = 0; i < kBurst; ++i) {
-        Message message;
-        ssize_t n = recv(client.socket.get(), &message, sizeof message, MSG_DONTWAIT | MSG_TRUNC);
-        if (n < 0) return errno == EAGAIN || errno == EINTR;
-        if (n == 0) return false;
-        if (n != ssize_t(sizeof message) || message.header.magic != wire::kMagic) {
-            ++denied_;
-            emit("denied", client, "sent something that is not a message of gemlet's");
-            return false;
-        }
-        if (!handle(client, message)) return false;
+Server::Received Server::receive(Client& client) {
+    Message message;
+    ssize_t n = recv(client.socket.get(), &message, sizeof message, MSG_DONTWAIT | MSG_TRUNC);
+    if (n < 0) return errno == EAGAIN || errno == EINTR ? Received::kNothing : Received::kEnd;
+    if (n == 0) return Received::kEnd;
+    if (n != ssize_t(sizeof message) || message.header.magic != wire::kMagic) {
+        ++denied_;
+        emit("denied", client, "sent something that is not a message of gemlet's");
+        return Received::kEnd;
     }
-    return true;
+    return handle(client, message) ? Received::kMessage : Received::kEnd;
+}
+
+// Users have their turns, a message each; those of one user, their clients. So one with a thousand clients that send
+// without end delays another by no more than its own share of the time.
+void Server::receive_from(const std::vector<uint32_t>& ids) {
+    struct Sender {
+        std::string who;
+        std::deque<uint32_t> clients;
+    };
+    std::vector<Sender> senders;
+    for (const uint32_t id : ids) {
+        const auto found = clients_.find(id);
+        if (found == clients_.end()) continue;
+        const std::string& who = found->second->who;
+        auto sender = std::find_if(senders.begin(), senders.end(), [&](auto& s) { return s.who == who; });
+        if (sender == senders.end()) sender = senders.insert(senders.end(), {who, {}});
+        sender->clients.push_back(id);
+    }
+    const Nanoseconds end = clock() + kRound;
+    for (bool more = true; more && clock() < end;) {
+        more = false;
+        for (Sender& sender : senders) {
+            if (sender.clients.empty()) continue;
+            const uint32_t id = sender.clients.front();
+            sender.clients.pop_front();
+            const auto found = clients_.find(id);
+            if (found == clients_.end()) continue;
+            const Received received = receive_safely(*found->second);
+            if (received == Received::kEnd)
+                drop(*found->second, "left");
+            else if (received == Received::kMessage)
+                sender.clients.push_back(id);
+            more = more || !sender.clients.empty();
+        }
+    }
 }
 
 bool Server::answer(Client& client, Message message, Status status, const std::string& text,

@@ -155,6 +155,7 @@ bool Server::withheld(Device& device, Attachment& a, Nanoseconds now) {
 // Reads what clients say, publishes what follows, and lets those run whose memory is there.
 void Server::settle_residency(Device& device, Nanoseconds now) {
     if (!limits_residency(device)) return;
+    device.residency.collect(true, now);
     for (auto& [id, a] : device.attachments) {
         // Before the rest of its page: what it has done by then is in there.
         const uint32_t seen = a->movable ? a->movable->page->seen.load(std::memory_order_acquire) : 0;
@@ -162,6 +163,7 @@ void Server::settle_residency(Device& device, Nanoseconds now) {
         if (a->movable) device.residency.report(id, claim.mapped, seen, a->movable->page->away.load() == 0, now);
         device.residency.set_fixed(id, claim.fixed, now);
     }
+    device.residency.collect(false, now);
     for (const arbiter::Order& order : device.residency.take_orders()) {
         auto found = device.attachments.find(order.client);
         if (found == device.attachments.end() || !found->second->movable) continue;

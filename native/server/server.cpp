@@ -208,14 +208,14 @@ void Server::tick() {
     release_if([](const Client& client, int64_t at) { return client.taken_until <= at; }, now);
 }
 
-bool Server::receive_safely(Client& client) {
+Server::Received Server::receive_safely(Client& client) {
     try {
         return receive(client);
     } catch (const std::exception& error) {  // out of memory or descriptors: this client's problem alone
         ++denied_;
         emit("denied", client, error.what());
         note_unmanaged(client, client.group, error.what());
-        return false;
+        return Received::kEnd;
     }
 }
 
@@ -329,11 +329,13 @@ void Server::release_if(bool (*which)(const Client&, int64_t), int64_t value) {
 void Server::run() {
     pthread_setname_np(pthread_self(), "gemlet-arbiter");
     prctl(PR_SET_TIMERSLACK, 1);
-    std::array<epoll_event, 64> ready;
+    std::array<epoll_event, 1024> ready;
+    std::vector<uint32_t> senders;
     while (!stopping_) {
         int n = epoll_wait(epoll_.get(), ready.data(), int(ready.size()), -1);
         if (n < 0 && errno != EINTR) break;
         std::lock_guard lock(mutex_);
+        senders.clear();
         for (int i = 0; i < n; ++i) {
             uint64_t kind = ready[size_t(i)].data.u64 & ~0xffffffffull;
             auto index = uint32_t(ready[size_t(i)].data.u64);
@@ -349,10 +351,11 @@ void Server::run() {
                     release(client);
                 else if (kind == kProcess)
                     drop(client, "exit");
-                else if (!receive_safely(client))
-                    drop(client, "left");
+                else
+                    senders.push_back(index);
             }
         }
+        receive_from(senders);
         tick();
         arm_timer();
     }

@@ -129,7 +129,6 @@ class Server {
     // server.cpp: sockets, the thread and its timer
     void run();
     void accept_client(Listener& listener);
-    bool receive_safely(Client& client);
     bool identify(Client& client, const Listener& listener);
     void turn_away(Client& client, const std::string& why);
     void drop(Client& client, const char* why);
@@ -148,7 +147,10 @@ class Server {
     ServerView view_locked();
 
     // messages.cpp
-    bool receive(Client& client);  // false: drop the client
+    enum class Received { kMessage, kNothing, kEnd };  // kEnd: drop the client
+    Received receive(Client& client);
+    void receive_from(const std::vector<uint32_t>& ids);
+    Received receive_safely(Client& client);
     bool handle(Client& client, const wire::Message& message);
     bool hello(Client& client, const wire::Message& message);
     bool attach(Client& client, const wire::Message& message);

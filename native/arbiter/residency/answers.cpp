@@ -38,25 +38,21 @@ uint64_t Residency::held() const {
 }
 
 bool Residency::within() const {
-    for (const auto& [id, member] : members_) {
-        for (const Scope& scope : scopes_of(member)) {
-            uint64_t sum = 0;
-            for (const auto& [other_id, m] : members_)
-                if (scope.has(m)) sum = plus(sum, plus(m.committed, m.fixed));
-            if (sum > scope.limit) return false;
-        }
+    for (const Scope& scope : scopes()) {
+        uint64_t sum = 0;
+        for (const auto& [id, m] : members_)
+            if (scope.has(m)) sum = plus(sum, plus(m.committed, m.fixed));
+        if (sum > scope.limit) return false;
     }
     return true;
 }
 
 bool Residency::fits_fixed(uint64_t bytes) const {
-    for (const auto& [id, member] : members_) {
-        for (const Scope& scope : scopes_of(member)) {
-            uint64_t largest = 0;
-            for (const auto& [other_id, m] : members_)
-                if (scope.has(m)) largest = std::max(largest, m.movable);
-            if (plus(largest, bytes) > room(scope)) return false;
-        }
+    for (const Scope& scope : scopes()) {
+        uint64_t largest = 0;
+        for (const auto& [id, m] : members_)
+            if (scope.has(m)) largest = std::max(largest, m.movable);
+        if (plus(largest, bytes) > room(scope)) return false;
     }
     return true;
 }

@@ -8,6 +8,10 @@
 namespace gemlet::arbiter {
 
 void Residency::settle(Nanoseconds now) {
+    if (collecting_) {
+        changed_ = true;
+        return;
+    }
     next_ = kNever;
     // Most devices never have a limit: they shall not pay for it with each turn.
     limited_ = limited_ || capacity_ != kUnlimited ||
@@ -26,6 +30,23 @@ std::vector<Residency::Scope> Residency::scopes_of(const Member& member) const {
         scopes.push_back({group->second.resident, member.group});
     if (capacity_ != kUnlimited) scopes.push_back({capacity_, std::nullopt});
     return scopes;
+}
+
+// All limits that bind somebody.
+std::vector<Residency::Scope> Residency::scopes() const {
+    std::vector<Scope> all;
+    if (capacity_ != kUnlimited && !members_.empty()) all.push_back({capacity_, std::nullopt});
+    for (const auto& [id, group] : groups_) {
+        const bool empty =
+            std::none_of(members_.begin(), members_.end(), [&](auto& entry) { return entry.second.group == id; });
+        if (group.resident != kUnlimited && !empty) all.push_back({group.resident, id});
+    }
+    return all;
+}
+
+void Residency::collect(bool on, Nanoseconds now) {
+    collecting_ = on;
+    if (!on && std::exchange(changed_, false)) settle(now);
 }
 
 bool Residency::pinned(const Member& member) const {
@@ -58,15 +79,13 @@ bool Residency::fits(const Member& member, const std::vector<ClientId>& without,
 }
 
 bool Residency::everything_fits() const {
-    for (const auto& [id, m] : members_) {
-        for (const Scope& scope : scopes_of(m)) {
-            uint64_t sum = 0;
-            for (const auto& [other_id, other] : members_)
-                if (scope.has(other)) sum = plus(sum, other.movable);
-            if (sum > room(scope)) return false;
-        }
-    }
-    return true;
+    const auto all = scopes();
+    return std::all_of(all.begin(), all.end(), [&](const Scope& scope) {
+        uint64_t sum = 0;
+        for (const auto& [id, m] : members_)
+            if (scope.has(m)) sum = plus(sum, m.movable);
+        return sum <= room(scope);
+    });
 }
 
 void Residency::put_out(Member& member, Nanoseconds now) {
@@ -156,8 +175,9 @@ void Residency::let_in(Nanoseconds now) {
         everybody.push_back(id);
         if (!m.in && !m.gone && m.movable == 0) enter(m, now);  // it needs no room
     }
+    const bool all_fit = everything_fits();
     for (auto& [id, m] : members_)
-        if (!m.in && !m.gone && (m.queued != kNever || everything_fits())) queue.push_back(id);
+        if (!m.in && !m.gone && (m.queued != kNever || all_fit)) queue.push_back(id);
     sort_queue(queue);
     const Member* head = nullptr;  // the first that has to wait
     for (ClientId id : queue) {

@@ -81,6 +81,8 @@ class Residency {
     // Bytes on the device of a client that cannot move.
     void set_fixed(ClientId client, uint64_t bytes, Nanoseconds now);
     // What a client says: bytes on the device, the order it keeps to, and whether all it has is there.
+    // Between collect(true) and collect(false) nothing is decided: for many reports at the same moment.
+    void collect(bool on, Nanoseconds now);
     void report(ClientId client, uint64_t mapped, uint32_t seen, bool complete, Nanoseconds now);
 
     void request(ClientId client, Nanoseconds now);  // it has work
@@ -148,6 +150,7 @@ class Residency {
     void publish();
 
     std::vector<Scope> scopes_of(const Member& member) const;
+    std::vector<Scope> scopes() const;
     uint64_t room(const Scope& scope, const Member* asks = nullptr) const;  // for movable memory
     bool fits(const Member& member, const std::vector<ClientId>& without, uint64_t extra = 0) const;
     bool everything_fits() const;
@@ -163,6 +166,7 @@ class Residency {
     void sort_queue(std::vector<ClientId>& queue) const;
 
     ResidencyParameters p_;
+    bool collecting_ = false, changed_ = false;
     uint64_t capacity_ = kUnlimited, host_ = kUnlimited;
     std::map<GroupId, Group> groups_;
     Members members_;

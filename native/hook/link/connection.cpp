@@ -142,10 +142,11 @@ void say_leaves(int fd, const char* why) {
     (void)ignored;
 }
 
-// Whether something can be received within two seconds. The program may close our socket, and give its number to one
-// of its own, at any moment: to wait on that would be to wait for ever.
+// Whether something can be received within ten seconds: a daemon that is busy answers late, and a program that does
+// not wait for it runs without limits. The program may close our socket, and give its number to one of its own, at
+// any moment: to wait on that would be to wait for ever.
 bool readable(int fd, ino_t inode) {
-    constexpr int kMilliseconds = 2000, kStep = 50;
+    constexpr int kMilliseconds = 10'000, kStep = 50;
     for (int waited = 0; waited < kMilliseconds; waited += kStep) {
         pollfd p{fd, POLLIN, 0};
         const int found = poll(&p, 1, kStep);
