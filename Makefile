@@ -124,7 +124,7 @@ page:  ## the page of `gemlet web` anew from web/, by npm; commit what it writes
 .PHONY: web-test
 web-test: setup  ## the page of `gemlet web` in Debian's Chromium on a simulated machine; what is missing is skipped and said
 	@$(BIN)/python -m pip install --quiet --group web
-	@if command -v npm > /dev/null; then cd web && npm ci --silent --no-fund --no-audit; fi
+	@cd web && npm ci --silent --no-fund --no-audit || echo "npm installs nothing here: what needs it is skipped"
 	@$(BIN)/python -m pytest tests/web $(PYTEST_ARGS)
 
 .PHONY: ray-test
