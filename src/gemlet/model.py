@@ -167,15 +167,16 @@ class UserTerms:
 
     min: float | None = None
     max: float | None = None
+    weight: float | None = None
     memory: int | None = None
     priority: Priority | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserSpec(UserTerms):
-    """What the groups that one user makes may have: on one device all together ``min`` and ``memory``, each ``max`` and
-    ``priority``. ``name``: of a user, a uid, or "*" for everybody else. ``groups``: how many. ``defaults``: of a group
-    of which nothing is said.
+    """What the groups that one user makes may have: on one device all together ``min``, all together ``memory``,
+    each ``max``, ``weight`` and ``priority``. ``name``: of a user, a uid, or "*" for everybody else. ``groups``: how
+    many. ``defaults``: of a group of which nothing is said.
     """
 
     name: str

@@ -29,6 +29,7 @@ Origin = Literal["configuration", "run", "share"]
 LINGER_SECONDS = 5.0  # a group made by `gemlet run` outlives its last process by this: a shell loop keeps its group
 RESTORED_LINGER_SECONDS = 30.0  # ... and after a restart of the daemon, so that its clients can come back
 MAX_GROUPS = 256  # per user, against a loop of `gemlet run` that fills a shared daemon
+MAX_NAMED = 1024  # users that one user's groups name together
 SLACK = 1e-9  # 0.1 + 0.2 + 0.7 is 1
 
 
@@ -310,6 +311,12 @@ class GroupBook:
         """``spec`` within the quota of its owner ``uid``. Raises `Refused`."""
         if uid in (0, self._owner):
             return spec
+        named = sum(len(e.spec.users) for n, e in self.entries.items() if n != spec.name and e.owner == uid)
+        if len(spec.users) > 1 and named + len(spec.users) > MAX_NAMED:
+            raise Refused(
+                f"the groups of {self._name_of(uid)} name {named} users already: expected at most {MAX_NAMED} in all",
+                hint="leave `users` of some groups out, or ask an administrator to configure a group",
+            )
         others = [other for name, other in self.entries.items() if name != spec.name and other.owner == uid]
         beside = [other.spec for other in others if device is None or other.device in (None, device)]
         everywhere = [other.spec for other in others]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gemlet.config.quantities import exact_size, format_share, format_size
 from gemlet.config.rules import EVERYBODY, SMALLEST_MEMORY
 from gemlet.errors import Refused
-from gemlet.model import Priority, UserSpec, UserTerms
+from gemlet.model import GROUP_FIELDS, Priority, UserSpec, UserTerms
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from gemlet.model import GroupSpec
 
 SHARED_MIN = 0.5  # of a device that one user may reserve where the configuration does not say: the second finds half
+SHARED_WEIGHT = 1.0  # of each group: a larger one divides among a user's own groups, but also takes from all others
 SLACK = 1e-9
+DEFAULT_WEIGHT = GROUP_FIELDS["weight"].default
 _RANK = {Priority.BEST_EFFORT: 0, Priority.NORMAL: 1, Priority.LATENCY: 2}
 
 
@@ -28,7 +30,9 @@ class Quotas:
     """The quota of each uid. ``shared``: users who do not trust each other meet here."""
 
     def __init__(self, *, shared: bool) -> None:
-        self._others = UserSpec(name=EVERYBODY, min=SHARED_MIN if shared else None)
+        self._others = UserSpec(
+            name=EVERYBODY, min=SHARED_MIN if shared else None, weight=SHARED_WEIGHT if shared else None
+        )
         self._default = self._others
         self._of: dict[int, UserSpec] = {}
 
@@ -36,7 +40,11 @@ class Quotas:
         """Puts ``specs`` in force in place of all others; returns what could not be, as warnings."""
         self._of, self._others, warnings = {}, self._default, []
         for spec in specs:
-            filled = replace(spec, min=self._default.min if spec.min is None else spec.min)
+            filled = replace(
+                spec,
+                min=self._default.min if spec.min is None else spec.min,
+                weight=self._default.weight if spec.weight is None else spec.weight,
+            )
             if spec.name == EVERYBODY:
                 self._others = filled
                 continue
@@ -54,13 +62,15 @@ class Quotas:
         """Whether the quota of ``uid`` says anything of a group of which nothing was said."""
         quota = self.of(uid)
         limits = (quota.max, quota.memory, quota.groups)
-        return quota.defaults != UserTerms() or any(limit is not None for limit in limits)
+        light = quota.weight is not None and quota.weight < DEFAULT_WEIGHT
+        return light or quota.defaults != UserTerms() or any(limit is not None for limit in limits)
 
 
 def nothing_of(spec: GroupSpec, quota: UserSpec) -> GroupSpec:
     """``spec`` of somebody who has used up the quota."""
     memory = 0 if quota.memory is not None else None
-    return replace(spec, min=0.0, max=0.0 if quota.max is None else quota.max, memory=memory)
+    weight = spec.weight if quota.weight is None else min(spec.weight, quota.weight)
+    return replace(spec, min=0.0, max=0.0 if quota.max is None else quota.max, weight=weight, memory=memory)
 
 
 def within(
@@ -80,12 +90,14 @@ def within(
     """
     values: dict[str, Any] = {}
     if given is not None:
-        for name in ("min", "max", "memory", "priority"):
+        for name in ("min", "max", "weight", "memory", "priority"):
             value = getattr(quota.defaults, name)
             if name not in given and value is not None:
                 values[name] = value
         if quota.max is not None and "max" not in given:
             values["max"] = min(values.get("max", 1.0), quota.max)
+        if quota.weight is not None and "weight" not in given:
+            values["weight"] = min(values.get("weight", DEFAULT_WEIGHT), quota.weight)
     chosen = replace(spec, **values)
     _check_shares(chosen, quota, beside, who)
     if quota.priority is not None and _RANK[chosen.priority] > _RANK[quota.priority]:
@@ -99,6 +111,11 @@ def _check_shares(spec: GroupSpec, quota: UserSpec, others: Collection[GroupSpec
     if quota.max is not None and spec.max > quota.max + SLACK:
         most = format_share(quota.max)
         raise Refused(f"max {format_share(spec.max)} is more than {who} may have, {most}", hint=f"use --max {most}")
+    if quota.weight is not None and spec.weight > quota.weight + SLACK:
+        raise Refused(
+            f"weight {spec.weight:g} is more than {who} may have, {quota.weight:g}",
+            hint=f"use weight {quota.weight:g}, or ask an administrator for [users.{who}]",
+        )
     reserved = sum(other.min for other in others)
     if quota.min is not None and spec.min > 0 and reserved + spec.min > quota.min + SLACK:
         left = max(0.0, quota.min - reserved)

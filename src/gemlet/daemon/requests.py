@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from gemlet.config.quantities import MAX_BYTES, MAX_FACTOR
+from gemlet.config.toml_values import MAX_USER_CHARACTERS
 from gemlet.daemon import protocol
 from gemlet.errors import DaemonError
 from gemlet.model import GROUP_FIELDS, GroupField, Kind
@@ -20,6 +21,7 @@ Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 Bytes = Annotated[int, Meta(ge=0, le=MAX_BYTES)]
 Factor = Annotated[float, Meta(gt=0.0, le=MAX_FACTOR)]
 LINE = r"^[^\x00-\x1f\x7f]*$"
+MAX_USERS = 64  # of a group; each is looked up, and stands in every status. A configured group may have more.
 PathText = Annotated[str, Meta(min_length=1, max_length=4096)]
 
 
@@ -30,7 +32,7 @@ _ALLOWED: dict[Kind, Any] = {
     Kind.NUMBER: Factor,
     Kind.SLOWDOWN: Factor,
     Kind.SIZE: Bytes | Literal["none"],
-    Kind.NAMES: list[str],
+    Kind.NAMES: Annotated[list[Annotated[str, Meta(max_length=MAX_USER_CHARACTERS)]], Meta(max_length=MAX_USERS)],
 }
 
 

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest, start_http_ser
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from gemlet.config.printable import printable
 from gemlet.daemon.status import DaemonStatus, DeviceStatus, GroupStatus, Status
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def _metrics(status: Status) -> Iterator[Metric]:
             by_group = kind(name, text, labels=GROUP_LABELS)
             for device in status.devices:
                 for group in device.groups:
-                    _add(by_group, (str(device.index), device.uuid, group.name), of_group(group))
+                    _add(by_group, (str(device.index), device.uuid, printable(group.name, lines=True)), of_group(group))
             yield by_group
 
 

@@ -222,6 +222,16 @@ def test_users_may_be_let_in(shared_book, server):
         shared_book.change("a", Limits(users=["nobody-here"]), uid=ANA, busy={})
 
 
+def test_one_user_cannot_name_users_without_end(shared_book, monkeypatch):
+    monkeypatch.setattr("gemlet.daemon.groups.MAX_NAMED", 5)
+    join(shared_book, "a", uid=ANA, users=["ana", "luis"])
+    join(shared_book, "b", uid=ANA, users=["ana", "luis"])
+    with pytest.raises(Refused, match="name 4 users already"):
+        join(shared_book, "c", uid=ANA, users=["ana", "luis"])
+    join(shared_book, "c", uid=ANA)
+    join(shared_book, "l", uid=LUIS, users=["ana", "luis"])
+
+
 def test_one_user_cannot_fill_a_shared_daemon(shared_book, monkeypatch):
     monkeypatch.setattr("gemlet.daemon.groups.MAX_GROUPS", 3)
     for _ in range(3):

@@ -104,6 +104,17 @@ def test_nobody_reserves_all_of_a_shared_device_by_coming_first(shared_book, boo
     join(book, uid=DAEMON, min=1.0)  # a daemon of one's own
 
 
+def test_nobody_outweighs_others_of_a_shared_daemon(shared_book, book):  # noqa: F811
+    join(shared_book, "a", uid=ANA, weight=1.0)
+    with pytest.raises(Refused, match="weight 2 is more than ana may have, 1"):
+        shared_book.change("a", Limits(weight=2.0), uid=ANA, busy={})
+    shared_book.change("a", Limits(weight=2.0), uid=0, busy={})
+    shared_book.configure((), files.parse("[users.luis]\nweight = 0.5\n[users.ana]\nweight = 9", "gemlet.toml").users)
+    shared_book.change("a", Limits(weight=9.0), uid=ANA, busy={})
+    assert join(shared_book, uid=LUIS).spec.weight == 0.5
+    join(book, uid=DAEMON, weight=1000.0)  # a daemon of one's own
+
+
 def test_a_quota_of_somebody_unknown_is_a_warning(shared_book):  # noqa: F811
     (warning,) = shared_book.configure((), files.parse("[users.who]\nmin = 0.1", "gemlet.toml").users)
     assert warning == "users.who: no user who"

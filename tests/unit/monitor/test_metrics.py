@@ -49,9 +49,9 @@ def test_mps():
 def test_a_name_that_needs_escaping():
     status = example()
     device = status.devices[0]
-    odd = dataclasses.replace(device.groups[0], name='a"b\\c\nd')
+    odd = dataclasses.replace(device.groups[0], name='a"b\\c\nd\x9b\u202e')
     status = msgspec.structs.replace(status, devices=(msgspec.structs.replace(device, groups=(odd,)),))
-    assert r'group="a\"b\\c\nd"' in metrics.render(status)
+    assert r'group="a\"b\\c\nd\\x9b\\u202e"' in metrics.render(status)
 
 
 def test_what_is_not_known_is_left_out():
