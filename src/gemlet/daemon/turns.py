@@ -28,7 +28,7 @@ class Turns:
         await turn
 
     def rest(self, uid: int, seconds: float) -> None:
-        """Whoever has taken ``seconds`` has no further turn for as long: one user has half of the daemon at most."""
+        """A user who has taken ``seconds`` has no further turn for as long: one has half of the daemon at most."""
         until = asyncio.get_running_loop().time() + min(seconds, LONGEST_REST)
         self._rests[uid] = max(until, self._rests.get(uid, 0.0))
 
