@@ -370,9 +370,7 @@ class GroupBook:
         broken = next(violations(spec), None)
         if broken is not None:
             raise Senseless(f"group {spec.name}: {broken.message}", hint=broken.hint)
-        uids, unknown = self._uids(spec)
-        if strict and unknown:
-            raise unknown[0]
+        uids, unknown = self._uids(spec, strict=strict)
         fields = {name: getattr(spec, name) for name in GROUP_FIELDS}
         fields["users"] = uids if spec.users else None
         if origin == "share":  # who comes through its own socket is in it; nobody else
@@ -383,13 +381,17 @@ class GroupBook:
             raise Refused(f"group {spec.name}: {error}") from None
         return [f"group {spec.name}: {error.message}" for error in unknown]
 
-    def _uids(self, spec: GroupSpec) -> tuple[list[int], list[Refused]]:
-        """The uids of the group's users, and the errors of those that are unknown."""
+    def _uids(self, spec: GroupSpec, *, strict: bool = False) -> tuple[list[int], list[Refused]]:
+        """The uids of the group's users, and the errors of those that are unknown. ``strict``: raises the first one, as
+        a directory service may take long for each.
+        """
         uids, unknown = [], []
         for user in spec.users:
             try:
                 uids.append(self._uid_of(user))
             except Refused as error:
+                if strict:
+                    raise
                 unknown.append(error)
         # An empty list means everybody: where no user is known, nobody may join but the daemon's own.
         return uids or [self._owner], unknown

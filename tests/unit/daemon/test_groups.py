@@ -222,6 +222,14 @@ def test_users_may_be_let_in(shared_book, server):
         shared_book.change("a", Limits(users=["nobody-here"]), uid=ANA, busy={})
 
 
+def test_no_user_is_looked_up_after_an_unknown_one(shared_book, monkeypatch):
+    asked = []
+    monkeypatch.setattr(shared_book, "_uid_of", lambda name: asked.append(name) or uid_of(name))
+    with pytest.raises(Refused, match="no user who"):
+        join(shared_book, "a", uid=ANA, users=["ana", "who", "what", "luis"])
+    assert asked == ["ana", "who"]
+
+
 def test_one_user_cannot_name_users_without_end(shared_book, monkeypatch):
     monkeypatch.setattr("gemlet.daemon.groups.MAX_NAMED", 5)
     join(shared_book, "a", uid=ANA, users=["ana", "luis"])
