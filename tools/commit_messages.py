@@ -39,7 +39,10 @@ def faults(message: str) -> list[str]:
         found.append(f"the subject has {len(subject)} characters; expected at most {LONGEST}")
     if subject.endswith("."):
         found.append("the subject ends in a full stop")
-    first = AREA.sub("", subject, count=1).split()[0]
+    words = AREA.sub("", subject, count=1).split()
+    if len(words) < 2:
+        found.append("the subject does not say what is done to what")
+    first = words[0] if words else ""
     if NOT_IMPERATIVE.fullmatch(first) and first.lower() not in IMPERATIVE:
         found.append(f"the subject starts with {first!r}; expected an imperative such as 'Add', 'Move' or 'Say'")
     if len(lines) > 1 and lines[1].strip():

@@ -34,7 +34,7 @@ def tool() -> ModuleType:
         "Feed the planner what was measured",
         "Address the reviewer's remarks",
         "Merge branch 'attack'",
-        "x" * 72,
+        "Say " + "x" * 68,
         "Say less\n# a comment that git writes\n",
     ],
 )
@@ -46,8 +46,10 @@ def test_good_messages(tool: ModuleType, message: str) -> None:
     ("message", "fault"),
     [
         ("", "empty"),
-        ("x" * 73, "73 characters; expected at most 72"),
+        ("Say " + "x" * 69, "73 characters; expected at most 72"),
         ("Add a key.", "full stop"),
+        ("x", "what is done to what"),
+        ("server: Format", "what is done to what"),
         ("Added a key", "'Added'"),
         ("serve: adding a key", "'adding'"),
         ("plan: fixes the sum", "'fixes'"),
