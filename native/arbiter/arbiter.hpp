@@ -28,7 +28,6 @@ enum class Why : uint8_t {
     kSlowed = 5,      // class latency: its requests took longer than was promised
     kUnverified = 6,  // under MPS: how fast it is alone is not known yet
 };
-inline constexpr size_t kWhyCount = 7;
 enum class StopReason : uint8_t { kDeadline = 0, kIdle = 1, kRevoked = 2, kExit = 3 };
 
 struct Parameters {

@@ -81,6 +81,11 @@ void Contention::observe(std::vector<Party>& parties, Nanoseconds now) {
     }
     const bool open = std::any_of(parties.begin(), parties.end(),
                                   [](const Party& party) { return party.lease && !party.client->exclusive(); });
+    const auto fall_behind = [&](const Party& party, double by) {
+        double& lag = party.client->standing.lag;
+        const double most = bound(party);
+        lag = std::clamp(lag + by, -most, 2.0 * most);
+    };
     for (Party& party : parties) {
         Client& client = *party.client;
         const auto charged = static_cast<double>(std::exchange(client.charged, 0));
@@ -95,9 +100,7 @@ void Contention::observe(std::vector<Party>& parties, Nanoseconds now) {
             else if (open && party.lease && client.seen.known_beside())
                 // What others use beside it is known, what the device loses between them is not.
                 had *= std::min(1.0, client.seen.beside().work_rate() / party.lease->rate);
-            double& lag = client.standing.lag;
-            const double most = bound(party);
-            lag = std::clamp(lag + promised(party) * wanted - had, -most, 2.0 * most);
+            fall_behind(party, promised(party) * wanted - had);
         }
         if (!party.lease || party.rates.time <= 0.0) continue;
         double speed = 1.0;
@@ -105,10 +108,7 @@ void Contention::observe(std::vector<Party>& parties, Nanoseconds now) {
             if (!client.seen.known_beside(party.goes_first ? Observation::kEnoughOfRequests : Observation::kEnough))
                 continue;
             speed = sliced ? client.seen.speed(total, kSliced) : client.seen.speed();
-            double& lag = client.standing.lag;
-            const double most = bound(party);
-            if (!in_turns(party))
-                lag = std::clamp(lag + (promised(party) - speed) * party.rates.time, -most, 2.0 * most);
+            if (!in_turns(party)) fall_behind(party, (promised(party) - speed) * party.rates.time);
         }
         const double weight = std::min(1.0, party.rates.time / kSpeedSpan);
         client.speed = client.speed < 0.0 ? speed : client.speed + weight * (speed - client.speed);
@@ -140,9 +140,10 @@ bool Contention::engage(std::vector<Party>& parties, Nanoseconds now) const {
         make_exclusive(party, why, now);
         changed = true;
     };
-    const auto co_runs = [](const Party& a, const Party& b) {
-        return a.lease && b.lease && &a != &b && !fit(a, b) &&
-               compatible(a.client->standing.why, b.client->standing.why);
+    // Whether `other` runs, and takes from `party` what that has, or would have if its turn came.
+    const auto beside = [](const Party& party, const Party& other) {
+        return other.lease && &party != &other && !fit(party, other) &&
+               compatible(party.client->standing.why, other.client->standing.why);
     };
     std::vector<Party*> saturating;
     for (Party& party : parties)
@@ -150,7 +151,7 @@ bool Contention::engage(std::vector<Party>& parties, Nanoseconds now) const {
     for (size_t i = 0; i < saturating.size(); ++i) {
         for (size_t j = i + 1; j < saturating.size(); ++j) {
             Party &a = *saturating[i], &b = *saturating[j];
-            if (!co_runs(a, b)) continue;
+            if (!beside(a, b)) continue;
             const bool mps = a.client->mps && b.client->mps;
             const bool known = a.client->seen.known_alone() && b.client->seen.known_alone();
             if (mps && (known || !same_kind(a, b))) continue;
@@ -167,8 +168,7 @@ bool Contention::engage(std::vector<Party>& parties, Nanoseconds now) const {
         }
         bool found = false;
         for (Party& other : parties) {
-            if (&victim == &other || !other.lease || fit(victim, other)) continue;
-            if (!compatible(victim.client->standing.why, other.client->standing.why)) continue;
+            if (!beside(victim, other)) continue;
             const Observation& seen = other.client->seen;
             const bool ahead = seen.speed() >= promised(other);
             if (ahead && seen.beside().busy_part() >= kMostlyBusy) {

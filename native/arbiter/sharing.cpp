@@ -1,7 +1,6 @@
 // Clients that co-run: what is observed of them, who of them has to take turns (contention.hpp), and what of the
 // device each is charged for.
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "arbiter/arbiter_state.hpp"
@@ -165,11 +164,9 @@ double Arbiter::State::use_of(const Lease& lease, size_t running) const {
 // somebody waiting pay for the rest of the time, pauses included; if they share it, in proportion to what each may
 // have of it.
 void Arbiter::State::set_rates(Nanoseconds now) {
-    std::array<bool, kWhyCount> waits{};
-    for (const auto& [id, client] : clients) waits[static_cast<size_t>(client->standing.why)] |= client->waiting;
-    bool sharing_blocks = false;
-    for (size_t why = 0; why < kWhyCount; ++why)
-        sharing_blocks |= waits[why] && !compatible(Why::kShares, static_cast<Why>(why));
+    const bool sharing_blocks = std::any_of(clients.begin(), clients.end(), [](const auto& c) {
+        return c.second->waiting && !compatible(Why::kShares, c.second->standing.why);
+    });
     const auto blocks = [&](const Lease& lease) { return lease.why != Why::kShares || sharing_blocks; };
     size_t running = 0;
     for (const auto& group : groups)

@@ -36,9 +36,10 @@ Client* Arbiter::State::next_of(Members& group) const {
 
 void Arbiter::State::raise_level(Members& group) {
     Nanoseconds least = kNever;
-    for (const Client* client : group.members) {
-        if (client->waiting || leases.running(client)) least = std::min(least, client->used);
-    }
+    for (const Client* client : group.members)
+        if (client->waiting) least = std::min(least, client->used);
+    for (const Lease& lease : leases.all())
+        if (lease.runs() && lease.group == &group) least = std::min(least, lease.client->used);
     if (least != kNever) group.level = std::max(group.level, least);
 }
 

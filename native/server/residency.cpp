@@ -155,15 +155,16 @@ bool Server::withheld(Device& device, Attachment& a, Nanoseconds now) {
 // Reads what clients say, publishes what follows, and lets those run whose memory is there.
 void Server::settle_residency(Device& device, Nanoseconds now) {
     if (!limits_residency(device)) return;
-    device.residency.collect(true, now);
+    std::vector<arbiter::Residency::Report> reports;
+    reports.reserve(device.attachments.size());
     for (auto& [id, a] : device.attachments) {
         // Before the rest of its page: what it has done by then is in there.
         const uint32_t seen = a->movable ? a->movable->page->seen.load(std::memory_order_acquire) : 0;
         const Claim claim = believed(*a);
-        if (a->movable) device.residency.report(id, claim.mapped, seen, a->movable->page->away.load() == 0, now);
-        device.residency.set_fixed(id, claim.fixed, now);
+        const bool complete = a->movable && a->movable->page->away.load() == 0;
+        reports.push_back({id, a->movable != nullptr, claim.mapped, seen, complete, claim.fixed});
     }
-    device.residency.collect(false, now);
+    device.residency.report(reports, now);
     for (const arbiter::Order& order : device.residency.take_orders()) {
         auto found = device.attachments.find(order.client);
         if (found == device.attachments.end() || !found->second->movable) continue;

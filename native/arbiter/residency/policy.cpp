@@ -8,10 +8,6 @@
 namespace gemlet::arbiter {
 
 void Residency::settle(Nanoseconds now) {
-    if (collecting_) {
-        changed_ = true;
-        return;
-    }
     next_ = kNever;
     // Most devices never have a limit: they shall not pay for it with each turn.
     limited_ = limited_ || capacity_ != kUnlimited ||
@@ -42,11 +38,6 @@ std::vector<Residency::Scope> Residency::scopes() const {
         if (group.resident != kUnlimited && !empty) all.push_back({group.resident, id});
     }
     return all;
-}
-
-void Residency::collect(bool on, Nanoseconds now) {
-    collecting_ = on;
-    if (!on && std::exchange(changed_, false)) settle(now);
 }
 
 bool Residency::pinned(const Member& member) const {

@@ -76,19 +76,36 @@ void Residency::adopt(ClientId client, uint64_t bytes, uint64_t mapped, Nanoseco
     settle(now);
 }
 
-void Residency::set_fixed(ClientId client, uint64_t bytes, Nanoseconds now) {
+bool Residency::note_fixed(ClientId client, uint64_t bytes) {
     const auto found = members_.find(client);
-    if (found == members_.end() || found->second.fixed == bytes) return;
+    if (found == members_.end() || found->second.fixed == bytes) return false;
     found->second.fixed = bytes;
-    settle(now);
+    return true;
+}
+
+void Residency::set_fixed(ClientId client, uint64_t bytes, Nanoseconds now) {
+    if (note_fixed(client, bytes)) settle(now);
 }
 
 void Residency::report(ClientId client, uint64_t mapped, uint32_t seen, bool complete, Nanoseconds now) {
+    if (note(client, mapped, seen, complete, now)) settle(now);
+}
+
+void Residency::report(const std::vector<Report>& reports, Nanoseconds now) {
+    bool news = false;
+    for (const Report& r : reports) {
+        if (r.moves) news |= note(r.client, r.mapped, r.seen, r.complete, now);
+        news |= note_fixed(r.client, r.fixed);
+    }
+    if (news) settle(now);
+}
+
+bool Residency::note(ClientId client, uint64_t mapped, uint32_t seen, bool complete, Nanoseconds now) {
     const auto found = members_.find(client);
-    if (found == members_.end()) return;
+    if (found == members_.end()) return false;
     Member& m = found->second;
     mapped = std::min(mapped, m.committed);  // more than it was ever allowed is a lie, and must not displace others
-    if (m.mapped == mapped && m.seen == seen && m.complete == complete) return;
+    if (m.mapped == mapped && m.seen == seen && m.complete == complete) return false;
     m.mapped = mapped;
     m.seen = seen;
     const bool arrived = complete && !m.complete;
@@ -105,7 +122,7 @@ void Residency::report(ClientId client, uint64_t mapped, uint32_t seen, bool com
             m.entry_bytes = 0;
         }
     }
-    settle(now);
+    return true;
 }
 
 void Residency::request(ClientId client, Nanoseconds now) {

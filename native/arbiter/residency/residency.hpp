@@ -81,9 +81,17 @@ class Residency {
     // Bytes on the device of a client that cannot move.
     void set_fixed(ClientId client, uint64_t bytes, Nanoseconds now);
     // What a client says: bytes on the device, the order it keeps to, and whether all it has is there.
-    // Between collect(true) and collect(false) nothing is decided: for many reports at the same moment.
-    void collect(bool on, Nanoseconds now);
     void report(ClientId client, uint64_t mapped, uint32_t seen, bool complete, Nanoseconds now);
+    // The same of many clients, and their fixed bytes: one decision for all.
+    struct Report {
+        ClientId client;
+        bool moves;  // the next three mean something
+        uint64_t mapped;
+        uint32_t seen;
+        bool complete;
+        uint64_t fixed;
+    };
+    void report(const std::vector<Report>& reports, Nanoseconds now);
 
     void request(ClientId client, Nanoseconds now);  // it has work
     void idle(ClientId client, Nanoseconds now);     // it has none
@@ -143,6 +151,9 @@ class Residency {
         bool has(const Member& m) const { return !group || m.group == *group; }
     };
 
+    // Whether anything is new.
+    bool note(ClientId client, uint64_t mapped, uint32_t seen, bool complete, Nanoseconds now);
+    bool note_fixed(ClientId client, uint64_t bytes);
     void settle(Nanoseconds now);
     void drop_what_no_longer_fits(Nanoseconds now);
     void let_in(Nanoseconds now);
@@ -166,7 +177,6 @@ class Residency {
     void sort_queue(std::vector<ClientId>& queue) const;
 
     ResidencyParameters p_;
-    bool collecting_ = false, changed_ = false;
     uint64_t capacity_ = kUnlimited, host_ = kUnlimited;
     std::map<GroupId, Group> groups_;
     Members members_;
