@@ -94,7 +94,7 @@ struct Arbiter::State {
     bool trial(Nanoseconds now) const;  // a client that runs was released a moment ago
     void separate(Nanoseconds now);
     void set_rates(Nanoseconds now);
-    double use_of(const Lease& lease, size_t running) const;
+    double use_of(const Lease& lease, size_t running, double sm) const;
 
     // parking.cpp: tokens that their clients may take without asking.
     void park_or_not(Nanoseconds now);

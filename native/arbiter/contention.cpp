@@ -72,7 +72,7 @@ void Contention::observe(std::vector<Party>& parties, Nanoseconds now) {
         Observation& seen = party.client->seen;
         if (party.beside) {
             seen.ran_beside(party.rates);
-            total += seen.beside().work_rate();
+            total += seen.beside().work_rate() * party.client->sm;
             sliced |= !party.client->mps;
         } else {
             seen.ran_alone(party.rates);

@@ -150,41 +150,43 @@ void Arbiter::State::separate(Nanoseconds now) {
     unpark_in_the_way(leases.next_serial(), now);
 }
 
-// Part of the device that it uses, as far as it is known.
-double Arbiter::State::use_of(const Lease& lease, size_t running) const {
+// Part of the time in which it uses its multiprocessors, as far as it is known.
+double Arbiter::State::use_of(const Lease& lease, size_t running, double sm) const {
     const Observation& seen = lease.client->seen;
     if (running > 1) {
-        if (!seen.known_beside()) return 1.0 / static_cast<double>(running);
+        if (!seen.known_beside()) return 1.0 / std::max(1.0, sm);
         return std::max(kLeastRate, std::min(seen.beside().busy_part(), seen.beside().work_rate()));
     }
     return seen.known_alone() ? std::max(kLeastRate, seen.alone().busy_part()) : 1.0;
 }
 
-// What each is charged for from now on. Those that are in nobody's way pay for what they use. Those that keep
-// somebody waiting pay for the rest of the time, pauses included; if they share it, in proportion to what each may
-// have of it.
+// What each is charged for from now on, as part of the time on its multiprocessors. Those that are in nobody's way pay
+// for what they use. Those that keep somebody waiting pay for the rest of the time, pauses included; if they share it,
+// in proportion to what each may have of it.
 void Arbiter::State::set_rates(Nanoseconds now) {
     const bool sharing_blocks = std::any_of(clients.begin(), clients.end(), [](const auto& c) {
         return c.second->waiting && !compatible(Why::kShares, c.second->standing.why);
     });
     const auto blocks = [&](const Lease& lease) { return lease.why != Why::kShares || sharing_blocks; };
     size_t running = 0;
+    double sm = 0.0;
     for (const auto& group : groups)
         if (group) group->leases = 0;
     for (const Lease& lease : leases.all()) {
         if (!lease.occupies()) continue;
         ++running;
+        sm += lease.sm;
         ++static_cast<Members&>(*lease.group).leases;
     }
     const auto part = [&](const Lease& lease) {
         const auto members = static_cast<double>(static_cast<Members&>(*lease.group).leases);
         return std::max(policy->target(*lease.group), kLeastRate) / members;
     };
-    double used = 0.0, parts = 0.0;
+    double used = 0.0, parts = 0.0;  // of the device
     for (const Lease& lease : leases.all()) {
         if (!lease.occupies()) continue;
         if (!blocks(lease))
-            used += use_of(lease, running);
+            used += use_of(lease, running, sm) * lease.sm;
         else if (lease.why == Why::kShares)
             parts += part(lease);
     }
@@ -192,9 +194,9 @@ void Arbiter::State::set_rates(Nanoseconds now) {
     for (Lease& lease : leases.all()) {
         if (!lease.occupies()) continue;
         if (!blocks(lease))
-            lease.rate = use_of(lease, running) / std::max(used, 1.0);
+            lease.rate = use_of(lease, running, sm) / std::max(used, 1.0);
         else
-            lease.rate = lease.why == Why::kShares ? left * part(lease) / parts : left;
+            lease.rate = std::min(1.0, (lease.why == Why::kShares ? left * part(lease) / parts : left) / lease.sm);
     }
 }
 

@@ -110,9 +110,15 @@ class Client:
         self.work.add(start, end, amount)
         self._ears.worked(self, start, end, rate)
 
+    @property
+    def own_rate(self) -> float:
+        """How fast its kernels run on its own multiprocessors, with nobody beside; 1 is on all of them."""
+        return min(1.0, self.sm / self.demand)
+
     def progress(self) -> tuple[int, int, int, int, int]:
         """Work, launches, samples, busy and awaited samples, as it says they are."""
-        return self._counters.tell(int(self.queue.completed), self.queue.launches)
+        # What it takes to be a kernel's time is the time on its own multiprocessors.
+        return self._counters.tell(int(self.queue.completed / self.own_rate), self.queue.launches)
 
     def changed(self) -> None:
         """Its plans are void."""

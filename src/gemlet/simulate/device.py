@@ -24,6 +24,10 @@ class Context(Protocol):
     sm: float  # ... and may use, under MPS
     watched: bool  # the device must know when it runs dry
 
+    @property
+    def own_rate(self) -> float:
+        """How fast its kernels run on its own multiprocessors, with nobody beside; 1 is on all of them."""
+
     def settle(self, now: int) -> None:
         """Brings its queue up to ``now``."""
 
@@ -116,7 +120,7 @@ class Device:
         most = max(self.model.mps_speedup, 1.0)
         level = min(1.0, 1.0 / total if total > 0 else 1.0, most / max(len(wanting), 1))
         for context in self._contexts:
-            own = min(1.0, context.sm / context.demand)
+            own = context.own_rate
             active = any(other is context for other, _ in wanting)
             self._set_rate(context, own * level if active else own, now)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gemlet.simulate.workload import SECOND
+from gemlet.simulate.workload import SECOND, DeviceModel
 from tests.unit.arbiter.open_device import LAUNCH_BOUND, MS, SATURATING, US, Shared
 
 
@@ -83,3 +83,12 @@ def test_a_program_that_changes_has_its_promise_soon_after_each_change():
                 if index % 50 >= 3:  # a window may fall short while the two are tried together; the next one does not
                     assert held[index] or held[index - 1], (number, index, windows[index])
             assert sum(not h for h in held) <= len(held) / 20 + 3 * len(held) / 50
+
+
+@pytest.mark.parametrize("most", [0.5, 0.25])
+def test_a_maximum_counts_the_time_on_the_fraction_that_a_group_has(most):
+    """Both fractions fit the device, so neither pays for what the other uses."""
+    shared = Shared(({"sm": 0.5, "max": most}, SATURATING), ({"sm": 0.5}, SATURATING), device=DeviceModel(mps=True))
+    for part in shared.speeds(0, start=2 * SECOND):
+        assert part == pytest.approx(0.5 * most, abs=0.01)  # of its speed on the whole device
+    assert shared.speed(1) >= 0.97 * 0.5
