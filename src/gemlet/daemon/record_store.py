@@ -47,11 +47,12 @@ class Tier:
 
 
 TIERS = (Tier(1, HOUR), Tier(10, DAY), Tier(300, 90 * DAY))
+SPARE = 60  # seconds more that moments are kept: a question about the last hour may be answered late
 
 
 def tier_for(seconds: float) -> Tier:
     """The finest tier that reaches back so far."""
-    return next((tier for tier in TIERS if seconds <= tier.keep), TIERS[-1])
+    return next((tier for tier in TIERS if seconds <= tier.keep + SPARE), TIERS[-1])
 
 
 class Store:
@@ -87,7 +88,10 @@ class Store:
     def moments(
         self, tier: Tier, after: float, until: float, series: Set[int] | None = None
     ) -> Iterator[tuple[int, Moment]]:
-        """Moments by time, oldest first, of ``series`` or of all; those that cannot be read are left out."""
+        """Moments by time, oldest first, of ``series`` or of all; those that cannot be read are left out.
+
+        The last one of a coarse tier may be the mean of what there is of its time.
+        """
         rows = self._connection.execute(
             f"SELECT time, data FROM {tier.table} WHERE time > ? AND time <= ? ORDER BY time", (after, until)
         )
@@ -96,6 +100,15 @@ class Store:
                 yield time, unpack(data, series)
             except ValueError as error:
                 logger.debug("history time=%d: %s", time, error)
+        if tier is not TIERS[0]:
+            yield from self._means(tier, max(after, self._rolled[tier]), until, series).items()
+
+    def _means(self, tier: Tier, after: float, until: float, series: Set[int] | None = None) -> dict[int, Moment]:
+        """Moments of ``tier`` made from those of the next finer one, by time."""
+        buckets: dict[int, list[Moment]] = {}
+        for time, moment in self.moments(TIERS[TIERS.index(tier) - 1], after, until, series):
+            buckets.setdefault(-(-time // tier.step) * tier.step, []).append(moment)
+        return {time: mean(moments) for time, moments in buckets.items()}
 
     def size(self) -> int:
         """Bytes in use."""
@@ -135,10 +148,7 @@ class Store:
                 since = end - tier.step
             if end == since:
                 return
-            buckets: dict[int, list[Moment]] = {}
-            for time, moment in self.moments(finer, max(since, end - finer.keep), end):
-                buckets.setdefault(-(-time // tier.step) * tier.step, []).append(moment)
-            means = {time: mean(moments) for time, moments in buckets.items()}
+            means = self._means(tier, max(since, end - finer.keep), end)
             self._connection.executemany(
                 f"INSERT OR REPLACE INTO {tier.table} VALUES (?, ?)",
                 [(time, moment.pack()) for time, moment in means.items()],
@@ -149,7 +159,7 @@ class Store:
     def _forget(self, now: int, seen: Iterable[int]) -> None:
         self._connection.executemany("UPDATE series SET seen = ? WHERE id = ?", [(now, number) for number in seen])
         for tier in TIERS:
-            self._connection.execute(f"DELETE FROM {tier.table} WHERE time <= ?", (now - tier.keep,))
+            self._connection.execute(f"DELETE FROM {tier.table} WHERE time <= ?", (now - tier.keep - SPARE,))
         most = self._connection.execute("PRAGMA max_page_count").fetchone()[0] * PAGE_BYTES
         if self.size() > FULL * most:
             for tier in TIERS:

@@ -50,11 +50,21 @@ def test_moments_become_coarser_and_keep_their_mean(store):
     store.add(seconds(START + 1, START + 150, 0.25))
     store.add(seconds(START + 151, START + 301, 0.75))
     assert len(times(store, 0)) == 301
-    assert times(store, 1) == list(range(START + 10, START + 301, 10))
-    [(at, moment)] = store.moments(TIERS[2], 0, 2**40)
+    assert times(store, 1) == list(range(START + 10, START + 311, 10))
+    (at, moment), _ = store.moments(TIERS[2], 0, 2**40)
     assert at == START + 300
     [number] = (number for number, key in store.series().items() if key == (GPU, "g"))
     assert moment.groups[number][0] == pytest.approx(0.5, abs=0.001)
+
+
+@pytest.mark.parametrize("tier", [1, 2])
+def test_a_coarse_tier_ends_with_what_there_is_of_its_last_interval(store, tier):
+    store.add(seconds(START + 1, START + 4, 0.25))
+    store.add(seconds(START + 5, START + 8, 0.75))
+    [(at, moment)] = store.moments(TIERS[tier], 0, 2**40)
+    assert at == START + TIERS[tier].step
+    [values_of_g] = moment.groups.values()
+    assert values_of_g[0] == pytest.approx(0.5, abs=0.001)
 
 
 def test_what_a_killed_daemon_left_becomes_coarser_later(tmp_path):
@@ -64,14 +74,14 @@ def test_what_a_killed_daemon_left_becomes_coarser_later(tmp_path):
     second = Store(tmp_path / "history.db")
     second.add(seconds(START + 400, START + 400))
     assert times(second, 1) == [START + 10, START + 400]
-    assert times(second, 2) == [START + 300]
+    assert times(second, 2) == [START + 300, START + 600]
     second.close()
 
 
 def test_each_tier_forgets(store):
     store.add(seconds(START, START + 20))
-    store.add(seconds(START + HOUR + 30, START + HOUR + 30))
-    assert times(store, 0) == [START + HOUR + 30]
+    store.add(seconds(START + HOUR + 90, START + HOUR + 90))
+    assert times(store, 0) == [START + HOUR + 90]
     assert times(store, 1)[0] == START  # of the second START itself
     store.add(seconds(START + 2 * DAY, START + 2 * DAY))
     assert START + 20 not in times(store, 1)
@@ -164,7 +174,7 @@ def test_a_killed_daemon_loses_nothing_that_was_written(tmp_path):
 
 
 def test_tiers_by_how_far_they_reach():
-    assert [tier_for(s).step for s in (60, HOUR, HOUR + 1, DAY, 2 * DAY, 1000 * DAY)] == [1, 1, 10, 10, 300, 300]
+    assert [tier_for(s).step for s in (60, HOUR + 1, 2 * HOUR, DAY + 1, 2 * DAY, 1000 * DAY)] == [1, 1, 10, 10, 300, 300]
 
 
 # --- the thread ------------------------------------------------------------------------------------------------------
