@@ -202,6 +202,8 @@ class _Reader:
         for number, table in enumerate(tables):
             place = self.key("devices", number)
             device = self._device(number, table)
+            if device is None:
+                continue
             name = device.index if device.index is not None else device.uuid
             if name is None or (device.index is not None and device.uuid is not None):
                 hint = "choose one of the two from `nvidia-smi -L`"
@@ -214,7 +216,9 @@ class _Reader:
                 devices.append(device)
         return devices
 
-    def _device(self, number: int, table: Mapping[str, object]) -> DeviceSpec:
+    def _device(self, number: int, table: Mapping[str, object]) -> DeviceSpec | None:
+        """What ``table`` says; None if it names its device by something that is no name."""
+        named = True
         values: dict[str, object] = {}
         for field, value in table.items():
             parse = _DEVICE_FIELDS.get(field)
@@ -225,8 +229,8 @@ class _Reader:
                 values[field] = parse(value)
             except InvalidValue as error:
                 self.report.invalid(f"{field} of a device", error, self.value("devices", number, field))
-                values[field] = value if field in {"index", "uuid"} else None  # it was named, if not well
-        return DeviceSpec(**values)  # type: ignore[arg-type]
+                named &= field not in {"index", "uuid"}
+        return DeviceSpec(**values) if named else None  # type: ignore[arg-type]
 
 
 def _policy(value: object) -> str:

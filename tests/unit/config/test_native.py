@@ -105,6 +105,8 @@ def test_little_is_enough(text: str) -> None:
         ("[[devices]]\nuuid = '0'", 2, 8, "GPU-", None),
         # relations
         ("[groups.a]\nmax = 0.3\nmin = 0.5", 3, 7, "min 50% is more than max 30%", "swapped"),
+        ("[[devices]]\nindex.a = 0", 2, 1, "number from 0", None),
+        ("[[devices]]\nuuid.a = 'GPU-1'", 2, 1, "uuid of a device", None),
         ("[[devices]]\npolicy = 'fair'", 1, 1, "either index or uuid", "nvidia-smi"),
         ("[[devices]]\nindex = 0\nuuid = 'GPU-1'", 1, 1, "either index or uuid", None),
         ("[[devices]]\nindex = 0\n[[devices]]\nindex = 0", 3, 1, "declared twice", "line 1"),
