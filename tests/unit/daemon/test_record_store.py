@@ -174,7 +174,8 @@ def test_a_killed_daemon_loses_nothing_that_was_written(tmp_path):
 
 
 def test_tiers_by_how_far_they_reach():
-    assert [tier_for(s).step for s in (60, HOUR + 1, 2 * HOUR, DAY + 1, 2 * DAY, 1000 * DAY)] == [1, 1, 10, 10, 300, 300]
+    ages = (60, HOUR + 1, 2 * HOUR, DAY + 1, 2 * DAY, 1000 * DAY)
+    assert [tier_for(age).step for age in ages] == [1, 1, 10, 10, 300, 300]
 
 
 # --- the thread ------------------------------------------------------------------------------------------------------
