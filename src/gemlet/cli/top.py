@@ -28,7 +28,7 @@ def command(socket: str | None, once: bool, screenshot: Path | None, simulate: b
     gemlet top --once
     gemlet top --screenshot top.svg
 
-    Keys: space pauses, s sorts, ? explains, q quits.
+    Keys: Enter folds a group, k ends a program, / filters, s sorts, space pauses, ? explains, q quits.
     """
     if once and screenshot is not None:
         raise UsageError("--once and --screenshot do not go together", hint="leave out one of the two")

@@ -8,7 +8,8 @@ import time
 from typing import TYPE_CHECKING
 
 from gemlet.config.quantities import format_share, format_size
-from gemlet.monitor.tables import UNKNOWN, table
+from gemlet.monitor.columns import UNKNOWN
+from gemlet.monitor.tables import table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

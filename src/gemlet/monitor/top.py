@@ -6,6 +6,7 @@ Colour repeats what the text says and never replaces it. Everything fits into 80
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
 from collections import deque
 from typing import TYPE_CHECKING, ClassVar
@@ -17,22 +18,11 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Input, Static
 
-from gemlet.config.quantities import format_share, format_size
 from gemlet.errors import GemletError
+from gemlet.monitor import ending, tree
+from gemlet.monitor.columns import COLUMNS, MOVED, RIGHT, SENSORS, UNKNOWN, WINDOW, device_cells, group_cells
 from gemlet.monitor.history import BLOCKS
-from gemlet.monitor.tables import (
-    UNKNOWN,
-    WINDOW,
-    bar,
-    memory_text,
-    outside_state,
-    program_text,
-    sensor_cells,
-    share_text,
-    sm_text,
-    started_text,
-    swap_cells,
-)
+from gemlet.monitor.tables import bar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -41,49 +31,93 @@ if TYPE_CHECKING:
 
     from gemlet.daemon.events import Event
     from gemlet.daemon.status import DeviceStatus, GroupStatus, Status
+    from gemlet.monitor.tree import Row
 
 REFRESH_SECONDS = 0.5
 HISTORY_COLUMNS = 60  # a refresh each
 HEAVY, MODERATE = 0.8, 0.4  # nvidia-smi users know these as red, yellow, green
 DEVICE_BAR, GROUP_BAR = 14, 12
-SWAP_COLUMNS = ("RESIDENT", "SWAPPED", "OUT", "IN", "HAND-OVER")
-CLIENT_COLUMNS = ("PID", "USER", "PROGRAM", "GROUP", "STATE", "MEMORY", "STARTED", "LAUNCHES")
-GROUP_COLUMNS = ("GROUP", "DEV", "SHARE", "", "DUE", "SM", "MEMORY", "WHY")
+GROUP_COLUMNS = ("GROUP", "DEVICE", "SHARE", "PROMISED", "DUE", "SM", "MEMORY", "WHY")
 EVENTS_SHOWN = 4
 HAPPENED = {"join": "joined", "leave": "left", "context": ""}  # where the kind of an event does not read as a word
 
-SORTS: dict[str, Callable[[tuple[DeviceStatus, GroupStatus]], object]] = {
-    "share": lambda row: -(row[1].share.get(WINDOW) or 0.0),
-    "memory": lambda row: -row[1].memory_used,
-    "name": lambda row: row[1].name,
+SORTS: dict[str, Callable[[GroupStatus], object]] = {
+    "share": lambda group: (-(group.share.get(WINDOW) or 0.0), group.name),
+    "memory": lambda group: (-group.memory_used, group.name),
+    "name": lambda group: group.name,
 }
-HELP = """\
-DEVICE   utilisation and memory as the driver measures them
-SHARE    device time used over 10 s;  | promised minimum, ] maximum
-DUE      what the policy aims at now, given who wants the device
-SM       fraction of the multiprocessors; (off): not under MPS, so it takes turns
-WHY      the policy's own reason
-PROGRAM  script, module, notebook or executable, and the container it is in
-STATE    runs, waits, stops, idle; outside: not under gemlet, draws: graphics
-RESIDENT of the memory that can move, on the device; SWAPPED on the host
-OUT IN   copied to the host and back so far; the last hand-over
-
+EXPLAINED = ("BUSY", *(name for name in GROUP_COLUMNS if name != "GROUP"), "STATE", *MOVED)
+KEYS = """\
 space    pause and go on
 s        sort by share, memory, name
 /        show only groups and programs with this in a cell
+up down  choose a group or program;  Enter folds the group
+f        fold all groups, or none
+k        end the chosen program, or all of the group; asks first
 ?        this help
 q        quit
 """
+QUESTION = "t: ask to end (SIGTERM)   K: end at once (SIGKILL)   Esc: leave"
 
 
 class Help(ModalScreen[None]):
     """What the columns mean."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,q", "dismiss", "close")]
-    CSS = "Help { align: center middle; } #help { width: 72; height: auto; border: round $primary; padding: 1 2; }"
+    CSS = """
+    Help { align: center middle; }
+    #help { width: 78; height: auto; max-height: 100%; border: round $primary; padding: 0 1; }
+    """
 
     def compose(self) -> ComposeResult:
-        yield Static(HELP, id="help", markup=False)
+        meanings = "".join(f"{name:<9} {COLUMNS[name].meaning}\n" for name in EXPLAINED)
+        with VerticalScroll(id="help"):
+            yield Static(f"{KEYS}\n{meanings}", markup=False)
+
+
+class End(ModalScreen[None]):
+    """Asks whether to end programs, and ends them; or says why it cannot."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,n", "dismiss", "leave"),
+        Binding("t", "end('SIGTERM')", "SIGTERM"),
+        Binding("K", "end('SIGKILL')", "SIGKILL"),
+    ]
+    CSS = "End { align: center middle; } #end { width: 74; height: auto; border: round $error; padding: 0 1; }"
+
+    def __init__(self, row: Row) -> None:
+        super().__init__()
+        self._programs = {who.pid: who for who in row.programs}.values()  # one of several devices is listed for each
+        self._text = Static(id="end", markup=False)
+
+    def compose(self) -> ComposeResult:
+        yield self._text
+
+    def on_mount(self) -> None:
+        names = ", ".join(f"{who.called} ({who.pid})" for who in self._programs)
+        if problems := self._each(None):
+            self._text.update("\n".join([f"Not ended: {names}", *problems, "", "Esc: close"]))
+            self._programs = {}.values()
+        else:
+            self._text.update(f"End {names}?\n\n{QUESTION}")
+
+    def action_end(self, name: str) -> None:
+        """Sends the signal to each program."""
+        if not self._programs:
+            return
+        if problems := self._each(signal.Signals[name]):
+            self._text.update("\n".join([*problems, "", "Esc: close"]))
+        else:
+            self.dismiss()
+
+    def _each(self, number: signal.Signals | None) -> list[str]:
+        problems = []
+        for who in self._programs:
+            try:
+                ending.send(who, number)
+            except ending.NotEnded as error:
+                problems.append(f"{error}.")
+        return problems
 
 
 class Top(App[None]):
@@ -102,6 +136,8 @@ class Top(App[None]):
         Binding("space", "pause", "pause"),
         Binding("s", "sort", "sort"),
         Binding("slash", "filter", "filter", key_display="/"),
+        Binding("f", "fold_all", "fold"),
+        Binding("k", "end", "end"),
         Binding("question_mark", "help", "help", key_display="?"),
         Binding("q", "quit", "quit"),
     ]
@@ -122,7 +158,9 @@ class Top(App[None]):
         self._headline = Static(id="head", markup=False)
         self._device_lines = Static(id="devices", markup=False)
         self._groups: DataTable[Text | str] = DataTable(id="groups", cursor_type="none", zebra_stripes=True)
-        self._clients: DataTable[Text | str] = DataTable(id="clients", cursor_type="none", zebra_stripes=True)
+        self._programs: DataTable[Text | str] = DataTable(id="programs", cursor_type="row")
+        self._rows: list[Row] = []  # those of the programs' table
+        self._folded: set[str] = set()
         self._event_lines = Static(id="events", markup=False)
 
     @property
@@ -135,7 +173,7 @@ class Top(App[None]):
         with VerticalScroll():
             yield self._device_lines
             yield self._groups
-            yield self._clients
+            yield self._programs
             yield self._event_lines
         yield self._filter
         yield Footer()
@@ -143,7 +181,7 @@ class Top(App[None]):
     async def on_mount(self) -> None:
         self._filter.display = False
         self._groups.add_columns(*GROUP_COLUMNS)
-        self._clients.add_columns(*CLIENT_COLUMNS)
+        self._programs.focus()
         await self.refresh_status()
         self.set_interval(REFRESH_SECONDS, self.refresh_status)
 
@@ -197,14 +235,32 @@ class Top(App[None]):
     def on_input_submitted(self) -> None:
         """Keeps the filter; the keys mean commands again."""
         self._filter.display = bool(self._filter.value)
-        self.set_focus(None)
+        self._programs.focus()
 
     def on_key(self, event: Key) -> None:
         """Ends the filter."""
         if event.key == "escape" and self._filter.display:
             self._filter.value = ""
             self._filter.display = False
-            self.set_focus(None)
+            self._programs.focus()
+
+    def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
+        """Folds the group of the row, or unfolds it."""
+        key = next((row.key for row in reversed(self._rows[: event.cursor_row + 1]) if row.is_group), None)
+        if key is not None:
+            self._folded ^= {key}
+            self.show()
+
+    def action_fold_all(self) -> None:
+        """Folds all groups; unfolds them if all are."""
+        groups = {row.key for row in self._rows if row.is_group}
+        self._folded = set() if groups <= self._folded else self._folded | groups
+        self.show()
+
+    def action_end(self) -> None:
+        """Asks whether to end the program under the cursor, or those of the group."""
+        if self._programs.cursor_row < len(self._rows):
+            self.push_screen(End(self._rows[self._programs.cursor_row]))
 
     def _passes(self, *cells: object) -> bool:
         wanted = self._filter.value.casefold()
@@ -236,12 +292,11 @@ class Top(App[None]):
             (device, group)
             for device in status.devices
             for group in device.groups
-            if self._passes(group.name, *((c.pid, c.user, program_text(c)) for c in group.clients))
+            if self._passes(group.name, *((c.pid, c.user, c.called, c.container) for c in group.clients))
         ]
-        rows.sort(key=lambda row: row[1].name)
-        rows.sort(key=SORTS[self._sort])  # type: ignore[arg-type]  # every key of one sort is of one type
+        rows.sort(key=lambda row: SORTS[self._sort](row[1]))  # type: ignore[arg-type,return-value]  # of one type a sort
         table.clear()
-        cells = [_group_cells(device, group) for device, group in rows]
+        cells = [_group_row(device, group) for device, group in rows]
         columns = zip(GROUP_COLUMNS[:-1], *(row[:-1] for row in cells), strict=True)
         left = sum(max(map(len, column)) + 2 for column in columns) + 1
         for *others, reason in cells:
@@ -251,48 +306,22 @@ class Top(App[None]):
             table.add_row("(no groups in use)" if status.daemon else "gemlet run --min 30% -- COMMAND makes one")
 
     def _show_programs(self, status: Status) -> None:
-        table = self._clients
-        swapping = any(client.swap for device in status.devices for group in device.groups for client in group.clients)
-        columns = CLIENT_COLUMNS + SWAP_COLUMNS if swapping else CLIENT_COLUMNS
+        table = self._programs
+        chosen = self._rows[table.cursor_row].key if table.cursor_row < len(self._rows) else None
+        columns = tree.columns(status)
         table.clear(columns=len(columns) != len(table.columns))
         if not table.columns:
             table.add_columns(*columns)
-        for device in status.devices:
-            for group in device.groups:
-                for client in group.clients:
-                    if not self._passes(client.pid, client.user, program_text(client), group.name):
-                        continue
-                    table.add_row(
-                        str(client.pid),
-                        client.user or UNKNOWN,
-                        program_text(client),
-                        group.name,
-                        client.state,
-                        Text(format_size(client.memory_used), justify="right"),
-                        Text(started_text(client.started), justify="right"),
-                        Text(str(client.launches), justify="right"),
-                        *(Text(cell, justify="right") for cell in swap_cells(client.swap) if swapping),
-                    )
-        for loose in status.unmanaged:
-            if not self._passes(loose.pid, loose.user, program_text(loose), loose.group):
-                continue
-            cells = [str(loose.pid), loose.user or UNKNOWN, program_text(loose), loose.group or UNKNOWN, loose.state]
-            table.add_row(*cells, *[UNKNOWN] * (len(columns) - len(cells)))
-        for who in status.outside:
-            if not self._passes(who.pid, who.user, program_text(who)):
-                continue
-            table.add_row(
-                str(who.pid),
-                who.user or UNKNOWN,
-                program_text(who),
-                UNKNOWN,
-                outside_state(who),
-                Text(memory_text(who.memory, None), justify="right"),
-                Text(started_text(who.started), justify="right"),
-                *[Text(UNKNOWN, justify="right")] * (len(columns) - 7),
-            )
-        if not table.row_count:
+        self._rows = tree.rows(status, folded=self._folded, passes=self._passes, order=SORTS[self._sort])
+        for row in self._rows:
+            empty = "" if row.is_group else UNKNOWN
+            style = "bold" if row.is_group else ""
+            table.add_row(*(_cell(name, row.cells.get(name, empty), style) for name in columns))
+        if not self._rows:
             table.add_row("(no programs)")
+        place = next((place for place, row in enumerate(self._rows) if row.key == chosen), None)
+        if place is not None:
+            table.move_cursor(row=place, animate=False)
 
 
 async def screenshot(read: Callable[[], Status], *, size: tuple[int, int] = (100, 22), seconds: float = 1.2) -> str:
@@ -310,13 +339,14 @@ def _devices(status: Status, history: Mapping[str, Sequence[float]]) -> Text:
         busy = device.utilization
         used, total = device.memory_used, device.memory_total
         part = used / total if used is not None and total else None
-        text.append(f"{device.index} {device.name or device.uuid}", style="bold")
-        text.append("".join(f"  {cell}" for cell in sensor_cells(device) if cell != UNKNOWN) + "\n")
+        cells = device_cells(device)
+        text.append(f"{cells['DEVICE']} {cells['NAME']}", style="bold")
+        text.append("".join(f"  {cells[name]}" for name in SENSORS if cells[name] != UNKNOWN) + "\n")
         text.append("  busy ")
         text.append(bar(busy or 0.0, width=DEVICE_BAR), style=_level(busy))
-        text.append(f" {share_text(busy):>6}  memory ")
+        text.append(f" {cells['BUSY']:>6}  memory ")
         text.append(bar(part or 0.0, width=DEVICE_BAR), style=_level(part))
-        text.append(f" {memory_text(used, total)}\n")
+        text.append(f" {cells['MEMORY']}\n")
         line = "".join(BLOCKS[round(min(1.0, part) * 8)] for part in history.get(device.uuid, ()))
         text.append(f"  last {HISTORY_COLUMNS * REFRESH_SECONDS:.0f} s ")
         text.append(f"{line:>{HISTORY_COLUMNS}}\n", style="dim")
@@ -331,18 +361,14 @@ def _level(part: float | None) -> str:
     return "red" if part >= HEAVY else "yellow" if part >= MODERATE else "green"
 
 
-def _group_cells(device: DeviceStatus, group: GroupStatus) -> list[Text]:
-    share = group.share.get(WINDOW)
-    return [
-        Text(group.name),
-        Text(str(device.index)),
-        Text(share_text(share), justify="right"),
-        Text(bar(share or 0.0, promise=group.min, limit=group.max, width=GROUP_BAR), style="green"),
-        Text(format_share(group.target), justify="right"),
-        Text(sm_text(group), justify="right"),
-        Text(memory_text(group.memory_used, group.memory_limit)),
-        Text(group.reason),
-    ]
+def _group_row(device: DeviceStatus, group: GroupStatus) -> list[Text]:
+    cells = group_cells(device, group)
+    drawn = bar(group.share.get(WINDOW) or 0.0, promise=group.min, limit=group.max, width=GROUP_BAR)
+    return [Text(drawn, style="green") if name == "PROMISED" else _cell(name, cells[name]) for name in GROUP_COLUMNS]
+
+
+def _cell(column: str, text: str, style: str = "") -> Text:
+    return Text(text, style=style, justify="right" if column in RIGHT else "left")
 
 
 def _happened(event: Event) -> str:

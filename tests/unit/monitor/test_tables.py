@@ -8,7 +8,8 @@ import pytest
 from gemlet.daemon.audit import Outsider
 from gemlet.daemon.mps_state import MpsControl, MpsStatus
 from gemlet.daemon.status import UnmanagedStatus
-from gemlet.monitor.tables import bar, memory_text, mps_text, table, text
+from gemlet.monitor.columns import memory_text
+from gemlet.monitor.tables import bar, mps_text, table, text
 from tests.unit.monitor.status_example import example, mps_example
 
 

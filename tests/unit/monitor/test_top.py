@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import signal
+import subprocess
 
 import msgspec
 import pytest
@@ -11,6 +13,7 @@ from msgspec.structs import replace
 
 from gemlet.daemon.audit import Outsider
 from gemlet.daemon.events import Event
+from gemlet.daemon.programs import look
 from gemlet.daemon.status import SwapStatus
 from gemlet.errors import DaemonUnreachable
 from gemlet.monitor.top import Top, screenshot
@@ -135,6 +138,99 @@ def test_a_filter_leaves_what_has_it_in_a_cell():
     everything = drive(Top(example), steps=["slash", *"Train.P", "escape"])
     assert "batch" in everything
     assert drive(Top(example), steps=["slash", *"q", "escape"])  # a letter of the filter is no command
+
+
+def test_programs_are_below_their_group_and_fold():
+    opened = drive(Top(example))
+    assert "▾ team (1)" in opened
+    assert "4242" in opened.split("▾ team (1)")[1].splitlines()[1]
+    folded = drive(Top(example), steps=["enter"])
+    assert "▸ team (1)" in folded
+    assert "runs" not in folded
+    assert "runs" in drive(Top(example), steps=["enter", "enter"])
+    assert "runs" not in drive(Top(example), steps=["down", "enter"])  # of a program's row its group
+    assert "runs" not in drive(Top(example), steps=["f"])
+    assert "runs" in drive(Top(example), steps=["f", "f"])
+
+
+def test_the_cursor_stays_on_its_program_when_others_come():
+    answers = [example(), beside(example(), pid=4000)]
+
+    async def run():
+        app = Top(lambda: answers[0])
+        async with app.run_test(size=(100, 30)) as pilot:
+            await pilot.press("down")
+            answers.pop(0)
+            await app.refresh_status()
+            await pilot.press("k")
+            await pilot.pause()
+            return shown(app)
+
+    assert "train.py (4242)" in asyncio.run(run())
+
+
+def beside(status, *, pid):
+    """``status`` with another program before each."""
+    device = status.devices[0]
+    groups = [
+        dataclasses.replace(g, clients=(*(replace(c, pid=pid) for c in g.clients), *g.clients)) for g in device.groups
+    ]
+    return replace(status, devices=(replace(device, groups=tuple(groups)),))
+
+
+def running(program):
+    """The example with a living process in its group."""
+    known = look(program.pid)
+    status = example()
+    device = status.devices[0]
+    groups = [
+        dataclasses.replace(g, clients=tuple(replace(c, pid=program.pid, started=known.started) for c in g.clients))
+        for g in device.groups
+    ]
+    return replace(status, devices=(replace(device, groups=tuple(groups)),))
+
+
+@pytest.fixture
+def sleeper():
+    with subprocess.Popen(["sleep", "1000"]) as program:
+        yield program
+        program.kill()
+
+
+@pytest.mark.parametrize("rows_down", [[], ["down"]])
+@pytest.mark.parametrize(("key", "number"), [("t", signal.SIGTERM), ("K", signal.SIGKILL)])
+def test_kill_asks_and_then_ends(sleeper, rows_down, key, number):
+    status = running(sleeper)
+    asked = drive(Top(lambda: status), steps=[*rows_down, "k"])
+    assert f"End train.py ({sleeper.pid})?" in asked
+    drive(Top(lambda: status), steps=[*rows_down, "k", "escape"])
+    assert sleeper.poll() is None
+    drive(Top(lambda: status), steps=[*rows_down, "k", key])
+    assert sleeper.wait(timeout=60) == -number
+
+
+def test_kill_leaves_a_pid_that_another_process_has_now(sleeper):
+    status = running(sleeper)
+    device = status.devices[0]
+    groups = [
+        dataclasses.replace(g, clients=tuple(replace(c, started=c.started - 100) for c in g.clients))
+        for g in device.groups
+    ]
+    other = replace(status, devices=(replace(device, groups=tuple(groups)),))
+    text = drive(Top(lambda: other), steps=["k", "t"])
+    assert "has ended" in text
+    assert sleeper.poll() is None
+
+
+def test_kill_says_whose_a_program_is_that_this_user_may_not_end(sleeper, monkeypatch):
+    def refused(*_):
+        raise PermissionError
+
+    monkeypatch.setattr(signal, "pidfd_send_signal", refused)
+    status = running(sleeper)
+    text = drive(Top(lambda: status), steps=["k", "t"])
+    assert "belongs to ana: only that user and root may end it" in text
+    assert "SIGTERM" not in text.split("belongs to")[1]
 
 
 def test_the_last_refreshes_are_a_line():
