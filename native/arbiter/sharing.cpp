@@ -160,9 +160,9 @@ double Arbiter::State::use_of(const Lease& lease, size_t running, double sm) con
     return seen.known_alone() ? std::max(kLeastRate, seen.alone().busy_part()) : 1.0;
 }
 
-// What each is charged for from now on, as part of the time on its multiprocessors. Those that are in nobody's way pay
-// for what they use. Those that keep somebody waiting pay for the rest of the time, pauses included; if they share it,
-// in proportion to what each may have of it.
+// What each is charged for from now on, as part of the time on its multiprocessors. Those that are in nobody's way
+// pay for what they use. Those that keep somebody waiting pay for the rest of the time, pauses included; if they
+// share it, in proportion to what each may have of it.
 void Arbiter::State::set_rates(Nanoseconds now) {
     const bool sharing_blocks = std::any_of(clients.begin(), clients.end(), [](const auto& c) {
         return c.second->waiting && !compatible(Why::kShares, c.second->standing.why);
