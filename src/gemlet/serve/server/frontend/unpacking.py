@@ -54,10 +54,10 @@ class Unpacking:
             if pool is None:
                 context = multiprocessing.get_context("spawn")
                 pool = self._pools[small] = ProcessPoolExecutor(1, mp_context=context, initializer=_prepare)
-            future = asyncio.wrap_future(pool.submit(work, act, *given))
             try:
+                future = asyncio.wrap_future(pool.submit(work, act, *given))
                 result = await asyncio.shield(future)
-            except BrokenProcessPool:
+            except BrokenProcessPool:  # also of submit(): the process may have been killed while it had nothing to do
                 if self._pools.get(small) is pool:
                     del self._pools[small]
                 raise Refusal("overload", "the process that reads large requests was killed", retry_s=1) from None

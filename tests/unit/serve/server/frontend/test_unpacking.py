@@ -1,0 +1,32 @@
+"""The processes that read large requests: one that is killed is replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+import pytest
+
+from gemlet.serve.dispatch.call import Refusal
+from gemlet.serve.server.frontend.unpacking import Unpacking
+
+PATIENCE_S = 60  # a limit for what never comes
+
+
+def test_a_process_that_was_killed_while_idle_is_replaced():
+    async def run():
+        processes = Unpacking()
+        try:
+            first = await processes(0, os.getpid)
+            os.kill(first, signal.SIGKILL)
+            async with asyncio.timeout(PATIENCE_S):
+                while not processes._pools[True]._broken:  # noqa: ASYNC110  the pool tells nobody
+                    await asyncio.sleep(0.01)
+            with pytest.raises(Refusal, match="was killed"):
+                await processes(0, os.getpid)
+            assert await processes(0, os.getpid) != first
+        finally:
+            processes.close()
+
+    asyncio.run(run())
