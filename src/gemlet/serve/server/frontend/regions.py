@@ -25,6 +25,7 @@ import numpy as np
 
 from gemlet.inference_protocol import tensors
 from gemlet.serve.dispatch.call import Refusal, Tensor, check
+from gemlet.serve.server.frontend.to_its_end import to_its_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -91,13 +92,7 @@ class Regions:
     async def read(self, user: UserRegions, inputs: Sequence[SharedTensor]) -> None:
         """As UserRegions.read(), in a thread. Raises Refusal."""
         async with self._turns.setdefault(user.user, asyncio.Lock()), self._turn:
-            reading = asyncio.ensure_future(asyncio.to_thread(_fill, [user.place(each) for each in inputs]))
-            try:
-                await asyncio.shield(reading)
-            except asyncio.CancelledError:
-                await asyncio.wait([reading])  # the turn lasts as long as the thread
-                reading.cancelled() or reading.exception()
-                raise
+            await to_its_end(asyncio.to_thread(_fill, [user.place(each) for each in inputs]))
 
 
 class UserRegions:

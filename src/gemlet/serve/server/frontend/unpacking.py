@@ -23,6 +23,7 @@ from gemlet.serve.dispatch import call
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.server import memory
 from gemlet.serve.server.frontend import infer_json, infer_messages
+from gemlet.serve.server.frontend.to_its_end import to_its_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,16 +56,11 @@ class Unpacking:
                 context = multiprocessing.get_context("spawn")
                 pool = self._pools[small] = ProcessPoolExecutor(1, mp_context=context, initializer=_prepare)
             try:
-                future = asyncio.wrap_future(pool.submit(work, act, *given))
-                result = await asyncio.shield(future)
+                result = await to_its_end(asyncio.wrap_future(pool.submit(work, act, *given)))
             except BrokenProcessPool:  # also of submit(): the process may have been killed while it had nothing to do
                 if self._pools.get(small) is pool:
                     del self._pools[small]
                 raise Refusal("overload", "the process that reads large requests was killed", retry_s=1) from None
-            except asyncio.CancelledError:
-                await asyncio.wait([future])
-                future.cancelled() or future.exception()
-                raise
         if isinstance(result, Refused):
             raise Refusal(result.reason, result.message)  # type: ignore[arg-type]
         return result  # type: ignore[no-any-return]
