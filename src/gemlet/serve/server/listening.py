@@ -6,7 +6,7 @@ import errno
 import ipaddress
 import socket
 import ssl
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 
@@ -16,12 +16,14 @@ from gemlet.serve.server.frontend.grpc_server import GrpcServer
 from gemlet.serve.server.frontend.http_server import HttpServer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from gemlet.serve.server.frontend.service import Service
     from gemlet.serve.server.options import ServerOptions
 
 ALPN = "http/1.1"
+Frontend = TypeVar("Frontend", HttpServer, GrpcServer)
 
 
 class Listening:
@@ -47,32 +49,28 @@ class Listening:
     async def http(self) -> tuple[HttpServer | None, int | None]:
         """The server and its port, where there are such."""
         given = self._options
-        if given.http_port is None and given.http_socket is None:
-            return None, None
-        server = HttpServer(self._service, given.limits, self._tokens)
-        try:
-            if given.http_socket is not None:
-                await server.listen_at(str(given.http_socket))
-                return server, None
-            assert given.http_port is not None
-            return server, await server.listen(given.host, given.http_port, self._context())
-        except OSError as error:
-            raise self._cannot_listen("HTTP", "--http", given.http_socket, given.http_port, error) from None
+        return await self._open(HttpServer, "HTTP", given.http_socket, given.http_port, self._context)
 
     async def grpc(self) -> tuple[GrpcServer | None, int | None]:
         """The server and its port, where there are such."""
         given = self._options
-        if given.grpc_port is None and given.grpc_socket is None:
+        return await self._open(GrpcServer, "gRPC", given.grpc_socket, given.grpc_port, self._credentials)
+
+    async def _open(
+        self, kind: type[Frontend], what: str, path: Path | None, port: int | None, tls: Callable[[], Any]
+    ) -> tuple[Frontend | None, int | None]:
+        if path is None and port is None:
             return None, None
-        server = GrpcServer(self._service, given.limits, self._tokens)
+        given = self._options
+        server = kind(self._service, given.limits, self._tokens)
         try:
-            if given.grpc_socket is not None:
-                await server.listen_at(str(given.grpc_socket))
+            if path is not None:
+                await server.listen_at(str(path))
                 return server, None
-            assert given.grpc_port is not None
-            return server, await server.listen(given.host, given.grpc_port, self._credentials())
+            assert port is not None
+            return server, await server.listen(given.host, port, tls())
         except OSError as error:
-            raise self._cannot_listen("gRPC", "--grpc", given.grpc_socket, given.grpc_port, error) from None
+            raise self._cannot_listen(what, path, port, error) from None
 
     def _context(self) -> ssl.SSLContext | None:
         certificate, key = self._options.tls_certificate, self._options.tls_key
@@ -96,7 +94,8 @@ class Listening:
         assert key is not None
         return grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
 
-    def _cannot_listen(self, what: str, option: str, path: Path | None, port: int | None, error: OSError) -> UsageError:
+    def _cannot_listen(self, what: str, path: Path | None, port: int | None, error: OSError) -> UsageError:
+        option = f"--{what.lower()}"
         if path is not None:
             used = error.errno == errno.EADDRINUSE
             message = "another process listens there" if used else error.strerror or str(error)
