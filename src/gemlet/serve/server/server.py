@@ -27,7 +27,7 @@ from gemlet.serve.server.listening import Listening
 from gemlet.serve.server.serving_plan import ServingPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from gemlet.serve.execution.executor import Executor
     from gemlet.serve.models.specification import ModelSpec
@@ -178,7 +178,7 @@ class Server:
             keep(_every(SLOW_CHECK_S, http.close_slow), "slow connections")
         keep(_every(HANG_CHECK_S, self._kill_stuck), "executors that hang")
         if self._options.watch:
-            keep(self._watch(), "repository")
+            keep(_every(WATCH_S, self._catalog.compare), "repository")
         self._serving_plan.control(keep, ends, tasks)
         gc.collect()
         gc.freeze()  # existing objects stay: collections look only at objects that come with requests
@@ -240,14 +240,6 @@ class Server:
             logger.error("%s is killed: at one batch for more than %g s", executor.name, self._options.hang_s)
             executor.kill()
 
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(WATCH_S)
-            try:
-                await self._catalog.compare()
-            except Exception:  # a failed look must not end all requests
-                logger.exception("reading the repository failed")
-
     # Words
 
     def _note(self) -> str:
@@ -267,13 +259,15 @@ class Server:
         )
 
 
-async def _every(seconds: float, act: Callable[[], None]) -> None:
+async def _every(seconds: float, act: Callable[[], Awaitable[None] | None]) -> None:
     while True:
         await asyncio.sleep(seconds)
         try:
-            act()
+            work = act()
+            if work is not None:
+                await work
         except Exception:  # a failed look must not end all requests
-            logger.exception("a periodic check failed")
+            logger.exception("%s failed, and goes on", act.__qualname__)
 
 
 def _allow_connections() -> None:
