@@ -280,7 +280,7 @@ class GrpcServer:
                 outputs = infer_json.chosen(form, result.outputs)
                 classified = [each for each in outputs if form.wanted(each.name).classes]
                 if sum(len(each.data) for each in classified) > limits.HERE_BYTES:
-                    kept = [Tensor(each.name, each.datatype, each.shape, bytes(each.data)) for each in outputs]
+                    kept = [each.copied() for each in outputs]
                     self._later(self._classify(form, spec, kept, asking))
                     return
                 answered(infer_messages.render(form, spec, outputs, regions))

@@ -38,8 +38,6 @@ logger = logging.getLogger(__name__)
 
 MAX_PIPELINED = 64
 MAX_PIPELINED_BYTES = 1 << 20  # of requests that are not answered, and answers that wait for those before them
-MAX_TARGETS = 4096  # URLs of inference whose parts are remembered
-MAX_TARGET_BYTES = 256
 BINARY = b"application/octet-stream"
 
 
@@ -457,7 +455,7 @@ class Connection(asyncio.Protocol):
             outputs = infer_json.chosen(form, result.outputs)
             costly = infer_json.costly(form, outputs)
             if sum([len(tensor.data) for tensor, _ in costly]) > limits.HERE_BYTES:
-                kept = [Tensor(each.name, each.datatype, each.shape, bytes(each.data)) for each in outputs]
+                kept = [each.copied() for each in outputs]
                 self._later(self._answer_large(exchange, form, result.spec, kept))
             else:
                 _write(exchange, *infer_json.render(form, result.spec, outputs, self.regions))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gemlet.serve.models.specification import ModelSpec
-    from gemlet.serve.server.frontend.regions import Memory
+    from gemlet.serve.server.frontend.regions import UserRegions
 
 Parameters = dict[str, Any]
 MAX_DIMENSIONS = 32
@@ -100,7 +100,7 @@ class Form(msgspec.Struct):
         return self.default if self.outputs is None else self.outputs[output]
 
 
-def parse(body: tensors.Buffer, header: int | None, regions: Memory) -> tuple[list[Tensor], Form, Parameters]:
+def parse(body: tensors.Buffer, header: int | None, regions: UserRegions) -> tuple[list[Tensor], Form, Parameters]:
     """Inputs, the form of the answer and the parameters of a request. ``header``: bytes of JSON, None: all.
 
     Inputs in shared memory are yet to be read (regions.py). Raises Refusal.
@@ -148,8 +148,7 @@ def decode(text: tensors.Buffer, limit: int = MAX_TENSOR_BYTES) -> Asked:
     inputs = []
     left = limit
     for each in request.inputs:
-        if len(each.shape) > MAX_DIMENSIONS or any(size < 0 for size in each.shape):
-            raise Refusal("invalid", f"input {each.name!r}: {each.shape} is not a valid shape")
+        check_shape(each.name, each.shape)
         parameters = each.parameters or {}
         listed = "shared_memory_region" not in parameters and "binary_data_size" not in parameters
         if listed:
@@ -160,7 +159,7 @@ def decode(text: tensors.Buffer, limit: int = MAX_TENSOR_BYTES) -> Asked:
     return Asked(inputs, request.id, request.parameters or {}, outputs)
 
 
-def assemble(request: Asked, tail: memoryview, regions: Memory) -> tuple[list[Tensor], Form, Parameters]:
+def assemble(request: Asked, tail: memoryview, regions: UserRegions) -> tuple[list[Tensor], Form, Parameters]:
     """As parse(), of what was decoded and the bytes behind the JSON. Raises Refusal."""
     at = 0
     given: list[Tensor] = []
@@ -205,7 +204,7 @@ def render(
     form: Form,
     spec: ModelSpec,
     outputs: list[Tensor],
-    regions: Memory,
+    regions: UserRegions,
     finished: Mapping[str, Finished] | None = None,
 ) -> tuple[bytes, list[tensors.Buffer]]:
     """JSON of the answer, and the binary tensors behind it, which may be views. Raises Refusal.
@@ -278,7 +277,7 @@ def check_outputs(form: Form, spec: ModelSpec) -> None:
             raise Refusal("invalid", f"{spec.name} has no output {name!r}; it has {', '.join(sorted(known))}")
 
 
-def into_region(tensor: Tensor, how: Wanted, regions: Memory) -> None:
+def into_region(tensor: Tensor, how: Wanted, regions: UserRegions) -> None:
     """Writes an output into shared memory. Raises Refusal."""
     if len(tensor.data) > how.nbytes:
         raise Refusal("invalid", f"output {tensor.name!r} has {len(tensor.data)} bytes, its place {how.nbytes}")
@@ -345,8 +344,7 @@ def listed_bytes(name: str, datatype: str, shape: list[int], raw: msgspec.Raw) -
         flat = _flat(_list(raw))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
         raise Refusal("invalid", f"input {name!r}: {error}") from None
-    if len(flat) != prod(shape):
-        raise Refusal("invalid", f"input {name!r} has {len(flat)} elements; shape {shape} has {prod(shape)}")
+    check_count(name, len(flat), shape)
     check_texts(name, datatype, shape)
     if datatype == "BYTES":
         if not all(isinstance(element, str) for element in flat):
@@ -360,6 +358,18 @@ def listed_bytes(name: str, datatype: str, shape: list[int], raw: msgspec.Raw) -
             return np.array(flat, dtype=tensors.ELEMENTS[datatype][1]).tobytes()
     except (ValueError, OverflowError, TypeError) as error:
         raise Refusal("invalid", f"input {name!r}: {error}") from None
+
+
+def check_shape(name: str, shape: Sequence[int]) -> None:
+    """Raises Refusal."""
+    if len(shape) > MAX_DIMENSIONS or any(size < 0 for size in shape):
+        raise Refusal("invalid", f"input {name!r}: {list(shape)} is not a valid shape")
+
+
+def check_count(name: str, count: int, shape: Sequence[int]) -> None:
+    """Raises Refusal unless ``count`` elements make a tensor of this shape."""
+    if count != prod(shape):
+        raise Refusal("invalid", f"input {name!r} has {count} elements; shape {list(shape)} has {prod(shape)}")
 
 
 def check_size(name: str, datatype: str, shape: Sequence[int], limit: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +13,8 @@ from gemlet.serve.server.frontend.infer_json import (
     MAX_DIMENSIONS,
     Form,
     Wanted,
+    check_count,
+    check_shape,
     check_size,
     check_texts,
     finish,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from gemlet.serve.models.specification import ModelSpec
     from gemlet.serve.server.frontend.infer_json import Finished
-    from gemlet.serve.server.frontend.regions import Memory
+    from gemlet.serve.server.frontend.regions import UserRegions
 # Of the wire format: fields 1 to 7 of a ModelInferRequest are all of this type.
 LENGTH_DELIMITED = 2
 RAW_INPUT_CONTENTS = 7
@@ -96,7 +97,7 @@ def plain_message(message: bytes, limit: int) -> bytes:
     return request.SerializeToString()
 
 
-def parse(request: inference_pb2.ModelInferRequest, regions: Memory) -> tuple[list[Tensor], Form, dict[str, Any]]:
+def parse(request: inference_pb2.ModelInferRequest, regions: UserRegions) -> tuple[list[Tensor], Form, dict[str, Any]]:
     """Inputs, the form of the answer, and the parameters. Inputs in shared memory are yet to be read (regions.py).
 
     Raises Refusal.
@@ -116,7 +117,7 @@ def render(
     form: Form,
     spec: ModelSpec,
     outputs: list[Tensor],
-    regions: Memory,
+    regions: UserRegions,
     finished: Mapping[str, Finished] | None = None,
 ) -> inference_pb2.ModelInferResponse:
     """The answer; ``finished`` as for infer_json.render(). Raises Refusal."""
@@ -159,9 +160,8 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
             raise IndexError
 
 
-def _tensor(each: Any, raw: Iterator[bytes], regions: Memory) -> Tensor:
-    if len(each.shape) > MAX_DIMENSIONS or any(size < 0 for size in each.shape):
-        raise Refusal("invalid", f"input {each.name!r}: {list(each.shape)} is not a valid shape")
+def _tensor(each: Any, raw: Iterator[bytes], regions: UserRegions) -> Tensor:
+    check_shape(each.name, each.shape)
     if "shared_memory_region" in each.parameters:
         return regions.tensor(each.name, each.datatype, each.shape, plain(each.parameters))
     return Tensor(each.name, each.datatype, tuple(each.shape), _contents(each, raw))
@@ -177,9 +177,7 @@ def _contents(each: Any, raw: Iterator[bytes]) -> tensors.Buffer:
     if field is None:
         raise Refusal("invalid", f"input {each.name!r}: {each.datatype!r} goes as raw contents only, or is none")
     elements, shape = getattr(each.contents, field), list(each.shape[:MAX_DIMENSIONS])
-    if len(elements) != prod(shape):
-        message = f"input {each.name!r} has {len(elements)} elements; shape {shape} has {prod(shape)}"
-        raise Refusal("invalid", message)
+    check_count(each.name, len(elements), shape)
     check_texts(each.name, each.datatype, shape)
     if each.datatype == "BYTES":
         return tensors.pack(elements)

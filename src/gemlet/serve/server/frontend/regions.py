@@ -19,7 +19,7 @@ import stat
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -57,22 +57,6 @@ class SharedTensor(Tensor):
     region: str = ""
     offset: int = 0
     nbytes: int = 0
-
-
-class Memory(Protocol):
-    """What an inference request does with regions."""
-
-    def check_sizes(self, inputs: Iterable[Mapping[str, Any]]) -> None:
-        """Before anything is read: ``inputs`` are the parameters of each input of a request. Raises Refusal."""
-        ...
-
-    def tensor(self, name: str, datatype: str, shape: Sequence[int], parameters: Mapping[str, Any]) -> SharedTensor:
-        """An input that is yet to be read. Raises Refusal unless it is within a region and as large as its shape."""
-        ...
-
-    def write(self, name: str, offset: int, data: Buffer) -> None:
-        """Puts ``data`` there. Raises Refusal."""
-        ...
 
 
 class Regions:

@@ -83,7 +83,7 @@ async def check(processes: Unpacking, texts: list[Tensor]) -> None:
     sent = []
     for tensor in texts:
         infer_json.check_texts(tensor.name, tensor.datatype, tensor.shape)
-        sent.append(call.Tensor(tensor.name, tensor.datatype, tensor.shape, bytes(tensor.data)))
+        sent.append(tensor.copied())
     await processes(sum(len(tensor.data) for tensor in sent), check_texts, sent)
     for tensor in texts:
         tensor.checked = True
