@@ -44,7 +44,8 @@ from gemlet.errors import GemletError
 from gemlet.load import arrivals
 from gemlet.monitor.tables import table
 from gemlet.serve.dispatch.call import Answered, Call, Refusal, Tensor
-from gemlet.serve.dispatch.engine import Engine, ServedModel, now_ms
+from gemlet.serve.dispatch.engine import Engine, now_ms
+from gemlet.serve.dispatch.served import ServedModel
 from gemlet.serve.execution.backend import BackendOptions
 from gemlet.serve.execution.device import Device
 from gemlet.serve.models import built_in

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gemlet.serve.dispatch.call import Refusal
-from gemlet.serve.dispatch.engine import EMPTY, Engine, ServedModel
+from gemlet.serve.dispatch.engine import EMPTY, Engine
+from gemlet.serve.dispatch.served import ServedModel
 from gemlet.serve.models.specification import ModelSpec, TensorSpec
 from gemlet.serve.server.catalog import Known
 from gemlet.serve.server.fleet import Fleet, _with_own

@@ -1,11 +1,12 @@
 """The way of a request through the server, whichever protocol it came by.
 
 call.py          a request, checked, and why it may be refused
-engine.py        from the queue to an executor and back
+engine.py        from the queue to an executor and back;  batch_tensors.py: the tensors of a batch
+served.py        the models that requests may name
 quarantine.py    which models rest, because executors died under them
 queue.py         batching, early drop and routing in explicit time;  waiting.py: one of its queues
 expectation.py   how long a batch will take, learned from those that ran
 statistics.py    counters by model
 
-queue.py, waiting.py, quarantine.py and expectation.py are pure; the simulator runs the queues as they are.
+batch_tensors.py, queue.py, waiting.py, quarantine.py and expectation.py are pure; the simulator runs the queues.
 """

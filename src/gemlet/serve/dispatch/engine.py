@@ -10,29 +10,32 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from math import ceil
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from gemlet.inference_protocol import tensors
-from gemlet.serve.dispatch.call import Answered, Refusal, Tensor, check
+from gemlet.serve.dispatch import batch_tensors
+from gemlet.serve.dispatch.call import Answered, Refusal, check
 from gemlet.serve.dispatch.expectation import Expectation
 from gemlet.serve.dispatch.quarantine import Quarantine
 from gemlet.serve.dispatch.queue import Batch, Dispatcher, Drop, GpuLetState
-from gemlet.serve.dispatch.statistics import Statistics
+from gemlet.serve.dispatch.served import Models
 from gemlet.serve.dispatch.waiting import Request
 from gemlet.serve.execution.backend import GpuLetGone
-from gemlet.serve.execution.executor import ExecutorDied, Input
-from gemlet.serve.models.specification import ModelError, ModelSpec
+from gemlet.serve.execution.executor import ExecutorDied
+from gemlet.serve.models.specification import ModelError
 from gemlet.serve.plan.model import Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from gemlet.serve.dispatch.call import Call
+    from gemlet.serve.dispatch.served import ServedModel
     from gemlet.serve.execution.executor import Executor, Result
+    from gemlet.serve.models.specification import ModelSpec
 
 logger = logging.getLogger(__name__)
 
@@ -49,19 +52,6 @@ IN_PROCESS = -1  # the index of the GPU that stands for this process
 
 def now_ms() -> float:
     return time.monotonic() * 1000
-
-
-@dataclass(slots=True)
-class ServedModel:
-    """A version of a model that requests may name.
-
-    leaving: what of it new requests cannot name any more, because it is to go: the version only, where another follows.
-    """
-
-    spec: ModelSpec
-    statistics: Statistics = field(default_factory=Statistics)
-    memory: int = 0
-    leaving: Literal["", "version", "model"] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +77,7 @@ class Engine:
     """Models, queues and routes. ``drop`` False serves late rather than never; ``clock`` gives milliseconds."""
 
     def __init__(self, *, drop: bool = True, clock: Callable[[], float] = now_ms) -> None:
-        self.models: dict[str, ServedModel] = {}
+        self.models = Models()
         self.expectation = Expectation()
         self.closing = ""  # why new calls are refused
         self.waiting_bytes = 0
@@ -107,9 +97,9 @@ class Engine:
         """Takes a call; its answer comes by ``call.answer``, perhaps before this returns."""
         served = self.models.get(call.model)
         if served is None or call.version or served.leaving:
-            served = self.find(call.model, call.version)
+            served = self.models.find(call.model, call.version)
             if served is None:
-                call.answer(self.unknown(call.model, call.version))
+                call.answer(self.models.unknown(call.model, call.version))
                 return
         spec, statistics = served.spec, served.statistics
         statistics.arrived += 1
@@ -133,22 +123,6 @@ class Engine:
         self.waiting_bytes += call.nbytes
         self.in_flight += 1
         self._enqueue(Request(label, call.arrived, call.arrived + slo, call, rows, priority, may_be_late))
-
-    def find(self, name: str, version: str = "") -> ServedModel | None:
-        """What a request for this model and version gets; None: neither is served to new requests."""
-        served = self.models.get(name)
-        if served is None or served.spec.name != name:
-            return None
-        if version and version != str(served.spec.version):
-            served = self.models.get(f"{name}/{version}")
-        if served is None or served.leaving == "model" or (version and served.leaving):
-            return None
-        return served
-
-    def versions(self, name: str) -> list[ServedModel]:
-        """Those of a model that are served, ascending."""
-        found = [served for served in self.models.values() if served.spec.name == name and served.leaving != "model"]
-        return sorted(found, key=lambda served: served.spec.version)
 
     def cancel(self, call: Call) -> None:
         """Its client is gone. It is not run if it still waits, and not answered."""
@@ -190,7 +164,8 @@ class Engine:
         """
         moved: list[Request] = []
         if specs is not None:
-            self._serve(specs)
+            for label in self.models.replace(specs):
+                self._quarantine.forget(label)
             moved = self._dispatcher.take_out(self._elsewhere)
         running = {gpu_let: route for gpu_let, route in self._routes.items() if gpu_let.running is not None}
         self._dispatcher.adopt(plan)
@@ -203,22 +178,6 @@ class Engine:
             self.waiting_bytes -= request.payload.nbytes
             self._resubmit(request)
         self.pump()
-
-    def _serve(self, specs: Mapping[str, ModelSpec]) -> None:
-        """These are the models; a version that stays keeps its counters."""
-        before = {(served.spec.name, served.spec.version): served for served in self.models.values()}
-        models = {}
-        for label, spec in specs.items():
-            served = before.get((spec.name, spec.version))
-            if served is None or served.spec.revision != spec.revision:
-                self._quarantine.forget(label)
-            if served is None:
-                models[label] = ServedModel(spec)
-            else:
-                served.spec, served.leaving = spec, ""
-                models[label] = served
-        self.models.clear()
-        self.models.update(models)
 
     def _elsewhere(self, request: Request) -> bool:
         """Whether a request waits in a queue that is not its own any more."""
@@ -388,7 +347,7 @@ class Engine:
                 self.waiting_bytes -= request.payload.nbytes
             if served is None:
                 for request in batch.requests:
-                    self._refuse(request, self.unknown(request.payload.model))
+                    self._refuse(request, self.models.unknown(request.payload.model))
             elif not self._fitting(served.spec, batch):
                 pass
             elif route.executor is None:
@@ -422,31 +381,20 @@ class Engine:
         """A model that does nothing: an output is the input of the same place, or zeros."""
         spec = served.spec
         for request in batch.requests:
-            inputs = request.payload.inputs
-            outputs = []
-            for number, output in enumerate(spec.outputs):
-                if number < len(inputs) and inputs[number].datatype == output.datatype:
-                    outputs.append(Tensor(output.name, output.datatype, inputs[number].shape, inputs[number].data))
-                else:
-                    outputs.append(_zeros(spec, output.name, output.datatype, output.shape, request.rows))
+            outputs = batch_tensors.echoed(spec, request.payload.inputs, request.rows)
             self._answer(served, request, Answered(spec, outputs), batch.started, 0.0)
         served.statistics.ran(batch.rows, 0.0)
 
     def _send(self, work: _Work) -> None:
         batch, spec = work.batch, work.served.spec
-        parts: dict[tuple[tuple[int, ...], ...], list[Request]] = {}
-        if len(batch.requests) == 1 or all(-1 not in tensor.shape for tensor in spec.inputs):
-            parts[()] = batch.requests
-        else:
-            for request in batch.requests:
-                parts.setdefault(tuple([tensor.shape[1:] for tensor in request.payload.inputs]), []).append(request)
+        parts = batch_tensors.alike(spec, batch.requests)
         work.parts = len(parts)
-        for requests in parts.values():
+        for requests in parts:
             self._run(work, spec, requests)
 
     def _run(self, work: _Work, spec: ModelSpec, requests: list[Request]) -> None:
         rows = sum([each.rows for each in requests])
-        future = work.executor.run(work.gpu_let, spec.key, _joined(spec, requests), rows)
+        future = work.executor.run(work.gpu_let, spec.key, batch_tensors.joined(spec, requests), rows)
         future.add_done_callback(partial(self._came_back, work, spec, requests))
 
     def _came_back(self, work: _Work, spec: ModelSpec, requests: list[Request], future: asyncio.Future[Result]) -> None:
@@ -496,29 +444,14 @@ class Engine:
     def _answer_all(
         self, served: ServedModel, spec: ModelSpec, batch: Batch, requests: list[Request], result: Result
     ) -> None:
-        rows = [request.rows for request in requests]
-        answers: list[list[Tensor]] = [[] for _ in requests]
         try:
-            for tensor, data in result.outputs:
-                if not spec.max_batch or len(requests) == 1:
-                    self._check_rows(spec, tensor.shape, rows)
-                    answers[0].append(Tensor(tensor.name, tensor.datatype, tensor.shape, data))
-                    continue
-                for answer, count, part in zip(
-                    answers, rows, tensors.split(data, tensor.datatype, tensor.shape, rows), strict=True
-                ):
-                    answer.append(Tensor(tensor.name, tensor.datatype, (count, *tensor.shape[1:]), part))
+            answers = batch_tensors.parted(spec, result.outputs, [request.rows for request in requests])
         except tensors.BadTensor as error:
             for request in requests:
                 self._refuse(request, Refusal("failed", f"{spec.name} gave an output of {error}"))
             return
         for request, answer in zip(requests, answers, strict=True):
             self._answer(served, request, Answered(spec, answer), batch.started, result.ms)
-
-    @staticmethod
-    def _check_rows(spec: ModelSpec, shape: tuple[int, ...], rows: list[int]) -> None:
-        if spec.max_batch and (not shape or shape[0] != rows[0]):
-            raise tensors.BadTensor(f"shape {list(shape)} for a batch of {rows[0]} rows")
 
     def _went_wrong(self, work: _Work, requests: list[Request], error: BaseException) -> None:
         for request in requests:
@@ -566,11 +499,9 @@ class Engine:
         if call.gone:
             self._forget(request)
             return
-        served = self.models.get(call.model)
-        if served is not None and call.version and call.version != str(served.spec.version):
-            served = self.models.get(f"{call.model}/{call.version}")
+        served = self.models.of(call.model, call.version)
         if served is None:
-            self._refuse(request, self.unknown(call.model, call.version))
+            self._refuse(request, self.models.unknown(call.model, call.version))
             return
         request.model = served.spec.label
         self.waiting_bytes += call.nbytes
@@ -616,35 +547,3 @@ class Engine:
         if drop.expected is not None:
             message += f", and its batch would take {drop.expected:.4g} ms"
         self._refuse(request, Refusal("deadline", message))
-
-    def unknown(self, model: str, version: str = "") -> Refusal:
-        """What a request for a model or version that is not served is told."""
-        there = [str(served.spec.version) for served in self.versions(model)]
-        if version and there:
-            return Refusal("unknown", f"{model} has no version {version} here: expected {' or '.join(there)}")
-        names = {served.spec.name for served in self.models.values() if served.leaving != "model"}
-        return Refusal("unknown", f"there is no model {model!r} here; served: {', '.join(names) or 'none'}")
-
-
-def _joined(spec: ModelSpec, requests: list[Request]) -> list[Input]:
-    """The inputs of a batch: the bytes of its requests, one after the other along axis 0."""
-    joined = []
-    for number, tensor in enumerate(spec.inputs):
-        given = [request.payload.inputs[number] for request in requests]
-        shape = given[0].shape
-        if spec.max_batch:
-            shape = (sum([each.shape[0] for each in given]), *shape[1:])
-        parts = [each.data for each in given]
-        joined.append(Input(tensor.name, tensor.datatype, shape, parts, sum([len(part) for part in parts])))
-    return joined
-
-
-def _zeros(spec: ModelSpec, name: str, datatype: str, shape: tuple[int, ...], rows: int) -> Tensor:
-    fixed = tuple([1 if size == -1 else size for size in shape])
-    whole = (rows, *fixed) if spec.max_batch else fixed
-    if datatype == "BYTES":
-        count = 1
-        for size in whole:
-            count *= size
-        return Tensor(name, datatype, whole, tensors.pack([b""] * count))
-    return Tensor(name, datatype, whole, bytes(tensors.nbytes(datatype, whole)))

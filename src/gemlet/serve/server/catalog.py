@@ -15,7 +15,7 @@ import msgspec
 
 from gemlet.errors import ConfigError, GemletError
 from gemlet.serve.dispatch.call import Refusal
-from gemlet.serve.dispatch.engine import ServedModel
+from gemlet.serve.dispatch.served import ServedModel
 from gemlet.serve.models.specification import ModelError
 from gemlet.serve.server.repository import tree
 
@@ -122,7 +122,7 @@ class Catalog:
     async def unload(self, name: str, reason: str = "unloaded") -> None:
         """Refuses further requests for it and takes it off the devices once all others are answered. Raises Refusal."""
         async with self._lock:
-            versions = self._engine.versions(name)
+            versions = self._engine.models.versions(name)
             if not versions:
                 raise Refusal("unknown", f"there is no model {name!r} here")
             for served in versions:
@@ -153,14 +153,14 @@ class Catalog:
                 except Refusal as refusal:
                     logger.error("model %s: %s", name, refusal.message)
         for name in self.models.keys() - entries.keys():
-            if self._engine.versions(name):
+            if self._engine.models.versions(name):
                 with suppress(Refusal):  # somebody else was first
                     await self.unload(name, "its directory no longer exists")
             self.models.pop(name, None)
 
     async def _serve(self, name: str, directory: _Directory, specs: Sequence[ModelSpec]) -> None:
         """Serves these versions, without those that cannot be loaded. Raises Refusal if that leaves none."""
-        before = {served.spec.version: served.spec for served in self._engine.versions(name)}
+        before = {served.spec.version: served.spec for served in self._engine.models.versions(name)}
         directory.versions = _all(name, [*before.values(), *specs], "LOADING")
         for version in before:
             directory.versions[version].state = "READY"
@@ -192,7 +192,7 @@ class Catalog:
         return {label: served.spec for label, served in self._engine.models.items() if served.spec.name != name}
 
     def _not_read(self, name: str, directory: _Directory, message: str) -> None:
-        served = self._engine.versions(name)
+        served = self._engine.models.versions(name)
         directory.versions = _all(name, [each.spec for each in served], "READY", _OLD + message)
         if not served:
             directory.versions[0] = Known(name, "", "UNAVAILABLE", message)
@@ -208,7 +208,7 @@ class Catalog:
 
     def _now(self, known: Known) -> Known:
         """As it is known, unless it does not run at the moment."""
-        served = self._engine.find(known.name, known.version) if known.state == "READY" else None
+        served = self._engine.models.find(known.name, known.version) if known.state == "READY" else None
         why = self._engine.why_not(served.spec.label) if served is not None else ""
         return Known(known.name, known.version, "UNAVAILABLE", why) if why else known
 

@@ -107,12 +107,12 @@ class Server:
         return not self.engine.closing and (not labels or any(self.engine.serves(label) for label in labels))
 
     def model(self, name: str, version: str = "") -> ModelSpec:
-        served = self.engine.find(name, version)
+        served = self.engine.models.find(name, version)
         if served is not None:
             return served.spec
-        there = self.engine.versions(name)
+        there = self.engine.models.versions(name)
         if there:
-            raise self.engine.unknown(name, version)
+            raise self.engine.models.unknown(name, version)
         why = self._catalog.why_not(name)
         raise Refusal("unknown", f"model {name!r} is not served: {why}" if why else f"there is no model {name!r}")
 

@@ -12,7 +12,8 @@ import pytest
 
 from gemlet.inference_protocol import tensors
 from gemlet.serve.dispatch.call import Call, Refusal, Tensor, check
-from gemlet.serve.dispatch.engine import EMPTY, Engine, Route, ServedModel
+from gemlet.serve.dispatch.engine import EMPTY, Engine, Route
+from gemlet.serve.dispatch.served import ServedModel
 from gemlet.serve.execution import protocol
 from gemlet.serve.execution.backend import GpuLetGone
 from gemlet.serve.execution.executor import ExecutorDied, Result

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from gemlet.serve.dispatch.engine import Engine, ServedModel
+from gemlet.serve.dispatch.engine import Engine
+from gemlet.serve.dispatch.served import ServedModel
 from gemlet.serve.models.specification import ModelError
 from gemlet.serve.plan.model import Gpu, Plan, PlannedGpuLet
 from gemlet.serve.server.fleet import Fleet, whole_task

@@ -13,7 +13,7 @@ from gemlet.serve.server.repository import triton_config
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gemlet.serve.dispatch.engine import ServedModel
+    from gemlet.serve.dispatch.served import ServedModel
     from gemlet.serve.dispatch.statistics import Statistics
     from gemlet.serve.models.specification import ModelSpec, TensorSpec
     from gemlet.serve.server.frontend.service import Service

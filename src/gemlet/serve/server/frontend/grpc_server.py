@@ -36,7 +36,7 @@ from gemlet.serve.server.repository import triton_config
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
-    from gemlet.serve.dispatch.engine import ServedModel
+    from gemlet.serve.dispatch.served import ServedModel
     from gemlet.serve.dispatch.statistics import Span
     from gemlet.serve.models.specification import ModelSpec
     from gemlet.serve.server.frontend.access import Tokens
@@ -297,7 +297,7 @@ class GrpcServer:
             remaining_ms = asking.remaining_ms
             if remaining_ms is not None and (not call.timeout_ms or remaining_ms < call.timeout_ms):
                 call.timeout_ms = max(0.001, remaining_ms)
-            served = engine.find(form.model, form.version)
+            served = engine.models.find(form.model, form.version)
             if form.outputs is not None and served is not None:
                 infer_json.check_outputs(form, served.spec)
             shared = unread(given)
@@ -352,12 +352,12 @@ class GrpcServer:
 
     async def _model_metadata(self, request: messages.ModelMetadataRequest) -> messages.ModelMetadataResponse:
         spec = self._service.model(request.name, request.version)
-        return messages.ModelMetadataResponse(**documents.model(spec, self._service.engine.versions(spec.name)))
+        return messages.ModelMetadataResponse(**documents.model(spec, self._service.engine.models.versions(spec.name)))
 
     async def _model_config(self, request: messages.ModelConfigRequest) -> messages.ModelConfigResponse:
         spec = self._service.model(request.name, request.version)
         answer = messages.ModelConfigResponse()
-        versions = [served.spec.version for served in self._service.engine.versions(spec.name)]
+        versions = [served.spec.version for served in self._service.engine.models.versions(spec.name)]
         answer.config.CopyFrom(triton_config.message_of(spec, versions))
         return answer
 
@@ -366,7 +366,7 @@ class GrpcServer:
         found = list(engine.models.values())
         if request.name:
             spec = self._service.model(request.name, request.version)
-            found = [engine.models[spec.label]] if request.version else engine.versions(spec.name)
+            found = [engine.models[spec.label]] if request.version else engine.models.versions(spec.name)
         return messages.ModelStatisticsResponse(model_stats=[_statistics(served) for served in found])
 
     # Repository

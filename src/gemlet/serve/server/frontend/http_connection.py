@@ -355,9 +355,9 @@ class Connection(asyncio.Protocol):
 
     def _spec(self, target: tuple[str, str]) -> ModelSpec:
         """Raises Refusal."""
-        served = self._service.engine.find(*target)
+        served = self._service.engine.models.find(*target)
         if served is None:
-            raise self._service.engine.unknown(*target)
+            raise self._service.engine.models.unknown(*target)
         return served.spec
 
     async def _infer_large(
@@ -394,7 +394,7 @@ class Connection(asyncio.Protocol):
         call = Call(model, given, partial(self._answer, exchange, form), exchange.arrived, version)
         if parameters:
             infer_json.options(parameters, call)
-        served = self._service.engine.find(model, version)
+        served = self._service.engine.models.find(model, version)
         if form.outputs is not None and served is not None:
             infer_json.check_outputs(form, served.spec)
         shared = regions.unread(given)

@@ -97,7 +97,7 @@ async def _server(service: Service, exchange: Exchange, _asked: Asked) -> None:
 
 async def _model(service: Service, exchange: Exchange, asked: Asked) -> None:
     spec = service.model(asked.names[0], asked.names[1])
-    exchange.document(documents.model(spec, service.engine.versions(spec.name)))
+    exchange.document(documents.model(spec, service.engine.models.versions(spec.name)))
 
 
 async def _model_ready(service: Service, exchange: Exchange, asked: Asked) -> None:
@@ -107,12 +107,12 @@ async def _model_ready(service: Service, exchange: Exchange, asked: Asked) -> No
 
 async def _model_config(service: Service, exchange: Exchange, asked: Asked) -> None:
     spec = service.model(asked.names[0], asked.names[1])
-    exchange.document(documents.configuration(spec, service.engine.versions(spec.name)))
+    exchange.document(documents.configuration(spec, service.engine.models.versions(spec.name)))
 
 
 async def _model_stats(service: Service, exchange: Exchange, asked: Asked) -> None:
     spec = service.model(asked.names[0], asked.names[1])
-    served = [service.engine.models[spec.label]] if asked.names[1] else service.engine.versions(spec.name)
+    served = [service.engine.models[spec.label]] if asked.names[1] else service.engine.models.versions(spec.name)
     exchange.document({"model_stats": [documents.statistics(each) for each in served]})
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
-    from gemlet.serve.dispatch.engine import ServedModel
+    from gemlet.serve.dispatch.served import ServedModel
     from gemlet.serve.server.frontend.service import Service
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST.encode()

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gemlet.inference_protocol.tensors import Buffer
-    from gemlet.serve.dispatch.engine import ServedModel
+    from gemlet.serve.dispatch.served import ServedModel
 
 FOLDER = Path("/dev/shm")  # where the C library's shm_open has its objects
 MAX_REGIONS = 1024  # each is an open file

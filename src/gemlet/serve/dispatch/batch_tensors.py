@@ -1,0 +1,81 @@
+"""The tensors of a batch: those of its requests put together, and its outputs parted again. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gemlet.inference_protocol import tensors
+from gemlet.serve.dispatch.call import Tensor
+from gemlet.serve.execution.executor import Input
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gemlet.inference_protocol.tensors import Buffer
+    from gemlet.serve.dispatch.waiting import Request
+    from gemlet.serve.execution.protocol import ArenaTensor
+    from gemlet.serve.models.specification import ModelSpec
+
+
+def alike(spec: ModelSpec, requests: list[Request]) -> list[list[Request]]:
+    """The requests in parts that can be one batch: all in one, unless their inputs differ in shape."""
+    if len(requests) == 1 or all(-1 not in tensor.shape for tensor in spec.inputs):
+        return [requests]
+    parts: dict[tuple[tuple[int, ...], ...], list[Request]] = {}
+    for request in requests:
+        parts.setdefault(tuple([tensor.shape[1:] for tensor in request.payload.inputs]), []).append(request)
+    return list(parts.values())
+
+
+def joined(spec: ModelSpec, requests: list[Request]) -> list[Input]:
+    """The inputs of a batch: the bytes of its requests, one after the other along axis 0."""
+    whole = []
+    for number, tensor in enumerate(spec.inputs):
+        given = [request.payload.inputs[number] for request in requests]
+        shape = given[0].shape
+        if spec.max_batch:
+            shape = (sum([each.shape[0] for each in given]), *shape[1:])
+        parts = [each.data for each in given]
+        whole.append(Input(tensor.name, tensor.datatype, shape, parts, sum([len(part) for part in parts])))
+    return whole
+
+
+def parted(spec: ModelSpec, outputs: Iterable[tuple[ArenaTensor, Buffer]], rows: Sequence[int]) -> list[list[Tensor]]:
+    """Of outputs of a batch, those of each request, which has so many ``rows``. Raises BadTensor."""
+    answers: list[list[Tensor]] = [[] for _ in rows]
+    for tensor, data in outputs:
+        if not spec.max_batch or len(rows) == 1:
+            _check_rows(spec, tensor.shape, rows)
+            answers[0].append(Tensor(tensor.name, tensor.datatype, tensor.shape, data))
+            continue
+        parts = tensors.split(data, tensor.datatype, tensor.shape, rows)
+        for answer, count, part in zip(answers, rows, parts, strict=True):
+            answer.append(Tensor(tensor.name, tensor.datatype, (count, *tensor.shape[1:]), part))
+    return answers
+
+
+def echoed(spec: ModelSpec, inputs: Sequence[Tensor], rows: int) -> list[Tensor]:
+    """What a model gives that does nothing: an output is the input of the same place, or zeros."""
+    outputs = []
+    for number, output in enumerate(spec.outputs):
+        if number < len(inputs) and inputs[number].datatype == output.datatype:
+            outputs.append(Tensor(output.name, output.datatype, inputs[number].shape, inputs[number].data))
+        else:
+            outputs.append(_zeros(spec, output.name, output.datatype, output.shape, rows))
+    return outputs
+
+
+def _check_rows(spec: ModelSpec, shape: tuple[int, ...], rows: Sequence[int]) -> None:
+    if spec.max_batch and (not shape or shape[0] != rows[0]):
+        raise tensors.BadTensor(f"shape {list(shape)} for a batch of {rows[0]} rows")
+
+
+def _zeros(spec: ModelSpec, name: str, datatype: str, shape: tuple[int, ...], rows: int) -> Tensor:
+    fixed = tuple([1 if size == -1 else size for size in shape])
+    whole = (rows, *fixed) if spec.max_batch else fixed
+    if datatype == "BYTES":
+        count = 1
+        for size in whole:
+            count *= size
+        return Tensor(name, datatype, whole, tensors.pack([b""] * count))
+    return Tensor(name, datatype, whole, bytes(tensors.nbytes(datatype, whole)))

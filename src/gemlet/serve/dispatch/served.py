@@ -1,0 +1,80 @@
+"""The models that requests may name, in all their versions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from gemlet.serve.dispatch.call import Refusal
+from gemlet.serve.dispatch.statistics import Statistics
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gemlet.serve.models.specification import ModelSpec
+
+
+@dataclass(slots=True)
+class ServedModel:
+    """A version of a model that requests may name.
+
+    leaving: what of it new requests cannot name any more, because it is to go: the version only, where another follows.
+    """
+
+    spec: ModelSpec
+    statistics: Statistics = field(default_factory=Statistics)
+    memory: int = 0
+    leaving: Literal["", "version", "model"] = ""
+
+
+class Models(dict[str, ServedModel]):
+    """By label: the name for the version that requests without one get, name/version for the others."""
+
+    def of(self, name: str, version: str = "") -> ServedModel | None:
+        """The version of a model, also one that is to go."""
+        served = self.get(name)
+        if served is not None and version and version != str(served.spec.version):
+            served = self.get(f"{name}/{version}")
+        return served
+
+    def find(self, name: str, version: str = "") -> ServedModel | None:
+        """What a request for this model and version gets; None: neither is served to new requests."""
+        first = self.get(name)
+        if first is None or first.spec.name != name:
+            return None
+        served = self.of(name, version)
+        if served is None or served.leaving == "model" or (version and served.leaving):
+            return None
+        return served
+
+    def versions(self, name: str) -> list[ServedModel]:
+        """Those of a model that are served, ascending."""
+        found = [served for served in self.values() if served.spec.name == name and served.leaving != "model"]
+        return sorted(found, key=lambda served: served.spec.version)
+
+    def replace(self, specs: Mapping[str, ModelSpec]) -> list[str]:
+        """These are the models from now on; a version that stays keeps its counters. The labels of those that are new.
+
+        A version whose files have changed is new, too.
+        """
+        before = {(served.spec.name, served.spec.version): served for served in self.values()}
+        self.clear()
+        new = []
+        for label, spec in specs.items():
+            served = before.get((spec.name, spec.version))
+            if served is None or served.spec.revision != spec.revision:
+                new.append(label)
+            if served is None:
+                self[label] = ServedModel(spec)
+            else:
+                served.spec, served.leaving = spec, ""
+                self[label] = served
+        return new
+
+    def unknown(self, model: str, version: str = "") -> Refusal:
+        """What a request for a model or version that is not served is told."""
+        there = [str(served.spec.version) for served in self.versions(model)]
+        if version and there:
+            return Refusal("unknown", f"{model} has no version {version} here: expected {' or '.join(there)}")
+        names = {served.spec.name for served in self.values() if served.leaving != "model"}
+        return Refusal("unknown", f"there is no model {model!r} here; served: {', '.join(names) or 'none'}")
