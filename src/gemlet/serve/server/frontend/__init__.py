@@ -2,6 +2,7 @@
 
 service.py       what a frontend asks the server for
 status.py        which status a refusal has in either protocol
+intake.py        what both protocols do alike with a request, and with its answer
 infer_json.py    a request and its answer as JSON and binary tensors
 http_server.py   listens, and chooses which connections there may be
 http_connection.py one of them: parsing, order of answers, back pressure

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import os
 import re
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from gemlet.inference_protocol import inference_pb2 as messages
-from gemlet.serve.dispatch.call import Answered, Call, Refusal, Tensor
+from gemlet.serve.dispatch.call import Call, Refusal
 from gemlet.serve.dispatch.engine import now_ms
 from gemlet.serve.server.frontend import (
     access,
@@ -24,27 +23,26 @@ from gemlet.serve.server.frontend import (
     health,
     infer_json,
     infer_messages,
+    intake,
     limits,
     peers,
     unpacking,
 )
 from gemlet.serve.server.frontend.limits import Limits
-from gemlet.serve.server.frontend.regions import CUDA, check_unread, unread
+from gemlet.serve.server.frontend.regions import CUDA
 from gemlet.serve.server.frontend.status import GRPC
 from gemlet.serve.server.repository import triton_config
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+    from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 
+    from gemlet.serve.dispatch.call import Tensor
     from gemlet.serve.dispatch.served import ServedModel
     from gemlet.serve.dispatch.statistics import Span
     from gemlet.serve.models.specification import ModelSpec
     from gemlet.serve.server.frontend.access import Tokens
-    from gemlet.serve.server.frontend.infer_json import Form
     from gemlet.serve.server.frontend.regions import UserRegions
     from gemlet.serve.server.frontend.service import Service
-
-logger = logging.getLogger(__name__)
 
 SERVICE = "inference.GRPCInferenceService"
 MAX_STREAMS = 128  # of one connection; further requests wait at the client
@@ -169,8 +167,8 @@ class GrpcServer:
         remaining = context.time_remaining()
         try:
             request = await self._read(data)
-        except Refusal as refusal:
-            await _abort(context, refusal.alone())
+        except Exception as error:  # noqa: BLE001  it is the answer
+            await _abort(context, intake.refusal_of(error).alone())
         del data
         regions = self._regions(context)
         asking = _Asking(arrived, regions, answered, None if remaining is None else 1000 * remaining)
@@ -226,8 +224,8 @@ class GrpcServer:
                     arrived = now_ms()
                     try:
                         request = await self._read(data)
-                    except Refusal as refusal:
-                        answered(number, "", refusal)
+                    except Exception as error:  # noqa: BLE001  it is the answer, for which the stream waits
+                        answered(number, "", intake.refusal_of(error))
                         continue
                     keep = partial(calls.__setitem__, number)
                     await self._ask(
@@ -271,58 +269,25 @@ class GrpcServer:
         """Hands a request to the engine; ``asking.answered`` is called once. The call, or None if there is none."""
         engine, regions, answered = self._service.engine, asking.regions, asking.answered
 
-        def answer(result: Answered | Refusal) -> None:
-            if isinstance(result, Refusal):
-                answered(result)
-                return
-            try:
-                spec = result.spec
-                outputs = infer_json.chosen(form, result.outputs)
-                classified = [each for each in outputs if form.wanted(each.name).classes]
-                if sum(len(each.data) for each in classified) > limits.HERE_BYTES:
-                    kept = [each.copied() for each in outputs]
-                    self._later(self._classify(form, spec, kept, asking))
-                    return
-                answered(infer_messages.render(form, spec, outputs, regions))
-            except Refusal as refusal:
-                answered(refusal)
-            except Exception as error:  # an output that is gone since a model was reloaded
-                logger.exception("an answer of %s cannot be written", form.model)
-                answered(Refusal("failed", f"{type(error).__name__}: {error}"))
+        def write(spec: ModelSpec, outputs: list[Tensor], finished: Mapping[str, infer_json.Finished]) -> None:
+            answered(infer_messages.render(form, spec, outputs, regions, finished))
 
         try:
             given, form, parameters = infer_messages.parse(request, regions)
-            call = Call(form.model, given, answer, asking.arrived, form.version)
-            infer_json.options(parameters, call)
-            remaining_ms = asking.remaining_ms
-            if remaining_ms is not None and (not call.timeout_ms or remaining_ms < call.timeout_ms):
-                call.timeout_ms = max(0.001, remaining_ms)
-            served = engine.models.find(form.model, form.version)
-            if form.outputs is not None and served is not None:
-                infer_json.check_outputs(form, served.spec)
-            shared = unread(given)
-            if shared and served is not None:
-                check_unread(served, given)
-                if sum(tensor.nbytes for tensor in shared) > limits.HERE_BYTES:
-                    await regions.read_in_thread(shared)
-                else:
-                    regions.read(shared)
-            texts = infer_json.texts(given)
-            if sum(len(tensor.data) for tensor in texts) > limits.HERE_BYTES:
-                await unpacking.check(self._service.unpacking, texts)
-        except Refusal as refusal:
-            answered(refusal)
+            reply = intake.Reply(self._service, form, False, write, answered, self._later)
+            call = Call(form.model, given, reply, asking.arrived, form.version)
+            rest = intake.check(self._service, regions, form, parameters, call)
+            if rest is not None:
+                await rest()
+        except Exception as error:  # noqa: BLE001  it is the answer, for which a stream waits
+            answered(intake.refusal_of(error))
             return None
+        remaining_ms = asking.remaining_ms
+        if remaining_ms is not None and (not call.timeout_ms or remaining_ms < call.timeout_ms):
+            call.timeout_ms = max(0.001, remaining_ms)
         asking.keep(call)
         engine.infer(call)
         return call
-
-    async def _classify(self, form: Form, spec: ModelSpec, outputs: list[Tensor], asking: _Asking) -> None:
-        try:
-            finished = await unpacking.finished(self._service.unpacking, form, spec, outputs, text=False)
-            asking.answered(infer_messages.render(form, spec, outputs, asking.regions, finished))
-        except Refusal as refusal:
-            asking.answered(refusal)
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -11,7 +11,6 @@ would keep each other, and a body that was never finished, until somebody collec
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from collections import deque
 from functools import partial
@@ -19,22 +18,21 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import httptools
 
-from gemlet.serve.dispatch.call import Answered, Call, Refusal, Tensor
+from gemlet.serve.dispatch.call import Call, Refusal
 from gemlet.serve.dispatch.engine import now_ms
-from gemlet.serve.server.frontend import access, http_routes, infer_json, limits, peers, regions, unpacking
+from gemlet.serve.server.frontend import access, http_routes, infer_json, intake, limits, peers, regions, unpacking
 from gemlet.serve.server.frontend.http_exchange import JSON, Exchange
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Mapping
 
     from gemlet.inference_protocol.tensors import Buffer
+    from gemlet.serve.dispatch.call import Tensor
     from gemlet.serve.models.specification import ModelSpec
     from gemlet.serve.server.frontend.holdings import Holdings
     from gemlet.serve.server.frontend.infer_json import Form
     from gemlet.serve.server.frontend.limits import Limits
     from gemlet.serve.server.frontend.service import Service
-
-logger = logging.getLogger(__name__)
 
 MAX_PIPELINED = 64
 MAX_PIPELINED_BYTES = 1 << 20  # of requests that are not answered, and answers that wait for those before them
@@ -343,11 +341,8 @@ class Connection(asyncio.Protocol):
                 self._later(self._infer_large(exchange, target, body, encoding, header))
             else:
                 self._infer(exchange, target, infer_json.parse(body, header, self.regions))
-        except Refusal as refusal:
-            exchange.refuse(refusal)
-        except Exception as error:
-            logger.exception("a request failed")
-            exchange.refuse(Refusal("failed", f"{type(error).__name__}: {error}"))
+        except Exception as error:  # noqa: BLE001  it is the answer
+            exchange.refuse(intake.refusal_of(error))
         if len(self._exchanges) >= MAX_PIPELINED or self._pending_bytes > MAX_PIPELINED_BYTES:
             self._regulate()
 
@@ -372,11 +367,8 @@ class Connection(asyncio.Protocol):
                 nbytes, unpacking.unpack, body, encoding, header, self._limits.request_bytes
             )
             self._infer(exchange, target, infer_json.assemble(asked, memoryview(tail), self.regions))
-        except Refusal as refusal:
-            exchange.refuse(refusal)
-        except Exception as error:
-            logger.exception("a request failed")
-            exchange.refuse(Refusal("failed", f"{type(error).__name__}: {error}"))
+        except Exception as error:  # noqa: BLE001  it is the answer
+            exchange.refuse(intake.refusal_of(error))
         finally:
             self._large_bytes -= nbytes
             self._hold()
@@ -391,50 +383,30 @@ class Connection(asyncio.Protocol):
         model, version = target
         given, form, parameters = parsed
         form.model, form.version = model, version
-        call = Call(model, given, partial(self._answer, exchange, form), exchange.arrived, version)
-        if parameters:
-            infer_json.options(parameters, call)
-        served = self._service.engine.models.find(model, version)
-        if form.outputs is not None and served is not None:
-            infer_json.check_outputs(form, served.spec)
-        shared = regions.unread(given)
-        if shared and served is not None:
-            regions.check_unread(served, given)
-            nbytes = sum(tensor.nbytes for tensor in shared)
-            exchange.request_bytes += nbytes
-            self._pending_bytes += nbytes
-            if nbytes > limits.HERE_BYTES:
-                self._later(self._infer_shared(exchange, call, shared))
-                return
-            self.regions.read(shared)
-        self._infer_read(exchange, call)
+        reply = intake.Reply(
+            self._service, form, True, partial(self._write, exchange, form), partial(_refuse, exchange), self._later
+        )
+        call = Call(model, given, reply, exchange.arrived, version)
+        shared = sum([tensor.nbytes for tensor in regions.unread(given)])
+        exchange.request_bytes += shared
+        self._pending_bytes += shared
+        rest = intake.check(self._service, self.regions, form, parameters, call)
+        if rest is None:
+            self._submit(exchange, call)
+        else:
+            self._later(self._infer_after(exchange, call, rest))
 
-    async def _infer_shared(self, exchange: Exchange, call: Call, shared: list[regions.SharedTensor]) -> None:
+    async def _infer_after(self, exchange: Exchange, call: Call, rest: intake.Rest) -> None:
         try:
-            await self.regions.read_in_thread(shared)
-        except Refusal as refusal:
-            exchange.refuse(refusal)
-        except (OSError, MemoryError) as error:
-            exchange.refuse(Refusal("failed", f"shared memory cannot be read: {error}"))
+            await rest()
+        except Exception as error:  # noqa: BLE001  it is the answer
+            exchange.refuse(intake.refusal_of(error))
         else:
-            self._infer_read(exchange, call)
+            self._submit(exchange, call)
 
-    def _infer_read(self, exchange: Exchange, call: Call) -> None:
-        texts = infer_json.texts(call.inputs)
-        if sum([len(tensor.data) for tensor in texts]) > limits.HERE_BYTES:
-            self._later(self._infer_texts(exchange, call, texts))
-        else:
-            exchange.call = call
-            self._service.engine.infer(call)
-
-    async def _infer_texts(self, exchange: Exchange, call: Call, texts: list[Tensor]) -> None:
-        try:
-            await unpacking.check(self.server.unpacking, texts)
-        except Refusal as refusal:
-            exchange.refuse(refusal)
-        else:
-            exchange.call = call
-            self._service.engine.infer(call)
+    def _submit(self, exchange: Exchange, call: Call) -> None:
+        exchange.call = call
+        self._service.engine.infer(call)
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
         task = self.server.loop.create_task(work)
@@ -445,32 +417,20 @@ class Connection(asyncio.Protocol):
         given = http_routes.Given(method.decode("latin-1"), url, bytes(body), self.regions)
         self._later(http_routes.respond(self._service, exchange, given))
 
-    def _answer(self, exchange: Exchange, form: Form, result: Answered | Refusal) -> None:
-        """Called by the engine; the data of the outputs is valid meanwhile only."""
+    def _write(
+        self,
+        exchange: Exchange,
+        form: Form,
+        spec: ModelSpec,
+        outputs: list[Tensor],
+        finished: Mapping[str, infer_json.Finished],
+    ) -> None:
         exchange.call = None
-        if isinstance(result, Refusal):
-            exchange.refuse(result)
-            return
-        try:
-            outputs = infer_json.chosen(form, result.outputs)
-            costly = infer_json.costly(form, outputs)
-            if sum([len(tensor.data) for tensor, _ in costly]) > limits.HERE_BYTES:
-                kept = [each.copied() for each in outputs]
-                self._later(self._answer_large(exchange, form, result.spec, kept))
-            else:
-                _write(exchange, *infer_json.render(form, result.spec, outputs, self.regions))
-        except Refusal as refusal:
-            exchange.refuse(refusal)
-        except Exception as error:  # an output that is gone since a model was reloaded
-            logger.exception("an answer of %s cannot be written", form.model)
-            exchange.refuse(Refusal("failed", f"{type(error).__name__}: {error}"))
-
-    async def _answer_large(self, exchange: Exchange, form: Form, spec: ModelSpec, outputs: list[Tensor]) -> None:
-        try:
-            finished = await unpacking.finished(self.server.unpacking, form, spec, outputs)
-            _write(exchange, *infer_json.render(form, spec, outputs, self.regions, finished))
-        except Refusal as refusal:
-            exchange.refuse(refusal)
+        json, binary = infer_json.render(form, spec, outputs, self.regions, finished)
+        if binary:
+            exchange.answer(200, BINARY, [json, *binary], b"Inference-Header-Content-Length: %d\r\n" % len(json))
+        else:
+            exchange.answer(200, JSON, [json])
 
     def _user(self) -> int | None:
         """The client at the other end."""
@@ -540,8 +500,6 @@ def _nobody() -> None:
     return None
 
 
-def _write(exchange: Exchange, json: bytes, binary: list[Buffer]) -> None:
-    if binary:
-        exchange.answer(200, BINARY, [json, *binary], b"Inference-Header-Content-Length: %d\r\n" % len(json))
-    else:
-        exchange.answer(200, JSON, [json])
+def _refuse(exchange: Exchange, refusal: Refusal) -> None:
+    exchange.call = None
+    exchange.refuse(refusal)

@@ -205,7 +205,7 @@ def render(
     spec: ModelSpec,
     outputs: list[Tensor],
     regions: UserRegions,
-    finished: Mapping[str, Finished] | None = None,
+    finished: Mapping[str, Finished],
 ) -> tuple[bytes, list[tensors.Buffer]]:
     """JSON of the answer, and the binary tensors behind it, which may be views. Raises Refusal.
 
@@ -215,7 +215,7 @@ def render(
     binary: list[tensors.Buffer] = []
     for output in outputs:
         how = form.wanted(output.name)
-        ready = finished.get(output.name) if finished else None
+        ready = finished.get(output.name)
         if ready is None and (how.classes or not (how.region or how.binary)):
             ready = finish(output, how, batched=bool(spec.max_batch))
         tensor = output if ready is None else ready.tensor
@@ -250,10 +250,10 @@ def finish(tensor: Tensor, how: Wanted, *, batched: bool) -> Finished:
     return Finished(tensor, _text(tensor))
 
 
-def costly(form: Form, outputs: list[Tensor]) -> list[tuple[Tensor, Wanted]]:
-    """Outputs that become text or are classified: what takes time by its size."""
+def costly(form: Form, outputs: list[Tensor], *, text: bool) -> list[tuple[Tensor, Wanted]]:
+    """Outputs that become text, if any do, or are classified: what takes time by its size."""
     asked = [(tensor, form.wanted(tensor.name)) for tensor in outputs]
-    return [(tensor, how) for tensor, how in asked if how.classes or not (how.region or how.binary)]
+    return [(tensor, how) for tensor, how in asked if how.classes or (text and not (how.region or how.binary))]
 
 
 def texts(inputs: list[Tensor]) -> list[Tensor]:

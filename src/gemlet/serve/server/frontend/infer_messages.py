@@ -118,13 +118,13 @@ def render(
     spec: ModelSpec,
     outputs: list[Tensor],
     regions: UserRegions,
-    finished: Mapping[str, Finished] | None = None,
+    finished: Mapping[str, Finished],
 ) -> inference_pb2.ModelInferResponse:
     """The answer; ``finished`` as for infer_json.render(). Raises Refusal."""
     answer = inference_pb2.ModelInferResponse(model_name=spec.name, model_version=str(spec.version), id=form.id)
     for output in outputs:
         how = form.wanted(output.name)
-        ready = finished.get(output.name) if finished else None
+        ready = finished.get(output.name)
         if ready is None and how.classes:
             ready = finish(output, how, batched=bool(spec.max_batch))
         tensor = output if ready is None else ready.tensor

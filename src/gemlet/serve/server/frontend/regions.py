@@ -14,6 +14,7 @@ in a thread: for one request of a user at a time, and for one user at a time.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import stat
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from gemlet.serve.dispatch.call import Refusal, Tensor, check
 from gemlet.serve.server.frontend.to_its_end import to_its_end
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from gemlet.inference_protocol.tensors import Buffer
     from gemlet.serve.dispatch.served import ServedModel
@@ -76,7 +77,8 @@ class Regions:
     async def read(self, user: UserRegions, inputs: Sequence[SharedTensor]) -> None:
         """As UserRegions.read(), in a thread. Raises Refusal."""
         async with self._turns.setdefault(user.user, asyncio.Lock()), self._turn:
-            await to_its_end(asyncio.to_thread(_fill, [user.place(each) for each in inputs]))
+            with _reading():
+                await to_its_end(asyncio.to_thread(_fill, [user.place(each) for each in inputs]))
 
 
 class UserRegions:
@@ -167,7 +169,8 @@ class UserRegions:
 
     def read(self, inputs: Sequence[SharedTensor]) -> None:
         """Gives each its data, as the region has it now. Takes time by their size. Raises Refusal."""
-        _fill([self.place(each) for each in inputs])
+        with _reading():
+            _fill([self.place(each) for each in inputs])
 
     async def read_in_thread(self, inputs: Sequence[SharedTensor]) -> None:
         """As read(), when it is this user's turn. Raises Refusal."""
@@ -228,6 +231,15 @@ class Place:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _reading() -> Iterator[None]:
+    """Errors of the system are the client's answer: there may be no descriptor left, or no memory."""
+    try:
+        yield
+    except (OSError, MemoryError) as error:
+        raise Refusal("failed", f"shared memory cannot be read: {error}") from None
 
 
 def _fill(places: Iterable[Place]) -> None:

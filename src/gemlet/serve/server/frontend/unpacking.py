@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gemlet.inference_protocol.tensors import Buffer
     from gemlet.serve.dispatch.call import Tensor
     from gemlet.serve.models.specification import ModelSpec
-    from gemlet.serve.server.frontend.infer_json import Asked, Finished, Form, Wanted
+    from gemlet.serve.server.frontend.infer_json import Asked, Finished, Wanted
 
 Result = TypeVar("Result")
 SMALL_BYTES = 1 << 20
@@ -89,11 +89,8 @@ async def check(processes: Unpacking, texts: list[Tensor]) -> None:
         tensor.checked = True
 
 
-async def finished(
-    processes: Unpacking, form: Form, spec: ModelSpec, outputs: list[Tensor], *, text: bool = True
-) -> dict[str, Finished]:
-    """What finish() gives of outputs whose data is bytes; without ``text`` of the classified ones. Raises Refusal."""
-    costly = [(tensor, how) for tensor, how in infer_json.costly(form, outputs) if text or how.classes]
+async def finished(processes: Unpacking, spec: ModelSpec, costly: list[tuple[Tensor, Wanted]]) -> dict[str, Finished]:
+    """What finish() gives of outputs whose data is bytes. Raises Refusal."""
     return await processes(sum(len(tensor.data) for tensor, _ in costly), finish, costly, bool(spec.max_batch))
 
 

@@ -81,7 +81,7 @@ def test_an_answer_has_its_outputs_in_order():
         Tensor("Y", "FP32", (1, 2), np.ones(2, np.float32).tobytes()),
         Tensor("Z", "BYTES", (1, 1), tensors.pack([b"z"])),
     ]
-    answer = infer_messages.render(form, spec, outputs, Regions().of(lambda: None))
+    answer = infer_messages.render(form, spec, outputs, Regions().of(lambda: None), {})
     assert [each.name for each in answer.outputs] == ["Y", "Z"]
     assert list(answer.raw_output_contents) == [outputs[0].data, outputs[1].data]
     assert (answer.id, answer.model_name, answer.model_version) == ("7", "echo", "1")

@@ -1,0 +1,107 @@
+"""What both protocols do alike with an inference request between their form of it and the engine, and with its answer.
+
+What takes long by its size is done in threads and processes, by a coroutine; the rest at once, without a task.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gemlet.serve.dispatch.call import Refusal
+from gemlet.serve.server.frontend import infer_json, limits, unpacking
+from gemlet.serve.server.frontend.regions import check_unread, unread
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping
+
+    from gemlet.serve.dispatch.call import Answered, Call, Tensor
+    from gemlet.serve.models.specification import ModelSpec
+    from gemlet.serve.server.frontend.infer_json import Finished, Form, Parameters
+    from gemlet.serve.server.frontend.regions import SharedTensor, UserRegions
+    from gemlet.serve.server.frontend.service import Service
+
+    Rest = Callable[[], Awaitable[None]]
+
+logger = logging.getLogger(__name__)
+
+
+def check(service: Service, regions: UserRegions, form: Form, parameters: Parameters, call: Call) -> Rest | None:
+    """Checks a request, takes its parameters, and reads its shared memory; then the engine may have it.
+
+    What is given back is to be called and awaited before; None: it is done. Both raise Refusal.
+    """
+    if parameters:
+        infer_json.options(parameters, call)
+    served = service.engine.models.find(call.model, call.version)
+    if form.outputs is not None and served is not None:
+        infer_json.check_outputs(form, served.spec)
+    shared = unread(call.inputs)
+    if shared and served is not None:
+        check_unread(served, call.inputs)
+        if sum(tensor.nbytes for tensor in shared) > limits.HERE_BYTES:
+            return partial(_read, service, regions, call, shared)
+        regions.read(shared)
+    return _check_texts(service, call)
+
+
+async def _read(service: Service, regions: UserRegions, call: Call, shared: list[SharedTensor]) -> None:
+    await regions.read_in_thread(shared)
+    checking = _check_texts(service, call)
+    if checking is not None:
+        await checking()
+
+
+def _check_texts(service: Service, call: Call) -> Rest | None:
+    """None: the engine does it."""
+    texts = infer_json.texts(call.inputs)
+    if sum([len(tensor.data) for tensor in texts]) > limits.HERE_BYTES:
+        return partial(unpacking.check, service.unpacking, texts)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """How an answer is written. One of ``write``, with what was done elsewhere by output, and ``refuse`` is called.
+
+    text: whether outputs become text, where they are not asked for as bytes. later: keeps a task.
+    """
+
+    service: Service
+    form: Form
+    text: bool
+    write: Callable[[ModelSpec, list[Tensor], Mapping[str, Finished]], None]
+    refuse: Callable[[Refusal], None]
+    later: Callable[[Coroutine[Any, Any, None]], None]
+
+    def __call__(self, result: Answered | Refusal) -> None:
+        """To be called by the engine; the data of the outputs is valid meanwhile only. Never raises."""
+        if isinstance(result, Refusal):
+            self.refuse(result)
+            return
+        try:
+            outputs = infer_json.chosen(self.form, result.outputs)
+            costly = infer_json.costly(self.form, outputs, text=self.text)
+            if sum([len(tensor.data) for tensor, _ in costly]) > limits.HERE_BYTES:
+                self.later(self._large(result.spec, [each.copied() for each in outputs]))
+            else:
+                self.write(result.spec, outputs, {})
+        except Exception as error:  # noqa: BLE001  also an output that is gone since a model was reloaded
+            self.refuse(refusal_of(error))
+
+    async def _large(self, spec: ModelSpec, outputs: list[Tensor]) -> None:
+        try:
+            costly = infer_json.costly(self.form, outputs, text=self.text)
+            self.write(spec, outputs, await unpacking.finished(self.service.unpacking, spec, costly))
+        except Exception as error:  # noqa: BLE001  it is the answer
+            self.refuse(refusal_of(error))
+
+
+def refusal_of(error: Exception) -> Refusal:
+    """What a client is told of an error; one that is not meant for it goes to the log."""
+    if isinstance(error, Refusal):
+        return error
+    logger.error("a request failed", exc_info=error)
+    return Refusal("failed", f"{type(error).__name__}: {error}")
