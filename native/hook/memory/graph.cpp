@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -61,11 +62,13 @@ GraphMemory* on(CUdevice device) {
                                                                          : nullptr;
 }
 
-uint64_t attribute(CUdevice device, CUgraphMem_attribute which) {
+// None: the driver does not say.
+std::optional<uint64_t> attribute(CUdevice device, CUgraphMem_attribute which) {
     RelaxedCapture relaxed;
     cuuint64_t value = 0;
     auto get = own().cuDeviceGetGraphMemAttribute;
-    return get && get(device, which, &value) == CUDA_SUCCESS ? value : 0;
+    if (!get || get(device, which, &value) != CUDA_SUCCESS) return std::nullopt;
+    return value;
 }
 
 using Ranges = std::map<CUdevice, std::vector<std::pair<uint64_t, uint64_t>>>;
@@ -96,7 +99,7 @@ uint64_t union_of(std::vector<std::pair<uint64_t, uint64_t>> ranges) {
     uint64_t bytes = 0, end = 0;
     for (auto [from, to] : ranges) {
         from = std::max(from / kBlock * kBlock, end);
-        end = std::max(end, (to + kBlock - 1) / kBlock * kBlock);
+        end = std::max(end, round_up(to, kBlock));
         bytes += end > from ? end - from : 0;
     }
     return bytes;
@@ -122,14 +125,18 @@ void remember(const void* handle, CUgraph graph) {
     }
 }
 
+std::vector<GraphNeed> needs_of(const void* handle) {
+    std::lock_guard lock(instantiated().mutex);
+    const auto found = instantiated().needs.find(handle);
+    return found == instantiated().needs.end() ? std::vector<GraphNeed>{} : found->second;
+}
+
 void settle(CUdevice device, GraphMemory& memory) {
-    RelaxedCapture relaxed;
-    cuuint64_t now = 0;
-    auto get = own().cuDeviceGetGraphMemAttribute;
-    if (!get || get(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &now) != CUDA_SUCCESS) return;
-    if (now > memory.accounted) account(device, now - memory.accounted);
-    if (now < memory.accounted) give_back(device, memory.accounted - now);
-    memory.accounted = now;
+    const auto now = attribute(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
+    if (!now) return;
+    if (*now > memory.accounted) account(device, *now - memory.accounted);
+    if (*now < memory.accounted) give_back(device, memory.accounted - *now);
+    memory.accounted = *now;
 }
 
 }  // namespace
@@ -158,14 +165,7 @@ void forget_graph_memory() {
 std::atomic<bool> graphs_allocate{false};
 
 GraphCharge::GraphCharge(const void* graph) : graph_(graph) {
-    std::vector<GraphNeed> needs;
-    {
-        std::lock_guard lock(instantiated().mutex);
-        const auto found = instantiated().needs.find(graph);
-        if (found == instantiated().needs.end()) return;
-        needs = found->second;
-    }
-    for (const GraphNeed& need : needs) {
+    for (const GraphNeed& need : needs_of(graph)) {
         GraphMemory* memory = on(need.device);
         if (!memory) continue;
         uint64_t trims = 0, bytes = 0;
@@ -173,8 +173,8 @@ GraphCharge::GraphCharge(const void* graph) : graph_(graph) {
             std::lock_guard lock(memory->mutex);
             trims = memory->trims;
             if (need.backed_at == trims) continue;
-            const uint64_t reserved = attribute(need.device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
-            const uint64_t used = attribute(need.device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT);
+            const uint64_t reserved = attribute(need.device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT).value_or(0);
+            const uint64_t used = attribute(need.device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT).value_or(0);
             bytes = need.bytes - std::min(need.bytes, reserved - std::min(reserved, used));
         }
         if (!charge(need.device, bytes)) {
@@ -193,6 +193,7 @@ GraphCharge::~GraphCharge() {
 }
 
 void GraphCharge::launched() {
+    if (charged_.empty()) return;
     std::lock_guard lock(instantiated().mutex);
     const auto found = instantiated().needs.find(graph_);
     if (found == instantiated().needs.end()) return;
