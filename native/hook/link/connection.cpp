@@ -199,10 +199,6 @@ T* map(int fd, int protection) {
     return p == MAP_FAILED ? nullptr : static_cast<T*>(p);
 }
 
-}  // namespace
-
-namespace {
-
 // As it was when the program was started: what the program makes of its environment is its own business.
 Destination at_start{};
 [[gnu::constructor]] void read_at_start() {

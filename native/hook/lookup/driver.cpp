@@ -65,15 +65,6 @@ class QuietLookup {
     int errno_;
 };
 
-void* cached_definition(std::atomic<void*>& cache, const char* name) {
-    void* address = cache.load(std::memory_order_relaxed);
-    if (!address) {
-        address = next_definition(name);
-        cache.store(address, std::memory_order_relaxed);
-    }
-    return address;
-}
-
 void* look_up(void* handle, const char* name) {
     return reinterpret_cast<void* (*)(void*, const char*)>(next_dlsym())(handle, name);
 }

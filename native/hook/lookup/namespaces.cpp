@@ -17,9 +17,7 @@ using Dlmopen = void* (*)(Lmid_t, const char*, int);
 
 void* next_dlmopen() {
     static constinit std::atomic<void*> cache{nullptr};
-    void* found = cache.load(std::memory_order_relaxed);
-    if (!found) cache.store(found = next_definition("dlmopen"), std::memory_order_relaxed);
-    return found;
+    return cached_definition(cache, "dlmopen");
 }
 
 bool is_driver(const char* path) {

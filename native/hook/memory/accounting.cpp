@@ -139,6 +139,10 @@ PointerMap<Allocation>& arrays() {
     return accounting().arrays;
 }
 
+void remember(CUdeviceptr pointer, const Allocation& allocation) {
+    if (auto stale = allocations().put(pointer, allocation)) settle_freed(pointer, *stale);
+}
+
 void settle_freed(CUdeviceptr pointer, const Allocation& allocation) {
     switch (allocation.kind) {
         case Allocation::Kind::kOwnBlocks:

@@ -57,6 +57,10 @@ struct Allocation {
 PointerMap<Allocation>& allocations();  // by device pointer
 PointerMap<Allocation>& arrays();       // by CUarray and CUmipmappedArray
 
+// Puts it into the map. What was still known of the pointer was freed behind our back, e.g. by a free captured into a
+// graph.
+void remember(CUdeviceptr pointer, const Allocation& allocation);
+
 // For an allocation that was taken out of the map and has now been freed.
 void settle_freed(CUdeviceptr pointer, const Allocation& allocation);
 

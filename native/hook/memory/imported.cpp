@@ -142,7 +142,7 @@ CUresult cuMemPoolImportPointer(CUdeviceptr* pointer, CUmemoryPool pool, CUmemPo
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     const Allocation allocation{bytes, current_context(), nullptr, device, Allocation::Kind::kOwnBlocks};
-    if (auto stale = allocations().put(*pointer, allocation)) settle_freed(*pointer, *stale);
+    remember(*pointer, allocation);
     return result;
 }
 

@@ -17,11 +17,6 @@ namespace {
 
 using Kind = Allocation::Kind;
 
-void remember(CUdeviceptr pointer, const Allocation& allocation) {
-    // A pointer we still knew was freed behind our back, e.g. by a free captured into a graph.
-    if (auto stale = allocations().put(pointer, allocation)) settle_freed(pointer, *stale);
-}
-
 // An allocation with blocks of its own. `actual()` is what it takes, known only afterwards for pitched memory.
 template <class Call, class Actual>
 CUresult allocate_blocks(CUdevice device, CUdeviceptr* pointer, uint64_t expected, Call&& call, Actual&& actual) {

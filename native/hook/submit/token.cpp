@@ -11,6 +11,7 @@
 #include "hook/lookup/own_thread.h"
 #include "hook/submit/device.h"
 #include "hook/submit/patience.h"
+#include "hook/submit/standing.h"
 #include "hook/submit/waits.h"
 
 namespace gemlet::hook {
@@ -314,7 +315,7 @@ bool wait_for_token(Device& device) {
                 if (&page == &device.unmanaged) {    // strict: no daemon, no work
                     uint64_t now = now_ns();
                     if (!unmanaged_since) unmanaged_since = now;
-                    if (now - unmanaged_since > 10'000'000'000u) return false;
+                    if (now - unmanaged_since > kPatience) return false;
                 } else if (device.request_epoch.exchange(epoch) != epoch) {
                     send(message(device, wire::MessageType::kRequest, epoch));
                 }
