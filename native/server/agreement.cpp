@@ -52,8 +52,7 @@ bool agree_on(Device& device, Nanoseconds now) {
         group.max = usage.spec.max;
         if (group.active == 0) continue;
         // A policy without targets has weights all the same.
-        const double wanted = usage.target > 0 ? usage.target : std::max(usage.spec.min, 0.05 * usage.spec.weight);
-        group.share = std::min(wanted, group.max);
+        group.share = std::min(usage.target > 0 ? usage.target : share_of(usage.spec), group.max);
         total += group.share;
     }
     double from = 0;

@@ -162,6 +162,7 @@ uint64_t memory_in_slot(const Attachment& a) {
 
 void Server::set_process_memory(const Uuid& uuid, pid_t pid, uint64_t bytes, std::optional<Seen> seen) {
     std::lock_guard lock(mutex_);
+    const Nanoseconds now = clock();
     for (auto& device : devices_) {
         if (device->uuid != uuid) continue;
         for (auto& [id, attachment] : device->attachments) {
@@ -182,7 +183,7 @@ void Server::set_process_memory(const Uuid& uuid, pid_t pid, uint64_t bytes, std
             }
             if (rest > 0 && attachment->page->contexts.load() != attachment->contexts) publish_contexts(*attachment);
         }
-        Nanoseconds now = clock();
+        doubt_claims(*device, pid, bytes, now);
         settle_residency(*device, now);
         apply(*device, now);
         wake();

@@ -64,7 +64,6 @@ class Slot {
     }
 
     uint32_t index() const { return index_; }
-    const Ledger& ledger() const { return *ledger_; }
     uint64_t used() const { return ledger_->used(index_); }  // as the client wrote it
     // Bytes the driver holds for the owner that no allocation call accounts for.
     uint64_t untracked() const { return ledger_->untracked_[index_]; }

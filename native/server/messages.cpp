@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <deque>
+#include <vector>
 
 #include "futex.h"
 #include "server/server.hpp"
@@ -44,9 +44,11 @@ Server::Received Server::receive(Client& client) {
 // Users have their turns, a message each; those of one user, their clients. So one with a thousand clients that send
 // without end delays another by no more than its own share of the time.
 void Server::receive_from(const std::vector<uint32_t>& ids) {
+    if (ids.empty()) return;
     struct Sender {
         std::string who;
-        std::deque<uint32_t> clients;
+        std::vector<uint32_t> clients;
+        size_t next = 0;  // of them
     };
     std::vector<Sender> senders;
     for (const uint32_t id : ids) {
@@ -54,7 +56,7 @@ void Server::receive_from(const std::vector<uint32_t>& ids) {
         if (found == clients_.end()) continue;
         const std::string& who = found->second->who;
         auto sender = std::find_if(senders.begin(), senders.end(), [&](auto& s) { return s.who == who; });
-        if (sender == senders.end()) sender = senders.insert(senders.end(), {who, {}});
+        if (sender == senders.end()) sender = senders.insert(senders.end(), Sender{who, {}});
         sender->clients.push_back(id);
     }
     const Nanoseconds end = clock() + kRound;
@@ -62,16 +64,16 @@ void Server::receive_from(const std::vector<uint32_t>& ids) {
         more = false;
         for (Sender& sender : senders) {
             if (sender.clients.empty()) continue;
-            const uint32_t id = sender.clients.front();
-            sender.clients.pop_front();
-            const auto found = clients_.find(id);
-            if (found == clients_.end()) continue;
-            const Received received = receive_safely(*found->second);
-            if (received == Received::kEnd)
-                drop(*found->second, "left");
-            else if (received == Received::kMessage)
-                sender.clients.push_back(id);
-            more = more || !sender.clients.empty();
+            more = true;
+            if (sender.next == sender.clients.size()) sender.next = 0;
+            const auto place = sender.clients.begin() + std::ptrdiff_t(sender.next);
+            const auto found = clients_.find(*place);
+            const Received received = found == clients_.end() ? Received::kNothing : receive_safely(*found->second);
+            if (received == Received::kEnd) drop(*found->second, "left");
+            if (received == Received::kMessage)
+                ++sender.next;
+            else
+                sender.clients.erase(place);
         }
     }
 }

@@ -74,6 +74,11 @@ class Descriptor {
     int fd_;
 };
 
+// What a group is worth next to others of the same device, where no policy has said it.
+inline double share_of(const GroupSpec& spec) {
+    return spec.min > 0 ? spec.min : 0.05 * spec.weight;
+}
+
 struct Group {
     GroupSettings settings;
     bool made_by_client = false;  // goes with its last client

@@ -16,11 +16,6 @@ namespace gemlet::server {
 
 namespace {
 
-// What a group's epochs weigh, next to others of the same device.
-double share_of(const GroupSpec& spec) {
-    return spec.min > 0 ? spec.min : 0.05 * spec.weight;
-}
-
 bool is_pinned(const GroupSpec& spec) {
     return spec.priority == arbiter::Priority::kLatency;
 }
@@ -197,25 +192,30 @@ void Server::settle_residency(Device& device, Nanoseconds now) {
     }
 }
 
+void Server::doubt_claims(Device& device, pid_t pid, uint64_t bytes, Nanoseconds now) {
+    if (!limits_residency(device)) return;
+    std::map<ClientId, Attachment*> theirs;  // of one process, which has what it has once
+    for (auto& [id, a] : device.attachments)
+        if (a->client->pid == pid) theirs.emplace(id, a.get());
+    uint64_t left = bytes;
+    for (auto& [id, a] : theirs) {
+        const Claim claim = claim_of(*a);
+        const uint64_t claimed = arbiter::plus(claim.fixed, claim.mapped);
+        a->doubt.look(claimed, left, a->movable && a->movable->room_for != 0, options_.claim_grace, now);
+        // And the other way round: memory that it does not say it has is there nevertheless.
+        const uint64_t counted = arbiter::plus(claim.fixed, device.residency.committed(id));
+        const bool last = id == theirs.rbegin()->first;
+        a->hidden.look(last ? left : std::min(left, counted), counted, false, options_.claim_grace, now);
+        left -= std::min(left, claimed);
+    }
+}
+
 void Server::confirm_process_memory(const Uuid& uuid, pid_t pid, uint64_t bytes) {
     std::lock_guard lock(mutex_);
     const Nanoseconds now = clock();
     for (auto& device : devices_) {
-        if (device->uuid != uuid || !limits_residency(*device)) continue;
-        std::map<ClientId, Attachment*> theirs;  // of one process, which has what it has once
-        for (auto& [id, a] : device->attachments)
-            if (a->client->pid == pid) theirs.emplace(id, a.get());
-        uint64_t left = bytes;
-        for (auto& [id, a] : theirs) {
-            const Claim claim = claim_of(*a);
-            const uint64_t claimed = arbiter::plus(claim.fixed, claim.mapped);
-            a->doubt.look(claimed, left, a->movable && a->movable->room_for != 0, options_.claim_grace, now);
-            // And the other way round: memory that it does not say it has is there nevertheless.
-            const uint64_t counted = arbiter::plus(claim.fixed, device->residency.committed(id));
-            const bool last = id == theirs.rbegin()->first;
-            a->hidden.look(last ? left : std::min(left, counted), counted, false, options_.claim_grace, now);
-            left -= std::min(left, claimed);
-        }
+        if (device->uuid != uuid) continue;
+        doubt_claims(*device, pid, bytes, now);
         settle_residency(*device, now);
         apply(*device, now);
         wake();

@@ -57,7 +57,7 @@ std::string command_of(pid_t pid) {
     return printable(name);
 }
 
-// Raises the limit as far as it goes: nothing here uses select(2).
+// As many as the process may open. Raises the limit as far as it goes: nothing here uses select(2).
 size_t most_files() {
     rlimit files;
     if (getrlimit(RLIMIT_NOFILE, &files) != 0) return 1024;
@@ -84,9 +84,8 @@ Nanoseconds Server::clock() {
 
 Server::Server(ServerOptions options)
     : options_(std::move(options)),
-      files_(most_files()),
-      connections_(fewer_than_files(options_.connections, files_)),
-      uses_(fewer_than_files(options_.uses, files_)),
+      connections_(fewer_than_files(options_.connections, most_files())),
+      uses_(fewer_than_files(options_.uses, most_files())),
       named_devices_(kMaxDevices),
       epoll_(checked(epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
       timer_(checked(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC), "timerfd_create")),
@@ -223,11 +222,8 @@ Server::Received Server::receive_safely(Client& client) {
 void Server::turn_away(Client& client, const std::string& why) {
     ++denied_;
     wire::Message message{};
-    message.header = {wire::kMagic, wire::kWireVersion, wire::MessageType::kWelcome, 0, 0};
-    message.status = wire::Status::kFull;
-    why.copy(message.text, sizeof message.text - 1);
-    ssize_t ignored = send(client.socket.get(), &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    (void)ignored;
+    message.header.type = wire::MessageType::kWelcome;
+    answer(client, message, wire::Status::kFull, why);
     client.socket = Descriptor();  // there may be none left to look at the process
     client.command = command_of(client.pid);
     note_unmanaged(client, client.fixed.value_or(""), why);

@@ -99,7 +99,7 @@ class Server {
     std::optional<uid_t> maker(const std::string& name);
     // What the driver holds for a process in all (NVML); what its ledger does not explain is booked as untracked.
     // `seen` is what view() said before the driver was asked: if it changed meanwhile, the difference would be wrong
-    // by as much, so nothing is booked until the next time.
+    // by as much, so nothing is booked until the next time. Confirms it, too.
     struct Seen {
         uint64_t memory;
         uint32_t contexts;
@@ -107,8 +107,8 @@ class Server {
     };
     void set_process_memory(const Uuid& uuid, pid_t pid, uint64_t bytes, std::optional<Seen> seen = {});
 
-    // The same, as a bound on what the process claims to hold where that makes others' memory leave; 0: the driver
-    // does not know it. Not called where the driver's account cannot be seen.
+    // Only as a bound on what the process claims to hold where that makes others' memory leave; 0: the driver does
+    // not know it. Not called where the driver's account cannot be seen.
     void confirm_process_memory(const Uuid& uuid, pid_t pid, uint64_t bytes);
 
     void start();
@@ -170,6 +170,7 @@ class Server {
     bool withheld(Device& device, Attachment& attachment, Nanoseconds now);  // a request that must wait
     void settle_residency(Device& device, Nanoseconds now);
     void leave_residency(std::vector<Departure> departures, Nanoseconds now);
+    void doubt_claims(Device& device, pid_t pid, uint64_t bytes, Nanoseconds now);
     static std::unordered_map<ClientId, ResidencyUsage> residencies(const Device& device, Nanoseconds now);
 
     // grants.cpp
@@ -195,7 +196,6 @@ class Server {
     static Nanoseconds clock();
 
     const ServerOptions options_;
-    const size_t files_;  // as many as the process may open
     Room connections_, uses_, named_devices_;
     std::mutex mutex_;
     std::thread thread_;

@@ -51,5 +51,5 @@ class Accounting:
                 found = by_pid.get(pid)
                 if found is not None:
                     self._server.set_process_memory(device.uuid, pid, found, seen.get((device.uuid, pid)))
-                if found is not None or (lists_all and pid not in by_pid):
-                    self._server.confirm_process_memory(device.uuid, pid, found or 0)
+                elif lists_all and pid not in by_pid:
+                    self._server.confirm_process_memory(device.uuid, pid, 0)

@@ -67,7 +67,7 @@ class Server(Protocol):
         """
 
     def confirm_process_memory(self, uuid: bytes, pid: int, bytes: int) -> None:  # noqa: A002
-        """The same, as a bound on what the process claims to hold where that makes others' memory leave the device."""
+        """Only as a bound on what it claims to hold where that makes others' memory leave; 0: the driver has none."""
 
     def eventfd(self) -> int:
         """Readable when `take_events` has something."""

@@ -113,7 +113,7 @@ class FakeServer:
         }
 
     def set_process_memory(self, uuid: bytes, pid: int, size: int, seen: tuple[int, int, int] | None = None) -> None:
-        self.process_memory[uuid, pid] = size
+        self.process_memory[uuid, pid] = self.confirmed[uuid, pid] = size
 
     def confirm_process_memory(self, uuid: bytes, pid: int, size: int) -> None:
         self.confirmed[uuid, pid] = size
