@@ -123,8 +123,8 @@ void Server::admit(Device& device, Attachment& a, const wire::Message& message, 
     wire::ResidencyPage& page = *a.movable->page;
     Refusal refusal = Refusal::kNone;
     device.residency.set_host(host_left(device));
-    if (message.flags & wire::kAdopt)
-        device.residency.adopt(a.id, message.value, page.mapped.load(), now);
+    if (message.flags & wire::kAdopt)  // what it has is in its ledger, as all that it may ever have taken
+        device.residency.adopt(a.id, std::min(message.value, a.slot.used()), page.mapped.load(), now);
     else
         refusal = device.residency.admit(a.id, message.value, now);
     settle_residency(device, now);  // the client finds its allowance with the answer

@@ -7,14 +7,20 @@
 
 namespace gemlet::arbiter {
 
+uint64_t Residency::may_be_granted(const Member& member) const {
+    uint64_t bytes = kUnlimited;
+    for (const Scope& scope : scopes_of(member)) bytes = std::min(bytes, room(scope, &member));
+    return bytes;
+}
+
 // The most of `member` that could ever have to be on the host: what its scopes lack if all want to be in.
 uint64_t Residency::host_of(ClientId id, const Member& member, ClientId changed, uint64_t movable) const {
-    const uint64_t mine = id == changed ? movable : member.movable;
+    const uint64_t mine = id == changed ? movable : member.granted;
     uint64_t lack = 0;
     for (const Scope& scope : scopes_of(member)) {
         uint64_t sum = 0;
         for (const auto& [other_id, other] : members_)
-            if (scope.has(other)) sum = plus(sum, other_id == changed ? movable : other.movable);
+            if (scope.has(other)) sum = plus(sum, other_id == changed ? movable : other.granted);
         lack = std::max(lack, minus(sum, room(scope)));
     }
     return std::min(mine, lack);
@@ -22,7 +28,7 @@ uint64_t Residency::host_of(ClientId id, const Member& member, ClientId changed,
 
 uint64_t Residency::host_promised() const {
     uint64_t sum = 0;
-    for (const auto& [id, m] : members_) sum = plus(sum, host_of(id, m, id, m.movable));
+    for (const auto& [id, m] : members_) sum = plus(sum, host_of(id, m, id, m.granted));
     return sum;
 }
 
@@ -51,7 +57,7 @@ bool Residency::fits_fixed(uint64_t bytes) const {
     for (const Scope& scope : scopes()) {
         uint64_t largest = 0;
         for (const auto& [id, m] : members_)
-            if (scope.has(m)) largest = std::max(largest, m.movable);
+            if (scope.has(m)) largest = std::max(largest, m.granted);
         if (plus(largest, bytes) > room(scope)) return false;
     }
     return true;
@@ -59,10 +65,7 @@ bool Residency::fits_fixed(uint64_t bytes) const {
 
 uint64_t Residency::ceiling(ClientId client) const {
     const auto found = members_.find(client);
-    uint64_t ceiling = kUnlimited;
-    if (found == members_.end()) return ceiling;
-    for (const Scope& scope : scopes_of(found->second)) ceiling = std::min(ceiling, room(scope, &found->second));
-    return ceiling;
+    return found == members_.end() ? kUnlimited : may_be_granted(found->second);
 }
 
 uint64_t Residency::host(ClientId client) const {

@@ -51,7 +51,7 @@ uint64_t Residency::room(const Scope& scope, const Member* asks) const {
     for (const auto& [id, m] : members_) {
         if (!scope.has(m)) continue;
         fixed = plus(fixed, m.fixed);
-        if (asks && &m != asks && pinned(*asks) && pinned(m)) fixed = plus(fixed, m.movable);
+        if (asks && &m != asks && pinned(*asks) && pinned(m)) fixed = plus(fixed, m.granted);
     }
     return minus(scope.limit, fixed);
 }
@@ -173,6 +173,7 @@ void Residency::let_in(Nanoseconds now) {
     const Member* head = nullptr;  // the first that has to wait
     for (ClientId id : queue) {
         Member& m = members_.at(id);
+        if (!fits(m, everybody)) continue;  // a limit fell, or it had more when it came: it must not stop the others
         if (head) {
             // A client may pass one that waits only if it will not be in its way: together with it, and with the
             // clients that came in since.

@@ -48,14 +48,16 @@ Refusal Residency::admit(ClientId client, uint64_t bytes, Nanoseconds now) {
     const auto found = members_.find(client);
     if (found == members_.end()) return Refusal::kNone;
     Member& m = found->second;
-    if (bytes > m.movable) {
+    if (bytes <= m.movable) {
+        m.granted = std::min(m.granted, bytes);
+    } else {
         for (const Scope& scope : scopes_of(m))
             if (bytes > room(scope, &m)) return scope.group ? Refusal::kResident : Refusal::kCapacity;
         uint64_t promised = 0;
         for (const auto& [id, other] : members_) promised = plus(promised, host_of(id, other, client, bytes));
         if (promised > host_) return Refusal::kHost;
         m.turn = ++turn_;
-        m.movable = bytes;
+        m.movable = m.granted = bytes;
         if (m.in && !fits(m, {})) put_out(m, now);  // it is the one that waits for its growth
         if (!m.in && m.queued == kNever) m.queued = now;
     }
@@ -69,6 +71,9 @@ void Residency::adopt(ClientId client, uint64_t bytes, uint64_t mapped, Nanoseco
     if (found == members_.end()) return;
     Member& m = found->second;
     m.movable = bytes;
+    m.granted = std::min(bytes, may_be_granted(m));
+    const uint64_t promised = host_promised();
+    m.granted -= std::min(m.granted, promised - std::min(promised, host_));
     m.mapped = m.committed = std::min(mapped, bytes);
     m.allowed = m.committed;
     m.complete = m.mapped == m.movable;

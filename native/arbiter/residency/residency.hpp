@@ -76,7 +76,8 @@ class Residency {
 
     // The client asks to have `bytes` of movable memory in all. Less than before is always granted.
     Refusal admit(ClientId client, uint64_t bytes, Nanoseconds now);
-    // What a client that comes with memory (from a daemon that is gone) holds already.
+    // What a client that comes with memory (from a daemon that is gone) holds already, as it says. Others are bound
+    // by no more of it than the client could have been admitted with now.
     void adopt(ClientId client, uint64_t bytes, uint64_t mapped, Nanoseconds now);
     // Bytes on the device of a client that cannot move.
     void set_fixed(ClientId client, uint64_t bytes, Nanoseconds now);
@@ -123,6 +124,7 @@ class Residency {
     struct Member {
         GroupId group = 0;
         uint64_t movable = 0, fixed = 0;
+        uint64_t granted = 0;    // of `movable`: the rest is only what it said when it was adopted
         uint64_t target = 0;     // what the policy wants it to have
         uint64_t allowed = 0;    // as last ordered
         uint64_t committed = 0;  // the most it may hold now
@@ -151,6 +153,7 @@ class Residency {
         bool has(const Member& m) const { return !group || m.group == *group; }
     };
 
+    uint64_t may_be_granted(const Member& member) const;  // movable bytes, by the limits of the device
     // Whether anything is new.
     bool note(ClientId client, uint64_t mapped, uint32_t seen, bool complete, Nanoseconds now);
     bool note_fixed(ClientId client, uint64_t bytes);

@@ -94,3 +94,37 @@ def test_no_word_in_its_page_takes_room(scene: Scene, word: str) -> None:
     late.send(wire.ADMIT, value=GIB)
     wire.eventually(lambda: late.residency.get("allowed") == GIB)
     assert scene.is_in()
+
+
+def comes_late(scene: Scene) -> RawClient:
+    late = RawClient(scene.served.path, "late").attach()
+    late.residency.put("movable", GIB)
+    late.ledger.put("slots", GIB, index=late.slot)
+    late.send(wire.ADMIT, value=GIB, epoch=1)
+    wire.eventually(lambda: late.residency.get("answered", size=4) == 1)
+    assert late.residency.get("admission", size=4) == wire.GRANTED
+    return late
+
+
+def adopt(liar: RawClient, ledgered: int) -> None:
+    liar.ledger.put("slots", ledgered, index=liar.slot)
+    for word in ("movable", "mapped"):
+        liar.residency.put(word, 1 << 60)
+    liar.send(wire.ADMIT, value=1 << 60, flags=wire.ADOPT, epoch=1)
+    wire.eventually(lambda: liar.residency.get("answered", size=4) == 1)
+
+
+def test_what_it_says_that_it_had_before_this_daemon_is_bounded_by_its_ledger(scene: Scene) -> None:
+    adopt(scene.liar, ledgered=0)
+    late = comes_late(scene)
+    wire.eventually(lambda: late.residency.get("allowed") == GIB)
+    assert scene.is_in()
+
+
+def test_what_it_says_that_it_had_and_the_driver_has_not_counts_for_a_moment_only(scene: Scene) -> None:
+    adopt(scene.liar, ledgered=1 << 60)
+    late = comes_late(scene)
+    assert late.residency.get("allowed") == 0  # it may be there
+    scene.obey(scene.liar)
+    wire.eventually(lambda: (scene.confirm(0), late.residency.get("allowed") == GIB)[1])
+    assert scene.is_in()
