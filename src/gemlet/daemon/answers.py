@@ -216,21 +216,16 @@ def _changed(service: Service, kind: str, group: str, peer: Peer, *, command: st
 def _history(service: Service, seconds: float) -> list[dict[str, Any]]:
     samples: list[dict[str, Any]] = []
     room = MAX_HISTORY_ROWS
-    for sample in reversed(service.history.since(seconds)):
-        room -= len(sample.used_ns)
+    for now_ns, rows in service.history.since(seconds):
+        room -= len(rows)
         if room < 0 and samples:
             break
         samples.append(
             {
-                "now_ns": sample.now_ns,
+                "now_ns": now_ns,
                 "groups": [
-                    {
-                        "device": uuid_text(uuid),
-                        "name": name,
-                        "used_ns": used,
-                        "memory": sample.memory[uuid, name],
-                    }
-                    for (uuid, name), used in sample.used_ns.items()
+                    {"device": uuid_text(row.device), "name": row.group, "used_ns": row.used_ns, "memory": row.memory}
+                    for row in rows
                 ],
             }
         )

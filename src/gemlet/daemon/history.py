@@ -6,28 +6,53 @@ It corrects what it charged when a drain turns out shorter or longer than was th
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gemlet.daemon.native import GroupUsage, Snapshot
 
 KEPT_SECONDS = 120.0
 SAMPLE_SECONDS = 0.1
+FORGOTTEN_AT_ONCE = 100  # values of a series
+MOST = 2**63 - 1  # of a value
 WINDOWS = {"1s": 1.0, "10s": 10.0, "60s": 60.0}
 
 Key = tuple[bytes, str]  # device UUID, group
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """Counters at one moment: ``now_ns`` of CLOCK_MONOTONIC, device time used so far, bytes held."""
+class Row(NamedTuple):
+    """One group on one device at one moment: device time used so far, and bytes held."""
 
-    now_ns: int
-    used_ns: dict[Key, int]
-    memory: dict[Key, int]
+    device: bytes
+    group: str
+    used_ns: int
+    memory: int
+
+
+@dataclass(slots=True)
+class Series:
+    """Counters of one group on one device, or under the name "" of the device, one a tick from ``first`` on."""
+
+    first: int
+    used_ns: array[int] = field(default_factory=lambda: array("q"))
+    memory: array[int] = field(default_factory=lambda: array("q"))
+
+    def add(self, used_ns: int, memory: int) -> None:
+        self.used_ns.append(min(used_ns, MOST))
+        self.memory.append(min(memory, MOST))  # it is read from memory that programs can write
+
+    def forget(self, before: int) -> None:
+        """Drops what is older than the tick ``before``, if that is worth the copy."""
+        old = before - self.first
+        if old >= FORGOTTEN_AT_ONCE:
+            del self.used_ns[:old], self.memory[:old]
+            self.first = before
 
 
 @dataclass(slots=True)
@@ -47,24 +72,53 @@ class Total:
 
 
 class History:
-    """The ring of samples, and totals."""
+    """The samples, as one array a group and device, and totals. A tick is the number of a sample."""
 
     def __init__(self) -> None:
         self._totals: dict[Key, Total] = {}
-        self._samples: deque[Sample] = deque(maxlen=int(KEPT_SECONDS / SAMPLE_SECONDS))
+        self._times: deque[int] = deque(maxlen=int(KEPT_SECONDS / SAMPLE_SECONDS))  # ns of CLOCK_MONOTONIC
+        self._next = 0  # tick
+        self._series: dict[Key, Series] = {}
+        self._gone: deque[tuple[Key, Series]] = deque()
 
     def add(self, snapshot: Snapshot) -> None:
-        """Appends one sample."""
-        used: dict[Key, int] = {}
-        memory: dict[Key, int] = {}
+        """Appends one sample, and forgets those that are too old."""
+        seen: set[Key] = set()
         for device in snapshot.devices:
+            spent = 0  # step by step: a group that goes is missing in later samples
             for group in device.groups:
-                used[device.uuid, group.name] = group.used_ns
-                memory[device.uuid, group.name] = group.memory_used
-                self._totals.setdefault((device.uuid, group.name), Total()).add(group)
-        for key in self._totals.keys() - used.keys():  # one of the same name is another group
+                key = (device.uuid, group.name)
+                series = self._of(key)
+                # Corrections count in both directions: they move time from one group to another.
+                spent += group.used_ns - (series.used_ns[-1] if series.used_ns else 0)
+                series.add(group.used_ns, group.memory_used)
+                self._totals.setdefault(key, Total()).add(group)
+                seen.add(key)
+            whole = self._of((device.uuid, ""))
+            whole.add((whole.used_ns[-1] if whole.used_ns else 0) + spent, 0)
+            seen.add((device.uuid, ""))
+        for key in self._series.keys() - seen:
+            self._gone.append((key, self._series.pop(key)))
+        for key in self._totals.keys() - seen:  # one of the same name is another group
             del self._totals[key]
-        self._samples.append(Sample(snapshot.now_ns, used, memory))
+        self._times.append(snapshot.now_ns)
+        self._next += 1
+        self._forget()
+
+    def _of(self, key: Key) -> Series:
+        return self._series.setdefault(key, Series(self._next))
+
+    def _forget(self) -> None:
+        while self._times[-1] - self._times[0] > KEPT_SECONDS * 1e9:
+            self._times.popleft()
+        for series in self._series.values():
+            series.forget(self._oldest)
+        while self._gone and self._gone[0][1].first + len(self._gone[0][1].used_ns) <= self._oldest:
+            self._gone.popleft()  # who went first is the first to be forgotten
+
+    @property
+    def _oldest(self) -> int:
+        return self._next - len(self._times)
 
     def total(self, key: Key, group: GroupUsage) -> tuple[int, int]:
         """Device time used, in ns, and submissions, since the group exists. ``group``: how it is now."""
@@ -77,19 +131,15 @@ class History:
 
         None before there are two samples.
         """
-        if not self._samples:
+        series = self._series.get(key)
+        if series is None:
             return None
-        last = self._samples[-1]
-        first = None
-        for sample in reversed(self._samples):
-            if key not in sample.used_ns:
-                break
-            first = sample
-            if last.now_ns - sample.now_ns >= seconds * 1e9:
-                break
-        if first is None or first is last:
+        begin = bisect_right(self._times, self._times[-1] - seconds * 1e9) - 1
+        first = max(self._oldest + max(begin, 0), series.first)
+        took = self._times[-1] - self._times[first - self._oldest]
+        if took <= 0:
             return None
-        return max(0.0, (last.used_ns[key] - first.used_ns[key]) / (last.now_ns - first.now_ns))
+        return max(0.0, (series.used_ns[-1] - series.used_ns[first - series.first]) / took)
 
     def shares(self, key: Key) -> dict[str, float | None]:
         """The share over each of `WINDOWS`."""
@@ -98,24 +148,20 @@ class History:
     def device_shares(self, uuid: bytes) -> dict[str, float]:
         """The use of all groups of a device together over each of `WINDOWS`, groups that came or went meanwhile
         included."""
-        return {name: self._device_share(uuid, seconds) for name, seconds in WINDOWS.items()}
+        return {name: self.share((uuid, ""), seconds) or 0.0 for name, seconds in WINDOWS.items()}
 
-    def _device_share(self, uuid: bytes, seconds: float) -> float:
-        samples = self.since(seconds)
-        if len(samples) < 2:
-            samples = list(self._samples)[-2:]
-        if len(samples) < 2:
-            return 0.0
-        # Step by step: a group that has gone is missing in the last sample, and one that came in the first.
-        used = 0
-        for before, after in pairwise(samples):
-            # Corrections count in both directions: they move time from one group to another.
-            used += sum(now - before.used_ns.get(key, 0) for key, now in after.used_ns.items() if key[0] == uuid)
-        return max(0.0, used / (samples[-1].now_ns - samples[0].now_ns))
-
-    def since(self, seconds: float) -> list[Sample]:
-        """Samples of the last ``seconds``, oldest first."""
-        if not self._samples:
-            return []
-        first = self._samples[-1].now_ns - seconds * 1e9
-        return [sample for sample in self._samples if sample.now_ns >= first]
+    def since(self, seconds: float) -> Iterator[tuple[int, list[Row]]]:
+        """Samples of the last ``seconds``, newest first: ns of CLOCK_MONOTONIC, and what each group had used."""
+        kept = [*self._series.items(), *self._gone]
+        for back, now_ns in enumerate(reversed(self._times), 1):
+            if self._times[-1] - now_ns > seconds * 1e9:
+                return
+            tick = self._next - back
+            yield (
+                now_ns,
+                [
+                    Row(*key, series.used_ns[tick - series.first], series.memory[tick - series.first])
+                    for key, series in kept
+                    if key[1] and 0 <= tick - series.first < len(series.used_ns)
+                ],
+            )

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from gemlet.daemon.events import LOGGED_IN_ALL, LOGGED_PER_MINUTE, EventRing
@@ -65,8 +67,47 @@ def test_a_device_nobody_uses():
 
 def test_bounded():
     history = filled(*[(tick / 10, 0) for tick in range(5000)])
-    assert len(history.since(1e9)) == 1200
-    assert len(history.since(1.0)) == 11
+    assert len(list(history.since(1e9))) == 1200
+    assert len(list(history.since(1.0))) == 11
+    slow = filled(*[(tick, 0) for tick in range(5000)])
+    assert len(list(slow.since(1e9))) == 121
+
+
+def test_samples_of_many_groups_take_a_few_bytes_each():
+    def sample(tick: int) -> Snapshot:
+        groups = tuple(
+            GroupUsage(name=f"g{number}", used_ns=tick * 10**7 + number, memory_used=tick << 20) for number in range(10)
+        )
+        return Snapshot(devices=(DeviceUsage(uuid=UUID, groups=groups),), now_ns=tick * 10**8)
+
+    history = History()
+    history.add(sample(0))
+    tracemalloc.start()
+    try:
+        for tick in range(1, 1300):
+            history.add(sample(tick))
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 10 * 1200 * 32  # groups, samples, bytes: a dictionary a sample took some 300
+
+
+def test_groups_that_come_and_go_are_forgotten():
+    history = History()
+    for tick in range(5000):
+        history.add(at(tick / 10, tick, f"g{tick // 2}"))
+    assert len(history._series) == 2  # of the group and of the device
+    assert len(history._gone) <= 601
+    newest_first = [row.group for _, rows in history.since(0.3) for row in rows]
+    assert newest_first == ["g2499", "g2499", "g2498", "g2498"]
+
+
+def test_what_a_program_writes_into_its_ledger_ends_nothing():
+    group = GroupUsage(name="g", used_ns=5, memory_used=2**64 - 1)
+    history = History()
+    history.add(Snapshot(devices=(DeviceUsage(uuid=UUID, groups=(group,)),), now_ns=1))
+    [(_, [row])] = history.since(1.0)
+    assert row.memory == 2**63 - 1
 
 
 def test_limiter():
