@@ -15,7 +15,6 @@ from gemlet import paths
 from gemlet.cli import messages, options
 from gemlet.cli.env import running
 from gemlet.daemon import address
-from gemlet.daemon.mps_environment import is_under_mps
 from gemlet.errors import GemletError
 from gemlet.kube import cdi
 from gemlet.kube.edits import group_edits
@@ -45,12 +44,12 @@ def generate(socket: str | None, *, groups: tuple[str, ...], output: Path | None
     The daemon must be running and know the groups: otherwise nothing is printed or written.
     """
     endpoints = address.candidates(socket, simulate=simulate)
-    endpoint, variables = running(endpoints, groups or None, mps=not no_mps)
+    endpoint, answers = running(endpoints, groups or None, mps=not no_mps)
     if not groups:
-        for name in [name for name in variables if not cdi.is_device_name(name)]:
-            del variables[name]
+        for name in [name for name in answers if not cdi.is_device_name(name)]:
+            del answers[name]
             messages.warning(f"group {name!r} is left out", "its name cannot be the name of a CDI device")
-    if not variables:
+    if not answers:
         raise GemletError(
             "the daemon's configuration has no group that can be a device",
             hint="add [groups.NAME] to its configuration, or name a group",
@@ -62,18 +61,18 @@ def generate(socket: str | None, *, groups: tuple[str, ...], output: Path | None
                 paths.hook_path(),
                 str(endpoint.directory),
                 name,
-                mps=mps,
-                under_mps=is_under_mps(mps),
+                mps=answer["environment"],
+                under_mps=answer["under_mps"],
                 simulated=simulated,
             )
-            for name, mps in variables.items()
+            for name, answer in answers.items()
         }
     )
     if output is None:
         click.echo(json.dumps(content, indent=1))
         return
     written = cdi.write_file(output, content)
-    names = ", ".join(variables)
+    names = ", ".join(answers)
     click.echo(f"{'wrote' if written else 'nothing changed in'} {output}: {names}", err=True)
 
 

@@ -17,7 +17,6 @@ from gemlet.cli import environment, options
 from gemlet.daemon import address
 from gemlet.daemon.connection import Connection, no_daemon
 from gemlet.daemon.groups import no_group
-from gemlet.daemon.mps_environment import is_under_mps
 from gemlet.errors import DaemonUnreachable, GemletError, UsageError
 from gemlet.kube.edits import container_edits
 
@@ -92,21 +91,22 @@ def _after_failure(base: Mapping[str, str]) -> list[str]:
 def _answer(socket: str | None, *, group: str, strict: bool, no_mps: bool, docker: bool, simulate: bool) -> str:
     # A container has its own environment: what this one names does not reach it.
     own = None if docker else environment.own_pipe_directory(os.environ)
-    endpoint, mps = running(address.candidates(socket, simulate=simulate), [group], mps=not no_mps, own=own)
+    endpoint, answers = running(address.candidates(socket, simulate=simulate), [group], mps=not no_mps, own=own)
+    answer = answers[group]
     machine = str(endpoint.machine) if endpoint.kind == "simulated" else None
     membership = environment.Membership(
-        group=group, socket=str(endpoint.clients), strict=strict, machine=machine, mps=mps[group]
+        group=group, socket=str(endpoint.clients), strict=strict, machine=machine, mps=answer["environment"]
     )
     if docker:
-        return " ".join(_docker_options(membership))
+        return " ".join(_docker_options(membership, under_mps=answer["under_mps"]))
     exports = environment.variables(membership, os.environ).items()
     return "\n".join([*_after_failure(os.environ), *(f"export {name}={shlex.quote(value)}" for name, value in exports)])
 
 
 def running(
     endpoints: list[address.Endpoint], groups: Sequence[str] | None, *, mps: bool, own: str | None = None
-) -> tuple[address.Endpoint, dict[str, dict[str, str]]]:
-    """The first daemon that can be reached, and by group the variables by which its programs are (not) under MPS.
+) -> tuple[address.Endpoint, dict[str, dict[str, Any]]]:
+    """The first daemon that can be reached, and by group its answer to `environment`.
 
     ``groups``: None for those of the configuration. Raises `GemletError` where there is no daemon or a group is not
     there.
@@ -125,11 +125,11 @@ def running(
                 raise no_group(group, known)
             if not answer["sm_in_force"]:
                 click.echo(f"note: the fraction of group {group} is not in force: not under MPS", err=True)
-        return endpoint, {group: answer["environment"] for group, answer in answers.items()}
+        return endpoint, answers
     raise no_daemon(endpoints[-1])
 
 
-def _docker_options(membership: environment.Membership) -> list[str]:
+def _docker_options(membership: environment.Membership, *, under_mps: bool) -> list[str]:
     if membership.machine:
         raise UsageError("--docker with --simulate is not supported", hint="use `gemlet run --simulate` in the image")
     edits = container_edits(
@@ -141,7 +141,7 @@ def _docker_options(membership: environment.Membership) -> list[str]:
     )
     mounts = [f"{mount.host}:{mount.container}{':ro' if mount.read_only else ''}" for mount in edits.mounts]
     options = [f"-v {_word(mount)}" for mount in mounts]
-    if is_under_mps(membership.mps):
+    if under_mps:
         options.append("--ipc=host")  # MPS's server and its clients share memory
     variables = {**edits.env, **membership.mps}
     return options + [f"-e {_word(f'{name}={value}')}" for name, value in variables.items()]

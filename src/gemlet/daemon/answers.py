@@ -132,6 +132,7 @@ def _environment(service: Service, request: Join | Environment, entry: Entry | N
         "environment": place.variables,
         "mps": status.state,
         "sm_in_force": place.in_force,
+        "under_mps": place.under,
         "wire": WIRE_VERSION,
     }
 

@@ -15,8 +15,6 @@ from gemlet.errors import Refused, UsageError
 from gemlet.model import Priority
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from gemlet.daemon.mps_state import MpsStatus
     from gemlet.model import GroupSpec
 
@@ -50,10 +48,12 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MpsEnvironment:
-    """``variables`` to set; ``in_force``: whether the group's fraction holds for this program."""
+    """``variables`` to set; ``in_force``: whether the group's fraction holds for this program; ``under``: whether a
+    control daemon serves it."""
 
     variables: dict[str, str] = field(default_factory=dict)
     in_force: bool = True
+    under: bool = False
 
 
 def check(program: Program, status: MpsStatus, *, simulated: bool) -> None:
@@ -88,11 +88,6 @@ def check(program: Program, status: MpsStatus, *, simulated: bool) -> None:
     raise NeedsMps(f"{asked} needs MPS, {why}", hint=start)
 
 
-def is_under_mps(variables: Mapping[str, str]) -> bool:
-    """Whether ``variables`` of an `MpsEnvironment` lead a program to a control daemon."""
-    return _PIPE in variables and not variables[_PIPE].endswith(_NOWHERE)
-
-
 def place(program: Program, spec: GroupSpec, status: MpsStatus, *, simulated: bool) -> MpsEnvironment:
     """Where ``program`` of a group with ``spec`` runs. A program that cannot be under MPS takes turns."""
     whole = spec.sm >= 1
@@ -105,6 +100,7 @@ def place(program: Program, spec: GroupSpec, status: MpsStatus, *, simulated: bo
         return MpsEnvironment(
             variables={} if whole or not program.pipe_alive else _percentage(spec.sm),
             in_force=whole or program.pipe_alive,
+            under=program.pipe_alive,
         )
     if status.state != "on" or _other_user(program.uid, status) is not None:
         # A simulated program must not find the real MPS of this machine.
@@ -119,7 +115,7 @@ def place(program: Program, spec: GroupSpec, status: MpsStatus, *, simulated: bo
         variables["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={max(1, -(-spec.memory // MIB))}M"
     if spec.priority is Priority.BEST_EFFORT:
         variables["CUDA_MPS_CLIENT_PRIORITY"] = BELOW_NORMAL
-    return MpsEnvironment(variables=variables)
+    return MpsEnvironment(variables=variables, under=True)
 
 
 def _percentage(sm: float) -> dict[str, str]:

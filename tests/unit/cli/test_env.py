@@ -13,15 +13,16 @@ from gemlet.errors import UsageError
 def test_a_container_gets_mps_with_the_memory_its_server_shares(tmp_path, monkeypatch):
     (tmp_path / "libgemhook.so.1").touch()
     monkeypatch.setenv("GEMLET_LIB_DIR", str(tmp_path))
-    plain = _docker_options(Membership(group="g", socket="/run/x/gemlet.sock"))
+    plain = _docker_options(Membership(group="g", socket="/run/x/gemlet.sock"), under_mps=False)
     assert "-v /run/x:/run/x" in plain
     assert "--ipc=host" not in plain
     outside = _docker_options(
-        Membership(group="g", socket="/run/x/gemlet.sock", mps={"CUDA_MPS_PIPE_DIRECTORY": "/run/x/mps/pipe-none"})
+        Membership(group="g", socket="/run/x/gemlet.sock", mps={"CUDA_MPS_PIPE_DIRECTORY": "/run/x/mps/pipe-none"}),
+        under_mps=False,
     )
     assert "--ipc=host" not in outside
     mps = {"CUDA_MPS_PIPE_DIRECTORY": "/run/x/mps/pipe", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"}
-    under = _docker_options(Membership(group="g", socket="/run/x/gemlet.sock", mps=mps))
+    under = _docker_options(Membership(group="g", socket="/run/x/gemlet.sock", mps=mps), under_mps=True)
     assert "--ipc=host" in under
     assert "-e CUDA_MPS_PIPE_DIRECTORY=/run/x/mps/pipe" in under
     assert "-e CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30" in under
@@ -71,4 +72,4 @@ def test_what_the_shell_would_split_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("GEMLET_LIB_DIR", str(tmp_path))
     for name in ("my team", "a*b", "it's"):
         with pytest.raises(UsageError, match="cannot be passed"):
-            _docker_options(Membership(group=name, socket="/run/x/gemlet.sock"))
+            _docker_options(Membership(group=name, socket="/run/x/gemlet.sock"), under_mps=False)

@@ -31,12 +31,12 @@ def placed(program: Program, spec: GroupSpec, status: MpsStatus, *, simulated: b
 
 
 def test_every_program_joins():
-    assert placed(Program(uid=1), WHOLE, ON) == MpsEnvironment(variables=OURS)
+    assert placed(Program(uid=1), WHOLE, ON) == MpsEnvironment(variables=OURS, under=True)
 
 
 def test_a_fraction_is_a_percentage():
     expected = OURS | {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"}
-    assert placed(Program(uid=1), THIRD, ON) == MpsEnvironment(variables=expected)
+    assert placed(Program(uid=1), THIRD, ON) == MpsEnvironment(variables=expected, under=True)
     assert (
         placed(Program(uid=1), GroupSpec(name="g", sm=1 / 3), ON).variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"]
         == "33.3333"
@@ -67,8 +67,9 @@ def test_a_simulated_program_does_not_find_the_mps_of_the_real_machine():
 
 def test_a_pipe_directory_of_ones_own_wins():
     own = Program(uid=1, pipe_directory="/tmp/mine", pipe_alive=True)
-    assert placed(own, WHOLE, ON) == MpsEnvironment()
-    assert placed(own, THIRD, ON) == MpsEnvironment(variables={"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"})
+    assert placed(own, WHOLE, ON) == MpsEnvironment(under=True)
+    third = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"}
+    assert placed(own, THIRD, ON) == MpsEnvironment(variables=third, under=True)
     assert placed(Program(uid=1, pipe_directory="/tmp/mine"), THIRD, ON) == MpsEnvironment(in_force=False)
 
 
@@ -88,7 +89,8 @@ def test_one_user_at_a_time():
 @pytest.mark.parametrize(("control", "program", "joins"), [(0, 2, True), (1, 1, True), (1, 2, False)])
 def test_only_the_control_daemon_of_root_serves_others(control, program, joins):
     status = MpsStatus(state="on", uid=control, pipe_directory=ON.pipe_directory, log_directory=ON.log_directory)
-    assert placed(Program(uid=program), WHOLE, status) == MpsEnvironment(variables=OURS if joins else {})
+    expected = MpsEnvironment(variables=OURS, under=True) if joins else MpsEnvironment()
+    assert placed(Program(uid=program), WHOLE, status) == expected
 
 
 ASKS = Program(uid=1, sm=0.3)
