@@ -523,7 +523,6 @@ class Service:
             self._look_outside(found)
 
     def _look_outside(self, devices: list[DeviceInfo]) -> None:
-        self._refresh()
         mps = self.mps.look()
         insiders = {*self.groups_by_pid(), *(server.pid for server in mps.servers)}
         self._outside, news = self._audit.look(
