@@ -58,11 +58,7 @@ class Questions:
         with connect(self._endpoints, timeout=PATIENCE) as daemon:
             if path == "/api/preview":
                 return preview(read_status(daemon), change.group, change.limits.given())
-            return daemon.call("set", group=change.group, limits=_plain(body))
-
-
-def _plain(body: bytes) -> Any:
-    return msgspec.json.decode(body)["limits"]  # as it came, checked: what "none" means is the daemon's
+            return daemon.call("set", group=change.group, limits=msgspec.to_builtins(change.limits))
 
 
 def _history(daemon: Connection, query: Mapping[str, str]) -> Any:
