@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 from gemlet.elf_file import ElfFile, NotElfError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 MOST_SCRIPTS = 4  # that are each other's interpreter, as in Linux
 UNKNOWN = "is a program that cannot be read, or none that is known here"  # Linux may run it all the same
-HOOKED_MACHINES = ("x86_64", "aarch64")
 
 
 def obstacle(path: str, environment: Mapping[str, str], *, strict: bool = False) -> str | None:
@@ -79,17 +78,18 @@ def binary(path: str, environment: Mapping[str, str]) -> str | None:
         path = words[0]
         if os.path.basename(path) == "env":  # noqa: PTH119
             named = next((word for word in words[1:] if not word.startswith("-") and "=" not in word), None)
-            found = named and _on_path(named, environment)
+            found = named and next((file for file in on_path(named, environment) if os.access(file, os.X_OK)), None)
             if not found:
                 return None
             path = found
     return None
 
 
-def _on_path(name: str, environment: Mapping[str, str]) -> str | None:
+def on_path(name: str, environment: Mapping[str, str]) -> Iterator[str]:
+    """The files that execvp(3) tries for the program ``name``; of those that are no programs, too."""
     directories = [""] if "/" in name else environment.get("PATH", os.defpath).split(os.pathsep)
     paths = (os.path.join(directory, name) for directory in directories)  # noqa: PTH118
-    return next((path for path in paths if os.access(path, os.X_OK)), None)
+    return (path for path in paths if os.path.isfile(path))  # noqa: PTH113
 
 
 def _other_identity(program: str) -> str | None:

@@ -85,12 +85,13 @@ def test_rights_of_its_own(changed, monkeypatch):
 
 def test_a_script_is_its_interpreter(tmp_path, dynamic):
     static = compiled_text("cc", "-static", text=EMPTY)
+    (tmp_path / "earlier" / "tool").mkdir(parents=True)  # is no program
     (tmp_path / "tool").symlink_to(static)
     by_path, by_env, twice = (tmp_path / name for name in ("by-path", "by-env", "twice"))
     by_path.write_text(f"#!{static} -x\n")
     by_env.write_text("#!/usr/bin/env -S A=b tool -x\n")
     twice.write_text(f"#! {by_path}\n")
-    environment = {"PATH": f"/nonexistent:{tmp_path}"}
+    environment = {"PATH": f"/nonexistent:{tmp_path}/earlier:{tmp_path}"}
     for script in (by_path, by_env, twice):
         assert loading.obstacle(str(script), environment) == "is linked statically", script
     by_path.write_text(f"#!{dynamic}\n")

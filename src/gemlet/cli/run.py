@@ -193,14 +193,10 @@ def _phrase(field: GroupField, phrase: str, joined: dict[str, Any]) -> str:
 
 def find_program(name: str) -> str:
     """Path of the program, as execvp(3) would find it. Raises `NotFound` or `NotExecutable`."""
-    directories = [""] if "/" in name else os.environ.get("PATH", os.defpath).split(os.pathsep)
-    present = False
-    for directory in directories:
-        path = os.path.join(directory, name)  # noqa: PTH118
-        if os.path.isfile(path):  # noqa: PTH113
-            present = True
-            if os.access(path, os.X_OK):
-                return path
+    present = list(loading.on_path(name, os.environ))
+    for path in present:
+        if os.access(path, os.X_OK):
+            return path
     if present:
         raise NotExecutable(f"{name} is not executable", hint=f"chmod +x {name}, or run it with its interpreter")
     if os.path.isdir(name):  # noqa: PTH112
