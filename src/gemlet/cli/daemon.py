@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
 
     from gemlet.daemon.address import Endpoint
+    from gemlet.daemon.configuration import ConfigurationFile
     from gemlet.daemon.native import Server
     from gemlet.daemon.status import Status
     from gemlet.model import Configuration
@@ -106,7 +107,7 @@ def command(
         inventory=NvmlInventory(simulated=simulate),
         metrics=metrics_text(),
     )
-    configured = _configured(path)
+    configured = _configured(service.configuration)
     with (
         serving_metrics(lambda: service.latest, metrics_port, configured=configured.metrics_port),
         serving_page(endpoint, configured.web),
@@ -176,13 +177,10 @@ def metrics_text() -> Callable[[Status], str] | None:
     return metrics.render
 
 
-def _configured(path: str | None) -> Configuration:
-    from gemlet.config import files
-    from gemlet.model import Configuration
-
+def _configured(file: ConfigurationFile) -> Configuration:
     with contextlib.suppress(ConfigError):  # the daemon says what is wrong with it when it starts
-        return files.load(path) if path is not None and Path(path).exists() else Configuration()
-    return Configuration()
+        file.load()
+    return file.current
 
 
 def _start_metrics(latest: Callable[[], Status | None], port: int | None) -> tuple[WSGIServer, Thread] | None:

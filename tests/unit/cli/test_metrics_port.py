@@ -10,6 +10,7 @@ import pytest
 from gemlet.cli.daemon import _configured, serving_metrics
 from gemlet.config import files
 from gemlet.config.render import render
+from gemlet.daemon.configuration import ConfigurationFile
 from gemlet.errors import ConfigError, GemletError
 
 
@@ -20,6 +21,10 @@ def port():
         yield taken.getsockname()[1]
 
 
+def configured_port(path):
+    return _configured(ConfigurationFile(str(path) if path else None, optional=True)).metrics_port
+
+
 def test_the_configured_port_serves(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -27,7 +32,7 @@ def test_the_configured_port_serves(tmp_path):
     path = tmp_path / "gemlet.toml"
     path.write_text(f"[daemon]\nmetrics_port = {number}\n")
     assert files.parse(render(files.load(path)), "gemlet.toml").metrics_port == number
-    with serving_metrics(lambda: None, None, configured=_configured(str(path)).metrics_port):
+    with serving_metrics(lambda: None, None, configured=configured_port(path)):
         assert urllib.request.urlopen(f"http://127.0.0.1:{number}/metrics", timeout=60).status == 200
 
 
@@ -40,10 +45,10 @@ def test_a_configured_port_that_is_taken_keeps_no_program_from_running(port, cap
 
 
 def test_no_port_is_no_server(tmp_path):
-    assert _configured(None).metrics_port is None
-    assert _configured(str(tmp_path / "none.toml")).metrics_port is None
+    assert configured_port(None) is None
+    assert configured_port(tmp_path / "none.toml") is None
     (tmp_path / "wrong.toml").write_text("x")
-    assert _configured(str(tmp_path / "wrong.toml")).metrics_port is None
+    assert configured_port(tmp_path / "wrong.toml") is None
     with serving_metrics(lambda: None, None):
         pass
 
