@@ -11,37 +11,21 @@ import click
 from gemlet.cli import messages, options
 from gemlet.daemon import address
 from gemlet.daemon.connection import connect
-from gemlet.errors import GemletError
 
 PATIENCE = 60.0  # seconds: 90 days of 50 groups take two
 POINTS = {"table": 24, "csv": 1000, "json": 1000}
 
 
-class Span(click.ParamType[float]):
-    """A duration such as 2h, in seconds."""
-
-    name = "duration"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        from gemlet.config.quantities import parse_seconds
-
-        try:
-            seconds = parse_seconds(str(value))
-        except GemletError as error:
-            raise options.BadValue(error.message, error.hint, param, ctx) from None
-        if not 0 <= seconds <= options.LONGEST_S:
-            raise options.BadValue(
-                f"{value} is too long: expected 90 days or less", "write a duration such as 2h", param, ctx
-            )
-        return seconds
-
-
 @click.command()
 @click.argument("group", type=options.GroupName(), metavar="[GROUP]", required=False)
 @click.option(
-    "--since", type=Span(), default="1h", show_default=True, help="How far back: 90s, 2h, 7d; at most 90 days"
+    "--since",
+    type=options.Duration(),
+    default="1h",
+    show_default=True,
+    help="How far back: 90s, 2h, 7d; at most 90 days",
 )
-@click.option("--until", type=Span(), default="0s", show_default=True, help="How long ago it ends")
+@click.option("--until", type=options.Duration(), default="0s", show_default=True, help="How long ago it ends")
 @click.option("--points", type=click.IntRange(1, 4000), help="At most so many intervals; default: what fits")
 @options.output("table", "plot", "csv", "json")
 @options.simulate

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gemlet.config import group_fields
-from gemlet.config.quantities import check_fraction, format_size, parse_share, parse_size
+from gemlet.config.quantities import check_fraction, format_size, parse_seconds, parse_share, parse_size
 from gemlet.config.rules import SMALLEST_MEMORY, check_name
 from gemlet.errors import GemletError, InvalidValue
 from gemlet.model import GROUP_FIELDS, GroupField, Kind
@@ -102,10 +102,26 @@ class Seconds(click.ParamType[float]):
         return seconds
 
 
+class Duration(click.ParamType[float]):
+    """A duration such as 2h, in seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        return _parsed(_parse_duration, str(value), param, ctx)
+
+
 def _parse_name(text: str) -> str:
     if text.startswith("--"):
         raise InvalidValue(f"{text!r} looks like an option: expected a name", hint="give the group a name")
     return check_name(text)
+
+
+def _parse_duration(text: str) -> float:
+    seconds = parse_seconds(text)
+    if seconds > LONGEST_S:
+        raise InvalidValue(f"{text} is too long: expected 90 days or less", hint="write a duration such as 2h")
+    return seconds
 
 
 def _parse_limit(text: str) -> int:

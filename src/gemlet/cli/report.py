@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gemlet.cli import options
-from gemlet.cli.history import PATIENCE, Span
+from gemlet.cli.history import PATIENCE
 from gemlet.daemon import address
 from gemlet.daemon.connection import connect
 from gemlet.errors import Refused
@@ -22,7 +22,7 @@ POINTS = 3600  # an hour by seconds
 
 @click.command()
 @click.argument("group", type=options.GroupName(), metavar="GROUP")
-@click.option("--since", type=Span(), default="1h", show_default=True, help="How far back: 90s, 2h, 7d")
+@click.option("--since", type=options.Duration(), default="1h", show_default=True, help="How far back: 90s, 2h, 7d")
 @options.output("text", "json")
 @options.simulate
 @click.pass_obj
