@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -15,6 +15,8 @@ from gemlet.daemon.status import Status
 
 if TYPE_CHECKING:
     from gemlet.daemon.connection import Connection
+
+Decoded = TypeVar("Decoded")
 
 
 def read_status(connection: Connection) -> Status:
@@ -35,29 +37,24 @@ def decode_status(document: object) -> Status:
 
 def decode_recorded(document: dict[str, Any]) -> Recorded:
     """The recorded history as structs. Raises `DaemonError`."""
-    if document.get("schema") != protocol.HISTORY_SCHEMA:
-        raise other_version(f"schema {document.get('schema')}, not {protocol.HISTORY_SCHEMA}", document)
-    try:
-        return msgspec.convert(document, Recorded)
-    except msgspec.ValidationError as error:
-        raise other_version(str(error), document) from None
+    return _decoded(document, protocol.HISTORY_SCHEMA, document, Recorded)
 
 
 def decode_audit(document: dict[str, Any]) -> list[Outsider]:
     """The processes in a document of `gemlet audit`. Raises `DaemonError`."""
-    if document.get("schema") != protocol.AUDIT_SCHEMA:
-        raise other_version(f"schema {document.get('schema')}, not {protocol.AUDIT_SCHEMA}", document)
-    try:
-        return msgspec.convert(document.get("outside"), list[Outsider])
-    except msgspec.ValidationError as error:
-        raise other_version(str(error), document) from None
+    return _decoded(document, protocol.AUDIT_SCHEMA, document.get("outside"), list[Outsider])
 
 
 def decode_mps(document: dict[str, Any]) -> MpsStatus:
     """The document of `gemlet mps status` as a struct. Raises `DaemonError`."""
-    if document.get("schema") != protocol.MPS_SCHEMA:
-        raise other_version(f"schema {document.get('schema')}, not {protocol.MPS_SCHEMA}", document)
+    return _decoded(document, protocol.MPS_SCHEMA, document, MpsStatus)
+
+
+def _decoded(document: dict[str, Any], schema: int, content: object, kind: type[Decoded]) -> Decoded:
+    """``content`` of ``document``, if that is of ``schema``."""
+    if document.get("schema") != schema:
+        raise other_version(f"schema {document.get('schema')}, not {schema}", document)
     try:
-        return msgspec.convert(document, MpsStatus)
+        return msgspec.convert(content, kind)
     except msgspec.ValidationError as error:
         raise other_version(str(error), document) from None
