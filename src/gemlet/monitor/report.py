@@ -104,23 +104,20 @@ def _long(found: Report, seconds: float) -> bool:
 
 def _advice(found: Report) -> str | None:
     """What would have shortened the longest wait."""
+    turns = sum(seconds for reason, seconds in found.waits.items() if reason != "memory")
     causes: list[tuple[float, Callable[[], str | None]]] = [
         (
             found.throttled_s,
             lambda: f"a larger maximum would have helped: --max {_up(found.max, found.throttled_s, found)}",
         ),
         (found.waits.get("memory", 0.0), lambda: "more --resident, or fewer programs at a time, would have helped"),
-        (
-            sum(seconds for reason, seconds in found.waits.items() if reason != "memory"),
-            lambda: _of_turns(found),
-        ),
+        (turns, lambda: _of_turns(found, turns)),
     ]
     seconds, advice = max(causes, key=lambda cause: cause[0])
     return advice() if seconds >= WORTH_CHANGING * found.seconds else None
 
 
-def _of_turns(found: Report) -> str | None:
-    waited = sum(seconds for reason, seconds in found.waits.items() if reason != "memory")
+def _of_turns(found: Report, waited: float) -> str | None:
     if found.min is not None and found.min >= 1:
         return None
     wanted = _up(max(found.share, found.min or 0.0), waited, found)
