@@ -104,11 +104,11 @@ def own_pipe_directory(base: Mapping[str, str]) -> str | None:
 def choose_devices(names: str, base: Mapping[str, str]) -> tuple[dict[str, str], int | None]:
     """As choose_device, for one number or several, or for UUIDs: ``0``, ``0,1``, ``GPU-...``. Raises `UsageError`."""
     listed = [name.strip() for name in names.split(",")]
-    if len(listed) == 1 and listed[0].isdecimal():
-        return choose_device(int(listed[0]), base)
     if all(name.isascii() and name.isdecimal() for name in listed):
-        chosen = [choose_device(int(name), base)[0] for name in listed]
-        return {**chosen[0], "CUDA_VISIBLE_DEVICES": ",".join(each["CUDA_VISIBLE_DEVICES"] for each in chosen)}, None
+        chosen = [choose_device(int(name), base) for name in listed]
+        variables, index = chosen[0]
+        shown = ",".join(each["CUDA_VISIBLE_DEVICES"] for each, _ in chosen)
+        return {**variables, "CUDA_VISIBLE_DEVICES": shown}, index if len(chosen) == 1 else None
     if not all(name.startswith(("GPU-", "MIG-")) for name in listed):
         raise UsageError(
             f"{names!r} names no devices: expected numbers or UUIDs, with commas between",
