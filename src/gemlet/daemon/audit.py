@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -67,6 +68,15 @@ def named(who: Outsider, program: Program) -> Outsider:
     return msgspec.structs.replace(who, name=program.name, container=program.container)
 
 
+@dataclass(slots=True)
+class _Seen:
+    """One process. ``since``: when it was first seen; ``action``: what has become of it."""
+
+    since: float
+    started: float | None
+    action: str = ""
+
+
 class Audit:
     """Remembers who is outside and since when.
 
@@ -77,8 +87,7 @@ class Audit:
         self._acts = acts
         self._simulated = simulated
         self._find = find
-        self._since: dict[tuple[int, int], float] = {}  # by pid and start, so that a pid that is used again is another
-        self._actions: dict[tuple[int, int], str] = {}
+        self._seen: dict[tuple[int, int], _Seen] = {}  # by pid and start, so that a pid that is used again is another
 
     def look(
         self,
@@ -96,17 +105,18 @@ class Audit:
         """
         found: list[Outsider] = []
         news: list[Outsider] = []
-        seen: set[tuple[int, int]] = set()
+        before, self._seen = self._seen, {}
         for device in devices:
             for entry in device.processes:
                 who = self._find(entry.pid) if entry.pid not in insiders else None
                 if who is None:
                     continue
                 key = (who.pid, who.started)
-                fresh = key not in self._since
-                since = self._since.setdefault(key, now)
+                fresh = key not in before and key not in self._seen
+                seen = before.get(key) or self._seen.get(key) or _Seen(now, started_at(who.started))
+                self._seen[key] = seen
                 left_alone = entry.graphics or (who.uid == 0 and not self._simulated) or who.uid in allowed
-                acted = not left_alone and self._act(key, spec, now=now, since=since)
+                acted = not left_alone and self._act(key, seen, spec, now=now)
                 outsider = Outsider(
                     pid=who.pid,
                     uid=who.uid,
@@ -114,28 +124,24 @@ class Audit:
                     device=device.index,
                     memory=entry.memory_used,
                     graphics=entry.graphics,
-                    seconds=now - since,
-                    action=self._actions.get(key, ""),
+                    seconds=now - seen.since,
+                    action=seen.action,
                     user=user_name(who.uid),
-                    started=started_at(who.started),
+                    started=seen.started,
                 )
                 found.append(outsider)
                 if acted or (fresh and not entry.graphics):
                     news.append(outsider)
-                seen.add(key)
-        for key in self._since.keys() - seen:
-            del self._since[key]
-            self._actions.pop(key, None)
         return found, news
 
-    def _act(self, key: tuple[int, int], spec: AuditSpec, *, now: float, since: float) -> bool:
+    def _act(self, key: tuple[int, int], seen: _Seen, spec: AuditSpec, *, now: float) -> bool:
         number = ACTIONS.get(spec.policy)
-        due = now - since >= spec.after and (now >= SETTLE_SECONDS or self._simulated)
-        if number is None or not self._acts or not due or self._actions.get(key) == DONE[spec.policy]:
+        due = now - seen.since >= spec.after and (now >= SETTLE_SECONDS or self._simulated)
+        if number is None or not self._acts or not due or seen.action == DONE[spec.policy]:
             return False
         if not self._signal(key, number):
             return False
-        self._actions[key] = DONE[spec.policy]
+        seen.action = DONE[spec.policy]
         return True
 
     def _signal(self, key: tuple[int, int], number: signal.Signals) -> bool:

@@ -52,6 +52,14 @@ def test_who_is_no_client_is_outside_and_said_once():
     assert len(audit.look(using(5), (), AuditSpec(), now=6.0)[1]) == 1  # it went and came again
 
 
+def test_the_start_of_a_process_is_worked_out_once(monkeypatch):
+    asked = []
+    monkeypatch.setattr("gemlet.daemon.audit.started_at", lambda ticks: asked.append(ticks) or 7.0)
+    audit = Audit(acts=False, find=known(started=3))
+    starts = {who.started for now in (1.0, 2.0, 3.0) for who in audit.look(using(5), (), AuditSpec(), now=now)[0]}
+    assert (starts, asked) == ({7.0}, [3])
+
+
 def test_a_pid_that_is_used_again_is_another():
     audit = Audit(acts=False, find=known(started=1))
     audit.look(using(5), (), AuditSpec(), now=1.0)
