@@ -6,7 +6,7 @@ trusted.py       whether other users could put their sockets where the daemon's 
 native.py        the native server as Python sees it
 configuration.py groups.py state.py    the file in force; groups, their makers and their ends; groups kept on disk
 quotas.py        what the groups of one user may have together;  audit.py: programs outside gemlet
-launchers.py     the processes that asked for groups
+launchers.py     the processes that asked for groups;  room.py: who may have another place
 api.py           the socket: protocol.py is the format, requests.py the types, answers.py the answers
 turns.py         whose request is answered next
 status.py explain.py request_warnings.py    the status document; why a group waits; what is granted with a warning

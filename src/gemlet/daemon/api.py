@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gemlet.daemon import protocol
-from gemlet.daemon.processes import Peer, peer_of
+from gemlet.daemon.processes import Peer, administers, peer_of
 from gemlet.daemon.requests import AnyRequest, Audit, Events, History, Metrics, Recorded, Status, decode
+from gemlet.daemon.room import has_room
 from gemlet.daemon.turns import Turns
 from gemlet.errors import DaemonError, GemletError
 
@@ -102,10 +103,13 @@ class Api:
             writer.close()
 
     def _has_room(self, uid: int) -> bool:
-        free = MAX_CONNECTIONS - self._connections.total()
-        if _administers(uid):
-            return free > 0
-        return self._connections[uid] + FOR_ADMINISTRATORS < free
+        return has_room(
+            MAX_CONNECTIONS,
+            taken=self._connections.total(),
+            theirs=self._connections[uid],
+            kept=FOR_ADMINISTRATORS,
+            administers=administers(uid),
+        )
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: Peer) -> None:
         while True:
@@ -124,7 +128,7 @@ class Api:
             except GemletError as error:
                 await _write(writer, _failure(error))
                 continue
-            if isinstance(request, LARGE) and not _administers(peer.uid):
+            if isinstance(request, LARGE) and not administers(peer.uid):
                 async with self._large[peer.uid]:
                     await self._turns.take(peer.uid)  # what it waited for took its time
                     await _write(writer, await self._answer(request, peer))
@@ -145,7 +149,7 @@ class Api:
                 DaemonError("the daemon failed to answer; this is a defect", hint="read its log, and report this")
             )
         finally:
-            if not _administers(peer.uid):
+            if not administers(peer.uid):
                 self._turns.rest(peer.uid, loop.time() - began)
         if len(answer) > protocol.MAX_REPLY_BYTES:
             return _failure(
@@ -155,10 +159,6 @@ class Api:
                 )
             )
         return answer
-
-
-def _administers(uid: int) -> bool:
-    return uid in (0, os.getuid())
 
 
 def _failure(error: GemletError) -> bytes:

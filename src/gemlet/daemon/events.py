@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections import deque
 from typing import Any
 
@@ -11,6 +10,7 @@ import msgspec
 
 from gemlet.config.quantities import format_size
 from gemlet.daemon.logs import Limiter
+from gemlet.daemon.processes import administers
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class EventRing:
         )
         self._events.append(event)
         allowed, suppressed = self._limiter.allow((kind, uid), now=time)
-        if allowed and uid not in (0, os.getuid()):
+        if allowed and not administers(uid):
             allowed, others = self._all.allow(None, now=time)
             suppressed += others
         if allowed:

@@ -11,6 +11,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from gemlet.daemon.processes import ProcessLauncher
+from gemlet.daemon.room import has_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,10 +46,13 @@ class Launchers:
         known: Launcher | None = self._known.get(peer.pid)
         if known is not None and known.alive():  # so the pid is still that process
             return known
-        free = self._places - len(self._uids)
-        theirs = sum(uid == peer.uid for uid in self._uids.values())
-        kept = 0 if peer.uid in (0, self._owner) else theirs + self._places // FOR_ADMINISTRATORS
-        if kept >= free:
+        if not has_room(
+            self._places,
+            taken=len(self._uids),
+            theirs=sum(uid == peer.uid for uid in self._uids.values()),
+            kept=self._places // FOR_ADMINISTRATORS,
+            administers=peer.uid in (0, self._owner),
+        ):
             return None
         with contextlib.suppress(OSError):
             made = self._opened(peer.pid)

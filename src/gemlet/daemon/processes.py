@@ -31,9 +31,14 @@ def peer_of(connection: socket.socket) -> Peer:
     return Peer(pid, uid)
 
 
+def administers(uid: int) -> bool:
+    """Whether ``uid`` is root or the daemon's own user."""
+    return uid in (0, os.getuid())
+
+
 def check_administrator(peer: Peer, what: str) -> None:
     """Raises `Refused` unless ``peer`` is root or runs as the daemon does."""
-    if peer.uid not in (0, os.getuid()):
+    if not administers(peer.uid):
         raise Refused(f"only root or the daemon's own user may {what}", hint="ask an administrator of this machine")
 
 
