@@ -115,7 +115,7 @@ def mean(moments: Sequence[Moment]) -> Moment:
     )
 
 
-def mean_of(values: Sequence[Values], columns: Sequence[Column], count: int) -> Values:
+def mean_of(values: Sequence[Sequence[float | None]], columns: Sequence[Column], count: int) -> Values:
     """Mean of one series' ``values`` among ``count`` moments; in the others it was not there."""
     found: list[float | None] = []
     for column, kept in zip(columns, zip(*values, strict=True), strict=True):

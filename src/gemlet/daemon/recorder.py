@@ -215,14 +215,20 @@ def answer(store: Store, question: Question, *, simulated: bool = False, kept: s
 def _columns(
     rows: Mapping[int, list[Values]], counts: Sequence[int], columns: Sequence[Column], chosen: frozenset[str]
 ) -> dict[str, list[float | None]]:
+    picked = [place for place, column in enumerate(columns) if not chosen or column.name in chosen]
+    columns = [columns[place] for place in picked]
     absent = tuple(0.0 if column.rate else None for column in columns)
     nothing = (None,) * len(columns)
     table = [
-        mean_of(rows[place], columns, count) if place in rows else absent if count else nothing
+        mean_of([[values[p] for p in picked] for values in rows[place]], columns, count)
+        if place in rows
+        else absent
+        if count
+        else nothing
         for place, count in enumerate(counts)
     ]
     return {
         column.name: [None if value is None else round(value, 4) for value in values]
         for column, values in zip(columns, zip(*table, strict=True), strict=True)
-        if (column.name in chosen or not chosen) and (any(values) or not column.name.startswith("waits "))
+        if any(values) or not column.name.startswith("waits ")
     }

@@ -212,6 +212,15 @@ def test_the_answer_has_a_value_for_each_step(store):
     assert all(set(s.values) == {"share"} and len(s.values["share"]) == len(coarser.time) for s in coarser.series)
 
 
+def test_the_chosen_columns_are_those_of_the_whole_answer(store):
+    now = int(time.time())
+    store.add(seconds(now - 30, now - 25))
+    asked = {"since": now - 60, "until": now, "group": "g", "points": 6}
+    [whole] = answer(store, question(**asked)).series
+    [part] = answer(store, question(**asked, columns=frozenset({"memory", "min", "none"}))).series
+    assert part.values == {name: whole.values[name] for name in ("min", "memory")}
+
+
 def test_a_group_that_was_not_there_used_nothing(store):
     now = int(time.time())
     store.add(seconds(now - 30, now - 25) | seconds(now - 20, now - 18, name="other"))
