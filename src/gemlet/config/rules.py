@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 EVERYBODY = "*"  # of [users."*"]: a user without a section
 SMALLEST_MEMORY = MIB  # a context takes a hundred times as much, so a smaller value lacks its unit
+SLACK = 1e-9  # of sums of shares: 0.1 + 0.2 + 0.7 is 1
 MAX_NAME_BYTES = 255  # kGroupNameBytes of native/wire.h, less the final NUL
 
 
@@ -73,7 +74,7 @@ def violations(group: GroupSpec) -> Iterator[Violation]:
 def warnings(groups: Sequence[GroupSpec]) -> Iterator[tuple[str | None, str]]:
     """What is allowed but probably not meant: (name of the group, or None for all of them; text)."""
     total = math.fsum(group.min for group in groups)
-    if total > 1 + 1e-9:
+    if total > 1 + SLACK:
         yield None, f"the guaranteed shares add up to {format_share(total)}; when all groups want time, each gets less"
     for group in groups:
         if group.max == 0:

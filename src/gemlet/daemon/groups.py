@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from gemlet.config.quantities import format_share
-from gemlet.config.rules import violations
+from gemlet.config.rules import SLACK, violations
 from gemlet.daemon.quotas import Quotas, nothing_of, within
 from gemlet.errors import Refused, UsageError
 from gemlet.model import GROUP_FIELDS, GroupSpec
@@ -30,7 +30,6 @@ LINGER_SECONDS = 5.0  # a group made by `gemlet run` outlives its last process b
 RESTORED_LINGER_SECONDS = 30.0  # ... and after a restart of the daemon, so that its clients can come back
 MAX_GROUPS = 256  # per user, against a loop of `gemlet run` that fills a shared daemon
 MAX_NAMED = 1024  # users that one user's groups name together
-SLACK = 1e-9  # 0.1 + 0.2 + 0.7 is 1
 
 
 class Senseless(Refused):
@@ -164,7 +163,7 @@ class GroupBook:
         A program that names a group of its own (`GEMLET_GROUP`) would otherwise have what `gemlet run` refuses.
         """
         owner = self._server.maker(name)
-        if name in self.entries or owner is None or owner in (0, self._owner) or not self._quotas.binds(owner):
+        if name in self.entries or owner is None or self._administers(owner) or not self._quotas.binds(owner):
             return []
         new, warnings = self._new(name, owner), []
         try:
@@ -263,7 +262,7 @@ class GroupBook:
         maker = self._server.maker(name)
         if maker is None:
             return uid
-        if uid not in (0, self._owner, maker):
+        if uid != maker and not self._administers(uid):
             raise Refused(f"programs of {self._name_of(maker)} use group {name}", hint="choose another --group")
         return maker
 
@@ -278,8 +277,11 @@ class GroupBook:
         mine = entry.transient and entry.owner == uid and entry.linger == LINGER_SECONDS
         return mine and not busy.get(entry.spec.name) and not _any_alive(entry)
 
+    def _administers(self, uid: int) -> bool:
+        return uid in (0, self._owner)
+
     def _check_owner(self, entry: Entry, uid: int) -> None:
-        if uid in (0, self._owner) or (entry.owner is not None and uid == entry.owner):
+        if self._administers(uid) or (entry.owner is not None and uid == entry.owner):
             return
         who = "root" if entry.owner is None else f"{self._name_of(entry.owner)} or root"
         raise Refused(f"group {entry.spec.name} can be changed only by {who}", hint="use a group of your own")
@@ -294,11 +296,11 @@ class GroupBook:
             )
 
     def _check_member(self, entry: Entry, uid: int) -> None:
-        if entry.origin == "share" and uid not in (0, self._owner):
+        if entry.origin == "share" and not self._administers(uid):
             raise Refused(
                 f"group {entry.spec.name} is open only to those who reach its socket", hint="choose another --group"
             )
-        if not entry.spec.users or uid in (0, self._owner) or uid in self._uids(entry.spec)[0]:
+        if not entry.spec.users or self._administers(uid) or uid in self._uids(entry.spec)[0]:
             return
         raise Refused(
             f"group {entry.spec.name} is not open to {self._name_of(uid)}",
@@ -309,15 +311,15 @@ class GroupBook:
         self, spec: GroupSpec, uid: int, device: int | None, *, given: Collection[str] | None = None
     ) -> GroupSpec:
         """``spec`` within the quota of its owner ``uid``. Raises `Refused`."""
-        if uid in (0, self._owner):
+        if self._administers(uid):
             return spec
-        named = sum(len(e.spec.users) for n, e in self.entries.items() if n != spec.name and e.owner == uid)
+        others = [other for name, other in self.entries.items() if name != spec.name and other.owner == uid]
+        named = sum(len(other.spec.users) for other in others)
         if len(spec.users) > 1 and named + len(spec.users) > MAX_NAMED:
             raise Refused(
                 f"the groups of {self._name_of(uid)} name {named} users already: expected at most {MAX_NAMED} in all",
                 hint="leave `users` of some groups out, or ask an administrator to configure a group",
             )
-        others = [other for name, other in self.entries.items() if name != spec.name and other.owner == uid]
         beside = [other.spec for other in others if device is None or other.device in (None, device)]
         everywhere = [other.spec for other in others]
         return within(spec, self._quotas.of(uid), beside, everywhere, given=given, who=self._name_of(uid))

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gemlet.config.quantities import exact_size, format_share, format_size
-from gemlet.config.rules import EVERYBODY, SMALLEST_MEMORY
+from gemlet.config.rules import EVERYBODY, SLACK, SMALLEST_MEMORY
 from gemlet.errors import Refused
 from gemlet.model import GROUP_FIELDS, Priority, UserSpec, UserTerms
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 SHARED_MIN = 0.5  # of a device that one user may reserve where the configuration does not say: the second finds half
 SHARED_WEIGHT = 1.0  # of each group: a larger one divides among a user's own groups, but also takes from all others
-SLACK = 1e-9
 DEFAULT_WEIGHT = GROUP_FIELDS["weight"].default
 _RANK = {Priority.BEST_EFFORT: 0, Priority.NORMAL: 1, Priority.LATENCY: 2}
 
