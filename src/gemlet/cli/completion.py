@@ -10,6 +10,7 @@ from click.shell_completion import CompletionItem, get_completion_class
 from gemlet.daemon import address
 from gemlet.daemon.connection import connect
 from gemlet.errors import GemletError
+from gemlet.model import POLICIES as ARBITER_POLICIES
 
 ASK_SECONDS = 1.0  # a shell waits for the answer
 
@@ -32,6 +33,13 @@ def policies(context: click.Context, parameter: click.Parameter, incomplete: str
     from gemlet.serve.plan.policies import POLICIES
 
     return [CompletionItem(name, help=entry.line) for name, entry in POLICIES.items() if name.startswith(incomplete)]
+
+
+def all_policies(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Those of `gemlet simulate`: the arbiter's, none at all, and with --serve those of plans."""
+    if context.params.get("serve"):
+        return policies(context, parameter, incomplete)
+    return [CompletionItem(name) for name in (*ARBITER_POLICIES, "none") if name.startswith(incomplete)]
 
 
 def models(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

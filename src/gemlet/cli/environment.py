@@ -124,6 +124,12 @@ def choose_devices(names: str, base: Mapping[str, str]) -> tuple[dict[str, str],
     return {"CUDA_VISIBLE_DEVICES": ",".join(listed)}, None
 
 
+def to_be_checked(shown: Mapping[str, str], base: Mapping[str, str]) -> list[str]:
+    """The devices of `choose_devices` that the daemon can know: none if CUDA_VISIBLE_DEVICES was set before."""
+    named = shown.get("CUDA_VISIBLE_DEVICES")
+    return named.split(",") if named and "CUDA_VISIBLE_DEVICES" not in base else []
+
+
 def choose_device(number: int, base: Mapping[str, str]) -> tuple[dict[str, str], int | None]:
     """Variables that show only device ``number`` to a program, and its index in nvidia-smi if that can be known.
 

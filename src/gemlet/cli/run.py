@@ -108,6 +108,7 @@ def command(
             command=program[0],
             limits=limits,
             device=index,
+            devices=environment.to_be_checked(shown, base) if index is None else [],
             mps=not no_mps,
             pipe_directory=environment.own_pipe_directory(base),
         )

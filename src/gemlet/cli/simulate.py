@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gemlet.cli import options
+from gemlet.cli import completion, options
 
 if TYPE_CHECKING:
     from gemlet.simulate.report import Report
@@ -83,6 +83,7 @@ def _table(report: Report) -> str:
 @click.option(
     "--policy",
     metavar="NAME",
+    shell_complete=completion.all_policies,
     help="Instead of the file's policy: fair, gemini, fifo, none (hardware alone); one of `gemlet plan`.",
 )
 @click.option("--duration", metavar="TIME", help="Instead of the workload's duration: 30s, 500ms.")

@@ -100,6 +100,8 @@ def api(service: Service) -> Api:
 
 def _join(service: Service, request: Join, peer: Peer) -> dict[str, Any]:
     _check_device(service, request.device)
+    for name in request.devices:
+        _check_name(service, name)
     program = mps_answers.program(service, request, peer)
     mps_environment.check(program, service.mps.look(), simulated=service.options.simulated)
     entry = service.book.join(
@@ -160,6 +162,15 @@ def _check_device(service: Service, device: int | None) -> None:
     if device is not None and known and device not in known:
         listed = ", ".join(str(index) for index in known)
         raise Refused(f"there is no device {device}", hint=f"choose one of the devices here: {listed}")
+
+
+def _check_name(service: Service, name: str) -> None:
+    if name.isdecimal():
+        _check_device(service, int(name))
+        return
+    known = [info.uuid for info in service.devices()]
+    if known and name.startswith("GPU-") and not any(uuid.startswith(name) for uuid in known):  # MIG's are not listed
+        raise Refused(f"there is no device {name}", hint=f"choose one of the devices here: {', '.join(sorted(known))}")
 
 
 def _set(service: Service, request: Set, peer: Peer) -> dict[str, Any]:

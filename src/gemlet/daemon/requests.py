@@ -118,7 +118,8 @@ class Recorded(Request, tag="recorded"):
 class Join(Request, tag="join"):
     """What `gemlet run` asks: make the group, or find it, for the process that asks.
 
-    ``device`` is the index nvidia-smi shows; minima are checked against that device alone. ``mps``: run under MPS where
+    ``device`` is the index nvidia-smi shows; minima are checked against that device alone. ``devices``: several, by
+    such indices or by UUIDs, whole or their beginnings; they only have to exist. ``mps``: run under MPS where
     it runs; ``pipe_directory``: the one the program's own environment names.
     """
 
@@ -126,6 +127,9 @@ class Join(Request, tag="join"):
     command: str = ""
     limits: Limits = msgspec.field(default_factory=Limits)
     device: Annotated[int, Meta(ge=0, le=1023)] | None = None
+    devices: Annotated[list[Annotated[str, Meta(max_length=100)]], Meta(max_length=64)] = msgspec.field(
+        default_factory=list
+    )
     mps: bool = True
     pipe_directory: PathText | None = None
 

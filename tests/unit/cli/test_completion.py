@@ -42,6 +42,8 @@ def test_policies_and_models():
     assert "gpulet" in offered("plan", "--policy", "gpu")
     assert "resnet50" in offered("profile", "res")
     assert offered("daemon", "--policy", "g") == ["gemini"]
+    assert offered("simulate", "--policy", "") == ["fair", "gemini", "fifo", "none"]
+    assert "gpulet" in offered("simulate", "--serve", __file__, "--policy", "gpu")
 
 
 def test_the_command_of_run(machine):

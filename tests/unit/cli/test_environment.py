@@ -3,7 +3,15 @@ from __future__ import annotations
 import pytest
 
 from gemlet import paths
-from gemlet.cli.environment import Membership, choose_device, choose_devices, for_program, own_pipe_directory, variables
+from gemlet.cli.environment import (
+    Membership,
+    choose_device,
+    choose_devices,
+    for_program,
+    own_pipe_directory,
+    to_be_checked,
+    variables,
+)
 from gemlet.errors import GemletError, UsageError
 
 MEMBER = Membership(group="g", socket="/run/x/gemlet.sock")
@@ -148,6 +156,14 @@ def test_what_names_no_device(names, visible):
 
 def test_one_device_by_number_is_known_to_the_daemon():
     assert choose_devices("1", {})[1] == 1
+
+
+def test_the_daemon_checks_the_devices_that_nvidia_smi_counts():
+    assert to_be_checked(choose_devices("0,1", {})[0], {}) == ["0", "1"]
+    assert to_be_checked(choose_devices("GPU-a", {})[0], {}) == ["GPU-a"]
+    chosen_elsewhere = {"CUDA_VISIBLE_DEVICES": "3,4"}
+    assert to_be_checked(choose_devices("0,1", chosen_elsewhere)[0], chosen_elsewhere) == []
+    assert to_be_checked({}, {}) == []
 
 
 def test_device_counts_as_nvidia_smi_does():

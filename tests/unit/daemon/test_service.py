@@ -50,6 +50,14 @@ def test_join_for_a_device_that_is_not_there(start_daemon):
         start_daemon().call("join", device=5)
 
 
+@pytest.mark.parametrize("devices", [["0", "5"], ["GPU-ff"], [fakes.UUID_TEXT, "GPU-ff"]])
+def test_join_for_several_devices_of_which_one_is_not_there(start_daemon, devices):
+    daemon = start_daemon()
+    with pytest.raises(Refused, match=r"no device (5|GPU-ff)"):
+        daemon.call("join", devices=devices)
+    assert daemon.call("join", devices=["0", fakes.UUID_TEXT, fakes.UUID_TEXT[:8], "MIG-ff"])["group"]
+
+
 def test_join_says_whether_memory_can_move(start_daemon, tmp_path):
     daemon = start_daemon()
     assert daemon.call("join")["movable"] is False
