@@ -8,7 +8,7 @@ configuration.py groups.py state.py    the file in force; groups, their makers a
 quotas.py        what the groups of one user may have together;  audit.py: programs outside gemlet
 launchers.py     the processes that asked for groups;  room.py: who may have another place
 api.py           the socket: protocol.py is the format, requests.py the types, answers.py the answers
-turns.py         whose request is answered next
+turns.py         whose request is answered next;  shared_status.py: one status for all who ask together
 status.py explain.py request_warnings.py    the status document; why a group waits; what is granted with a warning
 history.py accounting.py events.py    measured shares; memory the driver holds for each process; what happened last
 record.py record_store.py recorder.py    the recorded history: a moment, the file, the thread

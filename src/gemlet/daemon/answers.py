@@ -54,10 +54,9 @@ def api(service: Service) -> Api:
             case Ping():
                 return {"pid": os.getpid(), "simulated": service.options.simulated}
             case Status():
-                await service.know_programs()
-                return service.status()
+                return (await service.status.get()).json
             case Explain(group=group):
-                return explain(service.status(), group)
+                return explain((await service.status.get()).status, group)
             case Events(since=since, limit=limit):
                 return service.events.after(since, limit)
             case History(seconds=seconds):
@@ -87,7 +86,7 @@ def api(service: Service) -> Api:
             case Audit():
                 return await service.audit()
             case Metrics():
-                return _metrics(service)
+                return await _metrics(service)
             case Shutdown(unused=unused):
                 check_administrator(peer, "stop the daemon")
                 if unused and service.in_use():
@@ -256,10 +255,11 @@ async def _recorded(service: Service, request: Recorded) -> Any:
     return await service.recorder.ask(question, simulated=service.options.simulated)
 
 
-def _metrics(service: Service) -> str:
-    if service.metrics is None:
+async def _metrics(service: Service) -> str:
+    metrics = (await service.status.get()).metrics
+    if metrics is None:
         raise Refused(
             "this daemon has no metrics: prometheus-client is not installed",
             hint="pip install 'gemlet[metrics]', then restart the daemon",
         )
-    return service.metrics(service.status())
+    return metrics

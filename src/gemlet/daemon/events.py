@@ -101,6 +101,10 @@ class EventRing:
             text=text,
         )
 
+    def last(self) -> int:
+        """The number of the last event."""
+        return self._number
+
     def after(self, number: int, limit: int) -> list[Event]:
         """Events numbered above ``number``, the newest ``limit`` of them, oldest first."""
         return [event for event in self._events if event.number > number][-limit:]

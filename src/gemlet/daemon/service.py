@@ -33,6 +33,7 @@ from gemlet.daemon.processes import name_of, sees_the_drivers_pids, uid_of
 from gemlet.daemon.programs import Programs
 from gemlet.daemon.record_store import Store
 from gemlet.daemon.recorder import Recorder
+from gemlet.daemon.shared_status import SharedStatus
 from gemlet.daemon.trusted import distrust
 from gemlet.devices import host_memory
 from gemlet.devices.device import DeviceInfo, uuid_bytes
@@ -98,7 +99,6 @@ class Service:
         metrics: Callable[[status.Status], str] | None = None,
     ) -> None:
         self.options = options
-        self.metrics = metrics
         self.server = server
         self.book = GroupBook(server, owner=os.getuid(), shared=options.shared, uid_of=uid_of, name_of=name_of)
         self.launchers = Launchers(owner=os.getuid())
@@ -123,6 +123,9 @@ class Service:
         self._programs = Programs()
         self._listening: dict[str, Path] = {}  # of the configured groups: socket in the IPC directory
         self._shares: set[str] = set()
+        self.status = SharedStatus(
+            prepare=self._know_programs, build=self._status, event=self.events.last, metrics=metrics
+        )
         self._started = time.monotonic()
         self._used_at = self._started
         self._snapshot = Snapshot()
@@ -195,13 +198,12 @@ class Service:
 
     # --- what it knows -------------------------------------------------------------------------------------------
 
-    async def know_programs(self) -> None:
+    async def _know_programs(self) -> None:
         """Finds out what the programs are called that the next status names."""
         self._refresh()
         await self._programs.settle(status.program_keys(self._snapshot, self._outside))
 
-    def status(self) -> status.Status:
-        """The status document, as of now."""
+    def _status(self) -> status.Status:
         self._refresh()
         self._programs.ask(status.program_keys(self._snapshot, self._outside))
         options = self.options
@@ -234,7 +236,7 @@ class Service:
     async def audit(self) -> dict[str, Any]:
         """The document of `gemlet audit -o json`, as of now."""
         await self._find_devices()
-        await self.know_programs()
+        await self._know_programs()
         return {
             "schema": protocol.AUDIT_SCHEMA,
             "simulated": self.options.simulated,
@@ -337,7 +339,7 @@ class Service:
         last = int(time.time())
         while True:
             await asyncio.sleep(MOMENT_SECONDS - time.time() % MOMENT_SECONDS)
-            groups, devices = self._moments.take(self.status(), time.monotonic())
+            groups, devices = self._moments.take((await self.status.get(anew=True)).status, time.monotonic())
             now = round(time.time())
             # A daemon that got no processor for a while knows what was used in the seconds that it missed.
             for second in range(max(min(last + 1, now), now - MOST_MISSED), now + 1):

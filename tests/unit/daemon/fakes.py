@@ -140,6 +140,8 @@ class FakeServer:
             "since_ns": time.monotonic_ns(),
         }
         self.clients.setdefault(group, []).append(client)
+        if self.running:
+            self.emit(kind="join", group=group, pid=pid, uid=client["uid"], command=command)
         return client
 
     def emit(self, **event: Any) -> None:
