@@ -174,8 +174,8 @@ class UserTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserSpec(UserTerms):
-    """What the groups that one user makes may have: on one device all together ``min``, all together ``memory``,
-    each ``max``, ``weight`` and ``priority``. ``name``: of a user, a uid, or "*" for everybody else. ``groups``: how
+    """What the groups that one user makes may have: on one device all together ``min`` and ``weight``, all together
+    ``memory``, each ``max`` and ``priority``. ``name``: of a user, a uid, or "*" for everybody else. ``groups``: how
     many. ``defaults``: of a group of which nothing is said.
     """
 

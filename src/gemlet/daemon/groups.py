@@ -6,19 +6,21 @@ nowhere else. No clock and no I/O: `now` comes in, processes are seen through `L
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import math
 import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from gemlet.config.quantities import format_share
 from gemlet.config.rules import SLACK, violations
-from gemlet.daemon.quotas import Quotas, nothing_of, within
+from gemlet.daemon.quotas import Quotas, nothing_of, weights_in_force, within
 from gemlet.errors import Refused, UsageError
 from gemlet.model import GROUP_FIELDS, GroupSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from gemlet.daemon.native import Server
     from gemlet.daemon.requests import Limits
@@ -29,6 +31,7 @@ Origin = Literal["configuration", "run", "share"]
 LINGER_SECONDS = 5.0  # a group made by `gemlet run` outlives its last process by this: a shell loop keeps its group
 RESTORED_LINGER_SECONDS = 30.0  # ... and after a restart of the daemon, so that its clients can come back
 MAX_GROUPS = 256  # per user, against a loop of `gemlet run` that fills a shared daemon
+LEAST_CHANGE = 1e-3  # of a weight in force that is told to the server
 MAX_NAMED = 1024  # users that one user's groups name together
 
 
@@ -81,6 +84,7 @@ class GroupBook:
         self._uid_of = uid_of
         self._name_of = name_of
         self._quotas = Quotas(shared=shared)
+        self._weights: dict[str, float] = {}  # in force, of groups whose users have a quota of weights
         self._numbers = itertools.count(1)
         self.entries: dict[str, Entry] = {}
 
@@ -102,6 +106,7 @@ class GroupBook:
             if known is not None and known.origin == "configuration" and known.spec == spec and not known.leaving:
                 continue
             try:
+                self._weights.pop(name, None)
                 warnings += self._tell(spec, strict=False)
             except Refused as error:
                 warnings.append(error.message)
@@ -135,6 +140,7 @@ class GroupBook:
             spec = self._within(_change(self._new(made, owner), limits), owner, device, given=limits.given())
             entry = Entry(spec=spec, origin="run", owner=owner, device=device)
             self._admit(entry, busy)
+            self._begin(spec, owner)
             self._tell(spec, device=device)
             self.entries[spec.name] = entry
         else:
@@ -172,6 +178,7 @@ class GroupBook:
         except Refused as error:
             spec = nothing_of(new, self._quotas.of(owner))
             warnings.append(f"group {name} made by a program of {self._name_of(owner)}: {error.message}")
+        self._begin(spec, owner)
         self.entries[name] = Entry(spec=spec, origin="run", owner=owner)
         return warnings + self._tell(spec, strict=False)
 
@@ -220,8 +227,38 @@ class GroupBook:
         if entry.spec.name in self.entries:
             return
         entry.linger = RESTORED_LINGER_SECONDS
+        if entry.owner is not None:
+            self._begin(entry.spec, entry.owner)
         self._tell(entry.spec, origin=entry.origin, device=entry.device, strict=False)
         self.entries[entry.spec.name] = entry
+
+    def balance(self, active: Sequence[Collection[str]]) -> None:
+        """Keeps the weights of each user's groups together within the user's quota.
+
+        ``active``: for each device the groups that had work there lately.
+        """
+        owners = {entry.owner for entry in self.entries.values() if entry.owner is not None}
+        found = {name: weight for owner in owners for name, weight in self._in_force(owner, active).items()}
+        for name, entry in self.entries.items():
+            weight, told = found.get(name, entry.spec.weight), self._weights.get(name, entry.spec.weight)
+            if not math.isclose(weight, told, rel_tol=LEAST_CHANGE):
+                self._weights[name] = weight
+                with contextlib.suppress(Refused):  # a group that the server no longer takes stays as it is
+                    self._tell(entry.spec, origin=entry.origin, device=entry.device, strict=False)
+        self._weights = {name: weight for name, weight in self._weights.items() if name in found}
+
+    def _in_force(
+        self, owner: int, active: Sequence[Collection[str]] = (), *, new: GroupSpec | None = None
+    ) -> dict[str, float]:
+        """The weights in force of the groups of ``owner``, the ``new`` one included; none without a quota."""
+        most = self._quotas.of(owner).weight
+        mine = {n: e.spec.weight for n, e in self.entries.items() if e.owner == owner and e.origin == "run"}
+        if new is not None:
+            mine[new.name] = new.weight
+        return {} if most is None or not mine or self._administers(owner) else weights_in_force(mine, active, most)
+
+    def _begin(self, spec: GroupSpec, owner: int) -> None:
+        self._weights[spec.name] = self._in_force(owner, new=spec).get(spec.name, spec.weight)
 
     # --- time ----------------------------------------------------------------------------------------------------
 
@@ -374,6 +411,7 @@ class GroupBook:
             raise Senseless(f"group {spec.name}: {broken.message}", hint=broken.hint)
         uids, unknown = self._uids(spec, strict=strict)
         fields = {name: getattr(spec, name) for name in GROUP_FIELDS}
+        fields["weight"] = min(spec.weight, self._weights.get(spec.name, spec.weight))
         fields["users"] = uids if spec.users else None
         if origin == "share":  # who comes through its own socket is in it; nobody else
             fields["users"] = [self._owner]

@@ -15,12 +15,12 @@ from gemlet.errors import Refused
 from gemlet.model import GROUP_FIELDS, Priority, UserSpec, UserTerms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from gemlet.model import GroupSpec
 
 SHARED_MIN = 0.5  # of a device that one user may reserve where the configuration does not say: the second finds half
-SHARED_WEIGHT = 1.0  # of each group: a larger one divides among a user's own groups, but also takes from all others
+SHARED_WEIGHT = 1.0  # of a user's groups with work together: more takes from all others
 DEFAULT_WEIGHT = GROUP_FIELDS["weight"].default
 _RANK = {Priority.BEST_EFFORT: 0, Priority.NORMAL: 1, Priority.LATENCY: 2}
 
@@ -60,9 +60,26 @@ class Quotas:
     def binds(self, uid: int) -> bool:
         """Whether the quota of ``uid`` says anything of a group of which nothing was said."""
         quota = self.of(uid)
-        limits = (quota.max, quota.memory, quota.groups)
-        light = quota.weight is not None and quota.weight < DEFAULT_WEIGHT
-        return light or quota.defaults != UserTerms() or any(limit is not None for limit in limits)
+        limits = (quota.max, quota.weight, quota.memory, quota.groups)
+        return quota.defaults != UserTerms() or any(limit is not None for limit in limits)
+
+
+def weights_in_force(weights: Mapping[str, float], active: Iterable[Collection[str]], most: float) -> dict[str, float]:
+    """What the ``weights`` of one user's groups come to, so that together they are ``most`` at most on each device.
+
+    They keep their proportions. ``active``: for each device the groups, of whatever user, that had work there lately.
+    One that had none counts beside all others of its user: those who begin at once are not more, either. A weight above
+    ``most`` was given by an administrator, and is the user's then.
+    """
+    most = max(most, *weights.values())
+    begins = min(1.0, most / sum(weights.values()))
+    parts: dict[str, float] = {}
+    for there in active:
+        mine = weights.keys() & there
+        together = sum(weights[name] for name in mine)
+        for name in mine:
+            parts[name] = min(parts.get(name, 1.0), most / together)
+    return {name: weight * parts.get(name, begins) for name, weight in weights.items()}
 
 
 def nothing_of(spec: GroupSpec, quota: UserSpec) -> GroupSpec:

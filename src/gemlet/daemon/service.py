@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from gemlet.daemon.api import Api
     from gemlet.daemon.audit import Outsider
     from gemlet.daemon.inventory import Inventory
+    from gemlet.daemon.native import DeviceUsage
     from gemlet.daemon.requests import Limits
     from gemlet.model import Configuration, GroupSpec
 
@@ -60,6 +61,7 @@ DEVICES_SECONDS = 10.0  # how often to ask for the list of devices again: a driv
 LOOK_SECONDS = 1.0  # for a driver to answer somebody who waits
 MPS_SECONDS = 5.0  # how often to ask the control daemon for its clients
 EVENTS_IN_STATUS = 20
+ACTIVE_SECONDS = 10.0  # for which a group without work counts among those that share its user's weight
 
 
 async def run_until_signalled(service: Service, handler: Callable[[Service], Api]) -> None:
@@ -354,6 +356,7 @@ class Service:
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
             now, busy = time.monotonic(), self.busy()
+            self.book.balance([self._active(device) for device in self._snapshot.devices])
             gone = self.book.expire(now, busy)
             for name in gone:
                 self.events.add("removed", time=time.time(), group=name, text="no client uses it any more")
@@ -368,6 +371,14 @@ class Service:
             if idle_exit is not None and now - self._used_at >= idle_exit:
                 logger.info("idle for %.0f s", now - self._used_at)
                 self.stop()
+
+    def _active(self, device: DeviceUsage) -> set[str]:
+        """Groups that had work on a device in the last `ACTIVE_SECONDS`."""
+        return {
+            group.name
+            for group in device.groups
+            if group.waiting or (self.history.share((device.uuid, group.name), ACTIVE_SECONDS) or 0) > 0
+        }
 
     async def _watch_devices(self) -> None:
         asked_at = time.monotonic()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gemlet.config import files
 from gemlet.config.render import render
+from gemlet.daemon.quotas import weights_in_force
 from gemlet.daemon.requests import Limits
 from gemlet.errors import ConfigError, Refused
 from gemlet.model import Priority
@@ -113,6 +116,80 @@ def test_nobody_outweighs_others_of_a_shared_daemon(shared_book, book):  # noqa:
     shared_book.change("a", Limits(weight=9.0), uid=ANA, busy={})
     assert join(shared_book, uid=LUIS).spec.weight == 0.5
     join(book, uid=DAEMON, weight=1000.0)  # a daemon of one's own
+
+
+def weights(server, *names):  # noqa: F811
+    return [round(server.groups[name]["weight"], 3) for name in names]
+
+
+def test_the_groups_of_a_user_together_have_the_weight_of_one(shared_book, server):  # noqa: F811
+    names = [f"g{number}" for number in range(4)]
+    for name in names:
+        join(shared_book, name, uid=ANA)
+    join(shared_book, "l", uid=LUIS)
+    assert weights(server, *names, "l") == [1, 0.5, 0.333, 0.25, 1], "as they came, until the next look"
+    shared_book.balance([{*names, "l"}])
+    assert weights(server, *names, "l") == [0.25] * 4 + [1]
+    shared_book.change("g0", Limits(weight=0.5), uid=ANA, busy={})
+    shared_book.change("g0", Limits(weight=1.0), uid=ANA, busy={})
+    assert weights(server, "g0") == [0.25], "no way to get more for a moment"
+    shared_book.balance([{"g0", "g1", "l"}, {"g2"}])
+    assert weights(server, *names, "l") == [0.5, 0.5, 1, 0.25, 1]
+    shared_book.change("g0", Limits(weight=0.5), uid=ANA, busy={})
+    shared_book.balance([{"g0", "g1", "l"}, {"g2"}])
+    assert weights(server, "g0", "g1") == [0.333, 0.667]
+    assert shared_book.entries["g0"].spec.weight == 0.5
+
+
+def test_a_user_without_a_quota_of_weights_has_as_many_as_groups(shared_book, book, server):  # noqa: F811
+    for number in range(3):
+        join(shared_book, f"r{number}", uid=0)
+        join(book, f"d{number}", uid=DAEMON)
+    every = {"r0", "r1", "r2", "d0", "d1", "d2"}
+    for one in (shared_book, book):
+        one.balance([every])
+    assert weights(server, *sorted(every)) == [1.0] * 6
+
+
+def test_what_root_gives_a_group_is_its_user_s(shared_book, server):  # noqa: F811
+    join(shared_book, "a", uid=ANA)
+    join(shared_book, "b", uid=ANA)
+    shared_book.change("a", Limits(weight=3.0), uid=0, busy={})
+    shared_book.balance([{"a", "b"}])
+    assert weights(server, "a", "b") == [2.25, 0.75]
+
+
+def test_a_group_that_the_configuration_takes_over_has_its_own_weight(shared_book, server):  # noqa: F811
+    join(shared_book, "a", uid=ANA)
+    join(shared_book, "b", uid=ANA)
+    shared_book.balance([{"a", "b"}])
+    read = files.parse("[groups.b]\nweight = 4", "gemlet.toml")
+    shared_book.configure(read.groups, read.users)
+    shared_book.balance([{"a", "b"}])
+    assert weights(server, "a", "b") == [1.0, 4.0]
+
+
+@given(
+    own=st.dictionaries(st.sampled_from("abcdef"), st.floats(1e-6, 1.0), min_size=1),
+    active=st.lists(st.sets(st.sampled_from("abcdefxy")), max_size=3),
+    most=st.floats(0.5, 4.0),
+)
+def test_no_device_sees_more_than_the_quota(own, active, most):
+    force = weights_in_force(own, active, max(1.0, most))
+    assert force.keys() == own.keys()
+    for there in active:
+        assert sum(force[name] for name in own.keys() & there) <= max(1.0, most) * (1 + 1e-9)
+    idle = own.keys() - set().union(*active)
+    assert sum(force[name] for name in idle) <= max(1.0, most) * (1 + 1e-9)
+    assert all(0 < force[name] <= own[name] * (1 + 1e-9) for name in own)
+
+
+def test_a_group_that_a_program_made_by_itself_shares_the_weight(shared_book, server):  # noqa: F811
+    server.makers = {"own": ANA}
+    join(shared_book, "a", uid=ANA)
+    assert shared_book.adopt("own") == []
+    assert weights(server, "own") == [0.5]
+    assert shared_book.entries["own"].spec.users == ("ana",)
 
 
 def test_a_quota_of_somebody_unknown_is_a_warning(shared_book):  # noqa: F811

@@ -174,6 +174,28 @@ def test_history(start_daemon):
     assert samples[0].keys() == {"now_ns", "groups"}
 
 
+def test_the_groups_of_a_user_share_the_user_s_weight(start_daemon, tmp_path):
+    config = tmp_path / "gemlet.toml"
+    config.write_text('[users."*"]\nweight = 1\n')
+    daemon = start_daemon(config=str(config))
+    for name in ("a", "b", "idle"):
+        daemon.server.makers[name] = 70001
+        daemon.server.emit(kind="join", group=name, pid=5, uid=70001)
+        eventually(lambda name=name: name in daemon.server.groups)
+    begin = time.monotonic_ns()
+
+    def shared() -> bool:
+        for name in ("a", "b"):
+            daemon.server.used_ns[name] = time.monotonic_ns() - begin
+        found = {name: round(group["weight"], 3) for name, group in daemon.server.groups.items()}
+        return found == {"a": 0.5, "b": 0.5, "idle": 0.333}
+
+    eventually(shared)
+    [device] = daemon.call("status")["devices"]
+    assert {group["name"]: round(group["weight"], 3) for group in device["groups"]}["a"] == 0.5
+    assert groups(daemon)["a"]["weight"] == 1.0
+
+
 def test_an_answer_of_the_history_is_bounded_and_has_the_newest(monkeypatch):
     monkeypatch.setattr("gemlet.daemon.answers.MAX_HISTORY_ROWS", 4)
     rows = [Row(bytes(16), name, 0, 0) for name in ("a", "b")]
