@@ -132,6 +132,13 @@ ray-test: setup  ## executors placed by a real Ray cluster of several nodes on t
 	@$(BIN)/python -m pip install --quiet 'ray>=2.40'
 	@$(BIN)/python -m pytest tests/ray --timeout=300 $(PYTEST_ARGS)
 
+.PHONY: jupyter-test
+jupyter-test: setup  ## a kernel of `gemlet jupyter` and a server of JupyterHub on the simulated machine; installs both
+	@$(BIN)/python -m pip install --quiet --group jupyter
+	@npm install --silent --no-fund --no-audit --prefix build/jupyter configurable-http-proxy || \
+	    echo "npm installs nothing here: what needs it is skipped"
+	@$(BIN)/python -m pytest tests/jupyter --timeout=300 $(PYTEST_ARGS)
+
 .PHONY: slurm-test
 slurm-test: setup  ## packaging/slurm with a real Slurm on the simulated machine; needs root, and apt-get for its packages
 	@tests/slurm/install

@@ -15,7 +15,7 @@ from gemlet.cli.main import VERBS, Verbs, command
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
 ]
 # Rooms of native/ whose README lists their files, by paths below the room.
 ROOMS = sorted((ROOT / "native").glob("*/README.md"))
@@ -146,8 +146,11 @@ def test_the_table_of_verbs_is_complete() -> None:
 
 
 def test_the_index_names_every_document() -> None:
-    links = LINK.findall((ROOT / "docs/README.md").read_text())
-    assert [path.name for path in (ROOT / "docs").glob("*.md") if path.name not in {*links, "README.md"}] == []
+    indexes = (ROOT / "docs").rglob("README.md")
+    listed = {(index.parent / link).resolve() for index in indexes for link in LINK.findall(index.read_text())}
+    assert [
+        of_root(path) for path in (ROOT / "docs").rglob("*.md") if path not in listed | {ROOT / "docs/README.md"}
+    ] == []
 
 
 def test_every_source_folder_is_in_the_architecture() -> None:

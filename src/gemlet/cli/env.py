@@ -6,6 +6,7 @@ program without limits. Where there is no answer, `gemlet env` therefore prints 
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
+FORMS = ("shell", "docker", "json")
 FAILED = "GEMLET_ENV_FAILED"  # in a shell where this command has failed: what CUDA_VISIBLE_DEVICES was
 WAS_UNSET = "unset"
 
@@ -34,11 +36,11 @@ class EnvCommand(click.Command):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        docker = "--docker" in args
+        form = next((form for form in FORMS[1:] if f"--{form}" in args), "shell")
         try:
             return super().make_context(info_name, args, parent, **extra)
         except click.UsageError:
-            click.echo(failing(docker=docker))
+            click.echo(failing(form))
             raise
 
 
@@ -48,30 +50,34 @@ class EnvCommand(click.Command):
 )
 @click.option("--strict", is_flag=True, help="Without a daemon, wait 10 s and fail instead of running unmanaged")
 @click.option("--no-mps", is_flag=True, help="Do not use MPS even if it runs")
-@click.option("--docker", is_flag=True, help="Print options for `docker run` instead of exports")
+@click.option("--docker", "form", flag_value="docker", help="Print options for `docker run` instead of exports")
+@click.option("--json", "form", flag_value="json", help="Print one JSON object of names and values instead of exports")
 @options.simulate
 @click.pass_obj
-def command(socket: str | None, *, group: str, strict: bool, no_mps: bool, docker: bool, simulate: bool) -> None:
+def command(socket: str | None, *, group: str, strict: bool, no_mps: bool, form: str | None, simulate: bool) -> None:
     """Print the environment for Slurm, Docker and scripts.
 
     \b
     eval "$(gemlet env --group team)"; python train.py
     docker run --gpus all $(gemlet env --group team --docker) IMAGE python train.py
+    gemlet env --group team --json
 
     The daemon must be running and know the group. Otherwise the command fails that was to use the output: a script ends
-    with 125, an interactive shell sees no GPU until `gemlet env` succeeds, Docker refuses an option.
+    with 125, an interactive shell sees no GPU until `gemlet env` succeeds, Docker refuses an option, and
+    a reader of JSON the text.
     """
+    form = form or "shell"
     try:
-        click.echo(_answer(socket, group=group, strict=strict, no_mps=no_mps, docker=docker, simulate=simulate))
+        click.echo(_answer(socket, group=group, strict=strict, no_mps=no_mps, form=form, simulate=simulate))
     except GemletError:
-        click.echo(failing(docker=docker))
+        click.echo(failing(form))
         raise
 
 
-def failing(*, docker: bool) -> str:
+def failing(form: str) -> str:
     """What is printed in place of an environment, so that nothing runs without limits."""
-    if docker:
-        return "--gemlet-env-failed"
+    if form != "shell":
+        return "--gemlet-env-failed"  # no option of Docker's, and not JSON
     hide = f'export {FAILED}="${{CUDA_VISIBLE_DEVICES-{WAS_UNSET}}}" CUDA_VISIBLE_DEVICES=-1'
     again = f'[ -n "${{{FAILED}-}}" ] || {hide}'  # what it was before the first failure
     return f"{again}; case $- in *i*) false ;; *) exit {GemletError.exit_code} ;; esac"
@@ -88,18 +94,21 @@ def _after_failure(base: Mapping[str, str]) -> list[str]:
     return [shown, f"unset {FAILED}"]
 
 
-def _answer(socket: str | None, *, group: str, strict: bool, no_mps: bool, docker: bool, simulate: bool) -> str:
+def _answer(socket: str | None, *, group: str, strict: bool, no_mps: bool, form: str, simulate: bool) -> str:
     # A container has its own environment: what this one names does not reach it.
-    own = None if docker else environment.own_pipe_directory(os.environ)
+    own = None if form == "docker" else environment.own_pipe_directory(os.environ)
     endpoint, answers = running(address.candidates(socket, simulate=simulate), [group], mps=not no_mps, own=own)
     answer = answers[group]
     machine = str(endpoint.machine) if endpoint.kind == "simulated" else None
     membership = environment.Membership(
         group=group, socket=str(endpoint.clients), strict=strict, machine=machine, mps=answer["environment"]
     )
-    if docker:
+    if form == "docker":
         return " ".join(_docker_options(membership, under_mps=answer["under_mps"]))
-    exports = environment.variables(membership, os.environ).items()
+    variables = environment.variables(membership, os.environ)
+    if form == "json":
+        return json.dumps(variables, indent=1)
+    exports = variables.items()
     return "\n".join([*_after_failure(os.environ), *(f"export {name}={shlex.quote(value)}" for name, value in exports)])
 
 

@@ -34,6 +34,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "doctor": ("gemlet.cli.doctor:command", "Check this machine, with a hint for each problem"),
     "env": ("gemlet.cli.env:command", "Print the environment for Slurm, Docker and scripts"),
     "cdi": ("gemlet.cli.cdi:command", "Make groups devices of Docker and Podman"),
+    "jupyter": ("gemlet.cli.jupyter:command", "Make Jupyter kernels that run on a share"),
     "mps": ("gemlet.cli.mps:command", "Run programs side by side under NVIDIA MPS"),
     "daemon": ("gemlet.cli.daemon:command", "Run the daemon in the foreground"),
     "stop": ("gemlet.cli.stop:command", "Stop the daemon; programs run on, unmanaged"),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 
 import pytest
@@ -29,6 +30,7 @@ def test_a_container_gets_mps_with_the_memory_its_server_shares(tmp_path, monkey
 
 
 CASES = [["--group", "team"], ["--group", ""], ["--nonsense"], ["--group", "team", "--docker"], ["--docker", "--what"]]
+CASES += [["--group", "team", "--json"], ["--json", "--what"]]
 
 
 @pytest.fixture
@@ -43,6 +45,10 @@ def test_without_an_environment_the_command_fails(arguments, nowhere, capsys):
     assert main.run(["env", *arguments]) != 0
     said = capsys.readouterr()
     assert "error: " in said.err
+    if "--json" in arguments:
+        with pytest.raises(json.JSONDecodeError):
+            json.loads(said.out)
+        return
     if "--docker" in arguments:
         assert said.out.strip() == "--gemlet-env-failed"
         return

@@ -64,7 +64,7 @@ def test_no_program_is_started_under_a_daemon_it_cannot_speak_with(daemon_that_a
     daemon_that_answers(answer() if wire is None else answer(wire=wire))
     assert main.run(verb) == 125
     out, err = capsys.readouterr()
-    assert out == ("" if verb[0] == "run" else f"{failing(docker=False)}\n")
+    assert out == ("" if verb[0] == "run" else f"{failing('shell')}\n")
     assert err.startswith(f"error: the daemon is of {words[0]} of gemlet")
     assert words[1] in err
 

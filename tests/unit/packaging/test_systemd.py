@@ -18,16 +18,19 @@ def verify(tmp_path):
     if program is None:
         pytest.skip("systemd-analyze is not installed")
 
-    def verify(text: str) -> str:
-        units, gemlet = tmp_path / "usr/lib/systemd/system", tmp_path / "usr/bin/gemlet"
-        for folder in (units, gemlet.parent):
+    def verify(text: str, *others: Path) -> str:
+        units, programs = tmp_path / "usr/lib/systemd/system", tmp_path / "usr/bin"
+        for folder in (units, programs):
             folder.mkdir(parents=True, exist_ok=True)
-        gemlet.write_text("#!/bin/sh\n")
-        gemlet.chmod(0o755)
+        (programs / "gemlet").write_text("#!/bin/sh\n")
+        (programs / "gemlet").chmod(0o755)
         for name in ("sysinit", "basic", "shutdown", "multi-user"):
             (units / f"{name}.target").write_text("[Unit]\nDescription=of the test\n")
         (units / "gemlet.service").write_text(text)
-        command = [program, "verify", f"--root={tmp_path}", "--man=no", "gemlet.service"]
+        for other in others:
+            shutil.copy(other, units)
+        names = ["gemlet.service", *(other.name for other in others)]
+        command = [program, "verify", f"--root={tmp_path}", "--man=no", *names]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         return done.stdout + done.stderr
 
@@ -36,6 +39,12 @@ def verify(tmp_path):
 
 def test_systemd_accepts_it(verify):
     assert verify((UNITS / "gemlet.service").read_text()) == ""
+
+
+def test_systemd_accepts_the_examples(verify):
+    examples = sorted((UNITS / "examples").iterdir())
+    assert len(examples) == 2
+    assert verify((UNITS / "gemlet.service").read_text(), *examples) == ""
 
 
 def test_a_mistake_would_be_seen(verify):
