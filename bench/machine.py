@@ -299,6 +299,12 @@ class Sharing:
         """Seconds charged so far, by group."""
         return {g["name"]: g["used_ns"] / 1e9 for d in self.server.snapshot()["devices"] for g in d["groups"]}
 
+    def trace(self) -> list[tuple[int, str, int, str, int]]:
+        """(time ns, group, client, what, value) of every step that the server still knows, oldest first."""
+        groups = {entry["client"]: entry["group"] for entry in self.server.traced()}
+        _, steps = self.server.trace(0, 10_000_000)
+        return [(at, groups[client], client, what, value) for at, client, what, value in steps if client in groups]
+
     def found(self) -> dict[str, str]:
         """What was found out about each group: whether it shares the device, and its speed against alone."""
         return {

@@ -75,7 +75,7 @@ def run(machine: Machine, case: Case, seconds: float, lead: int | None) -> Run:
             sharing.group(f"g{i}", min=low)
             clients.append(Client(work, f"g{i}"))
         machine.run([*clients, heartbeat], sharing, seconds)
-        trace, used = sharing.server.take_trace(), sharing.used()
+        trace, used = sharing.trace(), sharing.used()
     rate = alone.result["work_s"] / alone.result["seconds"]
     return Run(case, clients, rate, machine.started_ns, seconds, trace, heartbeat.rows, used)
 

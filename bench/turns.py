@@ -1,6 +1,6 @@
 """The arbiter's trace, read as turns; what in a stretch of time was unlike the rest. Pure.
 
-A step of the trace is (time ns, group, client, what, value), as ``Server.take_trace`` gives it.
+A step of the trace is (time ns, group, client, what, value), as ``Sharing.trace`` gives it.
 """
 
 from __future__ import annotations

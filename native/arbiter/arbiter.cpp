@@ -186,6 +186,7 @@ GroupId Arbiter::set_group(const GroupSpec& spec, Nanoseconds now) {
         s.policy->changed(*group, now);
         s.keep_rights(*group, now);
         for (Client* client : group->members) s.pin(*client);
+        ++s.standings_changed;
         s.recount(*group);
         s.settle(now);
         return group->id;
@@ -236,6 +237,7 @@ void Arbiter::add_client(ClientId id, GroupId group_id, Nanoseconds now, bool mp
     group->members.push_back(client.get());
     group->busy_at = now;  // its first request is near
     s.pin(*client);
+    ++s.standings_changed;
     s.clients.emplace(id, std::move(client));
     s.recount(*group);
     s.client_count_changed();
@@ -417,6 +419,15 @@ std::vector<GroupUsage> Arbiter::usage(Nanoseconds now) const {
 
 uint64_t Arbiter::ignored() const {
     return state_->ignored;
+}
+
+Why Arbiter::standing(ClientId client) const {
+    const auto found = state_->clients.find(client);
+    return found == state_->clients.end() ? Why::kShares : found->second->standing.why;
+}
+
+uint64_t Arbiter::standings_changed() const {
+    return state_->standings_changed;
 }
 
 }  // namespace gemlet::arbiter

@@ -144,6 +144,9 @@ class Arbiter {
 
     std::vector<GroupUsage> usage(Nanoseconds now) const;
     uint64_t ignored() const;  // events that made no sense so far
+    // Why a client does not share the device; raised whenever that may have changed for any of them.
+    Why standing(ClientId client) const;
+    uint64_t standings_changed() const;
 
   private:
     struct State;

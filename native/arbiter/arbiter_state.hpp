@@ -39,6 +39,7 @@ struct Arbiter::State {
     bool demand_changed = false;
     Client* idle = nullptr;  // just stopped for want of work: its token is parked unless somebody waits
     uint64_t ignored = 0;
+    uint64_t standings_changed = 0;
     Groups everyone;                      // the groups there are, without gaps
     Groups waiting, fitting, contenders;  // scratch, kept for their memory
     struct Around {

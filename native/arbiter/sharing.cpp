@@ -112,6 +112,7 @@ void Arbiter::State::observe(Nanoseconds now) {
     for (Lease& lease : leases.all()) lease.accompanied = false;
     const bool changed = contention.judge(parties, now);
     if (changed) {
+        ++standings_changed;
         for (Lease& lease : leases.all())
             if (lease.runs()) lease.why = lease.client->standing.why;
         for (const auto& group : groups)

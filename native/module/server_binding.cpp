@@ -129,6 +129,10 @@ nb::dict group_dict(const GroupView& g) {
     d["memory_used"] = g.memory_used;
     d["untracked"] = g.untracked;
     d["made_by_client"] = g.made_by_client;
+    nb::list latencies;
+    for (const auto& [bound, count] : g.latencies) latencies.append(nb::make_tuple(bound, count));
+    d["latencies"] = latencies;
+    d["latency_sum_ns"] = g.latency_sum;
     nb::list clients;
     for (const ClientView& c : g.clients) clients.append(client_dict(c));
     d["clients"] = clients;
@@ -204,16 +208,45 @@ nb::list take_events(Server& self) {
     return list;
 }
 
-nb::list take_trace(Server& self) {
+nb::tuple trace(Server& self, uint64_t since, size_t most) {
+    Trace::Part part;
+    {
+        nb::gil_scoped_release release;
+        part = self.trace(since, most);
+    }
+    nb::list steps;
+    for (const Step& step : part.steps) steps.append(nb::make_tuple(step.at, step.client, step.what, step.value));
+    return nb::make_tuple(part.first, steps);
+}
+
+nb::list traced(Server& self) {
+    std::vector<Traced> all;
+    {
+        nb::gil_scoped_release release;
+        all = self.traced();
+    }
     nb::list list;
-    for (const auto& [step, group] : self.take_trace())
-        list.append(nb::make_tuple(step.at, text(group), step.client, step.what, step.value));
+    for (const Traced& t : all) {
+        nb::dict d;
+        d["client"] = t.client;
+        d["pid"] = t.pid;
+        d["uid"] = t.uid;
+        d["command"] = text(t.command);
+        d["group"] = text(t.group);
+        d["device"] = t.device;
+        d["state"] = t.state;
+        d["why"] = kWhyNames[size_t(t.why)];
+        list.append(d);
+    }
     return list;
 }
 
 }  // namespace
 
 void bind_server(nb::module_& m) {
+    nb::list bounds;
+    for (size_t i = 0; i < Latencies::kBounds; ++i) bounds.append(Latencies::bound(i));
+    m.attr("LATENCY_BOUNDS_NS") = nb::tuple(bounds);
     nb::class_<Server>(m, "Server")
         .def(
             "__init__",
@@ -269,5 +302,7 @@ void bind_server(nb::module_& m) {
         .def("snapshot", snapshot)
         .def("eventfd", &Server::event_fd)
         .def("take_events", take_events)
-        .def("take_trace", take_trace);
+        .def("trace", trace, "since"_a, "most"_a)
+        .def("trace_at", &Server::trace_at, "at"_a, nb::call_guard<nb::gil_scoped_release>())
+        .def("traced", traced);
 }

@@ -102,6 +102,7 @@ void Server::apply(Device& device, Nanoseconds now) {
             futex_wake_all(a.page->token);  // its watcher reads the new terms even if the word is the old one
         }
     }
+    note_standings(device);
 }
 
 }  // namespace gemlet::server

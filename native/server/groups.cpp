@@ -134,6 +134,7 @@ void Server::forget_group(const std::string& name) {
             device->groups.erase(known);
         }
         device->ledgers.erase(name);
+        device->latencies.erase(name);
     }
     groups_.erase(name);
 }

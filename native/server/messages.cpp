@@ -26,6 +26,17 @@ std::string text_of(const char* text, size_t size) {
     return {text, strnlen(text, size)};
 }
 
+constexpr const char* kStops[] = {"stopped: deadline", "stopped: idle", "stopped: revoked", "stopped: exit"};
+
+StopReason reason_of(const Message& message) {
+    return static_cast<StopReason>(std::min<uint32_t>(uint32_t(message.reason), uint32_t(StopReason::kExit)));
+}
+
+// When the client says that it happened; it has no reason to say it much later.
+Nanoseconds when(const Message& message, Nanoseconds now) {
+    return std::clamp(Nanoseconds(message.time_ns), now - 1'000'000'000, now);
+}
+
 }  // namespace
 
 Server::Received Server::receive(Client& client) {
@@ -122,6 +133,7 @@ bool Server::handle(Client& client, const Message& message) {
     switch (message.header.type) {
         case MessageType::kRequest:
             note(*attachment, "request", epoch);
+            if (attachment->wanted == kNever) attachment->wanted = when(message, now);
             attachment->page->heard_ns.store(uint64_t(now), std::memory_order_relaxed);
             if (epoch != 0 && epoch != attachment->epoch) break;  // it has been granted or parked since
             if (!withheld(*device, *attachment, now)) device->arbiter->request(attachment->id, now);
@@ -130,6 +142,7 @@ bool Server::handle(Client& client, const Message& message) {
         case MessageType::kTook:
             note(*attachment, "took", epoch);
             if (epoch == attachment->epoch) {
+                if (attachment->wanted == kNever) attachment->wanted = when(message, now);
                 device->arbiter->took(attachment->id, now);
                 device->residency.request(attachment->id, now);
                 attachment->state = "runs";
@@ -137,11 +150,12 @@ bool Server::handle(Client& client, const Message& message) {
             }
             break;
         case MessageType::kStopped:
-            note(*attachment, epoch == attachment->epoch ? "stopped" : "stopped too late", int64_t(message.tail_ns));
+            note(*attachment, epoch == attachment->epoch ? kStops[size_t(reason_of(message))] : "stopped too late",
+                 int64_t(message.tail_ns));
             if (epoch == attachment->epoch) stopped(*device, *attachment, message, now);
             break;
         case MessageType::kDrained: {
-            Nanoseconds at = std::clamp(Nanoseconds(message.time_ns), now - 1'000'000'000, now);
+            Nanoseconds at = when(message, now);
             note(*attachment, "drained", at);
             read_progress(*device, *attachment);
             device->arbiter->drained(attachment->id, at, now);
@@ -160,6 +174,7 @@ bool Server::handle(Client& client, const Message& message) {
             make_room(*device, *attachment, message, now);
             break;
         case MessageType::kMoved:
+            if (attachment->movable) note(*attachment, "resident", int64_t(attachment->movable->page->mapped.load()));
             break;
         default:
             ++denied_;
@@ -174,16 +189,30 @@ bool Server::handle(Client& client, const Message& message) {
 void Server::stopped(Device& device, Attachment& a, const Message& message, Nanoseconds now) {
     uint32_t word = wire::token_word(a.epoch, TokenState::kStopping);
     a.page->token.compare_exchange_strong(word, wire::token_word(a.epoch, TokenState::kBlocked));
-    auto reason = static_cast<StopReason>(std::min<uint32_t>(uint32_t(message.reason), uint32_t(StopReason::kExit)));
+    const StopReason reason = reason_of(message);
     auto tail = Nanoseconds(std::min<uint64_t>(message.tail_ns, 60'000'000'000u));
     bool wants = message.flags & wire::kStillRequests;
     a.state = wants ? "waits" : "idle";
+    if (!wants) served(device, a, message, now);
     read_progress(device);
     a.holds = false;
     device.arbiter->stopped(a.id, reason, tail, now);
     if (!wants) device.residency.idle(a.id, now);
     if (wants && !withheld(device, a, now)) device.arbiter->request(a.id, now);
     futex_wake_all(a.page->token);
+}
+
+// It has had no work for some time: what it was asked to do is done. How long that took, and when it ended, is a
+// claim.
+void Server::served(Device& device, Attachment& a, const Message& message, Nanoseconds now) {
+    const Nanoseconds since = std::exchange(a.wanted, kNever);
+    const auto group = groups_.find(a.client->group);
+    if (since == kNever || reason_of(message) != StopReason::kIdle || group == groups_.end()) return;
+    if (group->second.settings.spec.priority != arbiter::Priority::kLatency) return;
+    const auto pause = Nanoseconds(std::min<uint64_t>(message.value, uint64_t(now - since)));
+    const Nanoseconds took = std::max<Nanoseconds>(when(message, now) - pause - since, 0);
+    device.latencies[a.client->group].add(took);
+    note(a, "served", took);
 }
 
 void Server::context_changed(Device& device, Attachment& a, const Message& message) {
@@ -321,6 +350,7 @@ bool Server::attach(Client& client, const Message& message) {
     reply.header.device = uint32_t(client.places.size());
     reply.slot = a.slot.index();
     client.places.push_back({place, &a});
+    note(a, "joins", 0);
     client.refused.clear();
     unmanaged_.forget(client.pid);
     apply(device, now);

@@ -18,9 +18,11 @@
 #include "futex.h"
 #include "group_fields.h"
 #include "server/doubt.hpp"
+#include "server/latencies.hpp"
 #include "server/ledger.hpp"
 #include "server/room.hpp"
 #include "server/shared_memory.hpp"
+#include "server/trace.hpp"
 #include "wire.h"
 
 namespace gemlet::server {
@@ -40,6 +42,7 @@ using arbiter::Refusal;
 using arbiter::Residency;
 using arbiter::ResidencyUsage;
 using arbiter::StopReason;
+using arbiter::Why;
 
 // The arbiter knows nothing of the wire; what crosses it has the same values on both sides.
 template <typename Wire, typename Arbiter>
@@ -116,9 +119,11 @@ struct Attachment {
     uint32_t epoch = 0;
     uint32_t contexts = 0;
     bool mps = false;
-    bool holds = false;          // the token, or did when it was last heard of: its page has news
-    bool bounded = false;        // its turn has an end
-    const char* state = "idle";  // for people
+    bool holds = false;           // the token, or did when it was last heard of: its page has news
+    bool bounded = false;         // its turn has an end
+    const char* state = "idle";   // for people
+    Nanoseconds wanted = kNever;  // since when it has had work, from a request until it stops idle
+    Why traced = Why::kShares;    // its standing, as far as it is in the trace
     std::unique_ptr<Movable> movable;
     Doubt doubt;   // of what it says that it holds
     Doubt hidden;  // what the driver says that it holds besides
@@ -139,6 +144,8 @@ struct Device {
     std::optional<uint64_t> capacity;       // bytes of it that clients may use; the others' memory moves away
     std::map<std::string, GroupId> groups;  // those with clients here, now or before
     std::map<std::string, std::shared_ptr<Ledger>> ledgers;
+    std::map<std::string, Latencies> latencies;  // of requests, of groups that are or were of the class latency
+    uint64_t traced = 0;                         // changes of standings that are in the trace
     std::unordered_map<ClientId, std::unique_ptr<Attachment>> attachments;
 };
 
@@ -180,14 +187,6 @@ inline std::string printable(std::string text) {
         if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
     return text;
 }
-
-// One step of one client, for timelines and for finding out why somebody waited.
-struct Step {
-    Nanoseconds at;
-    ClientId client;
-    const char* what;
-    int64_t value;  // ns: a deadline for grants and updates, the tail for stops
-};
 
 struct Event {
     std::string kind, group, command, device, text;

@@ -30,13 +30,40 @@ std::vector<Event> Server::take_events() {
 }
 
 void Server::note(const Attachment& attachment, const char* what, int64_t value) {
-    if (trace_.size() < options_.trace)
-        trace_.push_back({{clock(), attachment.id, what, value}, attachment.client->group});
+    trace_.add({clock(), attachment.id, what, value});
 }
 
-std::vector<std::pair<Step, std::string>> Server::take_trace() {
+// Which clients take turns changes seldom, so nobody is asked while nothing has changed.
+void Server::note_standings(Device& device) {
+    if (std::exchange(device.traced, device.arbiter->standings_changed()) == device.arbiter->standings_changed())
+        return;
+    for (auto& [id, a] : device.attachments) {
+        const Why why = device.arbiter->standing(id);
+        const Why before = std::exchange(a->traced, why);
+        if (before != why) note(*a, "standing", int64_t(before) << 4 | int64_t(why));
+    }
+}
+
+Traced Server::traced(const Device& device, const Attachment& a) {
+    return {a.id, a.client->pid, a.client->uid, a.client->command, a.client->group, device.index, a.state, a.traced};
+}
+
+Trace::Part Server::trace(uint64_t from, size_t most) {
     std::lock_guard lock(mutex_);
-    return std::exchange(trace_, {});
+    return trace_.read(from, most);
+}
+
+std::pair<uint64_t, bool> Server::trace_at(Nanoseconds at) {
+    std::lock_guard lock(mutex_);
+    return {trace_.number_at(at), trace_.forgot_since(at)};
+}
+
+std::vector<Traced> Server::traced() {
+    std::lock_guard lock(mutex_);
+    std::vector<Traced> all(trace_.gone().begin(), trace_.gone().end());
+    for (const auto& device : devices_)
+        for (const auto& [id, a] : device->attachments) all.push_back(traced(*device, *a));
+    return all;
 }
 
 void Server::note_unmanaged(const Client& client, std::string group, const std::string& why) {
@@ -122,6 +149,12 @@ ServerView Server::view_locked() {
             if (ledger != device->ledgers.end()) {
                 g.memory_used = ledger->second->used();
                 g.untracked = ledger->second->untracked();
+            }
+            if (auto known = device->latencies.find(name); known != device->latencies.end()) {
+                const auto& counts = known->second.counts();
+                for (size_t i = 0; i < counts.size(); ++i)
+                    if (counts[i]) g.latencies.emplace_back(i, counts[i]);
+                g.latency_sum = known->second.sum();
             }
             if (auto theirs = clients.find(name); theirs != clients.end()) g.clients = std::move(theirs->second);
             d.groups.push_back(std::move(g));

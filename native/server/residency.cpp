@@ -164,6 +164,7 @@ void Server::settle_residency(Device& device, Nanoseconds now) {
         auto found = device.attachments.find(order.client);
         if (found == device.attachments.end() || !found->second->movable) continue;
         wire::ResidencyPage& page = *found->second->movable->page;
+        note(*found->second, "allowed", int64_t(order.allowed));
         page.allowed.store(order.allowed, std::memory_order_relaxed);
         page.order.store(order.number, std::memory_order_release);
         futex_wake_all(page.order);
@@ -178,9 +179,11 @@ void Server::settle_residency(Device& device, Nanoseconds now) {
         const bool here = device.residency.resident(id) || m.page->away.load() == 0;
         if (!here && !m.withheld) {
             m.withheld = true;
+            note(*a, "away", int64_t(m.page->mapped.load()));
             m.wants = device.arbiter->cancel(id, now) || m.wants;
         } else if (here && m.withheld) {
             m.withheld = false;
+            note(*a, "back", int64_t(m.page->mapped.load()));
             if (std::exchange(m.wants, false)) device.arbiter->request(id, now);
         }
         if (m.room_for == 0) continue;

@@ -92,6 +92,7 @@ Server::Server(ServerOptions options)
       wake_(checked(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd")),
       events_ready_(checked(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd")),
       spare_(open("/dev/null", O_RDONLY | O_CLOEXEC)),
+      trace_(options_.trace),
       host_memory_(options_.host_memory) {
     Arbiter probe(options_.policy, options_.arbiter);  // an unknown policy is the caller's mistake, now and not later
     watch(timer_.get(), kTimer);
@@ -285,6 +286,10 @@ void Server::accept_client(Listener& listener) try {
 void Server::drop(Client& client, const char* why) {
     Nanoseconds now = clock();
     for (auto& [device, attachment] : std::exchange(client.places, {})) {
+        note(*attachment, "leaves", 0);
+        Traced left = traced(*device, *attachment);
+        left.state = "gone";
+        trace_.left(std::move(left));
         device->arbiter->remove_client(attachment->id, now);
         device->residency.leave(attachment->id, now);
         if (client.strict.value_or(false))

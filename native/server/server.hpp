@@ -22,7 +22,7 @@ struct ServerOptions {
     // A holder's end is told when no more than this is in flight, so that the next one's first launch arrives as the
     // device runs dry: about what two wake-ups of sleeping CPUs take.
     Nanoseconds lead = 400'000;
-    size_t trace = 0;  // steps to remember; 0: none
+    size_t trace = 1 << 17;  // steps to remember; a machine with many requests makes some thousands a second
     // The most connections, and clients' uses of devices; fewer where the process may not open as many files.
     size_t connections = 4096, uses = 16'384;
     // Bytes of the host that clients' memory may move to, of all devices together.
@@ -57,6 +57,8 @@ struct GroupView {
     uint64_t memory_used, untracked;
     bool made_by_client;
     std::vector<ClientView> clients;
+    std::vector<std::pair<size_t, uint64_t>> latencies = {};  // bounds that were needed, and how often
+    Nanoseconds latency_sum = 0;
 };
 
 struct DeviceView {
@@ -117,7 +119,12 @@ class Server {
     ServerView view();
     int event_fd() const { return events_ready_.get(); }  // readable while take_events() would return something
     std::vector<Event> take_events();
-    std::vector<std::pair<Step, std::string>> take_trace();  // each with its group
+    // Steps numbered `from` and later, and whose steps there are. The mutex is held for microseconds: some thousand
+    // steps a call, please.
+    Trace::Part trace(uint64_t from, size_t most);
+    std::pair<uint64_t, bool> trace_at(
+        Nanoseconds at);  // the number of the first step since; whether earlier ones are forgotten
+    std::vector<Traced> traced();
 
   private:
     struct Listener {
@@ -141,6 +148,8 @@ class Server {
 
     // reports.cpp
     void note(const Attachment& attachment, const char* what, int64_t value);
+    void note_standings(Device& device);
+    static Traced traced(const Device& device, const Attachment& attachment);
     void emit(const char* kind, const Client& client, std::string text = {}, const Device* device = nullptr);
     void note_unmanaged(const Client& client, std::string group, const std::string& why);
     std::vector<Unmanaged> unmanaged() const;
@@ -155,6 +164,7 @@ class Server {
     bool hello(Client& client, const wire::Message& message);
     bool attach(Client& client, const wire::Message& message);
     void stopped(Device& device, Attachment& attachment, const wire::Message& message, Nanoseconds now);
+    void served(Device& device, Attachment& attachment, const wire::Message& message, Nanoseconds now);
     void context_changed(Device& device, Attachment& attachment, const wire::Message& message);
     static void publish_contexts(Attachment& attachment);
     bool answer(Client& client, wire::Message message, wire::Status status, const std::string& text,
@@ -207,7 +217,7 @@ class Server {
     std::map<uint32_t, std::unique_ptr<Client>> clients_;
     UnmanagedList unmanaged_;
     std::vector<Event> events_;
-    std::vector<std::pair<Step, std::string>> trace_;
+    Trace trace_;
     uint32_t next_client_ = 1;
     ClientId next_attachment_ = 1;
     Nanoseconds agree_at_ = 0;  // at the earliest, and only if there was a message since, or somebody listens

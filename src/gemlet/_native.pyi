@@ -4,6 +4,7 @@ from typing import Any, Literal, TypedDict
 
 NEVER: int
 ENUMERATIONS: dict[str, tuple[str, ...]]
+LATENCY_BOUNDS_NS: tuple[int, ...]  # of GroupUsage.latencies; one more stands for what took longer
 """The names of native enumerators, in the order of their values, by enumeration."""
 
 _Action = tuple[Literal["grant", "update", "revoke", "park", "unpark"], int, int, int, int, int, int, bool, bool]
@@ -154,5 +155,10 @@ class Server:
         """Usage now; daemon/native.py has its shape."""
     def eventfd(self) -> int: ...
     def take_events(self) -> list[dict[str, Any]]: ...
-    def take_trace(self) -> list[tuple[int, str, int, str, int]]:
-        """(time, group, client, step, value)"""
+    def trace(self, since: int, most: int) -> tuple[int, list[tuple[int, int, str, int]]]:
+        """Steps numbered ``since`` and later, ``most`` of them: the number of the first, which is later where they are
+        forgotten, and (time, client, step, value) of each; native/server/trace.hpp."""
+    def trace_at(self, at: int) -> tuple[int, bool]:
+        """The number of the first step at that time or later, and whether some of these are forgotten."""
+    def traced(self) -> list[dict[str, Any]]:
+        """Whose steps there are: client, pid, uid, command, group, device, state, why."""

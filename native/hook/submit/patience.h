@@ -44,6 +44,7 @@ class Patience {
     }
 
     uint64_t average() const { return average_; }
+    uint64_t active_at() const { return active_at_; }  // when it was last seen to do either
 
   private:
     void count(uint64_t pause, Terms terms) {

@@ -43,6 +43,7 @@ void tell_stopped(Device& device, uint32_t epoch, uint64_t inflight_ns) {
     auto m = message(device, wire::MessageType::kStopped, epoch);
     m.reason = reason;
     m.tail_ns = inflight_ns;
+    if (reason == StopReason::kIdle) m.value = device.paused_ns.load(std::memory_order_relaxed);
     // A holder that is stopped in the middle of its work will request the token again. The same message says so,
     // lest the daemon believe the next holder to be alone. The same holds for a thread that waits for memory, for
     // which a turn ends.
@@ -112,6 +113,9 @@ uint64_t watch_holder(Device& device, wire::ClientPage& page, uint32_t epoch, Wa
     if (look.inflight || launched || device.waiting.load() > 0)
         watch.patience.active(now, terms);
     else if (watch.patience.pauses(now, terms)) {
+        // Looks are seldom, and one may be held up in the driver by the very thread that waits for the work.
+        const uint64_t active_at = std::max(watch.patience.active_at(), device.waits.last(now));
+        device.paused_ns.store(now - std::min(now, active_at), relaxed);
         device.wanted_at.store(0);
         stop_holding(device, StopReason::kIdle, 0);
         return 0;

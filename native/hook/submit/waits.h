@@ -4,9 +4,11 @@
 // A busy device slows a program down only while the program waits for it; the watcher's samples show when it does.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
+#include "hook/link/clock.h"
 #include "hook/lookup/reentry.h"
 
 namespace gemlet::hook {
@@ -22,8 +24,18 @@ class Waits {
     // `surely`: the thread is known to wait for the device. Otherwise it may wait, which counts only if a look
     // finds it there.
     void begin(bool surely) { word_.fetch_add(surely ? kEntry + 1 : 1, std::memory_order_relaxed); }
-    void end() { word_.fetch_sub(1, std::memory_order_relaxed); }
+    void end() {
+        word_.fetch_sub(1, std::memory_order_relaxed);
+        ended_at_.store(now_ns(), std::memory_order_relaxed);
+    }
     void not_ready(uint64_t now) { polling_until_.store(now + kPolling, std::memory_order_relaxed); }
+
+    // When a thread was last seen to wait; 0: never.
+    uint64_t last(uint64_t now) const {
+        if (uint32_t(word_.load(std::memory_order_relaxed)) != 0) return now;
+        const uint64_t polling_until = polling_until_.load(std::memory_order_relaxed);
+        return std::max(ended_at_.load(std::memory_order_relaxed), polling_until - std::min(polling_until, kPolling));
+    }
 
     // True if a thread waits now. For the watcher alone, at each of its looks.
     bool look(uint64_t now) {
@@ -40,6 +52,7 @@ class Waits {
     static constexpr uint64_t kEntry = uint64_t(1) << 32;
     alignas(64) std::atomic<uint64_t> word_{0};  // waits so far << 32 | threads that wait now
     std::atomic<uint64_t> polling_until_{0};
+    std::atomic<uint64_t> ended_at_{0};
     uint64_t word_seen_ = 0, polling_seen_ = 0, unseen_from_ = 0;
 };
 

@@ -112,7 +112,7 @@ def _swap(client: ClientStatus) -> list[str]:
 
 
 # Why a group does not share the device with others (`Why` in native/arbiter/arbiter.hpp).
-_TURNS = {
+TURNS = {
     "always": "takes turns with others: its policy or its workload `alone` asks for that",
     "both busy": "takes turns: it and another program keep the device busy all the time; time slicing would cost both",
     "ahead": "takes turns: it was ahead of its share while another group fell behind its own",
@@ -127,8 +127,8 @@ def _sharing(group: GroupStatus, device: DeviceStatus) -> list[str]:
         other for other in device.groups if other.name != group.name and any(c.state == "runs" for c in other.clients)
     ]
     lines = []
-    if group.why in _TURNS:
-        lines.append(f"  {_TURNS[group.why]}")
+    if group.why in TURNS:
+        lines.append(f"  {TURNS[group.why]}")
     elif others:
         lines.append("  runs freely beside others: no promise is in danger")
     if group.speed is not None and others:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gemlet.daemon.explain import _TURNS, _sharing
+from gemlet.daemon.explain import TURNS, _sharing
 
 
 def group(name: str, *, why: str = "shares", speed: float | None = None, state: str = "runs") -> SimpleNamespace:
@@ -28,9 +28,9 @@ def test_one_that_is_alone_says_nothing_of_others() -> None:
     assert said(group("a", speed=1.0), group("b", state="idle")) == ""
 
 
-@pytest.mark.parametrize("why", _TURNS)
+@pytest.mark.parametrize("why", TURNS)
 def test_why_it_takes_turns(why: str) -> None:
-    assert _TURNS[why] in said(group("a", why=why), group("b"))
+    assert TURNS[why] in said(group("a", why=why), group("b"))
 
 
 def test_one_that_stops_for_requests() -> None:

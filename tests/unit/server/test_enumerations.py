@@ -11,7 +11,8 @@ from typing import get_args
 
 import pytest
 
-from gemlet.daemon.explain import _TURNS
+from gemlet.daemon.explain import TURNS
+from gemlet.daemon.record import REASONS
 from gemlet.model import Priority, Workload
 from gemlet.simulate import client
 from tests.unit.server import wire
@@ -26,7 +27,7 @@ def test_groups() -> None:
 
 
 def test_explain_knows_each_reason_for_turns() -> None:
-    assert native.ENUMERATIONS["why"] == ("shares", *_TURNS)
+    assert native.ENUMERATIONS["why"] == ("shares", *TURNS)
 
 
 def test_the_simulator_speaks_of_the_same_reasons() -> None:
@@ -65,3 +66,7 @@ def test_names_follow_the_values_of_the_wire() -> None:
     assert {name.lower(): value for name, value in admissions.items()} == {
         name or "granted": value for value, name in enumerate(native.ENUMERATIONS["refusal"])
     }
+
+
+def test_the_history_and_the_trace_number_the_reasons_alike() -> None:
+    assert (*native.ENUMERATIONS["why"], "memory") == REASONS
