@@ -1,5 +1,5 @@
-// The last steps of all clients, for `gemlet trace` and timelines. A ring: to record costs the same whether anybody reads
-// or not, and what is overwritten is counted.
+// The last steps of all clients, for `gemlet trace` and timelines. A ring: to record costs the same whether anybody
+// reads or not, and what is overwritten is counted.
 #pragma once
 
 #include <sys/types.h>
@@ -14,8 +14,8 @@
 
 namespace gemlet::server {
 
-// One step of one client. `value`: ns of the clock for a deadline (-1: none) and for the end of a drain, ns for a tail, a
-// request's duration; bytes for memory; for "standing" the old Why, times 16, and the new one.
+// One step of one client. `value`: ns of the clock for a deadline (-1: none) and for the end of a drain, ns for a
+// tail, a request's duration; bytes for memory; for "standing" the old Why, times 16, and the new one.
 struct Step {
     arbiter::Nanoseconds at;
     arbiter::ClientId client;
@@ -73,9 +73,7 @@ class Trace {
         }
         return low;
     }
-    bool forgot_since(arbiter::Nanoseconds at) const {
-        return end_ > steps_.size() && steps_[end_ % room_].at > at;
-    }
+    bool forgot_since(arbiter::Nanoseconds at) const { return end_ > steps_.size() && steps_[end_ % room_].at > at; }
 
     void left(Traced client) {
         if (room_ == 0) return;

@@ -27,6 +27,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "set": ("gemlet.cli.set:command", "Change a group while it runs"),
     "explain": ("gemlet.cli.explain:command", "Say why a group runs or waits"),
     "history": ("gemlet.cli.history:command", "Show what a group got, up to 90 days back"),
+    "trace": ("gemlet.cli.trace:command", "Record who ran and who waited, for Perfetto"),
     "web": ("gemlet.cli.web:command", "Show devices, groups and history in a browser"),
     "report": ("gemlet.cli.report:command", "Say what a group used, and what would have helped"),
     "audit": ("gemlet.cli.audit:command", "List programs that use a GPU outside gemlet"),

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gemlet.daemon import mps_answers, mps_environment, request_warnings
+from gemlet.daemon import mps_answers, mps_environment, request_warnings, tracing
 from gemlet.daemon.api import Api
 from gemlet.daemon.explain import explain
 from gemlet.daemon.native import uuid_text
-from gemlet.daemon.processes import Peer, check_administrator
+from gemlet.daemon.processes import Peer, administers, check_administrator
 from gemlet.daemon.recorder import Question
 from gemlet.daemon.requests import (
     AnyRequest,
@@ -34,6 +34,7 @@ from gemlet.daemon.requests import (
     Set,
     Shutdown,
     Status,
+    Trace,
 )
 from gemlet.errors import ConfigError, Refused
 from gemlet.membership import WIRE_VERSION
@@ -63,6 +64,8 @@ def api(service: Service) -> Api:
                 return _history(service, seconds)
             case Recorded():
                 return await _recorded(service, request)
+            case Trace():
+                return await _trace(service, request, peer)
             case Join():
                 await service.look_for_devices()
                 return _join(service, request, peer)
@@ -241,6 +244,22 @@ def _history(service: Service, seconds: float) -> list[dict[str, Any]]:
             }
         )
     return samples[::-1]
+
+
+async def _trace(service: Service, request: Trace, peer: Peer) -> tracing.Traced:
+    status = (await service.status.get()).status
+    return await tracing.read(
+        service.server,
+        tracing.Asked(
+            group=request.group,
+            seconds=request.seconds,
+            after=request.after,
+            uid=None if administers(peer.uid) else peer.uid,
+        ),
+        names={c.pid: c.called for device in status.devices for group in device.groups for c in group.clients},
+        devices={device.index: device.name for device in status.devices},
+        simulated=service.options.simulated,
+    )
 
 
 async def _recorded(service: Service, request: Recorded) -> Any:

@@ -72,6 +72,15 @@ class Server(Protocol):
     def eventfd(self) -> int:
         """Readable when `take_events` has something."""
 
+    def trace(self, since: int, most: int) -> tuple[int, list[tuple[int, int, str, int]]]:
+        """Steps numbered ``since`` and later, ``most`` of them, and the number of the first; see `tracing`."""
+
+    def trace_at(self, at: int) -> tuple[int, bool]:
+        """The number of the first step since ``at`` of CLOCK_MONOTONIC, and whether earlier ones are forgotten."""
+
+    def traced(self) -> list[dict[str, Any]]:
+        """Whose steps there are; see `tracing.TracedClient`."""
+
     def take_events(self) -> list[dict[str, Any]]:
         """What happened since the last call; see `events.Event`."""
 
@@ -122,7 +131,8 @@ class GroupUsage(DeviceTerms):
     """One group on one device: the terms in force there, and what it uses.
 
     speed: of its programs lately, relative to their speed alone; None while unknown. why: "shares", or why it does not
-    share the device with others (`Why` in native/arbiter/arbiter.hpp).
+    share the device with others (`Why` in native/arbiter/arbiter.hpp). latencies: of requests of the class latency, the
+    bounds that were needed and how often (native/server/latencies.hpp).
     """
 
     target: float = 0.0
@@ -136,6 +146,8 @@ class GroupUsage(DeviceTerms):
     holding: int = 0
     reason: str = ""
     made_by_client: bool = False
+    latencies: tuple[tuple[int, int], ...] = ()
+    latency_sum_ns: int = 0
     clients: tuple[ClientUsage, ...] = ()
 
 

@@ -21,6 +21,7 @@ MPS_SCHEMA = 1  # of `gemlet mps status -o json`
 AUDIT_SCHEMA = 1  # of `gemlet audit -o json`
 EXPLAIN_SCHEMA = 1  # of `gemlet explain -o json`
 HISTORY_SCHEMA = 1  # of `gemlet history -o json`
+TRACE_SCHEMA = 1  # of what `gemlet trace` reads
 MAX_REQUEST_BYTES = 64 * 1024
 MAX_REPLY_BYTES = 16 * 1024 * 1024
 

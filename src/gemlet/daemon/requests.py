@@ -115,6 +115,17 @@ class Recorded(Request, tag="recorded"):
     )
 
 
+class Trace(Request, tag="trace"):
+    """What the programs on the devices of ``group`` and the arbiter told each other in the last ``seconds``.
+
+    ``after``: all steps from that number on, as the last answer had it in ``next``.
+    """
+
+    group: GroupName
+    seconds: Annotated[float, Meta(ge=0, le=3600)] = 10.0
+    after: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
+
+
 class Join(Request, tag="join"):
     """What `gemlet run` asks: make the group, or find it, for the process that asks.
 
@@ -219,6 +230,7 @@ AnyRequest = (
     | Events
     | History
     | Recorded
+    | Trace
     | Join
     | Environment
     | Set

@@ -5,6 +5,7 @@ columns.py    what each column means, and its cells, for text and live
 tables.py     as text
 top.py        live;  tree.py: its groups with their programs;  ending.py: the programs that it ends
 report.py     what a group used, waited for, and what would have helped
+trace.py      who ran and who waited, for Perfetto
 history.py    the recorded history as text and as a plot
 web/          in a browser
 metrics.py    for Prometheus

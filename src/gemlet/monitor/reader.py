@@ -12,6 +12,7 @@ from gemlet.daemon.connection import other_version
 from gemlet.daemon.mps_state import MpsStatus
 from gemlet.daemon.recorder import Recorded
 from gemlet.daemon.status import Status
+from gemlet.daemon.tracing import Traced
 
 if TYPE_CHECKING:
     from gemlet.daemon.connection import Connection
@@ -38,6 +39,16 @@ def decode_status(document: object) -> Status:
 def decode_recorded(document: dict[str, Any]) -> Recorded:
     """The recorded history as structs. Raises `DaemonError`."""
     return _decoded(document, protocol.HISTORY_SCHEMA, document, Recorded)
+
+
+def decode_traced(document: dict[str, Any]) -> Traced:
+    """The steps of a trace as structs. Raises `DaemonError`."""
+    if document.get("schema") != protocol.TRACE_SCHEMA:
+        raise other_version(f"schema {document.get('schema')}, not {protocol.TRACE_SCHEMA}", document)
+    try:
+        return msgspec.convert(document, Traced)
+    except msgspec.ValidationError as error:
+        raise other_version(str(error), document) from None
 
 
 def decode_audit(document: dict[str, Any]) -> list[Outsider]:
