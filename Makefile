@@ -117,6 +117,11 @@ chart-test: setup  ## the Helm chart, rendered by Helm and checked against the s
 	@$(BIN)/python -m pip install --quiet --group chart
 	@$(BIN)/python -m pytest tests/chart $(PYTEST_ARGS)
 
+.PHONY: docs
+docs: $(STAMP)  ## build/docs/site: the documents as a site; a link that leads nowhere is an error
+	@$(BIN)/python -m pip install --quiet --group docs
+	@$(BIN)/python tools/docs_site.py
+
 .PHONY: page
 page:  ## the page of `gemlet web` anew from web/, by npm; commit what it writes
 	@cd web && npm ci --silent --no-fund --no-audit && npm run --silent build

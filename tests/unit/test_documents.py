@@ -160,3 +160,8 @@ def test_every_source_folder_is_in_the_architecture() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     folders = {str(Path(name).parent) for name in listed.stdout.splitlines() if name.endswith((".cpp", ".py"))}
     assert [folder for folder in sorted(folders) if f"{folder}/" not in text] == []
+
+
+def test_the_site_has_every_document() -> None:
+    listed = set(re.findall(r"[\w./-]+\.md$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    assert listed == {of_root(path) for path in DOCUMENTS} | {"SECURITY.md"}
