@@ -1,8 +1,10 @@
 // The class Arbiter for Python. Times are nanoseconds of whatever clock the caller keeps.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <optional>
 #include <stdexcept>
 
 #include "arbiter/arbiter.hpp"
@@ -146,10 +148,12 @@ void bind_arbiter(nb::module_& m) {
         .def("took", &Arbiter::took, "client"_a, "now"_a)
         .def(
             "stopped",
-            [](Arbiter& self, ClientId client, const std::string& reason, Nanoseconds tail, Nanoseconds now) {
-                self.stopped(client, from_name<StopReason>(kStopReasons, reason, "reason"), tail, now);
+            [](Arbiter& self, ClientId client, const std::string& reason, Nanoseconds tail, Nanoseconds now,
+               std::optional<Nanoseconds> at) {
+                self.stopped(client, from_name<StopReason>(kStopReasons, reason, "reason"), tail, at.value_or(now),
+                             now);
             },
-            "client"_a, "reason"_a, "tail"_a, "now"_a)
+            "client"_a, "reason"_a, "tail"_a, "now"_a, "at"_a = nb::none())
         .def("drained", &Arbiter::drained, "client"_a, "at"_a, "now"_a)
         .def(
             "progress",

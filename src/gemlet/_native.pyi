@@ -32,8 +32,14 @@ class Arbiter:
     def request(self, client: int, now: int) -> None: ...
     def took(self, client: int, now: int) -> None: ...
     def stopped(
-        self, client: int, reason: Literal["deadline", "idle", "revoked", "exit"], tail: int, now: int
-    ) -> None: ...
+        self,
+        client: int,
+        reason: Literal["deadline", "idle", "revoked", "exit"],
+        tail: int,
+        now: int,
+        at: int | None = None,
+    ) -> None:
+        """``at``: until then it may have used the device, by its own account; None: until now."""
     def drained(self, client: int, at: int, now: int) -> None: ...
     def progress(
         self, client: int, work: int, launches: int = 0, samples: int = 0, busy: int = 0, awaited: int = 0

@@ -39,6 +39,8 @@ struct Device {
     std::atomic<uint32_t> stop_told{0};               // epoch of the last kStopped
     std::atomic<uint32_t> stop_reason{0};             // wire::StopReason of the stop under way
     std::atomic<uint64_t> paused_ns{0};               // ... and, if it is idle, how long it has been so
+    std::atomic<uint64_t> known_until{0};             // what the watcher's last look found holds no longer
+    std::atomic<uint64_t> away{0};                    // ns of this turn of which nothing is known
     std::atomic<uint32_t> waiting{0};                 // threads that wait for the token now
     std::atomic<uint32_t> awaiting_memory{0};         // ... and for memory that is away
     std::atomic<uint64_t> wanted_at{0};  // when the first of them came since the last turn ended; 0: none

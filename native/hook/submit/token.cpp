@@ -37,6 +37,19 @@ wire::Message message(Device& device, wire::MessageType type, uint32_t epoch) {
     return m;
 }
 
+// A process that is stopped in its turn (SIGSTOP, a frozen cgroup) submits nothing and does not look at its queues:
+// time after its work was done and before it looks again is not its own.
+uint64_t away(const Device& device, uint64_t now) {
+    const uint64_t until = device.known_until.load(std::memory_order_relaxed);
+    return device.away.load(std::memory_order_relaxed) + (now > until ? now - until : 0);
+}
+
+// What a look found holds for the work in flight, and no longer than until the next look.
+void looked(Device& device, uint64_t now, uint64_t inflight, uint64_t sleep) {
+    device.away.store(away(device, now), std::memory_order_relaxed);
+    device.known_until.store(now + std::max(inflight, sleep), std::memory_order_relaxed);
+}
+
 void tell_stopped(Device& device, uint32_t epoch, uint64_t inflight_ns) {
     if (device.stop_told.exchange(epoch) == epoch) return;  // the launching thread or the watcher, whichever is first
     auto reason = StopReason(device.stop_reason.load(std::memory_order_relaxed));
@@ -44,6 +57,9 @@ void tell_stopped(Device& device, uint32_t epoch, uint64_t inflight_ns) {
     m.reason = reason;
     m.tail_ns = inflight_ns;
     if (reason == StopReason::kIdle) m.value = device.paused_ns.load(std::memory_order_relaxed);
+    const wire::ClientPage& page = *device.page.load(std::memory_order_acquire);
+    const bool late = m.time_ns > page.deadline_ns.load(std::memory_order_relaxed);
+    if (late) m.time_ns -= std::min(m.time_ns, away(device, m.time_ns));
     // A holder that is stopped in the middle of its work will request the token again. The same message says so,
     // lest the daemon believe the next holder to be alone. The same holds for a thread that waits for memory, for
     // which a turn ends.
@@ -99,6 +115,7 @@ uint64_t watch_holder(Device& device, wire::ClientPage& page, uint32_t epoch, Wa
         watch.held = epoch;
         watch.submitted = false;
         watch.sample_at = now;
+        device.away.store(0, std::memory_order_relaxed);
         watch.patience.begins(now, device.wanted_at.exchange(0), terms);
     }
     watch.submitted = watch.submitted || launched;
@@ -129,6 +146,7 @@ uint64_t watch_holder(Device& device, wire::ClientPage& page, uint32_t epoch, Wa
         }
         sleep = std::min(sleep, deadline - look.inflight - now);
     }
+    looked(device, now, look.inflight, sleep);
     return sleep;
 }
 
@@ -256,7 +274,10 @@ uint64_t watch_once(Device& device, Watch& watch) {
             watch.drained = std::exchange(watch.draining, 0);
         } else {
             sleep = kPollDraining;
+            looked(device, now_ns(), inflight, sleep);
         }
+    } else if (state != TokenState::kRun) {
+        looked(device, now_ns(), 0, 0);  // should it be granted the token now, while it is stopped
     }
     if (state == TokenState::kRun)
         sleep = watch_holder(device, page, epoch, watch);

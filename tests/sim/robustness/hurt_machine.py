@@ -131,5 +131,9 @@ class Served:
         """Bytes in the books of a group; 0 once it is gone."""
         return int(self.group(group).get("memory_used", 0))
 
+    def time(self, group: str) -> float:
+        """Seconds of device time that a group was charged for."""
+        return float(self.group(group)["used_ns"]) / 1e9
+
     def clients(self) -> list[dict[str, Any]]:
         return [c for d in self.server.snapshot()["devices"] for g in d["groups"] for c in g["clients"]]

@@ -78,6 +78,21 @@ def test_a_stopped_holder_keeps_nobody_waiting_and_goes_on_later(served: Served,
     eventually(lambda: stopped.rounds() > begin[0] + 50 and other.rounds() > begin[1] + 50)
 
 
+def test_a_process_does_not_pay_for_the_time_for_which_it_was_stopped(served: Served, machine: Machine) -> None:
+    for group in "ab":
+        served.server.set_group(group, workload="alone")
+    stopped, other = (machine.start(g, "work", 60) for g in "ab")
+    eventually(lambda: stopped.rounds() > 5 and other.rounds() > 5)
+    for _ in range(6):  # in its turn, or granted the token while it is stopped
+        used = served.time("a")
+        stopped.send_signal(signal.SIGSTOP)
+        time.sleep(1)
+        n = stopped.rounds()
+        stopped.send_signal(signal.SIGCONT)
+        eventually(lambda n=n: stopped.rounds() > n + 1)
+        assert served.time("a") - used < 0.5
+
+
 def test_a_member_stopped_inside_the_lock_delays_its_group_but_not_for_ever(served: Served, machine: Machine) -> None:
     from tests.unit.server import wire
 

@@ -74,9 +74,17 @@ class Scene:
         self.arbiter.took(client, self.now)
         self._act()
 
-    def stop(self, client: int, reason: str = "deadline", tail: float = 0.0, *, drained: bool = True) -> None:
+    def stop(
+        self,
+        client: int,
+        reason: str = "deadline",
+        tail: float = 0.0,
+        *,
+        drained: bool = True,
+        at: float | None = None,
+    ) -> None:
         self.holders.pop(client, None)
-        self.arbiter.stopped(client, reason, round(tail * MS), self.now)
+        self.arbiter.stopped(client, reason, round(tail * MS), self.now, None if at is None else round(at * MS))
         if drained and tail == 0:
             self.arbiter.drained(client, self.now, self.now)
         self._act()

@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.unit.arbiter.conftest import MS
+
 
 def pair(scene, **parameters):
     s = scene(**parameters)
@@ -405,3 +407,35 @@ def test_the_time_is_counted_up_to_now(scene):
     s.client(1, "a", wants=True)
     s.now += 5_000_000  # no event
     assert s.usage("a")["throttled"] == 5_000_000
+
+
+@pytest.mark.parametrize("reason", ["deadline", "idle"])
+@pytest.mark.parametrize("asleep", [0.0, 2000.0])
+def test_a_process_that_was_stopped_in_its_turn_does_not_pay_for_that_time(scene, reason, asleep):
+    """Its work was done soon after its turn ended; it says so when it goes on, and then has its turns as before."""
+    s = scene()
+    for name, number in (("frozen", 1), ("other", 2)):
+        s.group(name)
+        s.client(number, name, wants=True)
+    end = s.deadline(1)
+    s.to(end + 4 + asleep)
+    assert set(s.holders) == {1, 2}
+    s.stop(1, reason, at=end + 1)
+    assert s.usage("frozen")["used"] == pytest.approx((end + 1) * MS, abs=0.1 * MS)
+    s.request(1)
+    s.to(s.deadline(2))
+    s.stop(2)
+    assert set(s.holders) == {1}
+
+
+@pytest.mark.parametrize("late", [1, 100])
+def test_nobody_is_believed_to_have_stopped_before_the_end_of_the_turn(scene, late):
+    s = scene()
+    for name, number in (("liar", 1), ("other", 2)):
+        s.group(name)
+        s.client(number, name, wants=True)
+    end = s.deadline(1)
+    s.to(end + late)
+    s.stop(1, at=0)
+    pays_until = end + late if late < 3 else end  # what it says does not count unless it was late
+    assert s.usage("liar")["used"] == pytest.approx(pays_until * MS, abs=0.1 * MS)
