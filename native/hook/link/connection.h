@@ -29,7 +29,8 @@ struct Destination {
 const Destination& destination();
 // What follows where no daemon governs, for messages.
 inline const char* consequence() {
-    return destination().strict ? "refusing to run without it (--strict)" : "running without limits";
+    return destination().strict ? "trying for 10 s, then refusing to run without it (--strict)"  // kPatience
+                                : "running without limits";
 }
 
 // The group that this process is in. The daemon may have chosen another group than the requested one.

@@ -315,7 +315,6 @@ void* watch(void* argument) {
 
 bool wait_for_token(Device& device) {
     const Wanting wanting(device);
-    uint64_t unmanaged_since = 0;
     for (;;) {
         wire::ClientPage& page = *device.page.load(std::memory_order_acquire);
         uint32_t word = page.token.load(std::memory_order_acquire);
@@ -338,9 +337,7 @@ bool wait_for_token(Device& device) {
             case TokenState::kBlocked:
                 if (&page == &device.agreed) break;  // the watcher grants, by the clock
                 if (&page == &device.unmanaged) {    // strict: no daemon, no work
-                    uint64_t now = now_ns();
-                    if (!unmanaged_since) unmanaged_since = now;
-                    if (now - unmanaged_since > kPatience) return false;
+                    if (now_ns() - device.unmanaged_since.load() > kPatience) return false;
                 } else if (device.request_epoch.exchange(epoch) != epoch) {
                     send(message(device, wire::MessageType::kRequest, epoch));
                 }

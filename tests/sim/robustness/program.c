@@ -71,6 +71,17 @@ static void work_for(double seconds) {
     }
 }
 
+// Goes on whatever comes of it, until so many launches have failed.
+static int insist(int failures) {
+    for (int failed = 0; failed < failures;) {
+        CUresult r = launch(100000, NULL);
+        if (r == CUDA_SUCCESS) r = cuCtxSynchronize();
+        failed += r != CUDA_SUCCESS;
+        if (r == CUDA_SUCCESS) did_one();
+    }
+    return 0;
+}
+
 // Its own work on the host takes most of the time; what it launches is done long before it waits for it.
 static void host_bound(double seconds) {
     for (uint64_t end = now_ns() + (uint64_t)(seconds * 1e9); now_ns() < end;) {
@@ -451,6 +462,7 @@ int main(int argc, char** argv) {
     uint64_t bytes = argc > 3 ? strtoull(argv[3], NULL, 10) << 20 : 0;
     if (bytes && cuMemAlloc(&held, bytes) != CUDA_SUCCESS) return 11;
     say("ready");
+    if (!strcmp(mode, "insist")) return insist((int)seconds);
     if (!strcmp(mode, "work")) work_for(seconds);
     if (!strcmp(mode, "host-bound")) host_bound(seconds);
     if (!strcmp(mode, "poll-streams")) poll_for(seconds, 0);

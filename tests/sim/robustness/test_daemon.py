@@ -162,6 +162,18 @@ def test_strict_programs_wait_and_go_on(daemon: Callable[[str], Daemon], machine
     eventually(lambda: program.rounds() > n + 10)
 
 
+def test_a_strict_program_that_goes_on_waits_for_a_dead_daemon_once(
+    daemon: Callable[[str], Daemon], machine: Machine
+) -> None:
+    d = daemon('{"a": {}}')
+    program = machine.start("a", "insist", 60, GEMLET_STRICT="1")  # ten seconds for each launch would be ten minutes
+    eventually(lambda: program.rounds() > 3)
+    d.end("killed")
+    code, _, err = program.end()
+    assert code == 0
+    assert "work waits for it to come back, and fails after 10 s (--strict)" in err
+
+
 def test_a_strict_program_whose_group_is_not_there_fails(daemon: Callable[[str], Daemon], machine: Machine) -> None:
     daemon('{"a": {}}')
     err = machine.start("b", "launch-one", GEMLET_STRICT="1").end()[2]

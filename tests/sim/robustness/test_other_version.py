@@ -72,7 +72,7 @@ def test_a_strict_program_does_not(machine: Machine, old_daemon: Callable[[bytes
     old_daemon(ANSWERS[answer])
     running = machine.start("g", "work", 0.1, GEMLET_STRICT="1")
     assert running.stderr is not None
-    assert "refusing to run" in running.stderr.readline()
+    assert "trying for 10 s, then refusing to run" in running.stderr.readline()
 
 
 def test_the_daemon_says_no_to_an_old_hook_and_serves_others(served: Served) -> None:
