@@ -66,14 +66,17 @@ def api(service: Service) -> Api:
                 return await _recorded(service, request)
             case Trace():
                 return await _trace(service, request, peer)
-            case Join():
+            case Join(group=group):
                 await service.look_for_devices()
+                await service.know_users_of(peer, group, request.limits)
                 return _join(service, request, peer)
             case Environment(group=group):
                 return _environment(service, request, service.book.entries.get(group), peer)
-            case Set():
+            case Set(group=group):
+                await service.know_users_of(peer, group, request.limits)
                 return _set(service, request, peer)
-            case OpenShare():
+            case OpenShare(group=group):
+                await service.know_users_of(peer, group, request.limits)
                 return _share(service, request, peer)
             case Remove(group=group):
                 service.remove_group(group, uid=peer.uid)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gemlet.daemon.processes import name_of as user_name
+from gemlet.daemon.processes import name_of
 from gemlet.daemon.programs import started_at
 from gemlet.devices.mps import process
 
@@ -81,12 +81,21 @@ class Audit:
     """Remembers who is outside and since when.
 
     ``acts``: whether this daemon may do more than say so. ``simulated``: on the simulated machine root is a user.
+    ``name_of``: the name of a uid.
     """
 
-    def __init__(self, *, acts: bool, simulated: bool = False, find: Callable[[int], Process | None] = process) -> None:
+    def __init__(
+        self,
+        *,
+        acts: bool,
+        simulated: bool = False,
+        find: Callable[[int], Process | None] = process,
+        name_of: Callable[[int], str] = name_of,
+    ) -> None:
         self._acts = acts
         self._simulated = simulated
         self._find = find
+        self._name_of = name_of
         self._seen: dict[tuple[int, int], _Seen] = {}  # by pid and start, so that a pid that is used again is another
 
     def look(
@@ -126,7 +135,7 @@ class Audit:
                     graphics=entry.graphics,
                     seconds=now - seen.since,
                     action=seen.action,
-                    user=user_name(who.uid),
+                    user=self._name_of(who.uid),
                     started=seen.started,
                 )
                 found.append(outsider)

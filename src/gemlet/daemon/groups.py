@@ -115,6 +115,13 @@ class GroupBook:
             entry.spec, entry.origin, entry.owner, entry.leaving = spec, "configuration", None, False
         return warnings
 
+    def retell(self) -> None:
+        """Tells the server of groups that name users again: of one or the other is known only now who that is."""
+        for entry in self.entries.values():
+            if entry.spec.users:
+                with contextlib.suppress(Refused):
+                    self._tell(entry.spec, origin=entry.origin, device=entry.device, strict=False)
+
     # --- from the API --------------------------------------------------------------------------------------------
 
     def join(

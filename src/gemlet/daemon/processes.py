@@ -10,8 +10,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from gemlet.config.toml_values import check_users
-from gemlet.errors import InvalidValue, Refused
+from gemlet.errors import Refused
 
 FIRST_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO of the kernel
 _UCRED = struct.Struct("3i")
@@ -68,19 +67,10 @@ def sees_the_drivers_pids() -> bool:
         return False
 
 
-def uid_of(user: str) -> int:
-    """The uid of a user name or a number. Raises `Refused` for an unknown name."""
-    try:
-        (user,) = check_users((user,))
-        return int(user) if user.isascii() and user.isdecimal() else pwd.getpwnam(user).pw_uid
-    except InvalidValue as error:
-        raise Refused(error.message, hint=error.hint) from None
-    except (KeyError, UnicodeError):
-        raise Refused(f"no user {user} on this machine", hint="choose one that `getent passwd` lists") from None
-
-
 def name_of(uid: int) -> str:
-    """The user name of a uid, or its number as text (containers often have no entry)."""
+    """The user name of a uid, or its number as text (containers often have no entry). May block: the daemon has
+    users.py.
+    """
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

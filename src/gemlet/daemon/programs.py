@@ -6,16 +6,14 @@ changed, for ever if the program hangs in a driver. So the daemon reads in a thr
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
-import queue
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from gemlet.daemon.aside import Aside
 from gemlet.daemon.program_names import VARIABLES, called, container_of
 from gemlet.devices.mps import process
 
@@ -77,8 +75,7 @@ class Programs:
     def __init__(self, look: Callable[[int], Program] = look) -> None:
         self._look = look
         self._found: dict[Key, Program | None] = {}  # None: asked, not yet known
-        self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._aside = Aside("programs")
 
     def find(self, key: Key) -> Program:
         """What is known of it by now."""
@@ -92,33 +89,14 @@ class Programs:
         new = wanted - self._found.keys()
         for key in new:
             self._found[key] = None
-            self._do(lambda key=key: self._store(key))  # type: ignore[misc]
+            self._aside.do(lambda key=key: self._store(key))  # type: ignore[misc]
         return bool(new)
 
     async def settle(self, keys: Iterable[Key], *, patience: float = PATIENCE) -> None:
         """As `ask`, and gives the thread a moment to find out about new ones."""
         if not self.ask(keys):
             return
-        loop, done = asyncio.get_running_loop(), asyncio.Event()
-
-        def tell() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(done.set)
-
-        self._do(tell)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(patience):
-                await done.wait()
-
-    def _do(self, work: Callable[[], None]) -> None:
-        self._work.put(work)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="programs", daemon=True)  # it may hang for ever
-            self._thread.start()
-
-    def _run(self) -> None:
-        while True:
-            self._work.get()()
+        await self._aside.settle(patience)
 
     def _store(self, key: Key) -> None:
         found = self._look(key[0])

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gemlet
+from gemlet.config.rules import EVERYBODY
 from gemlet.daemon import notify, protocol, state, status
 from gemlet.daemon.accounting import Accounting
 from gemlet.daemon.audit import Audit, named
@@ -29,25 +30,27 @@ from gemlet.daemon.lock import DirectoryLock, remove_stale_socket
 from gemlet.daemon.moments import Moments
 from gemlet.daemon.mps import Mps
 from gemlet.daemon.native import Server, Snapshot, read_snapshot
-from gemlet.daemon.processes import name_of, sees_the_drivers_pids, uid_of
-from gemlet.daemon.programs import Programs
+from gemlet.daemon.processes import sees_the_drivers_pids
+from gemlet.daemon.programs import PATIENCE, Programs
 from gemlet.daemon.record_store import Store
 from gemlet.daemon.recorder import Recorder
 from gemlet.daemon.shared_status import SharedStatus
 from gemlet.daemon.trusted import distrust
+from gemlet.daemon.users import Users
 from gemlet.devices import host_memory
 from gemlet.devices.device import DeviceInfo, uuid_bytes
 from gemlet.errors import ConfigError, DaemonError, DeviceError, Refused
 from gemlet.model import DeviceSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from gemlet.daemon.address import Endpoint
     from gemlet.daemon.api import Api
     from gemlet.daemon.audit import Outsider
     from gemlet.daemon.inventory import Inventory
     from gemlet.daemon.native import DeviceUsage
+    from gemlet.daemon.processes import Peer
     from gemlet.daemon.requests import Limits
     from gemlet.model import Configuration, GroupSpec
 
@@ -61,6 +64,7 @@ DEVICES_SECONDS = 10.0  # how often to ask for the list of devices again: a driv
 LOOK_SECONDS = 1.0  # for a driver to answer somebody who waits
 MPS_SECONDS = 5.0  # how often to ask the control daemon for its clients
 EVENTS_IN_STATUS = 20
+USERS_SECONDS = 5.0  # for a directory service to say who the users of a configuration are
 ACTIVE_SECONDS = 10.0  # for which a group without work counts among those that share its user's weight
 
 
@@ -102,7 +106,10 @@ class Service:
     ) -> None:
         self.options = options
         self.server = server
-        self.book = GroupBook(server, owner=os.getuid(), shared=options.shared, uid_of=uid_of, name_of=name_of)
+        self.users = Users()
+        self.book = GroupBook(
+            server, owner=os.getuid(), shared=options.shared, uid_of=self.users.uid_of, name_of=self.users.name_of
+        )
         self.launchers = Launchers(owner=os.getuid())
         self.history = History()
         self.recorder = Recorder(self._open_history)
@@ -118,7 +125,9 @@ class Service:
         self._why_no_devices = "the driver has not answered yet"
         self._known_devices: dict[bytes, tuple[int, str, int | None, int]] = {}
         self._device_specs: tuple[DeviceSpec, ...] = ()
-        self._audit = Audit(acts=options.shared or options.simulated, simulated=options.simulated)
+        self._audit = Audit(
+            acts=options.shared or options.simulated, simulated=options.simulated, name_of=self.users.name_of
+        )
         self._sees_outside = options.simulated or sees_the_drivers_pids()
         self._unaudited: set[int] = set()  # uids
         self._outside: list[Outsider] = []
@@ -145,8 +154,10 @@ class Service:
         endpoint = self.options.endpoint
         mode = 0o666 if self.options.shared else 0o600
         with DirectoryLock(endpoint):
-            self._configure(self.configuration.load())
-            for entry in state.load(endpoint.state):
+            configuration, entries = self.configuration.load(), state.load(endpoint.state)
+            await self._know_users(configuration, entries)
+            self._configure(configuration)
+            for entry in entries:
                 self._restore(entry)
             self._mps_state = self.mps.restore().state
             self._listen(endpoint.clients, mode=mode)
@@ -201,9 +212,23 @@ class Service:
     # --- what it knows -------------------------------------------------------------------------------------------
 
     async def _know_programs(self) -> None:
-        """Finds out what the programs are called that the next status names."""
+        """Finds out what the programs and users are called that the next status names."""
         self._refresh()
         await self._programs.settle(status.program_keys(self._snapshot, self._outside))
+        await self.users.learn(status.uids(self._snapshot), patience=PATIENCE)
+
+    async def know_users_of(self, peer: Peer, group: str | None, limits: Limits) -> None:
+        """Finds out who the users are that a request of ``peer`` is about."""
+        there = self.book.entries.get(group) if group else None
+        await self.users.learn([peer.uid, *limits.given().get("users", ())])
+        await self.users.learn(there.spec.users if there else (), all_of_them=True)
+
+    async def _know_users(self, configuration: Configuration, entries: Sequence[Entry] = ()) -> None:
+        """Finds out who the users are that the configuration and ``entries`` name."""
+        named = [user for group in configuration.groups for user in group.users]
+        named += [user for entry in entries for user in entry.spec.users]
+        named += [user.name for user in configuration.users if user.name != EVERYBODY] + [*configuration.audit.allow]
+        await self.users.learn(named, patience=USERS_SECONDS, all_of_them=True)
 
     def _status(self) -> status.Status:
         self._refresh()
@@ -231,7 +256,7 @@ class Service:
             events=self.events.after(0, EVENTS_IN_STATUS),
             mps=self.mps.look(),
             outside=self._outside,
-            programs=self._programs,
+            names=status.Names(self._programs, self.users.name_of),
         )
         return self.latest
 
@@ -357,6 +382,9 @@ class Service:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
             now, busy = time.monotonic(), self.busy()
             self.book.balance([self._active(device) for device in self._snapshot.devices])
+            if self.users.answered_late():
+                self._configure(self.configuration.current)
+                self.book.retell()
             gone = self.book.expire(now, busy)
             for name in gone:
                 self.events.add("removed", time=time.time(), group=name, text="no client uses it any more")
@@ -425,6 +453,7 @@ class Service:
                 self.events.add("configuration", time=time.time(), text=f"not applied: {change}")
             else:
                 self._config_error = None
+                await self._know_users(change)
                 self._configure(change)
                 self.events.add("configuration", time=time.time(), text=f"applied {change.source}")
 
@@ -451,7 +480,7 @@ class Service:
         self._unaudited = set()
         for user in configuration.audit.allow:
             try:
-                self._unaudited.add(uid_of(user))
+                self._unaudited.add(self.users.uid_of(user))
             except Refused as error:
                 warnings.append(f"audit: {error.message}")
         if self.options.ipc_dir:

@@ -24,11 +24,10 @@ from gemlet.daemon.native import (
     UnmanagedUsage,
     uuid_text,
 )
-from gemlet.daemon.processes import name_of as user_name
 from gemlet.model import GroupSpec, TimeTerms, terms
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gemlet.daemon.groups import Entry
     from gemlet.daemon.history import History
@@ -210,6 +209,14 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     problem: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What people call processes, and users by uid."""
+
+    programs: Programs
+    user: Callable[[int], str]
+
+
 def build(
     snapshot: Snapshot,
     *,
@@ -220,7 +227,7 @@ def build(
     history: History,
     events: list[Event],
     mps: MpsStatus,
-    programs: Programs,
+    names: Names,
     outside: Sequence[Outsider] = (),
 ) -> Status:
     """Puts together what the server, the driver, the group book and the history know."""
@@ -231,15 +238,13 @@ def build(
         simulated=simulated,
         daemon=daemon,
         devices=tuple(
-            _device(
-                device, inventory.get(device.uuid), entries, history, snapshot.now_ns, programs=programs, served=served
-            )
+            _device(device, inventory.get(device.uuid), entries, history, snapshot.now_ns, names=names, served=served)
             for device in sorted(snapshot.devices, key=lambda device: device.index)
         ),
         groups=tuple(_limits(entry, busy.get(name, 0)) for name, entry in sorted(entries.items())),
         events=tuple(events),
-        outside=tuple(named(who, programs.find(who.key)) for who in outside),
-        unmanaged=tuple(_unmanaged(usage, snapshot.now_ns, programs) for usage in snapshot.unmanaged),
+        outside=tuple(named(who, names.programs.find(who.key)) for who in outside),
+        unmanaged=tuple(_unmanaged(usage, snapshot.now_ns, names) for usage in snapshot.unmanaged),
         mps=msgspec.structs.replace(mps, servers=with_groups(mps.servers, groups_by_pid)),
     )
 
@@ -251,11 +256,11 @@ def _device(
     history: History,
     now_ns: int,
     *,
-    programs: Programs,
+    names: Names,
     served: frozenset[int],
 ) -> DeviceStatus:
     groups = tuple(
-        _group(group, usage.uuid, entries, history, now_ns, programs=programs, served=served) for group in usage.groups
+        _group(group, usage.uuid, entries, history, now_ns, names=names, served=served) for group in usage.groups
     )
     return DeviceStatus(
         index=usage.index,
@@ -281,10 +286,10 @@ def _group(
     history: History,
     now_ns: int,
     *,
-    programs: Programs,
+    names: Names,
     served: frozenset[int],
 ) -> GroupStatus:
-    clients = tuple(_client(client, now_ns, programs=programs, served=served) for client in usage.clients)
+    clients = tuple(_client(client, now_ns, names=names, served=served) for client in usage.clients)
     entry = entries.get(usage.name)
     used_ns, launches = history.total((uuid, usage.name), usage)
     return GroupStatus(
@@ -314,12 +319,18 @@ def program_keys(snapshot: Snapshot, outside: Sequence[Outsider] = ()) -> set[Ke
     return clients | {_key(who) for who in snapshot.unmanaged} | {who.key for who in outside}
 
 
+def uids(snapshot: Snapshot) -> set[int]:
+    """The users that a status names."""
+    clients = {client.uid for device in snapshot.devices for group in device.groups for client in group.clients}
+    return clients | {who.uid for who in snapshot.unmanaged}
+
+
 def _key(usage: ClientUsage | UnmanagedUsage) -> Key:
     return usage.pid, usage.id if isinstance(usage, ClientUsage) else -usage.since_ns
 
 
-def _client(usage: ClientUsage, now_ns: int, *, programs: Programs, served: frozenset[int]) -> ClientStatus:
-    program = programs.find(_key(usage))
+def _client(usage: ClientUsage, now_ns: int, *, names: Names, served: frozenset[int]) -> ClientStatus:
+    program = names.programs.find(_key(usage))
     return ClientStatus(
         pid=usage.pid,
         uid=usage.uid,
@@ -337,15 +348,15 @@ def _client(usage: ClientUsage, now_ns: int, *, programs: Programs, served: froz
         seconds=max(0, now_ns - usage.since_ns) / 1e9,
         swap=_swap(usage.movable) if usage.movable else None,
         name=program.name,
-        user=user_name(usage.uid),
+        user=names.user(usage.uid),
         started=program.started,
         container=program.container,
         memory_used=usage.memory + usage.untracked,
     )
 
 
-def _unmanaged(usage: UnmanagedUsage, now_ns: int, programs: Programs) -> UnmanagedStatus:
-    program = programs.find(_key(usage))
+def _unmanaged(usage: UnmanagedUsage, now_ns: int, names: Names) -> UnmanagedStatus:
+    program = names.programs.find(_key(usage))
     return UnmanagedStatus(
         pid=usage.pid,
         uid=usage.uid,
@@ -356,7 +367,7 @@ def _unmanaged(usage: UnmanagedUsage, now_ns: int, programs: Programs) -> Unmana
         seconds=max(0, now_ns - usage.since_ns) / 1e9,
         why=usage.why,
         name=program.name,
-        user=user_name(usage.uid),
+        user=names.user(usage.uid),
         started=program.started,
         container=program.container,
     )

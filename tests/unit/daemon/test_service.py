@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
@@ -172,6 +173,32 @@ def test_history(start_daemon):
     daemon.call("join", group="team")
     samples = eventually(lambda: daemon.call("history", seconds=60))
     assert samples[0].keys() == {"now_ns", "groups"}
+
+
+def test_a_directory_of_users_that_does_not_answer_stops_nothing(start_daemon, tmp_path, monkeypatch):
+    answers_now = threading.Event()
+
+    def looked_up(name):
+        answers_now.wait()
+        return SimpleNamespace(pw_uid=70000 + len(name))
+
+    monkeypatch.setattr("gemlet.daemon.users.pwd.getpwnam", looked_up)
+    monkeypatch.setattr("gemlet.daemon.service.USERS_SECONDS", 0.05)
+    config = tmp_path / "gemlet.toml"
+    config.write_text('[groups.team]\nusers = ["ana"]\n')
+    try:
+        daemon = start_daemon(config=str(config))
+        assert daemon.server.groups["team"]["users"] == [os.getuid()], "open to nobody else"
+        daemon.call("join", group="own")
+        with pytest.raises(Refused, match="user luis is not known"):
+            daemon.call("set", group="own", limits={"users": ["luis"]})
+        assert groups(daemon)["own"]["users"] == []
+    finally:
+        answers_now.set()
+    eventually(lambda: daemon.server.groups["team"]["users"] == [70003])
+    eventually(lambda: daemon.service.users.uid_of("luis") == 70004)
+    daemon.call("set", group="own", limits={"users": ["luis"]})
+    assert daemon.server.groups["own"]["users"] == [70004]
 
 
 def test_the_groups_of_a_user_share_the_user_s_weight(start_daemon, tmp_path):

@@ -1,0 +1,135 @@
+"""Names and uids of users, kept: where they come from a directory service, one may take minutes to find.
+
+The look-ups are in a thread, and what is not known in time is answered without it: a uid stands for its name, and a
+user whose uid is not known may do nothing.
+"""
+
+from __future__ import annotations
+
+import pwd
+import threading
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from gemlet.config.toml_values import check_users
+from gemlet.daemon.aside import Aside
+from gemlet.errors import InvalidValue, Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+Key = int | str  # a uid, whose name is looked for, or a name
+
+PATIENCE = 2.0  # seconds that a request waits for all its users together
+FRESH_SECONDS = 300.0  # after which a user is looked up again, and
+UNKNOWN_SECONDS = 10.0  # one whom nobody knew: the account may just be made
+MOST_KNOWN = 4096
+MOST_ASKED = 256  # at a time; others are not known until these are
+
+
+class Found(NamedTuple):
+    """``value``: the uid or the name; None: there is no such user. ``at``: when, by a steady clock."""
+
+    value: Key | None
+    at: float
+
+
+def look(key: Key) -> Key | None:
+    """What the system says. May block for long."""
+    try:
+        return pwd.getpwuid(key).pw_name if isinstance(key, int) else pwd.getpwnam(key).pw_uid
+    except (KeyError, ValueError, OverflowError):  # nobody, and what is no name or uid
+        return None
+
+
+class Users:
+    """The users of a machine. No call but `learn` waits, and that not long."""
+
+    def __init__(self, look: Callable[[Key], Key | None] = look, clock: Callable[[], float] = time.monotonic) -> None:
+        self._look = look
+        self._clock = clock
+        self._aside = Aside("users")
+        self._lock = threading.Lock()  # of what follows
+        self._known: dict[Key, Found] = {}
+        self._asked: set[Key] = set()
+        self._missed: set[Key] = set()  # of those that are asked: names that were needed before they were known
+        self._late = False
+
+    def uid_of(self, user: str) -> int:
+        """The uid of a user name or a number. Raises `Refused` for a name that is unknown, or not known yet."""
+        try:
+            (user,) = check_users((user,))
+        except InvalidValue as error:
+            raise Refused(error.message, hint=error.hint) from None
+        if user.isascii() and user.isdecimal():
+            return int(user)
+        found = self._find(user)
+        if found is None:
+            with self._lock:
+                self._missed |= {user} & self._asked
+            raise Refused(
+                f"user {user} is not known: the machine's directory of users has not answered yet",
+                hint="try again, or name the user by uid",
+            )
+        if not isinstance(found.value, int):
+            raise Refused(f"no user {user} on this machine", hint="choose one that `getent passwd` lists")
+        return found.value
+
+    def name_of(self, uid: int) -> str:
+        """The user name of a uid, or its number as text (containers often have no entry)."""
+        found = self._find(uid)
+        return str(uid) if found is None or found.value is None else str(found.value)
+
+    async def learn(self, users: Iterable[Key], *, patience: float = PATIENCE, all_of_them: bool = False) -> None:
+        """Finds out who ``users`` are, as far as that is possible within ``patience`` seconds.
+
+        A name that nobody has ends it, as each may take long, but for ``all_of_them``.
+        """
+        end = self._clock() + patience
+        for key in dict.fromkeys(users):
+            if isinstance(key, str) and key.isdecimal():
+                continue
+            if not self._is_fresh(key) and not await self._learn(key, end - self._clock()):
+                return
+            known = self._known.get(key)
+            if isinstance(key, str) and not all_of_them and (known is None or known.value is None):
+                return
+
+    def answered_late(self) -> bool:
+        """Whether one of the names that were needed before they were known has become known since the last call."""
+        with self._lock:
+            late, self._late = self._late, False
+        return late
+
+    async def _learn(self, key: Key, patience: float) -> bool:
+        self._ask(key)
+        return patience > 0 and await self._aside.settle(patience)
+
+    def _find(self, key: Key) -> Found | None:
+        if not self._is_fresh(key):
+            self._ask(key)
+        return self._known.get(key)
+
+    def _is_fresh(self, key: Key) -> bool:
+        found = self._known.get(key)
+        if found is None:
+            return False
+        return self._clock() - found.at < (FRESH_SECONDS if found.value is not None else UNKNOWN_SECONDS)
+
+    def _ask(self, key: Key) -> None:
+        with self._lock:
+            if key in self._asked or len(self._asked) >= MOST_ASKED:
+                return
+            self._asked.add(key)
+        self._aside.do(lambda: self._store(key))
+
+    def _store(self, key: Key) -> None:
+        value = self._look(key)
+        with self._lock:
+            self._known.pop(key, None)  # the one that was found longest ago comes first
+            self._known[key] = Found(value, self._clock())
+            while len(self._known) > MOST_KNOWN:
+                del self._known[next(iter(self._known))]
+            self._asked.discard(key)
+            self._late = self._late or key in self._missed
+            self._missed -= {key}
