@@ -1,4 +1,5 @@
-// What a policy decides and what it may know. A policy is one file here, one line in policy.cpp and one test.
+// What a policy decides and what it may know. A policy is one file here, one line in policy.cpp, its name in
+// POLICIES of src/gemlet/model.py, and one test.
 #pragma once
 
 #include <memory>

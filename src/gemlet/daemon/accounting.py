@@ -1,8 +1,10 @@
 """Tells the server what the driver holds for each client: contexts, modules and local memory included.
 
 The hook counts allocations exactly; what else a process costs only NVML knows. The server books the difference to the
-process's group, so that a memory limit covers everything the process takes. And what a client claims to hold, where
-that makes others' memory leave the device, the server believes for long only if the driver says the same.
+process's group, so that a memory limit covers everything the process takes.
+
+A client's claim may push the memory of others off the device, so the server stops believing it after a while unless the
+driver confirms it.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAX_CONNECTIONS = 256
+MAX_CONNECTIONS = 256  # native/server/server.cpp leaves descriptors for them (kOtherFiles)
 FOR_ADMINISTRATORS = 16  # of these
 IDLE_SECONDS = 300.0
 WRITE_SECONDS = 10.0

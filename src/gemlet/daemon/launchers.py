@@ -1,6 +1,7 @@
 """The processes that asked for groups: one descriptor each, however many groups one asked for, and room for everybody.
 
-Without a place a process is not kept in mind, and its group goes a moment later unless it has clients by then.
+A process for which there is no place is not watched: its group is removed shortly afterwards, unless a client has
+joined by then.
 """
 
 from __future__ import annotations

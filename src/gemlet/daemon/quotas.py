@@ -1,6 +1,6 @@
 """What one user's groups may have together: ceilings and defaults of `[users.NAME]`. Pure.
 
-A user who may promise himself everything takes it from users who come later, so a daemon that users share has a ceiling
+A user who may reserve everything takes it from users who come later, so a daemon that users share has a ceiling
 for the minima even where nothing is configured. Root and the daemon's own user have no quota: they can change it.
 """
 
