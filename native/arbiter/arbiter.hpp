@@ -1,6 +1,6 @@
 // Decides who holds the token of one device. Pure: events and `now` go in, actions come out; no clock, no I/O, no
-// threads. server.cpp runs it on real time, module/arbiter_binding.cpp exposes it to Python, where tests and `gemlet simulate` run it
-// on virtual time.
+// threads. server.cpp runs it on real time, module/arbiter_binding.cpp exposes it to Python, where tests and `gemlet
+// simulate` run it on virtual time.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
 // The clients that have the device or still drain, and from when to when each is charged.
 //
-// Charging begins at the grant or when the lease before it had drained, whichever is later, and ends when its own work
-// has drained. That end is estimated first, and charged at once; finish() corrects the charges of both leases, even if
-// the next client began beside an overdue holder.
+// Charging begins at the grant or when the lease before it had drained, whichever is later, and ends when its own
+// work has drained. That end is estimated first, and charged at once; finish() corrects the charges of both leases,
+// even if the next client began beside an overdue holder.
 //
 // Who has the device to itself pays for all of the time, pauses included: nobody else could use them. Of the time
 // that several co-run, each pays its `rate`, the part of the device that it was seen to use.
