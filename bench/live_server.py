@@ -239,7 +239,7 @@ class Load:
 
     def stop(self) -> None:
         if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
+            self.process.terminate()  # not SIGINT, which is ignored by what a shell starts in the background
             self.deadline = min(self.deadline, time.monotonic() + LOAD_MORE_S)
 
     def result(self) -> dict[str, Any]:

@@ -68,8 +68,8 @@ def command(url: str, demands: Path | None, **given: Any) -> int:
 
     Any server of the Open Inference Protocol v2 will do: gemlet, Triton, KServe. Inputs are made from what it says of
     the model. Latencies count from when a request was due, so neither a server that stalls nor a late generator can
-    hide it. The file of demands is that of `gemlet plan`; several models are loaded at once. Ctrl-C ends a run early
-    and prints what there is.
+    hide it. The file of demands is that of `gemlet plan`; several models are loaded at once. Ctrl-C or SIGTERM
+    ends a run early and prints what there is.
     """
     from gemlet.errors import GemletError
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
 from dataclasses import dataclass, replace
 from math import inf
 from typing import TYPE_CHECKING
@@ -23,6 +25,7 @@ from gemlet.serve.plan.model import Demand
 from gemlet.simulate.serving import peak
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from gemlet.load.report import Report
@@ -68,6 +71,29 @@ def run(url: str, demands: Path | None, given: Given) -> int:
     address = Address.parse(url)
     services = _services(demands, given)
     _check(services, given)
+    with _stopped_by_sigterm():
+        reports = _reports(services, address, given)
+    if reports is None:
+        return 1
+    _print(reports, given.output)
+    if reports and reports[-1].stopped:
+        return INTERRUPTED
+    worst = [each.worst_attainment for each in reports if each.worst_attainment is not None]
+    return int(given.goal is not None and not given.peak and min(worst, default=1.0) < given.goal)
+
+
+@contextlib.contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+    """As by Ctrl-C, which programs that a shell starts in the background ignore."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _reports(services: list[DemandedService], address: Address, given: Given) -> list[Report] | None:
+    """Of each run; None if not even the smallest rate of --peak holds."""
     reports: list[Report] = []
     for service in services:
         job = _job(address, service, given)
@@ -77,17 +103,13 @@ def run(url: str, demands: Path | None, given: Given) -> int:
                 f"gemlet: {peak.GOAL if given.goal is None else given.goal:.0%} in time up to {found:.4g} x", err=True
             )
             if highest is None:
-                return 1
+                return None
             reports.append(highest)
             continue
         reports.append(_measure(job, given))
         if reports[-1].stopped:
             break
-    _print(reports, given.output)
-    if reports and reports[-1].stopped:
-        return INTERRUPTED
-    worst = [each.worst_attainment for each in reports if each.worst_attainment is not None]
-    return int(given.goal is not None and not given.peak and min(worst, default=1.0) < given.goal)
+    return reports
 
 
 def _check(services: list[DemandedService], given: Given) -> None:

@@ -120,7 +120,8 @@ def _receive(child: SpawnProcess, pipe: Connection, seconds: float) -> Part | No
 
 
 def _child(job: Job, part: int, parts: int, pipe: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to everybody; the parent tells us what to do
+    for number in (signal.SIGINT, signal.SIGTERM):  # everybody may get those; the parent tells us what to do
+        signal.signal(number, signal.SIG_IGN)
     try:
         with contextlib.suppress(ImportError):
             import uvloop  # noqa: PLC0415  a third of the cost of each request, where it is there

@@ -118,7 +118,8 @@ def test_a_reply_that_never_comes_is_not_waited_for_for_ever() -> None:
     assert model.refused == {"no reply": 1}
 
 
-def test_an_interrupt_ends_a_run_with_what_there_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_a_run_with_what_there_is(tmp_path: Path, number: signal.Signals) -> None:
     with FakeServer().running() as server, (tmp_path / "out").open("w+") as out:
         command = [sys.executable, "-m", "gemlet", "load", server.url, "-m", "m", "--rate", "100:300:100"]
         more = ["--duration", "10m", "--processes", "2", "--every", "500ms", "-o", "json"]
@@ -126,7 +127,7 @@ def test_an_interrupt_ends_a_run_with_what_there_is(tmp_path: Path) -> None:
             deadline = time.monotonic() + 60
             while len(server.bodies) < 50 and time.monotonic() < deadline:
                 time.sleep(0.02)
-            os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of its processes
+            os.killpg(process.pid, number)  # as a terminal does: to all of its processes
             assert process.wait(30) == 130
             assert process.stderr is not None
             assert b"Traceback" not in process.stderr.read()
