@@ -17,6 +17,7 @@ import trustme
 
 from gemlet.inference_protocol import inference_pb2 as messages
 from tests.e2e.serve_process import COMMAND, serving, write_model
+from tests.e2e.waiting import eventually
 
 ECHO = (
     "platform: noop\nmax_batch: 4\nslo: 60s\ninputs: [{name: X, datatype: FP32, shape: [-1]}]\n"
@@ -99,6 +100,29 @@ def test_tls_and_tokens_on_every_address(repository, secured, tmp_path):
                 response_deserializer=messages.ServerLiveResponse.FromString,
             )
             assert live(b"", timeout=60).live
+
+
+def test_tokens_are_those_of_the_file_also_without_http(repository, tmp_path):
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"{TOKEN}\n")
+    tokens.chmod(0o600)
+    with (
+        serving(repository, tmp_path / "log", "--http-port", "none", "--token-file", str(tokens)) as server,
+        grpc.insecure_channel(server.grpc) as channel,
+    ):
+
+        def answered(token):
+            try:
+                infer_over_grpc(channel, [("authorization", f"Bearer {token}")])
+            except grpc.RpcError as error:
+                assert error.code() is grpc.StatusCode.UNAUTHENTICATED  # noqa: PT017  both are answers
+                return False
+            return True
+
+        assert answered(TOKEN)
+        tokens.write_text("another-horse-battery\n")
+        eventually(lambda: answered("another-horse-battery"))
+        assert not answered(TOKEN)
 
 
 def test_unix_sockets_are_for_this_user(repository, tmp_path):

@@ -56,6 +56,11 @@ class Listening:
         given = self._options
         return await self._open(GrpcServer, "gRPC", given.grpc_socket, given.grpc_port, self._credentials)
 
+    def refresh(self) -> None:
+        """Follows the file of tokens; to be called from time to time."""
+        if self._tokens is not None:
+            self._tokens.refresh()
+
     async def _open(
         self, kind: type[Frontend], what: str, path: Path | None, port: int | None, tls: Callable[[], Any]
     ) -> tuple[Frontend | None, int | None]:

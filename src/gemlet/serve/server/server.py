@@ -174,6 +174,7 @@ class Server:
         grpc, grpc_port = await self._listening.grpc()
         keep(_every(TRIM_S, memory.trim), "memory")
         keep(self.unpacking.warm(), "processes for large requests")
+        keep(_every(SLOW_CHECK_S, self._listening.refresh), "tokens")
         if http is not None:
             keep(_every(SLOW_CHECK_S, http.close_slow), "slow connections")
         keep(_every(HANG_CHECK_S, self._kill_stuck), "executors that hang")

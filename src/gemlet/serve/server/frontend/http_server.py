@@ -100,8 +100,6 @@ class HttpServer:
         for connection in list(self.connections):
             if connection.too_slow(now):
                 connection.abort()
-        if self.tokens is not None:
-            self.tokens.refresh()
 
     def drain(self) -> None:
         """No new connections; the next answer of each is its last. Idle ones stay, so that no request is cut off."""
