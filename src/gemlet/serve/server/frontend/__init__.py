@@ -12,6 +12,7 @@ health.py        gRPC's own health checks
 regions.py       shared memory of clients;  peers.py: which user a client is
 access.py        tokens
 limits.py        what a client may take;  holdings.py: what they all hold, and who ends when that is too much
+room.py          the same for messages of gRPC, by address
 unpacking.py     processes that read what takes time by its size;  to_its_end.py: how threads and they are waited for
 documents.py     metadata, statistics, configuration as JSON
 metrics.py       /metrics

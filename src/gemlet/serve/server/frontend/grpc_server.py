@@ -30,6 +30,7 @@ from gemlet.serve.server.frontend import (
 )
 from gemlet.serve.server.frontend.limits import Limits
 from gemlet.serve.server.frontend.regions import CUDA
+from gemlet.serve.server.frontend.room import Room, peer_of
 from gemlet.serve.server.frontend.status import GRPC
 from gemlet.serve.server.repository import triton_config
 
@@ -65,7 +66,7 @@ class GrpcServer:
         self._service = service
         self._limits = given or Limits()
         self._here: tuple[str, int] | None = None
-        self._reading_bytes = 0
+        self._room = Room(self._limits.held_bytes)  # for messages that another process reads
         self._tasks: set[asyncio.Task[None]] = set()
         options = [
             ("grpc.max_receive_message_length", self._limits.request_bytes),
@@ -166,7 +167,7 @@ class GrpcServer:
 
         remaining = context.time_remaining()
         try:
-            request = await self._read(data)
+            request = await self._read(data, context.peer())
         except Exception as error:  # noqa: BLE001  it is the answer
             await _abort(context, intake.refusal_of(error).alone())
         del data
@@ -223,7 +224,7 @@ class GrpcServer:
                     number += 1
                     arrived = now_ms()
                     try:
-                        request = await self._read(data)
+                        request = await self._read(data, context.peer())
                     except Exception as error:  # noqa: BLE001  it is the answer, for which the stream waits
                         answered(number, "", intake.refusal_of(error))
                         continue
@@ -249,21 +250,30 @@ class GrpcServer:
     def _regions(self, context: Context) -> UserRegions:
         return self._service.regions.of(lambda: peers.of_grpc(context.peer(), self._here))
 
-    async def _read(self, data: bytes) -> messages.ModelInferRequest:
+    async def _read(self, data: bytes, peer: str) -> messages.ModelInferRequest:
         """The message; one that is costly to read is read in another process first. Raises Refusal."""
         if infer_messages.structure(data, limits.HERE_BYTES) > limits.HERE_BYTES:
-            if self._reading_bytes + len(data) > self._limits.held_bytes:
-                raise Refusal("overload", f"messages of {self._reading_bytes} bytes wait to be read", retry_s=1)
-            nbytes = len(data)
-            self._reading_bytes += nbytes
-            try:
-                data = await self._service.unpacking(nbytes, unpacking.unpack_message, data, self._limits.request_bytes)
-            finally:
-                self._reading_bytes -= nbytes
+            data = await self._unpacked(data, peer)
         try:
             return messages.ModelInferRequest.FromString(data)
         except DecodeError as error:
             raise Refusal("invalid", f"not a ModelInferRequest: {error}") from None
+
+    async def _unpacked(self, data: bytes, peer: str) -> bytes:
+        nbytes, most = len(data), self._limits.request_bytes
+        work = asyncio.ensure_future(self._service.unpacking(nbytes, unpacking.unpack_message, data, most))
+        guest = self._room.enter(peer_of(peer), nbytes, work.cancel)
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if guest.gone and not task.cancelling():
+                told = f"messages of {self._room.total} bytes wait to be read, and nobody has more of them"
+                raise Refusal("overload", told, retry_s=1) from None
+            raise
+        finally:
+            self._room.leave(guest)
 
     async def _ask(self, request: messages.ModelInferRequest, asking: _Asking) -> Call | None:
         """Hands a request to the engine; ``asking.answered`` is called once. The call, or None if there is none."""
