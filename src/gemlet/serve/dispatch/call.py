@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from gemlet.inference_protocol import tensors
+from gemlet.serve.execution.loan import FREE, Loan
 
 if TYPE_CHECKING:
     from gemlet.inference_protocol.tensors import Buffer
@@ -47,13 +48,17 @@ class Tensor:
 
 @dataclass(slots=True)
 class Answered:
-    """What a model gave for a request. ``spec``: of the version that computed it, whichever is served by now."""
+    """What a model gave for a request. ``spec``: of the version that computed it, whichever is served by now.
+
+    loan: of the outputs' data.
+    """
 
     spec: ModelSpec
     outputs: list[Tensor]
+    loan: Loan = FREE
 
 
-# Called once for each call, in the server's event loop: with the outputs, whose data is valid during the call only.
+# Called once for each call, in the server's event loop: with the outputs, valid meanwhile and as their loan is held.
 Answer = Callable[[Answered | Refusal], None]
 
 

@@ -451,7 +451,7 @@ class Engine:
                 self._refuse(request, Refusal("failed", f"{spec.name} gave an output of {error}"))
             return
         for request, answer in zip(requests, answers, strict=True):
-            self._answer(served, request, Answered(spec, answer), batch.started, result.ms)
+            self._answer(served, request, Answered(spec, answer, result.loan), batch.started, result.ms)
 
     def _went_wrong(self, work: _Work, requests: list[Request], error: BaseException) -> None:
         for request in requests:

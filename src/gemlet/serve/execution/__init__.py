@@ -3,7 +3,7 @@
 backend.py     what a backend is, and what it is given
 backends/      one file a backend
 worker.py      the process;  protocol.py: what it and the server say;  arena.py: the memory they share
-executor.py    the server's side of one process
+executor.py    the server's side of one process;  loan.py: how long outputs stay in that memory
 device.py      the executors of one device, started again when they die
 remote.py      an executor on another machine, over TCP;  hosting.py starts it there, ray_placement.py finds the machine
 graphed.py     a model as CUDA graphs: capturing.py makes and checks one, batch_call.py runs one in a single C call

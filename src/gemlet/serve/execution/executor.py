@@ -13,11 +13,13 @@ import signal
 import socket
 import sys
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gemlet.errors import GemletError
 from gemlet.serve.execution import arena, protocol
 from gemlet.serve.execution.backend import BackendOptions, GpuLet, GpuLetGone
+from gemlet.serve.execution.loan import FREE, Loan
 from gemlet.serve.models.specification import ModelError, ModelSpec
 
 if TYPE_CHECKING:
@@ -42,10 +44,11 @@ class ExecutorFailed(GemletError):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a batch came to. ``outputs`` by name with their bytes, which are valid until the next turn of the loop."""
+    """What a batch came to. ``outputs`` by name with their bytes, which are valid until the end of the loan."""
 
     outputs: tuple[tuple[protocol.ArenaTensor, memoryview], ...]
     ms: float
+    loan: Loan = FREE
 
 
 class Link(asyncio.Protocol):
@@ -199,17 +202,19 @@ class Executor:
         future = self._waiting.pop(ticket, None)
         self._give_back(ticket)
         outputs = message.outputs if isinstance(message, protocol.Done) else ()
+        offsets = tuple(tensor.offset for tensor in outputs if tensor.offset >= 0)
+        loan = Loan(partial(self._release, offsets)) if offsets else FREE
         if future is not None and not future.done():
             if isinstance(message, protocol.Failed):
                 future.set_exception(_error(message))
             elif isinstance(message, protocol.Done):
-                future.set_result(Result(tuple((tensor, self._bytes(tensor)) for tensor in outputs), message.ms))
+                found = tuple((tensor, self._bytes(tensor)) for tensor in outputs)
+                future.set_result(Result(found, message.ms, loan))
             else:
                 future.set_result(message)
-        offsets = tuple(tensor.offset for tensor in outputs if tensor.offset >= 0)
         if offsets:
             # The future's callbacks are scheduled already; this comes after them.
-            asyncio.get_running_loop().call_soon(self._release, offsets)
+            asyncio.get_running_loop().call_soon(loan.end)
 
     def lost(self) -> None:
         """The process is gone, or has closed its end, which has the same effect."""

@@ -383,9 +383,8 @@ class Connection(asyncio.Protocol):
         model, version = target
         given, form, parameters = parsed
         form.model, form.version = model, version
-        reply = intake.Reply(
-            self._service, form, True, partial(self._write, exchange, form), partial(_refuse, exchange), self._later
-        )
+        write, refuse = partial(self._write, exchange, form), partial(_refuse, exchange)
+        reply = intake.Reply(self._service, self.regions, form, True, write, refuse, self._later)
         call = Call(model, given, reply, exchange.arrived, version)
         shared = sum([tensor.nbytes for tensor in regions.unread(given)])
         exchange.request_bytes += shared

@@ -220,8 +220,9 @@ def render(
             ready = finish(output, how, batched=bool(spec.max_batch))
         tensor = output if ready is None else ready.tensor
         one: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
-        if how.region:
-            into_region(tensor, how, regions)  # and no parameters: Triton's clients take those for binary data
+        if how.region:  # without parameters: Triton's clients take those for binary data
+            if ready is None or not ready.written:
+                into_region(tensor, how, regions)
         elif how.binary:
             one["parameters"] = {"binary_data_size": len(tensor.data)}
             binary.append(tensor.data)
@@ -235,10 +236,14 @@ def render(
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """An output as it is sent: its classes in its place if those were asked for; as JSON, or empty if not wanted."""
+    """An output as it is sent: its classes in its place if those were asked for; as JSON, or empty if not wanted.
+
+    written: into its region.
+    """
 
     tensor: Tensor
     text: bytes
+    written: bool = False
 
 
 def finish(tensor: Tensor, how: Wanted, *, batched: bool) -> Finished:
@@ -254,6 +259,12 @@ def costly(form: Form, outputs: list[Tensor], *, text: bool) -> list[tuple[Tenso
     """Outputs that become text, if any do, or are classified: what takes time by its size."""
     asked = [(tensor, form.wanted(tensor.name)) for tensor in outputs]
     return [(tensor, how) for tensor, how in asked if how.classes or (text and not (how.region or how.binary))]
+
+
+def shared(form: Form, outputs: list[Tensor]) -> list[tuple[Tensor, Wanted]]:
+    """Outputs that go into shared memory as they are: writing them takes time by their size."""
+    asked = [(tensor, form.wanted(tensor.name)) for tensor in outputs]
+    return [(tensor, how) for tensor, how in asked if how.region and not how.classes]
 
 
 def texts(inputs: list[Tensor]) -> list[Tensor]:
@@ -277,10 +288,15 @@ def check_outputs(form: Form, spec: ModelSpec) -> None:
             raise Refusal("invalid", f"{spec.name} has no output {name!r}; it has {', '.join(sorted(known))}")
 
 
-def into_region(tensor: Tensor, how: Wanted, regions: UserRegions) -> None:
-    """Writes an output into shared memory. Raises Refusal."""
+def check_place(tensor: Tensor, how: Wanted) -> None:
+    """Raises Refusal unless an output fits where it is to be in shared memory."""
     if len(tensor.data) > how.nbytes:
         raise Refusal("invalid", f"output {tensor.name!r} has {len(tensor.data)} bytes, its place {how.nbytes}")
+
+
+def into_region(tensor: Tensor, how: Wanted, regions: UserRegions) -> None:
+    """Writes an output into shared memory. Raises Refusal."""
+    check_place(tensor, how)
     regions.write(how.region, how.offset, tensor.data)
 
 

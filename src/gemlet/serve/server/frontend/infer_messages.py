@@ -130,7 +130,8 @@ def render(
         tensor = output if ready is None else ready.tensor
         answer.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
         if how.region:
-            into_region(tensor, how, regions)
+            if ready is None or not ready.written:
+                into_region(tensor, how, regions)
             answer.raw_output_contents.append(b"")
         else:
             answer.raw_output_contents.append(bytes(tensor.data))

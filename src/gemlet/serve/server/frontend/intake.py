@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
     from gemlet.serve.dispatch.call import Answered, Call, Tensor
+    from gemlet.serve.execution.loan import Kept
     from gemlet.serve.models.specification import ModelSpec
     from gemlet.serve.server.frontend.infer_json import Finished, Form, Parameters
     from gemlet.serve.server.frontend.regions import SharedTensor, UserRegions
@@ -70,6 +71,7 @@ class Reply:
     """
 
     service: Service
+    regions: UserRegions
     form: Form
     text: bool
     write: Callable[[ModelSpec, list[Tensor], Mapping[str, Finished]], None]
@@ -77,26 +79,38 @@ class Reply:
     later: Callable[[Coroutine[Any, Any, None]], None]
 
     def __call__(self, result: Answered | Refusal) -> None:
-        """To be called by the engine; the data of the outputs is valid meanwhile only. Never raises."""
+        """To be called by the engine. Never raises."""
         if isinstance(result, Refusal):
             self.refuse(result)
             return
         try:
             outputs = infer_json.chosen(self.form, result.outputs)
             costly = infer_json.costly(self.form, outputs, text=self.text)
-            if sum([len(tensor.data) for tensor, _ in costly]) > limits.HERE_BYTES:
-                self.later(self._large(result.spec, [each.copied() for each in outputs]))
+            shared = infer_json.shared(self.form, outputs)
+            if sum([len(tensor.data) for tensor, _ in (*costly, *shared)]) > limits.HERE_BYTES:
+                stay = {tensor.name for tensor, _ in shared}  # a copy would take longer than writing them
+                outputs = [each if each.name in stay else each.copied() for each in outputs]
+                self.later(self._elsewhere(result.spec, outputs, result.loan.keep()))
             else:
                 self.write(result.spec, outputs, {})
         except Exception as error:  # noqa: BLE001  also an output that is gone since a model was reloaded
             self.refuse(refusal_of(error))
 
-    async def _large(self, spec: ModelSpec, outputs: list[Tensor]) -> None:
+    async def _elsewhere(self, spec: ModelSpec, outputs: list[Tensor], kept: Kept) -> None:
         try:
             costly = infer_json.costly(self.form, outputs, text=self.text)
-            self.write(spec, outputs, await unpacking.finished(self.service.unpacking, spec, costly))
+            finished = await unpacking.finished(self.service.unpacking, spec, costly) if costly else {}
+            shared = infer_json.shared(self.form, outputs)
+            if shared:
+                for tensor, how in shared:
+                    infer_json.check_place(tensor, how)
+                await self.regions.write_in_thread((how.region, how.offset, tensor.data) for tensor, how in shared)
+                finished |= {tensor.name: infer_json.Finished(tensor, b"", written=True) for tensor, _ in shared}
+            self.write(spec, outputs, finished)
         except Exception as error:  # noqa: BLE001  it is the answer
             self.refuse(refusal_of(error))
+        finally:
+            kept.end()
 
 
 def refusal_of(error: Exception) -> Refusal:

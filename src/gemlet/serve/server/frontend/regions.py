@@ -7,8 +7,8 @@ Regions of one user are not those of another, whatever their names.
 It is read and written as a file and never mapped: its owner may make it smaller at any time, and touching a mapped page
 that is gone ends the process. A copy also keeps what was checked from changing before its batch runs.
 
-A request of some bytes may name 64 MiB. It is read when everything else about the request was checked, what is large
-in a thread: for one request of a user at a time, and for one user at a time.
+A request of some bytes may name 64 MiB. It is read when everything else about the request was checked. What is large
+is read and written in a thread: for one request of a user at a time, and for one user at a time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gemlet.serve.dispatch.call import Refusal, Tensor, check
 from gemlet.serve.server.frontend.to_its_end import to_its_end
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 
     from gemlet.inference_protocol.tensors import Buffer
     from gemlet.serve.dispatch.served import ServedModel
@@ -74,11 +74,11 @@ class Regions:
         """Those of a client. ``find_user``: its uid, asked for once and only if shared memory is; None: not known."""
         return UserRegions(self, find_user)
 
-    async def read(self, user: UserRegions, inputs: Sequence[SharedTensor]) -> None:
-        """As UserRegions.read(), in a thread. Raises Refusal."""
-        async with self._turns.setdefault(user.user, asyncio.Lock()), self._turn:
-            with _reading():
-                await to_its_end(asyncio.to_thread(_fill, [user.place(each) for each in inputs]))
+    @contextlib.asynccontextmanager
+    async def turn(self, user: int | None) -> AsyncIterator[None]:
+        """For one request of a user at a time, and for one user at a time."""
+        async with self._turns.setdefault(user, asyncio.Lock()), self._turn:
+            yield
 
 
 class UserRegions:
@@ -170,29 +170,27 @@ class UserRegions:
     def read(self, inputs: Sequence[SharedTensor]) -> None:
         """Gives each its data, as the region has it now. Takes time by their size. Raises Refusal."""
         with _reading():
-            _fill([self.place(each) for each in inputs])
+            _fill(self._opened_for(inputs))
 
     async def read_in_thread(self, inputs: Sequence[SharedTensor]) -> None:
         """As read(), when it is this user's turn. Raises Refusal."""
-        await self._shared.read(self, inputs)
-
-    def place(self, tensor: SharedTensor) -> Place:
-        """Where its data is now. Raises Refusal; the region may be gone since the request came."""
-        return Place(tensor, self._part(tensor.region, tensor.offset, tensor.nbytes))
+        async with self._shared.turn(self.user):
+            with _reading():
+                await to_its_end(asyncio.to_thread(_fill, self._opened_for(inputs)))
 
     def write(self, name: str, offset: int, data: Buffer) -> None:
-        """Puts ``data`` there. Raises Refusal."""
-        region = self._part(name, offset, len(data))
-        start = region.offset + offset
-        if os.fstat(region.descriptor).st_size < start + len(data):
-            raise _shrunk(region)
-        view, done = memoryview(data), 0
-        try:
-            while done < len(data):
-                done += os.pwrite(region.descriptor, view[done:], start + done)
-        except OSError as error:  # its pages are taken when they are first written, and there may be none left
-            message = f"shared memory region {name!r} cannot be written: {error.strerror}"
-            raise Refusal("failed", message) from None
+        """Puts ``data`` there. Takes time by its size. Raises Refusal."""
+        _put([(Opened(self._part(name, offset, len(data))), offset, data)])
+
+    async def write_in_thread(self, given: Iterable[tuple[str, int, Buffer]]) -> None:
+        """As write(), of several parts, when it is this user's turn. Raises Refusal."""
+        async with self._shared.turn(self.user):
+            opened = [(Opened(self._part(name, offset, len(data))), offset, data) for name, offset, data in given]
+            await to_its_end(asyncio.to_thread(_put, opened))
+
+    def _opened_for(self, inputs: Iterable[SharedTensor]) -> list[tuple[Opened, SharedTensor]]:
+        """Raises Refusal; a region may be gone since the request came."""
+        return [(Opened(self._part(each.region, each.offset, each.nbytes)), each) for each in inputs]
 
     def _part(self, name: str, offset: int, nbytes: int) -> Region:
         region = self._regions.get(name)
@@ -203,20 +201,23 @@ class UserRegions:
         return region
 
 
-class Place:
-    """An input and its region, which stays open until fill() or the end of this object, also if it is unregistered."""
+class Opened:
+    """A region that stays open until the end of this object, also if it is unregistered meanwhile. Raises Refusal."""
 
-    def __init__(self, tensor: SharedTensor, region: Region) -> None:
-        self._tensor = tensor
+    def __init__(self, region: Region) -> None:
         self._region = region
-        self._descriptor = os.dup(region.descriptor)
+        self._descriptor = -1
+        try:
+            self._descriptor = os.dup(region.descriptor)
+        except OSError as error:
+            message = f"shared memory region {region.name!r} cannot be opened again: {error.strerror}"
+            raise Refusal("failed", message) from None
 
     def __del__(self) -> None:
         self.close()
 
-    def fill(self) -> None:
+    def fill(self, tensor: SharedTensor) -> None:
         """Raises Refusal."""
-        tensor = self._tensor
         data = np.empty(tensor.nbytes, np.uint8).data  # which is not set to 0 first
         done = 0
         while done < tensor.nbytes:
@@ -225,7 +226,19 @@ class Place:
                 raise _shrunk(self._region)
             done += count
         tensor.data = data
-        self.close()
+
+    def put(self, offset: int, data: Buffer) -> None:
+        """Raises Refusal."""
+        region, view, done = self._region, memoryview(data), 0
+        start = region.offset + offset
+        if os.fstat(self._descriptor).st_size < start + len(data):
+            raise _shrunk(region)
+        try:
+            while done < len(data):
+                done += os.pwrite(self._descriptor, view[done:], start + done)
+        except OSError as error:  # its pages are taken when they are first written, and there may be none left
+            message = f"shared memory region {region.name!r} cannot be written: {error.strerror}"
+            raise Refusal("failed", message) from None
 
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
@@ -242,9 +255,16 @@ def _reading() -> Iterator[None]:
         raise Refusal("failed", f"shared memory cannot be read: {error}") from None
 
 
-def _fill(places: Iterable[Place]) -> None:
-    for place in places:
-        place.fill()
+def _fill(inputs: Iterable[tuple[Opened, SharedTensor]]) -> None:
+    for opened, tensor in inputs:
+        opened.fill(tensor)
+        opened.close()
+
+
+def _put(parts: Iterable[tuple[Opened, int, Buffer]]) -> None:
+    for opened, offset, data in parts:
+        opened.put(offset, data)
+        opened.close()
 
 
 def unread(inputs: Iterable[Tensor]) -> list[SharedTensor]:

@@ -231,3 +231,32 @@ def test_a_region_that_is_gone_when_its_turn_comes_is_not_read(shared, reads):
     statuses, _ = asyncio.run(answers(shared, [asking(MIB, [1, MIB // 4])] * 3, unregistered=True))
     assert statuses == [400] * 3
     assert not reads
+
+
+def test_much_is_written_beside_the_loop(shared, monkeypatch):
+    written, plain = [], os.pwrite
+
+    def pwrite(descriptor, data, offset):
+        count = plain(descriptor, data, offset)
+        written.append((count, threading.get_ident()))
+        return count
+
+    def to(region, offset, nbytes):
+        place = {
+            "shared_memory_region": region,
+            "shared_memory_offset": offset,
+            "shared_memory_byte_size": nbytes,
+        }
+        given = {"shared_memory_region": "r", "shared_memory_byte_size": MIB}
+        one = {"name": "X", "datatype": "FP32", "shape": [1, MIB // 4], "parameters": given}
+        document = {"inputs": [one], "outputs": [{"name": "Y", "parameters": place}]}
+        return post("/v2/models/echo/infer", json.dumps(document).encode())
+
+    os.pwrite(shared[1], b"seen", MIB - 4)
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    requests = [to("r", 2 * MIB, MIB), to("r", 2 * MIB, MIB - 1), to("r", 4 * MIB - 1, MIB), to("none", 0, MIB)]
+    statuses, _ = asyncio.run(answers(shared, requests))
+    assert statuses == [200, 400, 400, 400]
+    assert sum(count for count, _ in written) == MIB
+    assert threading.get_ident() not in {thread for _, thread in written}
+    assert os.pread(shared[1], 4, 3 * MIB - 4) == b"seen"
