@@ -1,11 +1,10 @@
 // One group: why it runs or waits, its own history, and its limits.
 import { ask } from "./api.js";
 import { Chart } from "./charts.js";
-import { byId, colour, make } from "./dom.js";
-import { share, size } from "./format.js";
+import { byId, CATEGORY, colour, make } from "./dom.js";
+import { share, short, size } from "./format.js";
 import { keyOf } from "./groups.js";
 
-const WAITS = ["#7b5ea7", "#b5487b", "#3b8c8c", "#8a7a2a", "#5b6abf", "#a35c3a", "#4d7d3c", "#888888"];
 let open = null;
 
 function limit(name, label, value, attributes) {
@@ -68,15 +67,17 @@ export function openDetail(entry, write, changed) {
   const { group, device } = entry;
   const shares = new Chart(`${group.name}, share over time`);
   const waits = new Chart(`${group.name}, what it waited for`, { top: 1 });
+  const requests = new Chart(`${group.name}, how long requests took`, { show: short });
+  const asked = make("div", { hidden: "" }, make("h3", {}, "Requests"), requests.element);
   const memory = new Chart(`${group.name}, memory over time`, { show: size });
   const why = make("div", { role: "status" });
   const title = make("h3", { tabindex: "-1" }, device.index == null ? `${group.name}, on no device` : `${group.name} on device ${device.index}`);
   const close = make("button", { type: "button", onclick: closeDetail }, "Close");
   byId("detail").replaceChildren(make("article", { class: "card", "aria-label": `Group ${group.name}` },
     make("div", { class: "bar" }, title, close), why,
-    make("h3", {}, "Share"), shares.element, make("h3", {}, "Waits"), waits.element, make("h3", {}, "Memory"), memory.element,
+    make("h3", {}, "Share"), shares.element, make("h3", {}, "Waits"), waits.element, asked, make("h3", {}, "Memory"), memory.element,
     ...(write ? limitsForm(group, changed) : [make("p", { class: "facts" }, "This page only shows: `gemlet web --write` also changes limits.")])));
-  open = { key: keyOf(entry), name: group.name, device: device.uuid, shares, waits, memory, why };
+  open = { key: keyOf(entry), name: group.name, device: device.uuid, shares, waits, requests, asked, memory, why };
   title.focus();
 }
 
@@ -100,7 +101,9 @@ export async function refreshDetail(range, points) {
   here.shares.set(recorded.time, [line("used", "share", "used")],
     [line("minimum", "min", "promised"), line("due", "target", "borrowed"), line("speed", "speed", "good")]);
   const reasons = Object.keys(values).filter((name) => name.startsWith("waits "));
-  here.waits.set(recorded.time, reasons.map((name, i) => ({ name: name.slice(6), colour: WAITS[i], values: values[name] })),
+  here.waits.set(recorded.time, reasons.map((name, i) => ({ name: name.slice(6), colour: CATEGORY[i], values: values[name] })),
     [line("throttled by its maximum", "throttled", "bad")]);
+  here.asked.hidden = !values.p99?.some((value) => value != null);
+  if (!here.asked.hidden) here.requests.set(recorded.time, [], [line("99 of 100 within", "p99", "bad"), line("half within", "p50", "used")]);
   here.memory.set(recorded.time, [line("resident", "resident", "used"), line("swapped", "swapped", "borrowed")]);
 }

@@ -1,8 +1,9 @@
 // A lane for each device: what was promised, what was used of it, and what was borrowed, over time.
 import { Chart } from "./charts.js";
-import { byId, colour, make } from "./dom.js";
-import { share, size } from "./format.js";
+import { byId, CATEGORY, colour, make } from "./dom.js";
+import { perSecond, share, size } from "./format.js";
 
+const SWAPPERS = 5; // groups with a band of their own
 const lanes = new Map(); // by UUID
 
 function facts(device) {
@@ -24,7 +25,9 @@ export function showDevices(devices, zoomed) {
     if (!lane) {
       const chart = new Chart(`Device ${device.index}, shares over time`, { top: 1, zoomed });
       lane = { chart, title: make("h3", { title: device.uuid }), facts: make("p", { class: "facts" }) };
-      lane.element = make("article", { class: "card", "data-device": device.index }, lane.title, lane.facts, chart.element);
+      lane.swap = new Chart(`Device ${device.index}, memory moved between device and host`, { show: perSecond, zoomed });
+      lane.moved = make("div", { class: "moved", hidden: "" }, make("h4", {}, "Swap traffic"), lane.swap.element);
+      lane.element = make("article", { class: "card", "data-device": device.index }, lane.title, lane.facts, chart.element, lane.moved);
       lanes.set(device.uuid, lane);
       byId("devices").append(lane.element);
     }
@@ -54,6 +57,19 @@ export function parts(series, length) {
   return { own, borrowed, promised };
 }
 
+// By group, those that moved most first; nothing where nobody did.
+function showSwaps(lane, time, series) {
+  lane.moved.hidden = series.length === 0;
+  if (lane.moved.hidden) return;
+  const sum = (one) => one.values.moved.reduce((all, bytes) => all + (bytes ?? 0), 0);
+  const sorted = series.toSorted((a, b) => sum(b) - sum(a));
+  const named = sorted.slice(0, SWAPPERS).map((one, i) => ({ name: one.group, colour: CATEGORY[i], values: one.values.moved }));
+  const rest = sorted.slice(SWAPPERS);
+  if (rest.length)
+    named.push({ name: `${rest.length} others`, colour: colour("dim"), values: time.map((_, i) => rest.reduce((all, one) => all + (one.values.moved[i] ?? 0), 0)) });
+  lane.swap.set(time, named);
+}
+
 export function drawDevices(recorded) {
   for (const [uuid, lane] of lanes) {
     const series = recorded.series.filter((one) => one.device === uuid && one.group !== null);
@@ -66,5 +82,6 @@ export function drawDevices(recorded) {
       ],
       [{ name: "promised", colour: colour("promised"), values: promised }],
     );
+    showSwaps(lane, recorded.time, series.filter((one) => one.values.moved?.some((bytes) => bytes > 0)));
   }
 }

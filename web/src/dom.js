@@ -19,3 +19,6 @@ export function setText(element, text) {
 export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
+
+// Colours of things of a kind, in their order.
+export const CATEGORY = ["#7b5ea7", "#b5487b", "#3b8c8c", "#8a7a2a", "#5b6abf", "#a35c3a", "#4d7d3c", "#888888"];

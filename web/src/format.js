@@ -19,6 +19,13 @@ export function seconds(value) {
   return value >= 120 ? `${(value / 60).toFixed(1)} min` : `${value.toFixed(1)} s`;
 }
 
+export function short(value) {
+  if (value == null) return NONE;
+  return value >= 1 ? `${value.toPrecision(3)} s` : `${Number((1000 * value).toPrecision(3))} ms`;
+}
+
+export const perSecond = (bytes) => `${size(Math.round(bytes))}/s`;
+
 export function clock(time) {
   return new Date(1000 * time).toLocaleTimeString();
 }

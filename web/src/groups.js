@@ -1,6 +1,6 @@
 // The table of groups. Rows are kept, so that neither focus nor scrolling is lost when numbers change.
 import { byId, make, setText } from "./dom.js";
-import { NONE, seconds, share, size } from "./format.js";
+import { NONE, seconds, share, short, size } from "./format.js";
 
 const resident = (group) => group.memory_used - swapped(group);
 const swapped = (group) => group.clients.reduce((sum, client) => sum + (client.swap?.swapped ?? 0), 0);
@@ -17,10 +17,14 @@ const COLUMNS = [
   { name: "Swapped", value: ({ group }) => swapped(group), show: (bytes) => (bytes ? size(bytes) : NONE), wide: true },
   { name: "Throttled", value: ({ group }) => group.throttled_s, show: seconds, wide: true },
   { name: "Speed", value: ({ group }) => group.speed, show: share, title: "relative to its speed alone" },
+  { name: "P50", value: ({ group }) => group.latency?.p50_s, show: short, requests: true, title: "half of its requests of the last minute took no longer" },
+  { name: "P99", value: ({ group }) => group.latency?.p99_s, show: short, requests: true, title: "99 of 100 requests of the last minute took no longer" },
   { name: "Programs", value: ({ group }) => group.clients.length, wide: true },
   { name: "State", value: ({ group }) => (group.clients.length === 0 ? "empty" : waits(group) ? "waits" : group.clients.some((c) => c.state === "runs") ? "runs" : "idle"), text: true },
   { name: "Why", value: ({ group }) => group.reason || (group.why === "shares" ? "" : group.why), text: true, why: true },
 ];
+
+const classes = (column, more) => [column.wide && "wide", column.why && "why", column.requests && "requests", more].filter(Boolean).join(" ") || undefined;
 
 const rows = new Map(); // by key
 let order = { column: COLUMNS[2], down: true };
@@ -35,7 +39,7 @@ export function prepareGroups(choose, changed) {
       order = { column, down: order.column === column ? !order.down : !column.text };
       changed();
     } }, column.name);
-    column.head = make("th", { scope: "col", class: column.wide ? "wide" : undefined }, button);
+    column.head = make("th", { scope: "col", class: classes(column) }, button);
     return column.head;
   });
   byId("groups").tHead.append(make("tr", {}, ...heads));
@@ -52,7 +56,7 @@ function rowFor(entry) {
       const first = column === COLUMNS[0];
       const cell = make(first ? "th" : "td", {
         scope: first ? "row" : undefined,
-        class: [column.wide && "wide", column.why && "why", !column.text && "number"].filter(Boolean).join(" ") || undefined,
+        class: classes(column, !first && !column.text && "number"),
       });
       let text = cell;
       if (first) cell.append((text = make("button", { type: "button", onclick: () => chosen(key) })));
@@ -105,6 +109,7 @@ export function showGroups(status) {
   const shown = all
     .filter((entry) => COLUMNS.filter((column) => column.text).some((column) => column.value(entry).toLowerCase().includes(wanted)))
     .sort(compare);
+  byId("groups").classList.toggle("without-requests", !all.some(({ group }) => group.latency));
   for (const column of COLUMNS)
     column.head.setAttribute("aria-sort", order.column !== column ? "none" : order.down ? "descending" : "ascending");
   const body = byId("groups").tBodies[0];

@@ -68,7 +68,7 @@ async function tick() {
     show();
     if (performance.now() >= due) {
       due = performance.now() + again();
-      const query = new URLSearchParams({ since: range(), points: POINTS, columns: "share,min" });
+      const query = new URLSearchParams({ since: range(), points: POINTS, columns: "share,min,moved" });
       drawDevices(await ask(`/api/history?${query}`));
       await refreshDetail(range(), POINTS);
     }
