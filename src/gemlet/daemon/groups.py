@@ -60,6 +60,7 @@ class Entry:
     owner: int | None = None
     device: int | None = None
     socket: str | None = None
+    named: bool = True  # somebody chose the name
     leaving: bool = False  # no longer configured; goes with its last client
     linger: float = LINGER_SECONDS
     launchers: list[Launcher] = field(default_factory=list)
@@ -145,7 +146,7 @@ class GroupBook:
             owner = self._adopted_from(made, uid)
             self._check_number(uid)
             spec = self._within(_change(self._new(made, owner), limits), owner, device, given=limits.given())
-            entry = Entry(spec=spec, origin="run", owner=owner, device=device)
+            entry = Entry(spec=spec, origin="run", owner=owner, device=device, named=name is not None)
             self._admit(entry, busy)
             self._begin(spec, owner)
             self._tell(spec, device=device)

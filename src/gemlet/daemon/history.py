@@ -12,9 +12,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from gemlet.daemon.latency import Recent
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gemlet.daemon.latency import Latency
     from gemlet.daemon.native import GroupUsage, Snapshot
 
 KEPT_SECONDS = 120.0
@@ -24,6 +27,7 @@ MOST = 2**63 - 1  # of a value
 WINDOWS = {"1s": 1.0, "10s": 10.0, "60s": 60.0}
 
 Key = tuple[bytes, str]  # device UUID, group
+_NONE = Recent()
 
 
 class Row(NamedTuple):
@@ -76,6 +80,7 @@ class History:
 
     def __init__(self) -> None:
         self._totals: dict[Key, Total] = {}
+        self._latencies: dict[Key, Recent] = {}
         self._times: deque[int] = deque(maxlen=int(KEPT_SECONDS / SAMPLE_SECONDS))  # ns of CLOCK_MONOTONIC
         self._next = 0  # tick
         self._series: dict[Key, Series] = {}
@@ -93,6 +98,8 @@ class History:
                 spent += group.used_ns - (series.used_ns[-1] if series.used_ns else 0)
                 series.add(group.used_ns, group.memory_used)
                 self._totals.setdefault(key, Total()).add(group)
+                if group.latencies or key in self._latencies:
+                    self._latencies.setdefault(key, Recent()).add(snapshot.now_ns, group.latencies)
                 seen.add(key)
             whole = self._of((device.uuid, ""))
             whole.add((whole.used_ns[-1] if whole.used_ns else 0) + spent, 0)
@@ -101,6 +108,7 @@ class History:
             self._gone.append((key, self._series.pop(key)))
         for key in self._totals.keys() - seen:  # one of the same name is another group
             del self._totals[key]
+            self._latencies.pop(key, None)
         self._times.append(snapshot.now_ns)
         self._next += 1
         self._forget()
@@ -125,6 +133,10 @@ class History:
         total = self._totals.setdefault(key, Total())
         total.add(group)
         return total.used_ns, total.gone + sum(total.launches.values())
+
+    def latency(self, key: Key, group: GroupUsage) -> Latency | None:
+        """How long its requests took; None if it had none. ``group``: how it is now."""
+        return self._latencies.get(key, _NONE).latency(group.latencies, group.latency_sum_ns)
 
     def share(self, key: Key, seconds: float) -> float | None:
         """Measured share of the device over the last ``seconds`` (or as much of it as the group exists).

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gemlet.daemon.latency import Counts, difference, quantile
 from gemlet.daemon.native import uuid_text
 from gemlet.daemon.record import DEVICE_COLUMNS, GROUP_COLUMNS, REASONS
 
@@ -24,11 +25,19 @@ class Moments:
         self._waits: dict[tuple[bytes, str], dict[str, int]] = {}  # samples that found it waiting, by reason
         self._counters: dict[Key, Counters] = {}
         self._moved: dict[tuple[Key, int], int] = {}  # by client
+        self._latencies: dict[tuple[bytes, str], Counts] = {}  # as of the last sample
+        self._counted: dict[tuple[bytes, str], Counts] = {}  # as of the last moment
         self._at: float | None = None
 
     def look(self, snapshot: Snapshot) -> None:
         """Notes who waits, and for what."""
         self._samples += 1
+        self._latencies = {
+            (device.uuid, group.name): dict(group.latencies)
+            for device in snapshot.devices
+            for group in device.groups
+            if group.latencies
+        }
         for device in snapshot.devices:
             for group in device.groups:
                 if group.clients and (reason := _waits_for(group)):
@@ -45,6 +54,11 @@ class Moments:
         before, self._counters = self._counters, {}
         moved, self._moved = self._moved, {}
         waits = {(uuid_text(uuid), name): found for (uuid, name), found in self._waits.items()}
+        counted, self._counted = self._counted, self._latencies
+        requests = {
+            (uuid_text(uuid), name): difference(found, counted.get((uuid, name), {}))
+            for (uuid, name), found in self._latencies.items()
+        }
         samples = max(self._samples, 1)
         self._waits, self._samples = {}, 0
         groups: dict[Key, Values] = {}
@@ -62,6 +76,7 @@ class Moments:
                     values = _group(group) | {
                         "share": share / seconds,
                         "throttled": throttled / seconds,
+                        **_latency(requests.get(key, {}), seconds),
                         "moved": bytes_moved / seconds,
                         **{f"waits {reason}": n / samples for reason, n in waits.get(key, {}).items()},
                     }
@@ -98,6 +113,14 @@ def _group(group: GroupStatus) -> dict[str, float | None]:
         "memory": float(group.memory_used),
         "resident": float(max(0, group.memory_used - swapped)),
         "swapped": float(swapped),
+    }
+
+
+def _latency(counts: Counts, seconds: float) -> dict[str, float | None]:
+    return {
+        "requests": sum(counts.values()) / seconds,
+        "p50": quantile(counts, 0.5),
+        "p99": quantile(counts, 0.99),
     }
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence, Set
 
-FORMAT = 1  # of packed moments; a store of another one is begun anew
+FORMAT = 2  # of packed moments; a store of another one is begun anew
 # Why a client waits: as the arbiter says it (kWhyNames of the native server), and while its memory is on the host.
 REASONS = ("shares", "always", "both busy", "ahead", "behind", "slowed", "unverified", "memory")
 
@@ -25,13 +25,15 @@ Values = tuple["float | None", ...]
 @dataclass(frozen=True, slots=True)
 class Column:
     """One quantity. ``step``: what it is rounded to. ``code``: the array type that keeps it, whose largest value stands
-    for None and bounds the rest. ``rate``: it counts as 0 where it is not there.
+    for None and bounds the rest. ``rate``: it counts as 0 where it is not there. ``worst``: of several the largest
+    stands for all, not the mean.
     """
 
     name: str
     step: float
     code: Literal["H", "I"] = "H"
     rate: bool = False
+    worst: bool = False
 
     @property
     def most(self) -> int:
@@ -57,8 +59,9 @@ _MOST = {"H": 2**16 - 1, "I": 2**32 - 1}
 PART = 1e-4  # of shares
 PAGE = 65536.0  # of sizes, in bytes
 
-# Shares and speeds are parts, sizes bytes, throttled and waits parts of the time, moved bytes a second, power watts and
-# temperature degrees Celsius. `share` is what was used, `target` what was due, `min` and `max` what was promised.
+# Shares and speeds are parts, sizes bytes, throttled and waits parts of the time, moved bytes and requests a second,
+# p50 and p99 seconds, power watts and temperature degrees Celsius. `share` is what was used, `target` what was due,
+# `min` and `max` what was promised.
 GROUP_COLUMNS = (
     Column("share", PART, rate=True),
     Column("target", PART, rate=True),
@@ -71,6 +74,9 @@ GROUP_COLUMNS = (
     Column("swapped", PAGE, "I"),
     Column("moved", PAGE, "I", rate=True),
     Column("throttled", PART, rate=True),
+    Column("requests", 0.01, "I", rate=True),
+    Column("p50", 1e-5, "I"),
+    Column("p99", 1e-5, "I", worst=True),
     *(Column(f"waits {reason}", PART, rate=True) for reason in REASONS),
 )
 DEVICE_COLUMNS = (
@@ -121,7 +127,7 @@ def mean_of(values: Sequence[Sequence[float | None]], columns: Sequence[Column],
     for column, kept in zip(columns, zip(*values, strict=True), strict=True):
         known = [value for value in kept if value is not None]
         parts = count if column.rate else len(known)
-        found.append(sum(known) / parts if known else None)
+        found.append((max(known) if column.worst else sum(known) / parts) if known else None)
     return tuple(found)
 
 

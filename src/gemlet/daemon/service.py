@@ -35,6 +35,7 @@ from gemlet.daemon.programs import PATIENCE, Programs
 from gemlet.daemon.record_store import Store
 from gemlet.daemon.recorder import Recorder
 from gemlet.daemon.shared_status import SharedStatus
+from gemlet.daemon.totals import Totals
 from gemlet.daemon.trusted import distrust
 from gemlet.daemon.users import Users
 from gemlet.devices import host_memory
@@ -112,6 +113,7 @@ class Service:
         )
         self.launchers = Launchers(owner=os.getuid())
         self.history = History()
+        self._totals = Totals()
         self.recorder = Recorder(self._open_history)
         self._moments = Moments()
         self.events = EventRing()
@@ -232,6 +234,7 @@ class Service:
 
     def _status(self) -> status.Status:
         self._refresh()
+        self._count()
         self._programs.ask(status.program_keys(self._snapshot, self._outside))
         options = self.options
         self.latest = status.build(
@@ -257,6 +260,7 @@ class Service:
             mps=self.mps.look(),
             outside=self._outside,
             names=status.Names(self._programs, self.users.name_of),
+            totals=self._totals,
         )
         return self.latest
 
@@ -358,15 +362,29 @@ class Service:
         while True:
             self._refresh()
             self.history.add(self._snapshot)
+            self._count()
             self._moments.look(self._snapshot)
             in_use = any(self._snapshot.clients_by_group().values())
             await asyncio.sleep(SAMPLE_SECONDS if in_use else IDLE_SAMPLE_SECONDS)
 
+    def _count(self) -> None:
+        entries = self.book.entries
+        self._totals.add(
+            self._snapshot, self.history.total, lambda name: entries[name].named if name in entries else True
+        )
+
     async def _record(self) -> None:
-        last = int(time.time())
+        last, counted_s = int(time.time()), time.monotonic()
         while True:
             await asyncio.sleep(MOMENT_SECONDS - time.time() % MOMENT_SECONDS)
-            groups, devices = self._moments.take((await self.status.get(anew=True)).status, time.monotonic())
+            now_s = time.monotonic()
+            self._totals.spread(
+                now_s - counted_s,
+                {uuid: known.utilization for uuid, known in self._devices.items()},
+                {uuid for uuid, known in self._devices.items() if known.index in {who.device for who in self._outside}},
+            )
+            counted_s = now_s
+            groups, devices = self._moments.take((await self.status.get(anew=True)).status, now_s)
             now = round(time.time())
             # A daemon that got no processor for a while knows what was used in the seconds that it missed.
             for second in range(max(min(last + 1, now), now - MOST_MISSED), now + 1):

@@ -33,12 +33,13 @@ class Saved(msgspec.Struct, kw_only=True):
     device: int | None
     origin: Origin = "run"
     socket: str | None = None
+    named: bool = True
 
 
 def save(path: Path, entries: Iterable[Entry]) -> None:
     """Writes the groups made on the fly, atomically. Raises OSError."""
     saved = [
-        Saved(spec=e.spec, owner=e.owner, device=e.device, origin=e.origin, socket=e.socket)
+        Saved(spec=e.spec, owner=e.owner, device=e.device, origin=e.origin, socket=e.socket, named=e.named)
         for e in entries
         if e.origin != "configuration"
     ]
@@ -56,4 +57,7 @@ def load(path: Path) -> list[Entry]:
     except (OSError, ConfigError, msgspec.MsgspecError, ValueError, RecursionError) as error:
         logger.warning("state file=%s cannot be used: %s", path, error)
         return []
-    return [Entry(spec=g.spec, origin=g.origin, owner=g.owner, device=g.device, socket=g.socket) for g in saved]
+    return [
+        Entry(spec=g.spec, origin=g.origin, owner=g.owner, device=g.device, socket=g.socket, named=g.named)
+        for g in saved
+    ]

@@ -14,6 +14,7 @@ import msgspec
 from gemlet.daemon import protocol
 from gemlet.daemon.audit import Outsider, named
 from gemlet.daemon.events import Event
+from gemlet.daemon.latency import Latency  # noqa: TC001  msgspec reads the annotations
 from gemlet.daemon.mps_state import MpsStatus, with_groups
 from gemlet.daemon.native import (
     ClientUsage,
@@ -24,6 +25,7 @@ from gemlet.daemon.native import (
     UnmanagedUsage,
     uuid_text,
 )
+from gemlet.daemon.totals import LabelStatus
 from gemlet.model import GroupSpec, TimeTerms, terms
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from gemlet.daemon.groups import Entry
     from gemlet.daemon.history import History
     from gemlet.daemon.programs import Key, Programs
+    from gemlet.daemon.totals import Totals
     from gemlet.devices.device import DeviceInfo
 
 
@@ -125,7 +128,8 @@ class GroupStatus(TimeTerms):
     sm_in_force: the fraction of the multiprocessors holds while every client is under MPS, else they take turns.
     throttled_s: how long it had work and its maximum made it wait, since it exists. speed: of its programs lately,
     relative to their speed alone; None while unknown. why: "shares", or why it takes turns. launches: submissions of
-    its clients since it exists, of those that have gone, too.
+    its clients since it exists, of those that have gone, too. latency: of its requests, if it is of that class and had
+    any.
     """
 
     origin: str
@@ -143,11 +147,13 @@ class GroupStatus(TimeTerms):
     speed: float | None = None
     why: str = "shares"
     launches: int = 0
+    latency: Latency | None = None
 
 
 class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One device. ``share``: what all groups together used; utilization, memory, power (watts), temperature (degrees
-    Celsius) and clock (of the multiprocessors, MHz) are the driver's own figures."""
+    Celsius) and clock (of the multiprocessors, MHz) are the driver's own figures. ``used_s``: device time that all
+    groups used since the daemon started, and ``busy_s`` how long the driver found the device busy."""
 
     index: int
     uuid: str
@@ -162,6 +168,8 @@ class DeviceStatus(msgspec.Struct, frozen=True, kw_only=True):
     power: float | None = None
     temperature: float | None = None
     clock: int | None = None
+    used_s: float = 0.0
+    busy_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +214,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     mps: MpsStatus = MpsStatus()
     outside: tuple[Outsider, ...] = ()
     unmanaged: tuple[UnmanagedStatus, ...] = ()
+    labels: tuple[LabelStatus, ...] = ()
     problem: str | None = None
 
 
@@ -228,6 +237,7 @@ def build(
     events: list[Event],
     mps: MpsStatus,
     names: Names,
+    totals: Totals,
     outside: Sequence[Outsider] = (),
 ) -> Status:
     """Puts together what the server, the driver, the group book and the history know."""
@@ -238,7 +248,16 @@ def build(
         simulated=simulated,
         daemon=daemon,
         devices=tuple(
-            _device(device, inventory.get(device.uuid), entries, history, snapshot.now_ns, names=names, served=served)
+            _device(
+                device,
+                inventory.get(device.uuid),
+                entries,
+                history,
+                snapshot.now_ns,
+                names=names,
+                served=served,
+                used=totals.device(device.uuid),
+            )
             for device in sorted(snapshot.devices, key=lambda device: device.index)
         ),
         groups=tuple(_limits(entry, busy.get(name, 0)) for name, entry in sorted(entries.items())),
@@ -246,6 +265,7 @@ def build(
         outside=tuple(named(who, names.programs.find(who.key)) for who in outside),
         unmanaged=tuple(_unmanaged(usage, snapshot.now_ns, names) for usage in snapshot.unmanaged),
         mps=msgspec.structs.replace(mps, servers=with_groups(mps.servers, groups_by_pid)),
+        labels=totals.labels(),
     )
 
 
@@ -258,6 +278,7 @@ def _device(
     *,
     names: Names,
     served: frozenset[int],
+    used: tuple[float, float],
 ) -> DeviceStatus:
     groups = tuple(
         _group(group, usage.uuid, entries, history, now_ns, names=names, served=served) for group in usage.groups
@@ -276,6 +297,8 @@ def _device(
         power=known.power if known else None,
         temperature=known.temperature if known else None,
         clock=known.clock if known else None,
+        used_s=used[0],
+        busy_s=used[1],
     )
 
 
@@ -299,6 +322,7 @@ def _group(
         target=usage.target,
         used_s=used_ns / 1e9,
         launches=launches,
+        latency=history.latency((uuid, usage.name), usage),
         throttled_s=usage.throttled_ns / 1e9,
         speed=usage.speed,
         why=usage.why,

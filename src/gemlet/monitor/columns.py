@@ -63,6 +63,8 @@ COLUMNS = {
         right=True,
     ),
     "PRIORITY": Column("class of the group", (f"{GROUP}.priority",)),
+    "P50": Column("half of its requests of the last minute took no longer", (f"{GROUP}.latency.p50_s",), right=True),
+    "P99": Column("... and 99 of 100", (f"{GROUP}.latency.p99_s",), right=True),
     "CLIENTS": Column("how many programs of the group use the device", (f"{GROUP}.clients",), right=True),
     "WHY": Column("the policy's own reason", (f"{GROUP}.reason", "unmanaged.why")),
     "PID": Column("of the program", (f"{CLIENT}.pid", "outside.pid"), right=True),
@@ -125,6 +127,8 @@ def group_cells(device: DeviceStatus, group: GroupStatus) -> Cells:
         "CLIENTS": str(len(group.clients)),
         "WHY": group.reason,
         "LAUNCHES": str(group.launches),
+        "P50": duration_text(group.latency.p50_s) if group.latency else UNKNOWN,
+        "P99": duration_text(group.latency.p99_s) if group.latency else UNKNOWN,
     }
 
 
@@ -207,6 +211,13 @@ def _started_text(started: float | None) -> str:
 def promise_text(group: GroupStatus | GroupLimits) -> str:
     """Minimum and maximum."""
     return f"{format_share(group.min)}..{format_share(group.max)}"
+
+
+def duration_text(seconds: float | None) -> str:
+    """A time in ms below a second, in three digits."""
+    if seconds is None:
+        return UNKNOWN
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
 def share_text(share: float | None) -> str:

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from gemlet.config.quantities import format_share, format_size
-from gemlet.monitor.columns import UNKNOWN
+from gemlet.monitor.columns import UNKNOWN, duration_text
 from gemlet.monitor.tables import table
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ OF_A_GROUP: dict[str, tuple[str, Callable[[float], str]]] = {
     "SWAPPED": ("swapped", lambda size: format_size(round(size))),
     "MOVED": ("moved", lambda size: f"{format_size(round(size))}/s"),
     "THROTTLED": ("throttled", format_share),
+    "REQUESTS": ("requests", lambda rate: f"{rate:.3g}/s"),
+    "P50": ("p50", duration_text),
+    "P99": ("p99", duration_text),
 }
 OF_A_DEVICE: dict[str, tuple[str, Callable[[float], str]]] = {
     "BUSY": ("busy", format_share),

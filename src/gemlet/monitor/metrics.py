@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from gemlet.config.printable import printable
 from gemlet.daemon.status import DaemonStatus, DeviceStatus, GroupStatus, Status
+from gemlet.daemon.totals import LabelStatus
 
 if TYPE_CHECKING:
     from threading import Thread
@@ -26,6 +27,7 @@ DEVICE_LABELS = ("device", "uuid")
 HELD_WINDOW = "10s"
 
 GroupValue = Callable[[GroupStatus], float | None]
+LabelValue = Callable[[LabelStatus], float]
 DeviceValue = Callable[[DeviceStatus], float | None]
 
 GROUP_GAUGES: dict[str, tuple[str, GroupValue]] = {
@@ -45,11 +47,24 @@ GROUP_GAUGES: dict[str, tuple[str, GroupValue]] = {
         lambda g: sum(client.swap.swapped for client in g.clients if client.swap),
     ),
 }
-GROUP_COUNTERS: dict[str, tuple[str, GroupValue]] = {
-    "gemlet_group_device_seconds": ("Device time used", lambda g: g.used_s),
-    "gemlet_group_throttled_seconds": ("Time with work in which the maximum made it wait", lambda g: g.throttled_s),
-    "gemlet_group_launches": ("Submissions by its clients, gone ones included", lambda g: g.launches),
+# Of a label with several groups (`daemon/totals.py`) only what adds up is shown, as a sum.
+ADD_UP = {
+    "gemlet_group_share",
+    "gemlet_group_share_min",
+    "gemlet_group_share_target",
+    "gemlet_group_memory_bytes",
+    "gemlet_group_unledgered_bytes",
+    "gemlet_group_clients",
+    "gemlet_group_swapped_bytes",
 }
+# Since the daemon started, of all groups that had the label.
+GROUP_COUNTERS: dict[str, tuple[str, LabelValue]] = {
+    "gemlet_group_device_seconds": ("Device time used", lambda c: c.used_s),
+    "gemlet_group_busy_seconds": ("Its part of the time in which the device was busy", lambda c: c.busy_s),
+    "gemlet_group_throttled_seconds": ("Time with work in which the maximum made it wait", lambda c: c.throttled_s),
+    "gemlet_group_launches": ("Submissions by its clients, gone ones included", lambda c: c.launches),
+}
+REQUESTS = "gemlet_group_request_seconds"
 DEVICE_GAUGES: dict[str, tuple[str, DeviceValue]] = {
     "gemlet_device_utilization": ("Utilization as the driver measures it", lambda d: d.utilization),
     "gemlet_device_memory_bytes": ("Device memory in use, by anyone", lambda d: d.memory_used),
@@ -57,6 +72,10 @@ DEVICE_GAUGES: dict[str, tuple[str, DeviceValue]] = {
     "gemlet_device_power_watts": ("Power as the driver measures it", lambda d: d.power),
     "gemlet_device_temperature_celsius": ("Temperature as the driver measures it", lambda d: d.temperature),
     "gemlet_device_share": ("Device time all groups used over 10 s", lambda d: d.share.get(HELD_WINDOW)),
+}
+DEVICE_COUNTERS: dict[str, tuple[str, DeviceValue]] = {
+    "gemlet_device_used_seconds": ("Device time used by all groups", lambda d: d.used_s),
+    "gemlet_device_busy_seconds": ("Time in which the driver found it busy", lambda d: d.busy_s),
 }
 DAEMON_GAUGES: dict[str, tuple[str, Callable[[Status], float]]] = {
     "gemlet_mps_up": ("1 while gemlet's MPS control daemon takes programs", lambda s: float(s.mps.state == "on")),
@@ -112,18 +131,44 @@ def _metrics(status: Status) -> Iterator[Metric]:
         yield CounterMetricFamily(name, text, value=of_daemon(status.daemon))
     for name, (text, of_status) in DAEMON_GAUGES.items():
         yield GaugeMetricFamily(name, text, value=of_status(status))
-    for name, (text, of_device) in DEVICE_GAUGES.items():
-        family = GaugeMetricFamily(name, text, labels=DEVICE_LABELS)
-        for device in status.devices:
-            _add(family, (str(device.index), device.uuid), of_device(device))
-        yield family
-    for kind, definitions in ((GaugeMetricFamily, GROUP_GAUGES), (CounterMetricFamily, GROUP_COUNTERS)):
-        for name, (text, of_group) in definitions.items():
-            by_group = kind(name, text, labels=GROUP_LABELS)
+    for kind, definitions in ((GaugeMetricFamily, DEVICE_GAUGES), (CounterMetricFamily, DEVICE_COUNTERS)):
+        for name, (text, of_device) in definitions.items():
+            family = kind(name, text, labels=DEVICE_LABELS)
             for device in status.devices:
-                for group in device.groups:
-                    _add(by_group, (str(device.index), device.uuid, printable(group.name, lines=True)), of_group(group))
-            yield by_group
+                _add(family, (str(device.index), device.uuid), of_device(device))
+            yield family
+    yield from _of_groups(status)
+
+
+def _of_groups(status: Status) -> Iterator[Metric]:
+    placed = {(device.uuid, group.name): group for device in status.devices for group in device.groups}
+    rows = [
+        (
+            label,
+            (str(label.device), label.uuid, printable(label.label, lines=True)),
+            [placed[label.uuid, name] for name in label.groups if (label.uuid, name) in placed],
+        )
+        for label in status.labels
+    ]
+    for name, (text, of_group) in GROUP_GAUGES.items():
+        gauge = GaugeMetricFamily(name, text, labels=GROUP_LABELS)
+        for label, labels, groups in rows:
+            alone = label.groups == (label.label,)
+            known = [value for group in groups if (value := of_group(group)) is not None]
+            if known and (alone or name in ADD_UP):
+                gauge.add_metric(labels, sum(known))
+        yield gauge
+    for name, (text, of_label) in GROUP_COUNTERS.items():
+        counter = CounterMetricFamily(name, text, labels=GROUP_LABELS)
+        for label, labels, _ in rows:
+            counter.add_metric(labels, of_label(label))
+        yield counter
+    requests = HistogramMetricFamily(REQUESTS, "How long requests of the class latency took", labels=GROUP_LABELS)
+    for label, labels, _ in rows:
+        if label.latency:
+            buckets = [(str(bound), count) for bound, count in label.latency.buckets]
+            requests.add_metric(labels, [*buckets, ("+Inf", label.latency.requests)], label.latency.sum_s)
+    yield requests
 
 
 def _add(family: GaugeMetricFamily | CounterMetricFamily, labels: tuple[str, ...], value: float | None) -> None:

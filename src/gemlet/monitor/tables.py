@@ -120,7 +120,9 @@ def _groups(status: Status) -> list[str]:
     for terms, row in rows:
         row.update({field.name.upper(): shown(field, getattr(terms, field.name)) for field in others})
     columns = ["GROUP", "DEVICE", "SHARE", "PROMISED", "DUE", "SM", "MEMORY", "PRIORITY"]
-    columns += [*(field.name.upper() for field in others), "CLIENTS", "WHY"]
+    columns += [field.name.upper() for field in others]
+    columns += [name for name in ("P50", "P99") if any(row.get(name, UNKNOWN) != UNKNOWN for _, row in rows)]
+    columns += ["CLIENTS", "WHY"]
     return rows_of([row for _, row in rows], columns)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from gemlet.daemon.events import Event
+from gemlet.daemon.latency import Latency
 from gemlet.daemon.mps_state import MpsClient, MpsServer, MpsStatus
 from gemlet.daemon.status import ClientStatus, DaemonStatus, DeviceStatus, GroupLimits, GroupStatus, Status
+from gemlet.daemon.totals import LabelStatus
 
 GIB = 1 << 30
 
@@ -43,6 +45,21 @@ def group(name: str, share: float, *, clients: int = 0, reason: str = "") -> Gro
             )
             for number in range(clients)
         ),
+    )
+
+
+def label(name: str, *, requests: bool = False) -> LabelStatus:
+    took = Latency(requests=5, sum_s=0.5, p50_s=0.09, p99_s=0.12, buckets=((0.1, 3), (0.2, 5)))
+    return LabelStatus(
+        device=0,
+        uuid="GPU-00010203-0405-0607-0809-0a0b0c0d0e0f",
+        label=name,
+        groups=(name,),
+        used_s=12.5,
+        busy_s=13.0,
+        throttled_s=1.0,
+        launches=1234,
+        latency=took if requests else None,
     )
 
 
@@ -92,8 +109,11 @@ def example() -> Status:
                 clock=1980,
                 share={"1s": 0.621, "10s": 0.621, "60s": 0.0},
                 groups=groups,
+                used_s=25.5,
+                busy_s=26.5,
             ),
         ),
+        labels=(label("batch"), label("team", requests=True)),
         groups=(limits("batch", 0), limits("team", 1)),
         events=(
             Event(number=1, time=0.0, kind="join", group="team", pid=4242, command="train"),

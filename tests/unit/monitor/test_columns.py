@@ -23,7 +23,7 @@ FIELDS_OF_GROUPS = {name.upper() for name in GROUP_FIELDS}  # a group's own keys
 
 def documented() -> dict[str, str]:
     text = COMMANDS.read_text().split("| column | meaning |")[1].split("\n\n")[0]
-    rows = re.findall(r"^\| ([A-Z][A-Z, -]+) \| (.*) \|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| ([A-Z][A-Z0-9, -]+) \| (.*) \|$", text, re.MULTILINE)
     return {name.strip(): meaning for names, meaning in rows for name in names.split(",")}
 
 

@@ -6,14 +6,16 @@ import socket
 import urllib.request
 
 import msgspec
+import pytest
 
 from gemlet.monitor import metrics
-from tests.unit.monitor.status_example import example, mps_example
+from tests.unit.monitor.status_example import example, label, mps_example
 
 EVERY_NAME = {
     *metrics.GROUP_GAUGES,
     *(f"{name}_total" for name in metrics.GROUP_COUNTERS),
     *metrics.DEVICE_GAUGES,
+    *(f"{name}_total" for name in metrics.DEVICE_COUNTERS),
     *(f"{name}_total" for name in metrics.DAEMON_COUNTERS),
     *metrics.DAEMON_GAUGES,
     "gemlet_daemon_info",
@@ -50,7 +52,9 @@ def test_a_name_that_needs_escaping():
     status = example()
     device = status.devices[0]
     odd = dataclasses.replace(device.groups[0], name='a"b\\c\nd\x9b\u202e')
-    status = msgspec.structs.replace(status, devices=(msgspec.structs.replace(device, groups=(odd,)),))
+    status = msgspec.structs.replace(
+        status, devices=(msgspec.structs.replace(device, groups=(odd,)),), labels=(label(odd.name),)
+    )
     assert r'group="a\"b\\c\nd\\x9b\\u202e"' in metrics.render(status)
 
 
@@ -77,3 +81,27 @@ def test_served_over_http():
         server.shutdown()
         server.server_close()
         thread.join(5)
+
+
+def test_requests_are_a_histogram():
+    shown = metrics.render(example())
+    place = 'device="0",group="team"'
+    found = re.findall(rf'gemlet_group_request_seconds_(\w+){{{place}(?:,le="(.*?)")?.*}} (.*)', shown)
+    assert found == [
+        ("bucket", "0.1", "3.0"),
+        ("bucket", "0.2", "5.0"),
+        ("bucket", "+Inf", "5.0"),
+        ("count", "", "5.0"),
+        ("sum", "", "0.5"),
+    ]
+
+
+def test_a_label_of_several_groups_has_sums_and_nothing_else():
+    both = msgspec.structs.replace(label("batch"), label="(unnamed)", groups=("batch", "team"))
+    shown = metrics.render(msgspec.structs.replace(example(), labels=(both,)))
+    values = dict(re.findall(r'^(gemlet_group_\w+)\{.*group="\(unnamed\)".*\} (.*)$', shown, re.MULTILINE))
+    assert float(values["gemlet_group_share"]) == pytest.approx(0.621)
+    assert values["gemlet_group_clients"] == "1.0"
+    assert values["gemlet_group_device_seconds_total"] == "12.5"
+    assert not values.keys() & {"gemlet_group_speed", "gemlet_group_share_max", "gemlet_group_sm"}
+    assert 'group="batch"' not in shown

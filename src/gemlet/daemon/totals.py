@@ -1,0 +1,171 @@
+"""What groups used since the daemon started, by label: counters that never fall, and few of them. Pure.
+
+A group that is removed takes its own counters along, and one of the same name may come after it. A label keeps what
+all its groups used. Groups that `gemlet run` named itself have one label together, so that not every run has its own;
+so have those that come while `MOST` labels are in use.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gemlet.daemon.latency import Latency, Recent, difference
+from gemlet.daemon.native import uuid_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Set
+
+    from gemlet.daemon.history import Key
+    from gemlet.daemon.latency import Counts
+    from gemlet.daemon.native import GroupUsage, Snapshot
+
+UNNAMED = "(unnamed)"
+OTHERS = "(others)"
+OUTSIDE = "(outside)"  # programs outside gemlet
+SHARED = {UNNAMED, OTHERS, OUTSIDE}
+MOST = 256  # labels of all devices; those without groups make room, the oldest first
+
+
+class LabelStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Counters of the groups of one label on one device since the daemon started. ``groups``: those there are now.
+
+    ``used_s`` is what the groups were charged for: time in which they kept the device from others, pauses included.
+    ``busy_s`` is their part of the time in which the driver found the device busy; all labels together have all of it.
+    """
+
+    device: int
+    uuid: str
+    label: str
+    groups: tuple[str, ...]
+    used_s: float
+    busy_s: float
+    throttled_s: float
+    launches: int
+    latency: Latency | None = None
+
+
+@dataclass(slots=True)
+class _Counters:
+    """Of a group as it was last seen, or of a label."""
+
+    used_ns: int = 0
+    throttled_ns: int = 0
+    launches: int = 0
+    requests: Counts = field(default_factory=dict)
+    requests_ns: int = 0
+
+    def grow(self, before: _Counters, now: _Counters) -> None:
+        self.used_ns += max(0, now.used_ns - before.used_ns)
+        self.throttled_ns += max(0, now.throttled_ns - before.throttled_ns)
+        self.launches += max(0, now.launches - before.launches)
+        self.requests_ns += max(0, now.requests_ns - before.requests_ns)
+        for number, count in difference(now.requests, before.requests).items():
+            self.requests[number] = self.requests.get(number, 0) + count
+
+
+@dataclass(slots=True)
+class _Label:
+    counters: _Counters = field(default_factory=_Counters)
+    spread_ns: int = 0  # of what was used: the part that `spread` has seen
+    busy_s: float = 0.0
+    recent: Recent = field(default_factory=Recent)
+    groups: set[str] = field(default_factory=set)
+
+
+class Totals:
+    """Labels in use, and those whose groups have gone."""
+
+    def __init__(self) -> None:
+        self._groups: dict[Key, tuple[str, _Counters]] = {}  # label, and the counters as last seen
+        self._labels: dict[tuple[bytes, str], _Label] = {}  # who was used last is last
+        self._devices: dict[bytes, _Counters] = {}
+        self._busy: dict[bytes, float] = {}
+        self._indices: dict[bytes, int] = {}
+
+    def add(
+        self, snapshot: Snapshot, total: Callable[[Key, GroupUsage], tuple[int, int]], named: Callable[[str], bool]
+    ) -> None:
+        """Takes in what ``snapshot`` shows. ``total``: ns and submissions of a group, which never fall; ``named``:
+        whether somebody chose the group's name."""
+        seen: set[Key] = set()
+        for device in snapshot.devices:
+            self._indices[device.uuid] = device.index
+            whole = self._devices.setdefault(device.uuid, _Counters())
+            for group in device.groups:
+                key = (device.uuid, group.name)
+                seen.add(key)
+                used_ns, launches = total(key, group)
+                now = _Counters(used_ns, group.throttled_ns, launches, dict(group.latencies), group.latency_sum_ns)
+                if key not in self._groups:
+                    self._groups[key] = self._label_for(key, named=named(group.name)), _Counters()
+                name, before = self._groups[key]
+                label = self._labels[device.uuid, name]
+                label.counters.grow(before, now)
+                label.recent.add(snapshot.now_ns, label.counters.requests.items())
+                whole.grow(before, now)
+                self._groups[key] = name, now
+        for key in self._groups.keys() - seen:
+            self._leave(key)
+
+    def spread(self, seconds: float, busy: Mapping[bytes, float | None], outside: Set[bytes]) -> None:
+        """Divides among labels the part of the last ``seconds`` in which each device was ``busy`` (0..1), by what their
+        groups used meanwhile. ``outside``: devices that other programs use, too: these have what no group used."""
+        for uuid, part in busy.items():
+            if part is None:
+                continue
+            left = part * seconds
+            self._busy[uuid] = self._busy.get(uuid, 0.0) + left
+            labels = [label for (where, _), label in self._labels.items() if where == uuid]
+            used = [(label.counters.used_ns - label.spread_ns) / 1e9 for label in labels]
+            total = sum(used)
+            others = total <= 0 or (uuid in outside and total < left)
+            scale = 1.0 if others else left / total
+            for label, own in zip(labels, used, strict=True):
+                label.spread_ns = label.counters.used_ns
+                label.busy_s += own * scale
+            if others and left > total:
+                self._labels.setdefault((uuid, OUTSIDE), _Label()).busy_s += left - total
+
+    def labels(self) -> tuple[LabelStatus, ...]:
+        """All counters, by device and label."""
+        found = [
+            LabelStatus(
+                device=self._indices[uuid],
+                uuid=uuid_text(uuid),
+                label=name,
+                groups=tuple(sorted(label.groups)),
+                used_s=label.counters.used_ns / 1e9,
+                busy_s=label.busy_s,
+                throttled_s=label.counters.throttled_ns / 1e9,
+                launches=label.counters.launches,
+                latency=label.recent.latency(label.counters.requests.items(), label.counters.requests_ns),
+            )
+            for (uuid, name), label in self._labels.items()
+        ]
+        return tuple(sorted(found, key=lambda one: (one.device, one.label)))
+
+    def device(self, uuid: bytes) -> tuple[float, float]:
+        """Seconds of a device that all groups used, those without a label any more included; and that it was busy."""
+        return self._devices.get(uuid, _Counters()).used_ns / 1e9, self._busy.get(uuid, 0.0)
+
+    def _label_for(self, key: Key, *, named: bool) -> str:
+        uuid, name = key
+        label = name if named else UNNAMED
+        if named and (uuid, label) not in self._labels and len(self._labels) >= MOST:
+            free = next((one for one, kept in self._labels.items() if not kept.groups and one[1] not in SHARED), None)
+            if free is None:
+                label = OTHERS
+            else:
+                del self._labels[free]
+        self._labels.setdefault((uuid, label), _Label()).groups.add(name)
+        return label
+
+    def _leave(self, key: Key) -> None:
+        uuid, name = key
+        place = uuid, self._groups.pop(key)[0]
+        label = self._labels.pop(place)
+        label.groups.discard(name)
+        self._labels[place] = label  # who went last is the last to make room

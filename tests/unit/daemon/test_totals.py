@@ -1,0 +1,156 @@
+"""Counters by label: they never fall, there are few, and their parts of a busy device are all of it."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gemlet.daemon import totals
+from gemlet.daemon.history import History
+from gemlet.daemon.native import ClientUsage, DeviceUsage, GroupUsage, Snapshot
+from gemlet.daemon.totals import OTHERS, OUTSIDE, UNNAMED, Totals
+
+SECOND = 1_000_000_000
+GPUS = (bytes(16), bytes(15) + b"\1")
+
+
+def named(name):
+    return not name.startswith("python-")
+
+
+class Machine:
+    """Groups that come, use a device, lose programs and go, each time as a random choice says."""
+
+    def __init__(self, seed):
+        self.chance = random.Random(seed)
+        self.groups: dict[tuple[int, str], list[int]] = {}  # used, throttled, launches, requests, client
+        self.now = 0
+        self.history = History()
+        self.totals = Totals()
+
+    def step(self):
+        chance = self.chance
+        self.now += SECOND // 10
+        where = chance.randrange(2), chance.choice(["a", "b", "c", "python-1", "python-2", "python-3"])
+        if where not in self.groups:
+            self.groups[where] = [0, 0, 0, 0, chance.randrange(10**6)]
+        elif chance.random() < 0.2:
+            del self.groups[where]
+        for counters in self.groups.values():
+            if chance.random() < 0.1:  # a program ends, the next one begins; the server corrects what it charged
+                counters[4], counters[2] = chance.randrange(10**6), 0
+                counters[0] = max(0, counters[0] - chance.randrange(SECOND // 200))
+            for n in range(4):
+                counters[n] += chance.randrange(SECOND // 10) if n < 2 else chance.randrange(5)
+        self.totals.add(self.snapshot(), self.history.total, named)
+        self.history.add(self.snapshot())
+
+    def snapshot(self):
+        def devices():
+            for index, uuid in enumerate(GPUS):
+                groups = tuple(
+                    GroupUsage(
+                        name=name,
+                        used_ns=used,
+                        throttled_ns=throttled,
+                        latencies=((30, requests),) if requests else (),
+                        latency_sum_ns=requests * 1000,
+                        clients=(ClientUsage(id=client, launches=launches),),
+                    )
+                    for (device, name), (used, throttled, launches, requests, client) in self.groups.items()
+                    if device == index
+                )
+                yield DeviceUsage(uuid=uuid, index=index, groups=groups)
+
+        return Snapshot(now_ns=self.now, devices=tuple(devices()))
+
+
+def counters(of):
+    return {
+        (one.device, one.label): (
+            one.used_s,
+            one.busy_s,
+            one.throttled_s,
+            one.launches,
+            one.latency.requests if one.latency else 0,
+        )
+        for one in of.labels()
+    }
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_counter_falls_and_the_parts_are_the_whole(seed):
+    machine = Machine(seed)
+    before: dict[tuple[int, str], tuple[float, ...]] = {}
+    busy_s = [0.0, 0.0]
+    for _ in range(300):
+        machine.step()
+        if machine.chance.random() < 0.3:
+            parts = [machine.chance.random(), machine.chance.choice([0.0, 0.5, 1.0])]
+            outside = {GPUS[0]} if machine.chance.random() < 0.3 else set()
+            machine.totals.spread(1.0, dict(zip(GPUS, parts, strict=True)), outside)
+            busy_s = [all_ + part for all_, part in zip(busy_s, parts, strict=True)]
+        now = counters(machine.totals)
+        assert before.keys() <= now.keys()
+        for key, values in before.items():
+            assert all(new >= old for new, old in zip(now[key], values, strict=True)), key
+        before = now
+        for index, uuid in enumerate(GPUS):
+            used, busy = machine.totals.device(uuid)
+            of_device = [values for (device, _), values in now.items() if device == index]
+            assert sum(values[0] for values in of_device) == pytest.approx(used)
+            assert sum(values[1] for values in of_device) == pytest.approx(busy)
+            assert busy == pytest.approx(busy_s[index])
+    assert {label for _, label in before} <= {"a", "b", "c", UNNAMED, OUTSIDE}
+    assert before[0, UNNAMED][0] > 0
+
+
+def one(**used):
+    groups = tuple(GroupUsage(name=name, used_ns=round(s * SECOND)) for name, s in used.items())
+    return Snapshot(devices=(DeviceUsage(uuid=GPUS[0], groups=groups),))
+
+
+def total(_key, group):
+    return group.used_ns, 0
+
+
+def busy_of(found):
+    return {one.label: round(one.busy_s, 6) for one in found.labels()}
+
+
+@pytest.mark.parametrize(
+    ("part", "outside", "parts"),
+    [
+        (0.9, False, {"a": 0.6, "b": 0.3}),  # they used 0.75 s of a second: that is all who could
+        (0.5, False, {"a": 1 / 3, "b": 1 / 6}),  # they are charged for pauses, too
+        (0.9, True, {"a": 0.5, "b": 0.25, OUTSIDE: 0.15}),
+        (0.3, True, {"a": 0.2, "b": 0.1}),
+        (None, False, {"a": 0.0, "b": 0.0}),
+    ],
+)
+def test_whose_the_busy_time_is(part, outside, parts):
+    found = Totals()
+    found.add(one(a=0.5, b=0.25), total, named)
+    found.spread(1.0, {GPUS[0]: part}, {GPUS[0]} if outside else set())
+    assert busy_of(found) == {label: pytest.approx(value, abs=1e-6) for label, value in parts.items()}
+    found.spread(1.0, {GPUS[0]: 0.5}, set())  # nobody used anything since
+    if part is not None:
+        assert busy_of(found)[OUTSIDE] == pytest.approx(parts.get(OUTSIDE, 0.0) + 0.5)
+
+
+def test_labels_are_few_and_those_of_groups_that_have_gone_make_room(monkeypatch):
+    monkeypatch.setattr(totals, "MOST", 4)
+    found = Totals()
+    found.add(one(a=1, b=1, c=1, d=1), total, named)
+    found.add(one(a=1, b=1, c=1, d=1, e=2, f=3), total, named)
+    labels = {entry.label: entry for entry in found.labels()}
+    assert set(labels) == {"a", "b", "c", "d", OTHERS}
+    assert (labels[OTHERS].groups, labels[OTHERS].used_s) == (("e", "f"), 5.0)
+    found.add(one(a=1, d=1, f=4), total, named)  # b and c went
+    found.add(one(a=1, d=1, f=4, b=2, g=1), total, named)
+    labels = {entry.label: entry for entry in found.labels()}
+    assert labels["b"].used_s == 3.0  # it has its label still
+    assert "c" not in labels  # g has its place
+    assert labels[OTHERS].used_s == 6.0
+    assert found.device(GPUS[0])[0] == 13.0
