@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from gemlet.model import GroupField
 
 MANAGED = ("checked", "force")
+MOST_WORDS, LONGEST_WORD = 16, 256  # of the command line, from which the daemon names a group
 LAST_WORD_SECONDS = 2.0  # that the line at the end may take
 
 
@@ -106,6 +107,7 @@ def command(
             "join",
             group=group,
             command=program[0],
+            arguments=[word[:LONGEST_WORD] for word in program[:MOST_WORDS]],
             limits=limits,
             device=index,
             devices=environment.to_be_checked(shown, base) if index is None else [],

@@ -13,6 +13,7 @@ from gemlet.daemon.api import Api
 from gemlet.daemon.explain import explain
 from gemlet.daemon.native import uuid_text
 from gemlet.daemon.processes import Peer, administers, check_administrator
+from gemlet.daemon.program_names import stem
 from gemlet.daemon.recorder import Question
 from gemlet.daemon.requests import (
     AnyRequest,
@@ -112,7 +113,7 @@ def _join(service: Service, request: Join, peer: Peer) -> dict[str, Any]:
     entry = service.book.join(
         request.group,
         request.limits,
-        command=request.command,
+        command=stem(request.arguments, command=request.command),
         uid=peer.uid,
         launcher=service.launchers.of(peer),
         device=request.device,

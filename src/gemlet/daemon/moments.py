@@ -73,12 +73,13 @@ class Moments:
                 used += share
                 bytes_moved = self._moved_since(key, group, moved)
                 if seconds and (group.clients or share):
+                    waited = _beyond(throttled / seconds, {r: n / samples for r, n in waits.get(key, {}).items()})
                     values = _group(group) | {
                         "share": share / seconds,
                         "throttled": throttled / seconds,
                         **_latency(requests.get(key, {}), seconds),
                         "moved": bytes_moved / seconds,
-                        **{f"waits {reason}": n / samples for reason, n in waits.get(key, {}).items()},
+                        **{f"waits {reason}": part for reason, part in waited.items()},
                     }
                     groups[key] = _row(values, GROUP_COLUMNS)
             if seconds:
@@ -92,6 +93,16 @@ class Moments:
                 now = self._moved[key, client.pid] = client.swap.moved_in + client.swap.moved_out
                 total += max(0, now - before.get((key, client.pid), now))
         return total
+
+
+def _beyond(throttled: float, waits: dict[str, float]) -> dict[str, float]:
+    """``waits`` without the time in which the group's maximum was what made it wait: it is told apart from them."""
+    left = {}
+    for reason, part in waits.items():
+        cut = min(part, throttled) if reason != "memory" else 0.0
+        throttled -= cut
+        left[reason] = part - cut
+    return left
 
 
 def _waits_for(group: GroupUsage) -> str | None:

@@ -36,6 +36,13 @@ def called(arguments: Sequence[str], *, command: str, environment: Mapping[str, 
     return shown if len(shown) <= LONGEST else shown[: LONGEST - 1] + "…"
 
 
+def stem(arguments: Sequence[str], *, command: str) -> str:
+    """What to call a new group after: `train` for `python train.py`, `trainer.main` for `python -m trainer.main`."""
+    program = PurePath(command).name
+    name = _called(arguments, {}).removeprefix("-m ").removesuffix(".py").removesuffix(".sh")
+    return program if not name or " " in name else name
+
+
 def container_of(cgroups: str, environment: Mapping[str, str]) -> str:
     """The container's name: a pod's, or the host name that it was given, else twelve digits of its id; "" for none.
 

@@ -129,6 +129,8 @@ class Trace(Request, tag="trace"):
 class Join(Request, tag="join"):
     """What `gemlet run` asks: make the group, or find it, for the process that asks.
 
+    ``arguments``: the beginning of the command line, from which a new group without a name gets one.
+
     ``device`` is the index nvidia-smi shows; minima are checked against that device alone. ``devices``: several, by
     such indices or by UUIDs, whole or their beginnings; they only have to exist. ``mps``: run under MPS where
     it runs; ``pipe_directory``: the one the program's own environment names.
@@ -136,6 +138,9 @@ class Join(Request, tag="join"):
 
     group: GroupName | None = None
     command: str = ""
+    arguments: Annotated[list[Annotated[str, Meta(max_length=256)]], Meta(max_length=16)] = msgspec.field(
+        default_factory=list
+    )
     limits: Limits = msgspec.field(default_factory=Limits)
     device: Annotated[int, Meta(ge=0, le=1023)] | None = None
     devices: Annotated[list[Annotated[str, Meta(max_length=100)]], Meta(max_length=64)] = msgspec.field(

@@ -70,6 +70,16 @@ def test_waits_are_parts_of_the_samples(group):
     assert not any(part for name, part in groups["g"].items() if name.startswith("waits "))
 
 
+def test_what_a_maximum_makes_wait_waits_for_nothing_else(group):
+    moments = Moments()
+    taken(moments, group, at=1.0)
+    for number in range(10):
+        moments.look(seen(waiting=1, why="shares") if number < 8 else seen())
+    groups, _ = taken(moments, replace(group, throttled_s=10.6), at=2.0)
+    assert groups["g"]["throttled"] == pytest.approx(0.6)
+    assert groups["g"]["waits shares"] == pytest.approx(0.2)
+
+
 def test_a_group_without_clients_is_recorded_as_long_as_it_used_something(group):
     moments = Moments()
     taken(moments, group, at=1.0)

@@ -46,6 +46,23 @@ def test_join_grants_and_names_the_socket(start_daemon):
     assert daemon.server.groups[joined["group"]]["memory"] == 1 << 30
 
 
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["python", "-u", "/home/ana/train.py", "--lr", "1"], "train-1"),
+        (["python", "-m", "trainer.main"], "trainer.main-1"),
+        (["python", "-c", "print(1)"], "python-1"),
+        (["/usr/bin/bash", "run.sh"], "run-1"),
+        (["./a.out", "x.py"], "a.out-1"),
+        (["python3", "-m", "ipykernel_launcher"], "notebook-1"),
+        ([], "python-1"),
+    ],
+)
+def test_a_new_group_is_called_after_the_program_as_people_call_it(start_daemon, arguments, name):
+    command = arguments[0] if arguments else "/usr/bin/python"
+    assert start_daemon().call("join", command=command, arguments=arguments)["group"] == name
+
+
 def test_join_for_a_device_that_is_not_there(start_daemon):
     with pytest.raises(Refused, match="no device 5"):
         start_daemon().call("join", device=5)
