@@ -107,8 +107,12 @@ wheels: setup  ## dist/: the wheels of every Python and architecture, sources, s
 	@$(BIN)/python -m pip install --quiet --group wheels
 	@$(BIN)/python packaging/wheels/build.py
 
+.PHONY: deb
+deb: $(STAMP)  ## dist/*.deb from the wheels there: an environment with all that gemlet needs, the unit, for each architecture
+	@$(BIN)/python packaging/deb/build.py
+
 .PHONY: wheel-test
-wheel-test: setup  ## what `make wheels` left in dist: symbol versions, roots of old and new Debian, aarch64, empty environments
+wheel-test: setup  ## what `make wheels` and `make deb` left in dist: symbol versions, roots of old and new Debian, aarch64, empty environments
 	@$(BIN)/python -m pip install --quiet --group wheels uv
 	@$(BIN)/python -m pytest tests/wheels --timeout=1800 $(PYTEST_ARGS)
 

@@ -110,6 +110,8 @@ def _architecture(architecture: str, pythons: dict[Flavour, str], python_files: 
         (module,) = (folder / f"module-{flavour.abi}" / "package").glob("_native*.so")
         name = f"_native{flavour.suffix.format(architecture)}"
         _wheel(architecture, flavour, python_files, libraries | {name: _finished(module, symbols)}, out)
+    # The same list as in the wheels, for those who read it without unpacking one.
+    (out / f"gemlet-{_version()}-linux_{architecture}.cdx.json").write_text(sbom.document(_version(), architecture))
     _symbols_archive(out / f"gemlet-{_version()}-symbols-linux_{architecture}.tar.xz", symbols)
 
 

@@ -85,6 +85,12 @@ def test_its_parts_are_listed(wheel):
     assert {"nanobind", "libcxx", "click"} <= names
 
 
+def test_the_release_has_the_lists_of_parts_too(wheel):
+    (document,) = wheel.folder.glob("*.dist-info/sboms/gemlet.cdx.json")
+    (beside,) = DIST.glob(f"*-linux_{wheel.architecture}.cdx.json")
+    assert beside.read_text() == document.read_text()
+
+
 def test_checksums():
     lines = (DIST / "SHA256SUMS").read_text().splitlines()
     listed = {name: digest for digest, name in (line.split("  ") for line in lines)}
