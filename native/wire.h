@@ -22,7 +22,19 @@
 namespace gemlet::wire {
 
 inline constexpr uint32_t kMagic = 0x314d4547;  // "GEM1"
-inline constexpr uint16_t kWireVersion = 6;
+
+// Daemon and hooks may be one version apart, with the daemon ahead: it takes over under programs that run. A daemon
+// speaks to each client in the version of its hello, and a change keeps to what the version before can read: it takes
+// a reserved field, where 0 means that nothing is there, or a new message or flag, which an older client is not sent.
+//
+//   version  differs from the one before
+//   7        in nothing but the number: from here on a daemon also serves the version before its own
+inline constexpr uint16_t kWireVersion = 7;
+inline constexpr uint16_t kWireOldest = kWireVersion - 1;  // that a daemon of this version serves
+inline constexpr bool is_spoken(uint16_t version) {
+    return version >= kWireOldest && version <= kWireVersion;
+}
+
 inline constexpr size_t kGroupNameBytes = 256;  // with the final NUL; Kubernetes' "namespace/pod" fits
 inline constexpr size_t kTextBytes = 512;
 inline constexpr uint64_t kNoLimit = UINT64_MAX;

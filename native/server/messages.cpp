@@ -92,7 +92,7 @@ void Server::receive_from(const std::vector<uint32_t>& ids) {
 bool Server::answer(Client& client, Message message, Status status, const std::string& text,
                     const std::vector<int>& descriptors) {
     message.header.magic = wire::kMagic;
-    message.header.version = wire::kWireVersion;
+    message.header.version = client.version;
     message.status = status;
     std::memset(message.text, 0, sizeof message.text);
     text.copy(message.text, sizeof message.text - 1);
@@ -116,7 +116,7 @@ bool Server::answer(Client& client, Message message, Status status, const std::s
 
 bool Server::handle(Client& client, const Message& message) {
     if (message.header.type == MessageType::kHello) return hello(client, message);
-    if (message.header.version != wire::kWireVersion) return false;
+    if (message.header.version != client.version) return false;
     if (client.group.empty()) return false;  // nothing else before it has joined
     if (message.header.type == MessageType::kAttach) return attach(client, message);
     if (message.header.type == MessageType::kLeaves) {
@@ -241,9 +241,11 @@ bool Server::hello(Client& client, const Message& message) {
     reply.client = client.id;
     if (!client.group.empty()) return false;  // once
     client.strict = (message.flags & wire::kHelloStrict) != 0;
-    if (message.header.version != wire::kWireVersion) {
-        const std::string why = "this daemon speaks version " + std::to_string(wire::kWireVersion) +
-                                ", the hook version " + std::to_string(message.header.version);
+    client.version = message.header.version;
+    if (!wire::is_spoken(client.version)) {
+        const std::string why = "this daemon speaks versions " + std::to_string(wire::kWireOldest) + " to " +
+                                std::to_string(wire::kWireVersion) + ", the hook version " +
+                                std::to_string(std::exchange(client.version, wire::kWireVersion));
         note_unmanaged(client, "", why);
         return answer(client, reply, Status::kMismatch, why);
     }

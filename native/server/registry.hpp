@@ -174,6 +174,7 @@ struct Client {
     RoomPlace connection;
     Nanoseconds since = 0;
     std::optional<bool> strict;  // as it says in its hello
+    uint16_t version = wire::kWireOldest;  // of wire.h that it speaks: what every hook reads, until its hello
     std::string refused;         // why it could not attach last time
     std::vector<Place> places;
     std::vector<Departure> departures;  // once its socket is closed, until `taken_until` at most

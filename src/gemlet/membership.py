@@ -5,7 +5,10 @@ On the path of `gemlet run`: standard library only.
 
 from __future__ import annotations
 
-WIRE_VERSION = 6  # kWireVersion of native/wire.h: what the hook and the daemon of this version speak
+WIRE_VERSION = (
+    7  # kWireVersion of native/wire.h: what the hook of this version speaks, and the newest that its daemon does
+)
+WIRE_OLDEST = WIRE_VERSION - 1  # kWireOldest: what a hook must speak at least for its daemon to serve it
 
 
 def client_variables(*, preload: str, socket: str, group: str | None = None, strict: bool = False) -> dict[str, str]:

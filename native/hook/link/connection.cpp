@@ -19,6 +19,7 @@
 
 #include "hook/link/mps.h"
 #include "hook/link/say.h"
+#include "hook/link/version.h"
 
 namespace gemlet::hook {
 
@@ -136,7 +137,7 @@ Destination read_destination() {
 // So that people see there that this process is not governed. If it does not arrive, only that is lost.
 void say_leaves(int fd, const char* why) {
     wire::Message m{};
-    m.header = {wire::kMagic, wire::kWireVersion, wire::MessageType::kLeaves, 0, 0};
+    m.header = header(wire::MessageType::kLeaves);
     copy_name(m.text, sizeof m.text, why);
     ssize_t ignored = ::send(fd, &m, sizeof m, MSG_NOSIGNAL | MSG_DONTWAIT);
     (void)ignored;
@@ -188,7 +189,7 @@ bool receive(int fd, ino_t inode, wire::Message& m, int* descriptors, size_t wan
                 close(fd_in);
         }
     }
-    return n == ssize_t(sizeof m) && m.header.magic == wire::kMagic && m.header.version == wire::kWireVersion;
+    return n == ssize_t(sizeof m) && m.header.magic == wire::kMagic;
 }
 
 template <class T>
@@ -240,7 +241,7 @@ void disconnect() {
     joined = false;
 }
 
-bool connect_daemon() {
+bool connect_daemon(bool again) {
     std::lock_guard lock(request_mutex);
     if (our_socket() >= 0) return true;
     const Destination& d = destination();
@@ -251,6 +252,7 @@ bool connect_daemon() {
     const timeval limit{.tv_sec = 1, .tv_usec = 0};
     setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
     if (fd.get() < 0 || connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+        if (again) return false;
         say_once(
             Topic::kDaemon,
             "no daemon at %s (%s): %s\n  hint: start one with `gemlet daemon%s`, or run the program with `gemlet "
@@ -260,7 +262,7 @@ bool connect_daemon() {
         return false;
     }
     wire::Message hello{};
-    hello.header = {wire::kMagic, wire::kWireVersion, wire::MessageType::kHello, 0, 0};
+    hello.header = header(wire::MessageType::kHello);
     hello.pid = getpid();
     // A group that is made for a program has no limits.
     hello.flags = d.strict ? wire::kHelloStrict : wire::kHelloCreateGroup;
@@ -280,8 +282,23 @@ bool connect_daemon() {
             say_once(Topic::kVersion,
                      "the daemon at %s is of another version of gemlet than this program's hook (%u): %s\n"
                      "  hint: end it with `gemlet stop%s`, then start the program again with `gemlet run%s -- ...`",
-                     d.socket, unsigned(wire::kWireVersion), consequence(), d.simulated ? " --simulate" : "",
+                     d.socket, unsigned(wire_version), consequence(), d.simulated ? " --simulate" : "",
                      d.simulated ? " --simulate" : "");
+        return false;
+    }
+    const unsigned theirs = answer.header.version;
+    const bool agrees = theirs == wire_version && answer.status != wire::Status::kMismatch;
+    if (!agrees && (answer.status == wire::Status::kMismatch || answer.status == wire::Status::kOk)) {
+        if (theirs < wire_version)
+            say_once(Topic::kVersion,
+                     "the daemon at %s is of an older version of gemlet (%u) than this program's hook (%u): %s\n"
+                     "  hint: replace it, under the programs that run, with `gemlet daemon%s --take-over`",
+                     d.socket, theirs, unsigned(wire_version), consequence(), d.simulated ? " --simulate" : "");
+        else
+            say_once(Topic::kVersion,
+                     "the daemon at %s is of a newer version of gemlet (%u) than this program's hook (%u): %s\n"
+                     "  hint: start the program again with that version's `gemlet run%s -- ...`",
+                     d.socket, theirs, unsigned(wire_version), consequence(), d.simulated ? " --simulate" : "");
         return false;
     }
     if (answer.status != wire::Status::kOk) {
@@ -307,7 +324,7 @@ std::optional<Attachment> attach(const unsigned char (&uuid)[16], uint32_t ordin
     for (const Known& known : attachments_so_far())
         if (std::memcmp(known.uuid, uuid, sizeof known.uuid) == 0) return known.attachment;
     wire::Message m{};
-    m.header = {wire::kMagic, wire::kWireVersion, wire::MessageType::kAttach, 0, 0};
+    m.header = header(wire::MessageType::kAttach);
     m.value = ordinal;
     m.flags = under_mps() ? wire::kUnderMps : 0;
     std::memcpy(m.uuid, uuid, sizeof m.uuid);
@@ -327,7 +344,8 @@ std::optional<Attachment> attach(const unsigned char (&uuid)[16], uint32_t ordin
     bool ok = receive(fd, socket_inode.load(), answer, raw, 5, got);
     Descriptor page(raw[0]), limits(raw[1]), ledger(raw[2]), device(raw[3]), residency(raw[4]);
     answer.text[sizeof answer.text - 1] = 0;
-    if (!ok || answer.header.type != wire::MessageType::kAttached) return fail("it does not answer");
+    if (!ok || answer.header.version != wire_version || answer.header.type != wire::MessageType::kAttached)
+        return fail("it does not answer");
     if (answer.status != wire::Status::kOk || answer.slot >= wire::kLedgerSlots) return fail(answer.text);
     if (got < 4) return fail_attached("no descriptor is left for its pages");
     Attachment a{map<wire::ClientPage>(page.get(), PROT_READ | PROT_WRITE),

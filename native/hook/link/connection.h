@@ -36,8 +36,9 @@ inline const char* consequence() {
 // The group that this process is in. The daemon may have chosen another group than the requested one.
 const char* joined_group();
 
-// Connects and joins the group. False with one line on stderr (once) if that fails.
-bool connect_daemon();
+// Connects and joins the group. False with one line on stderr (once) if that fails. `again`: that there is none is
+// not worth a word.
+bool connect_daemon(bool again = false);
 bool connected();
 bool closed_by_program();  // our socket, since we joined
 void disconnect();

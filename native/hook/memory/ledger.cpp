@@ -14,6 +14,7 @@
 #include "hook/link/clock.h"
 #include "hook/link/connection.h"
 #include "hook/link/say.h"
+#include "hook/link/version.h"
 #include "hook/memory/limit_hint.h"
 #include "hook/submit/device.h"
 #include "hook/submit/standing.h"
@@ -94,7 +95,7 @@ struct Size {
 
 void explain(Device& device, uint64_t bytes, uint64_t used, uint64_t limit, uint64_t contexts) {
     wire::Message m{};
-    m.header = {wire::kMagic, wire::kWireVersion, wire::MessageType::kRefused, device.wire_index.load(), 0};
+    m.header = header(wire::MessageType::kRefused, device.wire_index.load());
     m.value = bytes;
     send(m);
     const char* group = joined_group();

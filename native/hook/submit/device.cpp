@@ -1,15 +1,18 @@
 #include "hook/submit/device.h"
 
 #include <pthread.h>
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <mutex>
 #include <new>
+#include <utility>
 
 #include "futex.h"
 #include "hook/link/clock.h"
 #include "hook/link/connection.h"
 #include "hook/link/say.h"
+#include "hook/link/version.h"
 #include "hook/lookup/own_calls.h"
 #include "hook/submit/standing.h"
 #include "hook/submit/streams.h"
@@ -28,6 +31,7 @@ std::array<std::atomic<Device*>, kMaxDevices> devices;
 // longer exists may have held it.
 std::mutex state_mutex;
 std::atomic<bool> started{false};
+bool loss_unsaid = false;  // the daemon is gone, and may have a successor: with `state_mutex`
 
 bool managed() {
     return destination().socket[0] != 0;
@@ -112,12 +116,24 @@ bool rejoin() {
     return true;
 }
 
+void say_lost() {
+    const bool agreed = std::any_of(devices.begin(), devices.end(), [](auto& slot) {
+        const Device* device = slot.load();
+        return device && device->page.load() == &device->agreed;
+    });
+    say_once(Topic::kDaemon, "the daemon is gone: %s; limits of memory stay",
+             destination().strict ? "work waits for it to come back, and fails after 10 s (--strict)"
+             : agreed             ? "running on by the last shares until it is back"
+                                  : "running without limits of time until it is back");
+}
+
 // In a forked child nothing of the parent's CUDA state works; a child that starts its own joins anew in cuInit.
 void in_child() {
     forget_connection();
     forget_streams();
     swap_in_child();
     started = false;
+    loss_unsaid = false;
     new (&state_mutex) std::mutex;
     for (auto& slot : devices) slot.store(nullptr);  // leaked with their locks, which may be held by nobody
 }
@@ -172,23 +188,20 @@ void lost() {
     if (connected()) return;
     if (closed_by_program() && rejoin()) return;
     disconnect();
-    bool agreed = false;
     for (auto& slot : devices)
-        if (Device* device = slot.load()) {
-            unmanage(*device);
-            agreed = agreed || device->page.load() == &device->agreed;
-        }
-    say_once(Topic::kDaemon, "the daemon is gone: %s; limits of memory stay",
-             destination().strict ? "work waits for it to come back, and fails after 10 s (--strict)"
-             : agreed             ? "running on by the last shares until it is back"
-                                  : "running without limits of time until it is back");
+        if (Device* device = slot.load()) unmanage(*device);
+    loss_unsaid = true;
 }
 
 bool reconnect() {
     std::lock_guard lock(state_mutex);
     if (!connected()) {
         disconnect();
-        if (!connect_daemon()) return false;
+        const bool was_there = std::exchange(loss_unsaid, false);
+        if (!connect_daemon(was_there)) {
+            if (was_there) say_lost();
+            return false;
+        }
         may_say_again(Topic::kDaemon);
     }
     bool any = false;
@@ -226,7 +239,7 @@ void context_count_changed(CUdevice ordinal, int contexts) {
     if (!device) return;
     device->contexts = contexts;
     wire::Message m{};
-    m.header = {wire::kMagic, wire::kWireVersion, wire::MessageType::kContext, device->wire_index.load(), 0};
+    m.header = header(wire::MessageType::kContext, device->wire_index.load());
     m.value = uint64_t(contexts);
     send(m);
 }

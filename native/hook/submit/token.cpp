@@ -7,6 +7,7 @@
 #include "hook/link/clock.h"
 #include "hook/link/connection.h"
 #include "hook/link/say.h"
+#include "hook/link/version.h"
 #include "hook/lookup/own_calls.h"
 #include "hook/lookup/own_thread.h"
 #include "hook/submit/device.h"
@@ -32,7 +33,7 @@ constexpr uint64_t kFalseAlarm = 50 * kOrderComes;
 
 wire::Message message(Device& device, wire::MessageType type, uint32_t epoch) {
     wire::Message m{};
-    m.header = {wire::kMagic, wire::kWireVersion, type, device.wire_index.load(std::memory_order_relaxed), epoch};
+    m.header = header(type, device.wire_index.load(std::memory_order_relaxed), epoch);
     m.time_ns = now_ns();
     return m;
 }
@@ -82,6 +83,7 @@ struct Watch {
     uint32_t draining = 0;   // epoch whose end is still to be told
     uint32_t drained = 0;    // epoch whose end was told last
     uint64_t asked = 0;      // when the connection was last looked at
+    bool agreed = false;     // it keeps to what was agreed
     uint64_t random = now_ns() | 1;
 };
 
@@ -237,7 +239,11 @@ uint64_t watch_once(Device& device, Watch& watch) {
     if (&page == &device.unmanaged) {
         return reconnect() ? 0 : kReconnect;
     }
-    if (&page == &device.agreed) return watch_agreement(device, watch);
+    if (&page == &device.agreed) {
+        if (!std::exchange(watch.agreed, true)) watch.asked = 0;  // a successor of the daemon is there already
+        return watch_agreement(device, watch);
+    }
+    watch.agreed = false;
     if (watch.page != &page) {
         const uint64_t random = watch.random;
         watch = {};

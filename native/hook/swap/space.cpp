@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "hook/link/connection.h"
+#include "hook/link/version.h"
 #include "hook/submit/token.h"
 
 namespace gemlet::hook {
@@ -41,7 +42,7 @@ void SwapSpace::publish() {
 
 void SwapSpace::tell(wire::MessageType type, uint64_t value, uint32_t epoch, uint32_t flags) {
     wire::Message m{};
-    m.header = {wire::kMagic, wire::kWireVersion, type, device.wire_index.load(), epoch};
+    m.header = header(type, device.wire_index.load(), epoch);
     m.value = value;
     m.flags = flags;
     m.time_ns = now_ns();

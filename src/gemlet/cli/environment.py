@@ -42,9 +42,15 @@ class Membership:
 def check_version(answer: Mapping[str, Any], *, simulated: bool) -> None:
     """Whether this version's hook and the daemon that answered understand each other. Raises `DaemonError`."""
     spoken = answer.get("wire")  # the first daemons did not say
-    if spoken == WIRE_VERSION:
+    if spoken is not None and answer.get("wire_oldest", spoken) <= WIRE_VERSION <= spoken:
         return
     older = spoken is None or spoken < WIRE_VERSION
+    if older and "wire_oldest" in answer:
+        raise DaemonError(
+            "the daemon is of an older version of gemlet, and programs of this version cannot talk to it",
+            hint=f"replace it, under the programs that run, with `gemlet daemon{' --simulate' if simulated else ''}"
+            " --take-over`",
+        )
     stop = "gemlet stop --simulate" if simulated else "gemlet stop"
     raise DaemonError(
         f"the daemon is of {'an older' if older else 'a newer'} version of gemlet, "

@@ -38,7 +38,7 @@ from gemlet.daemon.requests import (
     Trace,
 )
 from gemlet.errors import ConfigError, Refused
-from gemlet.membership import WIRE_VERSION
+from gemlet.membership import WIRE_OLDEST, WIRE_VERSION
 from gemlet.model import GroupSpec
 
 if TYPE_CHECKING:
@@ -142,6 +142,7 @@ def _environment(service: Service, request: Join | Environment, entry: Entry | N
         "sm_in_force": place.in_force,
         "under_mps": place.under,
         "wire": WIRE_VERSION,
+        "wire_oldest": WIRE_OLDEST,
     }
 
 

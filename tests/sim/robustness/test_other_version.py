@@ -1,4 +1,4 @@
-"""An upgrade in the middle: a hook and a daemon of different versions refuse each other, and the program runs on."""
+"""Hooks and daemons of different versions: one apart is served, and what is not is said, with what to do about it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.other_hooks import other_hook
+from tests.sim.robustness.hurt_machine import eventually
 from tests.unit.server import wire
 
 if TYPE_CHECKING:
@@ -16,13 +18,23 @@ if TYPE_CHECKING:
 
     from tests.sim.robustness.hurt_machine import Machine, Served
 
-OLD = wire.VERSION - 1
+OLD = wire.OLDEST - 1
 ANSWERS = {
     "welcome of its version": wire.pack(wire.WELCOME, version=OLD, status=wire.OK, group=b"g"),
     "refusal of its version": wire.pack(wire.WELCOME, version=OLD, status=wire.MISMATCH, text=b"I speak version 2"),
+    "refusal of a later version": wire.pack(wire.WELCOME, version=wire.VERSION + 1, status=wire.MISMATCH),
     "shorter messages": wire.pack(wire.WELCOME, version=OLD)[:512],
     "longer messages": wire.pack(wire.WELCOME, version=OLD) + bytes(256),
     "no answer": b"",
+}
+
+SAID = {
+    "welcome of its version": ("an older", "`gemlet daemon --simulate --take-over`"),
+    "refusal of its version": ("an older", "`gemlet daemon --simulate --take-over`"),
+    "refusal of a later version": ("a newer", "that version's `gemlet run --simulate"),
+    "shorter messages": ("another", "`gemlet stop --simulate`"),
+    "longer messages": ("an older", "`gemlet daemon --simulate --take-over`"),
+    "no answer": ("another", "`gemlet stop --simulate`"),
 }
 
 
@@ -62,9 +74,11 @@ def test_a_program_runs_on_under_an_old_daemon(
     assert code == 0, (out, err)
     said = [line for line in err.splitlines() if line]
     assert len(said) == 2, err
-    assert "is of another version of gemlet than this program's hook" in said[0]
+    which, hint = SAID[answer]
+    assert f"is of {which} version of gemlet" in said[0]
+    assert "than this program's hook" in said[0]
     assert "running without limits" in said[0]
-    assert "`gemlet stop --simulate`" in said[1]
+    assert hint in said[1]
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
@@ -86,3 +100,31 @@ def test_the_daemon_says_no_to_an_old_hook_and_serves_others(served: Served) -> 
         assert f"the hook version {OLD}" in fields[-1].rstrip(b"\0").decode()
         assert old.recv(4096) == b""
     assert served.machine.start("g", "work", 0.1).end()[0] == 0
+
+
+@pytest.mark.timeout(600)
+def test_a_hook_of_the_version_before_has_all_its_limits(served: Served) -> None:
+    served.server.set_group("g", min=0.0, memory=600 << 20)
+    hook = {"LD_PRELOAD": str(other_hook("older"))}
+    running = served.machine.start("g", "work", 60, 50, **hook)
+    eventually(lambda: running.rounds() > 3)
+    assert served.used("g") == (500 + 50) << 20
+    refused = served.machine.start("g", "work", 60, 50, **hook)
+    code, _, err = refused.end()
+    assert code != 0
+    assert "would pass the 600.0 MiB limit of group 'g'" in err
+    running.kill()
+    assert running.end()[2] == ""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_hook_of_a_later_version_says_what_to_do(served: Served, strict: bool) -> None:
+    changes = {"LD_PRELOAD": str(other_hook("newer"))} | ({"GEMLET_STRICT": "1"} if strict else {})
+    running = served.machine.start("g", "work", 0.1, **changes)
+    assert running.stderr is not None
+    said = [running.stderr.readline(), running.stderr.readline()]
+    assert f"of an older version of gemlet ({wire.VERSION}) than this program's hook ({wire.VERSION + 1})" in said[0]
+    assert ("refusing to run" if strict else "running without limits") in said[0]
+    assert "`gemlet daemon --take-over`" in said[1].replace(" --simulate", "")
+    assert strict or running.end()[0] == 0

@@ -10,6 +10,7 @@ import pytest
 
 from gemlet.cli import main
 from gemlet.cli.env import failing
+from gemlet.cli.environment import check_version
 from gemlet.membership import WIRE_VERSION
 
 GRANTED = {"min": 0.0, "max": 1.0, "memory": None, "resident": None, "sm": 1.0, "priority": "normal"}
@@ -55,18 +56,28 @@ def answer(**changes):
 @pytest.mark.parametrize(
     ("wire", "words"),
     [
-        (None, ("an older version", "`gemlet stop`")),
-        (WIRE_VERSION - 1, ("an older version", "`gemlet stop`")),
-        (WIRE_VERSION + 1, ("a newer version", "`gemlet status`")),
+        ({}, ("an older version", "`gemlet stop`")),
+        ({"wire": WIRE_VERSION - 1}, ("an older version", "`gemlet stop`")),
+        (
+            {"wire": WIRE_VERSION - 1, "wire_oldest": WIRE_VERSION - 2},
+            ("an older version", "`gemlet daemon --take-over`"),
+        ),
+        ({"wire": WIRE_VERSION + 1}, ("a newer version", "`gemlet status`")),
+        ({"wire": WIRE_VERSION + 2, "wire_oldest": WIRE_VERSION + 1}, ("a newer version", "`gemlet status`")),
     ],
 )
 def test_no_program_is_started_under_a_daemon_it_cannot_speak_with(daemon_that_answers, capsys, verb, wire, words):
-    daemon_that_answers(answer() if wire is None else answer(wire=wire))
+    daemon_that_answers(answer(**wire))
     assert main.run(verb) == 125
     out, err = capsys.readouterr()
     assert out == ("" if verb[0] == "run" else f"{failing('shell')}\n")
     assert err.startswith(f"error: the daemon is of {words[0]} of gemlet")
     assert words[1] in err
+
+
+@pytest.mark.parametrize("oldest", [WIRE_VERSION - 1, WIRE_VERSION])
+def test_a_daemon_that_serves_this_versions_hook_will_do(oldest):
+    check_version(answer(wire=oldest + 1, wire_oldest=oldest), simulated=False)
 
 
 @pytest.mark.parametrize("verb", [["status"], ["top", "--once"], ["explain", "a"], ["mps", "status"]])

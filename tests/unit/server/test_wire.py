@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from gemlet.membership import WIRE_VERSION
+from gemlet.membership import WIRE_OLDEST, WIRE_VERSION
 from tests.unit.server import wire
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -34,3 +34,4 @@ def test_offsets_and_sizes_are_the_compilers(tmp_path: Path) -> None:
 def test_the_version_is_the_one_that_python_knows() -> None:
     header = (ROOT / "native/wire.h").read_text()
     assert f"kWireVersion = {WIRE_VERSION};" in header
+    assert f"kWireOldest = kWireVersion - {WIRE_VERSION - WIRE_OLDEST};" in header

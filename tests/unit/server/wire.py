@@ -12,12 +12,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gemlet.membership import WIRE_VERSION
+from gemlet.membership import WIRE_OLDEST, WIRE_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MAGIC, VERSION = 0x314D4547, WIRE_VERSION
+MAGIC, VERSION, OLDEST = 0x314D4547, WIRE_VERSION, WIRE_OLDEST
 HELLO, WELCOME, ATTACH, ATTACHED, REQUEST, TOOK, STOPPED, DRAINED, CONTEXT, REFUSED, LEAVES = range(1, 12)
 ADMIT, ROOM, MOVED = range(16, 19)
 OK, MISMATCH, DENIED, UNKNOWN, FULL, MALFORMED = range(6)
@@ -61,6 +61,7 @@ def pack(kind: int, **fields: Any) -> bytes:
 
 @dataclass
 class Answer:
+    version: int
     kind: int
     device: int
     status: int
@@ -102,18 +103,21 @@ opened: list[RawClient] = []
 class RawClient:
     """A client by hand, polite unless told otherwise. The fixture `serve` closes it."""
 
-    def __init__(self, path: str, group: str = "g", *, flags: int = CREATE_GROUP, join: bool = True) -> None:
+    def __init__(
+        self, path: str, group: str = "g", *, flags: int = CREATE_GROUP, join: bool = True, version: int = VERSION
+    ) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         opened.append(self)
         self.socket.settimeout(60)
         self.socket.connect(path)
         self.device = 0
+        self.version = version
         if join:
             answer = self.ask(HELLO, group=group.encode(), flags=flags)
             assert answer.status == OK, answer
 
     def send(self, kind: int, **fields: Any) -> None:
-        self.socket.send(pack(kind, device=self.device, **fields))
+        self.socket.send(pack(kind, **{"device": self.device, "version": self.version} | fields))
 
     def receive(self) -> Answer:
         data, ancillary, _, _ = self.socket.recvmsg(MESSAGE.size, socket.CMSG_SPACE(24))
@@ -124,7 +128,13 @@ class RawClient:
         for _, _, content in ancillary:
             descriptors.frombytes(content)
         return Answer(
-            fields[2], fields[3], fields[5], fields[8], fields[16].split(b"\0")[0].decode(), list(descriptors)
+            fields[1],
+            fields[2],
+            fields[3],
+            fields[5],
+            fields[8],
+            fields[16].split(b"\0")[0].decode(),
+            list(descriptors),
         )
 
     def ask(self, kind: int, **fields: Any) -> Answer:
