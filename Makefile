@@ -93,6 +93,10 @@ fuzz: setup  ## property tests and the fuzzer of the server, with many more exam
 soak: setup  ## an hour of harm to 500 programs and their daemon on the simulated machine; SOAK_SECONDS=600 for less
 	@$(BIN)/python -m tests.sim.soak --seconds $(SOAK_SECONDS) --clients $(SOAK_CLIENTS)
 
+.PHONY: upgrade-test
+upgrade-test: setup  ## 20 daemons take over from one another under 100 busy programs on the simulated machine; two minutes
+	@$(BIN)/python -m tests.sim.upgrade $(UPGRADE_ARGS)
+
 .PHONY: cluster-test
 cluster-test: image  ## a real Kubernetes cluster with simulated GPUs; needs root; builds Kubernetes the first time
 	@$(BIN)/python -m pip install --quiet --group chart

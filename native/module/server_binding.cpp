@@ -241,6 +241,89 @@ nb::list traced(Server& self) {
     return list;
 }
 
+nb::object optional_text(const std::optional<std::string>& s) {
+    return s ? text(*s) : nb::none();
+}
+
+// Descriptors are the server's, open until it leaves.
+nb::dict hand_over(Server& self) {
+    Estate estate;
+    {
+        nb::gil_scoped_release release;
+        estate = self.hand_over();
+    }
+    nb::list listeners, ledgers, callers;
+    for (const ListenerImage& l : estate.listeners) {
+        nb::dict d;
+        d["path"] = text(l.path);
+        d["fd"] = l.fd;
+        listeners.append(d);
+    }
+    for (const LedgerImage& l : estate.ledgers) {
+        nb::dict d;
+        d["device"] = bytes_of(l.device);
+        d["index"] = l.index;
+        d["context_estimate"] = l.context_estimate;
+        d["group"] = text(l.group);
+        d["fd"] = l.fd;
+        nb::list slots;
+        for (const HeldSlot& s : l.slots) {
+            nb::dict slot;
+            slot["index"] = s.index;
+            slot["pid"] = s.pid;
+            slot["fd"] = s.process_fd;
+            slot["who"] = text(s.who);
+            slot["administrator"] = s.administrator;
+            slot["contexts"] = s.contexts;
+            slot["untracked"] = s.untracked;
+            slots.append(slot);
+        }
+        d["slots"] = slots;
+        ledgers.append(d);
+    }
+    for (const Caller& c : estate.callers) {
+        nb::dict d;
+        d["fd"] = c.fd;
+        d["fixed"] = optional_text(c.fixed);
+        d["group"] = text(c.group);
+        d["strict"] = to_python(c.strict);
+        d["version"] = c.version;
+        callers.append(d);
+    }
+    nb::dict all;
+    all["listeners"] = listeners;
+    all["ledgers"] = ledgers;
+    all["callers"] = callers;
+    return all;
+}
+
+template <class T>
+T field(const nb::dict& d, const char* name) {
+    return nb::cast<T>(d[name]);
+}
+
+void inherit_ledger(Server& self, const nb::dict& d) {
+    LedgerImage image{
+        uuid_from(field<nb::bytes>(d, "device")), field<int>(d, "index"), field<uint64_t>(d, "context_estimate"),
+        field<std::string>(d, "group"),           field<int>(d, "fd"),    {}};
+    for (nb::handle each : field<nb::list>(d, "slots")) {
+        const auto s = nb::cast<nb::dict>(each);
+        image.slots.push_back({field<uint32_t>(s, "index"), field<pid_t>(s, "pid"), field<int>(s, "fd"),
+                               field<std::string>(s, "who"), field<bool>(s, "administrator"),
+                               field<uint32_t>(s, "contexts"), field<uint64_t>(s, "untracked")});
+    }
+    nb::gil_scoped_release release;
+    self.inherit_ledger(image);
+}
+
+void inherit_caller(Server& self, const nb::dict& d) {
+    const Caller caller{field<int>(d, "fd"), field<std::optional<std::string>>(d, "fixed"),
+                        field<std::string>(d, "group"), field<std::optional<bool>>(d, "strict"),
+                        field<uint16_t>(d, "version")};
+    nb::gil_scoped_release release;
+    self.inherit_caller(caller);
+}
+
 }  // namespace
 
 void bind_server(nb::module_& m) {
@@ -299,6 +382,12 @@ void bind_server(nb::module_& m) {
             "uuid"_a, "pid"_a, "bytes"_a)
         .def("start", &Server::start, nb::call_guard<nb::gil_scoped_release>())
         .def("stop", &Server::stop, nb::call_guard<nb::gil_scoped_release>())
+        .def("hand_over", hand_over)
+        .def("leave", &Server::leave, nb::call_guard<nb::gil_scoped_release>())
+        .def("inherit_listener", &Server::inherit_listener, "path"_a, "fd"_a,
+             nb::call_guard<nb::gil_scoped_release>())
+        .def("inherit_ledger", inherit_ledger, "image"_a)
+        .def("inherit_caller", inherit_caller, "caller"_a)
         .def("snapshot", snapshot)
         .def("eventfd", &Server::event_fd)
         .def("take_events", take_events)

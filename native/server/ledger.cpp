@@ -1,5 +1,7 @@
 #include "server/ledger.hpp"
 
+#include <stdexcept>
+
 #include "futex.h"
 
 namespace gemlet::server {
@@ -10,6 +12,21 @@ Ledger::Ledger()
       taken_(wire::kLedgerSlots),
       untracked_(wire::kLedgerSlots) {
     limits_->memory_limit = wire::kNoLimit;
+}
+
+Ledger::Ledger(Descriptor ledger)
+    : limits_("gemlet-limits", Access::kReadOnly),
+      ledger_(std::move(ledger)),
+      taken_(wire::kLedgerSlots),
+      untracked_(wire::kLedgerSlots) {
+    limits_->memory_limit = wire::kNoLimit;
+}
+
+void Ledger::hold_slot(uint32_t slot, uint64_t untracked) {
+    if (slot >= wire::kLedgerSlots || taken_[slot]) throw std::invalid_argument("a slot that cannot be taken");
+    taken_[slot] = true;
+    set_untracked(slot, untracked);
+    if (slot >= limits_->slot_count.load()) limits_->slot_count = slot + 1;
 }
 
 std::optional<uint32_t> Ledger::take_slot() {
@@ -29,6 +46,13 @@ std::optional<Slot> Slot::take(std::shared_ptr<Ledger> ledger, const std::string
     const auto index = ledger->take_slot();
     if (!index) return std::nullopt;
     return Slot(std::move(ledger), *index, std::move(place));
+}
+
+Slot Slot::inherit(std::shared_ptr<Ledger> ledger, uint32_t index, const std::string& who, bool administrator,
+                   uint64_t untracked) {
+    ledger->hold_slot(index, untracked);
+    auto place = RoomPlace::in(ledger->room_, who, administrator);  // without one it is there all the same
+    return Slot(std::move(ledger), index, std::move(place));
 }
 
 void Ledger::give_slot(uint32_t slot) {

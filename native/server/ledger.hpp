@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/descriptor.hpp"
 #include "server/room.hpp"
 #include "server/shared_memory.hpp"
 #include "wire.h"
@@ -18,6 +19,9 @@ namespace gemlet::server {
 class Ledger {
   public:
     Ledger();
+    // That of the daemon before, which members have mapped; what it says of each must come by Slot::inherit(). Throws
+    // std::system_error and std::invalid_argument.
+    explicit Ledger(Descriptor ledger);
 
     void set_limit(uint64_t bytes) { limits_->memory_limit.store(bytes); }
     void set_context_estimate(uint64_t bytes) { limits_->context_estimate.store(bytes); }
@@ -26,6 +30,9 @@ class Ledger {
     uint64_t used() const;  // by all, untracked included
     uint64_t untracked() const { return limits_->untracked.load(); }
 
+    // To a successor: members that are not there yet look at every slot, for it may have given any.
+    void pass_on() { limits_->slot_count = wire::kLedgerSlots; }
+
     const Room& room() const { return room_; }
 
     int limits_fd() const { return limits_.fd(); }
@@ -33,7 +40,8 @@ class Ledger {
 
   private:
     friend class Slot;
-    std::optional<uint32_t> take_slot();  // nullopt: all wire::kLedgerSlots are taken
+    void hold_slot(uint32_t slot, uint64_t untracked);  // that is taken; throws std::invalid_argument
+    std::optional<uint32_t> take_slot();                // nullopt: all wire::kLedgerSlots are taken
     void give_slot(uint32_t slot);
     void set_untracked(uint32_t slot, uint64_t bytes);
     uint64_t used(uint32_t slot) const;
@@ -52,6 +60,9 @@ class Slot {
   public:
     // nullopt: `who` has had as many of the wire::kLedgerSlots as there can be; see Room.
     static std::optional<Slot> take(std::shared_ptr<Ledger> ledger, const std::string& who, bool administrator);
+    // The one that its owner had under the daemon before, as it is. Throws std::invalid_argument.
+    static Slot inherit(std::shared_ptr<Ledger> ledger, uint32_t index, const std::string& who, bool administrator,
+                        uint64_t untracked);
     ~Slot() {
         if (ledger_) ledger_->give_slot(index_);
     }
@@ -64,6 +75,7 @@ class Slot {
     }
 
     uint32_t index() const { return index_; }
+    const Ledger& ledger() const { return *ledger_; }
     uint64_t used() const { return ledger_->used(index_); }  // as the client wrote it
     // Bytes the driver holds for the owner that no allocation call accounts for.
     uint64_t untracked() const { return ledger_->untracked_[index_]; }

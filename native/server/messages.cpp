@@ -272,6 +272,8 @@ bool Server::hello(Client& client, const Message& message) {
     if (!may_join(found->second, client))
         return deny(Status::kDenied, "user " + std::to_string(client.uid) + " may not join it");
     client.group = name;
+    std::erase_if(inherited_,
+                  [&](const auto& heir) { return heir.second.pid == client.pid && heir.second.group != name; });
     ++found->second.clients;
     name.copy(reply.group, sizeof reply.group - 1);
     emit("join", client);
@@ -334,13 +336,15 @@ bool Server::attach(Client& client, const Message& message) {
     // Where nobody else may be in the group, nobody is kept out of it.
     const auto& users = group.settings.users;
     const bool alone = client.administrator || client.fixed || (users && users->size() <= 1);
-    auto slot = Slot::take(known_ledger->second, client.who, alone);
+    std::optional<Heir> heir = claim(device, client);
+    auto slot = heir ? std::optional(std::move(heir->slot)) : Slot::take(known_ledger->second, client.who, alone);
     if (!slot) return full(ledger.room(), "places for processes of the group on this device");
 
     auto attachment = std::make_unique<Attachment>(next_attachment_++, client, std::move(*slot));
     Attachment& a = *attachment;
     a.use = std::move(use);
     a.mps = message.flags & wire::kUnderMps;
+    if (heir) a.contexts = heir->contexts;
     a.page->attached = 1;
     a.page->deadline_ns = wire::kNever;
     a.page->window_ns = uint64_t(options_.arbiter.window_alone);

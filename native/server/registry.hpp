@@ -17,6 +17,7 @@
 #include "arbiter/residency/residency.hpp"
 #include "futex.h"
 #include "group_fields.h"
+#include "server/descriptor.hpp"
 #include "server/doubt.hpp"
 #include "server/latencies.hpp"
 #include "server/ledger.hpp"
@@ -59,23 +60,6 @@ static_assert(same(wire::Admission::kResident, arbiter::Refusal::kResident));
 static_assert(same(wire::Admission::kHost, arbiter::Refusal::kHost));
 
 using Uuid = std::array<uint8_t, 16>;
-
-class Descriptor {
-  public:
-    explicit Descriptor(int fd = -1) : fd_(fd) {}
-    ~Descriptor() {
-        if (fd_ >= 0) close(fd_);
-    }
-    Descriptor(Descriptor&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
-    Descriptor& operator=(Descriptor&& other) noexcept {
-        std::swap(fd_, other.fd_);
-        return *this;
-    }
-    int get() const { return fd_; }
-
-  private:
-    int fd_;
-};
 
 // What a group is worth next to others of the same device, where no policy has said it.
 inline double share_of(const GroupSpec& spec) {
@@ -173,13 +157,61 @@ struct Client {
     bool administrator = false;  // root, or the daemon's own user, unless it came through a group's socket
     RoomPlace connection;
     Nanoseconds since = 0;
-    std::optional<bool> strict;  // as it says in its hello
+    std::optional<bool> strict;            // as it says in its hello
     uint16_t version = wire::kWireOldest;  // of wire.h that it speaks: what every hook reads, until its hello
-    std::string refused;         // why it could not attach last time
+    std::string refused;                   // why it could not attach last time
     std::vector<Place> places;
     std::vector<Departure> departures;  // once its socket is closed, until `taken_until` at most
     Nanoseconds taken_until = kNever;
     bool gone() const { return taken_until != kNever; }
+};
+
+// A slot whose owner has yet to come across from the daemon before. Its memory counts until it ends.
+struct Heir {
+    std::weak_ptr<Device> device;
+    std::string group;
+    pid_t pid;
+    Descriptor process;  // a pidfd, readable when it has ended
+    std::string who;     // as of Client, and so is the next
+    bool administrator;
+    uint32_t contexts;  // that `slot` accounts for
+    Slot slot;
+};
+
+// What a daemon hands over to its successor. Its descriptors stay the elder's.
+struct HeldSlot {
+    uint32_t index;
+    pid_t pid;
+    int process_fd;
+    std::string who;
+    bool administrator;
+    uint32_t contexts;
+    uint64_t untracked;
+};
+struct LedgerImage {
+    Uuid device;
+    int index;
+    uint64_t context_estimate;
+    std::string group;
+    int fd;
+    std::vector<HeldSlot> slots;
+};
+struct ListenerImage {
+    std::string path;
+    std::optional<std::string> group;
+    int fd;
+};
+struct Caller {  // a client that uses no device yet
+    int fd;
+    std::optional<std::string> fixed;
+    std::string group;  // empty: it has not joined
+    std::optional<bool> strict;
+    uint16_t version;
+};
+struct Estate {
+    std::vector<ListenerImage> listeners;
+    std::vector<LedgerImage> ledgers;
+    std::vector<Caller> callers;
 };
 
 // For people's terminals: what a client says of itself must not act on them.

@@ -33,15 +33,6 @@ constexpr Nanoseconds kTeardown = 1'000'000'000;
 constexpr size_t kOtherFiles = 128 + 256 + 1024;
 constexpr size_t kMaxDevices = 64;  // that clients have named
 
-// What an epoll entry stands for: kind in the high half, index or client id in the low.
-enum Tag : uint64_t {
-    kTimer = 1ull << 32,
-    kWake = 2ull << 32,
-    kListener = 3ull << 32,
-    kSocket = 4ull << 32,
-    kProcess = 5ull << 32
-};
-
 Descriptor checked(int fd, const char* what) {
     if (fd < 0) throw std::system_error(errno, std::generic_category(), what);
     return Descriptor(fd);
@@ -117,15 +108,20 @@ void Server::listen(const std::string& path, std::optional<std::string> group, m
     if (path.empty() || path.size() >= sizeof address.sun_path)
         throw std::invalid_argument("socket path is empty or longer than 107 bytes: " + path);
     path.copy(address.sun_path, path.size());
-    Descriptor fd = checked(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), "socket");
-    unlink(path.c_str());
-    mode_t before = umask(0777 & ~mode);
-    int bound = bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address);
-    int error = errno;
-    umask(before);
-    if (bound != 0 || ::listen(fd.get(), 512) != 0)
-        throw std::system_error(bound != 0 ? error : errno, std::generic_category(), "cannot listen on " + path);
     std::lock_guard lock(mutex_);
+    Descriptor fd;
+    if (auto before = sockets_before_.extract(path)) {
+        fd = std::move(before.mapped());
+    } else {
+        fd = checked(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), "socket");
+        unlink(path.c_str());
+        const mode_t mask = umask(0777 & ~mode);
+        const int bound = bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address);
+        const int error = errno;
+        umask(mask);
+        if (bound != 0 || ::listen(fd.get(), 512) != 0)
+            throw std::system_error(bound != 0 ? error : errno, std::generic_category(), "cannot listen on " + path);
+    }
     auto listener = std::make_unique<Listener>(Listener{std::move(fd), path, std::move(group)});
     auto place = std::find(listeners_.begin(), listeners_.end(), nullptr);
     if (place == listeners_.end()) place = listeners_.emplace(place);
@@ -147,6 +143,8 @@ void Server::start() {
     std::lock_guard lock(mutex_);
     if (thread_.joinable()) return;
     stopping_ = false;
+    for (const auto& [path, socket] : sockets_before_) unlink(path.c_str());  // nobody listens there any more
+    sockets_before_.clear();
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are Python's
@@ -154,10 +152,14 @@ void Server::start() {
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-void Server::stop() {
+void Server::halt() {
     stopping_ = true;
     wake();
     if (thread_.joinable()) thread_.join();
+}
+
+void Server::stop() {
+    halt();
     std::lock_guard lock(mutex_);
     // Nobody has to wait until it notices: all may run, but for those that do not without a daemon.
     for (auto& device : devices_)
@@ -169,6 +171,8 @@ void Server::stop() {
     for (auto& device : devices_) device->attachments.clear();
     clients_.clear();
     gone_ = 0;
+    for (auto& [id, heir] : inherited_) heir.slot.leave();
+    inherited_.clear();
     for (auto& listener : listeners_)
         if (listener) unlink(listener->path.c_str());
     listeners_.clear();
@@ -231,7 +235,7 @@ void Server::turn_away(Client& client, const std::string& why) {
 }
 
 // Who the kernel says it is. False: it does not say.
-bool Server::identify(Client& client, const Listener& listener) {
+bool Server::identify(Client& client, const std::optional<std::string>& group) {
     ucred peer{};
     socklen_t size = sizeof peer;
     if (getsockopt(client.socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
@@ -240,10 +244,10 @@ bool Server::identify(Client& client, const Listener& listener) {
     }
     client.pid = peer.pid;
     client.uid = peer.uid;
-    client.fixed = listener.group;
+    client.fixed = group;
     client.since = clock();
-    client.who = listener.group ? "group '" + printable(*listener.group) + "'" : "user " + std::to_string(peer.uid);
-    client.administrator = !listener.group && (peer.uid == 0 || peer.uid == geteuid());
+    client.who = group ? "group '" + printable(*group) + "'" : "user " + std::to_string(peer.uid);
+    client.administrator = !group && (peer.uid == 0 || peer.uid == geteuid());
     return true;
 }
 
@@ -254,18 +258,26 @@ void Server::accept_client(Listener& listener) try {
         // Turn the caller away with the descriptor kept for this: else it would wait, and epoll would spin.
         spare_ = Descriptor();
         client->socket = Descriptor(accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
-        if (client->socket.get() >= 0 && identify(*client, listener))
+        if (client->socket.get() >= 0 && identify(*client, listener.group))
             turn_away(*client, "the daemon may not open more files");
         client->socket = Descriptor();
         spare_ = Descriptor(open("/dev/null", O_RDONLY | O_CLOEXEC));
         return;
     }
-    if (client->socket.get() < 0 || !identify(*client, listener)) return;
+    if (client->socket.get() >= 0 && identify(*client, listener.group)) enter(std::move(client));
+} catch (const std::exception&) {  // out of memory or of places in epoll: the caller is turned away
+    ++denied_;
+}
+
+// False: there is no room for it, which it has been told.
+bool Server::enter(std::unique_ptr<Client> client) {
     client->connection = RoomPlace::in(connections_, client->who, client->administrator);
-    if (!client->connection)
-        return turn_away(*client, client->who + " has " + std::to_string(connections_.held(client->who)) + " of " +
-                                      std::to_string(connections_.places()) +
-                                      " connections to the daemon already: the others' are kept for them");
+    if (!client->connection) {
+        turn_away(*client, client->who + " has " + std::to_string(connections_.held(client->who)) + " of " +
+                               std::to_string(connections_.places()) +
+                               " connections to the daemon already: the others' are kept for them");
+        return false;
+    }
     // After four thousand million connections the numbers begin anew, and old clients may still be there.
     while (next_client_ == 0 || clients_.contains(next_client_)) ++next_client_;
     client->id = next_client_++;
@@ -273,14 +285,16 @@ void Server::accept_client(Listener& listener) try {
     // The socket alone would not tell of a death while a forked child still holds it.
     if (client->pid > 0) {
         client->process = Descriptor(int(syscall(SYS_pidfd_open, client->pid, 0)));
-        if (client->process.get() < 0 && (errno == EMFILE || errno == ENFILE))
-            return turn_away(*client, "the daemon may not open more files");
+        if (client->process.get() < 0 && (errno == EMFILE || errno == ENFILE)) {
+            turn_away(*client, "the daemon may not open more files");
+            return false;
+        }
     }
     watch(client->socket.get(), kSocket | client->id);
     if (client->process.get() >= 0) watch(client->process.get(), kProcess | client->id);
-    clients_[client->id] = std::move(client);
-} catch (const std::exception&) {  // out of memory or of places in epoll: the caller is turned away
-    ++denied_;
+    const uint32_t id = client->id;
+    clients_[id] = std::move(client);
+    return true;
 }
 
 void Server::drop(Client& client, const char* why) {
@@ -346,6 +360,8 @@ void Server::run() {
                 (void)ignored;
             } else if (kind == kListener) {
                 if (index < listeners_.size() && listeners_[index]) accept_client(*listeners_[index]);
+            } else if (kind == kHeir) {
+                inherited_.erase(index);
             } else if (auto found = clients_.find(index); found != clients_.end()) {
                 Client& client = *found->second;
                 if (client.gone())

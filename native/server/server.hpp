@@ -116,6 +116,16 @@ class Server {
     void start();
     void stop();  // clients run on unmanaged
 
+    // For a successor, which takes over while programs run (succession.cpp). hand_over() stops the thread; start()
+    // goes on, or else leave(), once the successor runs, ends this one without a word to anybody. The successor
+    // inherits before its own start(), in this order, and devices and groups before: listen() then uses what was
+    // inherited.
+    Estate hand_over();
+    void leave();
+    void inherit_listener(const std::string& path, int fd);
+    void inherit_ledger(const LedgerImage& image);
+    void inherit_caller(const Caller& caller);
+
     ServerView view();
     int event_fd() const { return events_ready_.get(); }  // readable while take_events() would return something
     std::vector<Event> take_events();
@@ -135,8 +145,10 @@ class Server {
 
     // server.cpp: sockets, the thread and its timer
     void run();
+    void halt();
     void accept_client(Listener& listener);
-    bool identify(Client& client, const Listener& listener);
+    bool identify(Client& client, const std::optional<std::string>& group);
+    bool enter(std::unique_ptr<Client> client);
     void turn_away(Client& client, const std::string& why);
     void drop(Client& client, const char* why);
     void release(Client& client);
@@ -145,6 +157,9 @@ class Server {
     void tick();
     void arm_timer();
     void wake();
+
+    // succession.cpp
+    std::optional<Heir> claim(const Device& device, const Client& client);
 
     // reports.cpp
     void note(const Attachment& attachment, const char* what, int64_t value);
@@ -205,6 +220,16 @@ class Server {
     GroupId group_on(Device& device, Group& group, Nanoseconds now);
     static Nanoseconds clock();
 
+    // What an epoll entry stands for: kind in the high half, index or id in the low.
+    enum Tag : uint64_t {
+        kTimer = 1ull << 32,
+        kWake = 2ull << 32,
+        kListener = 3ull << 32,
+        kSocket = 4ull << 32,
+        kProcess = 5ull << 32,
+        kHeir = 6ull << 32
+    };
+
     const ServerOptions options_;
     Room connections_, uses_, named_devices_;
     std::mutex mutex_;
@@ -224,7 +249,10 @@ class Server {
     bool listened_ = false;
     uint64_t host_memory_;
     uint64_t denied_ = 0;
-    size_t gone_ = 0;  // clients whose slots are still taken
+    size_t gone_ = 0;                                   // clients whose slots are still taken
+    std::map<std::string, Descriptor> sockets_before_;  // by path: those of the daemon before, until listen()
+    std::map<uint32_t, Heir> inherited_;
+    uint32_t next_heir_ = 1;
 };
 
 }  // namespace gemlet::server

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <cerrno>
+#include <stdexcept>
 #include <string>
 #include <system_error>
 
@@ -54,6 +55,17 @@ void* make_shared_memory(const char* name, size_t size, Access access, int& fd) 
         close(fd);
         fd = read_only;
     }
+    return memory;
+}
+
+void* map_shared_memory(int fd, size_t size) {
+    struct stat s;
+    if (fstat(fd, &s) != 0) fail("fstat", -1);
+    const int seals = fcntl(fd, F_GET_SEALS);
+    if (s.st_size != off_t(size) || seals < 0 || !(seals & F_SEAL_SHRINK))
+        throw std::invalid_argument("memory that is not a daemon's");
+    void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED) fail("mmap", -1);
     return memory;
 }
 

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <new>
 
+#include "server/descriptor.hpp"
+
 namespace gemlet::server {
 
 enum class Access { kReadWrite, kReadOnly };
@@ -14,12 +16,18 @@ void* make_shared_memory(const char* name, std::size_t size, Access access, int&
 // Another descriptor of the same memory, which cannot be mapped for writing, and which only the daemon's own user
 // could open again with more rights. Throws std::system_error.
 int reopen_read_only(int fd);
+// Maps memory that another daemon made so; only what cannot shrink. Throws std::system_error, std::invalid_argument.
+void* map_shared_memory(int fd, std::size_t size);
 void free_shared_memory(void* memory, std::size_t size, int fd) noexcept;
 
 template <class T>
 class Shared {
   public:
     Shared(const char* name, Access access) : value_(new (make_shared_memory(name, sizeof(T), access, fd_)) T{}) {}
+    explicit Shared(Descriptor made)
+        : fd_(made.get()), value_(static_cast<T*>(map_shared_memory(made.get(), sizeof(T)))) {
+        made.release();
+    }
     ~Shared() { free_shared_memory(value_, sizeof(T), fd_); }
     Shared(const Shared&) = delete;
     Shared& operator=(const Shared&) = delete;

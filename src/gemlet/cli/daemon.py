@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gemlet.daemon.address import Endpoint
     from gemlet.daemon.configuration import ConfigurationFile
     from gemlet.daemon.native import Server
+    from gemlet.daemon.service import Service
     from gemlet.daemon.status import Status
     from gemlet.model import Configuration
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 @click.option("--runtime-dir", type=click.Path(path_type=Path), help="Where the sockets go; one daemon per directory")
 @click.option("--idle-exit", type=click.FloatRange(min=0.1), metavar="SECONDS", help="End after this long without use")
 @click.option("--no-history", is_flag=True, help="Record no history")
+@click.option("--take-over", is_flag=True, help="Take the place of the daemon that runs, under its programs")
 @click.option("--ready-fd", type=int, hidden=True, help="Descriptor to write to when ready")
 @click.option("-v", "--verbose", is_flag=True, help="Log more")
 def command(
@@ -56,6 +58,7 @@ def command(
     runtime_dir: Path | None,
     idle_exit: float | None,
     no_history: bool,
+    take_over: bool,
     ready_fd: int | None,
     verbose: bool,
 ) -> None:
@@ -68,6 +71,9 @@ def command(
     gemlet daemon --ipc-dir /tmp/gemini/ipc --config resource.conf
 
     `gemlet run` starts one by itself; run it yourself to serve several users, or under systemd.
+
+    After an upgrade, --take-over replaces the daemon under the programs that run. SIGUSR2 makes a daemon start its
+    successor by itself.
     """
     import asyncio
 
@@ -101,21 +107,28 @@ def command(
             shared=system,
             idle_exit=idle_exit,
             ready_fd=ready_fd,
+            take_over=take_over,
             history=None if no_history else _history(endpoint, usual_place=runtime_dir is None),
         ),
         server=native_server(policy),
         inventory=NvmlInventory(simulated=simulate),
         metrics=metrics_text(),
+        beside=lambda: _beside(service, metrics_port),
     )
-    configured = _configured(service.configuration)
+    try:
+        asyncio.run(run_until_signalled(service, api))
+    except OSError as error:
+        raise DaemonError(f"the daemon cannot run in {endpoint.directory}: {error}") from None
+
+
+@contextlib.contextmanager
+def _beside(service: Service, metrics_port: int | None) -> Iterator[None]:
+    configured = service.configuration.current
     with (
         serving_metrics(lambda: service.latest, metrics_port, configured=configured.metrics_port),
-        serving_page(endpoint, configured.web),
+        serving_page(service.options.endpoint, configured.web),
     ):
-        try:
-            asyncio.run(run_until_signalled(service, api))
-        except OSError as error:
-            raise DaemonError(f"the daemon cannot run in {endpoint.directory}: {error}") from None
+        yield
 
 
 def _endpoint(system: bool, simulate: bool, runtime_dir: Path | None) -> Endpoint:

@@ -35,9 +35,10 @@ from gemlet.daemon.requests import (
     Set,
     Shutdown,
     Status,
+    TakeOver,
     Trace,
 )
-from gemlet.errors import ConfigError, Refused
+from gemlet.errors import ConfigError, DaemonError, Refused
 from gemlet.membership import WIRE_OLDEST, WIRE_VERSION
 from gemlet.model import GroupSpec
 
@@ -52,6 +53,8 @@ def api(service: Service) -> Api:
     """The API of one daemon."""
 
     async def handle(request: AnyRequest, peer: Peer) -> Any:  # noqa: PLR0911, PLR0912  one return an operation
+        if service.elder.leaving:
+            raise DaemonError("another daemon is taking this one's place", hint="try again in a moment")
         match request:
             case Ping():
                 return {"pid": os.getpid(), "simulated": service.options.simulated}
@@ -94,6 +97,10 @@ def api(service: Service) -> Api:
                 return await service.audit()
             case Metrics():
                 return await _metrics(service)
+            case TakeOver(socket=socket):
+                check_administrator(peer, "replace the daemon")
+                await service.elder.hand_over(socket, pid=peer.pid)
+                return {"pid": os.getpid()}
             case Shutdown(unused=unused):
                 check_administrator(peer, "stop the daemon")
                 if unused and service.in_use():

@@ -52,17 +52,22 @@ class Api:
         self._large: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)  # by uid, of those with connections
 
     @contextlib.asynccontextmanager
-    async def serve(self, path: Path, *, mode: int) -> AsyncIterator[None]:
-        """Accepts connections at ``path`` while entered."""
+    async def serve(self, path: Path, *, mode: int, replaces: bool = False) -> AsyncIterator[None]:
+        """Accepts connections at ``path`` while entered. ``replaces``: another daemon listens there, until it ends."""
+        place = path.with_name(path.name + "~") if replaces else path
+        if replaces:
+            place.unlink(missing_ok=True)
         server = await asyncio.start_unix_server(
             self._connected,
-            str(path),
+            str(place),
             limit=protocol.MAX_REQUEST_BYTES,
             backlog=MAX_CONNECTIONS,
             start_serving=False,
         )
-        os.chmod(path, mode)  # noqa: PTH101  (before anybody can connect)
+        os.chmod(place, mode)  # noqa: PTH101  (before anybody can connect)
         await server.start_serving()
+        if replaces:
+            place.rename(path)
         try:
             yield
         finally:

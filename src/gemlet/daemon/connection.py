@@ -67,21 +67,39 @@ class Connection:
 
         Raises `Refused` if the daemon says no, `DaemonError` if it does not answer.
         """
+        self.send(op, **arguments)
+        return self.reply()
+
+    def send(self, op: str, **arguments: Any) -> None:
+        """Sends one request. Raises `DaemonError` if the daemon does not take it."""
+        # A daemon that turns us away says why before it hangs up: its answer is there even if ours cannot be sent.
         try:
-            # A daemon that turns us away says why before it hangs up: its answer is there even if ours cannot be sent.
             with contextlib.suppress(BrokenPipeError):
                 self._socket.sendall(protocol.encode_request(op, arguments))
+        except OSError as error:
+            raise self._silence(error) from None
+
+    def fileno(self) -> int:
+        """Readable when `reply` has something to read."""
+        return self._socket.fileno()
+
+    def reply(self) -> Any:
+        """The data of the next reply. Raises as `call`."""
+        try:
             line = self._reader.readline(protocol.MAX_REPLY_BYTES)
         except OSError as error:
-            raise DaemonError(
-                f"the daemon at {self.endpoint.api} does not answer: {error}",
-                hint=f"read its log: {self.endpoint.log}",
-            ) from None
+            raise self._silence(error) from None
         if not line.endswith(b"\n"):
             raise DaemonError(
                 f"the daemon at {self.endpoint.api} closed the connection", hint=f"read its log: {self.endpoint.log}"
             )
         return protocol.decode_reply(line)
+
+    def _silence(self, error: OSError) -> DaemonError:
+        return DaemonError(
+            f"the daemon at {self.endpoint.api} does not answer: {error}",
+            hint=f"read its log: {self.endpoint.log}",
+        )
 
     def patience(self, seconds: float) -> None:
         """How long the next steps may take."""

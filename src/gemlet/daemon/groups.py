@@ -268,6 +268,13 @@ class GroupBook:
     def _begin(self, spec: GroupSpec, owner: int) -> None:
         self._weights[spec.name] = self._in_force(owner, new=spec).get(spec.name, spec.weight)
 
+    def keep_changed(self, spec: GroupSpec, *, configured: GroupSpec) -> None:
+        """A configured group has the limits that an earlier daemon was told, if the configuration is still the same."""
+        entry = self.entries.get(spec.name)
+        if entry is not None and entry.origin == "configuration" and entry.spec == configured:
+            self._tell(spec, strict=False)
+            entry.spec = spec
+
     # --- time ----------------------------------------------------------------------------------------------------
 
     def expire(self, now: float, busy: Mapping[str, int]) -> list[str]:

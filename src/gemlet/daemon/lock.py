@@ -31,12 +31,22 @@ class AlreadyRunning(DaemonError):
 class DirectoryLock:
     """Holds an endpoint's directory while entered; removes sockets a dead daemon left."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, inherited: int | None = None) -> None:
+        """``inherited``: descriptor of the lock of a daemon that hands over; the lock is both's until one closes it."""
         self._endpoint = endpoint
         self._descriptor = -1
+        self._inherited = inherited
+        self.yields = inherited is not None  # another daemon has the directory as well, and what is there stays
+
+    @property
+    def descriptor(self) -> int:
+        return self._descriptor
 
     def __enter__(self) -> DirectoryLock:
         """Raises `AlreadyRunning`, or OSError if the directory cannot be used."""
+        if self._inherited is not None:
+            self._descriptor = os.dup(self._inherited)
+            return self
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         self._descriptor = os.open(self._endpoint.lock, flags, 0o644)
         try:
@@ -45,19 +55,28 @@ class DirectoryLock:
             text = os.pread(self._descriptor, 32, 0).decode(errors="replace").strip()
             os.close(self._descriptor)
             raise AlreadyRunning(self._endpoint, int(text) if text.isdigit() else None) from None
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+        self._sign()
         for path in (self._endpoint.api, self._endpoint.clients):
             remove_stale_socket(path)
         return self
 
+    def own(self) -> None:
+        """The daemon before has left."""
+        self.yields = False
+        self._sign()
+
+    def _sign(self) -> None:
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for path in (self._endpoint.api, self._endpoint.clients):
-            path.unlink(missing_ok=True)
-        # The lock file stays: unlinking it would let two daemons lock two files of the same name.
-        os.ftruncate(self._descriptor, 0)
+        if not self.yields:
+            for path in (self._endpoint.api, self._endpoint.clients):
+                path.unlink(missing_ok=True)
+            # The lock file stays: unlinking it would let two daemons lock two files of the same name.
+            os.ftruncate(self._descriptor, 0)
         os.close(self._descriptor)
 
 

@@ -50,6 +50,27 @@ class Server(Protocol):
     def stop(self) -> None:
         """Lets every client run on unmanaged and closes the sockets."""
 
+    def hand_over(self) -> dict[str, Any]:
+        """Stops the native thread, and says what a successor needs; `start` goes on as if nothing had happened.
+
+        ``listeners``: ``path``, ``fd``. ``ledgers``: ``device`` (uuid), ``index``, ``context_estimate`` in bytes,
+        ``group``, ``fd``, and ``slots``, of which each has ``index``, ``pid``, ``fd`` (pidfd), ``who``,
+        ``administrator``, ``contexts``, ``untracked`` in bytes. ``callers``, clients without a device: ``fd``,
+        ``fixed``, ``group``, ``strict``, ``version``. The descriptors stay the server's.
+        """
+
+    def leave(self) -> None:
+        """After `hand_over`, once a successor runs: ends without a word to clients but that connections are closed."""
+
+    def inherit_listener(self, path: str, fd: int) -> None:
+        """`listen` at ``path`` uses this socket. Before `start`, as the next two, which come after it."""
+
+    def inherit_ledger(self, image: dict[str, Any]) -> None:
+        """One of `hand_over`'s: a process that joins finds its slot, and until then it counts."""
+
+    def inherit_caller(self, caller: dict[str, Any]) -> None:
+        """One of `hand_over`'s."""
+
     def snapshot(self) -> dict[str, Any]:
         """Usage now; see `Snapshot`."""
 

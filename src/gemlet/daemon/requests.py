@@ -150,6 +150,12 @@ class Join(Request, tag="join"):
     pipe_directory: PathText | None = None
 
 
+class TakeOver(Request, tag="take_over"):
+    """What `gemlet daemon --take-over` asks: all that its programs depend on, sent to ``socket``; succession.py."""
+
+    socket: PathText
+
+
 class Environment(Request, tag="environment"):
     """What `gemlet env` asks: the variables by which a program of ``group`` runs under MPS, if any. Makes nothing."""
 
@@ -237,6 +243,7 @@ AnyRequest = (
     | Recorded
     | Trace
     | Join
+    | TakeOver
     | Environment
     | Set
     | OpenShare

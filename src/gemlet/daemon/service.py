@@ -16,12 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 import gemlet
 from gemlet.config.rules import EVERYBODY
-from gemlet.daemon import notify, protocol, state, status
+from gemlet.daemon import notify, protocol, state, status, succession
 from gemlet.daemon.accounting import Accounting
 from gemlet.daemon.audit import Audit, named
 from gemlet.daemon.configuration import ConfigurationFile
+from gemlet.daemon.elder import Elder
 from gemlet.daemon.events import EventRing
 from gemlet.daemon.groups import Entry, GroupBook
 from gemlet.daemon.history import SAMPLE_SECONDS, History
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
     from gemlet.daemon.native import DeviceUsage
     from gemlet.daemon.processes import Peer
     from gemlet.daemon.requests import Limits
+    from gemlet.daemon.succession import Predecessor
     from gemlet.model import Configuration, GroupSpec
 
 logger = logging.getLogger(__name__)
@@ -74,13 +78,14 @@ async def run_until_signalled(service: Service, handler: Callable[[Service], Api
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, service.stop)
+    loop.add_signal_handler(signal.SIGUSR2, service.elder.start_successor)
     await service.run(handler)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonOptions:
     """How a daemon runs. ``idle_exit``: seconds without use after which it ends, None for never. ``history``: the file
-    of the recorded history, None for none."""
+    of the recorded history, None for none. ``take_over``: from the daemon that runs there, if one does."""
 
     endpoint: Endpoint
     config: str | None = None
@@ -91,11 +96,14 @@ class DaemonOptions:
     shared: bool = False
     idle_exit: float | None = None
     ready_fd: int | None = None
+    take_over: bool = False
     history: Path | None = None
 
 
 class Service:
-    """One daemon. ``metrics`` renders the status document for Prometheus; it lives in a layer above this one."""
+    """One daemon. ``metrics`` renders the status document for Prometheus, ``beside`` is entered while the daemon runs
+    and no other does in its directory; both live in a layer above this one.
+    """
 
     def __init__(
         self,
@@ -104,8 +112,10 @@ class Service:
         server: Server,
         inventory: Inventory,
         metrics: Callable[[status.Status], str] | None = None,
+        beside: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
         self.options = options
+        self._beside = beside
         self.server = server
         self.users = Users()
         self.book = GroupBook(
@@ -144,6 +154,9 @@ class Service:
         self._snapshot = Snapshot()
         self.latest: status.Status | None = None  # replaced whole, so that other threads may read it
         self._stop = asyncio.Event()
+        self.elder = Elder(server, groups=self._living_groups, stop=self.stop)
+        self._before: Predecessor | None = None  # until its sockets are ours
+        self._may_listen = not options.take_over
         self._account_now = asyncio.Event()
 
     # --- life ----------------------------------------------------------------------------------------------------
@@ -155,30 +168,89 @@ class Service:
         """
         endpoint = self.options.endpoint
         mode = 0o666 if self.options.shared else 0o600
-        with DirectoryLock(endpoint):
-            configuration, entries = self.configuration.load(), state.load(endpoint.state)
-            await self._know_users(configuration, entries)
-            self._configure(configuration)
-            for entry in entries:
-                self._restore(entry)
+        with contextlib.ExitStack() as ours:
+            before = await self._take_over(ours) if self.options.take_over else None
+            if before is not None:  # until it leaves, what is in the file system is its own
+                ours.callback(self._step_back)
+            lock = ours.enter_context(DirectoryLock(endpoint, before.lock if before else None))
+            self.elder.lock = lock
+            if not self.options.take_over:
+                await self._know_configuration()
+            self._may_listen = True
+            self._know_groups(before)
             self._mps_state = self.mps.restore().state
             self._listen(endpoint.clients, mode=mode)
-            await self._find_devices()
+            if before is None:
+                await self._find_devices()
+            else:
+                before.bequeath(self.server)
             self.server.start()
-            if self.options.history is not None:
-                self.recorder.start()
+            if before is not None:
+                await asyncio.to_thread(before.commit)
+                lock.own()
             try:
-                async with handler(self).serve(endpoint.api, mode=mode):
+                async with handler(self).serve(endpoint.api, mode=mode, replaces=before is not None):
+                    if before is not None:
+                        await asyncio.to_thread(before.dismiss)
+                        before.close()
+                        self._before = None
+                    if self.options.history is not None:
+                        self.recorder.start()
                     try:
-                        await self._supervise()
+                        with self._beside():
+                            await self._supervise()
                     finally:
-                        await self.mps.let_go()  # while who asked for the end still waits for it
+                        if not self.elder.left:
+                            await self.mps.let_go()  # while who asked for the end still waits for it
             finally:
-                notify.systemd("STOPPING=1")
-                self.server.stop()
-                self._remove_ipc_sockets()
+                if not self.elder.left:
+                    notify.systemd("STOPPING=1")
+                    self.server.stop()
+                    self._remove_ipc_sockets()
                 self.recorder.stop()
-        logger.info("stopped")
+        logger.info("another daemon has taken over" if self.elder.left else "stopped")
+
+    # --- one daemon after another ----------------------------------------------------------------------------------
+
+    async def _take_over(self, ours: contextlib.ExitStack) -> Predecessor | None:
+        """All that takes time comes first, for nobody decides while the daemon before hands over."""
+        await self._know_configuration()
+        await self._find_devices()
+        found = await asyncio.to_thread(succession.take_over, self.options.endpoint)
+        if found is None:
+            logger.info("no daemon runs in %s: nothing to take over", self.options.endpoint.directory)
+            return None
+        self._before = ours.enter_context(found)
+        for path, descriptor in found.listeners.items():
+            self.server.inherit_listener(path, descriptor)
+        return found
+
+    def _step_back(self) -> None:
+        if self.elder.lock is None or self.elder.lock.yields:
+            self.server.leave()
+
+    def _living_groups(self) -> list[state.Saved]:
+        return state.living(self.book.entries.values(), self.configuration.current.groups)
+
+    async def _know_configuration(self) -> None:
+        configuration, saved = self.configuration.load(), state.load(self.options.endpoint.state)
+        await self._know_users(configuration, [group.spec for group in saved])
+        self._configure(configuration)
+
+    def _know_groups(self, before: Predecessor | None) -> None:
+        if before is None:
+            saved = state.load(self.options.endpoint.state)
+        else:
+            saved = msgspec.convert(before.groups, list[state.Saved])
+        for group in saved:
+            if group.configured is None:
+                self._restore(group.entry())
+            else:
+                self.book.keep_changed(group.spec, configured=group.configured)
+        if self.options.take_over and self.options.ipc_dir:
+            names = {group.name for group in self.configuration.current.groups}
+            for warning in self._listen_in(self.options.ipc_dir, names):
+                logger.warning("configuration %s", warning)
 
     async def _supervise(self) -> None:
         loop = asyncio.get_running_loop()
@@ -225,10 +297,9 @@ class Service:
         await self.users.learn([peer.uid, *limits.given().get("users", ())])
         await self.users.learn(there.spec.users if there else (), all_of_them=True)
 
-    async def _know_users(self, configuration: Configuration, entries: Sequence[Entry] = ()) -> None:
-        """Finds out who the users are that the configuration and ``entries`` name."""
-        named = [user for group in configuration.groups for user in group.users]
-        named += [user for entry in entries for user in entry.spec.users]
+    async def _know_users(self, configuration: Configuration, others: Sequence[GroupSpec] = ()) -> None:
+        """Finds out who the users are that the configuration and ``others`` name."""
+        named = [user for group in (*configuration.groups, *others) for user in group.users]
         named += [user.name for user in configuration.users if user.name != EVERYBODY] + [*configuration.audit.allow]
         await self.users.learn(named, patience=USERS_SECONDS, all_of_them=True)
 
@@ -501,7 +572,7 @@ class Service:
                 self._unaudited.add(self.users.uid_of(user))
             except Refused as error:
                 warnings.append(f"audit: {error.message}")
-        if self.options.ipc_dir:
+        if self.options.ipc_dir and self._may_listen:
             warnings += self._listen_in(self.options.ipc_dir, {group.name for group in configuration.groups})
         for device in self._devices.values():
             self._tell_device(device)
@@ -538,7 +609,8 @@ class Service:
             _check_trust(path.parent)
             path.parent.mkdir(mode=0o755 if self.options.shared else 0o700, parents=True, exist_ok=True)
             _check_trust(path.parent)  # what was not there may have been made by another
-            remove_stale_socket(path)
+            if self._before is None or str(path) not in self._before.listeners:
+                remove_stale_socket(path)
             self._listen(path, group=group, mode=0o666 if self.options.shared else 0o600)
         except (OSError, DaemonError) as error:
             return [f"group {group}: {error}"]

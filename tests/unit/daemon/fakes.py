@@ -118,6 +118,19 @@ class FakeServer:
     def confirm_process_memory(self, uuid: bytes, pid: int, size: int) -> None:
         self.confirmed[uuid, pid] = size
 
+    def hand_over(self) -> dict[str, Any]:
+        self.running = False
+        return {"listeners": [], "ledgers": [], "callers": []}
+
+    def leave(self) -> None:
+        self.listening.clear()
+
+    def inherit_listener(self, path: str, fd: int) -> None: ...
+
+    def inherit_ledger(self, image: dict[str, Any]) -> None: ...
+
+    def inherit_caller(self, caller: dict[str, Any]) -> None: ...
+
     def eventfd(self) -> int:
         return self._eventfd
 

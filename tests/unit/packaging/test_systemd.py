@@ -20,10 +20,11 @@ def verify(tmp_path):
 
     def verify(text: str, *others: Path) -> str:
         units, programs = tmp_path / "usr/lib/systemd/system", tmp_path / "usr/bin"
-        for folder in (units, programs):
+        for folder in (units, programs, tmp_path / "bin"):
             folder.mkdir(parents=True, exist_ok=True)
-        (programs / "gemlet").write_text("#!/bin/sh\n")
-        (programs / "gemlet").chmod(0o755)
+        for file in (programs / "gemlet", tmp_path / "bin/kill"):
+            file.write_text("#!/bin/sh\n")
+            file.chmod(0o755)
         for name in ("sysinit", "basic", "shutdown", "multi-user"):
             (units / f"{name}.target").write_text("[Unit]\nDescription=of the test\n")
         (units / "gemlet.service").write_text(text)

@@ -1,0 +1,139 @@
+// One daemon follows another while programs run. The elder stops its thread and lets the successor have what programs
+// depend on: the sockets where they connect, those of programs that are on their way in, and each group's ledger with
+// the slots of its members, so that no memory goes uncounted while they come across one by one. Turns are not handed
+// over: every program joins anew, and the arbiter begins afresh with those it finds.
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <algorithm>
+#include <cerrno>
+#include <stdexcept>
+#include <system_error>
+
+#include "futex.h"
+#include "server/server.hpp"
+
+namespace gemlet::server {
+
+namespace {
+
+Descriptor duplicate(int fd) {
+    const int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    if (copy < 0) throw std::system_error(errno, std::generic_category(), "a descriptor of the daemon before");
+    return Descriptor(copy);
+}
+
+}  // namespace
+
+Estate Server::hand_over() {
+    halt();
+    std::lock_guard lock(mutex_);
+    Estate estate;
+    for (const auto& listener : listeners_)
+        if (listener) estate.listeners.push_back({listener->path, listener->group, listener->socket.get()});
+    std::map<const Ledger*, std::vector<HeldSlot>> held;
+    const auto note = [&](const Client& client, const Slot& slot, uint32_t contexts) {
+        if (client.process.get() < 0) return;  // nobody could tell when it ends
+        held[&slot.ledger()].push_back({slot.index(), client.pid, client.process.get(), client.who,
+                                        client.administrator, contexts, slot.untracked()});
+    };
+    for (const auto& [id, client] : clients_) {
+        for (const Place& place : client->places) {
+            const Attachment& a = *place.attachment;
+            note(*client, a.slot, a.page->contexts.load() == a.contexts ? a.contexts : 0);
+        }
+        for (const Departure& departure : client->departures) note(*client, departure.slot, 0);
+        if (client->places.empty() && !client->gone())
+            estate.callers.push_back(
+                {client->socket.get(), client->fixed, client->group, client->strict, client->version});
+    }
+    for (const auto& [id, heir] : inherited_)
+        held[&heir.slot.ledger()].push_back({heir.slot.index(), heir.pid, heir.process.get(), heir.who,
+                                             heir.administrator, heir.contexts, heir.slot.untracked()});
+    for (const auto& device : devices_)
+        for (const auto& [group, ledger] : device->ledgers)
+            estate.ledgers.push_back({device->uuid, device->index, device->context_estimate, group,
+                                      ledger->ledger_fd(), std::move(held[ledger.get()])});
+    return estate;
+}
+
+// Pages stay as they are, as if this process had been killed: a client that waits keeps to what was agreed, for the
+// moment that it takes to join the successor.
+void Server::leave() {
+    std::lock_guard lock(mutex_);
+    for (auto& device : devices_)
+        for (auto& [name, ledger] : device->ledgers) ledger->pass_on();
+    for (auto& [id, client] : clients_) {
+        client->socket = Descriptor();
+        for (Departure& departure : client->departures) departure.slot.leave();
+    }
+    for (auto& [id, heir] : inherited_) heir.slot.leave();
+    for (auto& device : devices_)
+        for (auto& [id, attachment] : device->attachments) {
+            attachment->slot.leave();
+            futex_wake_all(attachment->page->token);  // finds that the connection is gone
+        }
+    for (auto& device : devices_) device->attachments.clear();
+    clients_.clear();
+    inherited_.clear();
+    gone_ = 0;
+    listeners_.clear();
+}
+
+void Server::inherit_listener(const std::string& path, int fd) {
+    Descriptor copy = duplicate(fd);
+    std::lock_guard lock(mutex_);
+    sockets_before_[path] = std::move(copy);
+}
+
+void Server::inherit_caller(const Caller& caller) {
+    auto client = std::make_unique<Client>();
+    client->socket = duplicate(caller.fd);
+    client->strict = caller.strict;
+    client->version = caller.version;
+    std::lock_guard lock(mutex_);
+    if (!identify(*client, caller.fixed)) return;
+    const auto group = groups_.find(caller.group);
+    if (!caller.group.empty() && group == groups_.end()) return;  // it finds the socket closed, and joins anew
+    Client& made = *client;
+    if (!enter(std::move(client)) || caller.group.empty()) return;
+    made.group = caller.group;
+    ++group->second.clients;
+}
+
+void Server::inherit_ledger(const LedgerImage& image) {
+    Descriptor copy = duplicate(image.fd);
+    std::lock_guard lock(mutex_);
+    const std::shared_ptr<Device>& device = device_for(image.device, image.index);
+    if (device->context_estimate == 0) device->context_estimate = image.context_estimate;
+    auto ledger = std::make_shared<Ledger>(std::move(copy));
+    const auto group = groups_.find(image.group);
+    if (group != groups_.end()) ledger->set_limit(group->second.settings.memory.value_or(wire::kNoLimit));
+    ledger->set_context_estimate(device->context_estimate);
+    for (const HeldSlot& held : image.slots) {
+        Descriptor process = duplicate(held.process_fd);
+        const uint32_t id = next_heir_++;
+        watch(process.get(), kHeir | id);
+        // From here on nothing fails: a slot that is given back would be free, and its owner is there.
+        inherited_.emplace(
+            id, Heir{device, image.group, held.pid, std::move(process), held.who, held.administrator, held.contexts,
+                     Slot::inherit(ledger, held.index, held.who, held.administrator, held.untracked)});
+    }
+    device->ledgers[image.group] = std::move(ledger);
+}
+
+// The slot that the process had under the daemon before, with what is in it.
+std::optional<Heir> Server::claim(const Device& device, const Client& client) {
+    const auto found = std::find_if(inherited_.begin(), inherited_.end(), [&](const auto& entry) {
+        const Heir& heir = entry.second;
+        return heir.pid == client.pid && heir.group == client.group && heir.who == client.who &&
+               heir.device.lock().get() == &device;
+    });
+    if (found == inherited_.end()) return std::nullopt;
+    std::optional<Heir> heir = std::move(found->second);
+    inherited_.erase(found);
+    return heir;
+}
+
+}  // namespace gemlet::server

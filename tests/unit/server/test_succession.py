@@ -1,0 +1,197 @@
+"""A server takes over from another: the sockets, those who are on their way in, and every byte of the ledgers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.server import wire
+from tests.unit.server.conftest import native
+from tests.unit.server.wire import RawClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.unit.server.conftest import Served
+
+MIB = 1 << 20
+DEVICE = bytes(16)
+LIMITS = {"min": 0.0, "memory": 1000 * MIB}
+
+
+@pytest.fixture
+def follow(serve: Callable[..., Served]) -> Iterator[Callable[[Served], Any]]:
+    """Lets a new server take over. ``leave=False``: the elder has yet to leave."""
+    made = []
+
+    def take(elder: Served, *, leave: bool = True) -> Any:
+        estate = elder.server.hand_over()
+        server = native.Server(open=False)
+        made.append(server)
+        server.add_device(DEVICE, 0)
+        server.set_group("g", **LIMITS)
+        for listener in estate["listeners"]:
+            server.inherit_listener(listener["path"], listener["fd"])
+        server.listen(elder.path)
+        for ledger in estate["ledgers"]:
+            server.inherit_ledger(ledger)
+        for caller in estate["callers"]:
+            server.inherit_caller(caller)
+        server.start()
+        if leave:
+            elder.server.leave()
+        return server
+
+    yield take
+    for client in wire.opened:
+        client.close()
+    for server in made:
+        server.stop()
+
+
+@pytest.fixture
+def elder(serve: Callable[..., Served]) -> Served:
+    served = serve()
+    served.server.add_device(DEVICE, 0, context_estimate=100 * MIB)
+    served.server.set_group("g", **LIMITS)
+    return served
+
+
+def group(server: Any) -> dict[str, Any]:
+    return next(dict(g) for d in server.snapshot()["devices"] for g in d["groups"] if g["name"] == "g")
+
+
+def used_by_members(client: RawClient) -> int:
+    """As the hook sums it up."""
+    slots = range(client.limits.get("slot_count", size=4))
+    return client.limits.get("untracked") + sum(client.ledger.get("slots", index=i) for i in slots)
+
+
+def holds(client: RawClient, mib: int) -> RawClient:
+    client.ledger.put("slots", mib * MIB, index=client.slot)
+    return client
+
+
+def test_memory_counts_before_its_owner_has_come_across(elder: Served, follow: Callable[..., Any]) -> None:
+    first, second = (holds(RawClient(elder.path).attach(), mib) for mib in (300, 200))
+    first.send(wire.CONTEXT, value=1)
+    wire.eventually(lambda: first.page.get("contexts", size=4) == 1)
+    server = follow(elder)
+    late = RawClient(elder.path).attach()
+    # One of the two slots, both of this process, is the newcomer's now, with what is in it; the other stays as it is.
+    assert late.slot in (first.slot, second.slot)
+    assert used_by_members(late) == 600 * MIB
+    assert late.limits.get("memory_limit") == LIMITS["memory"]
+    assert used_by_members(first) == 600 * MIB  # who is yet to come sees the same
+    again = RawClient(elder.path).attach()
+    assert {late.slot, again.slot} == {first.slot, second.slot}
+    third = holds(RawClient(elder.path).attach(), 50)
+    assert used_by_members(late) == used_by_members(first) == 650 * MIB
+    third.close()
+    wire.eventually(lambda: used_by_members(late) == 600 * MIB)
+    assert group(server)["memory_used"] == 600 * MIB
+    again.close()
+    late.close()
+    wire.eventually(lambda: used_by_members(first) == 100 * MIB)  # contexts, as they were when the elder left
+
+
+def test_what_a_context_takes_is_not_counted_twice(elder: Served, follow: Callable[..., Any]) -> None:
+    client = RawClient(elder.path).attach()
+    client.send(wire.CONTEXT, value=1)
+    wire.eventually(lambda: client.page.get("contexts", size=4) == 1)
+    follow(elder)
+    again = RawClient(elder.path).attach()
+    assert used_by_members(again) == 100 * MIB
+    again.send(wire.CONTEXT, value=1)
+    wire.eventually(lambda: again.page.get("contexts", size=4) == 1)
+    assert used_by_members(again) == 100 * MIB
+
+
+HOLDER = """
+import sys
+from tests.unit.server.wire import RawClient
+client = RawClient(sys.argv[1]).attach()
+client.ledger.put("slots", 300 << 20, index=client.slot)
+print("holds", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_memory_of_one_that_ends_meanwhile_is_free(elder: Served, follow: Callable[..., Any]) -> None:
+    mine = RawClient(elder.path).attach()
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, elder.path], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as holder:  # fmt: skip
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"holds\n"
+        follow(elder)
+        mine = RawClient(elder.path).attach()
+        assert used_by_members(mine) == 300 * MIB
+        holder.kill()
+    wire.eventually(lambda: used_by_members(mine) == 0)
+
+
+def test_the_sockets_stay(elder: Served, follow: Callable[..., Any]) -> None:
+    before = Path(elder.path).stat().st_ino
+    silent = RawClient(elder.path, join=False)
+    joined = RawClient(elder.path)
+    assert elder.server.snapshot()["devices"]  # both are known
+    follow(elder)
+    assert Path(elder.path).stat().st_ino == before
+    assert silent.ask(wire.HELLO, group=b"g").status == wire.OK
+    assert silent.attach().page.get("attached", size=4) == 1
+    assert joined.attach().page.get("attached", size=4) == 1
+
+
+def test_nobody_is_told_but_that_the_connection_is_gone(elder: Served, follow: Callable[..., Any]) -> None:
+    """As if the daemon had been killed: who waits keeps to the last shares, and does not run without limits."""
+    client = RawClient(elder.path).attach()
+    client.send(wire.REQUEST, epoch=client.epoch)
+    client.await_state(wire.RUN)
+    other = RawClient(elder.path).attach()
+    other.send(wire.REQUEST, epoch=other.epoch)
+    states = client.state, other.state
+    follow(elder)
+    assert (client.page.get("attached", size=4), other.page.get("attached", size=4)) == (1, 1)
+    assert (client.state, other.state) == states
+    for each in (client, other):
+        with pytest.raises(ConnectionError):
+            each.receive()
+
+
+def test_the_elder_can_go_on(elder: Served) -> None:
+    client = holds(RawClient(elder.path).attach(), 300)
+    elder.server.hand_over()
+    client.send(wire.REQUEST, epoch=client.epoch)
+    late = RawClient(elder.path, join=False)
+    elder.server.start()
+    client.await_state(wire.RUN)
+    assert late.ask(wire.HELLO, group=b"g").status == wire.OK
+    assert group(elder.server)["memory_used"] == 300 * MIB
+
+
+def test_a_socket_that_nobody_listens_at_any_more_goes(elder: Served, follow: Callable[..., Any]) -> None:
+    other = elder.path + "2"
+    elder.server.listen(other, group="h")
+    follow(elder)
+    assert not os.path.lexists(other)
+
+
+@pytest.mark.parametrize("what", ["another size", "not sealed", "no memory"])
+def test_memory_that_no_daemon_made_is_refused(what: str) -> None:
+    fd = os.memfd_create("x", os.MFD_ALLOW_SEALING) if what != "no memory" else os.open(os.devnull, os.O_RDWR)
+    try:
+        if what == "not sealed":
+            os.truncate(fd, 64 + 8 * 1024)
+        server = native.Server()
+        image = {"device": DEVICE, "index": 0, "context_estimate": 0, "group": "g", "fd": fd, "slots": []}
+        with pytest.raises(ValueError, match="not a daemon's"):
+            server.inherit_ledger(image)
+    finally:
+        os.close(fd)
