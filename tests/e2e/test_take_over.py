@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -103,12 +104,44 @@ def test_a_successor_that_ends_half_way_leaves_the_other_going(gemlet):
             asked.send("take_over", socket=str(path))
             channel, _ = listener.accept()
             channel.recv(1 << 17)
-            channel.close()
+            with Connection(Endpoint(gemlet.directory / "sim", "simulated")) as other:
+                other.send("ping")  # waits for how this ends
+                channel.close()
+                assert other.reply()["pid"] == elder.pid
             with pytest.raises(GemletError, match="cannot be handed over"):
                 asked.reply()
             assert asked.call("ping")["pid"] == elder.pid
     program = gemlet("run", "--simulate", "-q", "--", "python3", "-c", SPIN, "0.1")
     assert (program.returncode, program.stderr) == (0, "")
+
+
+def test_requests_are_answered_all_the_time(gemlet):
+    first = daemon(gemlet)
+    answered, ended = [], threading.Event()
+
+    def ask():
+        try:
+            with Connection(Endpoint(gemlet.directory / "sim", "simulated")) as kept:
+                while not ended.is_set():
+                    answered.append(kept.call("ping")["pid"])
+                    with Connection(Endpoint(gemlet.directory / "sim", "simulated")) as fresh:
+                        answered.append(fresh.call("ping")["pid"])
+        except GemletError as error:
+            answered.append(error)
+
+    asking = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in asking:
+        thread.start()
+    daemons = [first]
+    try:
+        for _ in range(3):
+            daemons.append(daemon(gemlet, "--take-over"))
+            assert daemons[-2].wait(60) == 0
+    finally:
+        ended.set()
+        for thread in asking:
+            thread.join(60)
+    assert set(answered) == {each.pid for each in daemons}
 
 
 def test_without_another_it_starts_as_always(gemlet):

@@ -38,7 +38,7 @@ from gemlet.daemon.requests import (
     TakeOver,
     Trace,
 )
-from gemlet.errors import ConfigError, DaemonError, Refused
+from gemlet.errors import ConfigError, Refused
 from gemlet.membership import WIRE_OLDEST, WIRE_VERSION
 from gemlet.model import GroupSpec
 
@@ -53,8 +53,8 @@ def api(service: Service) -> Api:
     """The API of one daemon."""
 
     async def handle(request: AnyRequest, peer: Peer) -> Any:  # noqa: PLR0911, PLR0912  one return an operation
-        if service.elder.leaving:
-            raise DaemonError("another daemon is taking this one's place", hint="try again in a moment")
+        if not isinstance(request, TakeOver):
+            await service.elder.check_stays()
         match request:
             case Ping():
                 return {"pid": os.getpid(), "simulated": service.options.simulated}

@@ -7,7 +7,7 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 from gemlet.daemon import address, protocol
-from gemlet.errors import DaemonError, DaemonUnreachable
+from gemlet.errors import DaemonError, DaemonUnreachable, Refused
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -43,6 +43,10 @@ def accepts(endpoint: Endpoint) -> bool:
     return False
 
 
+class _Moved(Exception):
+    """The daemon did nothing: another one has its place, or it ended. Carries what to raise if nobody is there."""
+
+
 class Connection:
     """One open connection; closes itself as a context manager.
 
@@ -52,23 +56,36 @@ class Connection:
     def __init__(self, endpoint: Endpoint, *, timeout: float = 5.0) -> None:
         """``timeout`` in seconds bounds every step."""
         self.endpoint = endpoint
+        self._timeout = timeout
+        self._connect()
+
+    def _connect(self) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.settimeout(timeout)
+        self._socket.settimeout(self._timeout)
         try:
-            self._socket.connect(str(endpoint.api))
+            self._socket.connect(str(self.endpoint.api))
         except OSError as error:
             self._socket.close()
             absent = isinstance(error, FileNotFoundError)  # the ordinary case: nobody has started one
-            raise no_daemon(endpoint, "" if absent else error.strerror or str(error)) from None
+            raise no_daemon(self.endpoint, "" if absent else error.strerror or str(error)) from None
         self._reader = self._socket.makefile("rb")
 
     def call(self, op: str, **arguments: Any) -> Any:
-        """Sends one request and returns the reply's data.
+        """Sends one request and returns the reply's data. If another daemon takes the place of this one, it is asked.
 
         Raises `Refused` if the daemon says no, `DaemonError` if it does not answer.
         """
-        self.send(op, **arguments)
-        return self.reply()
+        try:
+            self.send(op, **arguments)
+            return self._reply()
+        except _Moved as moved:
+            self.close()
+            try:
+                self._connect()
+            except DaemonUnreachable:
+                raise moved.args[0] from None
+            self.send(op, **arguments)
+            return self.reply()
 
     def send(self, op: str, **arguments: Any) -> None:
         """Sends one request. Raises `DaemonError` if the daemon does not take it."""
@@ -86,14 +103,28 @@ class Connection:
     def reply(self) -> Any:
         """The data of the next reply. Raises as `call`."""
         try:
+            return self._reply()
+        except _Moved as moved:
+            raise moved.args[0] from None
+
+    def _reply(self) -> Any:
+        try:
             line = self._reader.readline(protocol.MAX_REPLY_BYTES)
+        except ConnectionResetError as error:
+            raise _Moved(self._silence(error)) from None
         except OSError as error:
             raise self._silence(error) from None
         if not line.endswith(b"\n"):
-            raise DaemonError(
+            closed = DaemonError(
                 f"the daemon at {self.endpoint.api} closed the connection", hint=f"read its log: {self.endpoint.log}"
             )
-        return protocol.decode_reply(line)
+            raise closed if line else _Moved(closed)
+        try:
+            return protocol.decode_reply(line)
+        except Refused as refused:
+            if refused.message == protocol.REPLACED:
+                raise _Moved(refused) from None
+            raise
 
     def _silence(self, error: OSError) -> DaemonError:
         return DaemonError(
@@ -103,6 +134,7 @@ class Connection:
 
     def patience(self, seconds: float) -> None:
         """How long the next steps may take."""
+        self._timeout = seconds
         self._socket.settimeout(seconds)
 
     def close(self) -> None:

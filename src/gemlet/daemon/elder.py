@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gemlet.daemon import notify, succession
+from gemlet.daemon import notify, protocol, succession
 from gemlet.errors import DaemonError
 
 if TYPE_CHECKING:
@@ -33,15 +33,24 @@ class Elder:
         self._groups = groups
         self._stop = stop
         self.lock: DirectoryLock | None = None  # once this daemon has it
-        self.leaving = False  # a successor takes over, and has perhaps
+        self._leaving = False  # a successor takes over, and has perhaps
+        self._decided = asyncio.Event()  # whether it has
         self.left = False  # what is in the file system is the successor's
+
+    async def check_stays(self) -> None:
+        """Returns when no successor is taking over: what changed meanwhile it would not know. Raises `DaemonError`."""
+        if self._leaving:
+            await self._decided.wait()
+        if self.left:
+            raise DaemonError(protocol.REPLACED, hint="try again: it has the same address")
 
     async def hand_over(self, path: str, *, pid: int) -> None:
         """To the process ``pid``, which listens at ``path``; ends this daemon. Raises `DaemonError`: it goes on."""
         assert self.lock is not None
-        if self.leaving:
+        if self._leaving:
             raise DaemonError("another daemon is taking this one's place already")
-        self.leaving = True
+        self._leaving = True
+        self._decided.clear()
         channel: socket.socket | None = None
         groups = msgspec.to_builtins(self._groups())
         try:
@@ -49,7 +58,8 @@ class Elder:
             began = time.monotonic()
             await asyncio.to_thread(succession.give, channel, self._server, groups=groups, lock=self.lock.descriptor)
         except (OSError, DaemonError) as error:
-            self.leaving = False
+            self._leaving = False
+            self._decided.set()
             if channel is not None:
                 channel.close()
             logger.error("pid=%d could not take over: %s", pid, error)
@@ -57,6 +67,7 @@ class Elder:
         seconds = time.monotonic() - began  # in which nobody governed
         self.lock.yields = self.left = True
         await asyncio.to_thread(succession.leave, channel, self._server)
+        self._decided.set()
         channel.close()
         notify.systemd(f"MAINPID={pid}")
         logger.info("handed over to pid=%d in %.3f s", pid, seconds)

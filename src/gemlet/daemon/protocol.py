@@ -22,6 +22,7 @@ AUDIT_SCHEMA = 1  # of `gemlet audit -o json`
 EXPLAIN_SCHEMA = 1  # of `gemlet explain -o json`
 HISTORY_SCHEMA = 1  # of `gemlet history -o json`
 TRACE_SCHEMA = 1  # of what `gemlet trace` reads
+REPLACED = "another daemon has taken this one's place"  # the message of an error: ask there
 MAX_REQUEST_BYTES = 64 * 1024
 MAX_REPLY_BYTES = 16 * 1024 * 1024
 
