@@ -6,11 +6,14 @@ import json
 import os
 import re
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.waiting import eventually
+from tests.played_hosts import played
+from tests.unit.monitor.test_serving import server, text  # noqa: F401  a fixture
 from tests.web.conftest import ROOT, daemon, program, serve
 
 AXE = ROOT / "web/node_modules/axe-core/axe.min.js"
@@ -183,3 +186,44 @@ def test_the_page_is_what_its_sources_build():
     if not AXE.exists():
         pytest.skip("the sources' packages are missing: `npm ci` in web")
     subprocess.run(["node", "build.mjs", "--check"], cwd=ROOT / "web", check=True)
+
+
+def test_a_hundred_hosts_and_a_click_to_one(page, gemlet):
+    with tempfile.TemporaryDirectory(prefix="gemlet-hosts-") as name:
+        folder = Path(name)
+        names = [f"gpu{number}" for number in range(99)]
+        with played(folder, names):
+            listed = ",".join(f"{name}={folder / name}" for name in [*names, "gone"])
+            page.goto(serve(gemlet, "--hosts", listed))
+            until(page, "document.querySelectorAll('#hosts tbody tr').length === 100")
+            until(page, "document.querySelector('#hosts-count').textContent === '100 hosts, 1 of them do not answer'")
+            first = page.inner_text("#hosts tbody tr:first-child")
+            assert first.startswith("gone")
+            assert "does not answer" in first
+            assert not page.is_visible("#devices-title")
+            assert violations(page) == []
+            keep(page, "hosts.png")
+            page.get_by_role("button", name="gpu42", exact=True).click()
+            until(page, "document.querySelector('#host').textContent.startsWith('gpu42')")
+            page.wait_for_selector("article[data-device='0']")
+            assert "busy 42%" in page.inner_text("article[data-device='0']")
+            assert not page.is_visible("#hosts-title")
+            page.get_by_role("link", name="All hosts").click()
+            until(page, "!document.querySelector('#hosts-section').hidden")
+
+
+def test_models_of_a_server(page, machine, server):  # noqa: F811
+    page.goto(serve(machine, "--serve", "127.0.0.1:{1}".format(*server.server_address)))
+    until(page, "document.querySelectorAll('#models tbody tr').length === 1")
+    server.answers["/metrics"] = text(100, 0, 0, {"0.01": 100, "+Inf": 100})
+    until(page, "/100%/.test(document.querySelector('#models tbody').textContent)")
+    row = page.inner_text("#models tbody tr")
+    assert "m 1" in row
+    assert "GPU 1: 40%, batch 4" in row
+    assert "20 ms" in row
+    assert violations(page) == []
+
+
+def test_columns_of_requests_are_there_only_with_requests(page, link):
+    open_(page, link)
+    assert not page.is_visible("#groups th.requests")

@@ -10,6 +10,12 @@ export function takeToken() {
   }
 }
 
+// Which of many hosts is shown; null for the overview, or where there is one only.
+export function host() {
+  const named = location.hash.match(/^#host=(.+)$/);
+  return named ? decodeURIComponent(named[1]) : null;
+}
+
 export async function ask(path, body) {
   const headers = { Authorization: `Bearer ${sessionStorage.getItem(KEY) ?? ""}` };
   const options = { headers, cache: "no-store" };
@@ -20,7 +26,8 @@ export async function ask(path, body) {
   }
   let response;
   try {
-    response = await fetch(path, options);
+    const where = host() && path !== "/api/hosts" && path !== "/api/page" ? `${path}${path.includes("?") ? "&" : "?"}host=${encodeURIComponent(host())}` : path;
+    response = await fetch(where, options);
   } catch {
     throw new Error("gemlet web does not answer");
   }

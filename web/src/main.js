@@ -1,14 +1,17 @@
 // The page: asks for the status each second and for the history as often as its steps need, and shows both.
-import { ask, takeToken } from "./api.js";
+import { ask, host, takeToken } from "./api.js";
 import { drawDevices, showDevices } from "./devices.js";
 import { closeDetail, openDetail, opened, refreshDetail } from "./detail.js";
 import { byId, make, setText } from "./dom.js";
 import { clock, size } from "./format.js";
+import { refreshHosts } from "./hosts.js";
+import { refreshModels } from "./models.js";
 import { entriesOf, keyOf, prepareGroups, showGroups } from "./groups.js";
 
 const RANGES = { "5 minutes": 300, "15 minutes": 900, "1 hour": 3600, "6 hours": 21600, "1 day": 86400, "7 days": 604800, "90 days": 7776000 };
 const POINTS = 240;
 const EVERY = 1000; // ms, for the status
+let about = null; // what this page shows: {write, hosts, serving}
 let latest = null;
 let write = false;
 let due = 0; // when the history is asked for again
@@ -29,7 +32,7 @@ function list(id, items, empty) {
 function show() {
   if (!latest) return;
   const { daemon } = latest;
-  setText(byId("host"), `${latest.simulated ? "SIMULATED MACHINE, not a GPU · " : ""}daemon ${daemon.pid} (${daemon.kind}), ${daemon.version}`);
+  setText(byId("host"), `${host() ? `${host()} · ` : ""}${latest.simulated ? "SIMULATED MACHINE, not a GPU · " : ""}daemon ${daemon.pid} (${daemon.kind}), ${daemon.version}`);
   showDevices(latest.devices, zoomed);
   showGroups(latest);
   const idle = entriesOf(latest)
@@ -62,7 +65,17 @@ async function tick() {
   if (busy || document.hidden) return;
   busy = true;
   try {
+    about ??= await ask("/api/page");
+    byId("models-section").hidden = !about.serving;
+    showHost(host());
+    if (about.hosts && !host()) {
+      await refreshHosts((name) => { location.hash = `host=${encodeURIComponent(name)}`; });
+      say("live, only shows");
+      return;
+    }
+    const here = host();
     const answer = await ask("/api/status");
+    if (here !== host()) return;
     latest = answer.status;
     write = answer.write;
     show();
@@ -70,6 +83,7 @@ async function tick() {
       due = performance.now() + again();
       const query = new URLSearchParams({ since: range(), points: POINTS, columns: "share,min,moved" });
       drawDevices(await ask(`/api/history?${query}`));
+      if (about.serving) await refreshModels();
       await refreshDetail(range(), POINTS);
     }
     const off = latest.daemon.history;
@@ -105,5 +119,19 @@ document.addEventListener("keydown", (event) => {
     byId("filter").focus();
   } else if (event.key === "Escape" && opened()) closeDetail();
 });
+// Many hosts: the one that is shown is in the address, so that the browser's own way back works.
+function place() {
+  showHost(host());
+  closeDetail();
+  latest = null;
+  due = 0;
+  tick();
+}
+function showHost(name) {
+  byId("hosts-section").hidden = name !== null || !about?.hosts;
+  byId("one").hidden = name === null && Boolean(about?.hosts);
+  byId("all").hidden = name === null;
+}
+addEventListener("hashchange", place);
 setInterval(tick, EVERY);
 tick();

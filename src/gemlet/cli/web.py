@@ -31,6 +31,8 @@ TOKEN = "GEMLET_WEB_TOKEN"
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Take the token from this file instead of making one",
 )
+@click.option("--hosts", metavar="A,B,C", help="Show these hosts, over ssh, in place of this one; only shows")
+@click.option("--serve", metavar="ADDRESS", help="Also show the models of a `gemlet serve` at this loopback address")
 @click.option("--link", is_flag=True, help="Print the link of the page that the daemon itself started")
 @click.option("--until-eof", is_flag=True, hidden=True, help="End with standard input: with the daemon that started it")
 @options.simulate
@@ -41,6 +43,8 @@ def command(
     listen: str,
     write: bool,
     token_file: Path | None,
+    hosts: str | None,
+    serve: str | None,
     link: bool,
     until_eof: bool,
     simulate: bool,
@@ -50,12 +54,16 @@ def command(
     \b
     gemlet web
     gemlet web --listen 127.0.0.1:9000 --write
+    gemlet web --hosts gpu1,gpu2,gpu3
+    gemlet web --serve 127.0.0.1:8000
 
     Open the link it prints. From another machine: ssh -L 8080:127.0.0.1:8080 HOST.
     """
     from gemlet.config.loopback import parse_loopback
+    from gemlet.monitor.web.hosts import Hosts, parse_hosts
     from gemlet.monitor.web.questions import Questions
     from gemlet.monitor.web.server import Server, new_token
+    from gemlet.monitor.web.serving import Serving
 
     endpoints = address.candidates(socket, simulate=simulate)
     if link:
@@ -63,9 +71,17 @@ def command(
             click.echo(_read(daemon.endpoint.web_link))
         return
     token = _read(token_file) if token_file else os.environ.pop(TOKEN, "") or new_token()
+    if hosts and write:
+        raise click.UsageError("--write changes this host's limits: leave it out with --hosts")
+    specs = parse_hosts(hosts) if hosts is not None else None
+    serving = Serving(parse_loopback(serve)) if serve else None
+    others = Hosts(specs) if specs else None
     try:
-        server = Server(parse_loopback(listen), Questions(endpoints, write=write), token)
+        questions = Questions(endpoints, write=write, hosts=others, serving=serving)
+        server = Server(parse_loopback(listen), questions, token)
     except OSError as error:
+        if others:
+            others.close()
         raise GemletError(f"{listen} cannot be used: {error.strerror}", hint="choose another --listen") from None
     if until_eof:
         threading.Thread(target=_end_with_input, args=(server,), daemon=True).start()
@@ -75,6 +91,8 @@ def command(
         server.serve_forever()
     finally:
         server.server_close()
+        if others:
+            others.close()
 
 
 def _end_with_input(server: Server) -> None:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gemlet.daemon.address import Endpoint
+    from gemlet.monitor.web.hosts import Hosts
+    from gemlet.monitor.web.serving import Serving
 
 Answer = Callable[[Connection, "Mapping[str, str]"], Any]
 
@@ -34,20 +36,32 @@ class Change(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class Questions:
     """Answers by path. Each raises GemletError."""
 
-    def __init__(self, endpoints: list[Endpoint], *, write: bool) -> None:
+    def __init__(
+        self, endpoints: list[Endpoint], *, write: bool, hosts: Hosts | None = None, serving: Serving | None = None
+    ) -> None:
+        """``hosts``: others, in place of the one behind ``endpoints``; ``serving``: a model server on this machine."""
         self._endpoints = endpoints
-        self.write = write
+        self._hosts = hosts
+        self._serving = serving
+        self.write = write and hosts is None
 
     def get(self, path: str, query: Mapping[str, str]) -> Any:
         """The answer to a GET; KeyError for an unknown path."""
+        if path == "/api/page":
+            return {"write": self.write, "hosts": self._hosts is not None, "serving": self._serving is not None}
+        if path == "/api/hosts" and self._hosts is not None:
+            return self._hosts.overview()
+        if path == "/api/models" and self._serving is not None:
+            return self._serving.answer()
         answer = _GET[path]
-        with connect(self._endpoints, timeout=PATIENCE) as daemon:
+        endpoints = self._endpoints if self._hosts is None else [self._hosts.endpoint(query.get("host", ""))]
+        with connect(endpoints, timeout=PATIENCE) as daemon:
             found = answer(daemon, query)
         return {"write": self.write, "status": found} if path == "/api/status" else found
 
     def post(self, path: str, body: bytes) -> Any:
         """The answer to a POST; KeyError for an unknown path."""
-        if path not in ("/api/preview", "/api/set"):
+        if path not in ("/api/preview", "/api/set") or self._hosts is not None:
             raise KeyError(path)
         if path == "/api/set" and not self.write:
             raise Refused("this page only shows", hint="start it with `gemlet web --write`")
