@@ -1,4 +1,4 @@
-"""The dashboard and the alerts: every query asks for metrics that there are, and a real Prometheus answers it."""
+"""The dashboards and the alerts: every query asks for metrics that there are, and a real Prometheus answers it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,64 @@ import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from types import SimpleNamespace
 
+import msgspec
 import pytest
 import yaml
 
+from gemlet.kube import metrics as kube_metrics
 from gemlet.monitor import metrics
+from gemlet.serve.dispatch.statistics import Statistics
+from gemlet.serve.plan.model import Gpu, Plan, PlannedGpuLet, Task
+from gemlet.serve.server.frontend import metrics as serve_metrics
+from tests.unit.kube import fakes
 from tests.unit.monitor.status_example import example
 
 PACKAGING = Path(__file__).resolve().parents[3] / "packaging"
 RULES = PACKAGING / "prometheus/gemlet.rules.yml"
 DASHBOARDS = sorted((PACKAGING / "grafana").glob("*.json"))
-VARIABLES = {"$instance": ".*", "$device": ".*", "$__rate_interval": "30s"}
+VARIABLES = {"$__rate_interval": "30s"} | dict.fromkeys(("$instance", "$device", "$namespace", "$pod", "$model"), ".*")
+GROWS = re.compile(r"^(\w+_(?:total|bucket|count|sum)(?:\{.*\})?) (.*)$", re.MULTILINE)
+
+
+def of_pods():
+    """Of a node's agent."""
+    share = fakes.claim_share("u1")
+    [group] = [group for group in example().devices[0].groups if group.clients]
+    group = msgspec.to_builtins(group) | {"name": share.group, "resident_limit": 1 << 30}
+    return kube_metrics.render([share], {"devices": [{"uuid": gpu, "groups": [group]} for gpu in share.gpus]})
+
+
+def of_models():
+    """Of a model server."""
+    counted = Statistics()
+    for number in range(50):
+        counted.answered(1, 1.0, 2.0, 1.0 + number, slo_ms=40.0)
+    counted.refuse("late", 50.0)
+    counted.ran(4, 3.0)
+    spec = SimpleNamespace(name="m", version=1, label="m")
+    task = Task(model="m", rate=80, capacity=90, batch=4, latency_ms=3, worst_ms=9, slo_ms=40, slowdown=1)
+    gpu_let = PlannedGpuLet(sm=0.4, duty_ms=5, occupancy=0.8, tasks=(task,))
+    plan = Plan(
+        policy="gpulet",
+        device="H200",
+        origin="measured",
+        gpus=(Gpu(index=0, memory_mib=1.0, gpu_lets=(gpu_let,)),),
+        demands=(),
+    )
+    engine = SimpleNamespace(
+        models={"m": SimpleNamespace(spec=spec, statistics=counted, memory=1 << 30)},
+        waiting=lambda _: 2,
+        serves=lambda _: True,
+        in_flight=3,
+    )
+    server = SimpleNamespace(engine=engine, restarts=lambda: {0: 1}, plan=lambda: plan)
+    return serve_metrics.render(server).decode()
+
+
+def everything():
+    return metrics.render(example()) + of_pods() + of_models()
 
 
 def panels():
@@ -44,7 +91,7 @@ def alerts():
 
 
 def test_every_metric_that_is_asked_for_is_there():
-    there = set(re.findall(r"^(gemlet_\w+)", metrics.render(example()), re.MULTILINE))
+    there = set(re.findall(r"^(gemlet_\w+)", everything(), re.MULTILINE))
     asked = {name for query in queries() + alerts() for name in re.findall(r"\bgemlet_\w+", query)}
     assert asked
     assert asked <= there
@@ -59,18 +106,13 @@ def test_a_dashboard_takes_any_data_source():
 
 @pytest.fixture(scope="module")
 def exporter():
-    """The example's metrics, whose counters grow with each scrape."""
+    """The metrics of a daemon, an agent and a model server, whose counters grow with each scrape."""
     scrapes = itertools.count(1)
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
             number = next(scrapes)
-            text = re.sub(
-                r"^(\w+_total\{.*\}) .*$",
-                lambda line: f"{line[1]} {number}",
-                metrics.render(example()),
-                flags=re.MULTILINE,
-            ).encode()
+            text = GROWS.sub(lambda line: f"{line[1]} {(float(line[2]) or 1.0) * number}", everything()).encode()
             self.send_response(200)
             self.send_header("Content-Type", "text/plain; version=0.0.4")
             self.end_headers()
