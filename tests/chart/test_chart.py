@@ -86,6 +86,7 @@ def test_the_check_of_schemas_finds_mistakes(chart):
         ({"devicePlugin": {"slots": 4}}, "slots"),
         ({"admission": {"mode": "maybe"}}, "admission"),
         ({"gpuMemory": "a lot"}, "gpuMemory"),
+        ({"failedGpus": "Evict"}, "failedGpus"),
         ({"kubeletDirectory": "var/lib/kubelet"}, "kubeletDirectory"),
     ],
 )
@@ -143,7 +144,11 @@ def test_the_certificate_is_for_the_service_and_by_the_authority_in_the_configur
 
 
 def test_a_webhook_that_is_down_stops_only_pods_that_ask(chart):
-    (hook,) = by_kind(render(chart, {"mode": "dra"}), "MutatingWebhookConfiguration")["webhooks"]
+    translating, hook = by_kind(render(chart, {"mode": "dra"}), "MutatingWebhookConfiguration")["webhooks"]
+    assert "nvidia.com/gpu" in translating["matchConditions"][0]["expression"]
+    assert {"key": "gemlet.dev/translate", "operator": "In", "values": ["enabled"]} in translating["namespaceSelector"][
+        "matchExpressions"
+    ], "only where it is asked for"
     assert hook["failurePolicy"] == "Fail"
     assert hook["sideEffects"] == "None"
     assert "gemlet.dev/" in hook["matchConditions"][0]["expression"]

@@ -8,6 +8,7 @@ kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="`make c
 
 from gemlet.kube import slices  # noqa: E402
 from gemlet.kube.admission import Cluster, patch, template  # noqa: E402
+from gemlet.kube.ask import Ask  # noqa: E402
 from gemlet.kube.inventory import Gpu  # noqa: E402
 from gemlet.kube.pod_event import warning  # noqa: E402
 from gemlet.kube.request import Amounts  # noqa: E402
@@ -44,8 +45,16 @@ def pod():
 
 
 OBJECTS = {
-    "slice": slices.resource_slice("n1", [GPU], generation=1, owner={"metadata": {"uid": "u"}}),
-    "template": template(Amounts(memory=16 * GIB, compute=25, limit=80, priority=Priority.LATENCY), "default"),
+    "slice": slices.resource_slice("n1", [slices.device(GPU)], generation=1, owner={"metadata": {"uid": "u"}}),
+    "slice with a taint": slices.resource_slice(
+        "n1", [slices.device(GPU, slices.Taint("gemlet.dev/failed"))], generation=1, owner=None
+    ),
+    "template": template(
+        Ask(amounts=Amounts(memory=16 * GIB, compute=25, limit=80, priority=Priority.LATENCY)), "default"
+    ),
+    "template of several GPUs": template(
+        Ask(amounts=Amounts(memory=16 * GIB, compute=25, limit=25), gpus=2, together="nvlink"), "default"
+    ),
     "pod": pod(),
     "event": warning({"name": "p", "namespace": "default", "uid": "u"}, "text", reason="R", component="c")[1],
 }
@@ -58,7 +67,7 @@ def test_objects_fit_the_schemas(name, version):
 
 
 def test_the_check_finds_mistakes():
-    broken = slices.resource_slice("n1", [GPU], generation=1, owner=None)
+    broken = slices.resource_slice("n1", [slices.device(GPU)], generation=1, owner=None)
     broken["spec"]["devices"][0]["allowMultipleAllocation"] = True
     with pytest.raises(kubernetes_validate.ValidationError):
         kubernetes_validate.validate(broken, "1.37", strict=True)

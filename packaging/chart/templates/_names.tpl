@@ -21,6 +21,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- define "gemlet.gpus" -}}
 {{- if eq .Values.gpuAccess "simulated" -}}
 - {name: GEMLET_SIM_DEVICES, value: {{ .Values.simulatedGpus | quote }}}
+- {name: GEMLET_SIM_ISLANDS, value: {{ .Values.simulatedIslands | quote }}}
 {{- else -}}
 - {name: NVIDIA_VISIBLE_DEVICES, value: all}
 - {name: NVIDIA_DRIVER_CAPABILITIES, value: utility}

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from gemlet.kube.admission import Face
     from gemlet.kube.api_server import Access
     from gemlet.kube.edits import Access as GpuAccess
-    from gemlet.kube.slots import Packing
+    from gemlet.kube.placement import Packing
+    from gemlet.kube.slices import Effect
 
 FACES = ("slots", "units", "dra")
 DIRECTORY = click.Path(path_type=Path)
@@ -48,7 +49,13 @@ def command() -> None:
 @click.option("--node", envvar="NODE_NAME", required=True, help="Name of this node  [env: NODE_NAME]")
 @click.option("--face", type=click.Choice(FACES), default="slots", show_default=True, help="How GPUs are offered")
 @click.option("--slots", type=click.IntRange(1, 100), default=4, show_default=True, help="Slots of each GPU")
-@click.option("--packing", type=click.Choice(("pack", "spread")), default="pack", show_default=True)
+@click.option(
+    "--packing",
+    type=click.Choice(("pack", "spread")),
+    default="pack",
+    show_default=True,
+    help="Fill GPUs and NVLink islands that are in use first, or those that are used least",
+)
 @click.option(
     "--gpu-access",
     type=click.Choice(("runtime", "cdi", "nodes")),
@@ -57,6 +64,13 @@ def command() -> None:
     help="How containers get the driver: NVIDIA's runtime, NVIDIA's CDI files, or device nodes only",
 )
 @OVERSUBSCRIBE
+@click.option(
+    "--failed-gpus",
+    type=click.Choice(("NoSchedule", "NoExecute")),
+    default="NoSchedule",
+    show_default=True,
+    help="With claims, for a GPU that is lost: take no new pods, or end its pods, too",
+)
 @click.option("--preload-file", is_flag=True, help="Also mount /etc/ld.so.preload, for programs that clear LD_PRELOAD")
 @click.option(
     "--directory", type=DIRECTORY, default=STATE_DIRECTORY, show_default=True, help="Shares, hook, checkpoint"
@@ -77,6 +91,7 @@ def agent(
     packing: str,
     gpu_access: str,
     oversubscribe: float,
+    failed_gpus: str,
     preload_file: bool,
     directory: Path,
     kubelet_directory: Path,
@@ -117,6 +132,7 @@ def agent(
         access=cast("GpuAccess", "simulated" if simulate else gpu_access),
         preload_file=preload_file,
         oversubscribe=oversubscribe,
+        failed=cast("Effect", failed_gpus),
         port=port,
     )
     try:
@@ -133,6 +149,14 @@ def agent(
 @click.option("--slots", type=click.IntRange(1, 100), default=4, show_default=True, help="Slots of each GPU")
 @click.option("--gpu-memory", type=options.Size(), help="Memory of the largest GPU, to refuse what can never fit")
 @OVERSUBSCRIBE
+@click.option(
+    "--plain-compute",
+    type=click.IntRange(1, 100),
+    default=100,
+    show_default=True,
+    help="Percent of time that a plain nvidia.com/gpu becomes, in namespaces whose pods are translated",
+)
+@click.option("--plain-memory", type=options.Size(), help="Its memory; without it, all of a GPU's (--gpu-memory)")
 @click.option("--address", default="0.0.0.0", show_default=True)
 @click.option("--port", type=click.IntRange(1, 65535), default=8443, show_default=True)
 @click.option("--kubeconfig", type=DIRECTORY, help="A kubeconfig as JSON; without it the pod's service account")
@@ -144,6 +168,8 @@ def webhook(
     slots: int,
     gpu_memory: int | None,
     oversubscribe: float,
+    plain_compute: int,
+    plain_memory: int | None,
     address: str,
     port: int,
     kubeconfig: Path | None,
@@ -163,6 +189,7 @@ def webhook(
     from gemlet.kube import webhook as kube_webhook
     from gemlet.kube.admission import Cluster
     from gemlet.kube.certificates import Certificate
+    from gemlet.kube.translate import Defaults
 
     logs.configure(logging.DEBUG if verbose else logging.INFO)
     chosen = kube_webhook.WebhookOptions(
@@ -172,6 +199,7 @@ def webhook(
             gpu_memory=int(gpu_memory * oversubscribe) if gpu_memory is not None else None,
             slots_per_gpu=slots,
         ),
+        defaults=Defaults(gpu_memory=gpu_memory, compute=plain_compute, memory=plain_memory),
         address=address,
         port=port,
         api=_access(kubeconfig) if face == "dra" else None,

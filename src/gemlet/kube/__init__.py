@@ -3,10 +3,12 @@
 agent.py         `gemlet kube agent`: the tasks of a node
 book.py          opens and closes shares: directory, daemon, CDI, checkpoint
 share.py checkpoint.py    one share; all of a node, on disk
-request.py escape.py quantity.py    what a pod may ask for, and what would take it out of its share. Pure
+request.py ask.py quantity.py    what a pod and each of its containers may ask for. Pure
+escape.py translate.py    what would take a pod out of its share; pods that were written for others. Pure
 edits.py cdi.py  what a container needs to be in a share; the same as a file for a container runtime
 host.py inventory.py    what the agent puts on its node; the GPUs there, from NVML and sysfs
 device_plugin.py slots.py units.py kubelet_socket.py    the device plugin
+placement.py     in which order a node's GPUs are to be taken. Pure
 dra.py claims.py slices.py plugin_socket.py             the DRA driver
 services.py      the kubelet's gRPC services by name
 pods.py reaper.py pod_resources.py    annotations that change; shares whose containers are gone; whose device is whose

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gemlet.errors import InvalidValue
 from gemlet.kube import names
+from gemlet.kube.ask import ATTRIBUTES, Ask, asks, for_container
 from gemlet.kube.escape import check_escape
 from gemlet.kube.quantity import format_bytes, parse_quantity
 from gemlet.kube.request import (
-    Amounts,
     BadRequest,
-    from_annotations,
     limit_annotation,
     priority_annotation,
     resident_annotation,
@@ -30,7 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 Face = Literal["slots", "units", "dra"]
-CLAIM = "gemlet"  # name of the claim in the pod
+CLAIM = "gemlet"  # name of the claim in the pod; where several containers have one, gemlet-CONTAINER
+MAX_NAME = 63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,46 +46,68 @@ def patch(pod: Mapping[str, Any], cluster: Cluster) -> list[dict[str, Any]]:
     """The JSON patch for a pod that is being made. Raises BadRequest for a pod that must not run."""
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
     slot = cluster.gpu_memory // cluster.slots_per_gpu if cluster.gpu_memory and cluster.face == "slots" else None
-    amounts = from_annotations(annotations, most=slot or cluster.gpu_memory)
+    asked = asks(pod, most=slot or cluster.gpu_memory)
     _check_init_containers(pod)
     holders = [number for number, container in enumerate(_containers(pod)) if _asks(container)]
     for number in holders:
         _check_resources(number, _containers(pod)[number])
-    if amounts is None:
+    if not asked:
         _check_lone_annotations(annotations, holders, pod)
-        for number in holders:
-            check_escape(pod, _containers(pod)[number], f"spec.containers[{number}]")
+    for number in sorted({*asked, *holders}):
+        check_escape(pod, _containers(pod)[number], f"spec.containers[{number}]")
+    if not asked:
         return []
-    number = _chosen(pod, annotations)
-    for each in sorted({number, *holders}):
-        check_escape(pod, _containers(pod)[each], f"spec.containers[{each}]")
     if cluster.face == "dra":
-        _check_claimants(pod)
-        _check_no_other_gpu(number, (_containers(pod)[number].get("resources") or {}).get("limits") or {})
-        return list(_claim(pod, number, amounts))
-    return list(_counted(pod, number, amounts, cluster))
+        claims = claim_names(pod, asked)
+        _check_claimants(pod, set(claims.values()))
+        for number in asked:
+            _check_no_other_gpu(number, (_containers(pod)[number].get("resources") or {}).get("limits") or {})
+        return list(_claims(pod, asked, claims))
+    return [operation for number, ask in asked.items() for operation in _counted(pod, number, ask, cluster)]
 
 
-def template_name(amounts: Amounts) -> str:
-    """The name of the ResourceClaimTemplate for an amount: the same amount has the same template."""
-    return f"gemlet-{hashlib.sha256(json.dumps(_template_spec(amounts), sort_keys=True).encode()).hexdigest()[:12]}"
+def claim_names(pod: Mapping[str, Any], asked: Mapping[int, Ask]) -> dict[int, str]:
+    """The name that the claim of each container has in the pod. Not by number: what comes later may add containers."""
+    if len(asked) == 1:
+        return dict.fromkeys(asked, CLAIM)
+    return {number: _claim_name(_containers(pod)[number]["name"]) for number in asked}
 
 
-def template(amounts: Amounts, namespace: str) -> dict[str, Any]:
+def is_claim_name(name: str) -> bool:
+    """Whether a claim of a pod is one that admission adds."""
+    return name == CLAIM or name.startswith(f"{CLAIM}-")
+
+
+def template_name(ask: Ask) -> str:
+    """The name of the ResourceClaimTemplate of an ask: the same ask has the same template."""
+    return f"gemlet-{_digest(_template_spec(ask))}"
+
+
+def template(ask: Ask, namespace: str) -> dict[str, Any]:
     """The ResourceClaimTemplate a share of these amounts is made from."""
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",
         "metadata": {
-            "name": template_name(amounts),
+            "name": template_name(ask),
             "namespace": namespace,
             "labels": {names.LABEL_MANAGED: "gemlet"},
         },
-        "spec": _template_spec(amounts),
+        "spec": _template_spec(ask),
     }
 
 
-def _template_spec(amounts: Amounts) -> dict[str, Any]:
+def _claim_name(container: str) -> str:
+    name = f"{CLAIM}-{container}"
+    return name if len(name) <= MAX_NAME else f"{CLAIM}-{_digest(container)}"
+
+
+def _digest(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _template_spec(ask: Ask) -> dict[str, Any]:
+    amounts = ask.amounts
     parameters: dict[str, Any] = {
         "apiVersion": names.CONFIG_API_VERSION,
         "kind": names.CONFIG_KIND,
@@ -95,45 +117,49 @@ def _template_spec(amounts: Amounts) -> dict[str, Any]:
         parameters["priority"] = str(amounts.priority)
     if amounts.resident is not None:
         parameters["resident"] = format_bytes(amounts.resident)
-    return {
-        "spec": {
-            "devices": {
-                "requests": [
-                    {
-                        "name": "gpu",
-                        "exactly": {
-                            "deviceClassName": names.DEVICE_CLASS,
-                            "capacity": {
-                                "requests": {
-                                    "memory": format_bytes(amounts.memory),
-                                    "compute": str(amounts.compute),
-                                }
-                            },
-                        },
-                    }
-                ],
-                "config": [{"requests": ["gpu"], "opaque": {"driver": names.DRIVER, "parameters": parameters}}],
-            }
-        }
+    exactly: dict[str, Any] = {
+        "deviceClassName": names.DEVICE_CLASS,
+        "capacity": {"requests": {"memory": format_bytes(amounts.memory), "compute": str(amounts.compute)}},
     }
+    devices: dict[str, Any] = {
+        "requests": [{"name": "gpu", "exactly": exactly}],
+        "config": [{"requests": ["gpu"], "opaque": {"driver": names.DRIVER, "parameters": parameters}}],
+    }
+    if ask.gpus > 1:
+        exactly["count"] = ask.gpus
+        # Without this the scheduler may give two parts of one GPU.
+        devices["constraints"] = [{"requests": ["gpu"], "distinctAttribute": f"{names.DRIVER}/uuid"}]
+        if ask.together is not None:
+            devices["constraints"].append({"requests": ["gpu"], "matchAttribute": ATTRIBUTES[ask.together]})
+    return {"spec": {"devices": devices}}
 
 
-def _claim(pod: Mapping[str, Any], number: int, amounts: Amounts) -> Iterator[dict[str, Any]]:
+def _claims(pod: Mapping[str, Any], asked: Mapping[int, Ask], claims: Mapping[int, str]) -> Iterator[dict[str, Any]]:
     spec = pod["spec"]
-    entry = {"name": CLAIM, "resourceClaimTemplateName": template_name(amounts)}
+    ours = set(claims.values())
     present = spec.get("resourceClaims") or []
-    others = [claim for claim in present if claim["name"] != CLAIM]
-    if present != [*others, entry]:
-        yield _set("/spec/resourceClaims", [*others, entry])
-    container = spec["containers"][number]
-    resources = dict(container.get("resources") or {})
-    used = [claim for claim in resources.get("claims") or [] if claim["name"] != CLAIM]
-    wanted = {**resources, "claims": [*used, {"name": CLAIM}]}
-    if wanted != resources:
-        yield _set(f"/spec/containers/{number}/resources", wanted)
+    wanted = [claim for claim in present if claim["name"] not in ours]
+    wanted += [
+        {"name": claims[number], "resourceClaimTemplateName": template_name(ask)} for number, ask in asked.items()
+    ]
+    if present != wanted:
+        yield _set("/spec/resourceClaims", wanted)
+    for number in asked:
+        resources = dict(spec["containers"][number].get("resources") or {})
+        used = [claim for claim in resources.get("claims") or [] if claim["name"] not in ours]
+        changed = {**resources, "claims": [*used, {"name": claims[number]}]}
+        if changed != resources:
+            yield _set(f"/spec/containers/{number}/resources", changed)
 
 
-def _counted(pod: Mapping[str, Any], number: int, amounts: Amounts, cluster: Cluster) -> Iterator[dict[str, Any]]:
+def _counted(pod: Mapping[str, Any], number: int, ask: Ask, cluster: Cluster) -> Iterator[dict[str, Any]]:
+    amounts = ask.amounts
+    if ask.gpus > 1:
+        raise BadRequest(
+            f"metadata.annotations[{names.ANNOTATION_GPUS}]",
+            f"{ask.gpus} is more than the one GPU that {cluster.face} are of",
+            hint="leave it out, or offer the cluster's GPUs by claims: mode: dra",
+        )
     if cluster.face == "slots":
         part = 100 // cluster.slots_per_gpu
         if amounts.compute > part:
@@ -180,11 +206,11 @@ def _check_init_containers(pod: Mapping[str, Any]) -> None:
             )
 
 
-def _check_claimants(pod: Mapping[str, Any]) -> None:
-    """Of the claim that is added: any container of the pod may name it."""
+def _check_claimants(pod: Mapping[str, Any], ours: set[str]) -> None:
+    """Of the claims that are added: any container of the pod may name them."""
     for kind, containers in (("initContainers", _init_containers(pod)), ("containers", _containers(pod))):
         for number, container in enumerate(containers):
-            if any(claim["name"] == CLAIM for claim in (container.get("resources") or {}).get("claims") or []):
+            if any(claim["name"] in ours for claim in (container.get("resources") or {}).get("claims") or []):
                 check_escape(pod, container, f"spec.{kind}[{number}]")
 
 
@@ -193,27 +219,14 @@ def _asks(container: Mapping[str, Any]) -> bool:
     return any(name in (resources.get(kind) or {}) for kind in ("limits", "requests") for name in names.RESOURCES)
 
 
-def _chosen(pod: Mapping[str, Any], annotations: Mapping[str, str]) -> int:
-    containers = _containers(pod)
-    meant = annotations.get(names.ANNOTATION_CONTAINER)
-    field = f"metadata.annotations[{names.ANNOTATION_CONTAINER}]"
-    known = ", ".join(container["name"] for container in containers)
-    if meant is None:
-        if len(containers) != 1:
-            raise BadRequest(field, f"is missing, with {len(containers)} containers", hint=f"name one of {known}")
-        return 0
-    for number, container in enumerate(containers):
-        if container["name"] == meant:
-            return number
-    raise BadRequest(field, f"names container {meant}, which the pod does not have", hint=f"name one of {known}")
-
-
 def _check_lone_annotations(annotations: Mapping[str, str], holders: list[int], pod: Mapping[str, Any]) -> None:
     # Limit, class and resident memory without amounts apply to a slot, or to a claim of the pod's own.
-    limit_annotation(annotations, 1)
-    priority_annotation(annotations)
-    resident_annotation(annotations, sys.maxsize)
-    given = [name for name in names.ANNOTATIONS if name in annotations]
+    for container in _containers(pod):
+        own = for_container(annotations, container["name"])
+        limit_annotation(own, 1)
+        priority_annotation(own)
+        resident_annotation(own, sys.maxsize)
+    given = sorted(name for name in annotations if name.startswith(f"{names.DRIVER}/") or f".{names.DRIVER}/" in name)
     if given and not holders and not (pod.get("spec") or {}).get("resourceClaims"):
         raise BadRequest(
             f"metadata.annotations[{given[0]}]",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
 from contextlib import AsyncExitStack
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gemlet import paths
 from gemlet.daemon.inventory import NvmlInventory
 from gemlet.errors import DaemonUnreachable, DeviceError, GemletError
-from gemlet.kube import api_server, host, http_pages, inventory, slices
+from gemlet.kube import api_server, host, http_pages, inventory, placement, slices
 from gemlet.kube.book import ShareBook
 from gemlet.kube.daemon_link import DaemonLink
 from gemlet.kube.device_plugin import Allocations, DevicePlugin, Gpus, SlotResource, UnitResources
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from gemlet.kube.admission import Face
     from gemlet.kube.api_server import ApiServer
     from gemlet.kube.device_plugin import Resource
-    from gemlet.kube.slots import Packing
+    from gemlet.kube.placement import Packing
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +48,8 @@ PUBLISH_SECONDS = 5.0
 class AgentOptions:
     """How an agent runs.
 
-    ``oversubscribe``: how many times each GPU's memory is offered.
+    ``oversubscribe``: how many times each GPU's memory is offered. ``failed``: what becomes of the claims on a GPU that
+    is lost.
     """
 
     node: str
@@ -62,6 +64,7 @@ class AgentOptions:
     access: Access = "runtime"
     preload_file: bool = False
     oversubscribe: float = 1.0
+    failed: slices.Effect = "NoSchedule"
     port: int | None = None
 
 
@@ -150,12 +153,23 @@ class Agent:
     async def _publish(self) -> None:
         while True:
             try:
-                healthy = [gpu for gpu in self._gpus.all if gpu.uuid in self._gpus.healthy]
-                if await slices.publish(self._api, self._options.node, healthy):
-                    logger.info("slices published devices=%d", len(healthy))
+                gpus = self._in_order()
+                taints = {gpu: slices.taint(gpu, self._gpus, failed=self._options.failed) for gpu in gpus}
+                devices = [slices.device(gpu, taint) for gpu, taint in taints.items()]
+                if await slices.publish(self._api, self._options.node, devices):
+                    tainted = [f"{gpu.device}:{taint.key}" for gpu, taint in taints.items() if taint is not None]
+                    logger.info("slices published devices=%d tainted=%s", len(devices), ",".join(tainted) or "none")
             except api_server.ApiError as error:
                 logger.warning("slices not published: %s", error)
-            await asyncio.sleep(PUBLISH_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PUBLISH_SECONDS):
+                    await self._gpus.change()
+
+    def _in_order(self) -> list[inventory.Gpu]:
+        gpus = {gpu.uuid: gpu for gpu in self._gpus.all}
+        taken = {uuid: self._book.taken(uuid) for uuid in gpus}
+        islands = {gpu.uuid: gpu.nvlink for gpu in gpus.values()}
+        return [gpus[uuid] for uuid in placement.order(islands, taken, self._options.packing)]
 
     async def _restore(self) -> None:
         told = ""

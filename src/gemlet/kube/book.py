@@ -67,6 +67,14 @@ class ShareBook:
         """Its socket, on the host."""
         return f"{share_directory(self.host.shares, share_id)}/{names.SOCKET_NAME}"
 
+    def taken(self, uuid: str) -> float:
+        """How much of a GPU is given out, 0 to 1: of its time or of its memory, whichever is more."""
+        gpu = self.gpus.get(uuid)
+        granted = [share.granted for share in self.shares.values() if uuid in share.gpus]
+        if gpu is None or not granted:
+            return 0.0
+        return max(sum(each.compute for each in granted) / 100, sum(each.memory for each in granted) / gpu.memory)
+
     async def open(self, share: Share) -> Share:
         """Opens a share; one that is open already stays as it is. Returns what is open.
 

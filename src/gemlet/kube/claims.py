@@ -70,15 +70,24 @@ def pods_of(claim: Mapping[str, Any]) -> list[str]:
     return [entry["name"] for entry in reserved if entry.get("resource") == "pods"]
 
 
+def container_of(pod: Mapping[str, Any], claim: str) -> str:
+    """The one container of ``pod`` that uses ``claim``; "" if several do."""
+    claims = _claims_of(pod)
+    users = [
+        container["name"]
+        for kind in ("initContainers", "containers")
+        for container in pod["spec"].get(kind) or []
+        if any(claims.get(each["name"]) == claim for each in (container.get("resources") or {}).get("claims") or [])
+    ]
+    return users[0] if len(users) == 1 else ""
+
+
 def check_pod(pod: Mapping[str, Any], ours: set[str]) -> None:
     """Raises BadRequest if a container of ``pod`` cannot be held to its share, the claims ``ours`` being shares.
 
     A container can be in one share only, and nothing of its own may take it out of that.
     """
-    spec = pod["spec"]
-    statuses = (pod.get("status") or {}).get("resourceClaimStatuses") or []
-    made = {entry["name"]: entry.get("resourceClaimName") for entry in statuses}
-    claims = {e["name"]: e.get("resourceClaimName") or made.get(e["name"]) for e in spec.get("resourceClaims") or []}
+    spec, claims = pod["spec"], _claims_of(pod)
     for kind in ("initContainers", "containers"):
         for number, container in enumerate(spec.get(kind) or []):
             used = {entry["name"] for entry in (container.get("resources") or {}).get("claims") or []}
@@ -91,6 +100,14 @@ def check_pod(pod: Mapping[str, Any], ours: set[str]) -> None:
                 )
             if shares:
                 check_escape(pod, container, f"spec.{kind}[{number}]")
+
+
+def _claims_of(pod: Mapping[str, Any]) -> dict[str, str | None]:
+    """The claims of a pod by the names they have in it."""
+    statuses = (pod.get("status") or {}).get("resourceClaimStatuses") or []
+    made = {entry["name"]: entry.get("resourceClaimName") for entry in statuses}
+    entries = pod["spec"].get("resourceClaims") or []
+    return {entry["name"]: entry.get("resourceClaimName") or made.get(entry["name"]) for entry in entries}
 
 
 def _consumed(

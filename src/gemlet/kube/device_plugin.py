@@ -18,7 +18,8 @@ import grpc
 import msgspec
 
 from gemlet.errors import GemletError
-from gemlet.kube import names, slots, units
+from gemlet.kube import names, placement, slots, units
+from gemlet.kube.ask import for_container
 from gemlet.kube.escape import check_escape
 from gemlet.kube.protocol import deviceplugin_pb2 as messages
 from gemlet.kube.request import Amounts, BadRequest, in_force
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from gemlet.kube.book import ShareBook
     from gemlet.kube.edits import Edits
     from gemlet.kube.inventory import Gpu
+    from gemlet.kube.placement import Packing
     from gemlet.kube.pod_resources import Assignments
-    from gemlet.kube.slots import Packing
 
 logger = logging.getLogger(__name__)
 
@@ -136,7 +137,7 @@ class Allocations:
             )
         seen = await self._pods(pod)
         _check_escape(seen, pod.container)
-        amounts = in_force(granted, for_container(seen["metadata"].get("annotations") or {}, pod))
+        amounts = in_force(granted, for_container(seen["metadata"].get("annotations") or {}, pod.container))
         group = f"{pod.namespace}/{pod.name}/{pod.container}"
         await self.book.change(msgspec.structs.replace(share, group=group, pod=pod, granted=granted, amounts=amounts))
 
@@ -144,6 +145,12 @@ class Allocations:
         """The open share that has these ids."""
         wanted = set(ids)
         return next((s for s in self.book.shares.values() if set(s.devices.get(resource, ())) == wanted), None)
+
+    def ranks(self, resource: Resource, available: Sequence[str], packing: Packing) -> list[str]:
+        """The GPUs in the order in which ``resource`` is to be taken from them, ``available`` being free."""
+        free = Counter(slots.gpu_of(device) for device in available)
+        taken = {gpu.uuid: len(resource.device_ids(gpu)) - free[gpu.uuid] for gpu in self.gpus.all}
+        return placement.order({gpu.uuid: gpu.nvlink for gpu in self.gpus.all}, taken, packing)
 
     def gpu(self, uuid: str) -> Gpu:
         """Raises GemletError if there is no such GPU."""
@@ -160,12 +167,6 @@ def _check_escape(seen: dict[str, Any], name: str) -> None:
                 check_escape(seen, container, f"spec.{kind}[{number}]")
 
 
-def for_container(annotations: dict[str, str], pod: Pod) -> dict[str, str]:
-    """What of a pod's annotations is meant for this container of it."""
-    meant = annotations.get(names.ANNOTATION_CONTAINER)
-    return annotations if meant in (None, pod.container) else {}
-
-
 class SlotResource:
     """gemlet.dev/share: ``per_gpu`` equal parts of each GPU."""
 
@@ -180,7 +181,8 @@ class SlotResource:
         return slots.slot_ids(gpu, self._per_gpu)
 
     def preferred(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
-        return slots.preferred(available, must, size, self._packing)
+        ranks = self._allocations.ranks(self, available, self._packing)
+        return slots.preferred(available, must, size, ranks)
 
     async def allocate(self, ids: Sequence[str]) -> Edits | None:
         slot = slots.only_slot(ids)
@@ -238,7 +240,8 @@ class _ComputeUnits:
         return units.compute_ids(gpu)
 
     def preferred(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
-        return slots.preferred(available, must, size, self._both.packing, self._both.near(self.resource))
+        ranks = self._both.allocations.ranks(self, available, self._both.packing)
+        return slots.preferred(available, must, size, ranks, self._both.near(self.resource))
 
     async def allocate(self, ids: Sequence[str]) -> Edits | None:
         gpu = units.only_gpu(self.resource, ids)
@@ -264,7 +267,8 @@ class _MemoryUnits:
     def preferred(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
         # Time runs out first, so memory that is requested first goes where most time is left.
         near = self._both.near(self.resource) or self._both.freest(available, size)
-        return slots.preferred(available, must, size, self._both.packing, near)
+        ranks = self._both.allocations.ranks(self, available, self._both.packing)
+        return slots.preferred(available, must, size, ranks, near)
 
     async def allocate(self, ids: Sequence[str]) -> Edits | None:
         self._both.gave(self.resource, units.only_gpu(self.resource, ids))

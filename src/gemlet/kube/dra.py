@@ -10,6 +10,8 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from gemlet.errors import GemletError
 from gemlet.kube import cdi, claims, names, services
 from gemlet.kube.device_plugin import error_message
@@ -100,6 +102,9 @@ class DraDriver:
         for name in claims.pods_of(seen):
             pod = await self._api.get(f"/api/v1/namespaces/{claim.namespace}/pods/{name}")
             claims.check_pod(pod, ours | {claim.name})
+            if name == share.pod.name:  # which its annotations and metrics are by
+                user = msgspec.structs.replace(share.pod, container=claims.container_of(pod, claim.name))
+                share = msgspec.structs.replace(share, pod=user)
         return await self._book.open(share)
 
     def _response(self, share: Share) -> messages.NodePrepareResourceResponse:

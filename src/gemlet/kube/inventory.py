@@ -6,6 +6,7 @@ NVML tells most of it, sysfs the rest. What either does not know is None, and no
 from __future__ import annotations
 
 import contextlib
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,7 +98,7 @@ def read() -> list[Gpu]:
                 )
             )
     islands = nvlink_islands(links)
-    return [_with_island(gpu, islands) for gpu in gpus]
+    return _with_simulated_islands([_with_island(gpu, islands) for gpu in gpus])
 
 
 def pcie_root(address: str | None, sysfs: Path = SYSFS) -> str | None:
@@ -138,6 +139,18 @@ def nvlink_islands(links: Mapping[str, tuple[str | None, frozenset[str]]]) -> di
 
 def _with_island(gpu: Gpu, islands: Mapping[str, str]) -> Gpu:
     return replace(gpu, nvlink=islands.get(gpu.uuid))
+
+
+def _with_simulated_islands(gpus: list[Gpu]) -> list[Gpu]:
+    # The simulated driver has no NVLink. So many islands, each of consecutive GPUs at a processor of its own.
+    count = int(os.environ.get("GEMLET_SIM_ISLANDS", "0"))
+    if count < 1 or not all(gpu.simulated for gpu in gpus):
+        return gpus
+    numbers = [position * count // len(gpus) for position in range(len(gpus))]
+    return [
+        replace(gpu, nvlink=gpus[numbers.index(number)].uuid, numa=number, pcie_root=f"pci0000:{number:02x}")
+        for gpu, number in zip(gpus, numbers, strict=True)
+    ]
 
 
 def _address(pci: Any) -> str | None:

@@ -18,6 +18,8 @@ ANNOTATION_LIMIT = "gemlet.dev/compute-limit"
 ANNOTATION_PRIORITY = "gemlet.dev/priority"
 ANNOTATION_RESIDENT = "gemlet.dev/resident"
 ANNOTATION_CONTAINER = "gemlet.dev/container"
+ANNOTATION_GPUS = "gemlet.dev/gpus"
+ANNOTATION_TOGETHER = "gemlet.dev/together"
 ANNOTATIONS = (
     ANNOTATION_MEMORY,
     ANNOTATION_COMPUTE,
@@ -25,8 +27,13 @@ ANNOTATIONS = (
     ANNOTATION_PRIORITY,
     ANNOTATION_RESIDENT,
     ANNOTATION_CONTAINER,
+    ANNOTATION_GPUS,
+    ANNOTATION_TOGETHER,
 )
 ANNOTATION_SM = "gemlet.dev/sm"  # refused, with the reason
+
+TAINT_FAILED = "gemlet.dev/failed"  # of a device in a ResourceSlice: NVML does not show the GPU any more
+TAINT_NO_DAEMON = "gemlet.dev/no-daemon"  # nothing enforces shares on this node now
 
 LABEL_TEMPLATE = "gemlet.dev/claim-template"  # on a pod: the ResourceClaimTemplate its claim is made from
 LABEL_IGNORE = "gemlet.dev/webhook"  # "ignore" on a pod or a namespace

@@ -14,7 +14,8 @@ import msgspec
 
 from gemlet.errors import GemletError
 from gemlet.kube.api_server import ApiError
-from gemlet.kube.device_plugin import error_message, for_container
+from gemlet.kube.ask import for_container
+from gemlet.kube.device_plugin import error_message
 from gemlet.kube.pod_event import warning
 from gemlet.kube.request import in_force
 
@@ -86,7 +87,7 @@ class PodFollower:
 
     async def _change(self, share: Share, meta: dict[str, Any]) -> None:
         try:
-            asked = for_container(meta.get("annotations") or {}, share.pod)
+            asked = for_container(meta.get("annotations") or {}, share.pod.container)
             amounts = in_force(share.granted, asked)
             if amounts != share.amounts:
                 await self._book.change(msgspec.structs.replace(share, amounts=amounts))

@@ -1,13 +1,15 @@
 """ResourceSlices: what a node offers to the scheduler. Pure, but for `publish`.
 
-Capacity is consumable: each claim takes `memory` and `compute` of a GPU, and the scheduler adds up.
+Capacity is consumable: each claim takes `memory` and `compute` of a GPU, and the scheduler adds up. A GPU that nothing
+can be placed on now has a taint; the claims that have it keep it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 from gemlet.config.quantities import MIB
 from gemlet.kube import names
@@ -15,16 +17,32 @@ from gemlet.kube.quantity import format_bytes
 from gemlet.kube.request import MIN_MEMORY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from gemlet.kube.api_server import ApiServer
+    from gemlet.kube.device_plugin import Gpus
     from gemlet.kube.inventory import Gpu
 
 CONTENT = f"{names.DRIVER}/content"  # digest of the devices: the apiserver may write what we send in other words
 PATH = "/apis/resource.k8s.io/v1/resourceslices"
 
+Effect = Literal["NoSchedule", "NoExecute"]
 
-def device(gpu: Gpu) -> dict[str, Any]:
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """Why no claim is to be placed on a GPU now; NoExecute also ends the pods that have it."""
+
+    key: str
+    effect: Effect = "NoSchedule"
+
+
+def taint(gpu: Gpu, gpus: Gpus, *, failed: Effect) -> Taint | None:
+    """Of one GPU. ``failed``: for one that NVML does not show any more."""
+    if gpu.uuid not in gpus.healthy:
+        return Taint(names.TAINT_FAILED, failed)
+    return None if gpus.serving else Taint(names.TAINT_NO_DAEMON)
+
+
+def device(gpu: Gpu, taint: Taint | None = None) -> dict[str, Any]:
     """One GPU as the scheduler sees it. Attributes that are not known are left out."""
     memory = format_bytes(gpu.memory // MIB * MIB)
     attributes: dict[str, dict[str, Any]] = {
@@ -40,7 +58,7 @@ def device(gpu: Gpu) -> dict[str, Any]:
         attributes["numaNode"] = {"int": gpu.numa}
     if gpu.nvlink is not None:
         attributes["nvlink"] = {"string": gpu.nvlink}
-    return {
+    made = {
         "name": gpu.device,
         "allowMultipleAllocations": True,
         "attributes": attributes,
@@ -58,15 +76,28 @@ def device(gpu: Gpu) -> dict[str, Any]:
             },
         },
     }
+    if taint is not None:
+        made["taints"] = [{"key": taint.key, "effect": taint.effect}]
+    return made
 
 
-def resource_slice(node: str, gpus: Iterable[Gpu], *, generation: int, owner: dict[str, Any] | None) -> dict[str, Any]:
-    """The node's one slice. ``owner``: its Node object, so that the slice goes with it."""
-    devices = [device(gpu) for gpu in gpus]
+def resource_slice(
+    node: str,
+    devices: list[dict[str, Any]],
+    *,
+    generation: int,
+    owner: dict[str, Any] | None,
+    content: str | None = None,
+) -> dict[str, Any]:
+    """The node's one slice. ``owner``: its Node object, so that the slice goes with it. ``content``: the digest of what
+    the devices should be, where the cluster does not take all of it."""
     made: dict[str, Any] = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
-        "metadata": {"generateName": f"{node}-{names.DRIVER}-", "annotations": {CONTENT: _digest(devices)}},
+        "metadata": {
+            "generateName": f"{node}-{names.DRIVER}-",
+            "annotations": {CONTENT: content or _digest(devices)},
+        },
         "spec": {
             "driver": names.DRIVER,
             "nodeName": node,
@@ -80,20 +111,25 @@ def resource_slice(node: str, gpus: Iterable[Gpu], *, generation: int, owner: di
     return made
 
 
-async def publish(api: ApiServer, node: str, gpus: Iterable[Gpu]) -> bool:
+async def publish(api: ApiServer, node: str, devices: list[dict[str, Any]]) -> bool:
     """Brings the node's slices up to date; False if they were. Raises ApiError.
 
-    The kubelet deletes them when it starts and when the driver goes away, so this is checked again and again.
+    The kubelet deletes them when it starts and when the driver goes away, so this is checked again and again. A cluster
+    without taints of devices (before 1.36) drops them without a word: there a GPU that has one is not offered at all.
     """
-    gpus = list(gpus)
-    digest = _digest([device(gpu) for gpu in gpus])
+    digest = _digest(devices)
     selector = f"spec.nodeName={node},spec.driver={names.DRIVER}"
     present = (await api.get(PATH, fieldSelector=selector))["items"]
     if [(item["metadata"].get("annotations") or {}).get(CONTENT) for item in present] == [digest]:
         return False
-    newest = max((item["spec"]["pool"]["generation"] for item in present), default=0)
+    generation = max((item["spec"]["pool"]["generation"] for item in present), default=0) + 1
     owner = await api.get(f"/api/v1/nodes/{node}")
-    await api.create(PATH, resource_slice(node, gpus, generation=newest + 1, owner=owner))
+    made = await api.create(PATH, resource_slice(node, devices, generation=generation, owner=owner))
+    wanted = [entry for entry in devices if "taints" not in entry]
+    if len(wanted) < len(devices) and not any("taints" in entry for entry in made["spec"]["devices"]):
+        less = resource_slice(node, wanted, generation=generation + 1, owner=owner, content=digest)
+        await api.create(PATH, less)
+        present.append(made)
     for item in present:
         await api.delete(f"{PATH}/{item['metadata']['name']}")
     return True

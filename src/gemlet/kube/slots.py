@@ -6,7 +6,7 @@ Only with slots does the stock scheduler place shares of a GPU correctly by coun
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from gemlet.config.quantities import MIB
 from gemlet.kube import names
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from gemlet.kube.inventory import Gpu
 
-Packing = Literal["pack", "spread"]
 _SEPARATOR = "::"
 
 
@@ -49,12 +48,12 @@ def only_slot(ids: Sequence[str]) -> str:
 
 
 def preferred(
-    available: Iterable[str], must: Sequence[str], size: int, packing: Packing, near: str | None = None
+    available: Iterable[str], must: Sequence[str], size: int, ranks: Sequence[str], near: str | None = None
 ) -> list[str]:
-    """Which ``size`` of ``available`` to give: all of one GPU where that can be.
+    """Which ``size`` of ``available`` to give: all of one GPU where that can be, the first of ``ranks`` with enough.
 
-    ``pack`` takes the GPU with the fewest that has enough, ``spread`` the one with the most. ``must`` comes first and
-    is part of ``available``; ``near`` is the GPU to try first. The kubelet treats the answer as a hint.
+    ``must`` comes first and is part of ``available``; ``near`` is the GPU to try before all others. The kubelet treats
+    the answer as a hint.
     """
     chosen = list(must)
     free = sorted(set(available) - set(chosen), key=_by_number)
@@ -63,10 +62,10 @@ def preferred(
     if wanted <= 0:
         return chosen[:size]
     tied = Counter(gpu_of(device) for device in chosen)
+    place = {uuid: number for number, uuid in enumerate(ranks)}
 
     def rank(uuid: str) -> tuple[bool, bool, bool, int, str]:
-        count = per_gpu[uuid]
-        return (uuid not in tied, count < wanted, uuid != near, count if packing == "pack" else -count, uuid)
+        return (uuid not in tied, per_gpu[uuid] < wanted, uuid != near, place.get(uuid, len(place)), uuid)
 
     for uuid in sorted(per_gpu, key=rank):
         chosen += [device for device in free if gpu_of(device) == uuid][: size - len(chosen)]

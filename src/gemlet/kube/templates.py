@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from gemlet.kube import admission, names
 from gemlet.kube.api_server import ApiError
+from gemlet.kube.ask import asks
 from gemlet.kube.pod_event import warning
-from gemlet.kube.request import BadRequest, from_annotations
+from gemlet.kube.request import BadRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,11 +36,11 @@ def templates_path(namespace: str) -> str:
     return f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaimtemplates"
 
 
-def named_template(pod: dict[str, Any]) -> str | None:
-    """The template of ours that a pod names."""
+def named_templates(pod: dict[str, Any]) -> list[str]:
+    """The templates of ours that a pod names."""
     claims = pod["spec"].get("resourceClaims") or []
-    found = (claim.get("resourceClaimTemplateName") for claim in claims if claim["name"] == admission.CLAIM)
-    return next(found, None)
+    named = (claim.get("resourceClaimTemplateName") for claim in claims if admission.is_claim_name(claim["name"]))
+    return [name for name in named if name is not None]
 
 
 class TemplateMaker:
@@ -54,30 +55,55 @@ class TemplateMaker:
         """Runs until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._follow())
+            tasks.create_task(self._heed())
             tasks.create_task(self._sweep())
 
     async def make(self, pod: dict[str, Any]) -> bool:
-        """Makes the template a pod names, unless it is there; returns whether. Raises ApiError.
+        """Makes the templates a pod names, unless they are there; returns whether any. Raises ApiError.
 
         If a template is missing and cannot be made, because the annotations do not ask for it, the pod gets an event.
         """
-        name, meta = named_template(pod), pod["metadata"]
-        if name is None or (meta["namespace"], name) in self._made:
+        meta = pod["metadata"]
+        named = [name for name in named_templates(pod) if (meta["namespace"], name) not in self._made]
+        if not named:
             return False
         try:
-            amounts = from_annotations(meta.get("annotations") or {})
+            asked = {admission.template_name(ask): ask for ask in asks(pod).values()}
         except BadRequest:
-            amounts = None  # annotations changed since: the template that is named is not ours to guess
-        if amounts is None or admission.template_name(amounts) != name:
-            await self._miss(meta, name)
-            return False
+            asked = {}  # annotations changed since: the template that is named is not ours to guess
+        for name in named:
+            if name not in asked:
+                await self._miss(meta, name)
+                continue
+            try:
+                await self._api.create(
+                    templates_path(meta["namespace"]), admission.template(asked[name], meta["namespace"])
+                )
+            except ApiError as error:
+                if error.status != 409:
+                    raise
+            self._made.add((meta["namespace"], name))
+        return any((meta["namespace"], name) in self._made for name in named)
+
+    async def try_to_make(self, pod: dict[str, Any]) -> bool:
+        """As `make`, but a refusal is of this pod only, such as in a namespace that is being deleted."""
         try:
-            await self._api.create(templates_path(meta["namespace"]), admission.template(amounts, meta["namespace"]))
+            return await self.make(pod)
         except ApiError as error:
-            if error.status != 409:
+            if not 400 <= error.status < 500:
                 raise
-        self._made.add((meta["namespace"], name))
-        return True
+            logger.warning("pod=%s/%s template: %s", pod["metadata"]["namespace"], pod["metadata"]["name"], error)
+            return False
+
+    async def deleted(self, template: dict[str, Any]) -> None:
+        """Makes a template that was deleted again if a pod names it. Raises ApiError."""
+        namespace, name = template["metadata"]["namespace"], template["metadata"]["name"]
+        self._made.discard((namespace, name))
+        pods = await self._api.get(f"/api/v1/namespaces/{namespace}/pods")
+        for pod in pods["items"]:
+            if name in named_templates(pod) and await self.try_to_make(pod):
+                logger.info("template=%s/%s made again", namespace, name)
+                return
 
     async def sweep(self, now: datetime) -> list[str]:
         """Removes old templates of ours that no pod names; returns their names. Raises ApiError."""
@@ -113,11 +139,26 @@ class TemplateMaker:
                 pods = await self._api.get("/api/v1/pods")
                 self._told &= {pod["metadata"]["uid"] for pod in pods["items"]}
                 for pod in pods["items"]:
-                    await self.make(pod)
+                    await self.try_to_make(pod)
                 version = pods["metadata"]["resourceVersion"]
                 async for kind, pod in self._api.watch("/api/v1/pods", resourceVersion=version):
                     if kind == "ADDED":
-                        await self.make(pod)
+                        await self.try_to_make(pod)
+            except ApiError as error:
+                logger.warning("templates: %s", error)
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _heed(self) -> None:
+        ours = f"{names.LABEL_MANAGED}=gemlet"
+        while True:
+            try:
+                present = await self._api.get(TEMPLATES, labelSelector=ours)
+                # What nobody has seen being deleted: a namespace can go and come back under the same name.
+                self._made &= {(each["metadata"]["namespace"], each["metadata"]["name"]) for each in present["items"]}
+                version = present["metadata"]["resourceVersion"]
+                async for kind, template in self._api.watch(TEMPLATES, labelSelector=ours, resourceVersion=version):
+                    if kind == "DELETED":
+                        await self.deleted(template)
             except ApiError as error:
                 logger.warning("templates: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
@@ -134,7 +175,7 @@ class TemplateMaker:
 
 def unused(templates: Iterable[dict[str, Any]], pods: Iterable[dict[str, Any]], now: datetime) -> list[tuple[str, str]]:
     """Namespace and name of the templates that are old and that no pod names."""
-    used = {(pod["metadata"]["namespace"], named_template(pod)) for pod in pods}
+    used = {(pod["metadata"]["namespace"], name) for pod in pods for name in named_templates(pod)}
     found = []
     for template in templates:
         meta = template["metadata"]

@@ -17,31 +17,38 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aiohttp import web
 
-from gemlet.kube import admission, api_server
+from gemlet.kube import admission, api_server, translate
 from gemlet.kube.request import BadRequest
 from gemlet.kube.templates import TemplateMaker
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from gemlet.kube.admission import Cluster
     from gemlet.kube.api_server import Access
     from gemlet.kube.certificates import Certificate
+    from gemlet.kube.translate import Defaults
 
 logger = logging.getLogger(__name__)
 
 MAX_REVIEW_BYTES = 8 * 1024 * 1024  # the apiserver stops at 3 MiB an object
 PATH = "/mutate-v1-pod"
+TRANSLATE_PATH = "/translate-v1-pod"
 UNREADABLE = (msgspec.MsgspecError, LookupError, TypeError, AttributeError, ValueError, RecursionError)
 API_VERSION = "admission.k8s.io/v1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookOptions:
-    """How a webhook runs. ``certificates``: a directory with tls.crt and tls.key."""
+    """How a webhook runs.
+
+    ``certificates``: a directory with tls.crt and tls.key. ``defaults``: for pods that were written for others.
+    """
 
     certificates: Path
     cluster: Cluster
+    defaults: Defaults
     address: str = "0.0.0.0"
     port: int = 8443
     api: Access | None = None  # to make templates with; None where annotations do not become claims
@@ -53,14 +60,15 @@ class Review(msgspec.Struct):
     request: dict[str, Any]
 
 
-def answer(review: Review, cluster: Cluster) -> dict[str, Any]:
-    """The review that goes back: allowed with a patch, or refused with a message. Raises LookupError, TypeError."""
+def answer(review: Review, change: Callable[[dict[str, Any]], list[dict[str, Any]]]) -> dict[str, Any]:
+    """The review that goes back: allowed with the patch that ``change`` makes, or refused with a message. Raises
+    LookupError, TypeError."""
     request = review.request
     response: dict[str, Any] = {"uid": request["uid"], "allowed": True}
     pod = request.get("object")
     if pod and request.get("kind", {}).get("kind") == "Pod":
         try:
-            operations = admission.patch(pod, cluster)
+            operations = change(pod)
         except BadRequest as error:
             response |= {
                 "allowed": False,
@@ -73,14 +81,18 @@ def answer(review: Review, cluster: Cluster) -> dict[str, Any]:
     return {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}
 
 
-def application(cluster: Cluster) -> web.Application:
+def application(cluster: Cluster, defaults: Defaults) -> web.Application:
     """The server's routes."""
+    changes: dict[str, Callable[[dict[str, Any]], list[dict[str, Any]]]] = {
+        PATH: lambda pod: admission.patch(pod, cluster),
+        TRANSLATE_PATH: lambda pod: translate.translate(pod, defaults),
+    }
 
     async def mutate(request: web.Request) -> web.Response:
         body = await request.read()
         try:
             review = msgspec.json.decode(body, type=Review)
-            reply = answer(review, cluster)
+            reply = answer(review, changes[request.path])
         except UNREADABLE as error:
             # failurePolicy decides; for a pod that asks for a share that is Fail.
             logger.warning("review not understood: %r", error)
@@ -95,7 +107,7 @@ def application(cluster: Cluster) -> web.Application:
         return web.Response(text="ok\n")
 
     app = web.Application(client_max_size=MAX_REVIEW_BYTES)
-    app.add_routes([web.post(PATH, mutate), web.get("/healthz", ready)])
+    app.add_routes([*(web.post(path, mutate) for path in changes), web.get("/healthz", ready)])
     return app
 
 
@@ -104,7 +116,7 @@ async def run(options: WebhookOptions, certificate: Certificate) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    runner = web.AppRunner(application(options.cluster), access_log=None)
+    runner = web.AppRunner(application(options.cluster, options.defaults), access_log=None)
     await runner.setup()
     try:
         await web.TCPSite(runner, options.address, options.port, ssl_context=certificate.context).start()

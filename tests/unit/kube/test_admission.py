@@ -7,6 +7,7 @@ import copy
 import pytest
 
 from gemlet.kube.admission import Cluster, patch, template, template_name
+from gemlet.kube.ask import Ask, asks
 from gemlet.kube.request import Amounts, BadRequest
 
 GIB = 1024**3
@@ -67,14 +68,14 @@ def test_annotations_become_units_with_memory_rounded_up():
 def test_annotations_become_a_claim_from_a_template_of_that_amount():
     seen = pod(SHARE)
     made = apply(seen, patch(seen, DRA))["spec"]
-    name = template_name(Amounts(memory=16 * GIB, compute=25, limit=25))
+    name = template_name(Ask(amounts=Amounts(memory=16 * GIB, compute=25, limit=25)))
     assert made["resourceClaims"] == [{"name": "gemlet", "resourceClaimTemplateName": name}]
     assert made["containers"][0]["resources"]["claims"] == [{"name": "gemlet"}]
-    assert name != template_name(Amounts(memory=16 * GIB, compute=25, limit=26))
+    assert name != template_name(Ask(amounts=Amounts(memory=16 * GIB, compute=25, limit=26)))
 
 
 def test_the_template_asks_for_exactly_that():
-    spec = template(Amounts(memory=16 * GIB, compute=25, limit=80), "default")["spec"]["spec"]["devices"]
+    spec = template(Ask(amounts=Amounts(memory=16 * GIB, compute=25, limit=80)), "default")["spec"]["spec"]["devices"]
     assert spec["requests"][0]["exactly"]["capacity"]["requests"] == {"memory": "16Gi", "compute": "25"}
     assert spec["config"][0]["opaque"]["parameters"]["computeLimit"] == 80
 
@@ -88,6 +89,83 @@ def test_a_container_is_named_where_there_are_several():
     ):
         with pytest.raises(BadRequest, match=text):
             patch(pod(asked, {}, {}), SLOTS)
+
+
+BOTH = {
+    "c0.gemlet.dev/memory": "16Gi",
+    "c0.gemlet.dev/compute": "25",
+    "c1.gemlet.dev/memory": "8Gi",
+    "c1.gemlet.dev/compute": "10",
+}
+
+
+def test_each_container_has_a_claim_of_its_own():
+    seen = pod(BOTH, {}, {"resources": {"claims": [{"name": "other"}]}}, {}, resourceClaims=[{"name": "other"}])
+    made = apply(seen, patch(seen, DRA))["spec"]
+    first, second = asks(seen).values()
+    assert made["resourceClaims"] == [
+        {"name": "other"},
+        {"name": "gemlet-c0", "resourceClaimTemplateName": template_name(first)},
+        {"name": "gemlet-c1", "resourceClaimTemplateName": template_name(second)},
+    ]
+    used = [[claim["name"] for claim in c.get("resources", {}).get("claims", [])] for c in made["containers"]]
+    assert used == [["gemlet-c0"], ["other", "gemlet-c1"], []]
+    again = {"metadata": seen["metadata"], "spec": made}
+    assert patch(again, DRA) == []
+
+
+def test_each_container_has_a_slot_of_its_own():
+    seen = pod(BOTH, {}, {}, {})
+    made = apply(seen, patch(seen, SLOTS))["spec"]["containers"]
+    assert [c.get("resources", {}).get("limits") for c in made] == [{"gemlet.dev/share": "1"}] * 2 + [None]
+
+
+def test_the_pods_annotations_are_for_every_container_that_has_its_own():
+    asked = asks(pod(BOTH | {"gemlet.dev/priority": "latency", "gemlet.dev/compute": "50"}, {}, {}))
+    assert [(ask.amounts.compute, str(ask.amounts.priority)) for ask in asked.values()] == [
+        (25, "latency"),
+        (10, "latency"),
+    ]
+
+
+def test_a_claim_has_a_valid_name_whatever_the_container_is_called():
+    long = "c" * 63
+    amounts = {"memory": "1Gi", "compute": "5"}
+    asked = {f"{name}.gemlet.dev/{what}": value for name in (long, "d") for what, value in amounts.items()}
+    seen = pod(asked, {"name": long}, {"name": "d"})
+    names = [claim["name"] for claim in apply(seen, patch(seen, DRA))["spec"]["resourceClaims"]]
+    assert len(names[0]) <= 63
+    assert names[1] == "gemlet-d"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "text"),
+    [
+        ({"c2.gemlet.dev/memory": "1Gi"}, "is for container c2, which the pod does not have; known here: c0, c1"),
+        ({"c0.gemlet.dev/memory": "1Gi"}, r"gemlet.dev/compute\]: is missing"),
+        ({"c0.gemlet.dev/colour": "red"}, "is not an annotation of gemlet"),
+        ({"c0.gemlet.dev/compute-limit": "50"}, "asks for no share"),
+        (SHARE | {"gemlet.dev/container": "c0", "gemlet.dev/gpus": "0"}, "0 is not a number of GPUs"),
+        (SHARE | {"gemlet.dev/container": "c0", "gemlet.dev/gpus": "99"}, "expected 1 to 32"),
+        (SHARE | {"gemlet.dev/container": "c0", "gemlet.dev/together": "rack"}, "one of nvlink, pcie, numa"),
+        (SHARE | {"gemlet.dev/container": "c0", "gemlet.dev/gpus": "2"}, "offer the cluster's GPUs by claims"),
+    ],
+)
+def test_what_a_container_cannot_ask_for_is_refused(annotations, text):
+    with pytest.raises(BadRequest, match=text):
+        patch(pod(annotations, {}, {}), SLOTS)
+
+
+def test_several_gpus_are_distinct_and_together_where_that_is_asked_for():
+    (ask,) = asks(pod(SHARE | {"gemlet.dev/gpus": "2", "gemlet.dev/together": "nvlink"})).values()
+    devices = template(ask, "default")["spec"]["spec"]["devices"]
+    assert devices["requests"][0]["exactly"]["count"] == 2
+    assert devices["constraints"] == [
+        {"requests": ["gpu"], "distinctAttribute": "gemlet.dev/uuid"},
+        {"requests": ["gpu"], "matchAttribute": "gemlet.dev/nvlink"},
+    ]
+    plain = template(Ask(amounts=ask.amounts), "default")["spec"]["spec"]["devices"]
+    assert "constraints" not in plain
 
 
 def mounted(path, **volume):

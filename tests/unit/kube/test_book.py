@@ -32,6 +32,15 @@ def test_a_share_is_a_directory_a_socket_a_group_and_a_file(node, run):
     run(node.book.close("claim-u1"))
 
 
+def test_what_is_taken_of_a_gpu_is_its_time_or_its_memory_whichever_is_more(node, run):
+    assert node.book.taken(FIRST) == 0
+    run(node.book.open(fakes.claim_share("u1", granted=fakes.amounts(memory=8, compute=25))))
+    assert node.book.taken(FIRST) == 0.25
+    run(node.book.open(fakes.claim_share("u2", granted=fakes.amounts(memory=32, compute=10))))
+    assert node.book.taken(FIRST) == 0.5
+    assert (node.book.taken(SECOND), node.book.taken("GPU-unknown")) == (0, 0)
+
+
 def test_a_hundred_shares_opened_at_once_and_closed_leave_nothing(node, run):
     async def all_of_them():
         small = fakes.amounts(memory=1, compute=1)

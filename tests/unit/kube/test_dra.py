@@ -157,6 +157,17 @@ async def test_a_claim_from_prepare_to_unprepare(setup, kubelet):
 
 
 @scenario
+async def test_a_share_knows_the_container_that_uses_it(setup, kubelet):
+    """By which annotations of one container are found, and metrics are labelled."""
+    both = pod("u1")
+    both["spec"]["containers"].insert(0, {"name": "sidecar"})
+    setup.api.objects["/api/v1/namespaces/default/pods/p"] = both
+    setup.put(allocated("u1"))
+    await kubelet.prepare(("u1", "u1"))
+    assert setup.node.book.shares["claim-u1"].pod.container == "c"
+
+
+@scenario
 async def test_an_older_kubelet_is_served_too(setup, kubelet):
     setup.put(allocated("u1"))
     older = await Kubelet.discover(setup.root, version="v1beta1")

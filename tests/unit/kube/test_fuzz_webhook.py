@@ -6,10 +6,13 @@ A pod that is allowed is one that no path of its mounts takes out of its share, 
 from __future__ import annotations
 
 import posixpath
+from functools import partial
 
 import msgspec
 
+from gemlet.kube import admission
 from gemlet.kube.admission import Cluster
+from gemlet.kube.translate import Defaults, translate
 from gemlet.kube.webhook import UNREADABLE, Review, answer
 from tests import fuzzing
 
@@ -22,7 +25,8 @@ def test_any_review():
     for data in fuzzing.inputs("webhook"):
         for cluster in FACES:
             try:
-                reply = answer(msgspec.json.decode(data, type=Review), cluster)
+                reply = answer(msgspec.json.decode(data, type=Review), partial(admission.patch, cluster=cluster))
+                answer(msgspec.json.decode(data, type=Review), partial(translate, defaults=Defaults()))
             except UNREADABLE:
                 continue
             understood += 1

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -39,6 +40,19 @@ def test_gpus_with_links_to_each_other_or_to_one_switch_are_an_island():
     two = {"a": ("p0", frozenset({"p1"})), "b": ("p1", frozenset({"p0"})),
            "c": ("p2", frozenset({"p3"})), "d": ("p3", frozenset({"p2"}))}  # fmt: skip
     assert nvlink_islands(two) == {"a": "a", "b": "a", "c": "c", "d": "c"}
+
+
+def test_simulated_gpus_are_on_as_many_islands_as_are_asked_for(monkeypatch):
+    gpus = [
+        replace(gpu, index=number, uuid=f"GPU-{number}", name="H200 (simulated)")
+        for number, gpu in enumerate(fakes.GPUS * 4)
+    ]
+    monkeypatch.setenv("GEMLET_SIM_ISLANDS", "2")
+    made = inventory._with_simulated_islands(gpus)
+    assert [gpu.nvlink for gpu in made] == ["GPU-0"] * 4 + ["GPU-4"] * 4
+    assert [gpu.numa for gpu in made] == [0] * 4 + [1] * 4
+    monkeypatch.delenv("GEMLET_SIM_ISLANDS")
+    assert inventory._with_simulated_islands(gpus) == gpus
 
 
 def test_the_simulated_machine_is_read_as_a_gpu_would_be(tmp_path):

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import msgspec
+import pytest
 
 from gemlet.daemon.status import ClientStatus, GroupStatus, SwapStatus
 from gemlet.kube import metrics, reaper, templates
 from gemlet.kube.admission import patch, template_name
 from gemlet.kube.api_server import ApiError
+from gemlet.kube.ask import asks
 from gemlet.kube.dra import claim_path
 from gemlet.kube.pods import PodFollower
 from gemlet.kube.reaper import Reaper
-from gemlet.kube.request import from_annotations
 from gemlet.kube.share import Pod
 from tests.unit.kube import fakes
 
@@ -158,7 +160,37 @@ class TestTemplates:
         assert run(maker.make(admitted_pod(namespace="other")))
         (path, made), _ = api.created
         assert path == "/apis/resource.k8s.io/v1/namespaces/default/resourceclaimtemplates"
-        assert made["metadata"]["name"] == template_name(from_annotations(admitted_pod()["metadata"]["annotations"]))
+        assert made["metadata"]["name"] == template_name(asks(admitted_pod())[0])
+
+    def test_a_template_that_is_deleted_is_made_again_for_the_pods_that_name_it(self, run):
+        api = FollowedApi()
+        pod = admitted_pod()
+        api.objects["/api/v1/namespaces/default/pods"] = {"items": [pod]}
+        maker = templates.TemplateMaker(api)
+        assert run(maker.make(pod))
+        meta = {"namespace": "default", "name": templates.named_templates(pod)[0]}
+        run(maker.deleted({"metadata": meta}))
+        assert [body["metadata"]["name"] for _, body in api.created] == [meta["name"], meta["name"]]
+        run(maker.deleted({"metadata": meta | {"name": "gemlet-unused"}}))
+        assert len(api.created) == 2, "no pod names the other"
+
+    def test_a_namespace_that_refuses_templates_does_not_hold_up_the_others(self, run):
+        class Refusing(FollowedApi):
+            async def create(self, path, body):
+                if "/namespaces/ending/" in path:
+                    raise ApiError("namespace ending is being terminated", status=403)
+                return await super().create(path, body)
+
+            async def watch(self, path, **query):
+                raise asyncio.CancelledError
+                yield
+
+        api = Refusing()
+        pods = [admitted_pod(namespace="ending"), admitted_pod()]
+        api.objects["/api/v1/pods"] = {"items": pods, "metadata": {"resourceVersion": "1"}}
+        with pytest.raises(asyncio.CancelledError):
+            run(templates.TemplateMaker(api)._follow())
+        assert [path for path, _ in api.created] == [templates.templates_path("default")]
 
     def test_a_template_that_is_there_is_made(self, run):
         class Present(FollowedApi):
@@ -170,7 +202,7 @@ class TestTemplates:
     def test_what_does_not_match_the_annotations_is_not_made(self, run):
         pod = admitted_pod()
         api = FollowedApi()
-        name = templates.named_template(pod)
+        name = templates.named_templates(pod)[0]
         api.objects[f"{templates.templates_path('default')}/{name}"] = {}
         pod["metadata"]["annotations"]["gemlet.dev/memory"] = "8Gi"
         assert not run(templates.TemplateMaker(api).make(pod))
@@ -193,7 +225,7 @@ class TestTemplates:
 
     def test_old_templates_that_no_pod_names_are_unused(self):
         now = datetime(2026, 1, 2, tzinfo=UTC)
-        name = templates.named_template(admitted_pod())
+        name = templates.named_templates(admitted_pod())[0]
 
         def made(name, age):
             stamp = (now - timedelta(seconds=age)).strftime("%Y-%m-%dT%H:%M:%SZ")

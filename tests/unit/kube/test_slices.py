@@ -6,15 +6,17 @@ import copy
 from dataclasses import replace
 
 from gemlet.kube import slices
+from gemlet.kube.device_plugin import Gpus
 from tests.unit.kube import fakes
 
 
 class Api:
     """The apiserver as far as slices go; it writes quantities in its own words."""
 
-    def __init__(self):
+    def __init__(self, *, taints=True):
         self.slices = {}
         self.made = 0
+        self.taints = taints
 
     async def get(self, path, **query):
         if path == "/api/v1/nodes/n1":
@@ -27,8 +29,12 @@ class Api:
         name = f"{body['metadata']['generateName']}{self.made}"
         stored = copy.deepcopy(body)
         stored["metadata"]["name"] = name
-        stored["spec"]["devices"][0]["capacity"]["compute"]["value"] = "1e2"
+        for device in stored["spec"]["devices"]:
+            device["capacity"]["compute"]["value"] = "1e2"
+            if not self.taints:
+                device.pop("taints", None)
         self.slices[name] = stored
+        return stored
 
     async def delete(self, path):
         self.slices.pop(path.rsplit("/", 1)[1], None)
@@ -53,17 +59,48 @@ def test_memory_is_a_whole_number_of_steps():
 
 def test_slices_are_published_once_and_again_when_they_are_gone_or_wrong(run):
     api = Api()
+    devices = [slices.device(gpu) for gpu in fakes.GPUS]
 
     async def scenario():
-        assert await slices.publish(api, "n1", fakes.GPUS)
-        assert not await slices.publish(api, "n1", fakes.GPUS)
+        assert await slices.publish(api, "n1", devices)
+        assert not await slices.publish(api, "n1", devices)
         (only,) = api.slices.values()
         assert only["spec"]["pool"] == {"name": "n1", "generation": 1, "resourceSliceCount": 1}
         assert only["metadata"]["ownerReferences"][0]["uid"] == "node-uid"
-        assert await slices.publish(api, "n1", fakes.GPUS[:1])
+        assert await slices.publish(api, "n1", devices[:1])
         (only,) = api.slices.values()
         assert (only["spec"]["pool"]["generation"], len(only["spec"]["devices"])) == (2, 1)
         api.slices.clear()  # the kubelet does that when it starts
-        assert await slices.publish(api, "n1", fakes.GPUS)
+        assert await slices.publish(api, "n1", devices)
+
+    run(scenario())
+
+
+def seen(healthy, *, serving=True):
+    gpus = Gpus()
+    gpus.all, gpus.healthy, gpus.serving = list(fakes.GPUS), {gpu.uuid for gpu in healthy}, serving
+    return [slices.device(gpu, slices.taint(gpu, gpus, failed="NoExecute")) for gpu in gpus.all]
+
+
+def test_a_gpu_that_nothing_can_be_placed_on_is_tainted_and_stays_listed():
+    first, second = seen(fakes.GPUS[:1])
+    assert "taints" not in first
+    assert second["taints"] == [{"key": "gemlet.dev/failed", "effect": "NoExecute"}]
+    without = [device["taints"] for device in seen(fakes.GPUS, serving=False)]
+    assert without == [[{"key": "gemlet.dev/no-daemon", "effect": "NoSchedule"}]] * 2, "its pods go on"
+
+
+def test_where_taints_are_dropped_a_failed_gpu_is_not_offered(run):
+    """Kubernetes before 1.36."""
+    api = Api(taints=False)
+
+    async def scenario():
+        assert await slices.publish(api, "n1", seen(fakes.GPUS[:1]))
+        assert not await slices.publish(api, "n1", seen(fakes.GPUS[:1])), "once"
+        (only,) = api.slices.values()
+        assert [device["name"] for device in only["spec"]["devices"]] == [fakes.GPUS[0].device]
+        assert await slices.publish(api, "n1", seen(fakes.GPUS))
+        (only,) = api.slices.values()
+        assert len(only["spec"]["devices"]) == 2
 
     run(scenario())

@@ -34,19 +34,19 @@ def free(a, b):
     return [f"{A}::{n}" for n in range(a)] + [f"{B}::{n}" for n in range(b)]
 
 
-def test_packing_takes_the_fullest_gpu_that_has_enough_and_spreading_the_emptiest():
-    assert {slots.gpu_of(d) for d in slots.preferred(free(2, 5), [], 2, "pack")} == {A}
-    assert {slots.gpu_of(d) for d in slots.preferred(free(2, 5), [], 2, "spread")} == {B}
-    assert {slots.gpu_of(d) for d in slots.preferred(free(2, 5), [], 3, "pack")} == {B}
-    assert {slots.gpu_of(d) for d in slots.preferred(free(5, 5), [], 2, "pack", near=B)} == {B}
+def test_a_preference_follows_the_ranks_as_far_as_there_is_room():
+    assert {slots.gpu_of(d) for d in slots.preferred(free(2, 5), [], 2, [A, B])} == {A}
+    assert {slots.gpu_of(d) for d in slots.preferred(free(2, 5), [], 2, [B, A])} == {B}
+    assert {slots.gpu_of(d) for d in slots.preferred(free(2, 5), [], 3, [A, B])} == {B}
+    assert {slots.gpu_of(d) for d in slots.preferred(free(5, 5), [], 2, [A, B], near=B)} == {B}
 
 
-@given(st.integers(0, 12), st.integers(0, 12), st.integers(1, 24), st.sampled_from(["pack", "spread"]), st.data())
-def test_a_preference_is_complete_distinct_and_on_one_gpu_where_that_can_be(a, b, size, packing, data):
+@given(st.integers(0, 12), st.integers(0, 12), st.integers(1, 24), st.permutations([A, B]), st.data())
+def test_a_preference_is_complete_distinct_and_on_one_gpu_where_that_can_be(a, b, size, ranks, data):
     available = free(a, b)
     size = min(size, len(available))
     must = data.draw(st.lists(st.sampled_from(available), unique=True, max_size=size)) if available else []
-    chosen = slots.preferred(available, must, size, packing)
+    chosen = slots.preferred(available, must, size, ranks)
     assert len(chosen) == len(set(chosen)) == size
     assert set(must) <= set(chosen) <= set(available)
     if not must and size and size <= max(a, b):

@@ -15,6 +15,7 @@ from aiohttp import web
 from gemlet.errors import GemletError
 from gemlet.kube.admission import Cluster
 from gemlet.kube.certificates import Certificate
+from gemlet.kube.translate import Defaults
 from gemlet.kube.webhook import application
 
 trustme = pytest.importorskip("trustme")
@@ -57,7 +58,7 @@ class Client:
 def serve(scenario, authority, directory):
     async def whole():
         certificate = Certificate(directory)
-        runner = web.AppRunner(application(Cluster(face="slots")))
+        runner = web.AppRunner(application(Cluster(face="slots"), Defaults()))
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=certificate.context)
         await site.start()

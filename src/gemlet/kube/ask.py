@@ -1,0 +1,121 @@
+"""What each container of a pod asks for by annotations. Pure.
+
+`gemlet.dev/memory` is of the pod's only container, or of the one that `gemlet.dev/container` names;
+`NAME.gemlet.dev/memory` is of the container NAME, and takes the place of the other there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from gemlet.config import suggest
+from gemlet.kube import names
+from gemlet.kube.request import Amounts, BadRequest, from_annotations
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Together = Literal["nvlink", "pcie", "numa"]
+# What GPUs of one share have in common: the attribute of the ResourceSlices.
+ATTRIBUTES: dict[Together, str] = {
+    "nvlink": f"{names.DRIVER}/nvlink",
+    "pcie": "resource.kubernetes.io/pcieRoot",
+    "numa": f"{names.DRIVER}/numaNode",
+}
+MOST_GPUS = 32  # devices in one allocation
+_OF_POD = f"{names.DRIVER}/"
+_OF_CONTAINER = f".{names.DRIVER}/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One container's share: ``amounts`` of each of ``gpus`` GPUs, which have ``together`` in common if it is set."""
+
+    amounts: Amounts
+    gpus: int = 1
+    together: Together | None = None
+
+
+def for_container(annotations: Mapping[str, str], container: str) -> dict[str, str]:
+    """What of a pod's annotations is meant for one container, under the names that a pod's have."""
+    meant = {}
+    if annotations.get(names.ANNOTATION_CONTAINER) in (None, container):
+        meant = {name: value for name, value in annotations.items() if name.startswith(_OF_POD)}
+    own = f"{container}{_OF_CONTAINER}"
+    return meant | {
+        name.removeprefix(f"{container}."): value for name, value in annotations.items() if name.startswith(own)
+    }
+
+
+def named(annotations: Mapping[str, str]) -> set[str]:
+    """The containers that have annotations of their own."""
+    found = (name.partition(_OF_CONTAINER) for name in annotations)
+    return {container for container, separator, _ in found if separator}
+
+
+def asks(pod: Mapping[str, Any], *, most: int | None = None) -> dict[int, Ask]:
+    """What containers ask for, by their number in the pod. ``most``: as in `checked_memory`. Raises BadRequest."""
+    annotations = (pod.get("metadata") or {}).get("annotations") or {}
+    containers = [container["name"] for container in (pod.get("spec") or {}).get("containers") or []]
+    for name in sorted(named(annotations) - set(containers)):
+        field = next(key for key in sorted(annotations) if key.startswith(f"{name}{_OF_CONTAINER}"))
+        raise BadRequest(
+            f"metadata.annotations[{field}]",
+            f"is for container {name}, which the pod does not have",
+            hint=suggest.hint(name, containers),
+        )
+    meant = _meant(annotations, containers)
+    found = {}
+    for number in meant:
+        ask = _ask(for_container(annotations, containers[number]), most)
+        if ask is not None:
+            found[number] = ask
+    return found
+
+
+def _meant(annotations: Mapping[str, str], containers: list[str]) -> list[int]:
+    own = named(annotations)
+    name = annotations.get(names.ANNOTATION_CONTAINER)
+    field = f"metadata.annotations[{names.ANNOTATION_CONTAINER}]"
+    known = ", ".join(containers)
+    if name is not None:
+        if name not in containers:
+            raise BadRequest(field, f"names container {name}, which the pod does not have", hint=f"name one of {known}")
+        own = own | {name}
+    elif own:
+        pass  # the pod's are for each of these
+    elif len(containers) == 1:
+        own = set(containers)
+    elif names.ANNOTATION_MEMORY in annotations or names.ANNOTATION_COMPUTE in annotations:
+        raise BadRequest(
+            field,
+            f"is missing, with {len(containers)} containers",
+            hint=f"name one of {known}, or give each its own: {containers[0]}.{names.ANNOTATION_MEMORY}",
+        )
+    else:
+        from_annotations(annotations)  # which finds unknown ones
+    return [number for number, container in enumerate(containers) if container in own]
+
+
+def _ask(annotations: Mapping[str, str], most: int | None) -> Ask | None:
+    amounts = from_annotations(annotations, most=most)
+    if amounts is None:
+        return None
+    gpus, together = annotations.get(names.ANNOTATION_GPUS, "1"), annotations.get(names.ANNOTATION_TOGETHER)
+    if not (gpus.isascii() and gpus.isdigit() and 1 <= int(gpus) <= MOST_GPUS):
+        raise BadRequest(
+            f"metadata.annotations[{names.ANNOTATION_GPUS}]",
+            f"{gpus} is not a number of GPUs: expected 1 to {MOST_GPUS}",
+            hint="write how many GPUs have a part in the share, such as 2",
+        )
+    if together is None:
+        return Ask(amounts=amounts, gpus=int(gpus))
+    for known in ATTRIBUTES:
+        if together == known:
+            return Ask(amounts=amounts, gpus=int(gpus), together=known)
+    raise BadRequest(
+        f"metadata.annotations[{names.ANNOTATION_TOGETHER}]",
+        f"{together!r} is not something that GPUs have in common",
+        hint=f"write one of {', '.join(ATTRIBUTES)}",
+    )
