@@ -8,11 +8,10 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
-from tests.cluster import image
+from tests.cluster import image, kubernetes
 from tests.cluster.authority import Authority
 from tests.cluster.node import Node
 from tests.cluster.processes import BIN, RUN, Process, eventually
@@ -21,7 +20,6 @@ from tests.cluster.release import Release
 ADDRESS = "10.99.0.1"
 API = f"https://{ADDRESS}"
 NAMES = (ADDRESS, "127.0.0.1", "localhost", "kubernetes", "kubernetes.default", "10.0.0.1")
-PACKING = "pack"  # name of the scheduler's profile that fills a node before it takes the next
 
 
 class Cluster:
@@ -38,8 +36,6 @@ class Cluster:
         self.parts: dict[str, Process] = {}
         self.images = [RUN / "images.tar", Path(os.environ["GEMLET_IMAGE"])]
         self.node = Node(1, self.pki)
-        self.times: dict[str, float] = {}
-        self._begun = time.monotonic()
 
     # --- life ----------------------------------------------------------------------------------------------------
 
@@ -48,19 +44,12 @@ class Cluster:
         self._control_plane()
         self.node.start(self.images)
         eventually(self.ready, "node ready")
-        self.mark("node ready")
         self.gemlet = Release(self)
-        self.gemlet.install()
-        eventually(lambda: self.allocatable() == 8, "slots allocatable")
-        self.mark("slots allocatable")
 
     def stop(self) -> None:
         self.node.stop()
         for process in reversed(self.parts.values()):
             process.stop(kill=True)
-
-    def mark(self, what: str) -> None:
-        self.times[what] = time.monotonic() - self._begun
 
     def _run(self, name: str, *command: object, **environment: str) -> Process:
         self.parts[name] = Process(name, *command, **environment).start()
@@ -72,7 +61,6 @@ class Cluster:
             "etcd", BIN / "etcd", "--data-dir", RUN / "etcd", "--unsafe-no-fsync", "--listen-client-urls", etcd,
             "--advertise-client-urls", etcd, "--listen-peer-urls", "http://127.0.0.1:2380",
             "--initial-advertise-peer-urls", "http://127.0.0.1:2380", "--initial-cluster", "default=http://127.0.0.1:2380",
-            ETCD_UNSUPPORTED_ARCH="",
         )  # fmt: skip
         self._run(
             "apiserver", BIN / "kube-apiserver", "--etcd-servers", etcd, "--bind-address", "0.0.0.0",
@@ -87,15 +75,15 @@ class Cluster:
             "--enable-aggregator-routing",  # webhooks by their pods' addresses: there is no kube-proxy
         )  # fmt: skip
         eventually(lambda: self.kubectl("get", "--raw", "/readyz", check=False) == "ok", "apiserver ready")
-        self.mark("apiserver ready")
-        (RUN / "scheduler.json").write_text(json.dumps(scheduler_configuration(self.admin)))
+        (RUN / "scheduler.json").write_text(json.dumps(kubernetes.scheduler(self.admin)))
         self._run(
             "scheduler", BIN / "kube-scheduler", "--config", RUN / "scheduler.json",
             "--secure-port=10259", "--bind-address=127.0.0.1", "--cert-dir", RUN / "scheduler",
         )  # fmt: skip
         self._run(
             "controllers", BIN / "kube-controller-manager", "--kubeconfig", self.admin, "--leader-elect=false",
-            "--port=0", "--secure-port=10257", "--bind-address=127.0.0.1", "--cert-dir", RUN / "controllers",
+            *kubernetes.controllers(), "--secure-port=10257", "--bind-address=127.0.0.1",
+            "--cert-dir", RUN / "controllers",
             "--service-account-private-key-file", pki / "sa.key", "--root-ca-file", pki / "ca.crt",
             "--use-service-account-credentials=true",
         )  # fmt: skip
@@ -154,28 +142,6 @@ class Cluster:
     def events(self, pod: str) -> str:
         items = self.get("events", "--field-selector", f"involvedObject.name={pod}")["items"]
         return "\n".join(item["message"] for item in items)
-
-
-def scheduler_configuration(kubeconfig: Path) -> dict[str, Any]:
-    """The stock scheduler with a second profile, PACKING; docs/kubernetes.md has it in the form of newer releases."""
-    most = {"resources": [{"name": "gemlet.dev/share", "weight": 1}]}
-    only = {"disabled": [{"name": "*"}], "enabled": [{"name": "NodeResourcesMostAllocated"}]}
-    return {
-        "apiVersion": "kubescheduler.config.k8s.io/v1beta1",
-        "kind": "KubeSchedulerConfiguration",
-        "clientConnection": {"kubeconfig": str(kubeconfig)},
-        "leaderElection": {"leaderElect": False},
-        "healthzBindAddress": "",
-        "metricsBindAddress": "",
-        "profiles": [
-            {"schedulerName": "default-scheduler"},
-            {
-                "schedulerName": PACKING,
-                "plugins": {"score": only},
-                "pluginConfig": [{"name": "NodeResourcesMostAllocated", "args": most}],
-            },
-        ],
-    }
 
 
 class Refused(Exception):

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.cluster import kubernetes
+from tests.cluster.face import FACES
 from tests.cluster.processes import RUN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.cluster.cluster import Cluster
+    from tests.cluster.face import Face
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -35,6 +38,17 @@ def cluster() -> Iterator[Cluster]:
         yield made
     finally:
         made.stop()
+
+
+@pytest.fixture(scope="session", params=kubernetes.FACES)
+def face(request: pytest.FixtureRequest, cluster: Cluster) -> Face:
+    """gemlet as it offers its GPUs in one way: pytest runs all tests of the one before those of the other."""
+    made = FACES[request.param]
+    if made.name not in kubernetes.FACES:
+        pytest.skip("this Kubernetes has no claims: `make cluster-test` runs on one that has")
+    cluster.gemlet.use(made.values)
+    made.ready(cluster, seconds=120)
+    return made
 
 
 @pytest.fixture(autouse=True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import ssl
 import subprocess
+import tempfile
 import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.cluster import kubernetes
 from tests.cluster.processes import BIN, RUN, Process, eventually
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class Node:
 
     def __init__(self, number: int, pki: Authority) -> None:
         self.name, self.address = f"n{number}", f"10.99.0.{number}"
-        self.run = RUN if number == 1 else RUN / self.name
+        self.run = RUN if number == 1 else Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=RUN))
         self.fixed = self.run / "fixed"
         self.parts: dict[str, Process] = {}
         self._number = number
@@ -120,20 +121,8 @@ class Node:
                 },
             }],
         }))  # fmt: skip
-        (self.run / "containerd.toml").write_text(f"""
-            version = 2
-            root = "{self.run}/containerd/root"
-            state = "{self.run}/containerd/state"
-            disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs"]
-            [grpc]
-            address = "{self.run}/containerd.sock"
-            [plugins."io.containerd.grpc.v1.cri"]
-            sandbox_image = "local/pause:1"
-            restrict_oom_score_adj = true
-            [plugins."io.containerd.grpc.v1.cri".cni]
-            bin_dir = "{BIN.parent}/cni"
-            conf_dir = "{network}"
-            """)
+        settings = kubernetes.containerd(self.run, network=network, plugins=BIN.parent / "cni")
+        (self.run / "containerd.toml").write_text(settings)
         self._run("containerd", BIN / "containerd", "--config", self.run / "containerd.toml")
         version = [*self._ctr(), "version"]
         eventually(lambda: subprocess.run(version, capture_output=True, check=False).returncode == 0, "containerd")
@@ -143,23 +132,11 @@ class Node:
 
     def _kubelet(self) -> None:
         self._pki.issue(self.name, f"system:node:{self.name}", "system:nodes")
-        config = {
-            "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration", "cgroupDriver": "cgroupfs",
-            "failSwapOn": False, "port": 10250, "readOnlyPort": 0, "healthzPort": 10248, "address": self.address,
-            "authentication": {"x509": {"clientCAFile": str(self._pki.directory / "ca.crt")}},
-            "authorization": {"mode": "Webhook"}, "imageGCHighThresholdPercent": 100, "cgroupsPerQOS": False,
-            "evictionHard": {"memory.available": "10Mi", "nodefs.available": "1Mi", "imagefs.available": "1Mi"},
-            "enforceNodeAllocatable": [], "syncFrequency": "1s", "nodeStatusUpdateFrequency": "1s",
-        }  # fmt: skip
+        config = kubernetes.kubelet(self.run, address=self.address, authority=self._pki.directory / "ca.crt")
         (self.run / "kubelet.json").write_text(json.dumps(config))
         self._run(
             "kubelet", BIN / "kubelet", "--config", self.run / "kubelet.json",
             "--kubeconfig", self._pki.kubeconfig(self.name),
-            "--container-runtime=remote", "--container-runtime-endpoint", f"unix://{self.run}/containerd.sock",
-            "--hostname-override", self.name, "--node-ip", self.address, "--pod-infra-container-image=local/pause:1",
-            "--cert-dir", self.run / "kubelet-pki", "--runtime-cgroups=/", "--kubelet-cgroups=/",
+            "--hostname-override", self.name, "--node-ip", self.address,
+            "--cert-dir", self.run / "kubelet-pki", *kubernetes.kubelet_flags(self.run),
         )  # fmt: skip
-
-    def remove(self) -> None:
-        """After `stop`: what a stopped node leaves."""
-        shutil.rmtree(self.run, ignore_errors=True)

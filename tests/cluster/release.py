@@ -9,23 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.cluster.kubernetes import VALUES
 from tests.cluster.processes import RUN, eventually
 
 helm = pytest.importorskip("helm_python", reason="`make cluster-test` installs Helm")
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tests.cluster.cluster import Cluster
     from tests.cluster.node import Node
 
 CHART = Path(__file__).resolve().parents[2] / "packaging" / "chart"
 RELEASE, NAMESPACE = "shares", "gemlet-system"  # as in README
-# What differs from what `helm install` does without any value: there is no GPU here, and Kubernetes 1.20 knows no
-# matchConditions, so pods are chosen by a label.
-VALUES: dict[str, Any] = {
-    "gpuAccess": "simulated",
-    "gpuMemory": "143771MiB",
-    "admission": {"podSelector": {"gpu": "shared"}},
-}
 
 
 class Release:
@@ -35,21 +31,30 @@ class Release:
         self._cluster = cluster
         os.environ |= {f"HELM_{kind}_HOME": str(RUN / "helm") for kind in ("CACHE", "CONFIG", "DATA")}
         self._helm = helm.Config(kubeconfig_path=cluster.admin, namespace=NAMESPACE)
+        self._values: dict[str, Any] | None = None  # of the face in use; None before the installation
 
-    def install(self) -> None:
+    def use(self, values: Mapping[str, Any]) -> None:
+        """Installs the chart with VALUES and ``values``, or upgrades to them; they stay for later upgrades."""
+        installed, self._values = self._values is not None, VALUES | dict(values)
+        if installed:
+            self.upgrade()
+            return
         with helm.Chart.load(CHART) as chart:
-            self._helm.install(chart, RELEASE, VALUES, namespace=NAMESPACE, create_namespace=True)
+            self._helm.install(chart, RELEASE, self._values, namespace=NAMESPACE, create_namespace=True)
         self.wait()
 
     def upgrade(self, *, wait: bool = True, **values: Any) -> None:
-        """To VALUES with ``values``, and until all pods are replaced."""
+        """To the values in use with ``values``, and until all pods are replaced."""
         with helm.Chart.load(CHART) as chart:
-            self._helm.upgrade(chart, RELEASE, VALUES | values, namespace=NAMESPACE, reset_values=True)
+            self._helm.upgrade(
+                chart, RELEASE, (self._values or VALUES) | values, namespace=NAMESPACE, reset_values=True
+            )
         if wait:
             self.wait()
 
     def wait(self) -> None:
-        for kind in ("daemonset/gemlet-agent", "deployment/gemlet-webhook"):
+        kinds = self._cluster.kubectl("-n", NAMESPACE, "get", "daemonsets,deployments", "-o", "name").split()
+        for kind in kinds:  # without the webhook where its place is taken by a policy
             self._cluster.kubectl("-n", NAMESPACE, "rollout", "status", kind, "--timeout=120s", seconds=130)
         # A rollout is over when the last old pod is told to end; until it has ended it may answer as the previous
         # release.
@@ -84,6 +89,29 @@ class Release:
         """What a command in the agent's pod says, as by `kubectl exec`."""
         name = self.agent(node)["metadata"]["name"]
         return self._cluster.kubectl("exec", "-n", NAMESPACE, name, "-c", container, "--", *command)
+
+    def lose(self, node: Node, device: int, *, lost: bool = True) -> None:
+        """Lets a simulated GPU of ``node`` fall off its bus, or puts it back."""
+        self._machine(node, f"assert library.gemletSimSetLost({device}, {int(lost)}) == 0")
+
+    def busy(self, node: Node, devices: int = 2) -> float:
+        """Seconds for which the multiprocessors of a node's simulated GPUs have worked: the machine's own account."""
+        said = self._machine(
+            node,
+            "ns, switches = ctypes.c_ulonglong(), ctypes.c_ulonglong();"
+            "ask = lambda n: library.gemletSimTotals(n, ctypes.byref(ns), ctypes.byref(switches));"
+            f"[print(ask(n), ns.value) for n in range({devices})]",
+        )
+        return sum(int(line.split()[1]) for line in said.splitlines()) / 1e9
+
+    def _machine(self, node: Node, code: str) -> str:
+        """Asks a node's simulated machine behind its driver's back."""
+        begin = (
+            "import ctypes, os; from gemlet import paths; from gemlet.daemon import address;"
+            "os.environ['GEMLET_SIM_DIR'] = str(address.explicit('/run/gemlet').machine);"
+            "library = ctypes.CDLL(paths.sim_dir() + '/libcuda.so.1');"
+        )
+        return self.execute(node, "daemon", "python3.11", "-c", begin + code)
 
     def log(self, container: str, node: Node) -> str:
         """All that a container of gemlet's has written on ``node``, by all its pods since the start."""

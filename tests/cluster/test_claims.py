@@ -1,172 +1,237 @@
-"""Claims: the DRA driver with a real daemon, and real containers that get their share through CDI.
-
-The kubelet is played, because Kubernetes 1.20 has no DRA; podman and runc read the driver's CDI files. The GPU
-is simulated.
-"""
+"""Claims placed by the stock scheduler: fractions by consumable capacity, selectors, constraints, taints."""
 
 from __future__ import annotations
 
-import asyncio
-import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
-from statistics import mean
+from collections import Counter
 
-import grpc
 import pytest
 
-from gemlet import paths
-from gemlet.daemon.address import Endpoint
-from gemlet.daemon.inventory import NvmlInventory
-from gemlet.kube import cdi, host, inventory, services
-from gemlet.kube.api_server import ApiError
-from gemlet.kube.book import ShareBook
-from gemlet.kube.daemon_link import DaemonLink
-from gemlet.kube.device_plugin import Gpus
-from gemlet.kube.dra import DraDriver, claim_path
-from gemlet.kube.edits import Host
-from gemlet.kube.plugin_socket import keep_served
-from gemlet.kube.protocol import dra_pb2 as messages
-from tests.cluster import image
-from tests.cluster.processes import BIN, RUN, Process, eventually
+from tests.cluster.claims import claiming, request, template
+from tests.cluster.cluster import Refused, pod
+from tests.cluster.face import devices, only_dra
+from tests.cluster.processes import eventually
+from tests.cluster.reading import SHARE, lines
 
-CDI = Path("/var/run/cdi")
+pytestmark = only_dra
 
 
-class Objects:
-    """What the apiserver has."""
-
-    def __init__(self):
-        self.claims = {}
-
-    def allocate(self, uid, *, memory, compute, device="gpu-0"):
-        result = {"request": "gpu", "driver": "gemlet.dev", "pool": "n1", "device": device, "shareID": uid}
-        result["consumedCapacity"] = {"memory": memory, "compute": compute}
-        self.claims[claim_path("default", uid)] = {
-            "metadata": {"namespace": "default", "name": uid, "uid": uid},
-            "status": {"allocation": {"devices": {"results": [result]}}},
-        }
-
-    async def get(self, path, **query):
-        if path not in self.claims:
-            raise ApiError(f"GET {path}: 404", status=404)
-        return self.claims[path]
+@pytest.fixture(autouse=True)
+def no_templates(cluster):
+    yield
+    cluster.kubectl("delete", "resourceclaimtemplates,resourceclaims", "--all", "--wait=false")
 
 
-class Node:
-    """A daemon, a book and a driver, and what the kubelet would do with them."""
-
-    def __init__(self, where):
-        self.where = where
-        self.endpoint = Endpoint(where / "g", "simulated")
-        self.endpoint.directory.mkdir(parents=True)
-        path = os.pathsep.join(entry for entry in sys.path if entry)
-        command = [sys.executable, "-m", "gemlet.cli.main", "daemon", "--simulate", "--runtime-dir", where / "g"]
-        self.daemon = Process("claims-daemon", *command, PYTHONPATH=path, GEMLET_SIM_DEVICES="2").start()
-        eventually(self.endpoint.api.exists, "daemon")
-        self.objects = Objects()
-        self.rootfs = image.unpack(where / "rootfs", BIN / "busybox", image.compile_probe(where))
-        os.environ |= {"GEMLET_SIM_DIR": str(self.endpoint.machine), "GEMLET_SIM_DEVICES": "2"}
-        NvmlInventory(simulated=True).devices()
-        self.found = inventory.read()
-        self.book = self.restart()
-
-    def restart(self):
-        """As a new agent: everything from the checkpoint."""
-        shares = host.prepare(self.where / "state")
-        profiles = Path(paths.__file__).with_name("profiles")
-        copies = host.install_simulated(Path(paths.sim_dir()), profiles, self.where / "state")
-        simulated = (*map(str, copies), str(self.endpoint.machine))
-        made = Host(
-            hook=str(host.install_hook(Path(paths.hook_path()), self.where / "state")),
-            shares=str(shares),
-            access="simulated",
-            simulated=simulated,
-        )
-        file = self.where / "state" / "checkpoint.json"
-        self.book = ShareBook(made, daemon=DaemonLink(self.endpoint), file=file, cdi_directory=CDI)
-        self.book.gpus = {gpu.uuid: gpu for gpu in self.found}
-        return self.book
-
-    def kubelet(self, method, *uids):
-        """One call as the kubelet makes it."""
-        return asyncio.run(self._call(method, uids))
-
-    async def _call(self, method, uids):
-        gpus = Gpus()
-        await gpus.set(self.found)
-        kubelet = self.where / "kubelet"
-        serving = asyncio.create_task(keep_served(DraDriver(self.book, gpus, self.objects, pool="n1"), kubelet))
-        request = getattr(messages, f"{method}Request")()
-        for uid in uids:
-            request.claims.add(namespace="default", uid=uid, name=uid)
-        async with grpc.aio.insecure_channel(f"unix:{kubelet}/plugins/gemlet.dev/dra.sock") as channel:
-            call = services.method(channel, services.dra_service("v1"), method)
-            answer = await call(request, wait_for_ready=True, timeout=20)
-        serving.cancel()
-        await asyncio.gather(serving, return_exceptions=True)
-        return answer.claims
-
-    def container(self, name, seconds="0"):
-        """Starts the probe with a CDI device."""
-        command = [
-            BIN / "podman", "--root", self.where / "podman", "--runroot", self.where / "podman-run",
-            "--tmpdir", self.where / "podman-tmp",
-            "--storage-driver=vfs", "--cgroup-manager=cgroupfs", "--events-backend=none", "--runtime", BIN / "runc",
-            "--conmon", BIN / "conmon", "run", "--rm", "--network=none", "--pid=host", "--ulimit=nofile=1024:1024",
-            "--ulimit=nproc=4096:4096", "--security-opt=seccomp=unconfined", "--device", name,
-            "--rootfs", self.rootfs, "/bin/probe", seconds,
-        ]  # fmt: skip
-        environment = os.environ | {"LD_LIBRARY_PATH": str(BIN.parent / "lib"), "HOME": str(self.where)}
-        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+def allocated(cluster, name):
+    """(device, consumed capacity) of each device of a pod's claims; [] as long as one has none."""
+    statuses = cluster.get("pod", name)["status"].get("resourceClaimStatuses") or []
+    found = []
+    for status in statuses:
+        claim = cluster.get("resourceclaim", status["resourceClaimName"])
+        allocation = (claim.get("status") or {}).get("allocation")
+        if not allocation:
+            return []
+        found += [(result["device"], result["consumedCapacity"]) for result in allocation["devices"]["results"]]
+    return found
 
 
-@pytest.fixture
-def node(tmp_path_factory):
-    made = Node(RUN / "claims")
-    yield made
-    made.daemon.stop(kill=True)
-    shutil.rmtree(made.where, ignore_errors=True)
+def run(cluster, name, *templates):
+    cluster.create(claiming(pod(name, "probe", "1000"), *templates))
+    eventually(lambda: lines(cluster, name, "total"), f"first CUDA call of {name}")
 
 
-def output(process):
-    text, errors = process.communicate(timeout=60)
-    assert "done" in text, f"{text}\n{errors}"
-    return text
+def sleep(cluster, name, *templates):
+    """A pod that outlives a failure of its GPU."""
+    cluster.create(claiming(pod(name, "sleep", "1000"), *templates))
+    eventually(lambda: cluster.phase(name) == "Running", f"start of {name}")
 
 
-def values(text, word):
-    return [float(line.split()[1]) for line in text.splitlines() if line.startswith(word)]
+def test_the_scheduler_adds_up_what_claims_consume(cluster, face):
+    """E7: 25 and 50 on one GPU, a third of 50 on the other, a fourth of 60 waits and says why."""
+    cluster.create(*(template(f"t{part}", request(compute=str(part))) for part in (25, 50, 60)))
+    for name, part in (("a", 25), ("b", 50), ("c", 50)):
+        run(cluster, name, f"t{part}")
+    placed = {name: allocated(cluster, name)[0] for name in "abc"}
+    assert placed["a"] == (placed["b"][0], {"memory": "16Gi", "compute": "25"}), placed
+    assert placed["c"][0] != placed["a"][0]
+    cluster.create(claiming(pod("d", "probe", "1000"), "t60"))
+    eventually(lambda: face.waits in cluster.events("d"), "the event that says why")
+    assert allocated(cluster, "d") == []
+    cluster.delete("b")
+    eventually(lambda: lines(cluster, "d", "total") == ["16384"], "its turn")
 
 
-def test_claims_of_one_gpu_are_containers_held_to_their_shares(node):
-    """E7 and E9 as far as a node goes: prepare, containers, loss of the CDI files, a new agent, unprepare."""
-    node.objects.allocate("u1", memory="16Gi", compute="25")
-    node.objects.allocate("u2", memory="32Gi", compute="50")
-    prepared = node.kubelet("NodePrepareResources", "u1", "u2")
-    names = {uid: claim.devices[0].cdi_device_ids[0] for uid, claim in prepared.items()}
-    assert names["u1"] == "k8s.gemlet.dev/share=claim-u1-gpu-0"
+def test_eight_claims_share_one_gpu(cluster, face):
+    cluster.create(template("eighth", request(compute="12", memory="8Gi", selectors=[
+        {"cel": {"expression": "device.attributes['gemlet.dev'].index == 1"}}
+    ])))  # fmt: skip
+    names = [f"p{number}" for number in range(8)]
+    cluster.create(*(claiming(pod(name, "probe", "1000"), "eighth") for name in names))
+    for name in names:
+        eventually(lambda name=name: lines(cluster, name, "total") == ["8192"], "first CUDA call", 120)
+    assert {allocated(cluster, name)[0][0] for name in names} == {"gpu-1"}
+    cluster.create(claiming(pod("ninth", "probe", "1000"), "eighth"))
+    eventually(lambda: face.waits in cluster.events("ninth"), "the event that says why")
 
-    running = {uid: node.container(name, "6") for uid, name in names.items()}
-    said = {uid: output(process) for uid, process in running.items()}
-    measured = {uid: mean(values(text, "share")[1:]) for uid, text in said.items()}
-    print(f"\nhard 25 % and 50 % of one GPU, measured: {measured}", file=sys.stderr)
-    assert 10 <= measured["u1"] <= 30
-    assert 20 <= measured["u2"] <= 56
-    assert {uid: values(text, "total") for uid, text in said.items()} == {"u1": [16384], "u2": [32768]}
-    assert {uid: values(text, "refused") for uid, text in said.items()} == {"u1": [16385], "u2": [32769]}
 
-    for path in CDI.iterdir():  # a reboot
-        path.unlink()
-    asyncio.run(node.restart().restore())
-    assert values(output(node.container(names["u2"])), "total") == [32768]
+def test_a_selector_chooses_by_the_attributes_of_the_slice(cluster, face):
+    (wanted,) = [device for device in devices(cluster) if device["attributes"]["index"]["int"] == 1]
+    uuid = wanted["attributes"]["uuid"]["string"]
+    chosen = [{"cel": {"expression": f"device.attributes['gemlet.dev'].uuid == '{uuid}'"}}]
+    none = [{"cel": {"expression": "device.capacity['gemlet.dev'].memory.isGreaterThan(quantity('1Ti'))"}}]
+    cluster.create(template("one", request(selectors=chosen)), template("none", request(selectors=none)))
+    run(cluster, "a", "one")
+    assert allocated(cluster, "a")[0][0] == "gpu-1"
+    cluster.create(claiming(pod("b", "probe"), "none"))
+    eventually(lambda: face.waits in cluster.events("b"), "the event that says why")
 
-    assert all(not answer.error for answer in node.kubelet("NodeUnprepareResources", "u1", "u2").values())
-    assert cdi.share_ids(CDI) == set()
-    assert not list((node.where / "state" / "shares").iterdir())
-    gone = node.container(names["u1"])
-    _, errors = gone.communicate(timeout=60)
-    assert gone.returncode != 0
-    assert "claim-u1-gpu-0" in errors
+
+def test_a_claim_of_several_gpus_is_one_share(cluster, face):
+    cluster.create(template("two", request(count=2), constraints=[{"distinctAttribute": "gemlet.dev/uuid"}]))
+    run(cluster, "a", "two")
+    assert Counter(device for device, _ in allocated(cluster, "a")) == {"gpu-0": 1, "gpu-1": 1}
+    assert lines(cluster, "a", "total") == ["16384"]
+
+
+def test_each_container_of_a_pod_has_a_share_of_its_own(cluster, face):
+    cluster.create(template("small"), template("large", request(memory="32Gi", compute="50")))
+    both = claiming(pod("both", "probe", "1000"), "small")
+    (first,) = both["spec"]["containers"]
+    second = first | {"name": "d", "resources": {"claims": [{"name": "large"}]}}
+    both["spec"]["containers"].append(second)
+    both["spec"]["resourceClaims"].append({"name": "large", "resourceClaimTemplateName": "large"})
+    cluster.create(both)
+    eventually(lambda: sorted(lines(cluster, "both", "total")) == ["16384", "32768"], "two first CUDA calls")
+
+
+def test_two_shares_of_one_container_are_refused_with_a_hint(cluster, face):
+    cluster.create(template("one"), template("other"))
+    cluster.create(claiming(pod("a", "probe"), "one", "other"))
+    eventually(lambda: "are both shares of GPUs; ask for several GPUs in one claim" in cluster.events("a"), "event")
+
+
+def test_amounts_that_no_gpu_has_are_refused_or_wait(cluster, face):
+    """The policy of the slice's capacities: at least 256 MiB, whole MiB, whole percent."""
+    cluster.create(
+        template("much", request(memory="1Ti")),
+        template("odd", request(memory="1500000Ki", compute="1500m")),
+    )
+    cluster.create(claiming(pod("much", "probe"), "much"))
+    eventually(lambda: face.waits in cluster.events("much"), "the event that says why")
+    run(cluster, "odd", "odd")
+    ((_, consumed),) = allocated(cluster, "odd")
+    assert consumed == {"memory": "1465Mi", "compute": "2"}, "rounded up to the step"
+
+
+def test_annotations_of_a_second_pod_use_the_same_template(cluster, face):
+    for name in ("a", "b"):
+        cluster.create(pod(name, "probe", "1000", annotations=SHARE))
+        eventually(lambda name=name: lines(cluster, name, "total") == ["16384"], "first CUDA call")
+    assert len(cluster.get("resourceclaimtemplates")["items"]) == 1
+
+
+def test_a_template_that_is_deleted_is_made_again(cluster, face):
+    """By hand, or with a namespace that comes back under its name."""
+    cluster.create(pod("a", "probe", annotations=SHARE))
+    eventually(lambda: lines(cluster, "a", "total"), "first CUDA call")
+    cluster.delete("a")
+    cluster.kubectl("delete", "resourceclaimtemplates", "--all")
+    cluster.create(pod("b", "probe", annotations=SHARE))
+    eventually(lambda: lines(cluster, "b", "total") == ["16384"], "first CUDA call")
+
+
+def test_admin_access_is_refused(cluster, face):
+    """By the apiserver in a namespace without the label, and by the node in one that has it: a share of no amount."""
+    admin = template("admin", request(adminAccess=True))
+    with pytest.raises(Refused, match="admin access"):
+        cluster.create(admin)
+    cluster.kubectl("label", "namespace", "default", "resource.kubernetes.io/admin-access=true")
+    try:
+        cluster.create(admin, claiming(pod("a", "probe"), "admin"))
+        eventually(lambda: "adminAccess: is not supported; leave adminAccess out" in cluster.events("a"), "event")
+    finally:
+        cluster.kubectl("label", "namespace", "default", "resource.kubernetes.io/admin-access-")
+
+
+def test_a_gpu_that_fails_takes_no_more_pods_and_says_so(cluster, face):
+    cluster.create(template("whole", request(compute="60")))
+    sleep(cluster, "a", "whole")
+    ((lost, _),) = allocated(cluster, "a")
+    cluster.gemlet.lose(cluster.node, int(lost.removeprefix("gpu-")))
+    try:
+        eventually(lambda: face.offered(cluster) == 1, "a taint")
+        (taint,) = next(device["taints"] for device in devices(cluster) if device["name"] == lost)
+        assert (taint["key"], taint["effect"]) == ("gemlet.dev/failed", "NoSchedule")
+        run(cluster, "b", "whole")
+        assert allocated(cluster, "b")[0][0] != lost
+        cluster.create(claiming(pod("c", "probe", "1000"), "whole"))
+        eventually(lambda: face.waits in cluster.events("c"), "the event that says why")
+        # What the kubelet has heard of the driver's health, by device.
+        eventually(lambda: "Unhealthy" in health(cluster, "a"), "the status of the pod that has it", 90)
+    finally:
+        cluster.gemlet.lose(cluster.node, int(lost.removeprefix("gpu-")), lost=False)
+    face.ready(cluster)
+
+
+def health(cluster, name):
+    statuses = cluster.get("pod", name)["status"]["containerStatuses"]
+    return [
+        resource["health"]
+        for status in statuses
+        for entry in status.get("allocatedResourcesStatus") or []
+        for resource in entry["resources"]
+    ]
+
+
+def test_a_failed_gpu_ends_its_pods_where_that_is_asked_for(cluster, face):
+    cluster.gemlet.upgrade(failedGpus="NoExecute")
+    face.ready(cluster)
+    cluster.create(template("whole", request(compute="60")))
+    sleep(cluster, "a", "whole")
+    sleep(cluster, "b", "whole")
+    ((lost, _),) = allocated(cluster, "a")
+    try:
+        cluster.gemlet.lose(cluster.node, int(lost.removeprefix("gpu-")))
+        eventually(lambda: "a" not in {item["metadata"]["name"] for item in cluster.get("pods")["items"]}, "eviction")
+        assert cluster.phase("b") == "Running"
+    finally:
+        cluster.gemlet.lose(cluster.node, int(lost.removeprefix("gpu-")), lost=False)
+        cluster.gemlet.upgrade()
+        face.ready(cluster)
+
+
+def test_the_policy_makes_a_claim_of_a_label(cluster, face):
+    """MutatingAdmissionPolicy: CEL in the apiserver, no webhook."""
+    cluster.create(template("quarter"))
+    try:
+        cluster.gemlet.upgrade(admission={"mode": "policy"})
+        labelled = pod("a", "probe", "1000")
+        labelled["metadata"]["labels"]["gemlet.dev/claim-template"] = "quarter"
+
+        def admitted():
+            cluster.delete("a")
+            cluster.create(labelled)
+            return cluster.get("pod", "a")["spec"].get("resourceClaims")
+
+        # The apiserver takes a policy into use a moment after it is there.
+        claims = eventually(admitted, "the policy in use")
+        assert claims == [{"name": "gemlet", "resourceClaimTemplateName": "quarter"}]
+        eventually(lambda: lines(cluster, "a", "total") == ["16384"], "first CUDA call")
+        cluster.create(pod("plain", "sleep", "1000"))
+        assert "resourceClaims" not in cluster.get("pod", "plain")["spec"]
+    finally:
+        cluster.gemlet.upgrade()
+
+
+def test_describe_says_what_a_pod_has_and_what_it_waits_for(cluster, face):
+    cluster.create(pod("a", "probe", "1000", annotations=SHARE | {"gemlet.dev/compute": "90"}))
+    eventually(lambda: cluster.phase("a") == "Running", "its start")
+    (status,) = cluster.get("pod", "a")["status"]["resourceClaimStatuses"]
+    said = cluster.kubectl("describe", "resourceclaim", status["resourceClaimName"])
+    for words in ("gpu-0", "Compute:  90", "Memory:   16Gi", "share.gemlet.dev", "Reserved For"):
+        assert words in said, said
+    for name in ("b", "c"):
+        cluster.create(pod(name, "probe", "1000", annotations=SHARE | {"gemlet.dev/compute": "90"}))
+    waiting = eventually(
+        lambda: next((name for name in "bc" if face.waits in cluster.events(name)), None), "one that waits"
+    )
+    assert face.waits in cluster.kubectl("describe", "pod", waiting)

@@ -21,7 +21,7 @@ capacity = "3GiB"
 """
 
 
-def test_a_share_that_is_not_all_resident_swaps(cluster):
+def test_a_share_that_is_not_all_resident_swaps(cluster, face):
     """Two programs of a pod that together need more of the GPU than they may have at a time; both get on."""
     both = "probe 1000 1500 & probe 1000 1500; wait"
     asked = SHARE | {"gemlet.dev/resident": "3Gi", "gemlet.dev/compute-limit": "100"}
@@ -34,17 +34,17 @@ def test_a_share_that_is_not_all_resident_swaps(cluster):
 
 
 @pytest.fixture
-def oversubscribed(cluster):
+def oversubscribed(cluster, face):
     """The cluster with twice the memory on offer, 3 GiB of which are used of each GPU at a time."""
     cluster.gemlet.upgrade(memoryOversubscription=2, daemon={"configuration": CAPACITY})
-    eventually(lambda: cluster.allocatable() == 8, "slots")
+    face.ready(cluster)
     yield cluster
     cluster.delete(*(item["metadata"]["name"] for item in cluster.get("pods")["items"]))
     cluster.gemlet.upgrade()
-    eventually(lambda: cluster.allocatable() == 8, "slots")
+    face.ready(cluster)
 
 
-def test_pods_take_turns_with_a_gpu_that_is_too_small_for_both(oversubscribed):
+def test_pods_take_turns_with_a_gpu_that_is_too_small_for_both(oversubscribed, face):
     for name in ("a", "b"):
         oversubscribed.create(pod(name, "probe", "1000", "1200", annotations=MEMORY))
     for name in ("a", "b"):
@@ -59,13 +59,13 @@ def test_pods_take_turns_with_a_gpu_that_is_too_small_for_both(oversubscribed):
         eventually(lambda name=name: len(shares(oversubscribed, name)) >= count[name] + 2, "work of both", 120)
 
 
-def test_without_a_capacity_nothing_is_offered(cluster):
+def test_without_a_capacity_nothing_is_offered(cluster, face):
     """The GPU would be full before the shares are."""
     cluster.gemlet.upgrade(wait=False, memoryOversubscription=2)
     try:
         said = "the daemon has no capacity for device 0, whose memory is offered more than once"
         eventually(lambda: said in cluster.gemlet.log("agent", cluster.node), "words", 90)
-        eventually(lambda: cluster.allocatable() == 0, "no slots", 90)
+        eventually(lambda: face.offered(cluster) == 0, "nothing on offer", 90)
     finally:
         cluster.gemlet.upgrade()
-        eventually(lambda: cluster.allocatable() == 8, "slots", 90)
+        face.ready(cluster, seconds=90)

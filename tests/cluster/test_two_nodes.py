@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections import Counter
 
 import pytest
 
-from tests.cluster.cluster import PACKING, pod
+from tests.cluster.cluster import pod
+from tests.cluster.face import only_slots
+from tests.cluster.kubernetes import PACKING
 from tests.cluster.node import Node
 from tests.cluster.processes import eventually
+from tests.cluster.reading import SHARE
 
-SHARE = {"gemlet.dev/memory": "16Gi", "gemlet.dev/compute": "25"}
 SPREAD = {
     "maxSkew": 1,
     "topologyKey": "kubernetes.io/hostname",
@@ -22,15 +25,15 @@ SPREAD = {
 
 
 @pytest.fixture(scope="module")
-def second(cluster):
+def second(cluster, face):
     """The second node, with what the DaemonSet starts there."""
     begun = time.monotonic()
     node = Node(2, cluster.pki)
     try:
         node.start(cluster.images)
         eventually(lambda: cluster.ready(node.name), "second node ready")
-        eventually(lambda: cluster.allocatable(node=node.name) == 8, "slots of the second node")
-        print(f"\na node of its own offers slots after {time.monotonic() - begun:.1f} s", file=sys.stderr)
+        face.ready(cluster, node.name)
+        print(f"\na node of its own offers its GPUs after {time.monotonic() - begun:.1f} s", file=sys.stderr)
         yield node
     finally:
         node.stop()
@@ -54,8 +57,6 @@ def start(cluster, count, **spec):
 
 def gpus(cluster, node):
     """How many shares each GPU of a node has."""
-    import json
-
     shares = json.loads((node.fixed / "var/lib/gemlet/checkpoint.json").read_text())["shares"]
     return sorted(Counter(uuid for share in shares for uuid in share["gpus"]).values())
 
@@ -65,6 +66,7 @@ def test_pods_spread_over_nodes_by_a_constraint(cluster, second):
     assert gpus(cluster, second) == [2], "the agent packs: both are on one GPU"
 
 
+@only_slots
 def test_pods_fill_a_node_before_they_take_the_next(cluster, second):
     """The stock scheduler with a profile that scores by what is taken of gemlet.dev/share."""
     placed = start(cluster, 10, schedulerName=PACKING)

@@ -7,14 +7,16 @@ import re
 import pytest
 
 from tests.cluster.cluster import pod
+from tests.cluster.face import only_slots
 from tests.cluster.processes import eventually
 
 SHARE = {"gemlet.dev/memory": "16Gi", "gemlet.dev/compute": "30"}
 COMPUTE, MEMORY = "gemlet.dev/compute-units", "gemlet.dev/memory-units"
+pytestmark = only_slots
 
 
 @pytest.fixture(scope="module")
-def units(cluster):
+def units(cluster, face):
     """The cluster with an agent and a webhook that offer units: `helm upgrade`."""
     cluster.gemlet.upgrade(devicePlugin={"resources": "units"})
     eventually(lambda: cluster.allocatable(COMPUTE) == 200 and cluster.allocatable("gemlet.dev/share") == 0, "units")

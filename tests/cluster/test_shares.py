@@ -1,4 +1,5 @@
-"""Slots on a real node: webhook, stock scheduler, kubelet, agent, daemon, hook. The GPU is simulated."""
+"""Shares on a real node, as slots and as claims: webhook, stock scheduler, kubelet, agent, daemon, hook. The GPU is
+simulated."""
 
 from __future__ import annotations
 
@@ -14,14 +15,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests.cluster.claims import claiming, template
 from tests.cluster.cluster import Refused, pod
+from tests.cluster.face import only_slots
 from tests.cluster.processes import eventually, memory
 from tests.cluster.reading import SHARE, lines, metrics, shares
 from tests.cluster.release import NAMESPACE
-
-
-def registered(cluster):
-    return cluster.gemlet.log("agent", cluster.node).count("resource=gemlet.dev/share registered")
 
 
 def state(cluster):
@@ -29,14 +28,13 @@ def state(cluster):
     return cluster.node.fixed / "var/lib/gemlet"
 
 
-def test_a_pod_gets_exactly_the_part_it_asks_for(cluster):
+def test_a_pod_gets_exactly_the_part_it_asks_for(cluster, face):
     """E1: pod -> webhook -> scheduler -> kubelet -> agent -> hook."""
     begun = time.monotonic()
     cluster.create(pod("a", "probe", "8", annotations=SHARE))
     eventually(lambda: lines(cluster, "a", "total"), "first CUDA call")
     print(f"\npod created to first CUDA call under the hook: {time.monotonic() - begun:.2f} s", file=sys.stderr)
-    made = cluster.get("pod", "a")["spec"]["containers"][0]["resources"]
-    assert made["limits"] == {"gemlet.dev/share": "1"}
+    asks_for(cluster, face)
     assert lines(cluster, "a", "total") == ["16384"]
     eventually(lambda: cluster.phase("a") == "Succeeded", "its end", 30)
     assert lines(cluster, "a", "refused") == ["16385"], "a byte more than the share is refused"
@@ -45,14 +43,27 @@ def test_a_pod_gets_exactly_the_part_it_asks_for(cluster):
     assert 12 <= measured <= 30, "alone on the GPU, and still held to its share"
 
 
-def test_a_full_node_makes_pods_wait(cluster):
+def asks_for(cluster, face):
+    """What the webhook made of the pod's annotations."""
+    made = cluster.get("pod", "a")["spec"]["containers"][0]["resources"]
+    if face.name == "slots":
+        assert made["limits"] == {"gemlet.dev/share": "1"}
+        return
+    assert made["claims"] == [{"name": "gemlet"}]
+    (status,) = cluster.get("pod", "a")["status"]["resourceClaimStatuses"]
+    claim = cluster.get("resourceclaim", status["resourceClaimName"])
+    (result,) = claim["status"]["allocation"]["devices"]["results"]
+    assert result["consumedCapacity"] == {"memory": "16Gi", "compute": "25"}
+
+
+def test_a_full_node_makes_pods_wait(cluster, face):
     """E2."""
     names = [f"p{number}" for number in range(8)]
     for name in names:
         cluster.create(pod(name, "sleep", "1000", annotations=SHARE))
     eventually(lambda: all(cluster.phase(name) == "Running" for name in names), "eight pods")
     cluster.create(pod("late", "sleep", "1000", annotations=SHARE))
-    eventually(lambda: "Insufficient gemlet.dev/share" in cluster.events("late"), "the event that says why")
+    eventually(lambda: face.waits in cluster.events("late"), "the event that says why")
     assert cluster.phase("late") == "Pending"
     cluster.delete("p3")
     eventually(lambda: cluster.phase("late") == "Running", "its turn")
@@ -60,20 +71,20 @@ def test_a_full_node_makes_pods_wait(cluster):
     assert len(held) == 8, "the ended pod's share is gone as soon as its slot is taken"
 
 
-def test_a_restarted_kubelet_finds_the_plugin_again(cluster):
+def test_a_restarted_kubelet_finds_the_plugin_again(cluster, face):
     """E3."""
     cluster.create(pod("a", "probe", "1000", annotations=SHARE))
     eventually(lambda: len(shares(cluster, "a")) >= 2, "work")
     eventually(lambda: cluster.phase("a") == "Running", "the status of the work")
     before = cluster.get("pod", "a")["status"]["containerStatuses"][0]
-    registrations = registered(cluster)
+    registrations = face.registrations(cluster, cluster.node)
     kubelet = cluster.node.parts["kubelet"]
     kubelet.stop()
     kubelet.start()
     begun = time.monotonic()
-    eventually(lambda: registered(cluster) > registrations, "registration")
+    eventually(lambda: face.registrations(cluster, cluster.node) > registrations, "registration")
     print(f"\nregistered again {time.monotonic() - begun:.1f} s after the kubelet's start", file=sys.stderr)
-    eventually(lambda: cluster.allocatable() == 8 and cluster.ready(), "slots back")
+    eventually(lambda: face.offered(cluster) == face.full and cluster.ready(), "slots back")
     count = len(shares(cluster, "a"))
     eventually(lambda: len(shares(cluster, "a")) >= count + 2, "more work")
     after = cluster.get("pod", "a")["status"]["containerStatuses"][0]
@@ -82,7 +93,7 @@ def test_a_restarted_kubelet_finds_the_plugin_again(cluster):
     eventually(lambda: lines(cluster, "b", "total") == ["16384"], "a new pod")
 
 
-def test_a_restarted_runtime_leaves_running_pods_in_their_shares(cluster):
+def test_a_restarted_runtime_leaves_running_pods_in_their_shares(cluster, face):
     """containerd: the containers' own shims go on without it."""
     cluster.create(pod("a", "probe", "1000", annotations=SHARE))
     eventually(lambda: len(shares(cluster, "a")) >= 2, "work")
@@ -90,7 +101,7 @@ def test_a_restarted_runtime_leaves_running_pods_in_their_shares(cluster):
     containerd = cluster.node.parts["containerd"]
     containerd.stop()
     containerd.start()
-    eventually(lambda: cluster.allocatable() == 8 and cluster.ready(), "slots")
+    eventually(lambda: face.offered(cluster) == face.full and cluster.ready(), "slots")
     count = len(shares(cluster, "a"))
     eventually(lambda: len(shares(cluster, "a")) >= count + 4, "more work")
     assert max(shares(cluster, "a")[-2:]) <= 30, "held to its share"
@@ -100,12 +111,12 @@ def test_a_restarted_runtime_leaves_running_pods_in_their_shares(cluster):
 
 
 @pytest.mark.parametrize("part", ["agent", "daemon"])
-def test_a_killed_part_leaves_running_pods_in_their_shares(cluster, part):
+def test_a_killed_part_leaves_running_pods_in_their_shares(cluster, face, part):
     """E4."""
     cluster.create(pod("a", "probe", "1000", annotations=SHARE))
     eventually(lambda: len(shares(cluster, "a")) >= 2, "work")
     cluster.gemlet.kill(part, cluster.node)
-    eventually(lambda: cluster.allocatable() == 8, "slots")
+    face.ready(cluster)
     count = len(shares(cluster, "a"))
     eventually(lambda: len(shares(cluster, "a")) >= count + 4, "more work")
     late = shares(cluster, "a")[-2:]
@@ -115,7 +126,7 @@ def test_a_killed_part_leaves_running_pods_in_their_shares(cluster, part):
     eventually(lambda: lines(cluster, "b", "total") == ["16384"], "a new pod")
 
 
-def test_without_the_webhook_plain_pods_start_and_shares_are_refused(cluster):
+def test_without_the_webhook_plain_pods_start_and_shares_are_refused(cluster, face):
     """E5."""
     scale_webhook(cluster, 0)
     try:
@@ -147,7 +158,7 @@ def admitted(cluster, name):
     return True
 
 
-def test_a_new_certificate_fails_no_admission(cluster):
+def test_a_new_certificate_fails_no_admission(cluster, face):
     """E6: first the authority of the next certificates is trusted too, then they come."""
     change_secret(cluster, {"ca.crt": secret(cluster)["ca.crt"] + cluster.pki.ca.cert_pem.bytes()})
     cluster.gemlet.upgrade()
@@ -161,7 +172,7 @@ def test_a_new_certificate_fails_no_admission(cluster):
     assert refusal(cluster) == ""
 
 
-def test_a_refusal_names_an_expired_certificate(cluster):
+def test_a_refusal_names_an_expired_certificate(cluster, face):
     """Of an authority that is trusted: by the test before, or by this one."""
     authority = cluster.pki.ca.cert_pem.bytes()
     if authority not in secret(cluster)["ca.crt"]:
@@ -199,12 +210,12 @@ def change_secret(cluster, files):
     cluster.kubectl("-n", NAMESPACE, "patch", "secret", "gemlet-webhook", "-p", json.dumps({"data": data}))
 
 
-def test_bad_input_is_refused_with_the_field_and_the_hint(cluster):
+def test_bad_input_is_refused_with_the_field_and_the_hint(cluster, face):
     for asked, text in (
         (SHARE | {"gemlet.dev/compute": "0"}, r"annotations\[gemlet.dev/compute\]: 0 is not from 1 to 100"),
         (SHARE | {"gemlet.dev/compute": "101"}, "write percent of one GPU's time"),
         (SHARE | {"gemlet.dev/memory": "200Gi"}, "more than a GPU has; ask for"),
-        (SHARE | {"gemlet.dev/sm": "50"}, r"annotations\[gemlet.dev/sm\]: needs MPS.*leave it out"),
+        (SHARE | {"gemlet.dev/sm": "50"}, r"annotations\[gemlet.dev/sm\]: .*it needs MPS.*leave it out"),
         (SHARE | {"gemlet.dev/resident": "16Gi"}, r"annotations\[gemlet.dev/resident\]: .*leave it out"),
         (SHARE | {"gemlet.dev/computes": "1"}, "did you mean gemlet.dev/compute"),
     ):
@@ -214,17 +225,24 @@ def test_bad_input_is_refused_with_the_field_and_the_hint(cluster):
         cluster.create(pod("bad", "probe", annotations=SHARE, env=[{"name": "LD_PRELOAD", "value": "x"}]))
 
 
-def test_two_slots_without_the_webhook_are_refused_by_the_node(cluster):
-    limits = {"limits": {"gemlet.dev/share": "2"}}
-    cluster.create(pod("two", "probe", resources=limits))
+@only_slots
+def test_two_slots_without_the_webhook_are_refused_by_the_node(cluster, face):
+    two = pod("two", "probe", resources={"limits": {"gemlet.dev/share": "2"}})
+    two["metadata"]["labels"]["gemlet.dev/webhook"] = "ignore"
+    cluster.create(two)
     eventually(lambda: cluster.phase("two") == "Failed", "refusal")
     assert "exactly one slot, not 2; ask for 1" in cluster.get("pod", "two")["status"]["message"]
 
 
-def test_what_would_leave_its_share_is_refused_by_the_node_too(cluster):
+def test_what_would_leave_its_share_is_refused_by_the_node_too(cluster, face):
     """The webhook is not asked about this pod; its own LD_PRELOAD would come after the node's."""
-    slot = {"limits": {"gemlet.dev/share": "1"}}
-    cluster.create(pod("out", "probe", resources=slot, env=[{"name": "LD_PRELOAD", "value": "/x.so"}]))
+    out = pod("out", "probe", env=[{"name": "LD_PRELOAD", "value": "/x.so"}])
+    if face.name == "slots":
+        out["spec"]["containers"][0]["resources"] = {"limits": {"gemlet.dev/share": "1"}}
+        out["metadata"]["labels"]["gemlet.dev/webhook"] = "ignore"
+        cluster.create(out)
+    else:
+        cluster.create(template("out"), claiming(out, "out"))
     eventually(
         lambda: "env[LD_PRELOAD]: would let the program escape" in cluster.events("out"), "an event that says why"
     )
@@ -232,34 +250,39 @@ def test_what_would_leave_its_share_is_refused_by_the_node_too(cluster):
     assert lines(cluster, "out", "total") == [], "it has not started"
 
 
-def test_a_refusal_names_a_daemon_that_does_not_answer(cluster):
+def test_a_refusal_names_a_daemon_that_does_not_answer(cluster, face):
     """And then nothing more is offered: a pod had better wait than be refused for good."""
     daemon = cluster.gemlet.pid("daemon", cluster.node)
+    said = "the daemon at /run/gemlet/api.sock does not answer; see the log of the container"
     os.kill(daemon, signal.SIGSTOP)
     try:
         cluster.create(pod("a", "probe", annotations=SHARE))
-        eventually(lambda: cluster.phase("a") == "Failed", "refusal")
-        message = cluster.get("pod", "a")["status"]["message"]
-        assert re.search(r"the daemon at /run/gemlet/api.sock does not answer; see the log of the container", message)
-        eventually(lambda: cluster.allocatable() == 0, "nothing on offer")
+        if face.name == "slots":
+            eventually(lambda: cluster.phase("a") == "Failed", "refusal")
+            assert said in cluster.get("pod", "a")["status"]["message"]
+        else:  # the kubelet tries again
+            eventually(lambda: said in cluster.events("a"), "an event that says why")
+        eventually(lambda: face.offered(cluster) == 0, "nothing on offer")
         cluster.create(pod("b", "probe", annotations=SHARE))
-        eventually(lambda: "Insufficient gemlet.dev/share" in cluster.events("b"), "the event that says why")
+        eventually(lambda: face.waits in cluster.events("b"), "the event that says why")
     finally:
         os.kill(daemon, signal.SIGCONT)
+    if face.name == "dra":
+        eventually(lambda: lines(cluster, "a", "total") == ["16384"], "the kubelet's next try", 150)
     eventually(lambda: lines(cluster, "b", "total") == ["16384"], "its turn")
 
 
-def test_an_annotation_changes_a_running_pod(cluster):
+def test_an_annotation_changes_a_running_pod(cluster, face):
     """GaiaGPU's dynamic allocation, and an event for an invalid one."""
     cluster.create(pod("a", "probe", "1000", annotations=SHARE))
     eventually(lambda: len(shares(cluster, "a")) >= 2, "work")
     cluster.kubectl("annotate", "pod", "a", "gemlet.dev/compute-limit=100")
     eventually(lambda: shares(cluster, "a")[-1] > 45, "the free time of the GPU")
     cluster.kubectl("annotate", "--overwrite", "pod", "a", "gemlet.dev/compute-limit=7")
-    eventually(lambda: "compute-limit]: 7 is not from 25" in cluster.events("a"), "an event that says why")
+    eventually(lambda: "compute-limit]: 7 is not valid: expected 25" in cluster.events("a"), "an event that says why")
 
 
-def test_metrics_are_by_pod(cluster):
+def test_metrics_are_by_pod(cluster, face):
     cluster.create(pod("a", "probe", "1000", annotations=SHARE))
     eventually(lambda: len(shares(cluster, "a")) >= 3, "work")
     seen = metrics(cluster, "a")
@@ -271,13 +294,27 @@ def test_metrics_are_by_pod(cluster):
     assert seen["throttled_seconds_total"] > seen["device_seconds_total"], "alone, it waits for its own maximum only"
 
 
-def test_a_node_lists_its_shares_by_pod(cluster):
+def test_the_seconds_of_the_pods_add_up_to_those_of_the_gpus(cluster, face):
+    """By the simulated machine's own account; read when the programs have ended, so that nothing is between."""
+    before = cluster.gemlet.busy(cluster.node)
+    elastic = SHARE | {"gemlet.dev/compute-limit": "100"}
+    for name in ("a", "b", "c"):
+        cluster.create(pod(name, "sh", "-c", "probe 5; sleep 1000", annotations=elastic))
+    eventually(lambda: all("done" in cluster.log(name) for name in "abc"), "their work")
+    spent = cluster.gemlet.busy(cluster.node) - before
+    used = {name: metrics(cluster, name)["device_seconds_total"] for name in "abc"}
+    print(f"\nGPU seconds by pod {used}, by the machine {spent:.3f}", file=sys.stderr)
+    assert spent > 2
+    assert abs(sum(used.values()) - spent) <= 0.02 * spent
+
+
+def test_a_node_lists_its_shares_by_pod(cluster, face):
     """As by `kubectl exec ... -- gemlet status --node`."""
     cluster.create(pod("a", "probe", "1000", annotations=SHARE))
     eventually(lambda: len(shares(cluster, "a")) >= 2, "work")
     said = cluster.gemlet.execute(cluster.node, "agent", "gemlet", "status", "--node", "-o", "json")
     (share,) = json.loads(said)["shares"]
-    assert share["group"] == "default/a/c"
+    assert share["pod"]["name"] == "a"
     assert share["amounts"] == {
         "memory": 16 * 2**30,
         "compute": 25,
@@ -288,10 +325,11 @@ def test_a_node_lists_its_shares_by_pod(cluster):
     (usage,) = share["usage"].values()
     assert len(usage["pids"]) == 1
     table = cluster.gemlet.execute(cluster.node, "agent", "gemlet", "status", "--node")
-    assert table.splitlines()[1].startswith("default/a/c  16Gi "), table
+    assert re.match(r"default/a(/c|-gemlet-\S+)  16Gi ", table.splitlines()[1]), table
 
 
-def test_a_pod_that_comes_alone_is_allocated_at_once(cluster):
+@only_slots
+def test_a_pod_that_comes_alone_is_allocated_at_once(cluster, face):
     """Without the crowd of the next test, in which every process waits for a core."""
     before = cluster.node.allocations("gemlet.dev/share")
     for number in range(20):
@@ -305,9 +343,9 @@ def test_a_pod_that_comes_alone_is_allocated_at_once(cluster):
     assert within[1.0] == 20
 
 
-def test_many_pods_leave_nothing_behind(cluster):
+def test_many_pods_leave_nothing_behind(cluster, face):
     """100 pods; what is left of them is looked for in every place a share has."""
-    before = cluster.node.allocations("gemlet.dev/share")
+    before = cluster.node.allocations("gemlet.dev/share") if face.name == "slots" else {}
     for batch in range(10):
         names = [f"p{batch}-{number}" for number in range(10)]
         cluster.create(*(pod(name, "true", annotations=SHARE) for name in names))
@@ -317,17 +355,18 @@ def test_many_pods_leave_nothing_behind(cluster):
     eventually(lambda: not list((left / "shares").iterdir()), "no directory", 90)
     assert not list((cluster.node.fixed / "run/cdi").glob("*.json"))
     assert '"shares":[]' in (left / "checkpoint.json").read_text()
-    within = cluster.node.allocations("gemlet.dev/share", since=before)
-    print(f"\nAllocate as the kubelet measures it, ten pods at once: {within}", file=sys.stderr)
-    # The aim is 20 ms at the 99th percentile. Here ten pods start at once, on as few cores as the machine has.
-    assert within[math.inf] == 100
-    assert within[0.1] >= 50
-    assert within[1.0] == 100
+    if face.name == "slots":
+        within = cluster.node.allocations("gemlet.dev/share", since=before)
+        print(f"\nAllocate as the kubelet measures it, ten pods at once: {within}", file=sys.stderr)
+        # The aim is 20 ms at the 99th percentile. Here ten pods start at once, on as few cores as the machine has.
+        assert within[math.inf] == 100
+        assert within[0.1] >= 50
+        assert within[1.0] == 100
     said = cluster.gemlet.execute(cluster.node, "daemon", "gemlet", "--socket", "/run/gemlet", "status", "-o", "json")
     assert [group["name"] for group in json.loads(said)["groups"] if group["origin"] == "share"] == []
 
 
-def test_the_agent_is_small(cluster):
+def test_the_agent_is_small(cluster, face):
     """After all the work for the tests above; the promise is 60 MB."""
     held = memory(cluster.gemlet.pid("agent", cluster.node))
     print(f"\nagent: {held['Rss'] / 1e6:.0f} MB resident, {held['Pss'] / 1e6:.0f} MB its part of it", file=sys.stderr)
