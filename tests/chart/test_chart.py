@@ -16,7 +16,7 @@ yaml = pytest.importorskip("yaml", reason="`make chart-test` installs PyYAML")
 
 from gemlet import config  # noqa: E402
 from gemlet.cli.daemon import command as daemon  # noqa: E402
-from gemlet.cli.kube import agent, webhook  # noqa: E402
+from gemlet.cli.kube import agent, unused, webhook  # noqa: E402
 
 CHART = Path(__file__).resolve().parents[2] / "packaging" / "chart"
 DRA_VERSIONS = ("1.36", "1.37")
@@ -115,9 +115,9 @@ def test_no_account_is_an_administrator(chart, values, _):
 def test_the_commands_know_the_options_the_chart_gives(chart, values, _):
     for entry in render(chart, values):
         for container in entry.get("spec", {}).get("template", {}).get("spec", {}).get("containers", []):
-            command = {"agent": agent, "webhook": webhook, "daemon": daemon}[container["name"]]
+            command = {"agent": agent, "webhook": webhook, "daemon": daemon, "uninstall": unused}[container["name"]]
             words = [word for word in container["command"] if word.startswith("--") and word != "--socket"]
-            arguments = words + container["args"]
+            arguments = words + container.get("args", [])
             known = {option for parameter in command.params for option in parameter.opts}
             assert {argument.partition("=")[0] for argument in arguments} <= known
             context = command.make_context("x", arguments, obj=None, default_map={"node": "n1"})

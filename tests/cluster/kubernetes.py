@@ -20,9 +20,14 @@ if OLD:
     VALUES["admission"] = {"podSelector": {"gpu": "shared"}}
 
 
+# Requests a second of a controller and of the scheduler, and at a time: what clusters of hundreds of nodes set.
+RATE, BURST = 300, 600
+
+
 def controllers() -> Sequence[str]:
     """Flags of the controller manager."""
-    return ("--port=0",) if OLD else ()
+    rate = (f"--kube-api-qps={RATE}", f"--kube-api-burst={BURST}")
+    return ("--port=0", *rate) if OLD else rate
 
 
 def scheduler(kubeconfig: Path) -> dict[str, Any]:
@@ -36,7 +41,7 @@ def scheduler(kubeconfig: Path) -> dict[str, Any]:
     made: dict[str, Any] = {
         "apiVersion": f"kubescheduler.config.k8s.io/{version}",
         "kind": "KubeSchedulerConfiguration",
-        "clientConnection": {"kubeconfig": str(kubeconfig)},
+        "clientConnection": {"kubeconfig": str(kubeconfig), "qps": RATE, "burst": BURST},
         "leaderElection": {"leaderElect": False},
         "profiles": [
             {"schedulerName": "default-scheduler"},

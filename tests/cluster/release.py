@@ -43,6 +43,12 @@ class Release:
             self._helm.install(chart, RELEASE, self._values, namespace=NAMESPACE, create_namespace=True)
         self.wait()
 
+    def uninstall(self) -> None:
+        """Raises `helm.HelmError` if the chart refuses."""
+        self._helm.uninstall(RELEASE, timeout=120)
+        eventually(lambda: not self._cluster.get("pods", "-n", NAMESPACE)["items"], "the end of gemlet's pods")
+        self._values = None
+
     def upgrade(self, *, wait: bool = True, **values: Any) -> None:
         """To the values in use with ``values``, and until all pods are replaced."""
         with helm.Chart.load(CHART) as chart:

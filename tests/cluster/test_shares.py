@@ -294,18 +294,25 @@ def test_metrics_are_by_pod(cluster, face):
     assert seen["throttled_seconds_total"] > seen["device_seconds_total"], "alone, it waits for its own maximum only"
 
 
-def test_the_seconds_of_the_pods_add_up_to_those_of_the_gpus(cluster, face):
-    """By the simulated machine's own account; read when the programs have ended, so that nothing is between."""
+def test_the_seconds_of_the_pods_are_those_of_the_gpus(cluster, face):
+    """None is missing, by the simulated machine's own account, and no second is counted for two pods.
+
+    Where processors are scarce a pod is charged for the time that its work waited for one; so the sum can be more than
+    the multiprocessors worked.
+    """
     before = cluster.gemlet.busy(cluster.node)
+    begun = time.monotonic()
     elastic = SHARE | {"gemlet.dev/compute-limit": "100"}
     for name in ("a", "b", "c"):
         cluster.create(pod(name, "sh", "-c", "probe 5; sleep 1000", annotations=elastic))
     eventually(lambda: all("done" in cluster.log(name) for name in "abc"), "their work")
+    elapsed = time.monotonic() - begun
     spent = cluster.gemlet.busy(cluster.node) - before
     used = {name: metrics(cluster, name)["device_seconds_total"] for name in "abc"}
-    print(f"\nGPU seconds by pod {used}, by the machine {spent:.3f}", file=sys.stderr)
-    assert spent > 2
-    assert abs(sum(used.values()) - spent) <= 0.02 * spent
+    print(f"\nGPU seconds by pod {used}, by the machine {spent:.3f}, of {elapsed:.1f} s", file=sys.stderr)
+    assert spent > 1
+    assert sum(used.values()) >= 0.98 * spent
+    assert sum(used.values()) <= 1.02 * elapsed, "all are on one GPU"
 
 
 def test_a_node_lists_its_shares_by_pod(cluster, face):

@@ -226,6 +226,34 @@ def shares(socket: str | None, *, directory: Path, output: str) -> None:
     show_shares(directory, output, socket)
 
 
+@command.command(name="unused", short_help="Fail while a pod of the cluster has a share")
+@click.option("--kubeconfig", type=DIRECTORY, help="A kubeconfig as JSON; without it the pod's service account")
+def unused(kubeconfig: Path | None) -> None:
+    """Fail while a pod of the cluster has a share, and name such pods.
+
+    \b
+    gemlet kube unused --kubeconfig admin.json && helm uninstall shares
+
+    The chart asks this before it is uninstalled.
+    """
+    import asyncio
+
+    from gemlet.kube import api_server, holders
+
+    async def ask() -> list[str]:
+        async with api_server.connected(_access(kubeconfig)) as api:
+            return await holders.find(api)
+
+    found = asyncio.run(ask())
+    for name in found:
+        click.echo(name)
+    if found:
+        raise GemletError(
+            f"{len(found)} pods have a share of a GPU, and their CUDA calls would fail without gemlet",
+            hint="end them first; `helm uninstall --no-hooks` does not ask",
+        )
+
+
 def show_shares(directory: Path, output: str, socket: str | None) -> None:
     """Prints the shares of this node. Raises GemletError if no agent has run here; a daemon need not be there."""
     import json

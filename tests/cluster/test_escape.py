@@ -1,0 +1,40 @@
+"""What holds programs that go past LD_PRELOAD: the preload file."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster.cluster import pod
+from tests.cluster.processes import eventually
+from tests.cluster.reading import SHARE, lines
+
+DRIVER = ("LD_LIBRARY_PATH=/opt/gemlet/lib/sim", "GEMLET_SIM_DIR=/run/gemlet-machine")  # else there is no GPU at all
+
+
+@pytest.fixture(scope="module")
+def preloaded(cluster, face):
+    """The cluster with /etc/ld.so.preload in the containers that have a share."""
+    cluster.gemlet.upgrade(preloadFile=True)
+    face.ready(cluster)
+    yield cluster
+    cluster.delete(*(item["metadata"]["name"] for item in cluster.get("pods")["items"]))
+    cluster.gemlet.upgrade()
+    face.ready(cluster)
+
+
+def test_a_program_without_its_environment_is_held(preloaded, face):
+    preloaded.create(pod("bare", "env", "-i", *DRIVER, "probe", annotations=SHARE))
+    eventually(lambda: lines(preloaded, "bare", "total"), "first CUDA call")
+    assert lines(preloaded, "bare", "total") == ["16384"]
+    assert lines(preloaded, "bare", "refused") == ["16385"]
+
+
+def test_a_preload_out_of_a_configmap_does_not_take_the_place_of_the_hook(preloaded, face):
+    """Admission sees that there is a ConfigMap, not what is in it."""
+    variables = {"LD_PRELOAD": "/bin/nothing.so"}
+    made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "way-out", "namespace": "default"}}
+    preloaded.apply(made | {"data": variables})
+    source = [{"configMapRef": {"name": "way-out"}}]
+    preloaded.create(pod("from", "probe", annotations=SHARE, envFrom=source))
+    eventually(lambda: lines(preloaded, "from", "total"), "first CUDA call")
+    assert lines(preloaded, "from", "total") == ["16384"]

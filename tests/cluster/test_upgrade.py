@@ -1,0 +1,61 @@
+"""gemlet replaced and taken away under running pods."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster.cluster import pod
+from tests.cluster.processes import eventually
+from tests.cluster.reading import SHARE, lines, shares
+from tests.cluster.release import NAMESPACE, helm
+
+SMALL = {"gemlet.dev/memory": "2Gi", "gemlet.dev/compute": "3"}
+WORKING = 4
+
+
+def containers(cluster):
+    return {
+        item["metadata"]["name"]: (status["containerID"], status["restartCount"])
+        for item in cluster.get("pods")["items"]
+        for status in item["status"]["containerStatuses"]
+    }
+
+
+def test_all_parts_are_replaced_under_running_pods(cluster, face):
+    """Fifty pods with claims, eight with slots; four of them work."""
+    names = [f"p{number}" for number in range(50 if face.name == "dra" else 8)]
+    for number, name in enumerate(names):
+        command = ("probe", "1000") if number < WORKING else ("sleep", "1000")
+        cluster.create(pod(name, *command, annotations=SMALL))
+    eventually(lambda: cluster.phases() == {"Running"}, "all of them", 180)
+    working = names[:WORKING]
+    eventually(lambda: all(len(shares(cluster, name)) >= 2 for name in working), "work")
+    before = containers(cluster)
+    parts = ("daemonset/gemlet-agent", "deployment/gemlet-webhook")
+    cluster.kubectl("-n", NAMESPACE, "rollout", "restart", *parts)
+    cluster.gemlet.wait()
+    face.ready(cluster)
+    count = {name: len(shares(cluster, name)) for name in working}
+    eventually(lambda: all(len(shares(cluster, name)) >= count[name] + 3 for name in working), "more work", 120)
+    assert containers(cluster) == before, "none was restarted"
+    most = max(value for name in working for value in shares(cluster, name)[1:])
+    assert most <= 15, "3 % is never much more; without limits it would be half of the GPU"
+
+
+def test_a_release_that_is_in_use_is_not_uninstalled(cluster, face):
+    cluster.create(pod("a", "probe", "1000", annotations=SHARE))
+    eventually(lambda: len(shares(cluster, "a")) >= 2, "work")
+    with pytest.raises(helm.HelmError):
+        cluster.gemlet.uninstall()
+    # The job that refused, which names the pods.
+    assert "default/a" in cluster.gemlet.log("uninstall", cluster.node)
+    count = len(shares(cluster, "a"))
+    eventually(lambda: len(shares(cluster, "a")) >= count + 2, "more work")
+    cluster.delete("a")
+    cluster.gemlet.uninstall()
+    cluster.create(pod("plain", "true"))
+    eventually(lambda: cluster.phase("plain") == "Succeeded", "a pod without gemlet")
+    cluster.gemlet.use(face.values)
+    face.ready(cluster)
+    cluster.create(pod("b", "probe", annotations=SHARE))
+    eventually(lambda: lines(cluster, "b", "total") == ["16384"], "a share of the new release")
