@@ -17,6 +17,7 @@ yaml = pytest.importorskip("yaml", reason="`make chart-test` installs PyYAML")
 from gemlet import config  # noqa: E402
 from gemlet.cli.daemon import command as daemon  # noqa: E402
 from gemlet.cli.kube import agent, unused, webhook  # noqa: E402
+from gemlet.kube import metrics  # noqa: E402
 
 CHART = Path(__file__).resolve().parents[2] / "packaging" / "chart"
 DRA_VERSIONS = ("1.36", "1.37")
@@ -25,7 +26,7 @@ MODES = [
     ({"mode": "device-plugin"}, OLD_VERSIONS),
     ({"mode": "device-plugin", "devicePlugin": {"resources": "units"}, "admission": {"mode": "none"}}, OLD_VERSIONS),
     ({"mode": "dra", "gpuAccess": "cdi", "preloadFile": True, "gpuMemory": "141GiB"}, DRA_VERSIONS),
-    ({"mode": "dra", "admission": {"mode": "policy"}}, DRA_VERSIONS),
+    ({"mode": "dra", "admission": {"mode": "policy"}, "monitoring": {"podMonitor": True, "rules": True}}, DRA_VERSIONS),
     ({"mode": "device-plugin", "gpuAccess": "simulated", "memoryOversubscription": 1.5}, OLD_VERSIONS),
     (
         {"mode": "dra", "admission": {"certificates": "cert-manager"}, "agent": {"runtimeClassName": "nvidia"}},
@@ -66,7 +67,7 @@ def test_every_object_fits_the_schemas_of_its_releases(chart, values, versions):
     assert len(objects) > 3
     for version in versions:
         for entry in objects:
-            if entry["apiVersion"].startswith("cert-manager.io/"):
+            if entry["apiVersion"].startswith(("cert-manager.io/", "monitoring.coreos.com/")):
                 continue  # not Kubernetes' own
             kubernetes_validate.validate(entry, version, strict=True)
 
@@ -154,6 +155,21 @@ def test_a_webhook_that_is_down_stops_only_pods_that_ask(chart):
     assert "gemlet.dev/" in hook["matchConditions"][0]["expression"]
     excluded = hook["namespaceSelector"]["matchExpressions"][0]["values"]
     assert excluded == ["kube-system", "gemlet-system"]
+
+
+def test_the_rules_are_about_metrics_that_there_are(chart):
+    values = {"monitoring": {"podMonitor": True, "rules": True, "labels": {"release": "prometheus"}}}
+    objects = render(chart, values)
+    rules = by_kind(objects, "PrometheusRule")
+    expressions = [rule["expr"] for group in rules["spec"]["groups"] for rule in group["rules"]]
+    named = set(re.findall(r"gemlet_pod_\w+", " ".join(expressions)))
+    assert len(named) >= 6
+    assert named <= {*metrics.GAUGES, *(f"{name}_total" for name in metrics.COUNTERS)}
+    monitor = by_kind(objects, "PodMonitor")
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    agent_labels = by_kind(objects, "DaemonSet")["spec"]["template"]["metadata"]["labels"]
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= agent_labels.items()
+    assert not [entry for entry in render(chart, {}) if entry["apiVersion"].startswith("monitoring")]
 
 
 def test_the_chart_is_of_this_version():

@@ -22,11 +22,19 @@ def preloaded(cluster, face):
     face.ready(cluster)
 
 
-def test_a_program_without_its_environment_is_held(preloaded, face):
-    preloaded.create(pod("bare", "env", "-i", *DRIVER, "probe", annotations=SHARE))
+def test_a_program_that_clears_the_variable_is_held(preloaded, face):
+    preloaded.create(pod("bare", "env", "-u", "LD_PRELOAD", "probe", annotations=SHARE))
     eventually(lambda: lines(preloaded, "bare", "total"), "first CUDA call")
     assert lines(preloaded, "bare", "total") == ["16384"]
     assert lines(preloaded, "bare", "refused") == ["16385"]
+
+
+@pytest.mark.xfail(strict=True, reason="the hook is there, but knows its socket by GEMLET_SOCKET only")
+def test_a_program_without_any_environment_is_held(preloaded, face):
+    """docs/kubernetes.md says that it is not."""
+    preloaded.create(pod("bare", "env", "-i", *DRIVER, "probe", annotations=SHARE))
+    eventually(lambda: lines(preloaded, "bare", "total"), "first CUDA call")
+    assert lines(preloaded, "bare", "total") == ["16384"]
 
 
 def test_a_preload_out_of_a_configmap_does_not_take_the_place_of_the_hook(preloaded, face):

@@ -21,6 +21,8 @@ GAUGES: dict[str, tuple[str, Callable[[Mapping[str, Any]], float | None]]] = {
     "gemlet_pod_share": ("Measured share of the GPU's time over 10 s", lambda g: g["share"].get("10s")),
     "gemlet_pod_share_min": ("Share of the GPU's time that is guaranteed", lambda g: g["min"]),
     "gemlet_pod_share_max": ("Share of the GPU's time that is never passed", lambda g: g["max"]),
+    "gemlet_pod_share_target": ("Share of the GPU's time that it is due now", lambda g: g["target"]),
+    "gemlet_pod_speed": ("Speed of its programs while they run, relative to their speed alone", lambda g: g["speed"]),
     "gemlet_pod_memory_bytes": ("Memory held, contexts and what is on the host included", lambda g: g["memory_used"]),
     "gemlet_pod_memory_limit_bytes": ("Limit of that", lambda g: g["memory_limit"]),
     "gemlet_pod_memory_swapped_bytes": ("Part of the memory that is on the host", lambda g: _swap(g, "swapped")),

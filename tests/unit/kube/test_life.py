@@ -267,6 +267,7 @@ def test_metrics_carry_the_names_of_kubernetes():
         reason="",
         clients=clients,
         throttled_s=0.5,
+        speed=0.8,
     )
     group = msgspec.to_builtins(group)
     status = {"devices": [{"uuid": fakes.FIRST, "groups": [group, group | {"name": "another"}]}]}
@@ -277,6 +278,8 @@ def test_metrics_carry_the_names_of_kubernetes():
     assert f"gemlet_pod_throttled_seconds_total{labels} 0.5" in text
     assert f"gemlet_pod_memory_swapped_bytes{labels} 2.0" in text
     assert f"gemlet_pod_share{labels} 0.2" in text
+    assert f"gemlet_pod_share_target{labels} 0.25" in text
+    assert f"gemlet_pod_speed{labels} 0.8" in text
     assert "gemlet_pod_memory_resident_limit_bytes{" not in text, "no limit is no line"
     assert "gemlet_node_shares 1.0" in text
     assert text.count("gemlet_pod_share_min{") == 1
