@@ -135,7 +135,19 @@ def test_status_json_has_its_documented_shape(gemlet):
     document = json.loads(gemlet("status", "--simulate", "-o", "json").stdout)
     assert document["schema"] == 2
     assert document["simulated"] is True
-    keys = {"schema", "simulated", "daemon", "devices", "groups", "events", "mps", "outside", "unmanaged", "problem"}
+    keys = {
+        "schema",
+        "simulated",
+        "daemon",
+        "devices",
+        "groups",
+        "events",
+        "mps",
+        "outside",
+        "unmanaged",
+        "problem",
+        "labels",
+    }
     assert document.keys() == keys
     assert document["problem"] is None
     device = document["devices"][0]
