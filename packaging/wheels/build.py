@@ -203,10 +203,18 @@ def _symbols_archive(path: Path, symbols: dict[str, bytes]) -> None:
 
 
 def _source_archive(out: Path) -> None:
+    """Of what is committed: a checkout may hold the roots of whole systems, through which the builder would walk."""
+    source = WORK / "source"
+    shutil.rmtree(source, ignore_errors=True)
+    source.mkdir(parents=True)
+    committed = WORK / "source.tar"
+    _run("git", "archive", "--output", committed, "HEAD")
+    with tarfile.open(committed) as archive:
+        archive.extractall(source, filter="data")
     _run(
         sys.executable, "-c",
-        "import sys; from scikit_build_core.build import build_sdist; build_sdist(sys.argv[1])", out,
-        quiet=True,
+        "import os, sys; os.chdir(sys.argv[1]); from scikit_build_core.build import build_sdist as b; b(sys.argv[2])",
+        source, out, quiet=True,
     )  # fmt: skip
 
 
