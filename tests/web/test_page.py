@@ -227,3 +227,17 @@ def test_models_of_a_server(page, machine, server):  # noqa: F811
 def test_columns_of_requests_are_there_only_with_requests(page, link):
     open_(page, link)
     assert not page.is_visible("#groups th.requests")
+
+
+def test_the_last_seconds_of_a_device(page, link):
+    open_(page, link)
+    page.get_by_role("button", name="train", exact=True).click()
+    until(page, "/train: .* ran \\d+%, waited \\d+%/.test(document.querySelector('canvas.timeline')?.ariaLabel ?? '')")
+    canvas = page.locator("canvas.timeline")
+    canvas.hover(position={"x": 600, "y": 8})
+    assert " s: " in page.inner_text("article[aria-label='Group train'] .facts[role='status']")
+    keep(page, "timeline.png")
+    page.mouse.down()
+    canvas.hover(position={"x": 700, "y": 8})
+    page.mouse.up()
+    assert violations(page) == []

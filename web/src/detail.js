@@ -3,6 +3,7 @@ import { ask } from "./api.js";
 import { Chart } from "./charts.js";
 import { byId, CATEGORY, colour, make } from "./dom.js";
 import { share, short, size } from "./format.js";
+import { Timeline } from "./timeline.js";
 import { keyOf } from "./groups.js";
 
 let open = null;
@@ -70,14 +71,19 @@ export function openDetail(entry, write, changed) {
   const requests = new Chart(`${group.name}, how long requests took`, { show: short });
   const asked = make("div", { hidden: "" }, make("h3", {}, "Requests"), requests.element);
   const memory = new Chart(`${group.name}, memory over time`, { show: size });
+  const timeline = new Timeline(`Device ${device.index}, the last 10 s`);
+  const lately = make("div", { hidden: "" },
+    make("h3", {}, "The last 10 s"),
+    make("p", { class: "facts" }, "blue: runs, red: waits, thin below: takes turns, thin above: a request. A drag zooms, a double click shows all."),
+    timeline.element);
   const why = make("div", { role: "status" });
   const title = make("h3", { tabindex: "-1" }, device.index == null ? `${group.name}, on no device` : `${group.name} on device ${device.index}`);
   const close = make("button", { type: "button", onclick: closeDetail }, "Close");
   byId("detail").replaceChildren(make("article", { class: "card", "aria-label": `Group ${group.name}` },
-    make("div", { class: "bar" }, title, close), why,
+    make("div", { class: "bar" }, title, close), why, lately,
     make("h3", {}, "Share"), shares.element, make("h3", {}, "Waits"), waits.element, asked, make("h3", {}, "Memory"), memory.element,
     ...(write ? limitsForm(group, changed) : [make("p", { class: "facts" }, "This page only shows: `gemlet web --write` also changes limits.")])));
-  open = { key: keyOf(entry), name: group.name, device: device.uuid, shares, waits, requests, asked, memory, why };
+  open = { key: keyOf(entry), name: group.name, device: device.uuid, timeline, lately, shares, waits, requests, asked, memory, why };
   title.focus();
 }
 
@@ -87,14 +93,17 @@ export async function refreshDetail(range, points) {
   const here = open;
   if (!here) return;
   const query = new URLSearchParams({ group: here.name });
-  const [explained, recorded] = await Promise.all([
+  const [explained, traced, recorded] = await Promise.all([
     ask(`/api/explain?${query}`),
+    ask(`/api/trace?${query}`).catch(() => null), // no program of the group has used a device lately
     ask(`/api/history?${new URLSearchParams({ group: here.name, since: range, points })}`),
   ]);
   if (open !== here) return;
   here.why.replaceChildren(
     make("ul", {}, ...explained.lines.map((line) => make("li", {}, line))),
     ...(explained.hint ? [make("p", {}, "hint: ", make("code", {}, explained.hint))] : []));
+  here.lately.hidden = !traced;
+  if (traced && !here.timeline.range) here.timeline.set(traced);
   const values = recorded.series.find((one) => one.device === here.device)?.values ?? {};
   const nothing = recorded.time.map(() => null);
   const line = (name, of, kind) => ({ name, colour: colour(kind), values: values[of] ?? nothing });

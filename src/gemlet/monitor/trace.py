@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # By number in the steps (kWhyNames of the native server) why a client takes turns, for people; nothing for "shares".
 STANDINGS = tuple(TURNS.get(reason, "") for reason in REASONS[:-1])
 MIB = 2**20
+MOST_DRAWN = 10_000  # stretches of a timeline
 LEAST_NS = 1_000_000  # of a wait, to say who ran meanwhile
 
 Event = dict[str, Any]
@@ -235,9 +236,30 @@ def perfetto(traced: Traced) -> dict[str, Any]:
     }
 
 
+def timeline(traced: Traced) -> dict[str, Any]:
+    """Rows of a picture: a program each, with (kind, begin, end, what there is to say) in ms; the newest `MOST_DRAWN`
+    stretches."""
+    clients = _sorted(traced)
+    rows: dict[int, list[tuple[str, float, float, str]]] = {client.client: [] for client in clients}
+    for span in spans(traced)[-MOST_DRAWN:]:
+        said = ", ".join(f"{name}: {value}" for name, value in span.details.items())
+        begin, end = ((at - traced.begin_ns) / 1e6 for at in (span.begin, span.end))
+        rows[span.client].append(
+            (span.kind, round(begin, 3), round(end, 3), span.name if span.kind == "turns" else said)
+        )
+    return {
+        "length_ms": (traced.end_ns - traced.begin_ns) / 1e6,
+        "rows": [{"name": _called(client), "spans": rows[client.client]} for client in clients if rows[client.client]],
+    }
+
+
+def _sorted(traced: Traced) -> list[TracedClient]:
+    return sorted(traced.clients, key=lambda client: (client.group != traced.group, client.device, client.client))
+
+
 def text(traced: Traced) -> str:
     """How much each program ran and waited, those of the group first, and when it waited longest."""
-    clients = sorted(traced.clients, key=lambda client: (client.group != traced.group, client.device, client.client))
+    clients = _sorted(traced)
     length = max(traced.end_ns - traced.begin_ns, 1)
     found = spans(traced)
     rows = []

@@ -147,3 +147,26 @@ def test_any_steps_make_a_trace_that_perfetto_takes(steps, state):
     document = traced(steps, *clients, length_ms=60)
     check(trace.perfetto(document))
     trace.text(document)
+
+
+def test_the_timeline_of_the_page(monkeypatch):
+    steps = [
+        (10, 1, "request", 0),
+        (10, 2, "standing", 0 << 4 | 2),
+        (30, 1, "grant", -1),
+        (40, 1, "stopped: idle", 0),
+    ]
+    document = traced(steps, client(1, "a"), client(2, "b", state="runs", why="both busy"), client(3, "c"))
+    found = trace.timeline(document)
+    assert found["length_ms"] == 1000
+    a, b = found["rows"]  # the third did nothing
+    assert a["name"] == "a: a.py (101)"
+    assert a["spans"] == [
+        ("waits", 10.0, 30.0, "meanwhile ran: b 20.0 ms"),
+        ("runs", 30.0, 40.0, "ended: idle"),
+    ]
+    assert [span[0] for span in b["spans"]] == ["runs", "turns"]
+    assert b["spans"][1][1:] == (10.0, 1000.0, trace.STANDINGS[2])
+    monkeypatch.setattr(trace, "MOST_DRAWN", 1)
+    assert len(trace.timeline(document)["rows"]) == 1
+    json.dumps(found)

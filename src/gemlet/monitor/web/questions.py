@@ -10,7 +10,8 @@ import msgspec
 from gemlet.daemon.connection import Connection, connect
 from gemlet.daemon.requests import Limits
 from gemlet.errors import DaemonError, Refused
-from gemlet.monitor.reader import read_status
+from gemlet.monitor.reader import decode_traced, read_status
+from gemlet.monitor.trace import timeline
 from gemlet.monitor.web.preview import preview
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ Answer = Callable[[Connection, "Mapping[str, str]"], Any]
 
 PATIENCE = 30.0  # seconds: the history of 90 days takes some
 POINTS = 300
+TRACED = 10.0  # seconds of the timeline
 
 
 class Change(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -92,8 +94,15 @@ def _explain(daemon: Connection, query: Mapping[str, str]) -> Any:
     return daemon.call("explain", group=query["group"])
 
 
+def _trace(daemon: Connection, query: Mapping[str, str]) -> Any:
+    if "group" not in query:
+        raise DaemonError("a group is missing")
+    return timeline(decode_traced(daemon.call("trace", group=query["group"], seconds=TRACED)))
+
+
 _GET: dict[str, Answer] = {
     "/api/status": lambda daemon, _: daemon.call("status"),
     "/api/history": _history,
     "/api/explain": _explain,
+    "/api/trace": _trace,
 }
