@@ -433,7 +433,9 @@ class Service:
         while True:
             self._refresh()
             self.history.add(self._snapshot)
-            self._count()
+            # Other groups stay for seconds after their last program, so that what is counted once a second is all.
+            if any(group.made_by_client for device in self._snapshot.devices for group in device.groups):
+                self._count()
             self._moments.look(self._snapshot)
             in_use = any(self._snapshot.clients_by_group().values())
             await asyncio.sleep(SAMPLE_SECONDS if in_use else IDLE_SAMPLE_SECONDS)
