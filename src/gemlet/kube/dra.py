@@ -6,6 +6,7 @@ Both are idempotent for each claim, and each claim has its own answer: one that 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from typing import TYPE_CHECKING, Any, Protocol
@@ -78,12 +79,11 @@ class DraDriver:
         self, request: health.NodeWatchResourcesRequest, context: Any
     ) -> AsyncIterator[health.NodeWatchResourcesResponse]:
         while True:
+            change = asyncio.ensure_future(self._gpus.change())
+            await asyncio.sleep(0)  # so that it waits before the answer is made
             yield self._health()
-            try:
-                async with asyncio.timeout(HEALTH_SECONDS):
-                    await self._gpus.change()
-            except TimeoutError:
-                continue
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(change, HEALTH_SECONDS)
 
     async def _prepared(self, claim: messages.Claim) -> messages.NodePrepareResourceResponse:
         try:

@@ -1,8 +1,8 @@
 """Makes the ResourceClaimTemplates that admitted pods name, and removes those that no pod names any more.
 
-Admission must not make objects, so it names a template by its content, and this makes it when the pod is there.
-Kubernetes tries again until a pod's template exists. Every replica of the webhook would make the same template, so
-every one may.
+Admission names a template by its content, and makes it before it answers, if that does not take long; else this makes
+it when the pod is there, and Kubernetes tries again until a pod's template exists. Every replica of the webhook would
+make the same template, so every one may.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gemlet.kube.api_server import ApiServer
+    from gemlet.kube.ask import Ask
 
 logger = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 600.0
 OLD_SECONDS = 3600.0  # a template this old that no pod names goes; younger ones may be for a pod that is not seen yet
 RETRY_SECONDS = 2.0
+AHEAD_SECONDS = 1.0  # for which an admission waits
 TEMPLATES = "/apis/resource.k8s.io/v1/resourceclaimtemplates"
 
 
@@ -75,15 +77,22 @@ class TemplateMaker:
             if name not in asked:
                 await self._miss(meta, name)
                 continue
-            try:
-                await self._api.create(
-                    templates_path(meta["namespace"]), admission.template(asked[name], meta["namespace"])
-                )
-            except ApiError as error:
-                if error.status != 409:
-                    raise
-            self._made.add((meta["namespace"], name))
+            await self._create(meta["namespace"], asked[name])
         return any((meta["namespace"], name) in self._made for name in named)
+
+    async def ahead(self, namespace: str, asked: Iterable[Ask]) -> None:
+        """Makes what a pod that is being admitted will name, so that its claims need not wait for it.
+
+        What fails, or takes long, is made when the pod is there.
+        """
+        for ask in asked:
+            if (namespace, admission.template_name(ask)) in self._made:
+                continue
+            try:
+                async with asyncio.timeout(AHEAD_SECONDS):
+                    await self._create(namespace, ask)
+            except (ApiError, TimeoutError) as error:
+                logger.info("template in namespace=%s not made ahead: %s", namespace, error or "it takes long")
 
     async def try_to_make(self, pod: dict[str, Any]) -> bool:
         """As `make`, but a refusal is of this pod only, such as in a namespace that is being deleted."""
@@ -114,6 +123,14 @@ class TemplateMaker:
             await self._api.delete(f"{templates_path(namespace)}/{name}")
             self._made.discard((namespace, name))
         return [name for _, name in gone]
+
+    async def _create(self, namespace: str, ask: Ask) -> None:
+        try:
+            await self._api.create(templates_path(namespace), admission.template(ask, namespace))
+        except ApiError as error:
+            if error.status != 409:
+                raise
+        self._made.add((namespace, admission.template_name(ask)))
 
     async def _miss(self, meta: dict[str, Any], name: str) -> None:
         if meta["uid"] in self._told:

@@ -1,7 +1,7 @@
 """`gemlet kube webhook`: the HTTPS server the apiserver asks about each new pod that wants a share.
 
-Answers keep no state and make no objects, so a dry run has no effects, any number of webhooks can run, and each answer
-is independent.
+Answers keep no state, so any number of webhooks can run, and each answer is independent. With claims a template that a
+pod comes to name is made on the way, unless it is a dry run.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import msgspec
 from aiohttp import web
 
 from gemlet.kube import admission, api_server, translate
+from gemlet.kube.ask import asks
 from gemlet.kube.request import BadRequest
 from gemlet.kube.templates import TemplateMaker
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from gemlet.kube.admission import Cluster
     from gemlet.kube.api_server import Access
+    from gemlet.kube.ask import Ask
     from gemlet.kube.certificates import Certificate
     from gemlet.kube.translate import Defaults
 
@@ -81,8 +83,8 @@ def answer(review: Review, change: Callable[[dict[str, Any]], list[dict[str, Any
     return {"apiVersion": API_VERSION, "kind": "AdmissionReview", "response": response}
 
 
-def application(cluster: Cluster, defaults: Defaults) -> web.Application:
-    """The server's routes."""
+def application(cluster: Cluster, defaults: Defaults, maker: TemplateMaker | None = None) -> web.Application:
+    """The server's routes. ``maker``: of templates, None where annotations do not become claims."""
     changes: dict[str, Callable[[dict[str, Any]], list[dict[str, Any]]]] = {
         PATH: lambda pod: admission.patch(pod, cluster),
         TRANSLATE_PATH: lambda pod: translate.translate(pod, defaults),
@@ -93,6 +95,8 @@ def application(cluster: Cluster, defaults: Defaults) -> web.Application:
         try:
             review = msgspec.json.decode(body, type=Review)
             reply = answer(review, changes[request.path])
+            made = maker is not None and request.path == PATH and "patch" in reply["response"]
+            asked = _claimed(review) if made else None
         except UNREADABLE as error:
             # failurePolicy decides; for a pod that asks for a share that is Fail.
             logger.warning("review not understood: %r", error)
@@ -101,6 +105,8 @@ def application(cluster: Cluster, defaults: Defaults) -> web.Application:
         if not response["allowed"]:
             name = f"{review.request.get('namespace')}/{_name(review.request)}"
             logger.info("pod=%s refused: %s", name, response["status"]["message"])
+        if maker is not None and asked is not None:
+            await maker.ahead(*asked)
         return web.json_response(reply)
 
     async def ready(request: web.Request) -> web.Response:
@@ -116,23 +122,29 @@ async def run(options: WebhookOptions, certificate: Certificate) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    runner = web.AppRunner(application(options.cluster, options.defaults), access_log=None)
-    await runner.setup()
-    try:
+    async with AsyncExitStack() as stack:
+        work, maker = [certificate.keep_fresh()], None
+        if options.api is not None:
+            maker = TemplateMaker(await stack.enter_async_context(api_server.connected(options.api)))
+            work.append(maker.run())
+        runner = web.AppRunner(application(options.cluster, options.defaults, maker), access_log=None)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)  # requests that are being answered are answered
         await web.TCPSite(runner, options.address, options.port, ssl_context=certificate.context).start()
         logger.info("webhook port=%d face=%s", options.port, options.cluster.face)
-        async with AsyncExitStack() as stack:
-            work = [certificate.keep_fresh()]
-            if options.api is not None:
-                api = await stack.enter_async_context(api_server.connected(options.api))
-                work.append(TemplateMaker(api).run())
-            async with asyncio.TaskGroup() as tasks:
-                running = [tasks.create_task(task) for task in work]
-                await stopping.wait()
-                for task in running:
-                    task.cancel()
-    finally:
-        await runner.cleanup()  # requests that are being answered are answered
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(task) for task in work]
+            await stopping.wait()
+            for task in running:
+                task.cancel()
+
+
+def _claimed(review: Review) -> tuple[str, list[Ask]] | None:
+    """The namespace of a pod that is really being made, and what its containers ask for."""
+    namespace = review.request.get("namespace")
+    if review.request.get("dryRun") or not isinstance(namespace, str):
+        return None
+    return namespace, list(asks(review.request["object"]).values())
 
 
 def _name(request: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ import pytest
 from aiohttp import web
 
 from gemlet.errors import GemletError
+from gemlet.kube import templates
 from gemlet.kube.admission import Cluster
 from gemlet.kube.certificates import Certificate
 from gemlet.kube.translate import Defaults
@@ -30,9 +31,9 @@ def write(authority, directory):
     return pair
 
 
-def review(annotations, kind="Pod"):
+def review(annotations, kind="Pod", **more):
     pod = {"metadata": {"name": "p", "annotations": annotations}, "spec": {"containers": [{"name": "c"}]}}
-    return {"request": {"uid": "r1", "kind": {"kind": kind}, "namespace": "default", "object": pod}}
+    return {"request": {"uid": "r1", "kind": {"kind": kind}, "namespace": "default", "object": pod, **more}}
 
 
 class Client:
@@ -55,10 +56,10 @@ class Client:
         return json.loads(text)["response"]
 
 
-def serve(scenario, authority, directory):
+def serve(scenario, authority, directory, *, face="slots", maker=None):
     async def whole():
         certificate = Certificate(directory)
-        runner = web.AppRunner(application(Cluster(face="slots"), Defaults()))
+        runner = web.AppRunner(application(Cluster(face=face), Defaults(), maker))
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=certificate.context)
         await site.start()
@@ -94,6 +95,45 @@ def test_pods_are_patched_or_refused_with_a_message(authority, tmp_path):
         assert await client.review(SHARE, kind="Deployment") == {"uid": "r1", "allowed": True}
 
     serve(scenario, authority, tmp_path)
+
+
+class Objects:
+    """An apiserver that takes what is made, or hangs."""
+
+    def __init__(self, *, hangs=False):
+        self.made = []
+        self.hangs = hangs
+
+    async def create(self, path, body):
+        if self.hangs:
+            await asyncio.Event().wait()
+        self.made.append((path, body["metadata"]["name"]))
+
+
+def test_the_template_is_there_before_the_pod(authority, tmp_path):
+    write(authority, tmp_path)
+    api = Objects()
+
+    async def scenario(client, _):
+        await client.review(SHARE, dryRun=True)
+        assert api.made == [], "a dry run has no effects"
+        patch = json.loads(base64.b64decode((await client.review(SHARE))["patch"]))
+        name = patch[0]["value"][0]["resourceClaimTemplateName"]
+        await client.review(SHARE)
+        await client.review(SHARE | {"gemlet.dev/compute": "0"})
+        assert api.made == [(templates.templates_path("default"), name)]
+
+    serve(scenario, authority, tmp_path, face="dra", maker=templates.TemplateMaker(api))
+
+
+def test_an_apiserver_that_hangs_does_not_hold_up_admission(authority, tmp_path, monkeypatch):
+    write(authority, tmp_path)
+    monkeypatch.setattr(templates, "AHEAD_SECONDS", 0.05)
+
+    async def scenario(client, _):
+        assert "patch" in await client.review(SHARE)
+
+    serve(scenario, authority, tmp_path, face="dra", maker=templates.TemplateMaker(Objects(hangs=True)))
 
 
 @pytest.mark.parametrize(
