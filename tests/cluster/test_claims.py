@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 import pytest
@@ -220,6 +221,17 @@ def test_the_policy_makes_a_claim_of_a_label(cluster, face):
         assert "resourceClaims" not in cluster.get("pod", "plain")["spec"]
     finally:
         cluster.gemlet.upgrade()
+        eventually(lambda: refused(cluster), "the webhook in use again")
+
+
+def refused(cluster):
+    """Whether the webhook is asked: about a pod that it refuses."""
+    entry = json.dumps(pod("bad", "true", annotations=SHARE | {"gemlet.dev/compute": "0"}))
+    try:
+        cluster.kubectl("create", "--dry-run=server", "-f", "-", text=entry)
+    except Refused:
+        return True
+    return False
 
 
 def test_describe_says_what_a_pod_has_and_what_it_waits_for(cluster, face):
