@@ -50,8 +50,8 @@ enum class MessageType : uint16_t {
     kAttached = 4,  // daemon: slot and four descriptors (page, limits, ledger, device), or why not
     kRequest = 5,   // client: requests the token
     kTook = 6,      // client: took the parked token by itself (TokenState::kParked -> kRun)
-    kStopped = 7,   // client: submits no more, since `time_ns` if its process was itself stopped beyond the deadline;
-                    // `tail_ns` estimates what is still in flight. kIdle: for `value` ns already
+    kStopped =
+        7,  // client: submits no more; `tail_ns` estimates what is still in flight. kIdle: for `value` ns already
     kDrained = 8,   // client: what was in flight at kStopped was complete at `time_ns`
     kContext = 9,   // client: the number of its contexts on the device changed to `value`
     kRefused = 10,  // client: an allocation of `value` bytes was refused by the limit (for the daemon's log)
@@ -106,6 +106,7 @@ inline constexpr uint32_t kHelloCreateGroup = 1;  // flags of kHello: make the g
 inline constexpr uint32_t kHelloStrict = 2;       // flags of kHello: it does not run ungoverned
 inline constexpr uint32_t kUnderMps = 1;          // flags of kAttach: its contexts will be clients of MPS
 inline constexpr uint32_t kStillRequests = 1;     // flags of kStopped: a kRequest with the same message
+inline constexpr uint32_t kUnused = 2;            // flags of kStopped: nothing was submitted in this turn
 inline constexpr uint32_t kMovable = 1;           // flags of kAttached: one more descriptor (ResidencyPage)
 inline constexpr uint32_t kAdopt = 1;             // flags of kAdmit: it has them already, from before this daemon
 

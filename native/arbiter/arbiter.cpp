@@ -320,7 +320,7 @@ void Arbiter::took(ClientId id, Nanoseconds now) {
     s.settle(now);
 }
 
-void Arbiter::stopped(ClientId id, StopReason reason, Nanoseconds tail, Nanoseconds at, Nanoseconds now) {
+void Arbiter::stopped(ClientId id, StopReason reason, Nanoseconds tail, Nanoseconds now, bool unused) {
     State& s = *state_;
     now = s.begin(now);
     Client* client = s.find(id);
@@ -331,7 +331,7 @@ void Arbiter::stopped(ClientId id, StopReason reason, Nanoseconds tail, Nanoseco
         s.observe_last(*lease, now);
         s.policy->stopped(lease->turn(), reason, now);
         s.raise_level(*client->group);
-        s.leases.spare(*lease, at, now);
+        if (unused) Leases::spare(*lease, now);
         s.leases.stop(*lease, std::clamp<Nanoseconds>(tail, 0, s.longest_tail()), now);
         const bool cut = reason == StopReason::kDeadline || reason == StopReason::kRevoked;
         // It has more to do and will say so any moment. Until then it counts, so that the shares of all do not

@@ -132,8 +132,8 @@ class Arbiter {
     void request(ClientId client, Nanoseconds now);
     bool cancel(ClientId client, Nanoseconds now);  // its request; false if there was none
     void took(ClientId client, Nanoseconds now);
-    // `at`: until then it may have used the device, by its own account; counts only if it did not stop in time.
-    void stopped(ClientId client, StopReason reason, Nanoseconds tail, Nanoseconds at, Nanoseconds now);
+    // `unused`: by its own account it submitted nothing in this turn; counts only if it did not stop in time.
+    void stopped(ClientId client, StopReason reason, Nanoseconds tail, Nanoseconds now, bool unused = false);
     void drained(ClientId client, Nanoseconds at, Nanoseconds now);
 
     // Before stopped() and tick(), of all who run.

@@ -50,10 +50,9 @@ Lease* Leases::newest(const Client* client) {
     return found == leases_.rend() ? nullptr : &*found;
 }
 
-void Leases::spare(Lease& lease, Nanoseconds at, Nanoseconds now) {
-    if (!lease.overdue) return;
-    const Nanoseconds away = now - std::clamp(at, std::min(lease.deadline, now), now);
-    lease.spared += static_cast<Nanoseconds>(lease.rate * static_cast<double>(away));
+void Leases::spare(Lease& lease, Nanoseconds now) {
+    if (lease.overdue)
+        lease.spared += static_cast<Nanoseconds>(lease.rate * static_cast<double>(now - lease.deadline));
 }
 
 void Leases::stop(Lease& lease, Nanoseconds tail, Nanoseconds now) {

@@ -81,8 +81,8 @@ class Leases {
     Lease* running(const Client* client);
     Lease* draining(const Client* client);  // the oldest
     Lease* newest(const Client* client);    // draining or not
-    // Of a holder that was overdue, the time after `at` and after the end of its turn was not its own.
-    static void spare(Lease& lease, Nanoseconds at, Nanoseconds now);
+    // A turn in which nothing was submitted: it costs what kept others waiting, up to its end.
+    static void spare(Lease& lease, Nanoseconds now);
     void stop(Lease& lease, Nanoseconds tail, Nanoseconds now);  // may move or forget leases: `lease` is invalid then
     void finish(Lease& lease, Nanoseconds at, Nanoseconds now);  // its work was complete at `at`; forgets the lease
     void forget(const Group* group);                             // the group is about to go

@@ -1,10 +1,8 @@
 // The class Arbiter for Python. Times are nanoseconds of whatever clock the caller keeps.
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <optional>
 #include <stdexcept>
 
 #include "arbiter/arbiter.hpp"
@@ -149,11 +147,10 @@ void bind_arbiter(nb::module_& m) {
         .def(
             "stopped",
             [](Arbiter& self, ClientId client, const std::string& reason, Nanoseconds tail, Nanoseconds now,
-               std::optional<Nanoseconds> at) {
-                self.stopped(client, from_name<StopReason>(kStopReasons, reason, "reason"), tail, at.value_or(now),
-                             now);
+               bool unused) {
+                self.stopped(client, from_name<StopReason>(kStopReasons, reason, "reason"), tail, now, unused);
             },
-            "client"_a, "reason"_a, "tail"_a, "now"_a, "at"_a = nb::none())
+            "client"_a, "reason"_a, "tail"_a, "now"_a, nb::kw_only(), "unused"_a = false)
         .def("drained", &Arbiter::drained, "client"_a, "at"_a, "now"_a)
         .def(
             "progress",

@@ -196,7 +196,7 @@ void Server::stopped(Device& device, Attachment& a, const Message& message, Nano
     if (!wants) served(device, a, message, now);
     read_progress(device);
     a.holds = false;
-    device.arbiter->stopped(a.id, reason, tail, Nanoseconds(std::min(message.time_ns, uint64_t(now))), now);
+    device.arbiter->stopped(a.id, reason, tail, now, message.flags & wire::kUnused);
     if (!wants) device.residency.idle(a.id, now);
     if (wants && !withheld(device, a, now)) device.arbiter->request(a.id, now);
     futex_wake_all(a.page->token);

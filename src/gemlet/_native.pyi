@@ -37,9 +37,10 @@ class Arbiter:
         reason: Literal["deadline", "idle", "revoked", "exit"],
         tail: int,
         now: int,
-        at: int | None = None,
+        *,
+        unused: bool = False,
     ) -> None:
-        """``at``: until then it may have used the device, by its own account; None: until now."""
+        """``unused``: by its own account it submitted nothing in this turn."""
     def drained(self, client: int, at: int, now: int) -> None: ...
     def progress(
         self, client: int, work: int, launches: int = 0, samples: int = 0, busy: int = 0, awaited: int = 0

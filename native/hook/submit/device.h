@@ -35,14 +35,14 @@ struct Device {
     const CUdevice ordinal;
     const CUuuid uuid;
     std::atomic<uint32_t> wire_index{0};
-    std::atomic<uint32_t> request_epoch{UINT32_MAX};  // epoch of the last kRequest: one is enough for each
-    std::atomic<uint32_t> stop_told{0};               // epoch of the last kStopped
-    std::atomic<uint32_t> stop_reason{0};             // wire::StopReason of the stop under way
-    std::atomic<uint64_t> paused_ns{0};               // ... and, if it is idle, how long it has been so
-    std::atomic<uint64_t> known_until{0};             // what the watcher's last look found holds no longer
-    std::atomic<uint64_t> away{0};                    // ns of this turn of which nothing is known
-    std::atomic<uint32_t> waiting{0};                 // threads that wait for the token now
-    std::atomic<uint32_t> awaiting_memory{0};         // ... and for memory that is away
+    std::atomic<uint32_t> request_epoch{UINT32_MAX};    // epoch of the last kRequest: one is enough for each
+    std::atomic<uint32_t> stop_told{0};                 // epoch of the last kStopped
+    std::atomic<uint32_t> stop_reason{0};               // wire::StopReason of the stop under way
+    std::atomic<uint64_t> paused_ns{0};                 // ... and, if it is idle, how long it has been so
+    std::atomic<uint64_t> launches_before{UINT64_MAX};  // ... this turn
+    std::atomic<uint32_t> begun{0};                     // epoch of the last turn that a waiting thread went on in
+    std::atomic<uint32_t> waiting{0};                   // threads that wait for the token now
+    std::atomic<uint32_t> awaiting_memory{0};           // ... and for memory that is away
     std::atomic<uint64_t> wanted_at{0};  // when the first of them came since the last turn ended; 0: none
     // Null without a daemon; pages of past daemons stay mapped. `raise` is the same page for one of the class
     // `latency`, which alone may write it, else null.

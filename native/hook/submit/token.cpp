@@ -38,17 +38,18 @@ wire::Message message(Device& device, wire::MessageType type, uint32_t epoch) {
     return m;
 }
 
-// A process that is stopped in its turn (SIGSTOP, a frozen cgroup) submits nothing and does not look at its queues:
-// time after its work was done and before it looks again is not its own.
-uint64_t away(const Device& device, uint64_t now) {
-    const uint64_t until = device.known_until.load(std::memory_order_relaxed);
-    return device.away.load(std::memory_order_relaxed) + (now > until ? now - until : 0);
+// So late, a turn was granted while the process was stopped (SIGSTOP, a frozen cgroup).
+bool is_long_over(const wire::ClientPage& page) {
+    constexpr uint64_t kLong = 250'000'000;
+    const uint64_t deadline = page.deadline_ns.load(std::memory_order_relaxed);
+    return deadline != wire::kNever && now_ns() > deadline + kLong;
 }
 
-// What a look found holds for the work in flight, and no longer than until the next look.
-void looked(Device& device, uint64_t now, uint64_t inflight, uint64_t sleep) {
-    device.away.store(away(device, now), std::memory_order_relaxed);
-    device.known_until.store(now + std::max(inflight, sleep), std::memory_order_relaxed);
+// Nobody submitted anything in this turn. An estimate of what still ran would not do: kernels take as long as they
+// like.
+bool is_unused(Device& device, const wire::ClientPage& page, uint32_t epoch) {
+    return device.begun.load() != epoch && is_long_over(page) &&
+           device.pacer.launches() == device.launches_before.load(std::memory_order_relaxed);
 }
 
 void tell_stopped(Device& device, uint32_t epoch, uint64_t inflight_ns) {
@@ -58,16 +59,14 @@ void tell_stopped(Device& device, uint32_t epoch, uint64_t inflight_ns) {
     m.reason = reason;
     m.tail_ns = inflight_ns;
     if (reason == StopReason::kIdle) m.value = device.paused_ns.load(std::memory_order_relaxed);
-    const wire::ClientPage& page = *device.page.load(std::memory_order_acquire);
-    const bool late = m.time_ns > page.deadline_ns.load(std::memory_order_relaxed);
-    if (late) m.time_ns -= std::min(m.time_ns, away(device, m.time_ns));
+    if (is_unused(device, *device.page.load(std::memory_order_acquire), epoch)) m.flags = wire::kUnused;
     // A holder that is stopped in the middle of its work will request the token again. The same message says so,
     // lest the daemon believe the next holder to be alone. The same holds for a thread that waits for memory, for
     // which a turn ends.
     bool wants =
         reason == StopReason::kDeadline || reason == StopReason::kRevoked || device.awaiting_memory.load() > 0;
     if (wants) {
-        m.flags = wire::kStillRequests;
+        m.flags |= wire::kStillRequests;
         device.request_epoch.store(epoch);
     }
     send(m);
@@ -117,7 +116,6 @@ uint64_t watch_holder(Device& device, wire::ClientPage& page, uint32_t epoch, Wa
         watch.held = epoch;
         watch.submitted = false;
         watch.sample_at = now;
-        device.away.store(0, std::memory_order_relaxed);
         watch.patience.begins(now, device.wanted_at.exchange(0), terms);
     }
     watch.submitted = watch.submitted || launched;
@@ -148,12 +146,12 @@ uint64_t watch_holder(Device& device, wire::ClientPage& page, uint32_t epoch, Wa
         }
         sleep = std::min(sleep, deadline - look.inflight - now);
     }
-    looked(device, now, look.inflight, sleep);
     return sleep;
 }
 
 // An alarm from before this turn is over: the client that raised it has had its turn.
-void begins(Device& device) {
+void begins(Device& device, uint32_t epoch) {
+    device.begun.store(epoch);
     if (const wire::DevicePage* shared = device.shared.load(std::memory_order_acquire))
         device.urgent_seen.store(shared->urgent.load(std::memory_order_relaxed), std::memory_order_relaxed);
 }
@@ -275,15 +273,15 @@ uint64_t watch_once(Device& device, Watch& watch) {
         if (lead || again || device.pacer.stuck()) tell_stopped(device, watch.draining, inflight);
         if (inflight == 0 || again) {
             watch.launches = device.pacer.launches();
+            device.launches_before.store(again ? UINT64_MAX : watch.launches, std::memory_order_relaxed);
             tell_progress(device, page, watch);
             send(message(device, wire::MessageType::kDrained, watch.draining));
             watch.drained = std::exchange(watch.draining, 0);
         } else {
             sleep = kPollDraining;
-            looked(device, now_ns(), inflight, sleep);
         }
     } else if (state != TokenState::kRun) {
-        looked(device, now_ns(), 0, 0);  // should it be granted the token now, while it is stopped
+        device.launches_before.store(device.pacer.launches(), std::memory_order_relaxed);
     }
     if (state == TokenState::kRun)
         sleep = watch_holder(device, page, epoch, watch);
@@ -327,7 +325,12 @@ bool wait_for_token(Device& device) {
         uint32_t epoch = wire::token_epoch(word);
         switch (wire::token_state(word)) {
             case TokenState::kRun:
-                begins(device);
+                // A thread that only woke up late begins its turn, lest one that always does never runs.
+                if (is_long_over(page)) {
+                    stop_holding(device, StopReason::kDeadline, 0);
+                    continue;
+                }
+                begins(device, epoch);
                 return true;
             case TokenState::kParked: {
                 uint32_t run = wire::token_word(epoch, TokenState::kRun);
@@ -337,7 +340,7 @@ bool wait_for_token(Device& device) {
                     shared->urgent.fetch_add(1);
                 send(message(device, wire::MessageType::kTook, epoch));
                 futex_wake_all(page.token);  // the watcher
-                begins(device);
+                begins(device, epoch);
                 return true;
             }
             case TokenState::kBlocked:

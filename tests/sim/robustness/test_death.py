@@ -78,19 +78,46 @@ def test_a_stopped_holder_keeps_nobody_waiting_and_goes_on_later(served: Served,
     eventually(lambda: stopped.rounds() > begin[0] + 50 and other.rounds() > begin[1] + 50)
 
 
-def test_a_process_does_not_pay_for_the_time_for_which_it_was_stopped(served: Served, machine: Machine) -> None:
+def test_a_process_does_not_pay_for_a_turn_that_it_was_granted_while_it_was_stopped(
+    served: Served, machine: Machine
+) -> None:
     for group in "ab":
         served.server.set_group(group, workload="alone")
-    stopped, other = (machine.start(g, "work", 60) for g in "ab")
+    stopped, other = (machine.start(g, "work", 120) for g in "ab")
     eventually(lambda: stopped.rounds() > 5 and other.rounds() > 5)
-    for _ in range(6):  # in its turn, or granted the token while it is stopped
+    for _ in range(4):
+        while True:
+            stopped.send_signal(signal.SIGSTOP)
+            if not served.group("a")["holding"]:
+                break
+            stopped.send_signal(signal.SIGCONT)
+            time.sleep(0.003)
         used = served.time("a")
-        stopped.send_signal(signal.SIGSTOP)
-        time.sleep(1)
+        eventually(lambda used=used: served.time("a") > used + 1)
         n = stopped.rounds()
         stopped.send_signal(signal.SIGCONT)
         eventually(lambda n=n: stopped.rounds() > n + 1)
         assert served.time("a") - used < 0.5
+
+
+def test_a_process_that_was_stopped_in_its_turn_pays(served: Served, machine: Machine) -> None:
+    """What it left on the device may have run on for as long."""
+    for group in "ab":
+        served.server.set_group(group, workload="alone")
+    stopped, other = (machine.start(g, "work", 120) for g in "ab")
+    eventually(lambda: stopped.rounds() > 5 and other.rounds() > 5)
+    while True:
+        stopped.send_signal(signal.SIGSTOP)
+        if served.group("a")["holding"]:
+            break
+        stopped.send_signal(signal.SIGCONT)
+        time.sleep(0.003)
+    used = served.time("a")
+    eventually(lambda: served.time("a") > used + 1)
+    n = stopped.rounds()
+    stopped.send_signal(signal.SIGCONT)
+    eventually(lambda: stopped.rounds() > n + 1)
+    assert served.time("a") - used > 0.9
 
 
 def test_a_member_stopped_inside_the_lock_delays_its_group_but_not_for_ever(served: Served, machine: Machine) -> None:

@@ -8,7 +8,8 @@ configuration changes under it, to nonsense now and then. Meanwhile and at the e
 - the ledger of each program says what the driver says that it holds;
 - no program runs without a daemon or fails for good, and nothing is left of those that are gone;
 - nobody waits longer than twice its fair wait: a round of every program of its device, or a cycle of turns; what the
-  machine keeps a process waiting that has nothing to do with gemlet is measured, and added;
+  machine keeps a process waiting that has nothing to do with gemlet is measured, and added; a program that was stopped
+  in its turn may pay for that for 10 s;
 - the daemon's memory does not grow.
 
 Prints figures as JSON; exits with 1 if something did not hold.
@@ -44,6 +45,7 @@ CYCLE = 0.1  # of turns, at most: cycle_max of native/arbiter/arbiter.hpp
 SATURATING = 4  # clients without pauses, all on device 0
 PATIENCE = 60.0
 NONSENSE = ("[groups.g0\n", 'users = ["²"]\n', "[daemon]\nmetrics_port = -1\n", "x = " + "[" * 5000)
+DEBT = 10.0  # seconds: debt_max of native/arbiter/arbiter.hpp; so long who was stopped in a turn may wait
 STALLS = 4  # wake-ups on the way of one request: the client, the daemon, the device, the client
 WARM = 150.0  # seconds: the daemon keeps samples of 120 s, and what it holds grows until then
 GROWTH = 1.1  # of the daemon's memory, and
@@ -56,6 +58,7 @@ class Client:
     process: subprocess.Popen[bytes]
     device: int
     words: Path
+    pays_until: float = 0.0
 
     def read(self) -> tuple[int, int, int, int, int]:
         """Rounds, when the last one was, longest wait, when the present round began, failures. Times in ns."""
@@ -248,6 +251,7 @@ class Soak:
         time.sleep(self.dice.random() * 2)
         for client in chosen:
             client.process.send_signal(signal.SIGCONT)
+            client.pays_until = time.monotonic() + DEBT
 
     def stop_daemon(self) -> None:
         self.daemon.send_signal(signal.SIGSTOP)
@@ -350,6 +354,7 @@ class Soak:
         self.note_waits(self.clients)
         self.forget_waits()
         stall, self.stall = self.stall, 0.0
+        begin = time.monotonic()
         time.sleep(2)
         now = time.monotonic_ns()
         counts = [sum(client.device == device for client in self.clients) for device in range(DEVICES)]
@@ -357,6 +362,8 @@ class Soak:
             _, _, longest, began, _ = client.read()
             waited = max(longest, now - began if began else 0) / 1e9
             limit = 2 * max(counts[client.device] * ROUND, CYCLE) + STALLS * self.stall
+            if client.pays_until > begin:
+                continue
             calm.append(waited)
             bound[0] = max(bound[0], limit)
             if waited > limit:

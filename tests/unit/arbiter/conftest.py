@@ -81,10 +81,10 @@ class Scene:
         tail: float = 0.0,
         *,
         drained: bool = True,
-        at: float | None = None,
+        unused: bool = False,
     ) -> None:
         self.holders.pop(client, None)
-        self.arbiter.stopped(client, reason, round(tail * MS), self.now, None if at is None else round(at * MS))
+        self.arbiter.stopped(client, reason, round(tail * MS), self.now, unused=unused)
         if drained and tail == 0:
             self.arbiter.drained(client, self.now, self.now)
         self._act()
