@@ -38,12 +38,13 @@ def command(socket: str | None, *, group: str, length: float, output: str, comin
     gemlet trace train-1 30s --next
     """
     from gemlet.monitor import trace
+    from gemlet.monitor.reader import read_traced
 
     if not 0 < length <= LONGEST_S:
         raise click.UsageError(f"TIME is {length:g} s: expected an hour or less, such as 10s")
 
     with connect(address.candidates(socket, simulate=simulate)) as daemon:
-        traced = _coming(daemon, group, length) if coming else _asked(daemon, group, seconds=length)
+        traced = _coming(daemon, group, length) if coming else read_traced(daemon, group, seconds=length)
     document = json.dumps(trace.perfetto(traced), separators=(",", ":"))
     if output == "-":
         click.echo(document)
@@ -58,29 +59,24 @@ def command(socket: str | None, *, group: str, length: float, output: str, comin
         click.echo(f"wrote {len(traced.steps)} steps to {output}: open it at https://ui.perfetto.dev", err=True)
     if traced.lost:
         messages.warning(
-            "the daemon has forgotten the first part of that time: so much happened since",
+            "the daemon has forgotten a part of that time: so much happened since",
             "ask for a shorter time, or record it with --next",
         )
-
-
-def _asked(daemon: Connection, group: str, *, seconds: float, after: int | None = None) -> Traced:
-    from gemlet.monitor.reader import decode_traced
-
-    asked = {} if after is None else {"after": after}
-    return decode_traced(daemon.call("trace", group=group, seconds=seconds, **asked))
 
 
 def _coming(daemon: Connection, group: str, length: float) -> Traced:
     import msgspec
 
-    first = part = _asked(daemon, group, seconds=0.0)
+    from gemlet.monitor.reader import read_traced
+
+    first = part = read_traced(daemon, group, seconds=0.0)
     end = time.monotonic() + length
     clients, steps, lost = {c.client: c for c in first.clients}, [], False
     while (left := end - time.monotonic()) > 0:
         if sys.stderr.isatty():
             click.echo(f"\rrecording: {left:.0f} s to go ", nl=False, err=True)
         time.sleep(min(left, LOOK_S))
-        part = _asked(daemon, group, seconds=0.0, after=part.next)
+        part = read_traced(daemon, group, seconds=0.0, after=part.next)
         clients |= {client.client: client for client in part.clients}
         steps += part.steps
         lost = lost or part.lost

@@ -3,7 +3,7 @@
 Bounds: sizes of requests and answers, number of connections, and how long a peer may keep one open without asking
 anything. Nobody can take all connections: a user may have another only while more are free than the user has, as for
 programs (native/server/room.hpp), and some are kept for root and the daemon's own user. Nobody can take all the
-daemon's time (turns.py), nor its memory: of a user's answers that may be large, one is made and sent at a time.
+daemon's time (turns.py), nor its memory: of a user's answers, one is made and sent at a time, except small ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,19 @@ import msgspec
 
 from gemlet.daemon import protocol
 from gemlet.daemon.processes import Peer, administers, peer_of
-from gemlet.daemon.requests import AnyRequest, Audit, Events, History, Metrics, Recorded, Status, decode
+from gemlet.daemon.requests import (
+    AnyRequest,
+    Environment,
+    Join,
+    Note,
+    OpenShare,
+    Ping,
+    Remove,
+    Set,
+    Shutdown,
+    TakeOver,
+    decode,
+)
 from gemlet.daemon.room import has_room
 from gemlet.daemon.turns import Turns
 from gemlet.errors import DaemonError, GemletError
@@ -35,7 +47,8 @@ FOR_ADMINISTRATORS = 16  # of these
 IDLE_SECONDS = 300.0
 WRITE_SECONDS = 10.0
 CLOSE_SECONDS = 1.0
-LARGE = (Audit, Events, History, Metrics, Recorded, Status)  # their answers grow with what users make
+# Their answers do not grow with what users make; all others may. Nobody's program waits to start for a slow reader.
+SMALL = (Environment, Join, Note, OpenShare, Ping, Remove, Set, Shutdown, TakeOver)
 
 Handler = Callable[[AnyRequest, Peer], Awaitable[Any]]
 
@@ -133,7 +146,7 @@ class Api:
             except GemletError as error:
                 await _write(writer, _failure(error))
                 continue
-            if isinstance(request, LARGE) and not administers(peer.uid):
+            if not isinstance(request, SMALL) and not administers(peer.uid):
                 async with self._large[peer.uid]:
                     await self._turns.take(peer.uid)  # what it waited for took its time
                     await _write(writer, await self._answer(request, peer))

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from gemlet.daemon.native import Server
 
 PART = 2048  # steps of a look into the ring
-MOST = 200_000  # steps of an answer
+MOST = 20_000  # steps looked at for an answer; as Python's objects they take some 4 MB
+NEVER = 2**63 - 1  # ns
 # What of other users' programs is for anybody on a shared daemon: who takes turns, and why, as the status says it.
 FOR_ALL = frozenset({"standing", "joins", "leaves"})
 
@@ -44,7 +45,8 @@ class Traced(msgspec.Struct, frozen=True, kw_only=True):
     """Steps of the programs on the devices of ``group``, oldest first.
 
     From ``begin_ns`` to ``end_ns`` of CLOCK_MONOTONIC; ``end_s`` is the latter in seconds since 1970. ``lost``: steps
-    since then, or since the number asked for, are forgotten. ``next``: the number of the step after the last.
+    since then, or since the number asked for, are forgotten. ``next``: the number of the step after the last; ``end``:
+    that of the step after the last in the ring. Where it is larger, ask for those after ``next``.
     """
 
     schema: int = TRACE_SCHEMA
@@ -55,6 +57,7 @@ class Traced(msgspec.Struct, frozen=True, kw_only=True):
     end_s: float
     lost: bool
     next: int
+    end: int = 0
     devices: dict[str, str]
     clients: list[TracedClient]
     steps: list[Step]
@@ -83,17 +86,18 @@ async def read(
             hint="`gemlet status` lists the groups that do",
         )
     beside = {client.client: client for client in known if client.device in where}
+    end, _ = server.trace_at(NEVER)
     number, lost = server.trace_at(begin)
     if asked.after is not None:
-        number, lost = asked.after, False
+        number, lost = min(asked.after, end), False
     steps: list[Step] = []
-    while len(steps) < MOST:
-        first, part = server.trace(number, PART)
+    room = MOST
+    while number < end and room > 0:
+        first, part = server.trace(number, min(PART, room, end - number))
         lost = lost or first > number
         number = first + len(part)
+        room -= len(part)
         steps += [step for step in part if _visible(beside.get(step[1]), step, asked.uid)]
-        if len(part) < PART:
-            break
         await asyncio.sleep(0)
     present = {step[1] for step in steps}
     return Traced(
@@ -104,6 +108,7 @@ async def read(
         end_s=time.time(),
         lost=lost,
         next=number,
+        end=end,
         devices={str(index): name for index, name in devices.items() if index in where},
         clients=[
             msgspec.structs.replace(client, name=names.get(client.pid, "") if client.state != "gone" else "")

@@ -41,8 +41,25 @@ def decode_recorded(document: dict[str, Any]) -> Recorded:
     return _decoded(document, protocol.HISTORY_SCHEMA, document, Recorded)
 
 
-def decode_traced(document: dict[str, Any]) -> Traced:
-    """The steps of a trace as structs. Raises `DaemonError`."""
+def read_traced(connection: Connection, group: str, *, seconds: float, after: int | None = None) -> Traced:
+    """The steps of the last ``seconds``, or those numbered ``after`` and later, up to the last that there is now.
+
+    An answer of the daemon has a part of them. Raises `DaemonError`.
+    """
+    asked = {} if after is None else {"after": after}
+    first = part = _traced(connection.call("trace", group=group, seconds=seconds, **asked))
+    clients, steps, lost = {client.client: client for client in first.clients}, list(first.steps), first.lost
+    while part.next < first.end:
+        part = _traced(connection.call("trace", group=group, seconds=seconds, after=part.next))
+        clients |= {client.client: client for client in part.clients}
+        steps += part.steps
+        lost = lost or part.lost
+    return msgspec.structs.replace(
+        part, begin_ns=first.begin_ns, clients=list(clients.values()), steps=steps, lost=lost
+    )
+
+
+def _traced(document: dict[str, Any]) -> Traced:
     if document.get("schema") != protocol.TRACE_SCHEMA:
         raise other_version(f"schema {document.get('schema')}, not {protocol.TRACE_SCHEMA}", document)
     try:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from gemlet.daemon import tracing
 from gemlet.errors import Refused
+from gemlet.monitor.reader import read_traced
 
 NAMES = {11: "train.py"}
 
@@ -24,6 +26,8 @@ class Ring:
         return first, self.steps[first : first + most]
 
     def trace_at(self, at):
+        if at == tracing.NEVER:
+            return len(self.steps), False
         return self.forgotten, self.forgotten > 0
 
     def traced(self):
@@ -77,10 +81,66 @@ def test_many_steps_are_read_in_parts_up_to_a_limit(monkeypatch):
     assert ring.reads == 3
     assert found.lost
     assert (found.next, len(found.steps)) == (10 + 3 * tracing.PART, 3 * tracing.PART)
+    assert found.end == 5 * tracing.PART
     rest = read(ring, after=found.next)
     assert not rest.lost
-    assert rest.next == 5 * tracing.PART
+    assert rest.next == rest.end == 5 * tracing.PART
+    assert read(ring, after=10**9).next == rest.end  # a number of another daemon
     assert read(ring, after=3).lost
+
+
+def test_steps_that_are_not_shown_count_as_well(monkeypatch):
+    monkeypatch.setattr(tracing, "MOST", tracing.PART)
+    ring = Ring([(n, 2, "update", 0) for n in range(5 * tracing.PART)])
+    found = read(ring, uid=1000)
+    assert (ring.reads, found.steps, found.next, found.end) == (1, [], tracing.PART, 5 * tracing.PART)
+
+
+class Daemon:
+    """A connection to a daemon whose ring goes on by ``more`` steps a question."""
+
+    def __init__(self, ring, *, more):
+        self.ring, self.more, self.answers = ring, more, 0
+
+    def call(self, op, *, group, seconds, after=None):
+        assert op == "trace"
+        self.answers += 1
+        found = msgspec.to_builtins(read(self.ring, group=group, after=after))
+        last = len(self.ring.steps)
+        self.ring.steps += [(n, 1, "update", 0) for n in range(last, last + self.more)]
+        return found
+
+
+def test_the_whole_ring_is_read_answer_by_answer(monkeypatch):
+    monkeypatch.setattr(tracing, "MOST", 1000)
+    ring = Ring([(n, 1, "update", 0) for n in range(4500)], forgotten=10)
+    daemon = Daemon(ring, more=2000)  # faster than it is read
+    found = read_traced(daemon, "a", seconds=10.0)
+    assert daemon.answers == 5
+    assert [step[0] for step in found.steps][:4490] == list(range(10, 4500))
+    assert found.lost
+    assert found.next == 10 + len(found.steps)
+    rest = read_traced(daemon, "a", seconds=10.0, after=found.next)
+    assert not rest.lost
+    assert rest.steps[0][0] == found.next
+
+
+def test_what_is_forgotten_between_two_answers_is_said(monkeypatch):
+    monkeypatch.setattr(tracing, "MOST", 1000)
+    ring = Ring([(n, 1, "update", 0) for n in range(3000)])
+    daemon = Daemon(ring, more=0)
+    assert not read_traced(daemon, "a", seconds=10.0).lost
+    call = daemon.call
+
+    def slow(*arguments, **named):
+        found = call(*arguments, **named)
+        ring.forgotten = 1500
+        return found
+
+    daemon.call = slow
+    found = read_traced(daemon, "a", seconds=10.0)
+    assert found.lost
+    assert [step[0] for step in found.steps] == [*range(1000), *range(1500, 3000)]
 
 
 def test_a_group_without_programs():

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import typing
 
 import msgspec
 import pytest
 
-from gemlet.daemon import protocol
+from gemlet.daemon import protocol, requests
 from gemlet.daemon.api import Api
 from gemlet.daemon.processes import Peer
 from gemlet.daemon.turns import Turns
 
 ANA, LUIS = 70001, 70002
 PING, STATUS = b'{"v":1,"op":"ping"}\n', b'{"v":1,"op":"status"}\n'
+EVENTS = b'{"v":1,"op":"events"}\n'
 
 
 def test_users_take_turns_one_a_turn_of_the_loop():
@@ -79,6 +81,54 @@ def test_requests_that_have_arrived_already_do_not_go_before_those_of_others(tmp
 
     asyncio.run(live())
     assert order.index(LUIS) < 100
+
+
+# What these answer does not grow with what users make. Add to them only what cannot.
+SMALL = {"environment", "join", "note", "ping", "remove", "set", "share", "shutdown", "take_over"}
+KINDS = {kind.__struct_config__.tag: kind for kind in typing.get_args(requests.AnyRequest)}
+FIELDS = {"group": "g", "limits": {}, "socket": "/s", "topic": "t", "text": "t"}
+
+
+def test_every_kind_of_request_is_here():
+    assert KINDS.keys() > SMALL | {"status", "trace"}
+
+
+@pytest.mark.parametrize("op", sorted(KINDS))
+def test_an_answer_is_large_unless_it_is_known_to_be_small(tmp_path, asked_as, op):
+    made, goes_on = asyncio.Event(), asyncio.Event()
+    waiting = []
+
+    async def handle(request, _peer):
+        if isinstance(request, requests.Status):
+            made.set()
+            await goes_on.wait()
+        waiting.append(request)
+
+    needed = {field.name for field in msgspec.structs.fields(KINDS[op]) if field.required} - {"v"}
+    request = {"v": 1, "op": op} | {name: FIELDS[name] for name in needed}
+
+    async def live() -> None:
+        async with Api(handle).serve(tmp_path / "api", mode=0o600):
+            asked_as[:] = [ANA, ANA, LUIS]
+            connections = [await asyncio.open_unix_connection(tmp_path / "api") for _ in range(3)]
+            connections[0][1].write(STATUS)
+            await made.wait()
+            line = json.dumps(request).encode() + b"\n"
+            connections[1][1].write(line if op != "status" else EVENTS)
+            if op in SMALL:
+                assert await connections[1][0].readline()
+            else:  # that of another user comes before, however often
+                for _ in range(20):
+                    connections[2][1].write(PING)
+                    assert await connections[2][0].readline()
+                assert all(isinstance(other, requests.Ping) for other in waiting)
+            goes_on.set()
+            assert await connections[0][0].readline()
+            assert op in SMALL or await connections[1][0].readline()
+            for _, writer in connections:
+                writer.close()
+
+    asyncio.run(live())
 
 
 def test_a_user_has_one_large_answer_at_a_time(tmp_path, asked_as):

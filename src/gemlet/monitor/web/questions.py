@@ -10,7 +10,7 @@ import msgspec
 from gemlet.daemon.connection import Connection, connect
 from gemlet.daemon.requests import Limits
 from gemlet.errors import DaemonError, Refused
-from gemlet.monitor.reader import decode_traced, read_status
+from gemlet.monitor.reader import read_status, read_traced
 from gemlet.monitor.trace import timeline
 from gemlet.monitor.web.preview import preview
 
@@ -97,7 +97,7 @@ def _explain(daemon: Connection, query: Mapping[str, str]) -> Any:
 def _trace(daemon: Connection, query: Mapping[str, str]) -> Any:
     if "group" not in query:
         raise DaemonError("a group is missing")
-    return timeline(decode_traced(daemon.call("trace", group=query["group"], seconds=TRACED)))
+    return timeline(read_traced(daemon, query["group"], seconds=TRACED))
 
 
 _GET: dict[str, Answer] = {
