@@ -82,6 +82,8 @@ void bind_residency(nb::module_& m) {
             },
             "client"_a, "bytes"_a, "now"_a)
         .def("adopt", &Residency::adopt, "client"_a, "bytes"_a, "mapped"_a, "now"_a)
+        .def("expect", &Residency::expect, "client"_a, "group"_a, "fixed"_a, "movable"_a, "mapped"_a, "now"_a)
+        .def("come_back", &Residency::come_back, "before"_a, "client"_a, "group"_a, "now"_a)
         .def("set_fixed", &Residency::set_fixed, "client"_a, "bytes"_a, "now"_a)
         .def("report", nb::overload_cast<ClientId, uint64_t, uint32_t, bool, Nanoseconds>(&Residency::report),
              "client"_a, "mapped"_a, "seen"_a, "complete"_a, "now"_a)

@@ -276,6 +276,9 @@ nb::dict hand_over(Server& self) {
             slot["administrator"] = s.administrator;
             slot["contexts"] = s.contexts;
             slot["untracked"] = s.untracked;
+            slot["fixed"] = s.has.fixed;
+            slot["movable"] = s.has.movable;
+            slot["mapped"] = s.has.mapped;
             slots.append(slot);
         }
         d["slots"] = slots;
@@ -308,9 +311,15 @@ void inherit_ledger(Server& self, const nb::dict& d) {
         field<std::string>(d, "group"),           field<int>(d, "fd"),    {}};
     for (nb::handle each : field<nb::list>(d, "slots")) {
         const auto s = nb::cast<nb::dict>(each);
-        image.slots.push_back({field<uint32_t>(s, "index"), field<pid_t>(s, "pid"), field<int>(s, "fd"),
-                               field<std::string>(s, "who"), field<bool>(s, "administrator"),
-                               field<uint32_t>(s, "contexts"), field<uint64_t>(s, "untracked")});
+        image.slots.push_back(
+            {field<uint32_t>(s, "index"),
+             field<pid_t>(s, "pid"),
+             field<int>(s, "fd"),
+             field<std::string>(s, "who"),
+             field<bool>(s, "administrator"),
+             field<uint32_t>(s, "contexts"),
+             field<uint64_t>(s, "untracked"),
+             {field<uint64_t>(s, "fixed"), field<uint64_t>(s, "movable"), field<uint64_t>(s, "mapped")}});
     }
     nb::gil_scoped_release release;
     self.inherit_ledger(image);

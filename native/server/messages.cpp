@@ -272,8 +272,10 @@ bool Server::hello(Client& client, const Message& message) {
     if (!may_join(found->second, client))
         return deny(Status::kDenied, "user " + std::to_string(client.uid) + " may not join it");
     client.group = name;
-    std::erase_if(inherited_,
-                  [&](const auto& heir) { return heir.second.pid == client.pid && heir.second.group != name; });
+    for (auto next = inherited_.begin(); next != inherited_.end();) {
+        const auto& [id, heir] = *(next++);
+        if (heir.pid == client.pid && heir.group != name) end_heir(id);
+    }
     ++found->second.clients;
     name.copy(reply.group, sizeof reply.group - 1);
     emit("join", client);
@@ -350,7 +352,7 @@ bool Server::attach(Client& client, const Message& message) {
     a.page->window_ns = uint64_t(options_.arbiter.window_alone);
     a.page->lead_ns = uint64_t(options_.lead);
     a.page->heard_ns = uint64_t(now);
-    join_residency(device, a, group, now);
+    join_residency(device, a, group, heir ? &*heir : nullptr, now);
     device.attachments[a.id] = std::move(attachment);
     device.arbiter->add_client(a.id, group_on(device, group, now), now, a.mps);
     reply.header.device = uint32_t(client.places.size());

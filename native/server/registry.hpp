@@ -166,6 +166,11 @@ struct Client {
     bool gone() const { return taken_until != kNever; }
 };
 
+// Bytes: what cannot move, what can, and how much of that is on the device.
+struct OnDevice {
+    uint64_t fixed = 0, movable = 0, mapped = 0;
+};
+
 // A slot whose owner has yet to come across from the daemon before. Its memory counts until it ends.
 struct Heir {
     std::weak_ptr<Device> device;
@@ -174,7 +179,9 @@ struct Heir {
     Descriptor process;  // a pidfd, readable when it has ended
     std::string who;     // as of Client, and so is the next
     bool administrator;
-    uint32_t contexts;  // that `slot` accounts for
+    uint32_t contexts;   // that `slot` accounts for
+    ClientId residency;  // as the device's residency knows it
+    OnDevice has;
     Slot slot;
 };
 
@@ -187,6 +194,7 @@ struct HeldSlot {
     bool administrator;
     uint32_t contexts;
     uint64_t untracked;
+    OnDevice has;
 };
 struct LedgerImage {
     Uuid device;

@@ -94,14 +94,22 @@ void Server::set_resident(Device& device, const Group& group, Nanoseconds now) {
     apply(device, now);
 }
 
-void Server::join_residency(Device& device, Attachment& a, const Group& group, Nanoseconds now) {
+void Server::join_residency(Device& device, Attachment& a, const Group& group, const Heir* heir, Nanoseconds now) {
     if (device.capacity || group.settings.resident) {
         a.movable = std::make_unique<Movable>();
+        if (heir) {  // until it says so itself
+            a.movable->page->movable = heir->has.movable;
+            a.movable->page->mapped = heir->has.mapped;
+            a.movable->page->away = heir->has.mapped < heir->has.movable;
+        }
     }
     GroupId id = group_on(device, groups_.at(group.settings.spec.name), now);
     device.residency.set_group(id, group.settings.resident.value_or(arbiter::kUnlimited),
                                share_of(spec_on(device, group)), now, is_pinned(group.settings.spec));
-    device.residency.add(a.id, id, now);
+    if (heir)
+        device.residency.come_back(heir->residency, a.id, id, now);
+    else
+        device.residency.add(a.id, id, now);
 }
 
 void Server::leave_residency(std::vector<Departure> departures, Nanoseconds now) {
@@ -211,6 +219,13 @@ void Server::doubt_claims(Device& device, pid_t pid, uint64_t bytes, Nanoseconds
         a->hidden.look(last ? left : std::min(left, counted), counted, false, options_.claim_grace, now);
         left -= std::min(left, claimed);
     }
+}
+
+// What was allowed it may take until it learns that nobody allows anything any more.
+OnDevice Server::on_device(const Device& device, const Attachment& a) {
+    const Claim claim = believed(a);
+    const uint64_t mapped = std::max(claim.mapped, device.residency.committed(a.id));
+    return {claim.fixed, a.movable ? a.movable->page->movable.load() : 0, mapped};
 }
 
 void Server::confirm_process_memory(const Uuid& uuid, pid_t pid, uint64_t bytes) {

@@ -361,7 +361,7 @@ void Server::run() {
             } else if (kind == kListener) {
                 if (index < listeners_.size() && listeners_[index]) accept_client(*listeners_[index]);
             } else if (kind == kHeir) {
-                inherited_.erase(index);
+                end_heir(index);
             } else if (auto found = clients_.find(index); found != clients_.end()) {
                 Client& client = *found->second;
                 if (client.gone())

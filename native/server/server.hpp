@@ -160,6 +160,7 @@ class Server {
 
     // succession.cpp
     std::optional<Heir> claim(const Device& device, const Client& client);
+    void end_heir(uint32_t id);
 
     // reports.cpp
     void note(const Attachment& attachment, const char* what, int64_t value);
@@ -188,7 +189,8 @@ class Server {
     // server/residency.cpp
     uint64_t host_left(const Device& device) const;
     static bool limits_residency(const Device& device);
-    void join_residency(Device& device, Attachment& attachment, const Group& group, Nanoseconds now);
+    void join_residency(Device& device, Attachment& attachment, const Group& group, const Heir* heir,
+                        Nanoseconds now);
     void set_resident(Device& device, const Group& group, Nanoseconds now);
     void admit(Device& device, Attachment& attachment, const wire::Message& message, Nanoseconds now);
     void make_room(Device& device, Attachment& attachment, const wire::Message& message, Nanoseconds now);
@@ -196,6 +198,7 @@ class Server {
     void settle_residency(Device& device, Nanoseconds now);
     void leave_residency(std::vector<Departure> departures, Nanoseconds now);
     void doubt_claims(Device& device, pid_t pid, uint64_t bytes, Nanoseconds now);
+    static OnDevice on_device(const Device& device, const Attachment& attachment);
     static std::unordered_map<ClientId, ResidencyUsage> residencies(const Device& device, Nanoseconds now);
 
     // grants.cpp

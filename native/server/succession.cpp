@@ -11,12 +11,15 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "arbiter/saturating.hpp"
 #include "futex.h"
 #include "server/server.hpp"
 
 namespace gemlet::server {
 
 namespace {
+
+constexpr GroupId kNoGroup = GroupId(-1);  // one that its programs make anew when they come
 
 Descriptor duplicate(int fd) {
     const int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
@@ -33,24 +36,27 @@ Estate Server::hand_over() {
     for (const auto& listener : listeners_)
         if (listener) estate.listeners.push_back({listener->path, listener->group, listener->socket.get()});
     std::map<const Ledger*, std::vector<HeldSlot>> held;
-    const auto note = [&](const Client& client, const Slot& slot, uint32_t contexts) {
+    const auto note = [&](const Client& client, const Slot& slot, uint32_t contexts, const OnDevice& has) {
         if (client.process.get() < 0) return;  // nobody could tell when it ends
         held[&slot.ledger()].push_back({slot.index(), client.pid, client.process.get(), client.who,
-                                        client.administrator, contexts, slot.untracked()});
+                                        client.administrator, contexts, slot.untracked(), has});
     };
     for (const auto& [id, client] : clients_) {
         for (const Place& place : client->places) {
             const Attachment& a = *place.attachment;
-            note(*client, a.slot, a.page->contexts.load() == a.contexts ? a.contexts : 0);
+            note(*client, a.slot, a.page->contexts.load() == a.contexts ? a.contexts : 0,
+                 on_device(*place.device, a));
         }
-        for (const Departure& departure : client->departures) note(*client, departure.slot, 0);
+        for (const Departure& departure : client->departures)
+            note(*client, departure.slot, 0,
+                 {arbiter::plus(departure.slot.used(), departure.slot.untracked()), 0, 0});
         if (client->places.empty() && !client->gone())
             estate.callers.push_back(
                 {client->socket.get(), client->fixed, client->group, client->strict, client->version});
     }
     for (const auto& [id, heir] : inherited_)
         held[&heir.slot.ledger()].push_back({heir.slot.index(), heir.pid, heir.process.get(), heir.who,
-                                             heir.administrator, heir.contexts, heir.slot.untracked()});
+                                             heir.administrator, heir.contexts, heir.slot.untracked(), heir.has});
     for (const auto& device : devices_)
         for (const auto& [group, ledger] : device->ledgers)
             estate.ledgers.push_back({device->uuid, device->index, device->context_estimate, group,
@@ -105,7 +111,8 @@ void Server::inherit_caller(const Caller& caller) {
 void Server::inherit_ledger(const LedgerImage& image) {
     Descriptor copy = duplicate(image.fd);
     std::lock_guard lock(mutex_);
-    const std::shared_ptr<Device>& device = device_for(image.device, image.index);
+    const Nanoseconds now = clock();
+    const std::shared_ptr<Device> device = device_for(image.device, image.index);
     if (device->context_estimate == 0) device->context_estimate = image.context_estimate;
     auto ledger = std::make_shared<Ledger>(std::move(copy));
     const auto group = groups_.find(image.group);
@@ -115,12 +122,30 @@ void Server::inherit_ledger(const LedgerImage& image) {
         Descriptor process = duplicate(held.process_fd);
         const uint32_t id = next_heir_++;
         watch(process.get(), kHeir | id);
-        // From here on nothing fails: a slot that is given back would be free, and its owner is there.
-        inherited_.emplace(
-            id, Heir{device, image.group, held.pid, std::move(process), held.who, held.administrator, held.contexts,
-                     Slot::inherit(ledger, held.index, held.who, held.administrator, held.untracked)});
+        // Nothing fails from here on: a slot that is given back would be free, and its owner is there.
+        inherited_.emplace(id, Heir{device, image.group, held.pid, std::move(process), held.who, held.administrator,
+                                    held.contexts, next_attachment_, held.has,
+                                    Slot::inherit(ledger, held.index, held.who, held.administrator, held.untracked)});
+        // Its place on the device is not another's before it comes: like one that left, and is there still.
+        const ClientId there = next_attachment_++;
+        const GroupId id_there = group == groups_.end() ? kNoGroup : group_on(*device, group->second, now);
+        device->residency.expect(there, id_there, held.has.fixed, held.has.movable, held.has.mapped, now);
     }
     device->ledgers[image.group] = std::move(ledger);
+}
+
+// Its process has ended, or is in another group now.
+void Server::end_heir(uint32_t id) {
+    auto node = inherited_.extract(id);
+    if (!node) return;
+    const auto device = node.mapped().device.lock();
+    const ClientId there = node.mapped().residency;
+    node = {};  // its slot is free before any client learns that there is room
+    if (!device) return;
+    const Nanoseconds now = clock();
+    device->residency.remove(there, now);
+    settle_residency(*device, now);
+    apply(*device, now);
 }
 
 // The slot that the process had under the daemon before, with what is in it.

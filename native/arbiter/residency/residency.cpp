@@ -74,10 +74,39 @@ void Residency::adopt(ClientId client, uint64_t bytes, uint64_t mapped, Nanoseco
     m.granted = std::min(bytes, may_be_granted(m));
     const uint64_t promised = host_promised();
     m.granted -= std::min(m.granted, promised - std::min(promised, host_));
-    m.mapped = m.committed = std::min(mapped, bytes);
-    m.allowed = m.committed;
+    const bool new_here = m.number == 0;  // else it may have been allowed more since it said so
+    m.mapped = std::min(mapped, bytes);
+    m.committed = std::min(bytes, new_here ? m.mapped : std::max(m.committed, m.mapped));
+    if (new_here) m.allowed = m.committed;
     m.complete = m.mapped == m.movable;
     orders_.push_back({client, m.allowed, ++m.number});  // also if it is never changed: it waits for a first one
+    settle(now);
+}
+
+void Residency::expect(ClientId client, GroupId group, uint64_t fixed, uint64_t movable, uint64_t mapped,
+                       Nanoseconds now) {
+    Member m;
+    m.group = group;
+    m.gone = true;
+    m.fixed = fixed;
+    m.movable = m.granted = movable;
+    m.mapped = m.committed = m.allowed = std::min(mapped, movable);
+    m.turn = ++turn_;
+    m.idle_since = now;
+    members_[client] = m;
+}
+
+void Residency::come_back(ClientId before, ClientId client, GroupId group, Nanoseconds now) {
+    auto node = members_.extract(before);
+    if (!node) return add(client, group, now);
+    node.key() = client;
+    Member& m = members_.insert(std::move(node)).position->second;
+    m.gone = false;
+    m.in = m.complete = m.mapped >= m.movable;
+    m.entered = m.epoch = now;
+    m.group = group;
+    m.idle_since = now;
+    orders_.push_back({client, m.allowed, ++m.number});  // it has a page of its own, and waits for a first one
     settle(now);
 }
 

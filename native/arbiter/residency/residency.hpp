@@ -79,6 +79,11 @@ class Residency {
     // What a client that comes with memory (from a daemon that is gone) holds already, as it says. Others are bound
     // by no more of it than the client could have been admitted with now.
     void adopt(ClientId client, uint64_t bytes, uint64_t mapped, Nanoseconds now);
+    // One that a daemon before had, with what it may have by then; it has yet to come. Nothing is settled, for others
+    // may have to be made known before.
+    void expect(ClientId client, GroupId group, uint64_t fixed, uint64_t movable, uint64_t mapped, Nanoseconds now);
+    // It comes, as `client`.
+    void come_back(ClientId before, ClientId client, GroupId group, Nanoseconds now);
     // Bytes on the device of a client that cannot move.
     void set_fixed(ClientId client, uint64_t bytes, Nanoseconds now);
     // What a client says: bytes on the device, the order it keeps to, and whether all it has is there.

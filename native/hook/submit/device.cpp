@@ -200,6 +200,8 @@ bool reconnect() {
         const bool was_there = std::exchange(loss_unsaid, false);
         if (!connect_daemon(was_there)) {
             if (was_there) say_lost();
+            for (auto& slot : devices)
+                if (Device* device = slot.load()) swap_alone(*device);
             return false;
         }
         may_say_again(Topic::kDaemon);
@@ -208,7 +210,10 @@ bool reconnect() {
     for (auto& slot : devices)
         if (Device* device = slot.load();
             device && !device->is_daemons(*device->page.load()) && !device->silent.load()) {
-            any = attach_device(*device) || any;
+            if (attach_device(*device))
+                any = true;
+            else
+                swap_alone(*device);
         }
     return any;
 }

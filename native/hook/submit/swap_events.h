@@ -10,7 +10,8 @@ struct Attachment;
 struct Device;
 
 void swap_attached(Device& device, const Attachment& attachment);  // the daemon governs the device (anew)
-void swap_lost(Device& device);                                    // no daemon does
+void swap_lost(Device& device);   // no daemon does, but a successor may be there already: what is away stays away
+void swap_alone(Device& device);  // there is none
 void swap_context_destroying(CUcontext context);
 void swap_capture_begins();   // returns when no memory moves; none moves until the next
 void swap_capture_counted();  // ... call: the capture is counted by now

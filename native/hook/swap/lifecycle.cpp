@@ -64,9 +64,16 @@ void swap_attached(Device& device, const Attachment& attachment) {
 void swap_lost(Device& device) {
     SwapSpace* space = swap_space(device.ordinal);
     if (!space) return;
+    space->unmanaged.order.store(0);
     wire::ResidencyPage* before = space->page.exchange(&space->unmanaged);
     futex_wake_all(before->order);
     futex_wake_all(before->answered);
+}
+
+void swap_alone(Device& device) {
+    SwapSpace* space = swap_space(device.ordinal);
+    if (!space || space->managed() || space->unmanaged.order.exchange(1) != 0) return;
+    futex_wake_all(space->unmanaged.order);
 }
 
 void swap_context_destroying(CUcontext context) {

@@ -24,7 +24,7 @@ bool SwapSpace::all_resident() const {
 void SwapSpace::adopt_order() {
     wire::ResidencyPage& p = *page.load(std::memory_order_acquire);
     const uint32_t order = p.order.load(std::memory_order_acquire);
-    if (order == 0 && &p != &unmanaged) return;  // a daemon that has not spoken yet
+    if (order == 0) return;  // a daemon that has not spoken yet, or has gone, and it is not known whether for good
     limit = p.allowed.load(std::memory_order_acquire);
     p.seen.store(order, std::memory_order_release);
 }

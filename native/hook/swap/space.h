@@ -58,7 +58,8 @@ struct SwapSpace {
     SwapSpace(Device& d, wire::ResidencyPage* p);
 
     Device& device;
-    // The daemon's page, or `unmanaged`, which allows everything. Pages of past daemons stay mapped.
+    // The daemon's page, or `unmanaged`, which allows everything once it is known that no daemon follows (its `order`
+    // is set). Pages of past daemons stay mapped.
     std::atomic<wire::ResidencyPage*> page;
     wire::ResidencyPage unmanaged{};
     SwapGate gate{this};

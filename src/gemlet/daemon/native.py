@@ -55,7 +55,8 @@ class Server(Protocol):
 
         ``listeners``: ``path``, ``fd``. ``ledgers``: ``device`` (uuid), ``index``, ``context_estimate`` in bytes,
         ``group``, ``fd``, and ``slots``, of which each has ``index``, ``pid``, ``fd`` (pidfd), ``who``,
-        ``administrator``, ``contexts``, ``untracked`` in bytes. ``callers``, clients without a device: ``fd``,
+        ``administrator``, ``contexts``, and in bytes ``untracked``, ``fixed``, ``movable`` and ``mapped``.
+        ``callers``, clients without a device: ``fd``,
         ``fixed``, ``group``, ``strict``, ``version``. The descriptors stay the server's.
         """
 

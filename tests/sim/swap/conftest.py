@@ -69,6 +69,23 @@ class Swapping:
         """``mib`` beside the contexts of two programs."""
         self.server.set_capacity(self.served.uuid, None if mib is None else mib * MIB + 2 * CONTEXT)
 
+    def succeed(self, capacity: int) -> None:
+        """Another server takes over."""
+        from gemlet import _native
+
+        estate, uuid = self.server.hand_over(), self.served.uuid
+        successor = _native.Server()
+        successor.add_device(uuid, 0, context_estimate=CONTEXT)
+        successor.set_capacity(uuid, capacity * MIB + 2 * CONTEXT)
+        for listener in estate["listeners"]:
+            successor.inherit_listener(listener["path"], listener["fd"])
+            successor.listen(listener["path"])
+        for ledger in estate["ledgers"]:
+            successor.inherit_ledger(ledger)
+        successor.start()
+        self.server.leave()
+        self.server = successor
+
     def start(self, group: str, **changes: str) -> Program:
         return Program(self.machine.start(group, **changes))
 
@@ -113,6 +130,7 @@ def swapping(tmp_path_factory: pytest.TempPathFactory, program: Path) -> Iterato
     folder = tmp_path_factory.mktemp("m")
     machine = Machine(folder, program)
     servers: list[Any] = []
+    all_made: list[Swapping] = []
 
     def make(capacity: int | None = None, *, host: int | None = None, **options: Any) -> Swapping:
         uuid = uuid_of(machine, 0)
@@ -121,16 +139,16 @@ def swapping(tmp_path_factory: pytest.TempPathFactory, program: Path) -> Iterato
         server.listen(machine.socket)
         server.start()
         servers.append(server)
-        made = Swapping(machine, Served(server, machine, uuid))
-        made.capacity(capacity)
-        return made
+        all_made.append(Swapping(machine, Served(server, machine, uuid)))
+        all_made[-1].capacity(capacity)
+        return all_made[-1]
 
     yield make
     for running in machine.started:
         if running.poll() is None:
             running.kill()
         running.communicate()
-    for server in servers:
+    for server in (*servers, *(made.server for made in all_made)):
         server.stop()
 
 

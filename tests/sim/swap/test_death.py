@@ -58,3 +58,21 @@ def test_a_daemon_that_goes_and_comes_back(swapping: Make) -> None:
         program.done("all")
     eventually(lambda: again.device()["held"] <= 2 * CONTEXT + 200 * MIB)
     assert again.memory(a)["bytes"] == again.memory(b)["bytes"] == 150 * MIB
+
+
+def test_another_daemon_takes_over(swapping: Make) -> None:
+    """What is away stays there, both get on, and at no time is more on the device than it may have."""
+    s = swapping(200)
+    a, b = s.two(150, 3)
+    for _ in range(3):
+        a.tell("work", 1.5, 1)
+        b.tell("work", 1.5, 1)
+        time.sleep(0.3)  # in the middle of it, wherever that is
+        s.succeed(200)
+        assert int(a.answer()) >= 0
+        assert int(b.answer()) >= 0
+        eventually(lambda: len([c for g in s.device()["groups"] for c in g["clients"]]) == 2)
+    for program in (a, b, a):
+        program.done("all")
+    assert s.memory(a)["bytes"] == s.memory(b)["bytes"] == 150 * MIB
+    assert s.most() <= 200

@@ -58,3 +58,17 @@ def test_what_was_really_there_is_promised_as_before(scene: Make) -> None:
         after.residency.adopt(number, size * GIB, 0, after.now)
     assert after.residency.host_promised() == before.residency.host_promised() > 0
     assert [after.usage(n)["host"] for n in range(3)] == [before.usage(n)["host"] for n in range(3)]
+
+
+def test_one_that_is_expected_keeps_its_place_until_it_comes(scene: Make) -> None:
+    """A daemon that takes over knows both before either comes, and gives neither the other's room."""
+    s = scene(capacity=10 * GIB)
+    s.residency.expect(100, 0, 0, 8 * GIB, 2 * GIB, s.now)
+    s.residency.expect(101, 0, 0, 8 * GIB, 8 * GIB, s.now)
+    for before, number, mapped in ((100, 0, 2), (101, 1, 8)):
+        s.movable[number], s.mapped[number] = 8 * GIB, mapped * GIB
+        s.residency.come_back(before, number, 0, s.now)
+        for client, allowed, _ in s.residency.take_orders():
+            assert client != 0 or allowed <= 2 * GIB
+        assert s.residency.held() <= 10 * GIB
+    assert s.resident() == {1}
