@@ -119,7 +119,7 @@ class GroupSpec(DeviceTerms):
     """The whole of what a group is promised."""
 
     users: tuple[str, ...] = column(
-        (), Kind.NAMES, "Users who may join; empty: everyone who may reach the daemon", "users {}", verbs=("set",)
+        (), Kind.NAMES, "Users who may join; empty: everyone who may reach the daemon", "users {}"
     )
 
 

@@ -133,7 +133,7 @@ def _join(service: Service, request: Join, peer: Peer) -> dict[str, Any]:
         "simulated": service.options.simulated,
         "machine": str(service.options.endpoint.machine) if service.options.simulated else None,
         "granted": _limits(entry),
-        "warnings": [*_no_device(service), *_about_memory(service, entry)],
+        "warnings": [*_no_device(service), *_about_owner(service, entry, peer), *_about_memory(service, entry)],
         "movable": service.movable(entry.spec),
         **_environment(service, request, entry, peer),
     }
@@ -156,6 +156,12 @@ def _environment(service: Service, request: Join | Environment, entry: Entry | N
 def _no_device(service: Service) -> list[request_warnings.WarningMessage]:
     problem = service.why_no_devices()
     return [] if problem is None else [request_warnings.no_device(problem)]
+
+
+def _about_owner(service: Service, entry: Entry, peer: Peer) -> list[request_warnings.WarningMessage]:
+    if entry.owner is None or not service.book.ruled_by_another(entry, peer.uid):
+        return []
+    return [request_warnings.ruled_by(service.users.name_of(entry.owner), group=entry.spec.name)]
 
 
 def _about_memory(service: Service, entry: Entry) -> list[request_warnings.WarningMessage]:

@@ -33,6 +33,7 @@ RESTORED_LINGER_SECONDS = 30.0  # ... and after a restart of the daemon, so that
 MAX_GROUPS = 256  # per user, against a loop of `gemlet run` that fills a shared daemon
 LEAST_CHANGE = 1e-3  # of a weight in force that is told to the server
 MAX_NAMED = 1024  # users that one user's groups name together
+RESERVED = "@"  # begins the names that only administrators give: what they start for others finds its name free
 
 
 class Senseless(Refused):
@@ -138,11 +139,13 @@ class GroupBook:
     ) -> Entry:
         """Finds or makes the group for a process of ``uid``. ``busy``: clients by group, now.
 
-        Raises `Refused` if the group is another's, or its minimum cannot be guaranteed.
+        Raises `Refused` if the group is another's, or its minimum cannot be guaranteed. Limits for a group of another
+        ordinary user are refused even where they are those it has: its owner may change them at any time.
         """
         entry = self.entries.get(name) if name else None
         if entry is None:
             made = name or self._free_name(command)
+            self._check_reserved(made, uid)
             owner = self._adopted_from(made, uid)
             self._check_number(uid)
             spec = self._within(_change(self._new(made, owner), limits), owner, device, given=limits.given())
@@ -153,6 +156,11 @@ class GroupBook:
             self.entries[spec.name] = entry
         else:
             self._check_member(entry, uid)
+            if limits.given() and self.ruled_by_another(entry, uid):
+                raise Refused(
+                    f"group {entry.spec.name} is {self._name_of(entry.owner or 0)}'s, who chooses its limits",
+                    hint="join it without limits, or choose another --group",
+                )
             vacant = self._vacant(entry, uid, busy)
             changed = _change(self._new(entry.spec.name, uid) if vacant else entry.spec, limits)
             if entry.owner == uid and (vacant or limits.given()):
@@ -174,10 +182,19 @@ class GroupBook:
     def adopt(self, name: str) -> list[str]:
         """Takes a group into the book that a client has made by itself, if its user has a quota. Returns warnings.
 
-        A program that names a group of its own (`GEMLET_GROUP`) would otherwise have what `gemlet run` refuses.
+        A program that names a group of its own (`GEMLET_GROUP`) would otherwise have what `gemlet run` refuses: limits
+        beyond the quota, and reserved names.
         """
         owner = self._server.maker(name)
-        if name in self.entries or owner is None or self._administers(owner) or not self._quotas.binds(owner):
+        if name in self.entries or owner is None or self._administers(owner):
+            return []
+        try:
+            self._check_reserved(name, owner)
+        except Refused as error:  # closed to its maker, which makes the server end that client's membership
+            spec = GroupSpec(name=name, users=(self._name_of(self._owner),))
+            self.entries[name] = Entry(spec=spec, origin="run", owner=self._owner, leaving=True)
+            return [error.message, *self._tell(spec, strict=False)]
+        if not self._quotas.binds(owner):
             return []
         new, warnings = self._new(name, owner), []
         try:
@@ -312,7 +329,7 @@ class GroupBook:
     def _adopted_from(self, name: str, uid: int) -> int:
         # A program that was started with `gemlet env` has made its group by itself, and the book learns of it only now.
         maker = self._server.maker(name)
-        if maker is None:
+        if maker is None or (_reserved(name) and not self._administers(maker)):  # who may not make it has not made it
             return uid
         if uid != maker and not self._administers(uid):
             raise Refused(f"programs of {self._name_of(maker)} use group {name}", hint="choose another --group")
@@ -335,8 +352,20 @@ class GroupBook:
     def _check_owner(self, entry: Entry, uid: int) -> None:
         if self._administers(uid) or (entry.owner is not None and uid == entry.owner):
             return
-        who = "root" if entry.owner is None else f"{self._name_of(entry.owner)} or root"
+        who = f"{self._name_of(entry.owner)} or root" if entry.owner else "root"
         raise Refused(f"group {entry.spec.name} can be changed only by {who}", hint="use a group of your own")
+
+    def ruled_by_another(self, entry: Entry, uid: int) -> bool:
+        """Whether a user other than ``uid``, who is no administrator, may change the group at will."""
+        other = entry.owner is not None and entry.owner != uid and not self._administers(entry.owner)
+        return self._shared and other and not self._administers(uid)
+
+    def _check_reserved(self, name: str, uid: int) -> None:
+        if _reserved(name) and not self._administers(uid):
+            raise Refused(
+                f"{self._name_of(uid)} cannot make group {name}: only root gives names that begin with {RESERVED}",
+                hint="choose another --group, or ask an administrator to make it for you",
+            )
 
     def _check_number(self, uid: int) -> None:
         quota = self._quotas.of(uid).groups
@@ -467,6 +496,10 @@ def no_group(name: str, known: Iterable[str]) -> Refused:
     names = ", ".join(sorted(known))
     none = "there is none: `gemlet run` makes one, which goes five seconds after its last program"
     return Refused(f"no group {name}", hint=f"groups: {names}" if names else none)
+
+
+def _reserved(name: str) -> bool:
+    return name.startswith(RESERVED)
 
 
 def _any_alive(entry: Entry) -> bool:

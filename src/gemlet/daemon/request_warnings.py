@@ -25,6 +25,14 @@ def no_device(problem: str) -> WarningMessage:
     )
 
 
+def ruled_by(owner: str, *, group: str) -> WarningMessage:
+    """The group that a user joins belongs to another user."""
+    return WarningMessage(
+        message=f"group {group} is {owner}'s, who may change its limits at any time",
+        hint="choose another --group if you did not mean to share it",
+    )
+
+
 def memory_for_nothing(limit: int | None, measured: int, *, group: str, simulated: bool) -> WarningMessage | None:
     """A limit that contexts alone pass, if this is one. ``measured``: bytes a context takes here, 0 if unknown."""
     if limit is None or limit >= (measured or SMALLEST_CONTEXT):

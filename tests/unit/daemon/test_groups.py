@@ -222,6 +222,68 @@ def test_users_may_be_let_in(shared_book, server):
         shared_book.change("a", Limits(users=["nobody-here"]), uid=ANA, busy={})
 
 
+@pytest.mark.parametrize("users", [("ana", "luis"), ()])
+def test_limits_for_another_users_group_are_refused_even_where_it_has_them(shared_book, users):
+    join(shared_book, "hub-luis", uid=ANA, max=0.5, users=[*users])
+    with pytest.raises(Refused, match="is ana's") as caught:
+        join(shared_book, "hub-luis", uid=LUIS, max=0.5)
+    assert "without limits" in caught.value.hint
+    joined = join(shared_book, "hub-luis", uid=LUIS)  # by agreement
+    assert joined.owner == ANA
+    assert shared_book.ruled_by_another(joined, LUIS)
+    assert not shared_book.ruled_by_another(joined, ANA)
+    join(shared_book, "hub-luis", uid=0, max=0.5)
+
+
+def test_limits_that_a_group_of_root_has_may_be_asked_for(shared_book):
+    join(shared_book, "team", uid=0, max=0.5)
+    assert join(shared_book, "team", uid=LUIS, max=0.5).owner == 0
+
+
+def test_names_that_begin_with_an_at_are_made_by_administrators_alone(shared_book, server):
+    for limits in ({}, {"users": ["ana", "luis"]}):
+        with pytest.raises(Refused, match="ana cannot make group @slurm-1"):
+            join(shared_book, "@slurm-1", uid=ANA, **limits)
+    assert not server.groups
+    made = join(shared_book, "@slurm-1", uid=0, min=0.3, users=["luis"])
+    assert (made.owner, server.groups["@slurm-1"]["users"]) == (0, [LUIS])
+    with pytest.raises(Refused, match="not open to ana"):
+        join(shared_book, "@slurm-1", uid=ANA)
+    assert join(shared_book, "@slurm-1", uid=LUIS).spec.min == 0.3
+    with pytest.raises(Refused, match=r"changed only by root$"):
+        shared_book.change("@slurm-1", Limits(max=1.0, min=0.9), uid=LUIS, busy={})
+    shared_book.configure([GroupSpec(name="@team")])
+    assert join(shared_book, "@team", uid=ANA).origin == "configuration"
+
+
+def test_the_user_of_a_daemon_gives_any_name(book):
+    assert join(book, "@mine").owner == DAEMON
+
+
+def test_a_program_that_gives_itself_a_reserved_name_leaves_and_the_name_is_free(shared_book, server):
+    server.makers["@slurm-1"] = ANA
+    (warning,) = shared_book.adopt("@slurm-1")
+    assert "ana cannot make group @slurm-1" in warning
+    assert server.groups["@slurm-1"]["users"] == [0]  # at which the server drops ana's program
+    with pytest.raises(Refused, match="not open to ana"):
+        join(shared_book, "@slurm-1", uid=ANA)
+    assert shared_book.expire(0.0, {"@slurm-1": 1}) == []  # until its teardown is over
+    made = join(shared_book, "@slurm-1", uid=0, max=0.5, users=["luis"], busy={"@slurm-1": 1})
+    assert (made.owner, made.spec.max, server.groups["@slurm-1"]["users"]) == (0, 0.5, [LUIS])
+    server.makers["@slurm-2"] = ANA
+    shared_book.adopt("@slurm-2")
+    assert shared_book.expire(1.0, {}) == ["@slurm-2"]
+
+
+def test_root_takes_a_reserved_name_before_the_daemon_has_heard_of_its_program(shared_book, server):
+    server.makers["@slurm-1"] = ANA
+    made = join(shared_book, "@slurm-1", uid=0, min=0.3, users=["luis"])
+    assert (made.owner, made.spec.min, server.groups["@slurm-1"]["users"]) == (0, 0.3, [LUIS])
+    server.makers["@slurm-2"] = ANA
+    with pytest.raises(Refused, match="cannot make"):
+        join(shared_book, "@slurm-2", uid=ANA)
+
+
 def test_no_user_is_looked_up_after_an_unknown_one(shared_book, monkeypatch):
     asked = []
     monkeypatch.setattr(shared_book, "_uid_of", lambda name: asked.append(name) or uid_of(name))
