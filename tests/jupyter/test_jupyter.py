@@ -89,7 +89,7 @@ def hub(jupyter: Gemlet, tmp_path: Path) -> Iterator[str]:
     ports = free_ports(3)
     example = (ROOT / "packaging/jupyter/jupyterhub_config.py").read_text()
     (tmp_path / "jupyterhub_config.py").write_text(f"""
-{example.replace('LIMITS = ["', 'LIMITS = ["--simulate", "')}
+{example.replace('"run", ', '"run", "--simulate", ')}
 c.JupyterHub.authenticator_class = "dummy"
 c.JupyterHub.spawner_class = "simple"
 c.Authenticator.allow_all = True
@@ -125,14 +125,15 @@ c.JupyterHub.services = [{{"name": "test", "api_token": "{TOKEN}", "admin": True
 
 
 def test_a_server_of_jupyterhub_is_in_the_group_of_its_user(hub: str, jupyter: Gemlet) -> None:
-    ask(f"{hub}/users/ana", "POST")
-    ask(f"{hub}/users/ana/server", "POST")
-    eventually(lambda: ask(f"{hub}/users/ana")["servers"].get("", {}).get("ready"), PATIENCE_S)
+    ask(f"{hub}/users/nobody", "POST")
+    ask(f"{hub}/users/nobody/server", "POST")
+    eventually(lambda: ask(f"{hub}/users/nobody")["servers"].get("", {}).get("ready"), PATIENCE_S)
+    group, users = ("@hub-nobody", ["nobody"]) if os.geteuid() == 0 else ("hub-nobody", [])
     servers = [p for p in psutil.process_iter(["cmdline"]) if any("singleuser" in w for w in p.info["cmdline"] or ())]
     of_ours = [p.environ() for p in servers if p.environ().get("GEMLET_RUNTIME_DIR") == str(jupyter.directory)]
-    assert [(e["GEMLET_GROUP"], e["GEMLET_STRICT"]) for e in of_ours] == [("hub-ana", "1")]
+    assert [(e["GEMLET_GROUP"], e["GEMLET_STRICT"]) for e in of_ours] == [(group, "1")]
     groups = json.loads(jupyter("status", "--simulate", "-o", "json").stdout)["groups"]
-    assert [(group["name"], group["max"]) for group in groups] == [("hub-ana", 0.5)]
+    assert [(found["name"], found["max"], found["users"]) for found in groups] == [(group, 0.5, users)]
 
 
 def ask(url: str, method: str = "GET") -> Any:

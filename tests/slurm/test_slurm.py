@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.e2e.conftest import Gemlet
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "packaging/slurm"
-PROGRAMS = ("slurmctld", "slurmd", "munged", "srun", "scontrol", "runuser")
+PROGRAMS = ("slurmctld", "slurmd", "munged", "srun", "scontrol", "squeue")
 CONFIGURATION = """
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -175,7 +175,7 @@ def test_a_job_has_its_share_and_the_next_one_its_own(slurm: Slurm) -> None:
     again = slurm("srun", "--gres=gemlet:30,gemlet_memory:4", *task)
     assert again.stdout.split() == [str(4 << 30), "0"], again.stderr
     end = time.monotonic() + PATIENCE_S
-    while left := [*(slurm.place / "jobs").iterdir(), *(g for g in slurm.groups() if g.startswith("slurm-"))]:
+    while left := [*(slurm.place / "jobs").iterdir(), *(g for g in slurm.groups() if g.startswith("@slurm-"))]:
         assert time.monotonic() < end, f"epilog has left {left}"
         time.sleep(0.2)
 
@@ -184,6 +184,20 @@ def test_a_job_without_a_share_sees_no_gpu(slurm: Slurm) -> None:
     start_daemon(slurm.gemlet)
     ran = slurm("srun", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
     assert ran.stdout.strip() == "-1", ran.stderr
+
+
+def test_a_job_gets_no_share_by_its_name(slurm: Slurm) -> None:
+    start_daemon(slurm.gemlet)
+    ran = slurm("srun", "--job-name=x TresPerNode=gres/gemlet:50", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+    assert ran.stdout.strip() == "-1", ran.stderr
+
+
+def test_a_job_with_memory_and_no_share_is_cancelled_and_drains_no_node(slurm: Slurm) -> None:
+    start_daemon(slurm.gemlet)
+    started = slurm.place / "started"
+    assert slurm("srun", "--gres=gemlet_memory:2", "touch", str(started)).returncode != 0
+    assert not started.exists()
+    slurm.wait_for_state("idle")
 
 
 def test_a_job_whose_group_cannot_be_made_does_not_start(slurm: Slurm) -> None:
@@ -213,7 +227,7 @@ def test_a_task_whose_group_is_gone_ends(slurm: Slurm) -> None:
     script.write_text(
         f"""#!/bin/sh
 kill -- "-$(cat {slurm.place}/jobs/$SLURM_JOB_ID)"
-while {slurm.place}/gemlet env --group "slurm-$SLURM_JOB_ID" >/dev/null 2>&1; do sleep 0.2; done
+while {slurm.place}/gemlet env --group "@slurm-$SLURM_JOB_ID" >/dev/null 2>&1; do sleep 0.2; done
 echo group gone
 srun touch {started}
 echo srun ended with $?
