@@ -100,43 +100,93 @@ class Moment:
         return zlib.compress(_pack(self.groups, GROUP_COLUMNS) + _pack(self.devices, DEVICE_COLUMNS), 6)
 
 
-def unpack(data: bytes, series: Set[int] | None = None) -> Moment:
-    """The moment that was packed, or the part of it that is about ``series``. Raises ValueError for anything else."""
+def chosen(columns: Sequence[Column], names: Set[str]) -> tuple[Column, ...]:
+    """Those with ``names``; all if there are none."""
+    return tuple(column for column in columns if not names or column.name in names)
+
+
+def unpack(data: bytes, series: Set[int] | None = None, names: Set[str] = frozenset()) -> Moment:
+    """The moment that was packed, or the part of it that is about ``series``, with the `chosen` columns.
+
+    Raises ValueError for anything else.
+    """
     try:
         raw = memoryview(zlib.decompress(data))
     except zlib.error as error:
         raise ValueError(str(error)) from None
-    groups, rest = _unpack(raw, GROUP_COLUMNS, series)
-    devices, rest = _unpack(rest, DEVICE_COLUMNS, series)
+    groups, rest = _unpack(raw, GROUP_COLUMNS, series, names)
+    devices, rest = _unpack(rest, DEVICE_COLUMNS, series, names)
     if rest:
         raise ValueError("a moment is longer than its columns")
     return Moment(groups, devices)
 
 
-def mean(moments: Sequence[Moment]) -> Moment:
-    """The moments, one after another and each as long as the others, as one."""
-    return Moment(
-        _mean([moment.groups for moment in moments], GROUP_COLUMNS),
-        _mean([moment.devices for moment in moments], DEVICE_COLUMNS),
-    )
+class Sums:
+    """What the means of one series in ``intervals`` are made of: as many bytes, however many moments there are."""
+
+    __slots__ = ("_columns", "_known", "_seen", "_totals")
+
+    def __init__(self, columns: Sequence[Column], intervals: int = 1) -> None:
+        self._columns = columns
+        self._totals = array("d", bytes(8 * len(columns) * intervals))
+        self._known = array("d", bytes(8 * len(columns) * intervals))  # seconds, or moments of one length
+        self._seen = bytearray(intervals)
+
+    def add(self, values: Sequence[float | None], interval: int = 0, weight: float = 1.0) -> None:
+        """Takes a moment that lasted ``weight``."""
+        self._seen[interval] = 1
+        totals, known = self._totals, self._known
+        for at, (column, value) in enumerate(
+            zip(self._columns, values, strict=True), start=interval * len(self._columns)
+        ):
+            if value is None:
+                continue
+            if column.worst:
+                totals[at] = max(totals[at], value) if known[at] else value
+            else:
+                totals[at] += value * weight
+            known[at] += weight
+
+    def seen(self, interval: int) -> bool:
+        """Whether the series was in any of its moments."""
+        return bool(self._seen[interval])
+
+    def mean(self, interval: int, weight: float) -> Values:
+        """The mean in the interval, whose moments lasted ``weight`` together; in the others it was not there."""
+        first = interval * len(self._columns)
+        return tuple(
+            None if not known else total if column.worst else total / (weight if column.rate else known)
+            for column, total, known in zip(
+                self._columns,
+                self._totals[first : first + len(self._columns)],
+                self._known[first : first + len(self._columns)],
+                strict=True,
+            )
+        )
 
 
-def mean_of(values: Sequence[Sequence[float | None]], columns: Sequence[Column], count: int) -> Values:
-    """Mean of one series' ``values`` among ``count`` moments; in the others it was not there."""
-    found: list[float | None] = []
-    for column, kept in zip(columns, zip(*values, strict=True), strict=True):
-        known = [value for value in kept if value is not None]
-        parts = count if column.rate else len(known)
-        found.append((max(known) if column.worst else sum(known) / parts) if known else None)
-    return tuple(found)
+class MomentSums:
+    """Moments, one after another and each as long as the others, that become one; they have the `chosen` columns."""
 
+    def __init__(self, names: Set[str] = frozenset()) -> None:
+        self._count = 0
+        self._groups: tuple[tuple[Column, ...], dict[int, Sums]] = (chosen(GROUP_COLUMNS, names), {})
+        self._devices: tuple[tuple[Column, ...], dict[int, Sums]] = (chosen(DEVICE_COLUMNS, names), {})
 
-def _mean(moments: list[dict[int, Values]], columns: Sequence[Column]) -> dict[int, Values]:
-    found: dict[int, list[Values]] = {}
-    for moment in moments:
-        for series, values in moment.items():
-            found.setdefault(series, []).append(values)
-    return {series: mean_of(values, columns, len(moments)) for series, values in found.items()}
+    def add(self, moment: Moment) -> None:
+        self._count += 1
+        for (columns, sums), rows in ((self._groups, moment.groups), (self._devices, moment.devices)):
+            for number, values in rows.items():
+                if number not in sums:
+                    sums[number] = Sums(columns)
+                sums[number].add(values)
+
+    def mean(self) -> Moment:
+        groups, devices = (
+            {number: found.mean(0, self._count) for number, found in sums.items()}
+            for _, sums in (self._groups, self._devices)
+        )
+        return Moment(groups, devices)
 
 
 def _pack(rows: dict[int, Values], columns: Sequence[Column]) -> bytes:
@@ -148,7 +198,7 @@ def _pack(rows: dict[int, Values], columns: Sequence[Column]) -> bytes:
 
 
 def _unpack(
-    data: memoryview, columns: Sequence[Column], wanted: Set[int] | None
+    data: memoryview, columns: Sequence[Column], wanted: Set[int] | None, names: Set[str]
 ) -> tuple[dict[int, Values], memoryview]:
     def take(code: str, count: int) -> memoryview:
         nonlocal data
@@ -161,5 +211,7 @@ def _unpack(
     [count] = take("I", 1).cast("I")
     series = take("I", count).cast("I").tolist()
     places = [place for place, number in enumerate(series) if wanted is None or number in wanted]
-    values = [column.unpack(take(column.code, count), places) for column in columns]
-    return dict(zip((series[place] for place in places), zip(*values, strict=True), strict=True)), data
+    parts = [(column, take(column.code, count)) for column in columns]
+    values = [column.unpack(part, places) for column, part in parts if not names or column.name in names]
+    rows = zip(*values, strict=True) if values else [()] * len(places)
+    return dict(zip((series[place] for place in places), rows, strict=True)), data

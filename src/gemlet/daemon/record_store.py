@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from gemlet.daemon.record import FORMAT, Moment, mean, unpack
+from gemlet.daemon.record import FORMAT, Moment, MomentSums, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Set
@@ -86,9 +86,16 @@ class Store:
         return {number: key for key, number in self._series.items()}
 
     def moments(
-        self, tier: Tier, after: float, until: float, series: Set[int] | None = None
+        self,
+        tier: Tier,
+        after: float,
+        until: float,
+        series: Set[int] | None = None,
+        columns: Set[str] = frozenset(),
     ) -> Iterator[tuple[int, Moment]]:
         """Moments by time, oldest first, of ``series`` or of all; those that cannot be read are left out.
+
+        They have the `record.chosen` ``columns``.
 
         The last one of a coarse tier may be the mean of what there is of its time.
         """
@@ -97,18 +104,28 @@ class Store:
         )
         for time, data in rows:
             try:
-                yield time, unpack(data, series)
+                yield time, unpack(data, series, columns)
             except ValueError as error:
                 logger.debug("history time=%d: %s", time, error)
         if tier is not TIERS[0]:
-            yield from self._means(tier, max(after, self._rolled[tier]), until, series).items()
+            yield from self._means(tier, max(after, self._rolled[tier]), until, series, columns).items()
 
-    def _means(self, tier: Tier, after: float, until: float, series: Set[int] | None = None) -> dict[int, Moment]:
+    def _means(
+        self,
+        tier: Tier,
+        after: float,
+        until: float,
+        series: Set[int] | None = None,
+        columns: Set[str] = frozenset(),
+    ) -> dict[int, Moment]:
         """Moments of ``tier`` made from those of the next finer one, by time."""
-        buckets: dict[int, list[Moment]] = {}
-        for time, moment in self.moments(TIERS[TIERS.index(tier) - 1], after, until, series):
-            buckets.setdefault(-(-time // tier.step) * tier.step, []).append(moment)
-        return {time: mean(moments) for time, moments in buckets.items()}
+        buckets: dict[int, MomentSums] = {}
+        for time, moment in self.moments(TIERS[TIERS.index(tier) - 1], after, until, series, columns):
+            end = -(-time // tier.step) * tier.step
+            if end not in buckets:
+                buckets[end] = MomentSums(columns)
+            buckets[end].add(moment)
+        return {time: sums.mean() for time, sums in buckets.items()}
 
     def size(self) -> int:
         """Bytes in use."""

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gemlet.daemon.protocol import HISTORY_SCHEMA
-from gemlet.daemon.record import DEVICE_COLUMNS, GROUP_COLUMNS, mean_of
-from gemlet.daemon.record_store import Store, tier_for
+from gemlet.daemon.record import DEVICE_COLUMNS, GROUP_COLUMNS, Sums, chosen
+from gemlet.daemon.record_store import TIERS, Store, tier_for
 from gemlet.errors import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gemlet.daemon.record import Column, Values
-    from gemlet.daemon.record_store import Key
+    from gemlet.daemon.record_store import Key, Tier
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +35,7 @@ WRITE_SECONDS = 5.0  # between writes: a daemon that is killed loses no more
 AGAIN_SECONDS = 60.0  # after a failure
 MOST_WAITING = 60  # moments
 MOST_INTERVALS = 65_536  # of all series of an answer together
+MOST_ROWS = 262_144  # values of series at moments that are read for an answer, where a coarser tier is fine enough
 LONGEST_STOP = 5.0  # seconds that the end of the daemon waits for the disk
 
 
@@ -182,50 +183,53 @@ class Recorder:
 
 def answer(store: Store, question: Question, *, simulated: bool = False, kept: str | None = None) -> Recorded:
     """What ``store`` has to say. Raises sqlite3.Error."""
-    until = max(question.until, question.since + 1)
-    tier = tier_for(time.time() - question.since)
+    until, now = max(question.until, question.since + 1), time.time()
     keys = store.series()
     wanted = {n for n, (_, name) in keys.items() if question.group is None or question.group == name}
     points = max(1, min(question.points, MOST_INTERVALS // max(1, len(wanted))))
-    step = -(-max(1, round((until - question.since) / points)) // tier.step) * tier.step
+    apart = max(1, round((until - question.since) / points))
+    tier = _tier(tier_for(now - question.since), apart, (until - question.since) * len(wanted))
+    step = -(-apart // tier.step) * tier.step
     first, last = int(question.since) // step + 1, -(-int(until) // step)
     times = [number * step for number in range(first, last + 1)]
-    rows: dict[int, dict[int, list[Values]]] = {number: {} for number in wanted}  # series -> interval -> values
-    counts = [0] * len(times)
-    for at, moment in store.moments(tier, times[0] - step, times[-1], wanted):
+    groups, devices = chosen(GROUP_COLUMNS, question.columns), chosen(DEVICE_COLUMNS, question.columns)
+    sums: dict[int, Sums] = {}
+    weights = [0.0] * len(times)  # seconds of moments
+    for at, moment in store.moments(tier, times[0] - step, times[-1], wanted, question.columns):
         place = -(-at // step) - first
-        counts[place] += 1
-        for found in (moment.groups, moment.devices):
-            for number, values in found.items():
-                rows[number].setdefault(place, []).append(values)
+        weight = min(tier.step, max(1.0, now - (at - tier.step)))  # the last moment may not be over
+        weights[place] += weight
+        for columns, rows in ((groups, moment.groups), (devices, moment.devices)):
+            for number, values in rows.items():
+                if number not in sums:
+                    sums[number] = Sums(columns, len(times))
+                sums[number].add(values, place, weight)
     series = [
         RecordedSeries(
             device=keys[number][0],
             group=keys[number][1] or None,
-            values=_columns(
-                rows[number], counts, GROUP_COLUMNS if keys[number][1] else DEVICE_COLUMNS, question.columns
-            ),
+            values=_columns(sums[number], weights, groups if keys[number][1] else devices),
         )
-        for number in sorted(wanted, key=keys.__getitem__)
-        if rows[number]
+        for number in sorted(sums, key=keys.__getitem__)
     ]
     return Recorded(simulated=simulated, step_s=step, time=times, series=series, kept=kept)
 
 
-def _columns(
-    rows: Mapping[int, list[Values]], counts: Sequence[int], columns: Sequence[Column], chosen: frozenset[str]
-) -> dict[str, list[float | None]]:
-    picked = [place for place, column in enumerate(columns) if not chosen or column.name in chosen]
-    columns = [columns[place] for place in picked]
+def _tier(finest: Tier, apart: int, rows: float) -> Tier:
+    """The one to read for points that are ``apart`` seconds: with ``rows`` at one a second, a coarser one if many."""
+    found = finest
+    for tier in TIERS[TIERS.index(finest) + 1 :]:
+        if rows / found.step > MOST_ROWS and tier.step <= apart:
+            found = tier
+    return found
+
+
+def _columns(sums: Sums, weights: Sequence[float], columns: Sequence[Column]) -> dict[str, list[float | None]]:
     absent = tuple(0.0 if column.rate else None for column in columns)
     nothing = (None,) * len(columns)
     table = [
-        mean_of([[values[p] for p in picked] for values in rows[place]], columns, count)
-        if place in rows
-        else absent
-        if count
-        else nothing
-        for place, count in enumerate(counts)
+        sums.mean(place, weight) if sums.seen(place) else absent if weight else nothing
+        for place, weight in enumerate(weights)
     ]
     return {
         column.name: [None if value is None else round(value, 4) for value in values]

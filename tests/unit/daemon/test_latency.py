@@ -13,7 +13,7 @@ from gemlet.daemon.history import History
 from gemlet.daemon.latency import BOUNDS_NS, SHOWN, Recent, difference, quantile
 from gemlet.daemon.moments import Moments
 from gemlet.daemon.native import DeviceUsage, GroupUsage, Snapshot
-from gemlet.daemon.record import GROUP_COLUMNS, mean_of
+from gemlet.daemon.record import GROUP_COLUMNS, Sums
 from tests.unit.monitor.status_example import example, group
 
 SECOND = 1_000_000_000
@@ -116,6 +116,8 @@ def test_a_moment_has_what_was_counted_in_it():
     assert second["requests"] == 4.0
     assert second["p50"] == pytest.approx(0.002, rel=0.3)
     assert second["p99"] == pytest.approx(0.08, rel=0.3)
-    both = mean_of([tuple(first.values()), tuple(second.values())], GROUP_COLUMNS, 2)
-    merged = dict(zip(names, both, strict=True))
+    both = Sums(GROUP_COLUMNS)
+    both.add(tuple(first.values()))
+    both.add(tuple(second.values()))
+    merged = dict(zip(names, both.mean(0, 2), strict=True))
     assert (merged["requests"], merged["p99"]) == (2.0, second["p99"])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemlet.daemon.record import DEVICE_COLUMNS, GROUP_COLUMNS, PART, REASONS, Column, Moment, mean, unpack
+from gemlet.daemon.record import DEVICE_COLUMNS, GROUP_COLUMNS, PART, REASONS, Column, Moment, MomentSums, unpack
 
 GiB = 2.0**30
 
@@ -17,6 +17,13 @@ def group(**values):
 
 def of(values, name):
     return values[[column.name for column in GROUP_COLUMNS].index(name)]
+
+
+def mean(moments):
+    sums = MomentSums()
+    for moment in moments:
+        sums.add(moment)
+    return sums.mean()
 
 
 def columns_of(columns):

@@ -13,6 +13,7 @@ import sys
 import textwrap
 import threading
 import time
+import tracemalloc
 
 import pytest
 
@@ -219,6 +220,63 @@ def test_the_chosen_columns_are_those_of_the_whole_answer(store):
     [whole] = answer(store, question(**asked)).series
     [part] = answer(store, question(**asked, columns=frozenset({"memory", "min", "none"}))).series
     assert part.values == {name: whole.values[name] for name in ("min", "memory")}
+
+
+def many(first, last, groups):
+    return {
+        at: ({(GPU, f"g{n}"): values((at + n) % 10 / 10) for n in range(groups)}, {}) for at in range(first, last + 1)
+    }
+
+
+@pytest.mark.parametrize("columns", [frozenset(), frozenset({"share"})])
+def test_an_answer_about_many_moments_takes_what_its_points_take(store, columns):
+    now = int(time.time())
+    store.add(many(now - 599, now, groups=80))
+    asked = question(since=now - 600, until=now, points=1, columns=columns)
+    answer(store, asked)
+    tracemalloc.start()
+    try:
+        found = answer(store, asked)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(found.series) == 80
+    assert peak < 3_000_000  # each value at each of the 48,000 moments took 24 bytes, all of them 30 MB
+
+
+@pytest.mark.parametrize(("points", "reads"), [(1, 12), (40, 127), (360, 127), (3600, 1206)])
+def test_of_many_rows_as_few_are_read_as_the_points_need(store, monkeypatch, points, reads):
+    now = START + 1206
+    monkeypatch.setattr("gemlet.daemon.recorder.time.time", lambda: float(now))
+    store.add(many(START + 1, now, groups=3))
+    asked = question(since=now - 3600, until=now, points=points, columns=frozenset({"share", "min"}))
+    read = []
+    moments = store.moments
+
+    def counted(*arguments):
+        for found in moments(*arguments):
+            read.append(found)
+            yield found
+
+    exact = answer(store, asked)
+    monkeypatch.setattr("gemlet.daemon.recorder.MOST_ROWS", 100)
+    monkeypatch.setattr(store, "moments", counted)
+    found = answer(store, asked)
+    assert len(read) == reads  # with those that the unfinished moments are made of
+    assert (found.step_s, found.time) == (exact.step_s, exact.time)
+    for one, other in zip(found.series, exact.series, strict=True):
+        assert (one.device, one.group) == (other.device, other.group)
+        for name in ("share", "min"):
+            assert one.values[name] == pytest.approx(other.values[name], abs=0.001)
+
+
+def test_a_moment_that_is_not_over_counts_as_long_as_it_lasted(store, monkeypatch):
+    monkeypatch.setattr("gemlet.daemon.recorder.MOST_ROWS", 1)
+    monkeypatch.setattr("gemlet.daemon.recorder.time.time", lambda: START + 606.0)
+    store.add(seconds(START + 1, START + 600, 0.0))
+    store.add(seconds(START + 601, START + 606, 1.0))
+    found = answer(store, question(since=START, until=START + 606, points=1, group="g", columns=frozenset({"share"})))
+    assert found.series[0].values["share"][-1] == pytest.approx(6 / 606, abs=0.001)
 
 
 def test_a_group_that_was_not_there_used_nothing(store):
