@@ -16,6 +16,9 @@ inline constexpr const char* kPriorityNames[] = {"best-effort", "normal", "laten
 enum class Workload : uint8_t { kUnknown, kCompute, kMemory, kAlone };
 inline constexpr const char* kWorkloadNames[] = {"unknown", "compute", "memory", "alone"};
 
+enum class Gang : uint8_t { kAuto, kOn, kOff };
+inline constexpr const char* kGangNames[] = {"auto", "on", "off"};
+
 // What a group is promised of a device's time.
 struct GroupSpec {
     std::string name;
@@ -26,6 +29,7 @@ struct GroupSpec {
     Priority priority = Priority::kNormal;  // Class of the group
     Workload workload = Workload::kUnknown;  // What bounds its kernels: a first guess of its co-runners
     double slowdown = 1.1;  // Class latency: how much longer than alone a request may take: 1.1 is a tenth
+    Gang gang = Gang::kAuto;  // Turns at the same time on all its devices; auto: if it uses them together
 };
 
 }  // namespace gemlet::arbiter
@@ -43,5 +47,5 @@ struct GroupSettings {
 }  // namespace gemlet::server
 
 // X(field) for each field of GroupSpec but its name, and for each other one of GroupSettings.
-#define GEMLET_SPEC_FIELDS(X) X(min) X(max) X(weight) X(sm) X(priority) X(workload) X(slowdown)
+#define GEMLET_SPEC_FIELDS(X) X(min) X(max) X(weight) X(sm) X(priority) X(workload) X(slowdown) X(gang)
 #define GEMLET_SETTINGS_FIELDS(X) X(memory) X(resident) X(users)

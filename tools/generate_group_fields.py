@@ -9,7 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from gemlet.model import GROUP_FIELDS, GroupField, Kind, Priority, Workload
+from gemlet.model import GROUP_FIELDS, Gang, GroupField, Kind, Priority, Workload
 
 OUTPUT = Path(__file__).resolve().parent.parent / "native" / "group_fields.h"
 TYPES = {
@@ -40,7 +40,7 @@ def enumerator(value: str) -> str:
     return "k" + "".join(word.capitalize() for word in value.split("-"))
 
 
-def enumeration(choices: type[Priority] | type[Workload]) -> list[str]:
+def enumeration(choices: type[Priority] | type[Workload] | type[Gang]) -> list[str]:
     """An enumeration and its names, in the order of Python's."""
     name = choices.__name__
     values = ", ".join(enumerator(choice) for choice in choices)
@@ -76,6 +76,7 @@ def generate() -> str:
         HEAD,
         *enumeration(Priority),
         *enumeration(Workload),
+        *enumeration(Gang),
         "// What a group is promised of a device's time.",
         "struct GroupSpec {",
         "    std::string name;",

@@ -41,6 +41,7 @@ void check(const Parameters& p) {
     if (p.poll_alone <= 0 || p.poll_shared <= 0 || p.poll_contended <= 0 || p.idle_alone <= 0 ||
         p.idle_contended <= 0 || p.idle_most < p.idle_contended)
         throw std::invalid_argument("poll_*, idle_*: must be above 0, idle_most no less than idle_contended");
+    if (p.slack <= 0 || p.finish < 0) throw std::invalid_argument("slack: must be above 0, finish no less than 0");
     if (p.gemini_base_quota <= 0 || p.gemini_min_quota <= 0 || p.gemini_window <= 0) {
         throw std::invalid_argument("a gemini time must be above 0");
     }
@@ -147,6 +148,8 @@ std::string Arbiter::State::reason(const Members& group, Nanoseconds now) const 
     for (const Lease& lease : leases.all()) late |= lease.group == &group && lease.runs() && lease.overdue;
     if (group.running) return "runs";
     if (late) return "was told to stop and still runs";
+    if (group.planned > 0.0 && group.waiting > 0 && group.id != reservation.gang)
+        return "waits for its turn on all its devices at the same time";
     if (group.waiting == 0) {
         for (const Client* client : parked) {
             if (client->group == &group) return "idle: may run at once, nobody else waits";
@@ -180,6 +183,7 @@ GroupId Arbiter::set_group(const GroupSpec& spec, Nanoseconds now) {
     State& s = *state_;
     now = s.begin(now);
     s.demand_changed = true;
+    ++s.changes;
     for (const auto& group : s.groups) {
         if (!group || group->spec.name != spec.name) continue;
         group->spec = spec;
@@ -218,6 +222,7 @@ void Arbiter::remove_group(GroupId id, Nanoseconds now) {
     std::erase(s.everyone, group);
     s.groups[group->slot].reset();
     s.demand_changed = true;
+    ++s.changes;
     s.settle(now);
 }
 
@@ -239,6 +244,7 @@ void Arbiter::add_client(ClientId id, GroupId group_id, Nanoseconds now, bool mp
     s.pin(*client);
     ++s.standings_changed;
     s.clients.emplace(id, std::move(client));
+    ++s.changes;
     s.recount(*group);
     s.client_count_changed();
     s.settle(now);
@@ -261,6 +267,7 @@ void Arbiter::remove_client(ClientId id, Nanoseconds now) {
     s.unpark(*client);
     std::erase(group.members, client);
     s.clients.erase(id);
+    ++s.changes;
     s.recount(group);
     s.client_count_changed();
     s.settle(now);
@@ -332,8 +339,10 @@ void Arbiter::stopped(ClientId id, StopReason reason, Nanoseconds tail, Nanoseco
         s.policy->stopped(lease->turn(), reason, now);
         s.raise_level(*client->group);
         if (unused) Leases::spare(*lease, now);
+        const Nanoseconds deadline = lease->deadline;
         s.leases.stop(*lease, std::clamp<Nanoseconds>(tail, 0, s.longest_tail()), now);
         const bool cut = reason == StopReason::kDeadline || reason == StopReason::kRevoked;
+        if (reason == StopReason::kDeadline) client->stopped_for = deadline;
         // It has more to do and will say so any moment. Until then it counts, so that the shares of all do not
         // jump at every hand-over.
         client->group->lingers_until = cut ? now + s.p.quantum_min : now;

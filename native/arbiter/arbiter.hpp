@@ -66,6 +66,9 @@ struct Parameters {
     // `idle_most` for one whose pauses are short.
     Nanoseconds poll_alone = 5'000'000, poll_shared = 1'000'000, poll_requests = 250'000, poll_contended = 100'000;
     Nanoseconds idle_alone = 5'000'000, idle_contended = 100'000, idle_most = 2'000'000;
+    // Gangs (gangs.hpp). Work that should have drained this long ago waits for another device ...
+    Nanoseconds slack = 300'000;
+    Nanoseconds finish = 10'000'000;  // ... and is waited for no longer than this
     // The published Gemini policy (base, min quota and window of its launch scripts).
     Nanoseconds gemini_base_quota = 300'000'000;
     Nanoseconds gemini_min_quota = 20'000'000;
@@ -102,6 +105,28 @@ struct GroupUsage {
     Nanoseconds throttled;  // how long it waited because of its maximum, since the group exists
     double speed;           // of its clients lately, relative to alone; below 0 if unknown
     Why why;                // one of its clients does not share the device, and why
+};
+
+// What decides for all devices of a host at once (gangs.hpp) must know of a group on one of them.
+struct Attendance {
+    GroupId group = 0;
+    double target = 0.0;           // as in GroupUsage
+    bool wants = false;            // a client of it runs or waits
+    bool contends = false;         // ... takes turns with another
+    bool busy = false;             // ... runs, or its work has yet to drain
+    bool stuck = false;            // ... should have drained by now: it may wait for work of another device
+    bool met = false;              // another group that takes turns with it runs or waits
+    bool met_lately = false;       // ... or did a moment ago
+    Nanoseconds look_at = kNever;  // when `stuck` may change though nothing happens
+};
+
+// Until when one device is whose. Gangs run in slots of their own, and nobody who takes turns with them beside.
+struct Reservation {
+    GroupId gang = 0;  // 0: no gang's
+    Nanoseconds until = kNever;
+    bool over = false;   // what is in flight drains
+    bool go_on = false;  // ... and only goes on if clients that have nothing in flight submit what it waits for
+    bool operator==(const Reservation&) const = default;
 };
 
 // What a client says of itself, all since it attached; for the arbiter a claim.
@@ -144,6 +169,24 @@ class Arbiter {
     std::vector<Action> take_actions();
 
     std::vector<GroupUsage> usage(Nanoseconds now) const;
+
+    // For gangs.cpp, which calls them for all devices at the same time. A group under plan runs only in its slots.
+    struct Name {
+        GroupId group;
+        std::string name;
+        Gang gang;
+    };
+    uint64_t changes() const;         // of what names() says
+    std::vector<Name> names() const;  // of groups with clients, where the policy can keep to slots
+    const GroupSpec* spec(GroupId group) const;
+    Attendance attendance(GroupId group, Nanoseconds now) const;
+    struct Planned {
+        GroupId group;
+        double share;
+        bool operator==(const Planned&) const = default;
+    };
+    void reserve(const std::vector<Planned>& planned, const Reservation& reservation, Nanoseconds now);
+
     uint64_t ignored() const;  // events that made no sense so far
     // Why a client does not share the device; raised whenever that may have changed for any of them.
     Why standing(ClientId client) const;

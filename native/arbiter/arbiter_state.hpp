@@ -40,6 +40,8 @@ struct Arbiter::State {
     Client* idle = nullptr;  // just stopped for want of work: its token is parked unless somebody waits
     uint64_t ignored = 0;
     uint64_t standings_changed = 0;
+    Reservation reservation;
+    uint64_t changes = 0;                 // of the groups that have clients
     Groups everyone;                      // the groups there are, without gaps
     Groups waiting, fitting, contenders;  // scratch, kept for their memory
     struct Around {
@@ -84,6 +86,15 @@ struct Arbiter::State {
     bool expects_requests(const Group& g) const {
         return g.clients > 0 && (g.running || g.waiting > 0 || clock < g.busy_at + p.latency_quiet);
     }
+
+    // slots.cpp: who may run in whose slot, and until when.
+    bool admits(const Client& client) const;
+    bool admits(const Group& group) const;
+    bool contends_with(const Client& client, const Members& group) const;
+    bool awaits_slot(const Client& client) const;
+    bool drains(const Client& client) const;
+    const Members* slot_owner() const;
+    Nanoseconds slot_end(const Lease& lease, Nanoseconds now) const;
 
     // sharing.cpp: which clients co-run, what is observed of them, what each is charged.
     void pin(Client& client) const;

@@ -40,13 +40,16 @@ struct Client {
     Nanoseconds active_at = 0;  // when it last ran or waited, if it does not now
     Observation seen;
     Standing standing;
-    double speed = -1.0;        // against alone, averaged over the last second or so; below 0: unknown
-    Lease* lease = nullptr;     // that runs; valid in observe() only
-    bool by_right = false;      // its parked token stays while others of a lower class hold theirs
-    uint64_t unparked_for = 0;  // serial of the lease for which its parked token was taken away, and when
+    Nanoseconds stopped_for = 0;  // the deadline for which it stopped last
+    double speed = -1.0;          // against alone, averaged over the last second or so; below 0: unknown
+    Lease* lease = nullptr;       // that runs; valid in observe() only
+    bool by_right = false;        // its parked token stays while others of a lower class hold theirs
+    uint64_t unparked_for = 0;    // serial of the lease for which its parked token was taken away, and when
     Nanoseconds unparked_at = 0;
 
     bool exclusive() const { return standing.exclusive(); }
+    // Why it does not share: one whose gang has slots takes turns with its like on all devices, or on none.
+    Why why() const;
 };
 
 struct Members : Group {
@@ -60,5 +63,9 @@ struct Members : Group {
     bool at_maximum = false;    // waits, and its maximum is why; as of the last event
     Nanoseconds throttled = 0;  // how long that was so in all
 };
+
+inline Why Client::why() const {
+    return standing.why == Why::kShares && group->planned > 0.0 ? Why::kBothBusy : standing.why;
+}
 
 }  // namespace gemlet::arbiter

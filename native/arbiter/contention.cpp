@@ -58,7 +58,7 @@ bool Contention::in_turns(const Party& party) const {
 double Contention::bound(const Party& party) const {
     if (party.goes_first)
         return std::clamp(kOfRequest * party.age, static_cast<double>(p_.lag_latency), static_cast<double>(p_.lag));
-    if (in_turns(party))  // so much its turn takes to come round
+    if (in_turns(party) && !party.in_slots)  // so much its turn takes to come round
         return static_cast<double>(p_.lag) + promised(party) * static_cast<double>(p_.cycle_max);
     return static_cast<double>(trial_ ? p_.lag / 2 : p_.lag);
 }
@@ -92,7 +92,7 @@ void Contention::observe(std::vector<Party>& parties, Nanoseconds now) {
         const auto ran = static_cast<double>(std::exchange(client.ran, 0));
         auto wanted = ran + static_cast<double>(std::exchange(client.waited, 0));
         if (party.waits) wanted += static_cast<double>(now - std::max(client.since, before));
-        if (in_turns(party)) {
+        if (!party.in_slots && in_turns(party)) {
             // Its turn may come soon: what counts is its part of the device, not how fast it is meanwhile.
             double had = charged;
             if (!client.exclusive())
@@ -108,7 +108,11 @@ void Contention::observe(std::vector<Party>& parties, Nanoseconds now) {
             if (!client.seen.known_beside(party.goes_first ? Observation::kEnoughOfRequests : Observation::kEnough))
                 continue;
             speed = sliced ? client.seen.speed(total, kSliced) : client.seen.speed();
-            if (!in_turns(party)) fall_behind(party, (promised(party) - speed) * party.rates.time);
+            // Its share is the length of its slots, in which it lacks whatever others cost it.
+            if (party.in_slots)
+                fall_behind(party, (kTolerance - speed) * party.rates.time);
+            else if (!in_turns(party))
+                fall_behind(party, (promised(party) - speed) * party.rates.time);
         }
         const double weight = std::min(1.0, party.rates.time / kSpeedSpan);
         client.speed = client.speed < 0.0 ? speed : client.speed + weight * (speed - client.speed);
@@ -143,7 +147,7 @@ bool Contention::engage(std::vector<Party>& parties, Nanoseconds now) const {
     // Whether `other` runs, and takes from `party` what that has, or would have if its turn came.
     const auto beside = [](const Party& party, const Party& other) {
         return other.lease && &party != &other && !fit(party, other) &&
-               compatible(party.client->standing.why, other.client->standing.why);
+               compatible(party.client->why(), other.client->why());
     };
     std::vector<Party*> saturating;
     for (Party& party : parties)
@@ -159,8 +163,9 @@ bool Contention::engage(std::vector<Party>& parties, Nanoseconds now) const {
         }
     }
     for (Party& victim : parties) {
-        const bool contends = victim.client->standing.contends();
-        if (!in_turns(victim) && (!victim.lease || !victim.beside || victim.client->exclusive())) continue;
+        const bool contends = victim.client->why() == Why::kBothBusy;
+        if (!in_turns(victim) && !victim.in_slots && (!victim.lease || !victim.beside || victim.client->exclusive()))
+            continue;
         if (victim.client->standing.lag < bound(victim)) continue;
         if (victim.goes_first) {
             exclude(victim, Why::kSlowed);

@@ -31,6 +31,7 @@ struct Party {
     bool beside;         // others ran meanwhile
     double target;       // part of the device that the policy grants it
     bool waits;          // for the device, and no maximum of its own is why
+    bool in_slots;       // of its gang: what it has is not decided on this device alone
     bool goes_first;     // class latency, and the policy lets it interrupt the others
     double age = 0.0;    // ns since its lease began
 };

@@ -23,7 +23,8 @@ Lease& Leases::start(Client* client, Group* group, Nanoseconds now) {
                        .granted = now,
                        .from = now,
                        .not_before = now,
-                       .why = client->standing.why,
+                       .why = client->why(),
+                       .slotted = group->planned > 0.0,
                        .observed = now,
                        .conditions = {}});
     find_starts();

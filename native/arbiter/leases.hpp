@@ -48,6 +48,7 @@ struct Lease {
     Nanoseconds spared = 0;  // of its time so far it is not charged for
     // Co-running.
     Why why = Why::kShares;    // its client does not share the device
+    bool slotted = false;      // it ran in a slot of its gang, whose other clients here ran beside it
     bool accompanied = false;  // another ran at the same time since it was last observed
     Nanoseconds observed = 0;  // until then
     // Terms, as last sent to the client.
@@ -95,7 +96,9 @@ class Leases {
     double occupied() const;                              // fraction of the multiprocessors
     uint64_t next_serial() const { return serial_ + 1; }  // of the lease that starts next
     // Whether the two may run at the same time.
-    static bool co_run(const Lease& a, const Lease& b) { return compatible(a.why, b.why) || a.sm + b.sm <= kFull; }
+    static bool co_run(const Lease& a, const Lease& b) {
+        return compatible(a.why, b.why) || a.sm + b.sm <= kFull || (a.group == b.group && a.slotted && b.slotted);
+    }
 
   private:
     void charge(Lease& lease, Nanoseconds now);

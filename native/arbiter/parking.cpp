@@ -79,7 +79,9 @@ bool Arbiter::State::unpark(Client& client) {
 
 void Arbiter::State::park_or_not(Nanoseconds now) {
     Client* client = std::exchange(idle, nullptr);
-    if (!client || client->waiting || leases.running(client) || !policy->may_park(*client->group, now)) return;
+    if (!client || client->group->planned > 0.0 || client->waiting || leases.running(client) ||
+        !policy->may_park(*client->group, now))
+        return;
     client->by_right = false;
     if (!parks_beside(*client)) {
         client->by_right = by_right(*client, now);

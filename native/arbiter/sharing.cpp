@@ -93,7 +93,8 @@ void Arbiter::State::observe(Nanoseconds now) {
                     .rates = {},
                     .beside = false,
                     .target = 0.0,
-                    .waits = client->waiting && !group.at_maximum,
+                    .waits = client->waiting && !group.at_maximum && admits(*client),
+                    .in_slots = group.planned > 0.0,
                     .goes_first = false};
         party.target = policy->target(group) / static_cast<double>(std::max<size_t>(group.active, 1));
         if (lease) {
@@ -114,7 +115,7 @@ void Arbiter::State::observe(Nanoseconds now) {
     if (changed) {
         ++standings_changed;
         for (Lease& lease : leases.all())
-            if (lease.runs()) lease.why = lease.client->standing.why;
+            if (lease.runs()) lease.why = lease.client->why();
         for (const auto& group : groups)
             if (group) recount(*group);
         policy->turns_begin(everyone, now);
@@ -165,8 +166,8 @@ double Arbiter::State::use_of(const Lease& lease, size_t running, double sm) con
 // pay for what they use. Those that keep somebody waiting pay for the rest of the time, pauses included; if they
 // share it, in proportion to what each may have of it.
 void Arbiter::State::set_rates(Nanoseconds now) {
-    const bool sharing_blocks = std::any_of(clients.begin(), clients.end(), [](const auto& c) {
-        return c.second->waiting && !compatible(Why::kShares, c.second->standing.why);
+    const bool sharing_blocks = std::any_of(clients.begin(), clients.end(), [this](const auto& c) {
+        return c.second->waiting && admits(*c.second) && !compatible(Why::kShares, c.second->why());
     });
     const auto blocks = [&](const Lease& lease) { return lease.why != Why::kShares || sharing_blocks; };
     size_t running = 0;

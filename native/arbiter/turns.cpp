@@ -16,16 +16,19 @@ constexpr Nanoseconds kNoticeable = 50'000;
 void Arbiter::State::find_waiting() {
     waiting.clear();
     for (const Group* g : everyone) {
+        if (g->waiting == 0) continue;
+        const Client* next = next_of(*groups[g->slot]);
         // Of a group that runs already, another client may co-run.
-        if (g->waiting > 0 && (!g->running || may_run(*next_of(*groups[g->slot])))) waiting.push_back(g);
+        if (next && (!g->running || may_run(*next))) waiting.push_back(g);
     }
 }
 
+// Null if slots keep all that wait from running.
 Client* Arbiter::State::next_of(Members& group) const {
     Client* best = nullptr;
     const bool by_arrival = policy->by_arrival();
     for (Client* client : group.members) {
-        if (!client->waiting) continue;
+        if (!client->waiting || !admits(*client)) continue;
         const bool less = best && client->used < best->used, same = best && client->used == best->used;
         if (!best || (by_arrival ? client->since < best->since : less || (same && client->since < best->since))) {
             best = client;
@@ -61,7 +64,7 @@ void Arbiter::State::grant_while_possible(Nanoseconds now) {
                 for (const Group* g : waiting) {
                     const Client& client = *next_of(*groups[g->slot]);
                     if (!may_run(client) || (leases.occupied() + client.sm > kFull && !policy->behind(*g))) continue;
-                    if (!stays || compatible(client.standing.why, first.standing.why)) fitting.push_back(g);
+                    if (!stays || compatible(client.why(), first.why())) fitting.push_back(g);
                 }
                 return fitting.empty() ? nullptr : policy->pick(fitting, now);
             };
@@ -93,14 +96,15 @@ bool Arbiter::State::may_run(const Client& client) const {
 double Arbiter::State::in_its_way(const Client& client, bool parked_too) const {
     double sm = 0.0;
     const auto consider = [&](const Client& other, Why why) {
-        if (&other != &client && !compatible(client.standing.why, why)) sm += other.sm;
+        const bool same_gang = other.group == client.group && client.group->planned > 0.0;
+        if (&other != &client && !same_gang && !compatible(client.why(), why)) sm += other.sm;
     };
     for (const Lease& lease : leases.all()) {
         if (lease.occupies()) consider(*lease.client, lease.why);
     }
     // Clients that have theirs by right have no reservation: they will overlap with a holder, which stops.
     for (const Client* other : parked) {
-        if (parked_too && !other->by_right) consider(*other, other->standing.why);
+        if (parked_too && !other->by_right) consider(*other, other->why());
     }
     return sm;
 }
@@ -108,7 +112,7 @@ double Arbiter::State::in_its_way(const Client& client, bool parked_too) const {
 void Arbiter::State::grant(Members& group, Nanoseconds latest, Nanoseconds now) {
     Client& client = *next_of(group);
     client.waiting = false;
-    client.waited += now - std::max(client.since, contention.judged_at());
+    if (group.planned <= 0.0) client.waited += now - std::max(client.since, contention.judged_at());
     unpark(client);
     Lease& lease = lease_for(client, now);
     lease.latest = latest;
@@ -135,7 +139,7 @@ void Arbiter::State::look_round(Nanoseconds now) {
         if (lease.occupies() && lease.why != Why::kShares) around.in_turns.push_back(&lease);
     }
     for (const Group* g : everyone) {
-        if (g->waiting > 0 || (!g->running && now < g->lingers_until)) around.asking.push_back(g);
+        if ((g->waiting > 0 || (!g->running && now < g->lingers_until)) && admits(*g)) around.asking.push_back(g);
         if (g->clients == 0) continue;
         around.loud += !is_quiet(*g);
         if (g->exclusive && g->spec.priority == Priority::kLatency && g->spec.max > 0.0 && expects_requests(*g))
@@ -155,6 +159,7 @@ void Arbiter::State::update_terms(Lease& lease, Nanoseconds now) {
     if (known && now >= lease.deadline) return;  // it is stopping already
     contenders.clear();
     for (const Group* g : around.asking) {
+        if (lease.slotted && !policy->may_interrupt(*g, *lease.group, now)) continue;
         if (g == lease.group ? g->waiting > 0 : !g->running) contenders.push_back(g);
     }
     const auto conflict = [&](const Lease& other) {
@@ -174,7 +179,9 @@ void Arbiter::State::update_terms(Lease& lease, Nanoseconds now) {
     Turn turn = lease.turn();
     turn.part = lease.rate;
     Terms terms = policy->terms(turn, contenders, now);
-    terms.deadline = std::min(terms.deadline, lease.latest);
+    const Nanoseconds slot = slot_end(lease, now);
+    terms.deadline = std::min({terms.deadline, lease.latest, slot});
+    terms.contended |= slot != kNever;
     const Conditions conditions = conditions_for(lease, terms.deadline, terms.contended);
     const bool moved = terms.deadline == kNever || lease.deadline == kNever
                            ? terms.deadline != lease.deadline
@@ -201,6 +208,8 @@ Conditions Arbiter::State::conditions_for(const Lease& lease, Nanoseconds deadli
     // One that is behind its promise does not lose its turn by a short pause.
     c.idle = !counted ? p.idle_alone : lease.why == Why::kBehind ? p.idle_most : p.idle_contended;
     c.idle_most = counted ? p.idle_most : p.idle_alone;
+    // Its peers on other devices may wait for it.
+    if (counted && lease.slotted) c.idle = c.idle_most;
     const bool requests = lease.group->spec.priority == Priority::kLatency || around.trial;
     c.poll = counted ? p.poll_contended : !c.shared ? p.poll_alone : requests ? p.poll_requests : p.poll_shared;
     return c;
@@ -219,6 +228,7 @@ Nanoseconds Arbiter::State::believed(const Lease& lease, Nanoseconds drained) co
 Nanoseconds Arbiter::State::window_for(const Lease& lease, Nanoseconds deadline, bool contended) {
     const Group& group = *lease.group;
     const bool alone = deadline == kNever && !contended;
+    if (lease.slotted && reservation.over) return p.window_latency;
     for (const Group* g : around.urgent) {
         if (g != &group && g->sm + lease.sm > kFull) return p.window_latency;
     }

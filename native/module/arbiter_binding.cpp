@@ -1,11 +1,15 @@
 // The class Arbiter for Python. Times are nanoseconds of whatever clock the caller keeps.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <stdexcept>
+#include <tuple>
+#include <vector>
 
 #include "arbiter/arbiter.hpp"
+#include "arbiter/gangs.hpp"
 #include "arbiter/policies/gemini_predictor.hpp"
 #include "module/binding.hpp"
 #include "module/names.hpp"
@@ -84,6 +88,10 @@ Priority enum_from(const std::string& name, Priority) {
     return from_name<Priority>(kPriorityNames, name, "priority");
 }
 
+Gang enum_from(const std::string& name, Gang) {
+    return from_name<Gang>(kGangNames, name, "gang");
+}
+
 GroupSpec spec_from(const std::string& name, nb::kwargs& given) {
     GroupSpec spec;
     spec.name = name;
@@ -119,6 +127,7 @@ Parameters parameters_from(const nb::kwargs& given) {
             read(key, value, "poll_shared", p.poll_shared) || read(key, value, "poll_requests", p.poll_requests) ||
             read(key, value, "poll_contended", p.poll_contended) || read(key, value, "idle_alone", p.idle_alone) ||
             read(key, value, "idle_contended", p.idle_contended) || read(key, value, "idle_most", p.idle_most) ||
+            read(key, value, "slack", p.slack) || read(key, value, "finish", p.finish) ||
             read(key, value, "gemini_base_quota", p.gemini_base_quota) ||
             read(key, value, "gemini_min_quota", p.gemini_min_quota) ||
             read(key, value, "gemini_window", p.gemini_window);
@@ -162,6 +171,33 @@ void bind_arbiter(nb::module_& m) {
         .def("take_actions", take_actions)
         .def("usage", usage, "now"_a)
         .def_prop_ro("ignored", &Arbiter::ignored);
+    nb::class_<Gangs>(m, "Gangs")
+        .def(
+            "__init__",
+            [](Gangs* self, const nb::kwargs& parameters) { new (self) Gangs(parameters_from(parameters)); },
+            "parameters"_a)
+        .def("add", &Gangs::add, "device"_a, nb::keep_alive<1, 2>())
+        .def("remove", &Gangs::remove, "device"_a)
+        .def("tie", &Gangs::tie, "group"_a, "tied"_a = true)
+        .def("settle", &Gangs::settle, "now"_a)
+        .def("next_event", &Gangs::next_event)
+        .def("is_gang", &Gangs::is_gang, "group"_a);
+    m.def(
+        "timetable",
+        [](const std::vector<std::tuple<std::vector<size_t>, double, double, bool>>& wishes,
+           const std::vector<Nanoseconds>& free_from, Nanoseconds cycle, Nanoseconds shortest) {
+            std::vector<Wish> given;
+            for (const auto& [devices, share, least, may_grow] : wishes)
+                given.push_back({.devices = devices, .share = share, .least = least, .may_grow = may_grow});
+            for (const Wish& wish : given)
+                for (const size_t device : wish.devices)
+                    if (device >= free_from.size()) throw std::invalid_argument("a wish names an unknown device");
+            std::vector<std::tuple<size_t, Nanoseconds, Nanoseconds>> slots;
+            for (const Slot& slot : timetable(given, free_from, cycle, shortest))
+                slots.emplace_back(slot.wish, slot.from, slot.until);
+            return slots;
+        },
+        "wishes"_a, "free_from"_a, "cycle"_a, "shortest"_a);
     nb::class_<GeminiPredictor>(m, "GeminiPredictor")
         .def(
             "__init__",

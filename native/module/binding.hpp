@@ -16,6 +16,7 @@ Parameters parameters_from(const nanobind::kwargs& given);
 // The enumerator of that name; throws std::invalid_argument. The second argument only chooses the enumeration.
 Priority enum_from(const std::string& name, Priority);
 Workload enum_from(const std::string& name, Workload);
+Gang enum_from(const std::string& name, Gang);
 
 // Moves the keyword argument `name`, if there is one, from `given` to `field`.
 template <typename T>
@@ -38,6 +39,9 @@ inline const char* name_of(Priority priority) {
 }
 inline const char* name_of(Workload workload) {
     return kWorkloadNames[static_cast<size_t>(workload)];
+}
+inline const char* name_of(Gang gang) {
+    return kGangNames[static_cast<size_t>(gang)];
 }
 template <typename T>
 nanobind::object to_python(const T& value) {

@@ -24,6 +24,7 @@ nb::dict enumerations() {
     nb::dict names;
     names["action"] = tuple_of(kActionKinds);
     names["why"] = tuple_of(kWhyNames);
+    names["gang"] = tuple_of(kGangNames);
     names["priority"] = tuple_of(kPriorityNames);
     names["refusal"] = tuple_of(kRefusals);
     names["stop_reason"] = tuple_of(kStopReasons);

@@ -1,5 +1,6 @@
 """Native parts of the daemon. Times are integer nanoseconds of whatever clock the caller keeps."""
 
+from collections.abc import Sequence
 from typing import Any, Literal, TypedDict
 
 NEVER: int
@@ -60,6 +61,31 @@ class Arbiter:
     @property
     def ignored(self) -> int:
         """Events so far that made no sense."""
+
+class Gangs:
+    """Decides for all devices of a host at once when gangs run; native/arbiter/gangs.hpp says how.
+
+    ``parameters`` are those of Arbiter.
+    """
+
+    def __init__(self, **parameters: float) -> None: ...
+    def add(self, device: Arbiter) -> None: ...
+    def remove(self, device: Arbiter) -> None: ...
+    def tie(self, group: str, tied: bool = True) -> None:
+        """Clients of the group were seen to use several devices together."""
+    def settle(self, now: int) -> None:
+        """After every event on any device, and at ``next_event``; afterwards the devices have actions."""
+    def next_event(self) -> int: ...
+    def is_gang(self, group: str) -> bool: ...
+
+def timetable(
+    wishes: Sequence[tuple[Sequence[int], float, float, bool]], free_from: Sequence[int], cycle: int, shortest: int
+) -> list[tuple[int, int, int]]:
+    """Slots (wish, begin, end) of a cycle; native/arbiter/timetable.hpp says how.
+
+    A wish: devices, share of the cycle, the part of it that comes before what others wish beyond theirs, and whether
+    it may have what nobody else wants.
+    """
 
 class _ResidencyUsage(TypedDict):
     client: int

@@ -40,6 +40,17 @@ class Workload(StrEnum):
     ALONE = "alone"
 
 
+class Gang(StrEnum):
+    """Whether a group's clients on several devices get their turns at the same time.
+
+    ``auto``: if they are seen to use these devices together.
+    """
+
+    AUTO = "auto"
+    ON = "on"
+    OFF = "off"
+
+
 class Kind(StrEnum):
     """What the values of a field are, and in which unit."""
 
@@ -98,6 +109,9 @@ class TimeTerms:
         Kind.SLOWDOWN,
         "Class latency: how much longer than alone a request may take: 1.1 is a tenth",
         "requests at most {} times as long as alone",
+    )
+    gang: Gang = column(
+        Gang.AUTO, Kind.CHOICE, "Turns at the same time on all its devices; auto: if it uses them together", "gang {}"
     )
 
 

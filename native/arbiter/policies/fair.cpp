@@ -66,16 +66,17 @@ class Fair final : public Policy {
     Nanoseconds next_event(const Groups& waiting, Nanoseconds now) const override;
     double target(const Group& group) const override { return at(group).active ? at(group).target : 0.0; }
     std::string blocked(const Group& group, Nanoseconds now) const override;
-    bool at_maximum(const Group& group, Nanoseconds now) override { return !at(group).cap.ready(now); }
-    bool may_park(const Group& group, Nanoseconds now) override { return at(group).cap.ready(now); }
+    bool at_maximum(const Group& group, Nanoseconds now) override { return !ready(group, now); }
+    bool may_park(const Group& group, Nanoseconds now) override { return ready(group, now); }
     bool may_interrupt(const Group& group, const Group& holder, Nanoseconds now) override {
-        return preempts(group, holder) && at(group).cap.ready(now);
+        return preempts(group, holder) && ready(group, now);
     }
     bool behind(const Group& group) const override {
         return at(group).vtime < system_[best_effort(group)] + static_cast<double>(cycle_);
     }
     void turns_begin(const Groups& all, Nanoseconds now) override;
     void switch_cost(Nanoseconds cost) override { switch_cost_ = cost; }
+    bool keeps_slots() const override { return true; }
     bool open() const override { return p_.open; }
 
   private:
@@ -105,6 +106,8 @@ class Fair final : public Policy {
     double place_of(const Account& a) const {
         return a.vtime < a.first_until ? a.vtime - static_cast<double>(cycle_) : a.vtime;
     }
+    // The slots of its gang keep a group to its maximum, on all devices at the same time.
+    bool ready(const Group& group, Nanoseconds now) const { return group.planned > 0.0 || at(group).cap.ready(now); }
     static bool best_effort(const Group& group) { return group.spec.priority == Priority::kBestEffort; }
 
     Nanoseconds cycle_for(size_t parties) const;
@@ -210,7 +213,7 @@ void Fair::demand(const Groups& all, Nanoseconds now) {
     for (const Group* g : all) {
         double& least = slowest[best_effort(*g)];
         const bool known = at(*g).active && at(*g).best_effort == best_effort(*g);
-        if (known && at(*g).cap.ready(now)) least = std::min(least, at(*g).vtime);
+        if (known && g->planned <= 0.0 && at(*g).cap.ready(now)) least = std::min(least, at(*g).vtime);
         accrue_claim(*g, now);
     }
     for (const int kind : {0, 1}) {
@@ -236,6 +239,8 @@ void Fair::demand(const Groups& all, Nanoseconds now) {
         // A group that its maximum holds back falls behind without end; that does not give it a claim against the
         // others.
         if (a.active) a.vtime = std::max(a.vtime, system - cycle);
+        // Nor does a gang whose slots were shorter than its share, for they crossed those of others.
+        if (g->planned > 0.0) a.vtime = a.first_until = system;
         if (wants != a.active) a.cap.accrue(wants, now);
         a.active = wants;
         wanting += wants;
@@ -325,6 +330,7 @@ void Fair::settle_debts(const Groups& groups) {
 // ahead of it, and nothing can interrupt a kernel that runs.
 Arrivals::Expected Fair::reserved(const Group& group, Nanoseconds now) const {
     Arrivals::Expected soonest{kNever, kNever};
+    if (group.planned > 0.0) return soonest;  // its slots are decided elsewhere
     if (clocks_.empty() || group.spec.priority == Priority::kLatency || short_of_minimum(group, now)) return soonest;
     for (const size_t slot : clocks_) {
         const Account& a = accounts_[slot];
@@ -365,7 +371,7 @@ const Group* Fair::pick(const Groups& waiting, Nanoseconds now) {
     double best_place = INFINITY;
     for (const Group* g : waiting) {
         Account& a = at(*g);
-        if (!a.cap.ready(now) || held_back(*g, now)) continue;
+        if (!ready(*g, now) || held_back(*g, now)) continue;
         int service_class = 2;
         if (best_effort(*g))
             service_class = competes(*g, now) ? 0 : 3;
@@ -389,7 +395,7 @@ void Fair::granted(const Turn& turn, Nanoseconds now) {
 Terms Fair::terms(const Turn& turn, const Groups& contenders, Nanoseconds now) {
     const Group& own = *turn.group;
     Account& a = at(own);
-    const Nanoseconds capped = a.cap.binds() ? now + a.cap.runway(now) : kNever;
+    const Nanoseconds capped = a.cap.binds() && own.planned <= 0.0 ? now + a.cap.runway(now) : kNever;
     const Nanoseconds earliest = turn.granted + p_.quantum_min;
     Terms result{.deadline = capped};
     if (const Arrivals::Expected next = reserved(own, now); next.from > now)
@@ -401,7 +407,7 @@ Terms Fair::terms(const Turn& turn, const Groups& contenders, Nanoseconds now) {
             rotating = g->waiting;
             continue;
         }
-        if (!at(*g).cap.ready(now)) continue;
+        if (!ready(*g, now)) continue;
         result.contended = true;
         // One whose own turn was just cut will say so if it wants more: nobody is in a hurry for it yet.
         if (preempts(*g, own) && (g->waiting > 0 || g->running)) {
@@ -471,7 +477,7 @@ Nanoseconds Fair::next_event(const Groups& waiting, Nanoseconds now) const {
         if (const Arrivals::Expected expected = reserved(*g, now); now >= no_more_turns(expected))
             next = std::min(next, expected.until);
         if (a.too_long_until > now) next = std::min(next, a.too_long_until);
-        if (a.cap.binds() && !a.cap.ready(now)) next = std::min(next, a.cap.ready_at(now));
+        if (a.cap.binds() && !ready(*g, now)) next = std::min(next, a.cap.ready_at(now));
         if (best_effort(*g) && g->spec.min > 0.0) {
             const double missing = g->spec.min * static_cast<double>(cycle_) - a.claim;
             // The claim of a group that is held back is not considered, although it goes on growing.
@@ -484,7 +490,7 @@ Nanoseconds Fair::next_event(const Groups& waiting, Nanoseconds now) const {
 
 std::string Fair::blocked(const Group& group, Nanoseconds now) const {
     Account& a = at(group);
-    if (a.cap.ready(now))
+    if (ready(group, now))
         return held_back(group, now) ? "makes room for a latency client that comes as regularly as a clock" : "";
     if (group.spec.max <= 0.0) return "its maximum is 0: it never runs";
     char text[96];

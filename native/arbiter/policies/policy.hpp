@@ -23,6 +23,7 @@ struct Group {
     Nanoseconds busy_at = 0;        // when it last ran or waited, if it does not now
     Nanoseconds lingers_until = 0;  // it was stopped in the middle of its work, so it counts as wanting for a moment
     Nanoseconds used = 0;           // device time charged
+    double planned = 0.0;           // its part of the device in slots of its gang; 0: it runs as the policy decides
 
     bool wants(Nanoseconds now) const { return running || waiting > 0 || now < lingers_until; }
 };
@@ -80,7 +81,8 @@ class Policy {
     virtual bool by_arrival() const {
         return false;
     }  // inside a group: first come first served, not least used first
-    virtual bool open() const { return false; }  // clients co-run until a promise is in danger
+    virtual bool keeps_slots() const { return false; }  // of gangs, in which it decides nothing
+    virtual bool open() const { return false; }         // clients co-run until a promise is in danger
     virtual Nanoseconds grace(const Parameters& parameters) const { return parameters.grace; }
 };
 

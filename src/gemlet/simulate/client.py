@@ -10,6 +10,7 @@ from gemlet.simulate.program import Launch, Pause, Program, Sync
 from gemlet.simulate.queue import ENDLESS, Queue
 
 if TYPE_CHECKING:
+    from gemlet.simulate.collective import Ranks
     from gemlet.simulate.program import Step
 
 LATENCY_WINDOW = 100_000  # ns; kLatencyWindow of native/hook/submit/pacer.h
@@ -56,7 +57,17 @@ class Terms(NamedTuple):
 class Client:
     """Driven by the engine: ``wake`` at the moment that ``next_event`` names, and whatever the arbiter orders."""
 
-    def __init__(self, number: int, group: str, program: Program, ears: Ears, *, reaction: int, duration: int):
+    def __init__(
+        self,
+        number: int,
+        group: str,
+        program: Program,
+        ears: Ears,
+        *,
+        reaction: int,
+        duration: int,
+        ranks: Ranks | None = None,
+    ):
         self.number = number
         self.group = group
         self.program = program
@@ -72,6 +83,10 @@ class Client:
         self.present = False
         self._ears = ears
         self._reaction = reaction
+        self._ranks = ranks
+        self._meeting = 0  # the number of the next one
+        self._arrived = False  # ... to which it has come
+        self._frozen = False
         self._steps = program.steps(0)
         self._step: Step | None = None
         self._blocked = False  # waits for the token
@@ -127,7 +142,12 @@ class Client:
     def next_event(self) -> int | None:
         """When it has to be woken, if nothing else happens. Decides how many launches need no decision until then."""
         now = self.queue.at
-        times = [*self._program_times(now), *self._turn_times(now)]
+        if self._frozen:
+            end = self.queue.empty_at() if self.watched and self.queue.backlog > 0 else None
+            return min((time for time in (self.queue.meets_at(), end) if time is not None), default=None)
+        times = [*self._program_times(now), *self._turn_times(now), self.queue.meets_at()]
+        if self.queue.meets and self.queue.rate > 0 and not self._arrived:
+            times.append(now)
         return min((max(time, now) for time in times if time is not None), default=None)
 
     def _program_times(self, now: int) -> list[int | None]:
@@ -160,7 +180,7 @@ class Client:
         if queue.gap >= queue.kernel:
             return [queue.room_at()]
         times = [queue.room_at(queue.left - 1)] if queue.left < ENDLESS // 2 else []
-        if end != NEVER and queue.rate > 0:
+        if end != NEVER and queue.pace > 0:
             times.append(self._last_moment(end))
         return times
 
@@ -168,8 +188,8 @@ class Client:
         queue, end, runs = self.queue, self._end(), self.token == "runs"
         times: list[int | None] = []
         if runs and end != NEVER:
-            spent = queue.rate > 0 and queue.mode == "quiet" and now + queue.backlog >= end
-            slow = queue.backlog if queue.rate <= 0 else 0
+            spent = queue.pace > 0 and queue.mode == "quiet" and now + queue.backlog >= end
+            slow = queue.backlog if queue.pace <= 0 else 0
             times.append(now if spent else int(end - slow))
         if runs and self._idles():
             since = self._idle_since if self._idle_since is not None else now
@@ -199,7 +219,7 @@ class Client:
         begin = queue.room_at()
         if begin is None:
             return None
-        left = (end - self._ahead() - self._window - begin) * queue.rate
+        left = (end - self._ahead() - self._window - begin) * queue.pace
         queue.limit = max(int(queue.launches == self._first), -int(-left // queue.kernel), 0)
         return queue.room_at(queue.limit)
 
@@ -223,8 +243,7 @@ class Client:
         """It is gone, with all it had queued."""
         self.settle(now)
         self.present = False
-        self.queue.mode, self.queue.left = "quiet", 0
-        self.queue.given = self.queue.done
+        self.queue.abandon()
         self.token, self._blocked, self._draining = "none", False, False
         self._step = None
         self.changed()
@@ -234,6 +253,10 @@ class Client:
         if not self.present:
             return
         self.settle(now)
+        self._arrive(now)
+        if self._frozen:
+            self.changed()
+            return
         self._follow_tail(now)
         self._watch(now)
         for _ in range(1000):
@@ -243,10 +266,23 @@ class Client:
         self._note_idle(now)
         self.changed()
 
+    def _arrive(self, now: int) -> None:
+        if self._ranks is not None and self.queue.meets and self.queue.rate > 0 and not self._arrived:
+            self._arrived = True
+            self._ranks.arrive(self, self._meeting, now)
+
+    def met(self, now: int) -> None:
+        """The other ranks are there, too."""
+        self.settle(now)
+        self.queue.meet()
+        self._meeting += 1
+        self._arrived = False
+        self.changed()
+
     def _begin(self, step: Step, now: int) -> None:
         self._step = step
         if isinstance(step, Launch):
-            self.queue.launch(step.count, step.kernel, step.gap, now)
+            self.queue.launch(step.count, step.kernel, step.gap, now, meets=step.meets)
             self.queue.window = self._window
             self.queue.limit = 0
             self._launches(now)
@@ -267,6 +303,12 @@ class Client:
             self._ears.took(self)
         elif self.token == "none" and (not self._draining or self._told):
             self.ask(now)
+
+    def freeze(self) -> None:
+        """Its process is stopped, for ever. What it has launched runs on."""
+        self._frozen = True
+        self.queue.mode, self.queue.left = "quiet", 0
+        self.changed()
 
     def ask(self, now: int) -> None:
         """Wants the token."""
@@ -332,6 +374,9 @@ class Client:
     def granted(self, now: int) -> None:
         """May submit; its thread wakes up a moment later."""
         self.waits.append(now - self._asked)
+        if self._frozen:
+            self.token = "runs"
+            return
         if self._draining:  # the old tail is part of the new turn
             self._draining = False
             self._ears.drained(self)
@@ -354,7 +399,7 @@ class Client:
 
     def revoked(self, now: int) -> None:
         """It heard of the order to stop."""
-        if self.token == "runs" and self.present:
+        if self.token == "runs" and self.present and not self._frozen:
             self.settle(now)
             self._stop("revoked", now)
 
@@ -389,7 +434,7 @@ class Client:
         in_flight = queue.backlog
         if now >= end or (queue.mode == "quiet" and now + in_flight >= end):
             return True
-        if queue.rate <= 0 and now + in_flight >= end:
+        if queue.pace <= 0 and now + in_flight >= end:
             return True
         if queue.launches == self._first:
             return False

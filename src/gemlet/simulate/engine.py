@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import heapq
-import itertools
 import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gemlet._native import NEVER, Arbiter
 from gemlet.model import GROUP_FIELDS
@@ -15,13 +13,15 @@ from gemlet.simulate.client import Client, Terms
 from gemlet.simulate.counters import BIN
 from gemlet.simulate.device import Device
 from gemlet.simulate.program import Program
+from gemlet.simulate.timeline import Timeline
 from gemlet.simulate.workload import DeviceModel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from gemlet.model import GroupSpec
     from gemlet.simulate.client import Reason
+    from gemlet.simulate.collective import Ranks
     from gemlet.simulate.workload import ProgramSpec, Workload
 
 NO_ARBITER = "none"  # as a policy: everybody submits at any time, with nothing but the hardware in between
@@ -124,18 +124,16 @@ class Unmanaged:
 
 
 class Engine:
-    """Runs one workload; ``Engine(workload).run()``."""
+    """Runs one workload on one device; ``Engine(workload).run()``."""
 
     SAMPLE = 10_000_000
 
-    def __init__(self, workload: Workload, *, only: int | None = None) -> None:
-        """``only``: of its clients, just this one takes part."""
+    def __init__(self, workload: Workload, *, only: int | None = None, timeline: Timeline | None = None) -> None:
+        """``only``: of its clients, just this one takes part. ``timeline``: that of the host's other devices."""
         self._workload = workload
         self._unmanaged = workload.policy == NO_ARBITER
         self.arbiter: Any = Unmanaged() if self._unmanaged else Arbiter(workload.policy, **_parameters(workload))
-        self.now = 0
-        self._order = itertools.count()
-        self._events: list[tuple[int, int, Client | None, Any]] = []
+        self._timeline = Timeline() if timeline is None else timeline
         self._clients: list[Client] = []
         self._changed: dict[int, Client] = {}
         self._device = Device(workload.device, self.at)
@@ -148,52 +146,52 @@ class Engine:
             self.set_group(spec)
             for program in programs:
                 for _ in range(program.count):
-                    self._add(spec.name, program, takes_part=only is None or only == len(self._clients))
+                    self.add(spec.name, program, takes_part=only is None or only == len(self._clients))
+
+    @property
+    def now(self) -> int:
+        return self._timeline.now
+
+    @property
+    def duration(self) -> int:
+        return self._workload.duration
+
+    def client(self, number: int) -> Client:
+        """One of its clients."""
+        return self._clients[number]
 
     def set_group(self, spec: GroupSpec) -> None:
         """Creates or changes a group at the present moment."""
         self._sm[spec.name] = spec.sm
         fields = {name: getattr(spec, name) for name, field in GROUP_FIELDS.items() if field.time}
         self._groups[spec.name] = self.arbiter.set_group(spec.name, self.now, **fields)
-        self._act()
+        self.act()
 
     def at(self, time: int, do: Callable[[], None]) -> None:
         """``do`` at ``time`` of the virtual clock."""
-        heapq.heappush(self._events, (max(time, self.now), next(self._order), None, do))
+        self._timeline.at(time, do)
 
     def run(self) -> Outcome:
         """Runs to the end of the workload's duration."""
-        self.at(0, self._sample)
-        end = self._workload.duration
-        events = self._events
-        while True:
-            tick = self.arbiter.next_event()
-            # At the same moment clients come first: a client that stops on time is not late.
-            if events and events[0][0] <= tick:
-                time, _, client, what = heapq.heappop(events)
-                if client is not None and client.version != what:
-                    continue
-                if time >= end:
-                    break
-                self.now = time
-                if client is not None:
-                    client.wake(time)
-                else:
-                    what()
-            elif tick >= end:
-                break
-            else:
-                self.now = tick
-                self._tell_progress()
-                self.arbiter.tick(tick)
-            self._act()
-            self._device.update(self.now)
-            while self._changed:
-                self._plan_all()
-        self.now = end
+        play([self], self._timeline)
+        return self.outcome()
+
+    def tick(self) -> None:
+        """It is time for the arbiter to look."""
+        self._tell_progress()
+        self.arbiter.tick(self.now)
+
+    def follow(self) -> None:
+        """Something happened: what the device does now, and what comes next for its clients."""
+        self._device.update(self.now)
+        while self._changed:
+            self._plan_all()
+
+    def outcome(self) -> Outcome:
+        """What happened up to the present moment."""
         for client in self._clients:
-            client.settle(end)
-        usage = {row["name"]: row["used"] for row in self.arbiter.usage(end)}
+            client.settle(self.now)
+        usage = {row["name"]: row["used"] for row in self.arbiter.usage(self.now)}
         return Outcome(
             self._clients,
             self._runs,
@@ -211,21 +209,23 @@ class Engine:
             client.settle(self.now)
             time = client.next_event() if client.present else None
             if time is not None:
-                heapq.heappush(self._events, (max(time, self.now), next(self._order), client, client.version))
+                self._timeline.wake(time, client)
 
     # --- clients ----------------------------------------------------------------------------------------------------
 
-    def _add(self, group: str, spec: ProgramSpec, *, takes_part: bool) -> None:
+    def add(self, group: str, spec: ProgramSpec, *, takes_part: bool = True, ranks: Ranks | None = None) -> Client:
+        """One more client. ``ranks``: it is one of these."""
         number = len(self._clients)
         program = Program(spec, random.Random(self._workload.seed * 1000 + number))
         reaction, duration = self._workload.device.reaction, self._workload.duration
-        client = Client(number, group, program, self, reaction=reaction, duration=duration)
+        client = Client(number, group, program, self, reaction=reaction, duration=duration, ranks=ranks)
         self._clients.append(client)
         if not takes_part:
-            return
+            return client
         self.at(spec.arrive, lambda: self._enter(client))
         if spec.leave is not None:
-            self.at(spec.leave, lambda: self._exit(client))
+            self.at(spec.leave, lambda: self.exit(client))
+        return client
 
     def _enter(self, client: Client) -> None:
         mps = self._workload.device.mps
@@ -234,7 +234,8 @@ class Engine:
         self.arbiter.add_client(client.number, self._groups[client.group], self.now, mps=mps)
         client.enter(self.now)
 
-    def _exit(self, client: Client) -> None:
+    def exit(self, client: Client) -> None:
+        """The client ends, whatever it does."""
         client.exit(self.now)
         self._device.remove(client)
         self.arbiter.remove_client(client.number, self.now)
@@ -279,7 +280,8 @@ class Engine:
         client.settle(self.now)
         self.arbiter.progress(client.number, *client.progress())
 
-    def _act(self) -> None:
+    def act(self) -> None:
+        """Carries out what the arbiter decided."""
         while actions := self.arbiter.take_actions():
             for kind, number, *terms, _shared, _raise in actions:
                 client = self._clients[number]
@@ -297,11 +299,51 @@ class Engine:
     def _revoke(self, client: Client) -> None:
         self.at(self.now + self._workload.device.reaction, lambda: client.revoked(self.now))
 
-    def _sample(self) -> None:
+    def sample(self) -> None:
+        """Notes how things stand, now and every SAMPLE from then on."""
         rows = {row["name"]: dict(row) for row in self.arbiter.usage(self.now)}
         self._targets.append((self.now, {name: row["target"] for name, row in rows.items()}))
         self._states.append((self.now, rows))
-        self.at(self.now + self.SAMPLE, self._sample)
+        self.at(self.now + self.SAMPLE, self.sample)
+
+
+class Conductor(Protocol):
+    """Decides for several devices at once."""
+
+    def next_event(self) -> int:
+        """When it is to look, whatever happens."""
+
+    def settle(self, now: int) -> None:
+        """Something happened, or it is time to look."""
+
+
+def play(engines: Sequence[Engine], timeline: Timeline, conductor: Conductor | None = None) -> None:
+    """Runs the devices of one host to the end of their workloads, which are equally long."""
+    end = engines[0].duration
+    for engine in engines:
+        engine.at(0, engine.sample)
+    while True:
+        tick = min(engine.arbiter.next_event() for engine in engines)
+        if conductor is not None:
+            tick = min(tick, conductor.next_event())
+        # At the same moment clients come first: a client that stops on time is not late.
+        if timeline.next_at() <= tick:
+            if timeline.next_at() >= end:
+                break
+            timeline.step()
+        elif tick >= end:
+            break
+        else:
+            timeline.now = tick
+            for engine in engines:
+                if engine.arbiter.next_event() <= tick:
+                    engine.tick()
+        if conductor is not None:
+            conductor.settle(timeline.now)
+        for engine in engines:
+            engine.act()
+            engine.follow()
+    timeline.now = end
 
 
 def run_alone(workload: Workload, number: int) -> Outcome:

@@ -26,6 +26,7 @@ class Launch:
     kernel: int
     gap: int
     until: int | None = None
+    meets: bool = False  # the first of them is a collective: it waits on the device for the other ranks'
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class Program:
             "onoff": self._on_and_off,
             "poisson": self._requests,
             "periodic": self._requests,
+            "ranks": self._rank,
         }
         return makers[self.spec.kind](now)
 
@@ -82,6 +84,18 @@ class Program:
 
     def _launch_bound(self, now: int) -> Generator[Step, int, None]:
         yield from self._iterate(now, None)
+
+    def _rank(self, now: int) -> Generator[Step, int, None]:
+        spec = self.spec
+        while True:
+            begun = now
+            for _ in range(spec.layers):
+                yield Launch(spec.kernels, spec.kernel, spec.gap)
+                now = yield Launch(1, spec.collective, spec.gap, meets=True)
+            if spec.host:
+                now = yield SYNC
+                now = yield Pause(now + spec.host, True)
+            self._took(begun, now)
 
     def _iterate(self, now: int, until: int | None) -> Generator[Step, int, int]:
         spec = self.spec

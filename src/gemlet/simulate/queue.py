@@ -6,6 +6,7 @@ thousand kernels cost no more than one.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -26,7 +27,9 @@ class Queue:
 
     __slots__ = (
         "_base",
+        "_meets",
         "_record",
+        "_stops",
         "at",
         "busy",
         "done",
@@ -57,16 +60,48 @@ class Queue:
         self.done: float = 0
         self.busy: float = 0  # time with work queued or running
         self._base: float = 0  # work given before the present kernels
+        self._meets = False  # the next kernel waits for others when it begins
+        self._stops: deque[float] = deque()  # where launched kernels will do so
 
-    def launch(self, count: int, kernel: int, gap: int, now: int) -> None:
-        """``count`` kernels, from now on."""
+    def launch(self, count: int, kernel: int, gap: int, now: int, *, meets: bool = False) -> None:
+        """``count`` kernels, from now on.
+
+        ``meets``: the first of them waits for `meet` when it begins, and again before its end.
+        """
+        self._meets = meets
         self.left = self.limit = count
         self.kernel, self.gap, self.next, self.mode = kernel, max(1, gap), now, "flow"
         self._base = self.given
 
+    def abandon(self) -> None:
+        """Nothing of it will be done."""
+        self.mode, self.left = "quiet", 0
+        self.given = self.done
+        self._stops.clear()
+
     @property
     def backlog(self) -> float:
         return self.given - self.done
+
+    @property
+    def meets(self) -> bool:
+        """Whether its kernel runs, and waits for others: it gets no further however long it runs."""
+        return bool(self._stops) and self.done >= self._stops[0]
+
+    @property
+    def pace(self) -> float:
+        """Work done in a nanosecond, as things are."""
+        return 0.0 if self.meets else self.rate
+
+    def meet(self) -> None:
+        """The others are there, too."""
+        self._stops.popleft()
+
+    def meets_at(self) -> int | None:
+        """When it comes to a kernel that waits for others; None if there is none, or it does not run."""
+        if not self._stops or self.rate <= 0 or self.meets:
+            return None
+        return max(self.at + 1, _ceil(self.at + (self._stops[0] - self.done) / self.rate))
 
     @property
     def completed(self) -> float:
@@ -97,12 +132,9 @@ class Queue:
         first = max(self.next, self.at)
         if count:
             last = self.next + (count - 1) * self.gap
-            self.given = before + count * self.kernel
-            self.launches += count
-            self.left -= count
-            self.limit -= count
+            self._give(count)
             self.next += count * self.gap
-        if self.rate <= 0:
+        if self.pace <= 0:
             if before > self.done:
                 return span
             return now - first if count else 0.0
@@ -112,27 +144,36 @@ class Queue:
         done = max(done, self.done)
         return self._did(now, done)
 
+    def _give(self, count: int) -> None:
+        if self._meets and count:
+            # Data goes round: none of them ends before all have sent theirs.
+            self._stops += (self.given, self.given + self.kernel - 1)
+            self._meets = False
+        self.given += count * self.kernel
+        self.launches += count
+        self.left -= count
+        self.limit -= count
+
     def _follow(self, span: int) -> float:
-        if self.rate <= 0:
+        if self.pace <= 0:
             return float(span)
         done = self.done + self.rate * span
         if self.gap < self.kernel:
             room = done + self.window - self.given
             count = min(self.limit, int(room // self.kernel) + 1) if room >= 0 else 0
-            self.given += count * self.kernel
-            self.launches += count
-            self.left -= count
-            self.limit -= count
+            self._give(count)
         return self._did(self.at + span, min(done, self.given))
 
     def _drain(self, span: int) -> float:
         if self.backlog <= 0:
             return 0.0
-        if self.rate <= 0:
+        if self.pace <= 0:
             return float(span)
         return self._did(self.at + span, min(self.done + self.rate * span, self.given))
 
     def _did(self, now: int, done: float) -> float:
+        if self._stops:
+            done = min(done, self._stops[0])
         amount = done - self.done
         self.done = done
         if amount > 0:
@@ -143,18 +184,18 @@ class Queue:
 
     def empty_at(self) -> int | None:
         """The next moment without work; None if that never comes."""
-        if self.rate <= 0:
+        if self.pace <= 0:
             return self.at if self.backlog <= 0 else None
         if self.backlog <= 0:
             return self.at
-        end = self.at + self.backlog / self.rate
+        end = self.at + self.backlog / self.pace
         if self.mode == "flow" and self.limit:
-            lag, gain = end - self.next, self.gap - self.kernel / self.rate
+            lag, gain = end - self.next, self.gap - self.kernel / self.pace
             if lag >= 0:
                 count = min(self.limit, int(lag // gain) + 1) if gain > 0 else self.limit
                 if count >= ENDLESS:
                     return None
-                end += count * self.kernel / self.rate
+                end += count * self.kernel / self.pace
         elif self.mode == "full":
             return None
         return _ceil(end)
@@ -163,22 +204,22 @@ class Queue:
         """When no more than ``level`` is queued, if nothing more is launched."""
         if self.backlog <= level:
             return self.at
-        return _ceil(self.at + (self.backlog - level) / self.rate) if self.rate > 0 else None
+        return _ceil(self.at + (self.backlog - level) / self.pace) if self.pace > 0 else None
 
     def launches_that_fit(self) -> int:
         """How many of the coming launches find room in the window; flow."""
         waits = self.backlog
         growth: float = self.kernel
-        if self.rate > 0:
-            waits = max(waits - self.rate * (self.next - self.at), 0.0)
-            growth = self.kernel - self.rate * self.gap
+        if self.pace > 0:
+            waits = max(waits - self.pace * (self.next - self.at), 0.0)
+            growth = self.kernel - self.pace * self.gap
         if waits > self.window:
             return 0
         return int((self.window - waits) // growth) + 1 if growth > 0 else ENDLESS
 
     def launches_before(self, end: int) -> int:
         """How many of the coming launches are complete soon enough for another to begin before ``end``; flow."""
-        if self.rate <= 0:
+        if self.pace <= 0:
             return max(0, _ceil((end - self.next - self.backlog) / (self.gap + self.kernel)))
         counts = (
             (end - self.at - self.backlog) / self.kernel,
@@ -192,4 +233,4 @@ class Queue:
         ahead = self.given + index * self.kernel - self.window - self.done
         if ahead <= 0:
             return self.at
-        return _ceil(self.at + ahead / self.rate) if self.rate > 0 else None
+        return _ceil(self.at + ahead / self.pace) if self.pace > 0 else None

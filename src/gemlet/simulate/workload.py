@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 EXAMPLES = "gemlet/simulate/examples has two files to start from"
 
 Given = TypeVar("Given")
-Kind = Literal["saturating", "launch-bound", "changing", "think", "bursty", "onoff", "poisson", "periodic"]
+Kind = Literal["saturating", "launch-bound", "changing", "think", "bursty", "onoff", "poisson", "periodic", "ranks"]
 Lie = Literal["", "silent", "boasts", "awaited", "idle"]
 
 
@@ -44,15 +44,18 @@ class ProgramSpec:
     """One client.
 
     kind: ``saturating`` always has work. ``launch-bound`` launches ``kernels`` kernels of ``kernel`` each, one every
-    ``gap``, waits for them, works on the host for ``host``, and so on. ``changing`` is launch-bound for ``every``, then
-    saturating for as long, and so on. ``think`` is launch-bound for ``on`` and does nothing for ``off``. ``bursty`` has
-    ``work``, then thinks for ``think`` on the host, and so on. ``onoff`` saturates for ``on`` and stays away for
-    ``off``. ``poisson`` gets ``rate`` requests a second of ``work`` each, at random, ``periodic`` as regularly as a
-    clock; neither waits for the last one's end. kernel: one kernel's time alone. launch: the host's time for a launch
-    where no ``gap`` says otherwise. demand: under MPS, the part of the device that a kernel uses. overrun: it stops at
-    this multiple of its quantum (1.05: five per cent late, 0.95: early). lie: it tells the arbiter something false:
-    ``silent`` says nothing, ``boasts`` says it did three times its work, ``awaited`` that it always waits for the
-    device, ``idle`` that it never has work. count: how many alike.
+    ``gap``, waits for them, works on the host for ``host``, and so on. ``changing`` is launch-bound for ``every``,
+    then saturating for as long, and so on. ``think`` is launch-bound for ``on`` and does nothing for ``off``.
+    ``bursty`` has ``work``, then thinks for ``think`` on the host, and so on. ``onoff`` saturates for ``on`` and stays
+    away for ``off``. ``poisson`` gets ``rate`` requests a second of ``work`` each, at random, ``periodic`` as
+    regularly as a clock; neither waits for the last one's end. ``ranks`` is one of several on a device each: in every
+    step ``layers`` times ``kernels`` kernels, one every ``gap``, and a collective of ``collective`` that waits on the
+    device for those of the other ranks; then it waits for all of it and works on the host for ``host``, unless that is
+    0. kernel: one kernel's time alone. launch: the host's time for a launch where no ``gap`` says otherwise. demand:
+    under MPS, the part of the device that a kernel uses. overrun: it stops at this multiple of its quantum (1.05: five
+    per cent late, 0.95: early). lie: it tells the arbiter something false: ``silent`` says nothing, ``boasts`` says it
+    did three times its work, ``awaited`` that it always waits for the device, ``idle`` that it never has work. count:
+    how many alike.
     """
 
     kind: Kind = "saturating"
@@ -66,6 +69,8 @@ class ProgramSpec:
     gap: int = 40 * MICROSECOND
     host: int = 200 * MICROSECOND
     every: int = 5 * SECOND
+    layers: int = 1
+    collective: int = 500 * MICROSECOND
     launch: int = 3 * MICROSECOND
     demand: float = 1.0
     lie: Lie = ""
@@ -97,7 +102,7 @@ def _convert(name: str, value: object, like: object) -> object:
         if not isinstance(value, bool):
             raise InvalidValue(f"expected true or false, found {kind_of(value)}")
         return value
-    if name == "leave" or (isinstance(like, int) and name not in {"count", "seed", "kernels"}):
+    if name == "leave" or (isinstance(like, int) and name not in {"count", "seed", "kernels", "layers"}):
         if not isinstance(value, str):
             raise InvalidValue(f"expected a duration with a unit, found {value!r}", hint="write a text such as '20ms'")
         return parse_duration(value)

@@ -73,6 +73,7 @@ def test_limits_reach_the_server(book, server):
         "sm": 0.5,
         "workload": "memory",
         "slowdown": 1.1,
+        "gang": "auto",
         "users": None,
     }
 

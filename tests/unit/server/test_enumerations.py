@@ -13,7 +13,7 @@ import pytest
 
 from gemlet.daemon.explain import TURNS
 from gemlet.daemon.record import REASONS
-from gemlet.model import Priority, Workload
+from gemlet.model import Gang, Priority, Workload
 from gemlet.simulate import client
 from tests.unit.server import wire
 
@@ -23,6 +23,7 @@ HEADER = (Path(__file__).resolve().parents[3] / "native/wire.h").read_text()
 
 def test_groups() -> None:
     assert native.ENUMERATIONS["priority"] == tuple(Priority)
+    assert native.ENUMERATIONS["gang"] == tuple(Gang)
     assert native.ENUMERATIONS["workload"] == tuple(Workload)
 
 

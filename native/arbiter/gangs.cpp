@@ -1,0 +1,374 @@
+#include "arbiter/gangs.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <utility>
+
+namespace gemlet::arbiter {
+namespace {
+
+constexpr int kRounds = 4;  // what one device does may be news for another
+constexpr double kLeastShare = 0.01;
+
+}  // namespace
+
+void Gangs::add(Arbiter& device) {
+    devices_.push_back({.arbiter = &device});
+    changed_ = true;
+}
+
+void Gangs::remove(Arbiter& device) {
+    std::erase_if(devices_, [&](const Device& each) { return each.arbiter == &device; });
+    gangs_.clear();  // they count devices by their place; those that are left are told anew
+    table_.clear();
+    for (Device& each : devices_) each.changes = std::numeric_limits<uint64_t>::max();
+    changed_ = true;
+}
+
+void Gangs::tie(const std::string& group, bool tied) {
+    const auto known = std::find(tied_.begin(), tied_.end(), group);
+    if ((known != tied_.end()) == tied) return;
+    if (tied)
+        tied_.push_back(group);
+    else
+        tied_.erase(known);
+    changed_ = true;
+}
+
+bool Gangs::is_gang(const std::string& group) const {
+    return std::any_of(gangs_.begin(), gangs_.end(), [&](const Gang& gang) { return gang.name == group; });
+}
+
+Gangs::Gang* Gangs::find(const std::string& name) {
+    const auto found =
+        std::find_if(gangs_.begin(), gangs_.end(), [&](const Gang& gang) { return gang.name == name; });
+    return found == gangs_.end() ? nullptr : &*found;
+}
+
+// --- who is there ------------------------------------------------------------------------------------------------
+
+void Gangs::find_members() {
+    bool changed = std::exchange(changed_, false);
+    for (Device& device : devices_) {
+        const uint64_t now = device.arbiter->changes();
+        changed |= std::exchange(device.changes, now) != now;
+    }
+    if (!changed) return;
+    std::map<std::string, std::pair<GroupSpec, std::vector<Member>>> found;
+    for (size_t i = 0; i < devices_.size(); ++i) {
+        for (const Arbiter::Name& name : devices_[i].arbiter->names()) {
+            const bool tied = std::find(tied_.begin(), tied_.end(), name.name) != tied_.end();
+            if (name.gang == arbiter::Gang::kOff || (name.gang == arbiter::Gang::kAuto && !tied)) continue;
+            auto& [spec, members] = found[name.name];
+            const GroupSpec& here = *devices_[i].arbiter->spec(name.group);
+            // Its minimum may be in force on one device alone.
+            const double least = members.empty() ? here.min : std::min(spec.min, here.min);
+            spec = here;
+            spec.min = least;
+            Member member{i, {}};
+            member.seen.group = name.group;
+            members.push_back(member);
+        }
+    }
+    std::vector<Gang> gangs;
+    for (auto& [name, each] : found) {
+        if (each.second.size() < 2) continue;
+        Gang gang;
+        if (Gang* known = find(name)) gang = *known;
+        gang.name = name;
+        gang.spec = each.first;
+        gang.members = std::move(each.second);
+        gangs.push_back(std::move(gang));
+    }
+    gangs_ = std::move(gangs);
+    std::erase_if(table_, [&](const Entry& entry) { return !find(entry.gang); });
+}
+
+void Gangs::look(Nanoseconds now) {
+    for (Gang& gang : gangs_) {
+        gang.wants = gang.contends = false;
+        for (Member& member : gang.members) {
+            member.seen = devices_[member.device].arbiter->attendance(member.seen.group, now);
+            gang.contends |= member.seen.contends;
+            gang.wants |= member.seen.wants;
+        }
+    }
+    // Gangs that had slots together share again together, or some would wait on their devices for the others' ends.
+    std::vector<Gang*> held;
+    for (Gang& gang : gangs_)
+        if (gang.contends) held.push_back(&gang);
+    for (size_t i = 0; i < held.size(); ++i)
+        for (Gang& gang : gangs_)
+            if (gang.planned && meet(gang, *held[i]) && std::find(held.begin(), held.end(), &gang) == held.end())
+                held.push_back(&gang);
+    for (Gang& gang : gangs_) {
+        const bool planned = gang.capped() || std::find(held.begin(), held.end(), &gang) != held.end();
+        if (planned == gang.planned) continue;
+        gang.planned = planned;
+        plan_anew_ = true;
+        if (!planned) gang.phase = Gang::Phase::kOut;
+        gang.credit = 0.0;
+        gang.served = now;
+    }
+    std::erase_if(table_, [&](const Entry& entry) { return !find(entry.gang)->planned; });
+}
+
+bool Gangs::stuck(const Gang& gang) const {
+    return std::any_of(gang.members.begin(), gang.members.end(),
+                       [](const Member& member) { return member.seen.stuck; });
+}
+
+bool Gangs::meet(const Gang& a, const Gang& b) const {
+    return std::any_of(a.members.begin(), a.members.end(), [&](const Member& member) {
+        return std::any_of(b.members.begin(), b.members.end(),
+                           [&](const Member& other) { return other.device == member.device; });
+    });
+}
+
+bool Gangs::alone(const Gang& gang) const {
+    const bool met = std::any_of(gang.members.begin(), gang.members.end(),
+                                 [](const Member& member) { return member.seen.met_lately; });
+    return !met && !gang.capped() && std::none_of(gangs_.begin(), gangs_.end(), [&](const Gang& other) {
+        return &other != &gang && other.planned && other.wants && meet(gang, other);
+    });
+}
+
+bool Gangs::devices_free(const Gang& gang) const {
+    return std::none_of(gangs_.begin(), gangs_.end(),
+                        [&](const Gang& other) { return other.phase != Gang::Phase::kOut && meet(gang, other); });
+}
+
+Nanoseconds Gangs::next_start(const Gang& gang) const {
+    Nanoseconds start = kNever;
+    for (const Entry& entry : table_) {
+        const auto other =
+            std::find_if(gangs_.begin(), gangs_.end(), [&](const Gang& g) { return g.name == entry.gang; });
+        if (other->name != gang.name && meet(*other, gang)) start = std::min(start, entry.from);
+    }
+    return start;
+}
+
+// --- slots -------------------------------------------------------------------------------------------------------
+
+// What each has had of its share. Time that a gang does not want is not saved up.
+void Gangs::account(Nanoseconds now) {
+    const auto time = static_cast<double>(now - std::exchange(accounted_, now));
+    const auto cycle = static_cast<double>(p_.cycle_max);
+    for (Gang& gang : gangs_) {
+        if (!gang.planned) continue;
+        const double most = gang.wants ? cycle / 2.0 : 0.0;
+        gang.credit = std::min(gang.credit + gang.share * time, std::max(most, 0.0));
+        if (gang.phase != Gang::Phase::kOut) gang.credit -= time;
+        gang.credit = std::max(gang.credit, -cycle);
+    }
+}
+
+void Gangs::over(Gang& gang, Nanoseconds now) {
+    gang.phase = Gang::Phase::kOut;
+    gang.fills = false;
+    gang.served = now;
+}
+
+void Gangs::end_slots(Nanoseconds now) {
+    for (Gang& gang : gangs_) {
+        if (gang.phase == Gang::Phase::kIn) {
+            const bool met = std::any_of(gang.members.begin(), gang.members.end(),
+                                         [](const Member& member) { return member.seen.met; });
+            if (gang.fills && met) gang.until = std::min(gang.until, now + p_.quantum_min);
+            if (gang.until == kNever && !alone(gang)) gang.until = now + p_.quantum_min;
+            if (!gang.wants) {
+                plan_anew_ |= !gang.fills;
+                over(gang, now);
+            } else if (now >= gang.until) {
+                gang.phase = Gang::Phase::kFinishing;
+            }
+        }
+        if (gang.phase != Gang::Phase::kFinishing) continue;
+        const bool drained = std::none_of(gang.members.begin(), gang.members.end(),
+                                          [](const Member& member) { return member.seen.busy; });
+        if (drained) gang.hangs = false;
+        const Nanoseconds limit = gang.until + (gang.hangs ? p_.slack : p_.finish);
+        if (!drained && now < limit) continue;
+        gang.hangs = !drained;
+        over(gang, now);
+    }
+}
+
+// A gang of the class latency does not wait for its slot, as long as it is not ahead of its share.
+void Gangs::interrupt(Nanoseconds now) {
+    for (Gang& gang : gangs_) {
+        if (!gang.planned || !gang.latency() || !gang.wants || gang.phase != Gang::Phase::kOut) continue;
+        if (gang.credit <= -0.9 * static_cast<double>(p_.cycle_max)) continue;
+        bool free = true;
+        for (Gang& other : gangs_) {
+            if (&other == &gang || other.phase == Gang::Phase::kOut || !meet(gang, other)) continue;
+            free = false;
+            if (other.phase == Gang::Phase::kIn && !other.latency()) other.until = now;
+        }
+        std::erase_if(table_, [&](const Entry& entry) { return entry.gang == gang.name; });
+        if (!free) continue;
+        const double length = std::max(gang.share * static_cast<double>(p_.cycle_max) + gang.credit,
+                                       static_cast<double>(p_.quantum_min));
+        gang.phase = Gang::Phase::kIn;
+        gang.until = alone(gang) ? kNever : now + static_cast<Nanoseconds>(length);
+    }
+}
+
+void Gangs::plan(Nanoseconds now) {
+    plan_anew_ = false;
+    table_.clear();
+    const auto cycle = static_cast<double>(p_.cycle_max);
+    std::vector<Nanoseconds> free_from(devices_.size(), 0);
+    for (const Gang& gang : gangs_) {
+        if (gang.phase == Gang::Phase::kOut) continue;
+        const Nanoseconds until = gang.until == kNever ? p_.cycle_max : std::max<Nanoseconds>(0, gang.until - now);
+        for (const Member& member : gang.members)
+            free_from[member.device] = std::max(free_from[member.device], until);
+    }
+    // Who waited longest goes first.
+    std::vector<Gang*> order;
+    for (Gang& gang : gangs_)
+        if (gang.planned && gang.wants && !(gang.phase != Gang::Phase::kOut && gang.until == kNever))
+            order.push_back(&gang);
+    std::stable_sort(order.begin(), order.end(), [](const Gang* a, const Gang* b) {
+        const bool out_a = a->phase == Gang::Phase::kOut, out_b = b->phase == Gang::Phase::kOut;
+        return out_a != out_b ? out_a : a->served < b->served;
+    });
+    std::vector<Wish> wishes;
+    for (Gang* gang : order) {
+        double share = 1.0;
+        for (const Member& member : gang->members)
+            if (member.seen.target > 0.0) share = std::min(share, member.seen.target);
+        const bool active = std::any_of(gang->members.begin(), gang->members.end(),
+                                        [](const Member& member) { return member.seen.target > 0.0; });
+        gang->share = active ? share : 0.0;
+        const bool met = std::any_of(gang->members.begin(), gang->members.end(),
+                                     [](const Member& member) { return member.seen.met_lately; });
+        Wish wish{.devices = {}, .share = 0.0, .least = 0.0, .may_grow = !met && !gang->capped()};
+        wish.share = std::clamp(gang->share + gang->credit / cycle, 0.0, 1.0);
+        wish.least = std::min(gang->spec.min, wish.share);
+        for (const Member& member : gang->members) wish.devices.push_back(member.device);
+        wishes.push_back(std::move(wish));
+    }
+    cycle_end_ = now + p_.cycle_max;
+    for (const Slot& slot : timetable(wishes, free_from, p_.cycle_max, p_.quantum_min)) {
+        const Gang& gang = *order[slot.wish];
+        table_.push_back({gang.name, now + slot.from, alone(gang) ? kNever : now + slot.until});
+    }
+}
+
+void Gangs::start_slots(Nanoseconds now) {
+    for (size_t i = 0; i < table_.size();) {
+        Gang& gang = *find(table_[i].gang);
+        if (table_[i].from > now || !devices_free(gang)) {
+            ++i;
+            continue;
+        }
+        const Entry entry = table_[i];
+        table_.erase(table_.begin() + static_cast<std::ptrdiff_t>(i));
+        if (!gang.wants) {
+            plan_anew_ = true;
+            continue;
+        }
+        gang.phase = Gang::Phase::kIn;
+        gang.fills = false;
+        gang.until = entry.until == kNever ? kNever : std::max(entry.until, now + p_.quantum_min);
+    }
+}
+
+// Time that nobody else wants on any of its devices.
+void Gangs::fill(Nanoseconds now) {
+    for (Gang& gang : gangs_) {
+        if (!gang.planned || !gang.wants || gang.capped() || gang.phase != Gang::Phase::kOut || !devices_free(gang))
+            continue;
+        const bool met = std::any_of(gang.members.begin(), gang.members.end(),
+                                     [](const Member& member) { return member.seen.met; });
+        Nanoseconds until = std::min(next_start(gang), cycle_end_);
+        if (met || until - now < p_.quantum_min) continue;
+        for (const Entry& entry : table_)
+            if (entry.gang == gang.name && entry.from <= until) until = std::max(until, entry.until);
+        std::erase_if(table_, [&](const Entry& entry) { return entry.gang == gang.name && entry.from <= until; });
+        gang.phase = Gang::Phase::kIn;
+        gang.fills = true;
+        gang.until = until;
+    }
+}
+
+// Whether any device heard something new.
+bool Gangs::tell(Nanoseconds now) {
+    bool news = false;
+    const bool more = cycle_end_ > now && std::any_of(gangs_.begin(), gangs_.end(),
+                                                      [](const Gang& gang) { return gang.planned && gang.wants; });
+    for (size_t i = 0; i < devices_.size(); ++i) {
+        std::vector<Arbiter::Planned> planned;
+        Reservation reservation;
+        Nanoseconds next = more ? cycle_end_ : kNever;
+        for (const Gang& gang : gangs_) {
+            for (const Member& member : gang.members) {
+                if (member.device != i || !gang.planned) continue;
+                planned.push_back({member.seen.group, std::max(gang.share, kLeastShare)});
+                if (gang.phase == Gang::Phase::kOut) continue;
+                reservation.gang = member.seen.group;
+                reservation.over = gang.phase == Gang::Phase::kFinishing;
+                reservation.go_on = reservation.over && !gang.hangs && stuck(gang);
+                reservation.until = reservation.over ? gang.until + p_.finish : gang.until;
+            }
+        }
+        for (const Entry& entry : table_) {
+            const Gang& gang = *find(entry.gang);
+            for (const Member& member : gang.members)
+                if (member.device == i) next = std::min(next, entry.from);
+        }
+        if (planned.empty()) reservation = {};
+        if (!planned.empty() && reservation.gang == 0) reservation.until = next;
+        Device& device = devices_[i];
+        if (planned == device.planned && reservation == device.reservation) continue;
+        device.planned = planned;
+        device.reservation = reservation;
+        device.arbiter->reserve(planned, reservation, now);
+        news = true;
+    }
+    return news;
+}
+
+void Gangs::find_next(Nanoseconds now) {
+    next_ = kNever;
+    const auto consider = [&](Nanoseconds at) {
+        if (at > now) next_ = std::min(next_, at);
+    };
+    bool planned = false;
+    for (const Gang& gang : gangs_) {
+        if (!gang.planned) continue;
+        planned |= gang.wants;
+        if (gang.phase == Gang::Phase::kIn) consider(gang.until);
+        if (gang.phase != Gang::Phase::kFinishing) continue;
+        consider(gang.until + (gang.hangs ? p_.slack : p_.finish));
+        for (const Member& member : gang.members) consider(member.seen.look_at);
+    }
+    for (const Entry& entry : table_) consider(entry.from);
+    if (planned) consider(cycle_end_);
+}
+
+void Gangs::settle(Nanoseconds now) {
+    find_members();
+    next_ = kNever;
+    if (!any()) return;
+    for (int round = 0; round < kRounds; ++round) {
+        look(now);
+        account(now);
+        end_slots(now);
+        interrupt(now);
+        const bool wanted =
+            std::any_of(gangs_.begin(), gangs_.end(), [](const Gang& gang) { return gang.planned && gang.wants; });
+        if (wanted && (plan_anew_ || now >= cycle_end_)) plan(now);
+        start_slots(now);
+        fill(now);
+        if (!tell(now)) break;
+    }
+    told_ =
+        std::any_of(devices_.begin(), devices_.end(), [](const Device& device) { return !device.planned.empty(); });
+    find_next(now);
+}
+
+}  // namespace gemlet::arbiter

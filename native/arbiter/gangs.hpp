@@ -1,0 +1,105 @@
+// Turns of gangs: groups whose clients wait for each other across devices. Decides for all devices of a host at once.
+//
+// A gang runs as open as anybody until one of its clients has to take turns, on whichever device. From then on its
+// clients run in slots, which begin and end on all its devices at the same time: a client that runs while its peer
+// may not only waits for it, on the device. In each cycle every gang that wants has a slot, as long as the least of
+// its shares on its devices; the rest of a device's time belongs to the clients that have no gang.
+//
+// A slot ends with work in flight. Some of it may wait for a peer that was stopped a moment earlier. It would keep
+// the device from the next one and never end, so the peers go on, one kernel after the other, until nothing waits any
+// more.
+//
+// Pure: no clock, no I/O.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "arbiter/arbiter.hpp"
+#include "arbiter/timetable.hpp"
+
+namespace gemlet::arbiter {
+
+class Gangs {
+  public:
+    explicit Gangs(const Parameters& parameters) : p_(parameters) {}
+
+    void add(Arbiter& device);
+    void remove(Arbiter& device);
+    // Clients of the group were seen to use several devices together.
+    void tie(const std::string& group, bool tied = true);
+
+    // After every event on any device, and at next_event(). Afterwards devices have actions to carry out.
+    void settle(Nanoseconds now);
+    Nanoseconds next_event() const { return next_; }
+
+    bool any() const { return !gangs_.empty() || told_; }  // whether devices may have been told anything
+    bool is_gang(const std::string& group) const;
+
+  private:
+    struct Member {
+        size_t device = 0;
+        Attendance seen = {};
+    };
+    struct Gang {
+        std::string name;
+        GroupSpec spec;
+        std::vector<Member> members;
+        bool contends = false;  // with others, on one of its devices
+        bool planned = false;   // it has slots
+        double share = 0.0;
+        double credit = 0.0;  // ns of slots that it is owed
+        // Its slot: out of it, in it, or past its end with work in flight.
+        enum class Phase : uint8_t { kOut, kIn, kFinishing } phase = Phase::kOut;
+        Nanoseconds until = 0;
+        Nanoseconds served = 0;  // when its last slot ended
+        bool fills = false;      // nobody else wanted the time: its slot ends when somebody does
+        bool hangs = false;      // its work did not drain the last time: a peer does not run at all
+        bool wants = false;
+        bool capped() const { return spec.max < 1.0; }
+        bool latency() const { return spec.priority == Priority::kLatency; }
+    };
+    struct Entry {
+        std::string gang;
+        Nanoseconds from, until;
+    };
+
+    void find_members();
+    void look(Nanoseconds now);
+    void account(Nanoseconds now);
+    void end_slots(Nanoseconds now);
+    void interrupt(Nanoseconds now);
+    void plan(Nanoseconds now);
+    void start_slots(Nanoseconds now);
+    void fill(Nanoseconds now);
+    bool tell(Nanoseconds now);
+    void find_next(Nanoseconds now);
+
+    void over(Gang& gang, Nanoseconds now);
+    bool stuck(const Gang& gang) const;
+    bool alone(const Gang& gang) const;  // nobody else takes turns on its devices
+    bool meet(const Gang& a, const Gang& b) const;
+    bool devices_free(const Gang& gang) const;
+    Nanoseconds next_start(const Gang& gang) const;  // of another's slot on one of its devices
+    Gang* find(const std::string& name);
+
+    Parameters p_;
+    struct Device {
+        Arbiter* arbiter;
+        uint64_t changes = 0;
+        std::vector<Arbiter::Planned> planned = {};
+        Reservation reservation = {};
+    };
+    std::vector<Device> devices_;
+    std::vector<std::string> tied_;
+    std::vector<Gang> gangs_;
+    std::vector<Entry> table_;  // of the present cycle, those that have not begun
+    Nanoseconds cycle_end_ = 0;
+    Nanoseconds accounted_ = 0;
+    bool plan_anew_ = false;
+    bool told_ = false;    // a device has slots
+    bool changed_ = true;  // devices, or what is tied
+    Nanoseconds next_ = kNever;
+};
+
+}  // namespace gemlet::arbiter

@@ -1,0 +1,157 @@
+// What one device keeps to of the plan for all of them (gangs.hpp): who may run in whose slot, and until when.
+#include <algorithm>
+
+#include "arbiter/arbiter_state.hpp"
+
+namespace gemlet::arbiter {
+namespace {
+
+// A client that ran or waited this recently will do so again.
+constexpr Nanoseconds kLately = 200'000'000;
+// Before a slot no turn begins that would be too short to be worth a hand-over.
+constexpr Nanoseconds kShort = 500'000;
+
+bool contend(const Client& a, const Client& b) {
+    return !compatible(a.why(), b.why()) && a.sm + b.sm > kFull;
+}
+
+}  // namespace
+
+bool Arbiter::State::contends_with(const Client& client, const Members& group) const {
+    return std::any_of(group.members.begin(), group.members.end(),
+                       [&](const Client* member) { return contend(client, *member); });
+}
+
+bool Arbiter::State::drains(const Client& client) const {
+    return std::any_of(leases.all().begin(), leases.all().end(),
+                       [&](const Lease& lease) { return lease.client == &client && !lease.runs(); });
+}
+
+// Whether it may begin to run, as far as slots are concerned.
+bool Arbiter::State::admits(const Client& client) const {
+    const Group& group = *client.group;
+    if (group.planned > 0.0) {
+        if (group.id != reservation.gang) return false;
+        if (reservation.over) return reservation.go_on && !drains(client);
+        return client.stopped_for < reservation.until - p.quantum_min / 2;  // not where the slot ends for it already
+    }
+    const Members* gang = slot_owner();
+    if (!gang && clock >= reservation.until - kShort && awaits_slot(client)) return false;
+    return !gang || !contends_with(client, *gang) || policy->may_interrupt(group, *gang, clock);
+}
+
+bool Arbiter::State::admits(const Group& group) const {
+    if (group.planned > 0.0) return group.id == reservation.gang && !reservation.over;
+    const Members* gang = slot_owner();
+    return !gang || !group.exclusive || policy->may_interrupt(group, *gang, clock);
+}
+
+const Members* Arbiter::State::slot_owner() const {
+    for (const auto& group : groups)
+        if (group && group->planned > 0.0 && group->id == reservation.gang) return group.get();
+    return nullptr;
+}
+
+// Whether its turn ends when the next slot of a gang begins.
+bool Arbiter::State::awaits_slot(const Client& client) const {
+    return std::any_of(groups.begin(), groups.end(), [&](const auto& other) {
+        return other && other->planned > 0.0 && contends_with(client, *other) &&
+               !policy->may_interrupt(*client.group, *other, clock);
+    });
+}
+
+// When slots end its turn.
+Nanoseconds Arbiter::State::slot_end(const Lease& lease, Nanoseconds now) const {
+    const Group& group = *lease.group;
+    if (group.planned > 0.0) {
+        if (group.id != reservation.gang || (reservation.over && !reservation.go_on)) return now;
+        return std::max(now, reservation.until);
+    }
+    if (const Members* gang = slot_owner())
+        return contends_with(*lease.client, *gang) && !policy->may_interrupt(group, *gang, now) ? now : kNever;
+    return awaits_slot(*lease.client) ? reservation.until : kNever;
+}
+
+uint64_t Arbiter::changes() const {
+    return state_->changes;
+}
+
+std::vector<Arbiter::Name> Arbiter::names() const {
+    std::vector<Name> names;
+    if (!state_->policy->keeps_slots()) return names;
+    for (const auto& group : state_->groups)
+        if (group && group->clients > 0) names.push_back({group->id, group->spec.name, group->spec.gang});
+    return names;
+}
+
+const GroupSpec* Arbiter::spec(GroupId id) const {
+    const Members* group = state_->find_group(id);
+    return group ? &group->spec : nullptr;
+}
+
+Attendance Arbiter::attendance(GroupId id, Nanoseconds now) const {
+    const State& s = *state_;
+    Attendance a{.group = id};
+    const Members* group = state_->find_group(id);
+    if (!group) return a;
+    a.target = s.policy->target(*group);
+    a.wants = group->waiting > 0;
+    for (const Lease& lease : s.leases.all()) {
+        if (lease.group != group) continue;
+        a.busy = true;
+        a.wants |= lease.runs();
+        if (lease.runs() && lease.deadline == kNever) continue;
+        const Nanoseconds late = (lease.runs() ? lease.deadline : std::max(lease.end, lease.stopped)) + s.p.slack;
+        if (now >= late)
+            a.stuck = true;
+        else
+            a.look_at = std::min(a.look_at, late);
+    }
+    const auto active = [&](const Client& client) {
+        return client.waiting || std::any_of(s.leases.all().begin(), s.leases.all().end(), [&](const Lease& lease) {
+                   return lease.client == &client && lease.occupies();
+               });
+    };
+    const auto lately = [&](const Client& client) {
+        return active(client) || (client.active_at > 0 && now - client.active_at <= kLately);
+    };
+    for (const auto& other : s.groups) {
+        if (!other || other.get() == group) continue;
+        for (const Client* client : other->members) {
+            if (!lately(*client)) continue;
+            a.contends |= std::any_of(group->members.begin(), group->members.end(), [&](const Client* member) {
+                return lately(*member) && !compatible(member->standing.why, client->standing.why) &&
+                       member->sm + client->sm > kFull;
+            });
+            if (other->planned > 0.0 || !s.contends_with(*client, *group)) continue;
+            a.met |= active(*client);
+            a.met_lately = true;
+        }
+    }
+    return a;
+}
+
+void Arbiter::reserve(const std::vector<Planned>& planned, const Reservation& reservation, Nanoseconds now) {
+    State& s = *state_;
+    now = s.begin(now);
+    for (const auto& group : s.groups) {
+        if (!group) continue;
+        double share = 0.0;
+        for (const Planned& each : planned)
+            if (each.group == group->id) share = each.share;
+        s.demand_changed |= (share > 0.0) != (group->planned > 0.0);
+        group->planned = share;
+    }
+    s.reservation = reservation;
+    for (Lease& lease : s.leases.all()) {
+        if (!lease.runs()) continue;
+        lease.why = lease.client->why();
+        lease.slotted = lease.group->planned > 0.0;
+    }
+    const auto parked = s.parked;
+    for (Client* client : parked)
+        if (client->group->planned > 0.0) s.take_parked(*client, s.leases.next_serial(), now);
+    s.settle(now);
+}
+
+}  // namespace gemlet::arbiter

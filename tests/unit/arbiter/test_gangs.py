@@ -1,0 +1,110 @@
+"""Turns of jobs whose ranks wait for each other on several devices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gemlet.simulate.workload import SECOND
+from tests.unit.arbiter.gang_host import DDP, FSDP, MS, SATURATING, TENSOR, TWO_CYCLES, Jobs, sliced
+
+BOTH = (0, 1)
+KINDS = pytest.mark.parametrize("kind", [DDP, FSDP, TENSOR], ids=["ddp", "fsdp", "tensor"])
+
+
+@KINDS
+def test_turns_that_each_device_gives_alone_are_far_slower_than_slicing(kind):
+    """What gangs are for. Two H200s: 44 + 44 steps a second, under time slicing 166 + 166, alone 352."""
+    jobs = (kind, BOTH), (kind, BOTH)
+    assert Jobs(*jobs, gang="off").run().total() < 0.5
+    assert sliced(*jobs).total() > 0.85
+
+
+@KINDS
+def test_two_gangs_lose_next_to_nothing_and_never_stand_still_for_long(kind):
+    jobs = Jobs((kind, BOTH), (kind, BOTH)).run()
+    assert jobs.total() >= 0.97
+    for number in range(2):
+        assert jobs.speed(number) == pytest.approx(0.5, abs=0.02)
+        assert jobs.longest_stall(number) <= TWO_CYCLES
+
+
+@KINDS
+def test_minima_of_gangs_hold_in_every_second(kind):
+    jobs = Jobs((kind, BOTH, {"min": 0.75}), (kind, BOTH, {"min": 0.25})).run()
+    for speed in jobs.speeds(0):
+        assert speed == pytest.approx(0.75, abs=0.02)
+    for speed in jobs.speeds(1):
+        assert speed == pytest.approx(0.25, abs=0.02)
+
+
+def test_weights_of_gangs():
+    jobs = Jobs((FSDP, BOTH, {"weight": 2.0}), (FSDP, BOTH)).run()
+    assert jobs.speed(0) == pytest.approx(2 / 3, abs=0.02)
+    assert jobs.speed(1) == pytest.approx(1 / 3, abs=0.02)
+
+
+def test_a_maximum_of_a_gang_binds_on_all_its_devices_at_the_same_time():
+    jobs = Jobs((DDP, BOTH, {"max": 0.5})).run()
+    for speed in jobs.speeds(0):
+        assert speed == pytest.approx(0.5, abs=0.02)
+
+
+def test_gangs_that_cross_have_a_third_each():
+    jobs = Jobs((DDP, (0, 1)), (FSDP, (1, 2)), (DDP, (0, 2)), devices=3, seconds=5).run()
+    assert jobs.total() >= 0.97
+    for number in range(3):
+        assert jobs.speed(number) == pytest.approx(1 / 3, abs=0.05)
+        assert jobs.longest_stall(number) <= TWO_CYCLES
+
+
+def test_gangs_of_two_and_four_devices():
+    everywhere = (0, 1, 2, 3)
+    jobs = Jobs((DDP, everywhere), (FSDP, everywhere), (FSDP, (0, 1)), (FSDP, (2, 3)), devices=4).run()
+    for number in range(4):
+        assert jobs.speed(number) == pytest.approx(1 / 3, abs=0.03)
+
+
+def test_single_programs_fill_what_a_gang_leaves():
+    jobs = Jobs((DDP, BOTH), (SATURATING, (0,)), (SATURATING, (1,))).run()
+    for device in BOTH:
+        assert jobs.speed(0) + jobs.speed(1 + device) >= 0.96
+    for number in range(3):
+        assert jobs.speed(number) == pytest.approx(0.5, abs=0.05)
+        assert jobs.longest_stall(number) <= TWO_CYCLES
+
+
+def test_a_gang_beside_nobody_has_all_of_its_devices():
+    jobs = Jobs((DDP, (0, 1)), (DDP, (2, 3)), devices=4).run()
+    for number in range(2):
+        assert jobs.speed(number) >= 0.99
+
+
+def test_gangs_that_fit_beside_each_other_share_openly():
+    light = replace(DDP, kernels=5, host=4 * MS)
+    jobs = Jobs((light, BOTH), (replace(light, host=5 * MS), BOTH)).run()
+    by_slices = sliced((light, BOTH), (replace(light, host=5 * MS), BOTH))
+    for number in range(2):
+        assert jobs.speed(number) >= 0.97 * by_slices.speed(number)
+
+
+def test_a_tensor_parallel_service_goes_before_a_training():
+    service = replace(TENSOR, host=20 * MS)
+    terms = {"priority": "latency"}, {"priority": "best-effort"}
+    jobs = Jobs((service, BOTH, terms[0]), (DDP, BOTH, terms[1])).run()
+    assert jobs.speed(0) >= 0.9
+    left = 1 - jobs.outcome.work(0, SECOND) / (len(BOTH) * 2 * SECOND)
+    assert jobs.speed(1) >= 0.7 * left
+
+
+@pytest.mark.parametrize("gone", ["killed", "stopped"])
+def test_a_rank_that_is_gone_stalls_its_own_job_alone(gone):
+    jobs = Jobs((DDP, BOTH), (DDP, BOTH), seconds=4)
+    victim = jobs.host.client(0, 1)
+    jobs.host.at(SECOND + 33 * MS, lambda: jobs.host.kill(0, 1) if gone == "killed" else victim.freeze())
+    jobs.run()
+    assert jobs.speed(0, 2 * SECOND) < 0.01
+    # Its peer waits on the device for ever, in the slices that the hardware gives it.
+    assert jobs.speed(1, 2 * SECOND) >= 0.2
+    assert jobs.longest_stall(1) <= TWO_CYCLES
