@@ -161,7 +161,8 @@ struct alignas(64) ClientPage {
     // Bytes of its slot that stand for contexts for which the daemon has yet to account. Set before they are in the
     // slot and cleared after they left it.
     std::atomic<uint64_t> room;
-    uint64_t reserved1[2];
+    std::atomic<uint32_t> tied;  // 1: it uses memory of other processes, as the ranks of a job do
+    uint32_t reserved1[3];
 };
 
 // A daemon that lives tells those who wait so ten times a second. Where one has not been heard for `kSilence`, it is

@@ -39,8 +39,12 @@ bool change(Attachment& a, TokenState from, TokenState to) {
 
 }  // namespace
 
-void Server::read_progress(Device& device, const Attachment& a) {
+void Server::read_progress(Device& device, Attachment& a) {
     constexpr auto relaxed = std::memory_order_relaxed;
+    if (!a.tied && a.page->tied.load(relaxed) != 0) {
+        a.tied = true;
+        gangs_.tie(a.client->group);
+    }
     device.arbiter->progress(a.id, {.work = Nanoseconds(a.page->work_ns.load(relaxed)),
                                     .launches = a.page->launches.load(relaxed),
                                     .samples = a.page->samples.load(relaxed),
@@ -62,7 +66,22 @@ void Server::grant(Attachment& a, const Action& action) {
     a.holds = true;
 }
 
+// What happens on one device may be news for gangs, and so for all devices.
 void Server::apply(Device& device, Nanoseconds now) {
+    constexpr int kRounds = 3;
+    for (int round = 0; round < kRounds; ++round) {
+        gangs_.settle(now);
+        bool more = carry_out(device, now);
+        if (gangs_.any())
+            for (auto& other : devices_)
+                if (other.get() != &device) more |= carry_out(*other, now);
+        if (!more || !gangs_.any()) return;
+    }
+}
+
+// Whether a client was faster than an order, which led to other decisions.
+bool Server::carry_out(Device& device, Nanoseconds now) {
+    bool faster = false;
     // took() below may lead to further actions; each list is short.
     for (auto actions = device.arbiter->take_actions(); !actions.empty(); actions = device.arbiter->take_actions()) {
         for (const Action& action : actions) {
@@ -96,6 +115,7 @@ void Server::apply(Device& device, Nanoseconds now) {
                         device.arbiter->took(a.id, now);  // it was faster; its own message is on its way
                         a.state = "runs";
                         a.holds = true;
+                        faster = true;
                     }
                     break;
             }
@@ -103,6 +123,7 @@ void Server::apply(Device& device, Nanoseconds now) {
         }
     }
     note_standings(device);
+    return faster;
 }
 
 }  // namespace gemlet::server

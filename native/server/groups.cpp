@@ -18,7 +18,9 @@ void Server::add_device(const Uuid& uuid, int index, const std::string& policy, 
     device.named = RoomPlace();
     if (!policy.empty() && policy != device.policy) {
         if (!device.attachments.empty()) throw std::invalid_argument("the policy of a device in use cannot change");
+        gangs_.remove(*device.arbiter);
         device.arbiter = std::make_unique<Arbiter>(policy, options_.arbiter);
+        gangs_.add(*device.arbiter);
         device.policy = policy;
         device.groups.clear();
     }
@@ -34,12 +36,17 @@ const std::shared_ptr<Device>& Server::device_for(const Uuid& uuid, int index) {
     device->policy = options_.policy;
     device->arbiter = std::make_unique<Arbiter>(options_.policy, options_.arbiter);
     device->residency = Residency(options_.residency);
+    gangs_.add(*device->arbiter);
     devices_.push_back(std::move(device));
     return devices_.back();
 }
 
 void Server::forget_unused_devices() {
-    std::erase_if(devices_, [](const auto& device) { return device->made_by_client && device->attachments.empty(); });
+    std::erase_if(devices_, [&](const auto& device) {
+        const bool unused = device->made_by_client && device->attachments.empty();
+        if (unused) gangs_.remove(*device->arbiter);
+        return unused;
+    });
 }
 
 void Server::validate(const GroupSettings& settings) {
@@ -136,6 +143,7 @@ void Server::forget_group(const std::string& name) {
         device->ledgers.erase(name);
         device->latencies.erase(name);
     }
+    gangs_.tie(name, false);
     groups_.erase(name);
 }
 

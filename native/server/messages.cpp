@@ -359,6 +359,7 @@ bool Server::attach(Client& client, const Message& message) {
     reply.slot = a.slot.index();
     client.places.push_back({place, &a});
     note(a, "joins", 0);
+    if (client.places.size() > 1) gangs_.tie(client.group);
     client.refused.clear();
     unmanaged_.forget(client.pid);
     apply(device, now);

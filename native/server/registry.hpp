@@ -104,6 +104,7 @@ struct Attachment {
     uint32_t contexts = 0;
     bool mps = false;
     bool holds = false;           // the token, or did when it was last heard of: its page has news
+    bool tied = false;            // it uses memory of other processes
     bool bounded = false;         // its turn has an end
     const char* state = "idle";   // for people
     Nanoseconds wanted = kNever;  // since when it has had work, from a request until it stops idle

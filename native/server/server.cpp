@@ -84,6 +84,7 @@ Server::Server(ServerOptions options)
       events_ready_(checked(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC), "eventfd")),
       spare_(open("/dev/null", O_RDONLY | O_CLOEXEC)),
       trace_(options_.trace),
+      gangs_(options_.arbiter),
       host_memory_(options_.host_memory) {
     Arbiter probe(options_.policy, options_.arbiter);  // an unknown policy is the caller's mistake, now and not later
     watch(timer_.get(), kTimer);
@@ -186,6 +187,7 @@ void Server::wake() {
 
 void Server::arm_timer() {
     Nanoseconds next = listened_ ? agree_at_ : kNever;
+    next = std::min(next, gangs_.next_event());
     for (auto& device : devices_)
         next = std::min({next, device->arbiter->next_event(), device->residency.next_event()});
     if (gone_ > 0)
@@ -208,6 +210,7 @@ void Server::tick() {
         settle_residency(*device, now);
         apply(*device, now);
     }
+    if (gangs_.next_event() <= now && !devices_.empty()) apply(*devices_.front(), now);
     agree(now);
     release_if([](const Client& client, int64_t at) { return client.taken_until <= at; }, now);
 }

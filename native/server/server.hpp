@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "arbiter/gangs.hpp"
 #include "server/registry.hpp"
 #include "server/room.hpp"
 #include "server/unmanaged.hpp"
@@ -202,10 +203,11 @@ class Server {
     static std::unordered_map<ClientId, ResidencyUsage> residencies(const Device& device, Nanoseconds now);
 
     // grants.cpp
-    void apply(Device& device, Nanoseconds now);
+    void apply(Device& device, Nanoseconds now);  // after any event of its arbiter's
+    bool carry_out(Device& device, Nanoseconds now);
     void grant(Attachment& attachment, const Action& action);
-    static void read_progress(Device& device, const Attachment& attachment);
-    static void read_progress(Device& device);  // of all who hold the token
+    void read_progress(Device& device, Attachment& attachment);
+    void read_progress(Device& device);  // of all who hold the token
 
     // server/agreement.cpp
     void agree(Nanoseconds now);
@@ -246,6 +248,7 @@ class Server {
     UnmanagedList unmanaged_;
     std::vector<Event> events_;
     Trace trace_;
+    arbiter::Gangs gangs_;
     uint32_t next_client_ = 1;
     ClientId next_attachment_ = 1;
     Nanoseconds agree_at_ = 0;  // at the earliest, and only if there was a message since, or somebody listens

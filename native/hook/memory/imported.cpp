@@ -12,6 +12,7 @@
 #include "hook/memory/accounting.h"
 #include "hook/memory/size.h"
 #include "hook/submit/current_context.h"
+#include "hook/submit/device.h"
 
 namespace gemlet::hook {
 
@@ -66,6 +67,7 @@ CUresult open(CUdeviceptr* pointer, Call&& call) {
     Reentry reentry;
     CUresult result = call();
     if (result != CUDA_SUCCESS || reentry.nested() || !pointer) return result;
+    tied.store(1, std::memory_order_relaxed);
     const CUdevice device = current_device();
     {
         std::lock_guard lock(imported().mutex);

@@ -13,6 +13,7 @@
 #include "hook/memory/accounting.h"
 #include "hook/memory/size.h"
 #include "hook/submit/current_context.h"
+#include "hook/submit/device.h"
 
 namespace gemlet::hook {
 
@@ -269,6 +270,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
                                         CUmemAllocationHandleType type) {
     CUresult result = real::cuMemImportFromShareableHandle(handle, os_handle, type);
     if (result != CUDA_SUCCESS || !handle) return result;
+    tied.store(1, std::memory_order_relaxed);
     std::lock_guard lock(memory().mutex);
     if (auto found = memory().handles.find(*handle); found != memory().handles.end())
         add_handle(*handle, found->second.physical);

@@ -69,6 +69,9 @@ struct Device {
     std::atomic<bool> watched{false};
 };
 
+// This process uses memory of other processes, as the ranks of a job do.
+inline std::atomic<uint32_t> tied{0};
+
 // Null if there is no such device (or before the driver is up). Never fails otherwise; attaches on first use.
 Device* device_for(CUdevice ordinal);
 // The same, but null if nothing called device_for() so far: attaches nothing.

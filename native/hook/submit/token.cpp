@@ -93,6 +93,7 @@ void tell_progress(Device& device, wire::ClientPage& page, const Watch& watch) {
     page.samples.store(progress.samples, std::memory_order_relaxed);
     page.busy_samples.store(progress.busy, std::memory_order_relaxed);
     page.awaited_samples.store(progress.awaited, std::memory_order_relaxed);
+    page.tied.store(tied.load(std::memory_order_relaxed), std::memory_order_relaxed);
 }
 
 // Up to a quarter longer or shorter, so that the samples never keep step with the program.

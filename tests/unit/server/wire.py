@@ -37,7 +37,7 @@ OFFSETS = {
     "ClientPage.lead_ns": 24, "ClientPage.attached": 32, "ClientPage.contexts": 36, "ClientPage.launches": 64,
     "ClientPage.work_ns": 72, "ClientPage.idle_ns": 40, "ClientPage.idle_most_ns": 44, "ClientPage.poll_ns": 48,
     "ClientPage.agreed": 52, "ClientPage.heard_ns": 56, "ClientPage.samples": 80, "ClientPage.busy_samples": 88,
-    "ClientPage.awaited_samples": 96, "ClientPage.room": 104, "DevicePage.urgent": 0,
+    "ClientPage.awaited_samples": 96, "ClientPage.room": 104, "ClientPage.tied": 112, "DevicePage.urgent": 0,
     "GroupLimits.memory_limit": 0, "GroupLimits.untracked": 8, "GroupLimits.context_estimate": 16,
     "GroupLimits.slot_count": 24, "GroupLedger.lock": 0, "GroupLedger.slots": 64,
     "ResidencyPage.allowed": 0, "ResidencyPage.ceiling": 8, "ResidencyPage.order": 16, "ResidencyPage.answered": 20,
