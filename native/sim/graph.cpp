@@ -129,7 +129,7 @@ void launch_graph(CUgraphExec exec, CUstream stream) {
         if (!node->enabled) continue;
         const auto* kernel = std::get_if<KernelStep>(&node->step);
         const bool joins = kernel != nullptr && !kernel_acts(*kernel) && !ops.empty() &&
-                           ops.back()->kind == OpKind::kKernel && !ops.back()->effect;
+                           ops.back()->kind == OpKind::kKernel && !ops.back()->acts();
         if (joins)
             ops.back()->cost += kernel_cost(*kernel);
         else

@@ -198,6 +198,7 @@ KernelKind kernel_kind(const std::string& name) {
     if (plain == "spin") return KernelKind::kSpin;
     if (plain == "fill") return KernelKind::kFill;
     if (plain == "add") return KernelKind::kAdd;
+    if (plain == "meet") return KernelKind::kMeet;
     if (plain == "gemlet_fingerprint") return KernelKind::kFingerprint;
     return KernelKind::kUnknown;
 }

@@ -10,7 +10,7 @@
 namespace gemlet::sim {
 
 // The kernel contract (docs/simulated-machine.md): what a kernel does follows from its name.
-enum class KernelKind : uint8_t { kUnknown, kSpin, kFill, kAdd, kFingerprint };
+enum class KernelKind : uint8_t { kUnknown, kSpin, kFill, kAdd, kFingerprint, kMeet };
 
 struct Parameter {
     uint64_t offset, bytes;

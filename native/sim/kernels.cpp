@@ -13,12 +13,15 @@
 namespace gemlet::sim {
 namespace {
 
+constexpr uint64_t kMeetPeriod = 50'000;  // ns; how often a kernel looks whether the others have come
+
 size_t contract_arguments(KernelKind kind) {
     switch (kind) {
         case KernelKind::kSpin:
             return 1;
         case KernelKind::kFill:
         case KernelKind::kAdd:
+        case KernelKind::kMeet:
             return 3;
         case KernelKind::kFingerprint:
             return 7;
@@ -111,6 +114,8 @@ uint64_t kernel_cost(const KernelStep& step) {
             const double bytes = static_cast<double>(step.params.gridDimX * step.arguments[2] * 8);
             return std::max(static_cast<uint64_t>(bytes / p.device_to_device_bytes_per_ns), p.kernel_min_ns);
         }
+        case KernelKind::kMeet:
+            return kMeetPeriod;
         case KernelKind::kUnknown:
             break;
     }
@@ -143,7 +148,7 @@ uint32_t kernel_width(const KernelStep& step) {
 
 bool kernel_acts(const KernelStep& step) {
     return step.entry->kind == KernelKind::kFill || step.entry->kind == KernelKind::kAdd ||
-           step.entry->kind == KernelKind::kFingerprint;
+           step.entry->kind == KernelKind::kFingerprint || step.entry->kind == KernelKind::kMeet;
 }
 
 // What native/hook/swap/fingerprint.cpp has as PTX: two sums over the words of each part, written as pairs.
@@ -170,8 +175,22 @@ static void fingerprint(const std::vector<uint64_t>& arguments, uint64_t parts) 
     }
 }
 
+// The word counts arrivals of all ranks; the n-th meeting is over when each has come n times.
+std::function<bool()> kernel_poll(const KernelStep& step) {
+    if (step.entry->kind != KernelKind::kMeet) return nullptr;
+    const uintptr_t address = step.arguments[0];
+    const uint64_t enough = step.arguments[1] * step.arguments[2];
+    return [address, enough, arrived = false]() mutable {
+        require_mapped("kernel 'meet' adds to", address, 8);
+        auto* count = reinterpret_cast<uint64_t*>(address);
+        if (!arrived) __atomic_add_fetch(count, 1, __ATOMIC_ACQ_REL);
+        arrived = true;
+        return __atomic_load_n(count, __ATOMIC_ACQUIRE) >= enough;
+    };
+}
+
 std::function<void(uint64_t, uint64_t)> kernel_effect(const KernelStep& step) {
-    if (!kernel_acts(step)) return nullptr;
+    if (!kernel_acts(step) || step.entry->kind == KernelKind::kMeet) return nullptr;
     if (step.entry->kind == KernelKind::kFingerprint)
         return [arguments = step.arguments, parts = uint64_t{step.params.gridDimX}](uint64_t, uint64_t) {
             fingerprint(arguments, parts);

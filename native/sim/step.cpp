@@ -147,6 +147,7 @@ struct Appender {
         OpRef op = operation(OpKind::kKernel, cost);
         op->width = kernel_width(step);
         op->effect = std::move(effect);
+        op->poll = kernel_poll(step);
         ops.push_back(std::move(op));
     }
     void operator()(const CopyStep& step) const { ops.push_back(copy_operation(step)); }

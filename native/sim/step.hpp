@@ -90,6 +90,8 @@ uint32_t kernel_width(const KernelStep& step);
 // How many blocks of this many threads and bytes of shared memory a multiprocessor holds.
 int blocks_per_multiprocessor(const Profile& profile, int block, size_t shared);
 bool kernel_acts(const KernelStep& step);  // has an effect
+// Of a kernel that runs until other kernels have come: whether they have. Null: it waits for nothing.
+std::function<bool()> kernel_poll(const KernelStep& step);
 std::function<void(uint64_t, uint64_t)> kernel_effect(const KernelStep& step);
 
 // Ends the process as an illegal address would, with words, if the range is device address space without memory.

@@ -94,12 +94,13 @@ bool Dispatcher::order(Queue& queue) {
     bool progressed = false;
     while (queue.ordered < queue.ops.size()) {
         Op& op = *queue.ops[queue.ordered];
+        if (queue.ordered > 0 && queue.ops[queue.ordered - 1]->poll) break;  // nobody knows how long that one takes
         if (op.kind != OpKind::kMarker && op.kind != OpKind::kKernel) break;
         uint64_t end = queue.ordered > 0 ? queue.ops[queue.ordered - 1]->end_work : 0;
         bool possible = true;
         for (const OpRef& before : op.after) {
             if (before->done()) continue;
-            possible = possible && before->ordered && before->lane == op.lane;
+            possible = possible && before->ordered && before->lane == op.lane && !before->poll;
             end = std::max(end, before->end_work);
         }
         if (!possible) break;
@@ -149,6 +150,14 @@ void Dispatcher::act(const OpRef& op, uint64_t from, uint64_t bytes, Lock& lock)
     if (waiters_ > 0) progress_.notify_all();
 }
 
+// Whether a kernel that waits for others still does: the device works for it some time more.
+bool Dispatcher::goes_on(Op& op) {
+    if (op.poll()) return false;
+    const Nanoseconds since = schedule_time_of(op.lane->view.channel, op.end_work);
+    op.end_work = op.lane->device->submit(op.lane->channel, op.cost, op.width, since, op.lane->view);
+    return true;
+}
+
 // Something is due that this thread must not do itself.
 bool Dispatcher::leave_to_executor(const Queue& queue, Role role) {
     if (role != Role::kExecutor && queue.waiters == 0) kick(executor_);
@@ -164,7 +173,8 @@ bool Dispatcher::finish_front(Queue& queue, Role role, bool may_act, Lock& lock)
             return true;
         case OpKind::kKernel: {
             if (op->state != OpState::kSubmitted || op->lane->view.executed < op->end_work) return false;
-            if (op->effect && !may_act) return leave_to_executor(queue, role);
+            if ((op->effect || op->poll) && !may_act) return leave_to_executor(queue, role);
+            if (op->poll && goes_on(*op)) return false;
             const Nanoseconds finish = schedule_time_of(op->lane->view.channel, op->end_work);
             act(op, 0, op->cost, lock);
             pop(queue, std::max(finish, queue.last_finish));

@@ -57,11 +57,11 @@ struct Op {
     std::weak_ptr<Queue> queue;
     std::vector<OpRef> after;                        // of other streams
     std::function<void(uint64_t, uint64_t)> effect;  // (first byte, bytes) of a copy, (0, cost) of others
-    std::function<bool()> poll;
-    bool whole = false;  // a copy whose effect cannot be split
+    std::function<bool()> poll;                      // a kernel with one runs on until it says yes
+    bool whole = false;                              // a copy whose effect cannot be split
 
     bool done() const { return state == OpState::kDone; }
-    bool acts() const { return effect || kind == OpKind::kPoll || kind == OpKind::kHost; }
+    bool acts() const { return effect || poll || kind == OpKind::kPoll || kind == OpKind::kHost; }
 };
 
 // The operations of one stream, in order.
@@ -109,6 +109,7 @@ class Dispatcher {
     bool settle(Queue& queue, Role role, bool may_act, Lock& lock);
     bool order(Queue& queue);
     bool finish_front(Queue& queue, Role role, bool may_act, Lock& lock);
+    bool goes_on(Op& op);
     bool leave_to_executor(const Queue& queue, Role role);
     void act(const OpRef& op, uint64_t from, uint64_t bytes, Lock& lock);
     void pop(Queue& queue, Nanoseconds finish);

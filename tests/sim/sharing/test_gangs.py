@@ -1,0 +1,93 @@
+"""Jobs whose ranks wait for each other on several devices, through the real hook and the real server."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gemlet import paths
+from tests import scenarios
+from tests.scenarios import Machine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+STEPS = 60
+LIMIT = 240  # seconds; a deadlock would last for ever
+
+
+@pytest.fixture
+def sharing(tmp_path: Path) -> Iterator[scenarios.Sharing]:
+    if not (Path(paths.lib_dir()) / "sim/libcuda.so.1").exists():
+        pytest.skip("the simulated driver is not built: make native")
+    machine = Machine(simulate=True, workdir=tmp_path)
+    machine.env["GEMLET_SIM_DEVICES"] = "3"
+    with scenarios.Sharing(machine) as shared:
+        yield shared
+
+
+class Job:
+    """Its ranks, one on each of the devices."""
+
+    def __init__(self, sharing: scenarios.Sharing, folder: Path, name: str, devices: Sequence[int], steps: int = STEPS):
+        # Taking turns at all times makes the most of every deadlock that there is.
+        sharing.group(name, gang="on", workload="alone")
+        word = folder / f"{name}.word"
+        word.write_bytes(bytes(8))
+        self.ranks = [
+            subprocess.Popen(
+                [sys.executable, Path(__file__).parent / "rank.py", *map(str, (device, len(devices), steps)), word],
+                env=sharing.env(name), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            )
+            for device in devices
+        ]  # fmt: skip
+
+    def begin(self) -> None:
+        for rank in self.ranks:
+            assert rank.stdout
+            assert rank.stdout.readline() == "begins\n"
+        for rank in self.ranks:
+            assert rank.stdin
+            rank.stdin.write("\n")
+            rank.stdin.flush()
+
+    def end(self) -> None:
+        for rank in self.ranks:
+            out, _ = rank.communicate(timeout=LIMIT)
+            assert out == "ends\n"
+            assert rank.returncode == 0
+
+    def kill(self) -> None:
+        for rank in self.ranks:
+            rank.kill()
+            rank.communicate()
+
+
+def test_jobs_that_cross_come_to_their_ends(sharing: scenarios.Sharing, tmp_path: Path) -> None:
+    jobs = [Job(sharing, tmp_path, name, on) for name, on in (("a", (0, 1)), ("b", (1, 2)), ("c", (0, 2)))]
+    try:
+        for job in jobs:
+            job.begin()
+        for job in jobs:
+            job.end()
+    finally:
+        for job in jobs:
+            job.kill()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_rank_that_is_gone_stops_nobody_else(sharing: scenarios.Sharing, tmp_path: Path, how: signal.Signals) -> None:
+    hangs, ends = (Job(sharing, tmp_path, "hangs", (0, 1), 10**6), Job(sharing, tmp_path, "ends", (0, 1)))
+    try:
+        for job in (hangs, ends):
+            job.begin()
+        hangs.ranks[1].send_signal(how)
+        ends.end()
+    finally:
+        for job in (hangs, ends):
+            job.kill()
