@@ -28,7 +28,7 @@ inline constexpr uint32_t kMagic = 0x314d4547;  // "GEM1"
 // a reserved field, where 0 means that nothing is there, or a new message or flag, which an older client is not sent.
 //
 //   version  differs from the one before
-//   7        in nothing but the number: from here on a daemon also serves the version before its own
+//   7        in GroupLimits.limited; from here on a daemon also serves the version before its own
 inline constexpr uint16_t kWireVersion = 7;
 inline constexpr uint16_t kWireOldest = kWireVersion - 1;  // that a daemon of this version serves
 inline constexpr bool is_spoken(uint16_t version) {
@@ -206,7 +206,8 @@ struct alignas(64) GroupLimits {         // written by the daemon, read-only for
     std::atomic<uint64_t> untracked;     // contexts, modules, local memory: what the driver holds beyond the ledger
     std::atomic<uint64_t> context_estimate;  // what one more context will take
     std::atomic<uint32_t> slot_count;        // slots below this index may be in use
-    uint32_t reserved[9];
+    std::atomic<uint32_t> limited;           // 1: the group has a limit, be it of time; its members make no other one
+    uint32_t reserved[8];
 };
 
 // The only truth is slots[i].used: each is written by one process (one aligned store) and cleared by the daemon when

@@ -82,7 +82,7 @@ void Server::set_group(const GroupSettings& settings, std::optional<int> on) {
             apply(*device, now);
         }
         if (auto ledger = device->ledgers.find(settings.spec.name); ledger != device->ledgers.end())
-            ledger->second->set_limit(settings.memory.value_or(wire::kNoLimit));
+            ledger->second->set_limits(settings);
         set_resident(*device, group, now);
     }
     expel(group, now);

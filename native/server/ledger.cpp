@@ -22,6 +22,11 @@ Ledger::Ledger(Descriptor ledger)
     limits_->memory_limit = wire::kNoLimit;
 }
 
+void Ledger::set_limits(const GroupSettings& settings) {
+    limits_->memory_limit = settings.memory.value_or(wire::kNoLimit);
+    limits_->limited = settings.memory || settings.resident || settings.spec.max < 1;
+}
+
 void Ledger::hold_slot(uint32_t slot, uint64_t untracked) {
     if (slot >= wire::kLedgerSlots || taken_[slot]) throw std::invalid_argument("a slot that cannot be taken");
     taken_[slot] = true;

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "group_fields.h"
 #include "server/descriptor.hpp"
 #include "server/room.hpp"
 #include "server/shared_memory.hpp"
@@ -23,7 +24,7 @@ class Ledger {
     // std::system_error and std::invalid_argument.
     explicit Ledger(Descriptor ledger);
 
-    void set_limit(uint64_t bytes) { limits_->memory_limit.store(bytes); }
+    void set_limits(const GroupSettings& settings);
     void set_context_estimate(uint64_t bytes) { limits_->context_estimate.store(bytes); }
 
     uint64_t limit() const { return limits_->memory_limit.load(); }

@@ -330,7 +330,7 @@ bool Server::attach(Client& client, const Message& message) {
     auto known_ledger = device.ledgers.find(client.group);
     if (known_ledger == device.ledgers.end()) {
         auto made = std::make_shared<Ledger>();
-        made->set_limit(group.settings.memory.value_or(wire::kNoLimit));
+        made->set_limits(group.settings);
         made->set_context_estimate(device.context_estimate);
         known_ledger = device.ledgers.emplace(client.group, std::move(made)).first;
     }

@@ -116,7 +116,7 @@ void Server::inherit_ledger(const LedgerImage& image) {
     if (device->context_estimate == 0) device->context_estimate = image.context_estimate;
     auto ledger = std::make_shared<Ledger>(std::move(copy));
     const auto group = groups_.find(image.group);
-    if (group != groups_.end()) ledger->set_limit(group->second.settings.memory.value_or(wire::kNoLimit));
+    if (group != groups_.end()) ledger->set_limits(group->second.settings);
     ledger->set_context_estimate(device->context_estimate);
     for (const HeldSlot& held : image.slots) {
         Descriptor process = duplicate(held.process_fd);

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "hook/link/clock.h"
 #include "hook/link/mps.h"
 #include "hook/link/say.h"
 #include "hook/link/version.h"
@@ -33,6 +34,7 @@ std::atomic<int> socket_fd{-1};
 std::atomic<ino_t> socket_inode{0};
 std::atomic<bool> joined{false};
 std::mutex request_mutex;
+uint64_t unknown_since_ns = 0;  // the daemon has not had our group since it was last asked; 0: with `request_mutex`
 
 char assigned_group[wire::kGroupNameBytes];  // by the daemon; written before `joined` is set
 
@@ -234,6 +236,7 @@ void forget_connection() {
     // Closed, not shut down: it is the parent's, too.
     if (int fd = socket_fd.exchange(-1); is_ours(fd)) close(fd);
     new (&request_mutex) std::mutex;
+    unknown_since_ns = 0;
 }
 
 void disconnect() {
@@ -241,9 +244,11 @@ void disconnect() {
     joined = false;
 }
 
-bool connect_daemon(bool again) {
+bool connect_daemon(bool again, bool limited) {
+    constexpr uint64_t kAskAgain = 2'000'000'000;
     std::lock_guard lock(request_mutex);
     if (our_socket() >= 0) return true;
+    if (unknown_since_ns && now_ns() - unknown_since_ns < kAskAgain) return false;
     const Destination& d = destination();
     Descriptor fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     sockaddr_un address{};
@@ -264,8 +269,8 @@ bool connect_daemon(bool again) {
     wire::Message hello{};
     hello.header = header(wire::MessageType::kHello);
     hello.pid = getpid();
-    // A group that is made for a program has no limits.
-    hello.flags = d.strict ? wire::kHelloStrict : wire::kHelloCreateGroup;
+    // A group that is made for a program has no limits: one that had some would be rid of them.
+    hello.flags = d.strict ? wire::kHelloStrict : limited ? 0 : wire::kHelloCreateGroup;
     copy_name(hello.group, sizeof hello.group, d.group);
     copy_name(hello.text, sizeof hello.text, program_invocation_short_name);
     wire::Message answer{};
@@ -301,11 +306,24 @@ bool connect_daemon(bool again) {
                      d.socket, theirs, unsigned(wire_version), consequence(), d.simulated ? " --simulate" : "");
         return false;
     }
+    if (answer.status == wire::Status::kUnknown && limited && !d.strict) {
+        if (!unknown_since_ns) {
+            may_say_again(Topic::kDaemon);
+            say_once(Topic::kDaemon,
+                     "the daemon at %s does not know group '%s' any more: running on within the last limits until it "
+                     "does\n  hint: make the group again with `gemlet run%s --group %s --memory SIZE -- sleep 9`, or "
+                     "start the program again",
+                     d.socket, d.group, d.simulated ? " --simulate" : "", d.group);
+        }
+        unknown_since_ns = now_ns();
+        return false;
+    }
     if (answer.status != wire::Status::kOk) {
         answer.text[sizeof answer.text - 1] = 0;
         say_once(Topic::kDaemon, "the daemon refused group '%s' (%s): %s", d.group, answer.text, consequence());
         return false;
     }
+    unknown_since_ns = 0;
     attachments_so_far().clear();
     answer.group[sizeof answer.group - 1] = 0;
     if (std::strcmp(assigned_group, answer.group) != 0)

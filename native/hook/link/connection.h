@@ -37,8 +37,9 @@ inline const char* consequence() {
 const char* joined_group();
 
 // Connects and joins the group. False with one line on stderr (once) if that fails. `again`: that there is none is
-// not worth a word.
-bool connect_daemon(bool again = false);
+// not worth a word. `limited`: it had limits in the group, so a daemon that does not know the group must not make one
+// without any; it is asked again every two seconds.
+bool connect_daemon(bool again = false, bool limited = false);
 bool connected();
 bool closed_by_program();  // our socket, since we joined
 void disconnect();

@@ -106,11 +106,20 @@ bool attach_device(Device& device) {
     return true;
 }
 
+// Whether its group had a limit when a daemon last governed it.
+bool had_limits() {
+    return std::any_of(devices.begin(), devices.end(), [](auto& slot) {
+        const Device* device = slot.load();
+        const wire::GroupLimits* limits = device ? device->limits : nullptr;
+        return limits && (limits->limited.load() != 0 || limits->memory_limit.load() != wire::kNoLimit);
+    });
+}
+
 // The program has closed our socket, and the daemon took it for our end: everything is attached anew, at once, so
 // that nothing is without limits meanwhile.
 bool rejoin() {
     disconnect();
-    if (!connect_daemon()) return false;
+    if (!connect_daemon(false, had_limits())) return false;
     for (auto& slot : devices)
         if (Device* device = slot.load(); device && !attach_device(*device)) unmanage(*device);
     return true;
@@ -198,7 +207,7 @@ bool reconnect() {
     if (!connected()) {
         disconnect();
         const bool was_there = std::exchange(loss_unsaid, false);
-        if (!connect_daemon(was_there)) {
+        if (!connect_daemon(was_there, had_limits())) {
             if (was_there) say_lost();
             for (auto& slot : devices)
                 if (Device* device = slot.load()) swap_alone(*device);

@@ -37,6 +37,9 @@ for line in sys.stdin:
     if line.strip() == "stop":
         server.stop()
         break
+    if line.strip() == "denied":
+        print(server.snapshot()["denied"], flush=True)
+        continue
     found = {g["name"]: [g["memory_used"], len(g["clients"]), g["used_ns"]]
              for d in server.snapshot()["devices"] for g in d["groups"]}
     print(json.dumps(found), flush=True)
@@ -59,14 +62,20 @@ class Daemon:
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "ready\n"
 
-    def groups_now(self) -> dict[str, Any]:
+    def ask(self, what: str) -> Any:
         import json
 
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write("\n")
+        self.process.stdin.write(f"{what}\n")
         self.process.stdin.flush()
-        return dict(json.loads(self.process.stdout.readline()))
+        return json.loads(self.process.stdout.readline())
+
+    def groups_now(self) -> dict[str, Any]:
+        return dict(self.ask(""))
+
+    def denied(self) -> int:
+        return int(self.ask("denied"))
 
     def end(self, how: str) -> None:
         if how == "stopped":
@@ -129,6 +138,35 @@ def test_programs_run_on_and_rejoin(daemon: Callable[[str], Daemon], machine: Ma
         _, _, said = program.end()
         assert said.count("the daemon is gone") <= 2, said  # once each time
     d.end(how)
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+@pytest.mark.parametrize("limits", ['"memory": 2147483648', '"max": 0.3'], ids=["memory", "time"])
+def test_nobody_is_rid_of_a_limit_by_joining_a_daemon_that_does_not_know_it(
+    daemon: Callable[[str], Daemon], machine: Machine, how: str, limits: str
+) -> None:
+    """A program that is frozen for long may find its group gone."""
+    known = f'{{"a": {{{limits}}}}}'
+    d = daemon(known)
+    a = machine.start("a", "grow", 0, 300)
+    assert a.line() == "ready"
+    a.send_signal(signal.SIGSTOP)
+    d.end(how)
+    d.groups = "{}"
+    d.start()
+    a.send_signal(signal.SIGCONT)
+    assert eventually(lambda: d.denied() or d.groups_now())
+    assert d.groups_now() == {}
+    assert says(a, 1000)[0] == "0"
+    assert says(a, 1000)[0] == ("2" if "memory" in limits else "0")
+    d.end(how)
+    d.groups = known
+    d.start()
+    held = CONTEXT + (1300 if "memory" in limits else 2300) * MIB
+    eventually(lambda: d.groups_now().get("a", [0])[0] == held)
+    assert says(a, 1000)[0] == ("2" if "memory" in limits else "0")
+    _, _, said = a.end()
+    assert said.count("does not know group 'a' any more: running on within the last limits") == 1, said
 
 
 def test_a_daemon_killed_again_and_again(daemon: Callable[[str], Daemon], machine: Machine) -> None:

@@ -39,7 +39,7 @@ OFFSETS = {
     "ClientPage.agreed": 52, "ClientPage.heard_ns": 56, "ClientPage.samples": 80, "ClientPage.busy_samples": 88,
     "ClientPage.awaited_samples": 96, "ClientPage.room": 104, "ClientPage.tied": 112, "DevicePage.urgent": 0,
     "GroupLimits.memory_limit": 0, "GroupLimits.untracked": 8, "GroupLimits.context_estimate": 16,
-    "GroupLimits.slot_count": 24, "GroupLedger.lock": 0, "GroupLedger.slots": 64,
+    "GroupLimits.slot_count": 24, "GroupLimits.limited": 28, "GroupLedger.lock": 0, "GroupLedger.slots": 64,
     "ResidencyPage.allowed": 0, "ResidencyPage.ceiling": 8, "ResidencyPage.order": 16, "ResidencyPage.answered": 20,
     "ResidencyPage.admission": 24, "ResidencyPage.movable": 64, "ResidencyPage.mapped": 72,
     "ResidencyPage.moved_out": 80, "ResidencyPage.moved_in": 88, "ResidencyPage.seen": 96, "ResidencyPage.away": 100,
