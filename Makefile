@@ -11,7 +11,8 @@ PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= $(shell nproc)
 PYTEST_ARGS ?=
-WORKERS ?= logical
+# Most tests wait for processes and times more than they compute.
+WORKERS ?= $(shell echo $$((2 * $$(nproc))))
 RUNS ?= 10
 SOAK_SECONDS ?= 3600
 SOAK_CLIENTS ?= 500
