@@ -107,7 +107,7 @@ def _beyond(throttled: float, waits: dict[str, float]) -> dict[str, float]:
 
 def _waits_for(group: GroupUsage) -> str | None:
     # While a client's memory is away, the arbiter does not know that it has work.
-    if any(client.movable is not None and client.movable.reason for client in group.clients):
+    if any(client.awaits_memory for client in group.clients):
         return "memory"
     return group.why if group.waiting and group.why in REASONS else None
 

@@ -108,7 +108,8 @@ class Server(Protocol):
 
 
 class MovableUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """``bytes`` can move, ``resident`` of them are on the device; moved and dropped count since it began.
+    """``bytes`` can move, ``resident`` of them are on the device; moved and dropped count since it began. ``here``: the
+    client may run with them; ``queued``: it has work, and there is no room for them yet.
 
     ``pinned``: bytes of the host's memory that are ready for what moves.
     """
@@ -122,6 +123,7 @@ class MovableUsage(msgspec.Struct, frozen=True, kw_only=True):
     moved_in: int = 0
     dropped: int = 0
     pinned: int = 0
+    queued: bool = False
 
     @property
     def moved(self) -> int:
@@ -147,6 +149,13 @@ class ClientUsage(msgspec.Struct, frozen=True, kw_only=True):
     since_ns: int = 0
     movable: MovableUsage | None = None
 
+    @property
+    def awaits_memory(self) -> bool:
+        """Whether it has work and its memory is not on the device. An idle client's may be away, too: it does not wait."""
+        return self.movable is not None and (
+            self.movable.queued or (not self.movable.here and self.state == "waits")
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupUsage(DeviceTerms):
@@ -171,6 +180,16 @@ class GroupUsage(DeviceTerms):
     latencies: tuple[tuple[int, int], ...] = ()
     latency_sum_ns: int = 0
     clients: tuple[ClientUsage, ...] = ()
+
+    @property
+    def explanation(self) -> str:
+        """Why it runs or waits, for people: ``reason``, or where memory is away, which the arbiter knows nothing of."""
+        away = [(client, client.movable.reason) for client in self.clients if client.movable and client.movable.reason]
+        if waits := next((reason for client, reason in away if client.awaits_memory), None):
+            return waits
+        if any(client.state != "idle" for client in self.clients):
+            return self.reason  # that an idle program's memory is away says nothing about the others
+        return next((reason for _, reason in away), self.reason)
 
 
 class DeviceUsage(msgspec.Struct, frozen=True, kw_only=True):

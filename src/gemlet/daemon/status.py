@@ -329,8 +329,7 @@ def _group(
         memory_limit=usage.memory,
         memory_used=usage.memory_used,
         unledgered=usage.untracked,
-        # While a client's memory is away, the arbiter does not know that it has work.
-        reason=next((c.movable.reason for c in usage.clients if c.movable and c.movable.reason), usage.reason),
+        reason=usage.explanation,
         clients=clients,
         resident_limit=usage.resident,
         sm_in_force=usage.sm >= 1 or all(client.mps for client in clients),

@@ -30,7 +30,8 @@ def group():
 
 
 def seen(**fields):
-    usage = GroupUsage(name="g", clients=(ClientUsage(movable=fields.pop("movable", None)),), **fields)
+    client = ClientUsage(movable=fields.pop("movable", None), state=fields.pop("state", ""))
+    usage = GroupUsage(name="g", clients=(client,), **fields)
     return Snapshot(devices=(DeviceUsage(uuid=UUID, groups=(usage,)),))
 
 
@@ -53,6 +54,40 @@ def test_counters_become_rates(group):
     assert (device["power"], device["temperature"]) == (512.5, 61.0)
 
 
+AWAY = MovableUsage(bytes=1, resident=0, here=False, reason="its memory is on the host")
+
+
+@pytest.mark.parametrize(
+    ("movable", "state", "waits"),
+    [
+        (AWAY, "idle", False),  # it has no work: nobody waits for its memory
+        (AWAY, "waits", True),
+        (msgspec.structs.replace(AWAY, queued=True), "idle", True),
+        (msgspec.structs.replace(AWAY, here=True), "waits", False),  # too much for its limit, and all of it there
+    ],
+)
+def test_a_program_waits_for_its_memory_only_with_work(group, movable, state, waits):
+    moments = Moments()
+    taken(moments, group, at=1.0)
+    moments.look(seen(movable=movable, state=state))
+    groups, _ = taken(moments, group, at=2.0)
+    assert groups["g"]["waits memory"] == waits
+
+
+@pytest.mark.parametrize(
+    ("clients", "said"),
+    [
+        ([("runs", None), ("idle", AWAY)], "runs"),
+        ([("runs", None), ("waits", AWAY)], AWAY.reason),
+        ([("idle", None), ("idle", AWAY)], AWAY.reason),
+        ([("idle", None)], "runs"),
+    ],
+)
+def test_a_group_says_that_memory_is_away_unless_its_programs_go_on_without(clients, said):
+    made = tuple(ClientUsage(state=state, movable=movable) for state, movable in clients)
+    assert GroupUsage(name="g", reason="runs", clients=made).explanation == said
+
+
 def test_waits_are_parts_of_the_samples(group):
     moments = Moments()
     taken(moments, group, at=1.0)
@@ -60,7 +95,7 @@ def test_waits_are_parts_of_the_samples(group):
         seen(waiting=1, why="both busy"),
         seen(waiting=1, why="ahead"),
         seen(waiting=0, why="ahead"),
-        seen(movable=MovableUsage(bytes=1, resident=0, here=False, reason="its memory is on the host")),
+        seen(movable=AWAY, state="waits"),
     ):
         moments.look(snapshot)
     groups, _ = taken(moments, group, at=2.0)
