@@ -1,9 +1,11 @@
 // Charts over time. Each is drawn anew when its size or the theme changes, and has a sentence for those who cannot see it.
 import uPlot from "uplot";
 import { colour, make } from "./dom.js";
-import { share } from "./format.js";
+import { clock, share } from "./format.js";
 
 const HEIGHT = 170;
+const DRAG = 4; // pixels; what is shorter is a click
+const POWERS = Array.from({ length: 50 }, (_, power) => 2 ** power); // steps of sizes, so that their ticks are whole numbers
 
 // Adds up each series with those below it, for bands; where nothing is known nothing is drawn.
 function stacked(lists) {
@@ -17,15 +19,19 @@ function stacked(lists) {
 }
 
 export class Chart {
-  // layers: [{name, colour, values}] stacked; lines: the same, not stacked. zoomed(from, to) when a range is chosen.
-  constructor(label, { top, show = share, zoomed } = {}) {
+  // layers: [{name, colour, values}] stacked; lines: the same, not stacked. zoomed(from, to) when a range is chosen, clicked(at) when a moment is; bytes: what is shown are sizes. The axis
+  // ends at `top`, or where the values do, at `most`: time that is charged late, all at once, makes a second of 400%.
+  constructor(label, { top, most = Infinity, show = share, zoomed, clicked, bytes = false } = {}) {
     this.plot = make("div", { class: "plot", role: "img", "aria-label": label });
     this.legend = make("ul", { class: "legend" });
     this.element = make("div", {}, this.plot, this.legend);
     this.label = label;
     this.top = top;
+    this.most = most;
     this.show = show;
     this.zoomed = zoomed;
+    this.clicked = clicked;
+    this.bytes = bytes;
     new ResizeObserver(() => this.fit()).observe(this.plot);
   }
 
@@ -52,9 +58,13 @@ export class Chart {
       width: this.plot.clientWidth || 600,
       height: HEIGHT,
       legend: { show: false },
+      padding: [null, 28, null, null], // room for half of the last time
       cursor: { drag: { x: true, y: false }, points: { show: false } },
-      scales: { y: { range: (_, low, high) => [0, this.top ?? Math.max(high || 1, 1e-3) * 1.05] } },
-      axes: [axis, { ...axis, size: 72, values: (_, ticks) => ticks.map(this.show) }],
+      scales: { y: { range: (_, low, high) => [0, this.top ?? Math.min(this.most, Math.max(high || 1, 1e-3) * 1.05)] } },
+      axes: [
+        { ...axis, space: 70, size: 30, values: (_, ticks, number, space, step) => ticks.map((time) => clock(time, step)) },
+        { ...axis, size: 88, values: (_, ticks) => ticks.map(this.show), ...(this.bytes ? { incrs: POWERS } : {}) },
+      ],
       series: [
         {},
         ...layers.toReversed().map((layer) => ({ label: layer.name, stroke: layer.colour, fill: layer.colour, width: 0, points: { show: false } })),
@@ -62,10 +72,14 @@ export class Chart {
       ],
       hooks: { setSelect: [(chart) => this.select(chart)] },
     }, this.data, this.plot);
+    this.chart.over.addEventListener("pointerdown", (event) => { this.pressed = event.clientX; });
+    this.chart.over.addEventListener("pointerup", (event) => {
+      if (Math.abs(event.clientX - this.pressed) < DRAG) this.clicked?.(this.chart.posToVal(event.offsetX, "x"));
+    });
   }
 
   select(chart) {
-    if (chart.select.width < 4 || !this.zoomed) return;
+    if (chart.select.width < DRAG || !this.zoomed) return;
     this.zoomed(chart.posToVal(chart.select.left, "x"), chart.posToVal(chart.select.left + chart.select.width, "x"));
   }
 

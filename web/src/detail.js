@@ -2,24 +2,58 @@
 import { ask } from "./api.js";
 import { Chart } from "./charts.js";
 import { byId, CATEGORY, colour, make } from "./dom.js";
-import { share, short, size } from "./format.js";
+import { clock, NONE, reason, share, short, size } from "./format.js";
+import { focusGroup, keyOf } from "./groups.js";
+import { showTable } from "./table.js";
 import { Timeline } from "./timeline.js";
-import { keyOf } from "./groups.js";
 
 let open = null;
+
+const GIB = 2 ** 30;
+const CLASSES = ["latency", "normal", "best-effort"];
+
+const PROGRAMS = [
+  { name: "Program", text: true, of: (one) => one.name || one.command || "?" },
+  { name: "Pid", of: (one) => String(one.pid) },
+  { name: "User", text: true, of: (one) => one.user || String(one.uid) },
+  { name: "State", text: true, of: (one) => one.state },
+  { name: "Memory", of: (one) => size(one.memory_used) },
+  { name: "Swapped", of: (one) => (one.swap?.swapped ? size(one.swap.swapped) : NONE) },
+  { name: "Started", of: (one) => (one.started ? clock(one.started) : NONE) },
+];
+
+export function showPrograms(entry) {
+  if (!open || !entry || keyOf(entry) !== open.key) return;
+  open.programs.hidden = entry.group.clients.length === 0;
+  if (!open.programs.hidden) showTable("programs", PROGRAMS, entry.group.clients);
+}
 
 function limit(name, label, value, attributes) {
   return make("label", {}, label, make("input", { name, type: "number", value, ...attributes }));
 }
 
+// Sizes in GiB as people write them; bytes of a field that was not touched stay what they are.
+const inGiB = (bytes) => (bytes == null ? "" : String(Number((bytes / GIB).toPrecision(6))));
+
 function limitsForm(group, changed) {
+  const held = { memory: group.memory_limit ?? group.memory ?? null, resident: group.resident_limit ?? group.resident ?? null };
   const said = make("div", { role: "status", "aria-live": "polite" });
   const form = make("form", { "aria-label": `Limits of ${group.name}` },
     limit("min", "Minimum, %", 100 * group.min, { min: 0, max: 100, step: "any", required: true }),
     limit("max", "Maximum, %", 100 * group.max, { min: 0, max: 100, step: "any", required: true }),
     limit("weight", "Weight", group.weight, { min: 0, step: "any", required: true }),
+    make("label", {}, "Class", make("select", { name: "priority" }, ...CLASSES.map((name) => make("option", { selected: name === group.priority }, name)))),
+    limit("memory", "Memory, GiB", inGiB(held.memory), { min: 0, step: "any", placeholder: "no limit" }),
+    limit("resident", "Resident, GiB", inGiB(held.resident), { min: 0, step: "any", placeholder: "nothing moves" }),
     make("button", { type: "submit" }, "Apply"));
-  const read = () => ({ min: form.min.valueAsNumber / 100, max: form.max.valueAsNumber / 100, weight: form.weight.valueAsNumber });
+  // Only what was changed: who raises a limit does not take back what another has changed since.
+  const FIELDS = {
+    min: () => form.min.valueAsNumber / 100, max: () => form.max.valueAsNumber / 100, weight: () => form.weight.valueAsNumber, priority: () => form.priority.value,
+    memory: () => (form.memory.value === "" ? "none" : Math.round(form.memory.valueAsNumber * GIB)),
+    resident: () => (form.resident.value === "" ? "none" : Math.round(form.resident.valueAsNumber * GIB)),
+  };
+  let before = Object.fromEntries(Object.keys(FIELDS).map((name) => [name, form[name].value]));
+  const read = () => Object.fromEntries(Object.entries(FIELDS).filter(([name]) => form[name].value !== before[name]).map(([name, value]) => [name, value()]));
   let timer;
   let asked = 0;
   const look = async () => {
@@ -39,6 +73,7 @@ function limitsForm(group, changed) {
     asked++;
     try {
       await ask("/api/set", { group: group.name, limits: read() });
+      before = Object.fromEntries(Object.keys(FIELDS).map((name) => [name, form[name].value]));
       said.replaceChildren(make("p", { class: "good" }, `The limits of ${group.name} are changed.`));
       changed();
     } catch (error) {
@@ -58,45 +93,50 @@ function previewOf(device) {
 }
 
 export function closeDetail() {
+  const here = byId("detail").contains(document.activeElement) ? open?.key : null;
   byId("detail").replaceChildren();
-  const key = open?.key;
   open = null;
-  return key;
+  if (here) focusGroup(here); // where the keyboard was before
 }
 
-export function openDetail(entry, write, changed) {
+// chart: what all charts of the page do at a drag and a click.
+export function openDetail(entry, write, changed, chart) {
   const { group, device } = entry;
-  const shares = new Chart(`${group.name}, share over time`);
-  const waits = new Chart(`${group.name}, what it waited for`, { top: 1 });
-  const requests = new Chart(`${group.name}, how long requests took`, { show: short });
+  const shares = new Chart(`${group.name}, share over time`, { most: 1, ...chart });
+  const waits = new Chart(`${group.name}, what it waited for`, { top: 1, ...chart });
+  const requests = new Chart(`${group.name}, how long requests took`, { show: short, ...chart });
   const asked = make("div", { hidden: "" }, make("h3", {}, "Requests"), requests.element);
-  const memory = new Chart(`${group.name}, memory over time`, { show: size });
+  const memory = new Chart(`${group.name}, memory over time`, { show: size, bytes: true, ...chart });
   const timeline = new Timeline(`Device ${device.index}, the last 10 s`);
   const lately = make("div", { hidden: "" },
     make("h3", {}, "The last 10 s"),
     make("p", { class: "facts" }, "blue: runs, red: waits, thin below: takes turns, thin above: a request. A drag zooms, a double click shows all."),
     timeline.element);
+  const programs = make("div", { hidden: "" }, make("h3", {}, "Programs"),
+    make("div", { class: "scroll", role: "group", "aria-label": "Table of programs", tabindex: "0" },
+      make("table", { id: "programs" }, make("caption", { class: "hidden" }, `Programs of ${group.name}`), make("thead"), make("tbody"))));
   const why = make("div", { role: "status" });
   const title = make("h3", { tabindex: "-1" }, device.index == null ? `${group.name}, on no device` : `${group.name} on device ${device.index}`);
   const close = make("button", { type: "button", onclick: closeDetail }, "Close");
   byId("detail").replaceChildren(make("article", { class: "card", "aria-label": `Group ${group.name}` },
-    make("div", { class: "bar" }, title, close), why, lately,
-    make("h3", {}, "Share"), shares.element, make("h3", {}, "Waits"), waits.element, asked, make("h3", {}, "Memory"), memory.element,
-    ...(write ? limitsForm(group, changed) : [make("p", { class: "facts" }, "This page only shows: `gemlet web --write` also changes limits.")])));
-  open = { key: keyOf(entry), name: group.name, device: device.uuid, timeline, lately, shares, waits, requests, asked, memory, why };
+    make("div", { class: "bar" }, title, close), why, ...(write ? limitsForm(group, changed) : [make("p", { class: "facts" }, "This page only shows: `gemlet web --write` also changes limits.")]), programs, lately,
+    make("h3", {}, "Share"), shares.element, make("h3", {}, "Waits"), waits.element, asked, make("h3", {}, "Memory"), memory.element));
+  open = { key: keyOf(entry), name: group.name, device: device.uuid, timeline, lately, shares, waits, requests, asked, memory, why, programs };
+  showPrograms(entry);
   title.focus();
 }
 
 export const opened = () => open;
 
-export async function refreshDetail(range, points) {
+// span: the part of the history that the page shows.
+export async function refreshDetail(span, points) {
   const here = open;
   if (!here) return;
   const query = new URLSearchParams({ group: here.name });
   const [explained, traced, recorded] = await Promise.all([
     ask(`/api/explain?${query}`),
-    ask(`/api/trace?${query}`).catch(() => null), // no program of the group has used a device lately
-    ask(`/api/history?${new URLSearchParams({ group: here.name, since: range, points })}`),
+    here.programs.hidden ? null : ask(`/api/trace?${query}`).catch(() => null), // no program of the group has used a device lately
+    ask(`/api/history?${new URLSearchParams({ group: here.name, ...span, points })}`),
   ]);
   if (open !== here) return;
   here.why.replaceChildren(
@@ -110,7 +150,7 @@ export async function refreshDetail(range, points) {
   here.shares.set(recorded.time, [line("used", "share", "used")],
     [line("minimum", "min", "promised"), line("due", "target", "borrowed"), line("speed", "speed", "good")]);
   const reasons = Object.keys(values).filter((name) => name.startsWith("waits "));
-  here.waits.set(recorded.time, reasons.map((name, i) => ({ name: name.slice(6), colour: CATEGORY[i], values: values[name] })),
+  here.waits.set(recorded.time, reasons.map((name, i) => ({ name: reason(name.slice(6)), colour: CATEGORY[i], values: values[name] })),
     [line("throttled by its maximum", "throttled", "bad")]);
   here.asked.hidden = !values.p99?.some((value) => value != null);
   if (!here.asked.hidden) here.requests.set(recorded.time, [], [line("99 of 100 within", "p99", "bad"), line("half within", "p50", "used")]);

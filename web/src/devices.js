@@ -8,10 +8,12 @@ const lanes = new Map(); // by UUID
 
 function facts(device) {
   const idle = device.utilization == null ? [] : [["busy", share(device.utilization)]];
+  const away = device.groups.flatMap((group) => group.clients).reduce((sum, client) => sum + (client.swap?.swapped ?? 0), 0);
   const all = [
     ...idle,
     ["groups use", share(device.share["10s"])],
     ["memory", `${size(device.memory_used)} of ${size(device.memory_total)}`],
+    ...(away ? [["on the host", size(away)]] : []),
     ...(device.power == null ? [] : [["power", `${Math.round(device.power)} W`]]),
     ...(device.temperature == null ? [] : [["temperature", `${Math.round(device.temperature)} °C`]]),
     ["policy", device.policy],
@@ -19,13 +21,13 @@ function facts(device) {
   return all.map(([name, value]) => make("span", {}, `${name} `, make("b", {}, value)));
 }
 
-export function showDevices(devices, zoomed) {
+export function showDevices(devices, zoomed, clicked) {
   for (const device of devices) {
     let lane = lanes.get(device.uuid);
     if (!lane) {
-      const chart = new Chart(`Device ${device.index}, shares over time`, { top: 1, zoomed });
+      const chart = new Chart(`Device ${device.index}, shares over time`, { top: 1, zoomed, clicked });
       lane = { chart, title: make("h3", { title: device.uuid }), facts: make("p", { class: "facts" }) };
-      lane.swap = new Chart(`Device ${device.index}, memory moved between device and host`, { show: perSecond, zoomed });
+      lane.swap = new Chart(`Device ${device.index}, memory moved between device and host`, { show: perSecond, zoomed, clicked, bytes: true });
       lane.moved = make("div", { class: "moved", hidden: "" }, make("h4", {}, "Swap traffic"), lane.swap.element);
       lane.element = make("article", { class: "card", "data-device": device.index }, lane.title, lane.facts, chart.element, lane.moved);
       lanes.set(device.uuid, lane);

@@ -6,28 +6,36 @@ const resident = (group) => group.memory_used - swapped(group);
 const swapped = (group) => group.clients.reduce((sum, client) => sum + (client.swap?.swapped ?? 0), 0);
 const waits = (group) => group.clients.some((client) => client.state === "waits");
 
+const limit = ({ group }) => (group.memory_limit !== undefined ? group.memory_limit : group.memory);
+const state = ({ group }) => (group.clients.length === 0 ? "empty" : waits(group) ? "waits" : group.clients.some((c) => c.state === "runs") ? "runs" : "idle");
+const why = ({ group }) => group.reason || (group.why === "shares" ? "" : group.why);
+const CLASSES = { latency: 2, normal: 1, "best-effort": 0 };
+
+// What is read first comes first: a narrow window cuts the rest off. `tells`: whether a column says anything about any of the groups.
 const COLUMNS = [
   { name: "Group", value: ({ group }) => group.name, text: true },
-  { name: "Device", value: ({ device }) => device.index },
-  { name: "Share", value: ({ group }) => group.share["10s"], show: share, meter: true },
+  { name: "Device", value: ({ device }) => device.index, tells: (all) => new Set(all.map(({ device }) => device.index).filter((index) => index !== null)).size > 1 },
+  { name: "State", value: state, text: true },
+  { name: "Why", value: (entry) => (why(entry) === state(entry) ? "" : why(entry)), text: true, why: true },
+  { name: "Share", value: ({ group }) => group.share["10s"], show: share, meter: true, title: "of the device, over the last 10 s" },
   { name: "Min", value: ({ group }) => group.min, show: share },
   { name: "Max", value: ({ group }) => group.max, show: share },
-  { name: "Weight", value: ({ group }) => group.weight, wide: true },
-  { name: "Resident", value: ({ group }) => resident(group), show: (bytes) => (bytes ? size(bytes) : NONE) },
-  { name: "Swapped", value: ({ group }) => swapped(group), show: (bytes) => (bytes ? size(bytes) : NONE), wide: true },
-  { name: "Throttled", value: ({ group }) => group.throttled_s, show: seconds, wide: true },
-  { name: "Speed", value: ({ group }) => group.speed, show: share, title: "relative to its speed alone" },
-  { name: "P50", value: ({ group }) => group.latency?.p50_s, show: short, requests: true, title: "half of its requests of the last minute took no longer" },
-  { name: "P99", value: ({ group }) => group.latency?.p99_s, show: short, requests: true, title: "99 of 100 requests of the last minute took no longer" },
+  { name: "Class", value: ({ group }) => CLASSES[group.priority], show: (value) => Object.keys(CLASSES).find((name) => CLASSES[name] === value), tells: (all) => all.some(({ group }) => group.priority !== "normal"), words: true },
+  { name: "Weight", value: ({ group }) => group.weight, wide: true, tells: (all) => all.some(({ group }) => group.weight !== 1) },
+  { name: "Speed", value: ({ group }) => (group.clients.length ? group.speed : null), show: share, title: "of its programs lately, relative to their speed alone" },
+  { name: "Resident", value: ({ group }) => resident(group), show: (bytes) => (bytes ? size(bytes) : NONE), title: "its memory on the device" },
+  { name: "Swapped", value: ({ group }) => swapped(group), show: (bytes) => (bytes ? size(bytes) : NONE), tells: (all) => all.some(({ group }) => swapped(group)), title: "its memory on the host" },
+  { name: "Limit", value: limit, show: (bytes) => (bytes == null ? NONE : size(bytes)), wide: true, tells: (all) => all.some((entry) => limit(entry) != null), title: "of its memory" },
+  { name: "Throttled", value: ({ group }) => group.throttled_s, show: seconds, wide: true, tells: (all) => all.some(({ group }) => group.throttled_s >= 0.05), title: "how long its maximum made it wait since it exists" },
+  { name: "P50", value: ({ group }) => group.latency?.p50_s, show: short, tells: (all) => all.some(({ group }) => group.latency), title: "half of its requests of the last minute took no longer" },
+  { name: "P99", value: ({ group }) => group.latency?.p99_s, show: short, tells: (all) => all.some(({ group }) => group.latency), title: "99 of 100 requests of the last minute took no longer" },
   { name: "Programs", value: ({ group }) => group.clients.length, wide: true },
-  { name: "State", value: ({ group }) => (group.clients.length === 0 ? "empty" : waits(group) ? "waits" : group.clients.some((c) => c.state === "runs") ? "runs" : "idle"), text: true },
-  { name: "Why", value: ({ group }) => group.reason || (group.why === "shares" ? "" : group.why), text: true, why: true },
 ];
 
-const classes = (column, more) => [column.wide && "wide", column.why && "why", column.requests && "requests", more].filter(Boolean).join(" ") || undefined;
+const classes = (column, more) => [column.wide && "wide", column.why && "why", more].filter(Boolean).join(" ") || undefined;
 
 const rows = new Map(); // by key
-let order = { column: COLUMNS[2], down: true };
+let order = { column: COLUMNS.find((column) => column.meter), down: true };
 let chosen = () => {};
 
 export const keyOf = ({ device, group }) => `${device.uuid} ${group.name}`;
@@ -50,22 +58,23 @@ function rowFor(entry) {
   const key = keyOf(entry);
   let row = rows.get(key);
   if (!row) {
-    row = { cells: [] };
+    row = { cells: [], places: [] }; // where texts are, and their cells
     row.element = make("tr");
     for (const column of COLUMNS) {
       const first = column === COLUMNS[0];
       const cell = make(first ? "th" : "td", {
         scope: first ? "row" : undefined,
-        class: classes(column, !first && !column.text && "number"),
+        class: classes(column, !first && !column.text && !column.words && "number"),
       });
       let text = cell;
-      if (first) cell.append((text = make("button", { type: "button", onclick: () => chosen(key) })));
+      if (first) cell.append((text = make("button", { type: "button", dir: "auto", onclick: () => chosen(key) })));
       if (column.meter) {
         row.bar = make("span");
         row.mark = make("em");
         cell.append(make("span", { class: "meter", "aria-hidden": "true" }, row.bar, row.mark), (text = make("span")));
       }
       row.cells.push(text);
+      row.places.push(cell);
       row.element.append(cell);
     }
     rows.set(key, row);
@@ -103,19 +112,24 @@ export function entriesOf(status) {
   return [...placed, ...status.groups.filter((limits) => !names.has(limits.name)).map(vacant)];
 }
 
+// Puts the focus where a group was opened.
+export const focusGroup = (key) => rows.get(key)?.cells[0].focus();
+
 export function showGroups(status) {
   const wanted = byId("filter").value.trim().toLowerCase();
   const all = entriesOf(status);
   const shown = all
     .filter((entry) => COLUMNS.filter((column) => column.text).some((column) => column.value(entry).toLowerCase().includes(wanted)))
     .sort(compare);
-  byId("groups").classList.toggle("without-requests", !all.some(({ group }) => group.latency));
+  const told = COLUMNS.map((column) => !column.tells || column.tells(all));
+  COLUMNS.forEach((column, i) => { column.head.hidden = !told[i]; });
   for (const column of COLUMNS)
     column.head.setAttribute("aria-sort", order.column !== column ? "none" : order.down ? "descending" : "ascending");
   const body = byId("groups").tBodies[0];
   const elements = shown.map((entry) => {
     const row = rowFor(entry);
     fill(row, entry);
+    row.places.forEach((cell, i) => { cell.hidden = !told[i]; });
     return row.element;
   });
   if (elements.length !== body.children.length || elements.some((element, i) => body.children[i] !== element)) {

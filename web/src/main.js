@@ -1,24 +1,32 @@
 // The page: asks for the status each second and for the history as often as its steps need, and shows both.
 import { ask, host, takeToken } from "./api.js";
 import { drawDevices, showDevices } from "./devices.js";
-import { closeDetail, openDetail, opened, refreshDetail } from "./detail.js";
+import { closeDetail, openDetail, opened, refreshDetail, showPrograms } from "./detail.js";
 import { byId, make, setText } from "./dom.js";
-import { clock, size } from "./format.js";
+import { called, clock, size } from "./format.js";
 import { refreshHosts } from "./hosts.js";
 import { refreshModels } from "./models.js";
 import { entriesOf, keyOf, prepareGroups, showGroups } from "./groups.js";
+import { closeMoment, lines, momentIsOpen, openMoment } from "./moment.js";
+import { setMinute, showNow } from "./now.js";
 
 const RANGES = { "5 minutes": 300, "15 minutes": 900, "1 hour": 3600, "6 hours": 21600, "1 day": 86400, "7 days": 604800, "90 days": 7776000 };
 const POINTS = 240;
+const MODELS_EVERY = 2000; // ms
+const MINUTE_EVERY = 3000; // ms
 const EVERY = 1000; // ms, for the status
 let about = null; // what this page shows: {write, hosts, serving}
 let latest = null;
 let write = false;
+let modelsDue = 0;
+let minuteDue = 0; // when the last minute is judged again
 let due = 0; // when the history is asked for again
-let zoom = null; // seconds, chosen in a chart
+let zoom = null; // {from, to} in seconds since 1970, chosen in a chart
+let answered = null; // when the status came last
+let step = 1; // seconds between two points of the charts
 
-const range = () => zoom ?? Number(byId("range").value);
-const again = () => Math.min(60, Math.max(2, range() / 120)) * 1000;
+const span = () => zoom ?? { since: Number(byId("range").value) };
+const again = () => Math.min(60, Math.max(2, (zoom ? zoom.to - zoom.from : span().since) / 120)) * 1000;
 
 function say(text, bad = false) {
   setText(byId("state"), text);
@@ -33,29 +41,54 @@ function show() {
   if (!latest) return;
   const { daemon } = latest;
   setText(byId("host"), `${host() ? `${host()} · ` : ""}${latest.simulated ? "SIMULATED MACHINE, not a GPU · " : ""}daemon ${daemon.pid} (${daemon.kind}), ${daemon.version}`);
-  showDevices(latest.devices, zoomed);
+  byId("stale").hidden = true;
+  byId("one").classList.remove("stale");
+  showNow(latest, choose);
+  showDevices(latest.devices, zoomed, at);
   showGroups(latest);
+  showPrograms(entriesOf(latest).find((one) => keyOf(one) === opened()?.key));
+  byId("how").textContent = write
+    ? "The name of a group opens why it waits, its history and programs, and its limits to change."
+    : "The name of a group opens why it waits, its history and programs.";
   const idle = entriesOf(latest)
-    .flatMap(({ device, group }) => group.clients.filter((one) => one.state === "idle" && one.memory > 0).map((one) => ({ device, group, one })))
-    .sort((a, b) => b.one.memory - a.one.memory);
-  list("idle", idle.map(({ device, group, one }) => `${one.command || "?"} (${one.pid}) of ${group.name} holds ${size(one.memory)} on device ${device.index}`), "none");
-  list("outside", latest.outside.map((one) => `${one.command || "?"} (${one.pid}) on device ${one.device}`), "none");
-  byId("outside").parentElement.hidden = latest.outside.length === 0;
-  list("events", latest.events.toReversed().map((one) => `${clock(one.time)} ${one.kind} ${[one.group, one.command, one.text].filter(Boolean).join(" · ")}`), "none");
+    .flatMap(({ device, group }) => group.clients.filter((one) => one.state === "idle" && one.memory_used > 0).map((one) => ({ device, group, one })))
+    .map((each) => ({ ...each, away: each.one.swap?.swapped ?? 0 }))
+    .sort((a, b) => b.one.memory_used - b.away - (a.one.memory_used - a.away));
+  list("idle", idle.map(({ device, group, one, away }) =>
+    `${called(one)} of ${group.name} holds ${size(one.memory_used - away)} on device ${device.index}${away ? `, and ${size(away)} on the host` : ""}`), "none");
+  byId("events").replaceChildren(...(latest.events.length ? lines(latest.events.toReversed()) : [make("li", {}, "none")]));
 }
 
-function zoomed(from) {
-  zoom = Math.max(60, Math.ceil(Date.now() / 1000 - from));
+function zoomed(from, to) {
+  zoom = { from: Math.floor(from), to: Math.max(Math.ceil(to), Math.floor(from) + 5) };
   byId("range").selectedIndex = -1;
   due = 0;
-  say(`showing since ${clock(from)}; choose a range to go back`);
+  say(`showing ${clock(zoom.from)} to ${clock(zoom.to)}; choose a range to go back`);
   tick();
+}
+
+// A moment of the past, of a click in a chart or of the field.
+async function at(time) {
+  try {
+    await openMoment(time, step, latest?.devices ?? [], (uuid, name) => choose(`${uuid} ${name}`));
+  } catch (error) {
+    say(error.message, true);
+  }
+}
+
+// The last time that the field's hours, minutes and seconds were.
+function chosenTime(text) {
+  const [hours, minutes, seconds = 0] = text.split(":").map(Number);
+  const then = new Date(answered ?? Date.now());
+  const now = then.getTime();
+  then.setHours(hours, minutes, seconds, 0);
+  return (then.getTime() > now ? then.getTime() - 86400000 : then.getTime()) / 1000;
 }
 
 function choose(key) {
   const entry = entriesOf(latest).find((one) => keyOf(one) === key);
   if (!entry) return;
-  openDetail(entry, write, tick);
+  openDetail(entry, write, tick, { zoomed, clicked: at });
   due = 0;
   tick();
 }
@@ -77,20 +110,36 @@ async function tick() {
     const answer = await ask("/api/status");
     if (here !== host()) return;
     latest = answer.status;
+    answered = Date.now();
     write = answer.write;
-    show();
-    if (performance.now() >= due) {
-      due = performance.now() + again();
-      const query = new URLSearchParams({ since: range(), points: POINTS, columns: "share,min,moved" });
-      drawDevices(await ask(`/api/history?${query}`));
-      if (about.serving) await refreshModels();
-      await refreshDetail(range(), POINTS);
-    }
     const off = latest.daemon.history;
+    show();
+    if (about.serving && performance.now() >= modelsDue) {
+      modelsDue = performance.now() + MODELS_EVERY;
+      await refreshModels();
+    }
+    if (!off && performance.now() >= due) {
+      due = performance.now() + again();
+      const query = new URLSearchParams({ ...span(), points: POINTS, columns: "share,min,moved" });
+      const recorded = await ask(`/api/history?${query}`);
+      step = recorded.step_s;
+      drawDevices(recorded);
+      await refreshDetail(span(), POINTS);
+    }
+    if (!off && performance.now() >= minuteDue) {
+      minuteDue = performance.now() + MINUTE_EVERY;
+      setMinute((await ask("/api/minute")).groups);
+      showNow(latest, choose);
+    }
     if (zoom === null) say(off ? `live; no history is recorded: ${off}` : write ? "live, may change limits" : "live");
   } catch (error) {
-    due = 0;
+    due = minuteDue = 0;
     say(error.message, true);
+    if (answered) {
+      byId("stale").textContent = `What is below is of ${clock(answered / 1000)}: nothing has answered since.`;
+      byId("stale").hidden = false;
+      byId("one").classList.add("stale");
+    }
   } finally {
     busy = false;
   }
@@ -112,17 +161,24 @@ byId("theme").addEventListener("change", (event) => theme(event.target.value));
 theme(byId("theme").value);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { due = 0; tick(); });
 prepareGroups(choose, show);
+byId("at").addEventListener("change", (event) => { if (event.target.value) at(chosenTime(event.target.value)); else closeMoment(); });
+byId("moment-close").addEventListener("click", closeMoment);
 document.addEventListener("visibilitychange", tick);
 document.addEventListener("keydown", (event) => {
   if (event.key === "/" && !event.target.closest("input, select")) {
     event.preventDefault();
     byId("filter").focus();
   } else if (event.key === "Escape" && opened()) closeDetail();
+  else if (event.key === "Escape" && momentIsOpen()) closeMoment();
 });
 // Many hosts: the one that is shown is in the address, so that the browser's own way back works.
 function place() {
   showHost(host());
   closeDetail();
+  closeMoment();
+  setMinute([]);
+  minuteDue = 0;
+  answered = null;
   latest = null;
   due = 0;
   tick();

@@ -6,6 +6,13 @@ const NAMES = 150;
 const KINDS = { runs: "used", waits: "bad", drains: "dim", turns: "promised", request: "good", away: "borrowed" };
 const HEIGHTS = { runs: [3, 12], waits: [7, 4], drains: [15, 3], turns: [20, 3], request: [0, 3], away: [7, 4] }; // from the top of a row
 
+// The beginning of a name that is too long.
+function fitted(pen, name) {
+  let shown = name;
+  while (shown && pen.measureText(shown).width > NAMES - 8) shown = `${[...shown].slice(0, -2).join("")}…`;
+  return shown;
+}
+
 export class Timeline {
   constructor(label) {
     this.label = label;
@@ -66,7 +73,7 @@ export class Timeline {
     const x = (ms) => NAMES + ((ms - from) / (to - from)) * (width - NAMES);
     this.rows.forEach((row, i) => {
       pen.fillStyle = colour("text");
-      pen.fillText(row.name, 0, ROW * i + 14, NAMES - 8);
+      pen.fillText(fitted(pen, row.name), 0, ROW * i + 14);
       for (const [kind, begin, end] of row.spans) {
         if (end < from || begin > to) continue;
         const [top, thick] = HEIGHTS[kind];
@@ -76,8 +83,9 @@ export class Timeline {
       }
     });
     pen.fillStyle = colour("dim");
-    for (let n = 0; n <= 4; n++) {
-      const ms = from + (n / 4) * (to - from);
+    const steps = width - NAMES < 400 ? 2 : 4; // as many times as have room
+    for (let n = 0; n <= steps; n++) {
+      const ms = from + (n / steps) * (to - from);
       pen.fillText(`${(ms / 1000).toFixed(to - from < 1000 ? 3 : 1)} s`, Math.min(x(ms), width - 44), height - 4);
     }
   }

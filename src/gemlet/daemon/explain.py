@@ -95,7 +95,7 @@ def _swap(client: ClientStatus) -> list[str]:
     swap = client.swap
     if swap is None:
         return []
-    who = f"  {client.command} ({client.pid})"
+    who = f"  {client.called} ({client.pid})"
     text = f"{who}: {format_size(swap.resident)} of what can move is on the device, {format_size(swap.swapped)} is not"
     moved = f"; {format_size(swap.moved_out)} went to the host so far, {format_size(swap.moved_in)} came back"
     if swap.handover_s is not None:

@@ -151,10 +151,8 @@ class ClientUsage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def awaits_memory(self) -> bool:
-        """Whether it has work and its memory is not on the device. An idle client's may be away, too: it does not wait."""
-        return self.movable is not None and (
-            self.movable.queued or (not self.movable.here and self.state == "waits")
-        )
+        """Whether it has work and its memory is not on the device. An idle client's may be away without a wait."""
+        return self.movable is not None and (self.movable.queued or (not self.movable.here and self.state == "waits"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

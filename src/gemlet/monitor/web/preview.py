@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 DURATION = 1000 * MILLISECOND
 MOST_GROUPS = 64  # of a device; a second of virtual time of so many takes half a second
+PREVIEWED = ("min", "max", "weight", "priority")  # what decides about time; memory does not
 PROGRAM = ProgramSpec(kernel=1 * MILLISECOND)
 
 
@@ -48,7 +49,7 @@ def _of_device(device: DeviceStatus, group: str, changes: dict[str, Any]) -> dic
 
 def _changed(spec: GroupSpec, changes: dict[str, Any]) -> GroupSpec:
     try:
-        changed = replace(spec, **{name: value for name, value in changes.items() if name in ("min", "max", "weight")})
+        changed = replace(spec, **{name: value for name, value in changes.items() if name in PREVIEWED})
         broken = next(rules.violations(changed), None)
     except (TypeError, InvalidValue) as error:
         raise Refused(f"group {spec.name}: {error}") from None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,7 @@ from gemlet.daemon.requests import Limits
 from gemlet.errors import DaemonError, Refused
 from gemlet.monitor.reader import read_status, read_traced
 from gemlet.monitor.trace import timeline
+from gemlet.monitor.web import minute
 from gemlet.monitor.web.preview import preview
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ Answer = Callable[[Connection, "Mapping[str, str]"], Any]
 
 PATIENCE = 30.0  # seconds: the history of 90 days takes some
 POINTS = 300
+MOST_EVENTS = 500  # as many as a daemon keeps
 TRACED = 10.0  # seconds of the timeline
 
 
@@ -80,12 +84,30 @@ class Questions:
 def _history(daemon: Connection, query: Mapping[str, str]) -> Any:
     try:
         since, points = float(query.get("since", "900")), int(query.get("points", str(POINTS)))
+        # A part that was chosen is told as times: it stays where it is while time goes on.
+        begin, end = float(query.get("from", "nan")), float(query.get("to", "nan"))
     except ValueError:
-        raise Refused("since and points are numbers") from None
+        raise Refused("since, points, from and to are numbers") from None
     more: dict[str, Any] = {"group": query["group"]} if "group" in query else {}
     if columns := query.get("columns"):
         more["columns"] = columns.split(",")
+    if math.isfinite(begin) and math.isfinite(end):
+        now = time.time()
+        since, more["until"] = max(0.001, now - begin), max(0.0, now - end)
     return daemon.call("recorded", since=since, points=points, **more)
+
+
+def _minute(daemon: Connection, _: Mapping[str, str]) -> Any:
+    recorded = daemon.call("recorded", since=minute.SECONDS, points=minute.POINTS)
+    return {"groups": minute.judge(recorded)}
+
+
+def _events(daemon: Connection, query: Mapping[str, str]) -> Any:
+    try:
+        begin, end = float(query["from"]), float(query["to"])
+    except (KeyError, ValueError):
+        raise Refused("from and to are numbers") from None
+    return [event for event in daemon.call("events", since=0, limit=MOST_EVENTS) if begin <= event["time"] <= end]
 
 
 def _explain(daemon: Connection, query: Mapping[str, str]) -> Any:
@@ -103,6 +125,8 @@ def _trace(daemon: Connection, query: Mapping[str, str]) -> Any:
 _GET: dict[str, Answer] = {
     "/api/status": lambda daemon, _: daemon.call("status"),
     "/api/history": _history,
+    "/api/minute": _minute,
+    "/api/events": _events,
     "/api/explain": _explain,
     "/api/trace": _trace,
 }
