@@ -1,4 +1,4 @@
-"""The picture of the page in README.md: `make web-test PYTEST_ARGS='-k picture'` with GEMLET_PICTURES naming a folder."""
+"""The picture of the page in README.md, made only where GEMLET_PICTURES names a folder."""
 
 from __future__ import annotations
 
