@@ -329,6 +329,19 @@ def test_models_of_a_server(page, machine, server):  # noqa: F811
     assert violations(page) == []
 
 
+def test_models_are_shown_without_a_daemon(page, tmp_path_factory, server):  # noqa: F811
+    gemlet = Gemlet(tmp_path_factory.mktemp("g"))
+    try:
+        page.goto(serve(gemlet, "--serve", "127.0.0.1:{1}".format(*server.server_address)))
+        until(page, "document.querySelectorAll('#models tbody tr').length === 1")
+        until(page, "document.querySelector('#state').classList.contains('bad')")
+        page.said[:] = [text for text in page.said if "503" not in text]
+    finally:
+        for process in gemlet.started:
+            process.kill()
+            process.communicate()
+
+
 def test_columns_are_there_only_where_they_tell_something(page, link, machine):
     open_(page, link)
     for name in ("P99", "Weight", "Swapped", "Device", "Class"):

@@ -106,6 +106,11 @@ async function tick() {
       say("live, only shows");
       return;
     }
+    // Before the daemon is asked: a server runs without one, too.
+    if (about.serving && performance.now() >= modelsDue) {
+      modelsDue = performance.now() + MODELS_EVERY;
+      await refreshModels();
+    }
     const here = host();
     const answer = await ask("/api/status");
     if (here !== host()) return;
@@ -114,10 +119,6 @@ async function tick() {
     write = answer.write;
     const off = latest.daemon.history;
     show();
-    if (about.serving && performance.now() >= modelsDue) {
-      modelsDue = performance.now() + MODELS_EVERY;
-      await refreshModels();
-    }
     if (!off && performance.now() >= due) {
       due = performance.now() + again();
       const query = new URLSearchParams({ ...span(), points: POINTS, columns: "share,min,moved" });

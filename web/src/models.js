@@ -10,7 +10,7 @@ const sum = (row, name) => row.places.reduce((all, place) => all + (place[name] 
 const COLUMNS = [
   { name: "Model", of: (row) => `${row.model} ${row.version}` },
   { name: "Rate", of: (row) => rate(row.rate) },
-  { name: "Planned", of: (row) => rate(sum(row, "rate")) },
+  { name: "Planned", of: (row) => rate(sum(row, "rate") || null) }, // 0: a plan without rates, such as the first one
   { name: "In time", of: (row) => share(row.attained) },
   { name: "SLO", of: (row) => (row.places.length ? short(row.places[0].slo_ms / 1000) : NONE) },
   { name: "P50", of: (row) => short(row.p50_s) },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,6 +12,7 @@ import pytest
 from gemlet.errors import GemletError
 from gemlet.monitor.web import serving
 from gemlet.monitor.web.serving import Sample, Serving, models, quantile, read
+from tests.unit.packaging.test_dashboards import of_models
 
 PLAN = {
     "gpus": [
@@ -31,17 +33,33 @@ PLAN = {
 
 def text(answered, late, refused, buckets, waiting=0):
     lines = [
-        f'gemlet_serve_requests_total{{model="m",version="1",outcome="answered"}} {answered}',
-        f'gemlet_serve_requests_total{{model="m",version="1",outcome="late"}} {refused}',
+        f'gemlet_serve_requests_total{{model="m",outcome="answered",version="1"}} {answered}',
+        f'gemlet_serve_requests_total{{model="m",outcome="late",version="1"}} {refused}',
         f'gemlet_serve_late_total{{model="m",version="1"}} {late}',
         f'gemlet_serve_queue{{model="m",version="1"}} {waiting}',
         "gemlet_serve_in_flight 3.0",
     ]
     lines += [
-        f'gemlet_serve_latency_seconds_bucket{{model="m",version="1",le="{bound}"}} {count}'
+        f'gemlet_serve_latency_seconds_bucket{{le="{bound}",model="m",version="1"}} {count}'
         for bound, count in buckets.items()
     ]
     return "\n".join(lines) + "\n"
+
+
+def test_what_a_server_writes_is_read():
+    """The text of the server's own frontend: 50 answers of 1 to 50 ms, ten of them late, and one that was refused."""
+    then, now = Sample(0.0, {}, {}), Sample(10.0, read(of_models()), {})
+    (row,) = models(then, now)
+    assert (row["model"], row["version"], row["rate"], row["waiting"]) == ("m", "1", 5.1, 2.0)
+    assert row["attained"] == pytest.approx(40 / 51, abs=0.03)
+    assert 0.02 < row["p50_s"] < 0.03
+    assert 0.04 < row["p99_s"] <= 0.05
+
+
+@pytest.mark.parametrize("labels", list(itertools.permutations(['model="a\\"b\\\\{"', 'version="2"', 'le="+Inf"'])))
+def test_labels_have_no_order(labels):
+    found = read(f"gemlet_serve_latency_seconds_bucket{{{','.join(labels)}}} 7.0\n")
+    assert found == {("gemlet_serve_latency_seconds_bucket", ('a"b\\{', "2"), "+Inf"): 7.0}
 
 
 def test_rates_and_answers_in_time_are_those_between_two_looks():

@@ -18,7 +18,9 @@ SECONDS = 10.0  # for an answer
 WINDOW = 60.0  # rates and quantiles are over so many seconds, or since somebody first asked
 LEAST = 1.0  # seconds between two questions to the server
 MOST_BYTES = 8 * 2**20
-_LINE = re.compile(r'^(gemlet_serve_\w+)\{model="([^"]*)",version="([^"]*)"(?:,\w+="([^"]*)")?\} (\S+)$', re.MULTILINE)
+_LINE = re.compile(r"^(gemlet_serve_\w+)\{(.*)\} (\S+)$", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')  # in any order: the format knows none
+_ESCAPED = re.compile(r"\\(.)")
 
 Model = tuple[str, str]  # name, version
 Counters = dict[tuple[str, Model, str], float]  # by metric, model and the third label, or ""
@@ -34,8 +36,18 @@ class Sample:
 
 
 def read(text: str) -> Counters:
-    """Metrics of models from Prometheus' text format."""
-    return {(name, (model, version), more): float(value) for name, model, version, more, value in _LINE.findall(text)}
+    """Metrics of models from Prometheus' text format. Others are left out: those of gpu-lets have no version."""
+    found: Counters = {}
+    for name, labels, value in _LINE.findall(text):
+        of = {label: _ESCAPED.sub(_unescaped, raw) for label, raw in _LABEL.findall(labels)}
+        model, version = of.pop("model", None), of.pop("version", None)
+        if model is not None and version is not None:
+            found[name, (model, version), next(iter(of.values()), "")] = float(value)
+    return found
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return "\n" if found[1] == "n" else found[1]
 
 
 def models(then: Sample, now: Sample) -> list[dict[str, Any]]:
