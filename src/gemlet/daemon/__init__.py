@@ -14,6 +14,7 @@ status.py explain.py request_warnings.py    the status document; why a group wai
 history.py accounting.py events.py    measured shares; memory the driver holds for each process; what happened last
 record.py record_store.py recorder.py    the recorded history: a moment, the file, the thread
 latency.py totals.py    how long requests took; what groups used so far, for the metrics
+attribution.py   whose the busy time of a device is
 tracing.py       the last steps between programs and the arbiter
 moments.py       makes moments of what the daemon sees
 inventory.py processes.py    what the daemon asks of the driver, and of the kernel

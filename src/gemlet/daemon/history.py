@@ -59,6 +59,14 @@ class Series:
             self.first = before
 
 
+class Used(NamedTuple):
+    """Since a group exists: device time it was charged for and work its programs completed, in ns; and submissions."""
+
+    ns: int
+    launches: int
+    work_ns: int
+
+
 @dataclass(slots=True)
 class Total:
     """Counters of one group that never fall: clients go, and corrections move time from one group to another."""
@@ -66,10 +74,15 @@ class Total:
     used_ns: int = 0
     gone: int = 0  # submissions of clients that have left
     launches: dict[int, int] = field(default_factory=dict)  # by client
+    gone_work_ns: int = 0
+    work_ns: dict[int, int] = field(default_factory=dict)  # by client
 
     def add(self, group: GroupUsage) -> None:
         """Takes in what ``group`` shows now."""
         self.used_ns = max(self.used_ns, group.used_ns)
+        work = {client.id: client.work_ns for client in group.clients}
+        self.gone_work_ns += sum(ns for client, ns in self.work_ns.items() if client not in work)
+        self.work_ns = {client: max(ns, self.work_ns.get(client, 0)) for client, ns in work.items()}
         now = {client.id: client.launches for client in group.clients}
         self.gone += sum(count for client, count in self.launches.items() if client not in now)
         self.launches = {client: max(count, self.launches.get(client, 0)) for client, count in now.items()}
@@ -128,11 +141,12 @@ class History:
     def _oldest(self) -> int:
         return self._next - len(self._times)
 
-    def total(self, key: Key, group: GroupUsage) -> tuple[int, int]:
-        """Device time used, in ns, and submissions, since the group exists. ``group``: how it is now."""
+    def total(self, key: Key, group: GroupUsage) -> Used:
+        """What it used since it exists. ``group``: how it is now."""
         total = self._totals.setdefault(key, Total())
         total.add(group)
-        return total.used_ns, total.gone + sum(total.launches.values())
+        launches, work_ns = sum(total.launches.values()), sum(total.work_ns.values())
+        return Used(total.used_ns, total.gone + launches, total.gone_work_ns + work_ns)
 
     def latency(self, key: Key, group: GroupUsage) -> Latency | None:
         """How long its requests took; None if it had none. ``group``: how it is now."""

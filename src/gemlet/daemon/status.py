@@ -314,14 +314,14 @@ def _group(
 ) -> GroupStatus:
     clients = tuple(_client(client, now_ns, names=names, served=served) for client in usage.clients)
     entry = entries.get(usage.name)
-    used_ns, launches = history.total((uuid, usage.name), usage)
+    used = history.total((uuid, usage.name), usage)
     return GroupStatus(
         **terms(usage, TimeTerms),
         origin=entry.origin if entry else "client",
         share=history.shares((uuid, usage.name)),
         target=usage.target,
-        used_s=used_ns / 1e9,
-        launches=launches,
+        used_s=used.ns / 1e9,
+        launches=used.launches,
         latency=history.latency((uuid, usage.name), usage),
         throttled_s=usage.throttled_ns / 1e9,
         speed=usage.speed,

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gemlet.daemon.attribution import divide
 from gemlet.daemon.latency import Latency, Recent, difference
 from gemlet.daemon.native import uuid_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Set
 
-    from gemlet.daemon.history import Key
+    from gemlet.daemon.history import Key, Used
     from gemlet.daemon.latency import Counts
     from gemlet.daemon.native import GroupUsage, Snapshot
 
@@ -54,6 +55,7 @@ class _Counters:
     used_ns: int = 0
     throttled_ns: int = 0
     launches: int = 0
+    work_ns: int = 0
     requests: Counts = field(default_factory=dict)
     requests_ns: int = 0
 
@@ -61,6 +63,7 @@ class _Counters:
         self.used_ns += max(0, now.used_ns - before.used_ns)
         self.throttled_ns += max(0, now.throttled_ns - before.throttled_ns)
         self.launches += max(0, now.launches - before.launches)
+        self.work_ns += max(0, now.work_ns - before.work_ns)
         self.requests_ns += max(0, now.requests_ns - before.requests_ns)
         for number, count in difference(now.requests, before.requests).items():
             self.requests[number] = self.requests.get(number, 0) + count
@@ -70,9 +73,22 @@ class _Counters:
 class _Label:
     counters: _Counters = field(default_factory=_Counters)
     spread_ns: int = 0  # of what was used: the part that `spread` has seen
+    worked_ns: int = 0  # the same of what was completed
+    quiet_s: float = 0.0  # since something was completed last
     busy_s: float = 0.0
     recent: Recent = field(default_factory=Recent)
     groups: set[str] = field(default_factory=set)
+
+    def take(self, seconds: float) -> tuple[float, float]:
+        """Seconds charged and completed in the last ``seconds``. A long kernel counts when it ends, for no longer than
+        nothing was completed before it: more than that is not believed, for programs can write what they please."""
+        used, worked = self.counters.used_ns - self.spread_ns, self.counters.work_ns - self.worked_ns
+        self.spread_ns, self.worked_ns = self.counters.used_ns, self.counters.work_ns
+        self.quiet_s += seconds
+        completed = min(worked / 1e9, self.quiet_s)
+        if worked:
+            self.quiet_s = 0.0
+        return used / 1e9, completed
 
 
 class Totals:
@@ -85,11 +101,9 @@ class Totals:
         self._busy: dict[bytes, float] = {}
         self._indices: dict[bytes, int] = {}
 
-    def add(
-        self, snapshot: Snapshot, total: Callable[[Key, GroupUsage], tuple[int, int]], named: Callable[[str], bool]
-    ) -> None:
-        """Takes in what ``snapshot`` shows. ``total``: ns and submissions of a group, which never fall; ``named``:
-        whether somebody chose the group's name."""
+    def add(self, snapshot: Snapshot, total: Callable[[Key, GroupUsage], Used], named: Callable[[str], bool]) -> None:
+        """Takes in what ``snapshot`` shows. ``total``: of a group, never falls; ``named``: whether somebody chose
+        the group's name."""
         seen: set[Key] = set()
         for device in snapshot.devices:
             self._indices[device.uuid] = device.index
@@ -97,8 +111,15 @@ class Totals:
             for group in device.groups:
                 key = (device.uuid, group.name)
                 seen.add(key)
-                used_ns, launches = total(key, group)
-                now = _Counters(used_ns, group.throttled_ns, launches, dict(group.latencies), group.latency_sum_ns)
+                used = total(key, group)
+                now = _Counters(
+                    used_ns=used.ns,
+                    throttled_ns=group.throttled_ns,
+                    launches=used.launches,
+                    work_ns=used.work_ns,
+                    requests=dict(group.latencies),
+                    requests_ns=group.latency_sum_ns,
+                )
                 if key not in self._groups:
                     self._groups[key] = self._label_for(key, named=named(group.name)), _Counters()
                 name, before = self._groups[key]
@@ -112,22 +133,21 @@ class Totals:
 
     def spread(self, seconds: float, busy: Mapping[bytes, float | None], outside: Set[bytes]) -> None:
         """Divides among labels the part of the last ``seconds`` in which each device was ``busy`` (0..1), by what their
-        groups used meanwhile. ``outside``: devices that other programs use, too: these have what no group used."""
+        groups completed and were charged for meanwhile (`divide`). ``outside``: devices that others use, too."""
         for uuid, part in busy.items():
             if part is None:
                 continue
-            left = part * seconds
-            self._busy[uuid] = self._busy.get(uuid, 0.0) + left
+            whole = part * seconds
+            self._busy[uuid] = self._busy.get(uuid, 0.0) + whole
             labels = [label for (where, _), label in self._labels.items() if where == uuid]
-            used = [(label.counters.used_ns - label.spread_ns) / 1e9 for label in labels]
-            total = sum(used)
-            others = total <= 0 or (uuid in outside and total < left)
-            scale = 1.0 if others else left / total
-            for label, own in zip(labels, used, strict=True):
-                label.spread_ns = label.counters.used_ns
-                label.busy_s += own * scale
-            if others and left > total:
-                self._labels.setdefault((uuid, OUTSIDE), _Label()).busy_s += left - total
+            taken = [label.take(seconds) for label in labels]
+            parts, rest = divide(
+                whole, [used for used, _ in taken], [done for _, done in taken], outside=uuid in outside
+            )
+            for label, own in zip(labels, parts, strict=True):
+                label.busy_s += own
+            if rest > 0:
+                self._labels.setdefault((uuid, OUTSIDE), _Label()).busy_s += rest
 
     def labels(self) -> tuple[LabelStatus, ...]:
         """All counters, by device and label."""

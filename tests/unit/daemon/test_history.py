@@ -150,7 +150,7 @@ def test_names_of_groups_and_long_commands_fill_no_log(caplog):
 
 def test_totals_never_fall():
     def seen(used, **launches):
-        clients = tuple(ClientUsage(id=ord(name), launches=count) for name, count in launches.items())
+        clients = tuple(ClientUsage(id=ord(name), launches=n, work_ns=10 * n) for name, n in launches.items())
         return GroupUsage(name="g", used_ns=used, clients=clients)
 
     history, key = History(), (b"", "g")
@@ -158,4 +158,4 @@ def test_totals_never_fall():
         history.total(key, group)
         for group in (seen(5, a=3), seen(4, a=7, b=1), seen(9, b=2), seen(9), seen(9, c=1), seen(9, c=1))
     ]
-    assert totals == [(5, 3), (5, 8), (9, 9), (9, 9), (9, 10), (9, 10)]
+    assert totals == [(5, 3, 30), (5, 8, 80), (9, 9, 90), (9, 9, 90), (9, 10, 100), (9, 10, 100)]

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from gemlet.daemon import totals
-from gemlet.daemon.history import History
+from gemlet.daemon.history import History, Used
 from gemlet.daemon.native import ClientUsage, DeviceUsage, GroupUsage, Snapshot
 from gemlet.daemon.totals import OTHERS, OUTSIDE, UNNAMED, Totals
 
@@ -56,7 +56,7 @@ class Machine:
                         throttled_ns=throttled,
                         latencies=((30, requests),) if requests else (),
                         latency_sum_ns=requests * 1000,
-                        clients=(ClientUsage(id=client, launches=launches),),
+                        clients=(ClientUsage(id=client, launches=launches, work_ns=used * 3 // 4),),
                     )
                     for (device, name), (used, throttled, launches, requests, client) in self.groups.items()
                     if device == index
@@ -112,7 +112,7 @@ def one(**used):
 
 
 def total(_key, group):
-    return group.used_ns, 0
+    return Used(group.used_ns, 0, 0)
 
 
 def busy_of(found):
@@ -154,3 +154,44 @@ def test_labels_are_few_and_those_of_groups_that_have_gone_make_room(monkeypatch
     assert "c" not in labels  # g has its place
     assert labels[OTHERS].used_s == 6.0
     assert found.device(GPUS[0])[0] == 13.0
+
+
+def test_a_program_that_is_charged_without_working_has_little_of_the_busy_time():
+    """As measured: one that was stopped in its turn was charged for all of it, and the two that worked for little."""
+    found = Totals()
+    charged = {"stopped": 10.4, "train": 4.3, "held": 6.3}
+    worked = {"stopped": 0.0, "train": 9.3, "held": 0.1}
+    found.add(one(**charged), lambda key, group: Used(group.used_ns, 0, round(worked[key[1]] * SECOND)), named)
+    found.spread(10.3, {GPUS[0]: 1.0}, set())
+    parts = busy_of(found)
+    assert sum(parts.values()) == pytest.approx(10.3)
+    assert parts["train"] == pytest.approx(9.3)
+    assert parts["stopped"] < 0.6
+
+
+def test_a_program_that_writes_what_it_pleases_takes_nothing_from_those_that_work():
+    found = Totals()
+    for second in (1, 2):
+        found.add(
+            one(liar=0.1 * second, other=0.9 * second),
+            lambda key, group, second=second: Used(
+                group.used_ns, 0, second * 2**61 if key[1] == "liar" else group.used_ns
+            ),
+            named,
+        )
+        found.spread(1.0, {GPUS[0]: 1.0}, set())
+    assert busy_of(found) == {"liar": pytest.approx(0.2), "other": pytest.approx(1.8)}
+
+
+def test_a_long_kernel_counts_when_it_ends():
+    found = Totals()
+    for second in range(1, 6):
+        found.add(
+            one(long=float(second), short=0.01 * second),
+            lambda key, group, second=second: Used(
+                group.used_ns, 0, (5 * SECOND if second == 5 else 0) if key[1] == "long" else group.used_ns
+            ),
+            named,
+        )
+        found.spread(1.0, {GPUS[0]: 1.0}, set())
+    assert busy_of(found)["long"] > 4.9
