@@ -29,8 +29,9 @@ GAUGES: dict[str, tuple[str, Callable[[Mapping[str, Any]], float | None]]] = {
     "gemlet_pod_memory_resident_limit_bytes": ("Limit of what is on the GPU", lambda g: g["resident_limit"]),
     "gemlet_pod_processes": ("Programs that use the share", lambda g: len(g["clients"])),
 }
-COUNTERS: dict[str, tuple[str, Callable[[Mapping[str, Any]], float]]] = {
+COUNTERS: dict[str, tuple[str, Callable[[Mapping[str, Any]], float | None]]] = {
     "gemlet_pod_device_seconds": ("GPU time used", lambda g: g["used_s"]),
+    "gemlet_pod_busy_seconds": ("Its part of the time in which the GPU was busy", lambda g: g["busy_s"]),
     "gemlet_pod_throttled_seconds": ("Time with work in which the maximum made it wait", lambda g: g["throttled_s"]),
 }
 
@@ -62,14 +63,23 @@ class _Shares(Collector):
         for name, (text, count) in COUNTERS.items():
             counter = CounterMetricFamily(name, text, labels=LABELS)
             for labels, group in self._groups():
-                counter.add_metric(labels, count(group))
+                if (number := count(group)) is not None:
+                    counter.add_metric(labels, number)
             yield counter
 
     def _groups(self) -> Iterable[tuple[tuple[str, ...], Mapping[str, Any]]]:
+        # Of a label that the group shares with others (`daemon/totals.py`) nothing can be said of it alone.
+        busy = {(label["uuid"], label["label"]): label["busy_s"] for label in self._status.get("labels", ())}
         for device in self._status["devices"]:
             for group in device["groups"]:
                 share = self._shares.get(group["name"])
                 if share is not None and device["uuid"] in share.gpus:
                     claim = share.claim[1] if share.claim else ""
                     pod = share.pod
-                    yield (pod.namespace, pod.name, pod.container, claim, device["uuid"]), group
+                    yield (
+                        (pod.namespace, pod.name, pod.container, claim, device["uuid"]),
+                        {
+                            **group,
+                            "busy_s": busy.get((device["uuid"], group["name"])),
+                        },
+                    )

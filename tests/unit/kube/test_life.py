@@ -271,10 +271,16 @@ def test_metrics_carry_the_names_of_kubernetes():
     )
     group = msgspec.to_builtins(group)
     status = {"devices": [{"uuid": fakes.FIRST, "groups": [group, group | {"name": "another"}]}]}
+    assert "gemlet_pod_busy_seconds_total{" not in metrics.render([share], status)  # its label is not its own
+    status["labels"] = [
+        {"uuid": fakes.FIRST, "label": share.group, "busy_s": 1.25},
+        {"uuid": "another device", "label": share.group, "busy_s": 7.0},
+    ]
     text = metrics.render([share], status)
     labels = f'{{claim="",container="c",namespace="default",pod="p",uuid="{fakes.FIRST}"}}'
     assert f"gemlet_pod_memory_limit_bytes{labels} 10.0" in text
     assert f"gemlet_pod_device_seconds_total{labels} 1.5" in text
+    assert f"gemlet_pod_busy_seconds_total{labels} 1.25" in text
     assert f"gemlet_pod_throttled_seconds_total{labels} 0.5" in text
     assert f"gemlet_pod_memory_swapped_bytes{labels} 2.0" in text
     assert f"gemlet_pod_share{labels} 0.2" in text
