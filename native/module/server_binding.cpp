@@ -136,6 +136,15 @@ nb::dict group_dict(const GroupView& g) {
     nb::list clients;
     for (const ClientView& c : g.clients) clients.append(client_dict(c));
     d["clients"] = clients;
+    nb::list awaited;
+    for (const AwaitedView& a : g.awaited) {
+        nb::dict process;
+        process["pid"] = a.pid;
+        process["memory"] = a.memory;
+        process["contexts"] = a.contexts;
+        awaited.append(process);
+    }
+    d["awaited"] = awaited;
     return d;
 }
 
@@ -245,21 +254,9 @@ nb::object optional_text(const std::optional<std::string>& s) {
     return s ? text(*s) : nb::none();
 }
 
-// Descriptors are the server's, open until it leaves.
-nb::dict hand_over(Server& self) {
-    Estate estate;
-    {
-        nb::gil_scoped_release release;
-        estate = self.hand_over();
-    }
-    nb::list listeners, ledgers, callers;
-    for (const ListenerImage& l : estate.listeners) {
-        nb::dict d;
-        d["path"] = text(l.path);
-        d["fd"] = l.fd;
-        listeners.append(d);
-    }
-    for (const LedgerImage& l : estate.ledgers) {
+nb::list ledger_dicts(const std::vector<LedgerImage>& images) {
+    nb::list ledgers;
+    for (const LedgerImage& l : images) {
         nb::dict d;
         d["device"] = bytes_of(l.device);
         d["index"] = l.index;
@@ -271,10 +268,13 @@ nb::dict hand_over(Server& self) {
             nb::dict slot;
             slot["index"] = s.index;
             slot["pid"] = s.pid;
+            slot["uid"] = s.uid;
+            slot["started"] = s.started;
             slot["fd"] = s.process_fd;
             slot["who"] = text(s.who);
             slot["administrator"] = s.administrator;
             slot["contexts"] = s.contexts;
+            slot["used"] = s.used;
             slot["untracked"] = s.untracked;
             slot["fixed"] = s.has.fixed;
             slot["movable"] = s.has.movable;
@@ -283,6 +283,32 @@ nb::dict hand_over(Server& self) {
         }
         d["slots"] = slots;
         ledgers.append(d);
+    }
+    return ledgers;
+}
+
+nb::list members(Server& self) {
+    std::vector<LedgerImage> images;
+    {
+        nb::gil_scoped_release release;
+        images = self.members();
+    }
+    return ledger_dicts(images);
+}
+
+// Descriptors are the server's, open until it leaves.
+nb::dict hand_over(Server& self) {
+    Estate estate;
+    {
+        nb::gil_scoped_release release;
+        estate = self.hand_over();
+    }
+    nb::list listeners, callers;
+    for (const ListenerImage& l : estate.listeners) {
+        nb::dict d;
+        d["path"] = text(l.path);
+        d["fd"] = l.fd;
+        listeners.append(d);
     }
     for (const Caller& c : estate.callers) {
         nb::dict d;
@@ -295,7 +321,7 @@ nb::dict hand_over(Server& self) {
     }
     nb::dict all;
     all["listeners"] = listeners;
-    all["ledgers"] = ledgers;
+    all["ledgers"] = ledger_dicts(estate.ledgers);
     all["callers"] = callers;
     return all;
 }
@@ -314,10 +340,13 @@ void inherit_ledger(Server& self, const nb::dict& d) {
         image.slots.push_back(
             {field<uint32_t>(s, "index"),
              field<pid_t>(s, "pid"),
+             field<uid_t>(s, "uid"),
+             field<uint64_t>(s, "started"),
              field<int>(s, "fd"),
              field<std::string>(s, "who"),
              field<bool>(s, "administrator"),
              field<uint32_t>(s, "contexts"),
+             field<uint64_t>(s, "used"),
              field<uint64_t>(s, "untracked"),
              {field<uint64_t>(s, "fixed"), field<uint64_t>(s, "movable"), field<uint64_t>(s, "mapped")}});
     }
@@ -397,6 +426,7 @@ void bind_server(nb::module_& m) {
              nb::call_guard<nb::gil_scoped_release>())
         .def("inherit_ledger", inherit_ledger, "image"_a)
         .def("inherit_caller", inherit_caller, "caller"_a)
+        .def("members", members)
         .def("snapshot", snapshot)
         .def("eventfd", &Server::event_fd)
         .def("take_events", take_events)

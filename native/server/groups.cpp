@@ -43,7 +43,9 @@ const std::shared_ptr<Device>& Server::device_for(const Uuid& uuid, int index) {
 
 void Server::forget_unused_devices() {
     std::erase_if(devices_, [&](const auto& device) {
-        const bool unused = device->made_by_client && device->attachments.empty();
+        const bool unused = device->made_by_client && device->attachments.empty() &&
+                            std::none_of(inherited_.begin(), inherited_.end(),
+                                         [&](const auto& entry) { return entry.second.device.lock() == device; });
         if (unused) gangs_.remove(*device->arbiter);
         return unused;
     });
@@ -123,6 +125,8 @@ bool Server::remove_group(const std::string& name) {
     auto found = groups_.find(name);
     if (found == groups_.end()) return true;
     if (found->second.clients > 0) return false;
+    for (const auto& [id, heir] : inherited_)
+        if (heir.group == name) return false;
     forget_group(name);
     return true;
 }
@@ -191,6 +195,13 @@ void Server::set_process_memory(const Uuid& uuid, pid_t pid, uint64_t bytes, std
                 for (auto& [name, other] : device->ledgers) other->set_context_estimate(rest);
             }
             if (rest > 0 && attachment->page->contexts.load() != attachment->contexts) publish_contexts(*attachment);
+        }
+        for (auto& [id, heir] : inherited_) {
+            if (heir.pid != pid || heir.device.lock() != device) continue;
+            const uint64_t used = heir.slot.used();
+            if (seen && (seen->memory != used || seen->contexts != heir.contexts)) continue;
+            // Never less than it had: some of it may be on the host, or the driver not tell of it.
+            heir.slot.set_untracked(std::max(heir.slot.untracked(), bytes - std::min(bytes, used)));
         }
         doubt_claims(*device, pid, bytes, now);
         settle_residency(*device, now);

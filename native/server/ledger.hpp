@@ -42,7 +42,8 @@ class Ledger {
   private:
     friend class Slot;
     void hold_slot(uint32_t slot, uint64_t untracked);  // that is taken; throws std::invalid_argument
-    std::optional<uint32_t> take_slot();                // nullopt: all wire::kLedgerSlots are taken
+    void set_used(uint32_t slot, uint64_t bytes) { ledger_->slots[slot].used = bytes; }
+    std::optional<uint32_t> take_slot();  // nullopt: all wire::kLedgerSlots are taken
     void give_slot(uint32_t slot);
     void set_untracked(uint32_t slot, uint64_t bytes);
     uint64_t used(uint32_t slot) const;
@@ -81,6 +82,8 @@ class Slot {
     // Bytes the driver holds for the owner that no allocation call accounts for.
     uint64_t untracked() const { return ledger_->untracked_[index_]; }
     void set_untracked(uint64_t bytes) { ledger_->set_untracked(index_, bytes); }
+    // In the place of an owner that cannot write it yet.
+    void set_used(uint64_t bytes) { ledger_->set_used(index_, bytes); }
     // What is there stays: the daemon ends, and its clients live on.
     void leave() {
         place_ = RoomPlace();

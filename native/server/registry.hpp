@@ -152,6 +152,7 @@ struct Client {
     Descriptor socket, process;  // process: a pidfd, readable when it has ended
     pid_t pid = 0;
     uid_t uid = 0;
+    uint64_t started = 0;              // ticks since boot; with `pid` it names one process for ever
     std::string command, group;        // group is empty until it has joined
     std::optional<std::string> fixed;  // the group of the socket it came through
     std::string who;             // among whom connections, devices and slots are shared: its user, or that group
@@ -172,29 +173,36 @@ struct OnDevice {
     uint64_t fixed = 0, movable = 0, mapped = 0;
 };
 
-// A slot whose owner has yet to come across from the daemon before. Its memory counts until it ends.
+// A slot whose owner has yet to come from the daemon before. Its memory counts until it ends.
 struct Heir {
     std::weak_ptr<Device> device;
     std::string group;
     pid_t pid;
+    uid_t uid;
+    uint64_t started;
+    std::string command;
     Descriptor process;  // a pidfd, readable when it has ended
     std::string who;     // as of Client, and so is the next
     bool administrator;
+    Nanoseconds since;
     uint32_t contexts;   // that `slot` accounts for
     ClientId residency;  // as the device's residency knows it
     OnDevice has;
     Slot slot;
 };
 
-// What a daemon hands over to its successor. Its descriptors stay the elder's.
+// What a daemon hands over to its successor, or to the one that is started after its death. Its descriptors stay its
+// own.
 struct HeldSlot {
     uint32_t index;
     pid_t pid;
+    uid_t uid;
+    uint64_t started;
     int process_fd;
     std::string who;
     bool administrator;
     uint32_t contexts;
-    uint64_t untracked;
+    uint64_t used, untracked;
     OnDevice has;
 };
 struct LedgerImage {
@@ -202,7 +210,7 @@ struct LedgerImage {
     int index;
     uint64_t context_estimate;
     std::string group;
-    int fd;
+    int fd;  // negative: the memory of its members went with the daemon before
     std::vector<HeldSlot> slots;
 };
 struct ListenerImage {

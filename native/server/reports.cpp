@@ -5,6 +5,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "server/process.hpp"
 #include "server/server.hpp"
 
 namespace gemlet::server {
@@ -84,7 +85,12 @@ std::vector<Unmanaged> Server::unmanaged() const {
                            client->since, client->refused.empty()});
     }
     for (const Unmanaged& entry : unmanaged_.entries())
-        if (!joined.contains(entry.pid)) all.push_back(entry);
+        if (joined.insert(entry.pid).second) all.push_back(entry);
+    for (const auto& [id, heir] : inherited_)
+        if (joined.insert(heir.pid).second)
+            all.push_back({heir.pid, heir.uid, heir.command, heir.group,
+                           "has not come back to this daemon so far: what it held counts", std::nullopt, heir.since,
+                           false, heir.started});
     return all;
 }
 
@@ -137,6 +143,10 @@ ServerView Server::view_locked() {
             clients[a->client->group].back().movable = {residency[id], page.moved_out.load(), page.moved_in.load(),
                                                         page.dropped.load(), page.pinned.load()};
         }
+        std::unordered_map<std::string_view, std::vector<AwaitedView>> awaited;
+        for (const auto& [id, heir] : inherited_)
+            if (heir.device.lock() == device)
+                awaited[heir.group].push_back({heir.pid, heir.slot.used(), heir.contexts});
         const auto usages = device->arbiter->usage(v.now);
         for (const GroupUsage& usage : usages) {
             GroupView g{usage, {}, 0, 0, false, {}};
@@ -157,6 +167,7 @@ ServerView Server::view_locked() {
                 g.latency_sum = known->second.sum();
             }
             if (auto theirs = clients.find(name); theirs != clients.end()) g.clients = std::move(theirs->second);
+            if (auto theirs = awaited.find(name); theirs != awaited.end()) g.awaited = std::move(theirs->second);
             d.groups.push_back(std::move(g));
         }
         v.devices.push_back(std::move(d));

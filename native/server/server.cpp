@@ -23,6 +23,7 @@
 #include <utility>
 
 #include "futex.h"
+#include "server/process.hpp"
 
 namespace gemlet::server {
 
@@ -36,16 +37,6 @@ constexpr size_t kMaxDevices = 64;  // that clients have named
 Descriptor checked(int fd, const char* what) {
     if (fd < 0) throw std::system_error(errno, std::generic_category(), what);
     return Descriptor(fd);
-}
-
-std::string command_of(pid_t pid) {
-    char path[64], name[32] = "";
-    std::snprintf(path, sizeof path, "/proc/%d/comm", int(pid));
-    if (Descriptor file(open(path, O_RDONLY | O_CLOEXEC)); file.get() >= 0) {
-        ssize_t n = read(file.get(), name, sizeof name - 1);
-        name[n > 0 ? n - 1 : 0] = 0;  // without the newline
-    }
-    return printable(name);
 }
 
 // As many as the process may open. Raises the limit as far as it goes: nothing here uses select(2).
@@ -285,6 +276,7 @@ bool Server::enter(std::unique_ptr<Client> client) {
     while (next_client_ == 0 || clients_.contains(next_client_)) ++next_client_;
     client->id = next_client_++;
     client->command = command_of(client->pid);
+    client->started = start_of(client->pid);
     // The socket alone would not tell of a death while a forked child still holds it.
     if (client->pid > 0) {
         client->process = Descriptor(int(syscall(SYS_pidfd_open, client->pid, 0)));

@@ -52,12 +52,20 @@ struct ClientView {
     uint64_t work_ns, samples, busy_samples, awaited_samples;  // as its page says
 };
 
+// A process of which the daemon before has told, and which has not come yet.
+struct AwaitedView {
+    pid_t pid;
+    uint64_t memory;
+    uint32_t contexts;
+};
+
 struct GroupView {
     GroupUsage usage;
     GroupSettings settings;
     uint64_t memory_used, untracked;
     bool made_by_client;
     std::vector<ClientView> clients;
+    std::vector<AwaitedView> awaited = {};
     std::vector<std::pair<size_t, uint64_t>> latencies = {};  // bounds that were needed, and how often
     Nanoseconds latency_sum = 0;
 };
@@ -97,7 +105,7 @@ class Server {
     // Creates a group, or changes a live one. `device`: index of the only one on which it has its minimum. Throws
     // std::invalid_argument.
     void set_group(const GroupSettings& settings, std::optional<int> device = {});
-    bool remove_group(const std::string& name);  // false while it has clients
+    bool remove_group(const std::string& name);  // false while it has clients, or awaits some
     // The user whose client made a group that nobody has set since; nullopt if there is no such group.
     std::optional<uid_t> maker(const std::string& name);
     // What the driver holds for a process in all (NVML); what its ledger does not explain is booked as untracked.
@@ -126,6 +134,8 @@ class Server {
     void inherit_listener(const std::string& path, int fd);
     void inherit_ledger(const LedgerImage& image);
     void inherit_caller(const Caller& caller);
+    // For one that is started after this one's death: the ledgers with members, as of now.
+    std::vector<LedgerImage> members();
 
     ServerView view();
     int event_fd() const { return events_ready_.get(); }  // readable while take_events() would return something
@@ -160,6 +170,7 @@ class Server {
     void wake();
 
     // succession.cpp
+    std::vector<LedgerImage> ledgers();
     std::optional<Heir> claim(const Device& device, const Client& client);
     void end_heir(uint32_t id);
 

@@ -2,6 +2,9 @@
 // depend on: the sockets where they connect, those of programs that are on their way in, and each group's ledger with
 // the slots of its members, so that no memory goes uncounted while they come across one by one. Turns are not handed
 // over: every program joins anew, and the arbiter begins afresh with those it finds.
+//
+// One that is started after another was killed knows of the members what that one had written down (members.py);
+// their ledgers are gone, so each has in a new one what it held, until it comes and says so itself.
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -13,6 +16,7 @@
 
 #include "arbiter/saturating.hpp"
 #include "futex.h"
+#include "server/process.hpp"
 #include "server/server.hpp"
 
 namespace gemlet::server {
@@ -35,11 +39,28 @@ Estate Server::hand_over() {
     Estate estate;
     for (const auto& listener : listeners_)
         if (listener) estate.listeners.push_back({listener->path, listener->group, listener->socket.get()});
+    for (const auto& [id, client] : clients_)
+        if (client->places.empty() && !client->gone())
+            estate.callers.push_back(
+                {client->socket.get(), client->fixed, client->group, client->strict, client->version});
+    estate.ledgers = ledgers();
+    return estate;
+}
+
+std::vector<LedgerImage> Server::members() {
+    std::lock_guard lock(mutex_);
+    std::vector<LedgerImage> found = ledgers();
+    std::erase_if(found, [](const LedgerImage& image) { return image.slots.empty(); });
+    return found;
+}
+
+std::vector<LedgerImage> Server::ledgers() {
     std::map<const Ledger*, std::vector<HeldSlot>> held;
     const auto note = [&](const Client& client, const Slot& slot, uint32_t contexts, const OnDevice& has) {
         if (client.process.get() < 0) return;  // nobody could tell when it ends
-        held[&slot.ledger()].push_back({slot.index(), client.pid, client.process.get(), client.who,
-                                        client.administrator, contexts, slot.untracked(), has});
+        held[&slot.ledger()].push_back({slot.index(), client.pid, client.uid, client.started, client.process.get(),
+                                        client.who, client.administrator, contexts, slot.used(), slot.untracked(),
+                                        has});
     };
     for (const auto& [id, client] : clients_) {
         for (const Place& place : client->places) {
@@ -50,18 +71,17 @@ Estate Server::hand_over() {
         for (const Departure& departure : client->departures)
             note(*client, departure.slot, 0,
                  {arbiter::plus(departure.slot.used(), departure.slot.untracked()), 0, 0});
-        if (client->places.empty() && !client->gone())
-            estate.callers.push_back(
-                {client->socket.get(), client->fixed, client->group, client->strict, client->version});
     }
     for (const auto& [id, heir] : inherited_)
-        held[&heir.slot.ledger()].push_back({heir.slot.index(), heir.pid, heir.process.get(), heir.who,
-                                             heir.administrator, heir.contexts, heir.slot.untracked(), heir.has});
+        held[&heir.slot.ledger()].push_back({heir.slot.index(), heir.pid, heir.uid, heir.started, heir.process.get(),
+                                             heir.who, heir.administrator, heir.contexts, heir.slot.used(),
+                                             heir.slot.untracked(), heir.has});
+    std::vector<LedgerImage> all;
     for (const auto& device : devices_)
         for (const auto& [group, ledger] : device->ledgers)
-            estate.ledgers.push_back({device->uuid, device->index, device->context_estimate, group,
-                                      ledger->ledger_fd(), std::move(held[ledger.get()])});
-    return estate;
+            all.push_back({device->uuid, device->index, device->context_estimate, group, ledger->ledger_fd(),
+                           std::move(held[ledger.get()])});
+    return all;
 }
 
 // Pages stay as they are, as if this process had been killed: a client that waits keeps to what was agreed, for the
@@ -109,12 +129,12 @@ void Server::inherit_caller(const Caller& caller) {
 }
 
 void Server::inherit_ledger(const LedgerImage& image) {
-    Descriptor copy = duplicate(image.fd);
+    const bool is_lost = image.fd < 0;
+    auto ledger = is_lost ? std::make_shared<Ledger>() : std::make_shared<Ledger>(duplicate(image.fd));
     std::lock_guard lock(mutex_);
     const Nanoseconds now = clock();
     const std::shared_ptr<Device> device = device_for(image.device, image.index);
     if (device->context_estimate == 0) device->context_estimate = image.context_estimate;
-    auto ledger = std::make_shared<Ledger>(std::move(copy));
     const auto group = groups_.find(image.group);
     if (group != groups_.end()) ledger->set_limits(group->second.settings);
     ledger->set_context_estimate(device->context_estimate);
@@ -123,9 +143,11 @@ void Server::inherit_ledger(const LedgerImage& image) {
         const uint32_t id = next_heir_++;
         watch(process.get(), kHeir | id);
         // Nothing fails from here on: a slot that is given back would be free, and its owner is there.
-        inherited_.emplace(id, Heir{device, image.group, held.pid, std::move(process), held.who, held.administrator,
-                                    held.contexts, next_attachment_, held.has,
-                                    Slot::inherit(ledger, held.index, held.who, held.administrator, held.untracked)});
+        Slot slot = Slot::inherit(ledger, held.index, held.who, held.administrator, held.untracked);
+        if (is_lost) slot.set_used(held.used);
+        inherited_.emplace(
+            id, Heir{device, image.group, held.pid, held.uid, held.started, command_of(held.pid), std::move(process),
+                     held.who, held.administrator, now, held.contexts, next_attachment_, held.has, std::move(slot)});
         // Its place on the device is not another's before it comes: like one that left, and is there still.
         const ClientId there = next_attachment_++;
         const GroupId id_there = group == groups_.end() ? kNoGroup : group_on(*device, group->second, now);

@@ -1,27 +1,10 @@
 #include "server/unmanaged.hpp"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstring>
-#include <memory>
 #include <unordered_map>
 #include <utility>
 
 namespace gemlet::server {
-
-uint64_t start_of(pid_t pid) {
-    char path[64], line[1024] = "";
-    std::snprintf(path, sizeof path, "/proc/%d/stat", int(pid));
-    const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path, "re"), &std::fclose);
-    if (!file || !std::fgets(line, sizeof line, file.get())) return 0;
-    const char* rest = std::strrchr(line, ')');  // the name before it may contain anything
-    if (!rest || rest[1] != ' ' || rest[2] == 'Z' || rest[2] == 'X') return 0;
-    unsigned long long started = 0;
-    int field = 2;
-    for (const char* at = rest + 1; at && field < 22; at = std::strchr(at + 1, ' '))
-        if (++field == 22) std::sscanf(at, "%llu", &started);
-    return started;
-}
 
 void UnmanagedList::put(Unmanaged entry) {
     if (entry.pid <= 0 || entry.started == 0) return;  // nobody could say when it has ended

@@ -22,9 +22,6 @@ struct Unmanaged {
     uint64_t started = 0;  // ticks since boot, so that a pid that is used again is another process
 };
 
-// When the process was started, in ticks since boot; 0 if there is none, or it has ended and nobody has reaped it.
-uint64_t start_of(pid_t pid);
-
 // Those whose connection is gone, or never was. Bounded: one user's cannot push those of others out.
 class UnmanagedList {
   public:

@@ -25,11 +25,13 @@ class Accounting:
         self._inventory = inventory
 
     def held(self, snapshot: Snapshot) -> dict[bytes, dict[int, int | None]]:
-        """Bytes each process holds, on the devices that have clients; None: the driver hides it. Blocks.
+        """Bytes each process holds, on the devices that have or await clients; None: the driver hides it. Blocks.
 
         Raises `DeviceError`.
         """
-        busy = [device.uuid for device in snapshot.devices if any(group.clients for group in device.groups)]
+        busy = [
+            device.uuid for device in snapshot.devices if any(group.clients or group.awaited for group in device.groups)
+        ]
         return {uuid: self._inventory.process_memory(uuid_text(uuid)) for uuid in busy}
 
     def book(
@@ -46,9 +48,18 @@ class Accounting:
             for device in before.devices
             for group in device.groups
             for client in group.clients
+        } | {
+            (device.uuid, process.pid): (process.memory, process.contexts, 0)
+            for device in before.devices
+            for group in device.groups
+            for process in group.awaited
         }
         for device in snapshot.devices:
             by_pid = held.get(device.uuid, {})
+            for pid in {process.pid for group in device.groups for process in group.awaited}:
+                found = by_pid.get(pid)
+                if found is not None:
+                    self._server.set_process_memory(device.uuid, pid, found, seen.get((device.uuid, pid)))
             for pid in {client.pid for group in device.groups for client in group.clients}:
                 found = by_pid.get(pid)
                 if found is not None:

@@ -56,6 +56,11 @@ class Endpoint:
         return self.directory / "groups.json"
 
     @property
+    def members(self) -> Path:
+        """The programs that use devices, and what they hold there, so that a restarted daemon counts it."""
+        return self.directory / "members.json"
+
+    @property
     def mps(self) -> Path:
         """The daemon's MPS control daemon: its pipes, its log, and what was meant with it."""
         return self.directory / "mps"

@@ -54,8 +54,9 @@ class Server(Protocol):
         """Stops the native thread, and says what a successor needs; `start` goes on as if nothing had happened.
 
         ``listeners``: ``path``, ``fd``. ``ledgers``: ``device`` (uuid), ``index``, ``context_estimate`` in bytes,
-        ``group``, ``fd``, and ``slots``, of which each has ``index``, ``pid``, ``fd`` (pidfd), ``who``,
-        ``administrator``, ``contexts``, and in bytes ``untracked``, ``fixed``, ``movable`` and ``mapped``.
+        ``group``, ``fd``, and ``slots``, of which each has ``index``, ``pid``, ``uid``, ``started`` (ticks since
+        boot), ``fd`` (pidfd), ``who``, ``administrator``, ``contexts``, and in bytes ``used``, ``untracked``,
+        ``fixed``, ``movable`` and ``mapped``.
         ``callers``, clients without a device: ``fd``,
         ``fixed``, ``group``, ``strict``, ``version``. The descriptors stay the server's.
         """
@@ -67,10 +68,16 @@ class Server(Protocol):
         """`listen` at ``path`` uses this socket. Before `start`, as the next two, which come after it."""
 
     def inherit_ledger(self, image: dict[str, Any]) -> None:
-        """One of `hand_over`'s: a process that joins finds its slot, and until then it counts."""
+        """One of `hand_over`'s: a process that joins finds its slot, and until then it counts.
+
+        With a negative ``fd`` it is one of `members`, of a daemon that was killed: each slot has what it had then.
+        """
 
     def inherit_caller(self, caller: dict[str, Any]) -> None:
         """One of `hand_over`'s."""
+
+    def members(self) -> list[dict[str, Any]]:
+        """``ledgers`` of `hand_over` that have slots, as of now."""
 
     def snapshot(self) -> dict[str, Any]:
         """Usage now; see `Snapshot`."""
@@ -155,6 +162,14 @@ class ClientUsage(msgspec.Struct, frozen=True, kw_only=True):
         return self.movable is not None and (self.movable.queued or (not self.movable.here and self.state == "waits"))
 
 
+class AwaitedUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that used the device under the daemon before, and has not come yet; ``memory`` without contexts."""
+
+    pid: int
+    memory: int
+    contexts: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupUsage(DeviceTerms):
     """One group on one device: the terms in force there, and what it uses.
@@ -178,6 +193,7 @@ class GroupUsage(DeviceTerms):
     latencies: tuple[tuple[int, int], ...] = ()
     latency_sum_ns: int = 0
     clients: tuple[ClientUsage, ...] = ()
+    awaited: tuple[AwaitedUsage, ...] = ()
 
     @property
     def explanation(self) -> str:
@@ -227,11 +243,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     unmanaged: tuple[UnmanagedUsage, ...] = ()
 
     def clients_by_group(self) -> dict[str, int]:
-        """How many clients each group has, over all devices."""
+        """How many clients each group has, or awaits, over all devices."""
         count: dict[str, int] = {}
         for device in self.devices:
             for group in device.groups:
-                count[group.name] = count.get(group.name, 0) + len(group.clients)
+                count[group.name] = count.get(group.name, 0) + len(group.clients) + len(group.awaited)
         return count
 
 

@@ -59,6 +59,16 @@ class ProcessLauncher:
         return not self._poll.poll(0)
 
 
+def start_of(pid: int) -> int:
+    """When the process was started, in ticks since boot: with its pid it names it for ever. 0 if there is none."""
+    try:
+        line = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return 0
+    fields = line.rpartition(b")")[2].split()  # the name before it may contain anything
+    return 0 if len(fields) < 20 or fields[0] in (b"Z", b"X") else int(fields[19])
+
+
 def sees_the_drivers_pids() -> bool:
     """Whether pids mean here what they mean to the driver: this is the machine's own pid namespace."""
     try:

@@ -30,6 +30,7 @@ from gemlet.daemon.groups import Entry, GroupBook
 from gemlet.daemon.history import SAMPLE_SECONDS, History
 from gemlet.daemon.launchers import Launchers
 from gemlet.daemon.lock import DirectoryLock, remove_stale_socket
+from gemlet.daemon.members import Members
 from gemlet.daemon.moments import Moments
 from gemlet.daemon.mps import Mps
 from gemlet.daemon.native import Server, Snapshot, read_snapshot
@@ -140,6 +141,7 @@ class Service:
         self._audit = Audit(
             acts=options.shared or options.simulated, simulated=options.simulated, name_of=self.users.name_of
         )
+        self._knows_insiders = False
         self._sees_outside = options.simulated or sees_the_drivers_pids()
         self._unaudited: set[int] = set()  # uids
         self._outside: list[Outsider] = []
@@ -155,9 +157,11 @@ class Service:
         self.latest: status.Status | None = None  # replaced whole, so that other threads may read it
         self._stop = asyncio.Event()
         self.elder = Elder(server, groups=self._living_groups, stop=self.stop)
+        self._members = Members(options.endpoint.members, server, gone=lambda: self.elder.left)
         self._before: Predecessor | None = None  # until its sockets are ours
         self._may_listen = not options.take_over
         self._account_now = asyncio.Event()
+        self._members_changed = asyncio.Event()
 
     # --- life ----------------------------------------------------------------------------------------------------
 
@@ -180,10 +184,7 @@ class Service:
             self._know_groups(before)
             self._mps_state = self.mps.restore().state
             self._listen(endpoint.clients, mode=mode)
-            if before is None:
-                await self._find_devices()
-            else:
-                before.bequeath(self.server)
+            await self._inherit(before)
             self.server.start()
             if before is not None:
                 await asyncio.to_thread(before.commit)
@@ -205,6 +206,7 @@ class Service:
             finally:
                 if not self.elder.left:
                     notify.systemd("STOPPING=1")
+                    await self._members.write()
                     self.server.stop()
                     self._remove_ipc_sockets()
                 self.recorder.stop()
@@ -230,7 +232,7 @@ class Service:
             self.server.leave()
 
     def _living_groups(self) -> list[state.Saved]:
-        return state.living(self.book.entries.values(), self.configuration.current.groups)
+        return state.living(self.book.entries.values(), self.configuration.current.groups, self.launchers)
 
     async def _know_configuration(self) -> None:
         configuration, saved = self.configuration.load(), state.load(self.options.endpoint.state)
@@ -244,13 +246,24 @@ class Service:
             saved = msgspec.convert(before.groups, list[state.Saved])
         for group in saved:
             if group.configured is None:
-                self._restore(group.entry())
+                self._restore(group)
             else:
                 self.book.keep_changed(group.spec, configured=group.configured)
         if self.options.take_over and self.options.ipc_dir:
             names = {group.name for group in self.configuration.current.groups}
             for warning in self._listen_in(self.options.ipc_dir, names):
                 logger.warning("configuration %s", warning)
+
+    async def _inherit(self, before: Predecessor | None) -> None:
+        """The programs of the daemon before, which may be dead; since then it is known who is inside."""
+        if before is None:
+            await self._find_devices()
+            self._members.expect()
+            await self._ask_what_is_held()
+        else:
+            before.bequeath(self.server)
+        self._knows_insiders = True
+        self._look_outside(self.devices())
 
     async def _supervise(self) -> None:
         loop = asyncio.get_running_loop()
@@ -270,6 +283,7 @@ class Service:
                         "devices": self._watch_devices,
                         "configuration": self._watch_configuration,
                         "accounting": self._account,
+                        "members": lambda: self._members.keep(self._members_changed),
                         "mps": self._watch_mps,
                     }.items()
                 ]
@@ -352,14 +366,11 @@ class Service:
         return self._snapshot.clients_by_group()
 
     def groups_by_pid(self) -> dict[int, str]:
-        """The group of each client, now."""
+        """The group of each client, now, and of those that are awaited."""
         self._refresh()
-        return {
-            client.pid: group.name
-            for device in self._snapshot.devices
-            for group in device.groups
-            for client in group.clients
-        }
+        groups = [group for device in self._snapshot.devices for group in device.groups]
+        awaited = {process.pid: group.name for group in groups for process in group.awaited}
+        return awaited | {client.pid: group.name for group in groups for client in group.clients}
 
     def mps_changed(self, text: str, *, pid: int = 0, uid: int = 0) -> None:
         """MPS was started or stopped, or ended by itself."""
@@ -397,7 +408,7 @@ class Service:
     def remember_groups(self) -> None:
         """Keeps the groups made on the fly across a restart."""
         try:
-            state.save(self.options.endpoint.state, self.book.entries.values())
+            state.save(self.options.endpoint.state, self.book.entries.values(), self.launchers)
         except OSError as error:
             logger.warning("state file=%s cannot be written: %s", self.options.endpoint.state, error)
 
@@ -516,19 +527,24 @@ class Service:
                 async with asyncio.timeout(HOUSEKEEPING_SECONDS):
                     await self._account_now.wait()
             self._account_now.clear()
-            self._refresh()
-            before = self._snapshot
-            try:
-                held = await asyncio.to_thread(self._accounting.held, before)
-            except DeviceError as error:
-                logger.debug("accounting: %s", error)
+            if not await self._ask_what_is_held():
                 await asyncio.sleep(DEVICES_SECONDS)
-                continue
-            self._refresh()
-            # Under MPS a driver may list the server in place of its clients.
-            mps = self.mps.look()
-            lists_all = self._sees_outside and mps.state == "off" and not mps.foreign
-            self._accounting.book(before, self._snapshot, held, lists_all=lists_all)
+
+    async def _ask_what_is_held(self) -> bool:
+        """Asks the driver, and tells the server. False if the driver does not answer."""
+        self._refresh()
+        before = self._snapshot
+        try:
+            held = await asyncio.to_thread(self._accounting.held, before)
+        except DeviceError as error:
+            logger.debug("accounting: %s", error)
+            return False
+        self._refresh()
+        # Under MPS a driver may list the server in place of its clients.
+        mps = self.mps.look()
+        lists_all = self._sees_outside and mps.state == "off" and not mps.foreign
+        self._accounting.book(before, self._snapshot, held, lists_all=lists_all)
+        return True
 
     async def _watch_mps(self) -> None:
         while True:
@@ -560,6 +576,7 @@ class Service:
                     )
             if event.kind in ("context", "join", "leave"):
                 self._account_now.set()
+                self._members_changed.set()
 
     # --- configuration and devices -------------------------------------------------------------------------------
 
@@ -633,7 +650,9 @@ class Service:
         for path in self._listening.values():
             self._stop_listening(path)
 
-    def _restore(self, entry: Entry) -> None:
+    def _restore(self, group: state.Saved) -> None:
+        entry = group.entry()
+        entry.launchers += [launcher for told in group.launchers if (launcher := self.launchers.back(told))]
         try:
             self.book.restore(entry)
             if entry.socket is not None:
@@ -653,10 +672,12 @@ class Service:
         self._devices = {uuid_bytes(device.uuid): device for device in found}
         for device in found:
             self._tell_device(device)
-        if self._sees_outside:  # elsewhere a pid of the driver's would be that of another process
-            self._look_outside(found)
+        self._look_outside(found)
 
     def _look_outside(self, devices: list[DeviceInfo]) -> None:
+        # Elsewhere a pid of the driver's would be that of another process.
+        if not self._sees_outside or not self._knows_insiders:
+            return
         mps = self.mps.look()
         insiders = {*self.groups_by_pid(), *(server.pid for server in mps.servers)}
         self._outside, news = self._audit.look(

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gemlet.daemon.address import Endpoint
     from gemlet.daemon.native import Server
 
-FORM = 1  # of the packets; a successor of another form is refused, and the elder goes on
+FORM = 2  # of the packets; a successor of another form is refused, and the elder goes on
 SECONDS = 10.0  # for each step of the other side
 MAX_PACKET = 128 * 1024  # as Linux takes them by default
 READY, LEFT, DONE = b"ready", b"left", b"done"

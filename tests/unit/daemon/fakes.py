@@ -131,6 +131,9 @@ class FakeServer:
 
     def inherit_caller(self, caller: dict[str, Any]) -> None: ...
 
+    def members(self) -> list[dict[str, Any]]:
+        return []
+
     def eventfd(self) -> int:
         return self._eventfd
 

@@ -58,6 +58,20 @@ def test_a_process_that_is_gone():
     assert Launchers(owner=OWNER).of(Peer(process.pid, ANA)) is None
 
 
+def test_a_daemon_after_this_one_finds_them_again():
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        known = Launchers(owner=OWNER)
+        (told,) = known.told([known.of(Peer(process.pid, ANA)), Process()])
+        assert (told.pid, told.uid) == (process.pid, ANA)
+        found = Launchers(owner=OWNER).back(told)
+        assert found.alive()
+        assert Launchers(owner=OWNER, started=lambda _pid: told.started + 1).back(told) is None
+        process.kill()
+    assert not found.alive()
+    assert Launchers(owner=OWNER).back(told) is None
+    assert known.told([]) == []
+
+
 def test_nobody_takes_all_places(monkeypatch):
     monkeypatch.setattr(launchers, "MAX_LAUNCHERS", 32)
     known, pids, held = Launchers(owner=OWNER, opened=lambda _pid: Process()), iter(range(1000)), []

@@ -11,6 +11,7 @@ import pytest
 from gemlet.daemon import state, succession
 from gemlet.daemon.elder import command
 from gemlet.daemon.groups import Entry
+from gemlet.daemon.launchers import Launchers
 from gemlet.errors import DaemonError
 from gemlet.model import GroupSpec
 from tests.unit.daemon.fakes import FakeServer
@@ -36,7 +37,8 @@ def test_groups_that_the_configuration_does_not_tell(tmp_path):
         Entry(spec=GroupSpec(name="removed"), origin="configuration", leaving=True),
         Entry(spec=GroupSpec(name="run"), origin="run", owner=7),
     ]
-    told = {g.spec.name: g for g in state.living(entries, [file, GroupSpec(name="set", max=0.9)])}
+    changed = [file, GroupSpec(name="set", max=0.9)]
+    told = {g.spec.name: g for g in state.living(entries, changed, Launchers(owner=1))}
     assert set(told) == {"set", "removed", "run"}
     assert told["set"].configured == GroupSpec(name="set", max=0.9)
     assert told["removed"].origin == "run"  # programs that join it are not unlimited
@@ -94,7 +96,7 @@ def test_what_is_sent_arrives_with_its_descriptors(tmp_path):
     ours.close()
 
 
-@pytest.mark.parametrize("packet", [b"", b'{"kind": "lock", "form": 2}', b'{"kind": "news"}', b'{"kind": "end"}'])
+@pytest.mark.parametrize("packet", [b"", b'{"kind": "lock", "form": 3}', b'{"kind": "news"}', b'{"kind": "end"}'])
 def test_another_form_is_refused(packet):
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:

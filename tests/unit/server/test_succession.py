@@ -1,4 +1,6 @@
-"""A server takes over from another: the sockets, those who are on their way in, and every byte of the ledgers."""
+"""A server takes over from another: the sockets, those who are on their way in, and every byte of the ledgers. One that
+comes after another was killed has only what that one had noted of its members.
+"""
 
 from __future__ import annotations
 
@@ -110,6 +112,86 @@ def test_what_a_context_takes_is_not_counted_twice(elder: Served, follow: Callab
     again.send(wire.CONTEXT, value=1)
     wire.eventually(lambda: again.page.get("contexts", size=4) == 1)
     assert used_by_members(again) == 100 * MIB
+
+
+@pytest.fixture
+def revive(serve: Callable[..., Served]) -> Iterator[Callable[..., Any]]:
+    """A new server in the place of one that was killed, with what that had noted of its members."""
+    made = []
+
+    def start(dead: Served, **changes: int) -> Any:
+        noted = dead.server.members()
+        server = native.Server()
+        made.append(server)
+        server.add_device(DEVICE, 0)
+        server.set_group("g", **LIMITS)
+        for ledger in noted:
+            slots = [slot | changes for slot in ledger["slots"]]
+            slots = [slot | {"fd": os.pidfd_open(slot["pid"])} for slot in slots]
+            server.inherit_ledger(ledger | {"fd": -1, "slots": slots})
+            for slot in slots:
+                os.close(slot["fd"])
+        dead.server.stop()  # closes what a kill would
+        server.listen(dead.path)
+        server.start()
+        return server
+
+    yield start
+    for client in wire.opened:
+        client.close()
+    for server in made:
+        server.stop()
+
+
+def test_what_members_held_under_a_daemon_that_was_killed_counts(elder: Served, revive: Callable[..., Any]) -> None:
+    first = holds(RawClient(elder.path).attach(), 300)
+    first.send(wire.CONTEXT, value=1)
+    wire.eventually(lambda: first.page.get("contexts", size=4) == 1)
+    server = revive(elder)
+    assert group(server)["memory_used"] == 400 * MIB
+    assert [(a["pid"], a["memory"], a["contexts"]) for a in group(server)["awaited"]] == [(os.getpid(), 300 * MIB, 1)]
+    assert [(u["pid"], u["group"]) for u in server.snapshot()["unmanaged"]] == [(os.getpid(), "g")]
+    assert not server.remove_group("g")
+    back = RawClient(elder.path).attach()
+    assert used_by_members(back) == 400 * MIB
+    assert group(server)["awaited"] == []
+    assert server.snapshot()["unmanaged"] == []
+    holds(back, 200).send(wire.CONTEXT, value=1)
+    wire.eventually(lambda: back.page.get("contexts", size=4) == 1)
+    assert used_by_members(back) == 300 * MIB  # as it says itself
+    back.close()
+    wire.eventually(lambda: group(server)["memory_used"] == 0)
+    wire.eventually(lambda: server.remove_group("g"))
+
+
+def test_the_driver_may_know_of_more(elder: Served, revive: Callable[..., Any]) -> None:
+    holds(RawClient(elder.path).attach(), 300)
+    server = revive(elder)
+    for said, counted in ((500, 500), (100, 500), (600, 600)):
+        server.set_process_memory(DEVICE, os.getpid(), said * MIB, (300 * MIB, 0, 0))
+        assert group(server)["memory_used"] == counted * MIB
+    server.set_process_memory(DEVICE, os.getpid(), 900 * MIB, (200 * MIB, 0, 0))  # of another moment
+    assert group(server)["memory_used"] == 600 * MIB
+
+
+def test_what_is_awaited_is_noted_again(elder: Served, revive: Callable[..., Any]) -> None:
+    holds(RawClient(elder.path).attach(), 300)
+    (before,) = elder.server.members()
+    server = revive(elder)
+    (after,) = server.members()
+    named = ("pid", "uid", "started", "who", "administrator", "contexts", "used", "untracked", "fixed")
+    assert [[s[name] for name in named] for s in after["slots"]] == [[s[n] for n in named] for s in before["slots"]]
+    assert (after["device"], after["group"]) == (DEVICE, "g")
+
+
+def test_one_that_ends_is_awaited_no_more(elder: Served, revive: Callable[..., Any]) -> None:
+    with subprocess.Popen(["sleep", "1000"]) as other:
+        holds(RawClient(elder.path).attach(), 300)
+        server = revive(elder, pid=other.pid)
+        assert group(server)["memory_used"] == 300 * MIB
+        other.kill()
+    wire.eventually(lambda: group(server)["memory_used"] == 0)
+    assert group(server)["awaited"] == []
 
 
 HOLDER = """

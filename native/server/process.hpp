@@ -1,0 +1,16 @@
+// What the kernel says of a process.
+#pragma once
+
+#include <sys/types.h>
+#include <cstdint>
+#include <string>
+
+namespace gemlet::server {
+
+// When the process was started, in ticks since boot; 0 if there is none, or it has ended and nobody has reaped it.
+uint64_t start_of(pid_t pid);
+
+// Its name, printable; empty if there is none.
+std::string command_of(pid_t pid);
+
+}  // namespace gemlet::server

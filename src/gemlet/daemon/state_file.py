@@ -1,0 +1,54 @@
+"""Files in its directory in which a daemon leaves word for the next one: read with distrust, written atomically."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+MAX_BYTES = 64 * 1024**2  # a thousand groups, or four thousand programs, take one MB
+
+T = TypeVar("T")
+
+
+def load(path: Path, kind: type[T]) -> T | None:
+    """What lies there, as ``kind``. None if there is no such file or, with a warning, if it is not what a daemon of
+    this user or of root can have written.
+    """
+    try:
+        return msgspec.json.decode(_read(path), type=kind)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:
+        logger.warning("state file=%s cannot be used: %s", path, error)
+        return None
+
+
+def _read(path: Path) -> bytes:
+    # O_NONBLOCK: opening a FIFO waits for its writer otherwise.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | os.O_NOFOLLOW)
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError("it is not a regular file")
+        if found.st_uid not in (0, os.getuid()):
+            raise ValueError(f"it belongs to uid {found.st_uid}")
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"it is larger than {MAX_BYTES} bytes")
+    return content
+
+
+def save(path: Path, content: bytes) -> None:
+    """Writes it, so that a reader finds the old or the new, whole. Raises OSError."""
+    fresh = path.with_suffix(".new")
+    fresh.write_bytes(content)
+    os.replace(fresh, path)  # noqa: PTH105
