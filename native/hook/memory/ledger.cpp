@@ -107,10 +107,23 @@ void explain(Device& device, uint64_t bytes, uint64_t used, uint64_t limit, uint
              Size(bytes).text, Size(limit).text, group, device.ordinal, Size(used).text, most, hint.text);
 }
 
+// A process that was frozen may come back when the daemon is another one and the others of its group count in another
+// ledger: what its own says of them is of then. The watcher, which was frozen as well, finds out first.
+void catch_up(Device& device) {
+    constexpr uint64_t kFrozen = 600'000'000, kPatience = 100'000'000, kStep = 50'000;
+    const uint64_t begin = now_ns(), looked = device.looked_at.load(std::memory_order_relaxed);
+    if (looked == 0 || begin - std::min(begin, looked) < kFrozen) [[likely]]
+        return;
+    while (device.looked_at.load() == looked && now_ns() - begin < kPatience) sleep_ns(kStep);
+    uint64_t late = looked;  // a watcher that is held up does not hold up every allocation
+    device.looked_at.compare_exchange_strong(late, now_ns());
+}
+
 }  // namespace
 
 bool memory_reserve(CUdevice ordinal, uint64_t bytes) {
     Device* device = device_for(ordinal);
+    if (device) catch_up(*device);
     if (standing(device) == Standing::kRefused && !await_daemon(device)) return false;
     if (!device) return true;  // nothing governs it, or there is no such device and the driver will say so
     uint64_t used, limit, contexts;

@@ -67,6 +67,7 @@ struct Device {
     Waits waits;
     Pacer pacer;
     std::atomic<bool> watched{false};
+    std::atomic<uint64_t> looked_at{0};  // when the watcher last made sure of the connection, or that there is none
 };
 
 // This process uses memory of other processes, as the ranks of a job do.

@@ -229,6 +229,7 @@ uint64_t watch_agreement(Device& device, Watch& watch) {
             if (device.silent.load()) lost();
             reconnect();
         }
+        device.looked_at.store(now_ns());
     }
     return std::max(sleep, kPollAtLeast);
 }
@@ -236,7 +237,9 @@ uint64_t watch_agreement(Device& device, Watch& watch) {
 uint64_t watch_once(Device& device, Watch& watch) {
     wire::ClientPage& page = *device.page.load(std::memory_order_acquire);
     if (&page == &device.unmanaged) {
-        return reconnect() ? 0 : kReconnect;
+        const bool joined = reconnect();
+        device.looked_at.store(now_ns());
+        return joined ? 0 : kReconnect;
     }
     if (&page == &device.agreed) {
         if (!std::exchange(watch.agreed, true)) watch.asked = 0;  // a successor of the daemon is there already
@@ -299,6 +302,7 @@ uint64_t watch_once(Device& device, Watch& watch) {
             lost();
             return 0;
         }
+        device.looked_at.store(now);
     }
     if (sleep == kPollDraining)
         sleep_ns(sleep);

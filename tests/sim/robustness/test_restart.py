@@ -165,6 +165,20 @@ def test_what_a_frozen_member_holds_counts(host: Host, how: str) -> None:
     assert more(other, 1000) == "0"
 
 
+def test_one_that_comes_back_allocates_by_what_the_others_hold_by_now(host: Host) -> None:
+    """Not by the ledger of the daemon that is gone, although its watcher has yet to find the new one."""
+    frozen, other = host.grow("g", 500, "--memory", LIMIT, "--strict"), host.grow("g", 0, "--strict")
+    settled(host, "g", 1500)
+    frozen.send_signal(signal.SIGSTOP)
+    host.kill()
+    host.start()
+    eventually(lambda: len(host.ask("status")["unmanaged"]) == 1)
+    assert more(other, 500) == "0"
+    frozen.tell("500")
+    frozen.send_signal(signal.SIGCONT)
+    assert frozen.line().split()[0] == "2"
+
+
 def test_what_it_took_after_the_daemon_last_wrote_is_counted_by_the_driver(host: Host) -> None:
     frozen = host.grow("g", 500, "--memory", LIMIT)
     settled(host, "g", 1000)
