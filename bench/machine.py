@@ -302,7 +302,7 @@ class Sharing:
     def trace(self) -> list[tuple[int, str, int, str, int]]:
         """(time ns, group, client, what, value) of every step that the server still knows, oldest first."""
         groups = {entry["client"]: entry["group"] for entry in self.server.traced()}
-        _, steps = self.server.trace(0, 10_000_000)
+        steps, _, _ = self.server.trace(0, 10_000_000)
         return [(at, groups[client], client, what, value) for at, client, what, value in steps if client in groups]
 
     def found(self) -> dict[str, str]:

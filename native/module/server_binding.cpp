@@ -225,7 +225,7 @@ nb::tuple trace(Server& self, uint64_t since, size_t most) {
     }
     nb::list steps;
     for (const Step& step : part.steps) steps.append(nb::make_tuple(step.at, step.client, step.what, step.value));
-    return nb::make_tuple(part.first, steps);
+    return nb::make_tuple(steps, part.next, part.lost);
 }
 
 nb::list traced(Server& self) {

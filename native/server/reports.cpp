@@ -31,7 +31,7 @@ std::vector<Event> Server::take_events() {
 }
 
 void Server::note(const Attachment& attachment, const char* what, int64_t value) {
-    trace_.add({clock(), attachment.id, what, value});
+    trace_.add(attachment.client->who, {clock(), attachment.id, what, value});
 }
 
 // Which clients take turns changes seldom, so nobody is asked while nothing has changed.
@@ -61,7 +61,7 @@ std::pair<uint64_t, bool> Server::trace_at(Nanoseconds at) {
 
 std::vector<Traced> Server::traced() {
     std::lock_guard lock(mutex_);
-    std::vector<Traced> all(trace_.gone().begin(), trace_.gone().end());
+    std::vector<Traced> all = trace_.gone();
     for (const auto& device : devices_)
         for (const auto& [id, a] : device->attachments) all.push_back(traced(*device, *a));
     return all;

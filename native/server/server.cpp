@@ -298,7 +298,7 @@ void Server::drop(Client& client, const char* why) {
         note(*attachment, "leaves", 0);
         Traced left = traced(*device, *attachment);
         left.state = "gone";
-        trace_.left(std::move(left));
+        trace_.left(client.who, std::move(left));
         device->arbiter->remove_client(attachment->id, now);
         device->residency.leave(attachment->id, now);
         if (client.strict.value_or(false))

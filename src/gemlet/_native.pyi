@@ -198,9 +198,9 @@ class Server:
         """Usage now; daemon/native.py has its shape."""
     def eventfd(self) -> int: ...
     def take_events(self) -> list[dict[str, Any]]: ...
-    def trace(self, since: int, most: int) -> tuple[int, list[tuple[int, int, str, int]]]:
-        """Steps numbered ``since`` and later, ``most`` of them: the number of the first, which is later where they are
-        forgotten, and (time, client, step, value) of each; native/server/trace.hpp."""
+    def trace(self, since: int, most: int) -> tuple[list[tuple[int, int, str, int]], int, bool]:
+        """Steps numbered ``since`` and later, ``most`` of them: (time, client, step, value) of each, the number after
+        the last of them, and whether some of those asked for are forgotten; native/server/trace.hpp."""
     def trace_at(self, at: int) -> tuple[int, bool]:
         """The number of the first step at that time or later, and whether some of these are forgotten."""
     def traced(self) -> list[dict[str, Any]]:

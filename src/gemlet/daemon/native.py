@@ -101,8 +101,10 @@ class Server(Protocol):
     def eventfd(self) -> int:
         """Readable when `take_events` has something."""
 
-    def trace(self, since: int, most: int) -> tuple[int, list[tuple[int, int, str, int]]]:
-        """Steps numbered ``since`` and later, ``most`` of them, and the number of the first; see `tracing`."""
+    def trace(self, since: int, most: int) -> tuple[list[tuple[int, int, str, int]], int, bool]:
+        """Steps numbered ``since`` and later, ``most`` of them, the number after the last of them, and whether some of
+        those asked for are forgotten; see `tracing`.
+        """
 
     def trace_at(self, at: int) -> tuple[int, bool]:
         """The number of the first step since ``at`` of CLOCK_MONOTONIC, and whether earlier ones are forgotten."""

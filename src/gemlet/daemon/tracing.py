@@ -1,7 +1,7 @@
-"""The last steps between programs and the arbiter, for `gemlet trace`: read from the native server's ring in parts.
+"""The last steps between programs and the arbiter, for `gemlet trace`: read from the native server in parts.
 
-The ring is always there: to record costs the same whether anybody reads or not. A part takes microseconds of the
-server's mutex, and others' requests are answered between two of them.
+They are always there: to record costs the same whether anybody reads or not. A part takes microseconds of the server's
+mutex, and others' requests are answered between two of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gemlet.errors import Refused
 if TYPE_CHECKING:
     from gemlet.daemon.native import Server
 
-PART = 2048  # steps of a look into the ring
+PART = 2048  # steps of a look
 MOST = 20_000  # steps looked at for an answer; as Python's objects they take some 4 MB
 NEVER = 2**63 - 1  # ns
 # What of other users' programs is for anybody on a shared daemon: who takes turns, and why, as the status says it.
@@ -46,7 +46,7 @@ class Traced(msgspec.Struct, frozen=True, kw_only=True):
 
     From ``begin_ns`` to ``end_ns`` of CLOCK_MONOTONIC; ``end_s`` is the latter in seconds since 1970. ``lost``: steps
     since then, or since the number asked for, are forgotten. ``next``: the number of the step after the last; ``end``:
-    that of the step after the last in the ring. Where it is larger, ask for those after ``next``.
+    that of the step after the last there is. Where it is larger, ask for those after ``next``.
     """
 
     schema: int = TRACE_SCHEMA
@@ -75,7 +75,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 async def read(
     server: Server, asked: Asked, *, names: dict[int, str], devices: dict[int, str], simulated: bool
 ) -> Traced:
-    """What is in the ring. ``names``: of programs, by pid. Raises `Refused` for a group that is on no device."""
+    """What is there. ``names``: of programs, by pid. Raises `Refused` for a group that is on no device."""
     now = time.monotonic_ns()
     begin = now - int(asked.seconds * 1e9)
     known = msgspec.convert(server.traced(), list[TracedClient])
@@ -93,9 +93,8 @@ async def read(
     steps: list[Step] = []
     room = MOST
     while number < end and room > 0:
-        first, part = server.trace(number, min(PART, room, end - number))
-        lost = lost or first > number
-        number = first + len(part)
+        part, number, gap = server.trace(number, min(PART, room, end - number))
+        lost = lost or gap
         room -= len(part)
         steps += [step for step in part if _visible(beside.get(step[1]), step, asked.uid)]
         await asyncio.sleep(0)

@@ -23,7 +23,8 @@ class Ring:
     def trace(self, since, most):
         self.reads += 1
         first = max(since, self.forgotten)
-        return first, self.steps[first : first + most]
+        found = self.steps[first : first + most]
+        return found, first + len(found), first > since
 
     def trace_at(self, at):
         if at == tracing.NEVER:

@@ -1,4 +1,4 @@
-"""The ring of steps, and how long requests of the class latency took, as clients by hand make them."""
+"""The last steps, and how long requests of the class latency took, as clients by hand make them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MS = 1_000_000
 
 
 def steps(s: Served, since: int = 0) -> list[str]:
-    return [what for _, _, what, _ in s.server.trace(since, 100_000)[1]]
+    return [what for _, _, what, _ in s.server.trace(since, 100_000)[0]]
 
 
 def turn(client: RawClient, *, paused: int = 0) -> None:
@@ -40,13 +40,16 @@ def test_steps_are_numbered_and_those_that_are_overwritten_are_missing(serve: Ca
     before = time.monotonic_ns()
     for _ in range(5):
         turn(a)
-    first, kept = s.server.trace(0, 100)
+    kept, end, lost = s.server.trace(0, 100)
+    first = end - 8
     assert len(kept) == 8
     assert first > 0
+    assert lost
     assert [at for at, *_ in kept] == sorted(at for at, *_ in kept)
-    assert s.server.trace(first + 6, 100) == (first + 6, kept[6:])
-    assert s.server.trace(first, 3) == (first, kept[:3])
-    assert s.server.trace(10_000, 3) == (first + 8, [])
+    assert s.server.trace(first + 6, 100) == (kept[6:], end, False)
+    assert s.server.trace(first, 3) == (kept[:3], first + 3, False)
+    assert s.server.trace(first - 1, 3) == (kept[:3], first + 3, True)
+    assert s.server.trace(10_000, 3) == ([], end, False)
     assert s.server.trace_at(before) == (first, True)
     assert s.server.trace_at(kept[5][0]) == (first + 5, False)
     assert s.server.trace_at(time.monotonic_ns()) == (first + 8, False)
@@ -62,10 +65,54 @@ def test_who_left_is_known_by_name(serve: Callable[..., Served]) -> None:
     assert steps(s) == ["joins", "standing", "leaves"]
 
 
+def test_a_flood_of_one_user_leaves_the_last_steps_of_another(serve: Callable[..., Served]) -> None:
+    s = serve(trace=64)
+    s.server.listen(s.path + "2", group="b")  # as another user: who comes through it is that group
+    a, b = RawClient(s.path, "a").attach(), RawClient(s.path + "2", "b").attach()
+    for _ in range(3):
+        turn(b)
+    begin = time.monotonic_ns()
+    (mine,) = (entry["client"] for entry in s.server.traced() if entry["group"] == "b")
+
+    def of_b() -> list[tuple[int, int, str, int]]:
+        return [step for step in s.server.trace(0, 1000)[0] if step[1] == mine]
+
+    before = of_b()
+    assert len(before) > 10
+    for _ in range(1000):  # these change nothing
+        a.send(wire.REQUEST, epoch=0)
+    wire.eventually(lambda: s.server.trace_at(2**62)[0] > 1000)
+    kept, _, lost = s.server.trace(0, 1000)
+    assert len(kept) == 64
+    assert lost
+    assert [at for at, *_ in kept] == sorted(at for at, *_ in kept)
+    assert len(of_b()) <= 16  # an equal part of half of them
+    assert set(before[-10:]) <= set(of_b())  # and what a's requests led to
+    assert s.server.trace_at(begin)[1]
+    # Answer by answer it is the same.
+    parts: list[Any] = []
+    number = 0
+    while number < s.server.trace_at(2**62)[0]:
+        part, number, _ = s.server.trace(number, 5)
+        parts += part
+    assert parts == kept
+
+
+def test_who_comes_and_goes_without_end_does_not_make_others_nameless(serve: Callable[..., Served]) -> None:
+    s = serve()
+    s.server.listen(s.path + "2", group="b")
+    RawClient(s.path + "2", "b").attach().close()
+    gone = 1100  # more than are kept
+    for _ in range(gone):
+        RawClient(s.path, "a").attach().close()
+    wire.eventually(lambda: len(s.server.traced()) == 1024)
+    assert [entry["group"] for entry in s.server.traced()].count("b") == 1
+
+
 def test_without_a_ring_nothing_is_kept(serve: Callable[..., Served]) -> None:
     s = serve(trace=0)
     turn(RawClient(s.path, "a").attach())
-    assert s.server.trace(0, 100) == (0, [])
+    assert s.server.trace(0, 100) == ([], 0, False)
     assert s.server.trace_at(0) == (0, False)
 
 
