@@ -24,43 +24,53 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,gemlet/inference_protocol/model_config.proto\x12\x13gemlet.model_config\"Z\n\nModelInput\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x30\n\tdata_type\x18\x02 \x01(\x0e\x32\x1d.gemlet.model_config.DataType\x12\x0c\n\x04\x64ims\x18\x04 \x03(\x03\"[\n\x0bModelOutput\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x30\n\tdata_type\x18\x02 \x01(\x0e\x32\x1d.gemlet.model_config.DataType\x12\x0c\n\x04\x64ims\x18\x03 \x03(\x03\"\xae\x02\n\x12ModelVersionPolicy\x12@\n\x06latest\x18\x01 \x01(\x0b\x32..gemlet.model_config.ModelVersionPolicy.LatestH\x00\x12:\n\x03\x61ll\x18\x02 \x01(\x0b\x32+.gemlet.model_config.ModelVersionPolicy.AllH\x00\x12\x44\n\x08specific\x18\x03 \x01(\x0b\x32\x30.gemlet.model_config.ModelVersionPolicy.SpecificH\x00\x1a\x1e\n\x06Latest\x12\x14\n\x0cnum_versions\x18\x01 \x01(\r\x1a\x05\n\x03\x41ll\x1a\x1c\n\x08Specific\x12\x10\n\x08versions\x18\x01 \x03(\x03\x42\x0f\n\rpolicy_choice\"\xe5\x01\n\x10ModelQueuePolicy\x12K\n\x0etimeout_action\x18\x01 \x01(\x0e\x32\x33.gemlet.model_config.ModelQueuePolicy.TimeoutAction\x12$\n\x1c\x64\x65\x66\x61ult_timeout_microseconds\x18\x02 \x01(\x04\x12\x1e\n\x16\x61llow_timeout_override\x18\x03 \x01(\x08\x12\x16\n\x0emax_queue_size\x18\x04 \x01(\r\"&\n\rTimeoutAction\x12\n\n\x06REJECT\x10\x00\x12\t\n\x05\x44\x45LAY\x10\x01\"\xf3\x01\n\x14ModelDynamicBatching\x12\x1c\n\x14preferred_batch_size\x18\x01 \x03(\x05\x12$\n\x1cmax_queue_delay_microseconds\x18\x02 \x01(\x04\x12\x19\n\x11preserve_ordering\x18\x03 \x01(\x08\x12\x17\n\x0fpriority_levels\x18\x04 \x01(\x04\x12\x1e\n\x16\x64\x65\x66\x61ult_priority_level\x18\x05 \x01(\x04\x12\x43\n\x14\x64\x65\x66\x61ult_queue_policy\x18\x06 \x01(\x0b\x32%.gemlet.model_config.ModelQueuePolicy\"\xbe\x01\n\x12ModelInstanceGroup\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x63ount\x18\x02 \x01(\x05\x12\x0c\n\x04gpus\x18\x03 \x03(\x05\x12:\n\x04kind\x18\x04 \x01(\x0e\x32,.gemlet.model_config.ModelInstanceGroup.Kind\"A\n\x04Kind\x12\r\n\tKIND_AUTO\x10\x00\x12\x0c\n\x08KIND_GPU\x10\x01\x12\x0c\n\x08KIND_CPU\x10\x02\x12\x0e\n\nKIND_MODEL\x10\x03\"&\n\x0eModelParameter\x12\x14\n\x0cstring_value\x18\x01 \x01(\t\"\xbd\x04\n\x0bModelConfig\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08platform\x18\x02 \x01(\t\x12?\n\x0eversion_policy\x18\x03 \x01(\x0b\x32\'.gemlet.model_config.ModelVersionPolicy\x12\x16\n\x0emax_batch_size\x18\x04 \x01(\x05\x12.\n\x05input\x18\x05 \x03(\x0b\x32\x1f.gemlet.model_config.ModelInput\x12\x30\n\x06output\x18\x06 \x03(\x0b\x32 .gemlet.model_config.ModelOutput\x12?\n\x0einstance_group\x18\x07 \x03(\x0b\x32\'.gemlet.model_config.ModelInstanceGroup\x12\x1e\n\x16\x64\x65\x66\x61ult_model_filename\x18\x08 \x01(\t\x12\x43\n\x10\x64ynamic_batching\x18\x0b \x01(\x0b\x32).gemlet.model_config.ModelDynamicBatching\x12\x44\n\nparameters\x18\x0e \x03(\x0b\x32\x30.gemlet.model_config.ModelConfig.ParametersEntry\x12\x0f\n\x07\x62\x61\x63kend\x18\x11 \x01(\t\x1aV\n\x0fParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x32\n\x05value\x18\x02 \x01(\x0b\x32#.gemlet.model_config.ModelParameter:\x02\x38\x01*\xfa\x01\n\x08\x44\x61taType\x12\x10\n\x0cTYPE_INVALID\x10\x00\x12\r\n\tTYPE_BOOL\x10\x01\x12\x0e\n\nTYPE_UINT8\x10\x02\x12\x0f\n\x0bTYPE_UINT16\x10\x03\x12\x0f\n\x0bTYPE_UINT32\x10\x04\x12\x0f\n\x0bTYPE_UINT64\x10\x05\x12\r\n\tTYPE_INT8\x10\x06\x12\x0e\n\nTYPE_INT16\x10\x07\x12\x0e\n\nTYPE_INT32\x10\x08\x12\x0e\n\nTYPE_INT64\x10\t\x12\r\n\tTYPE_FP16\x10\n\x12\r\n\tTYPE_FP32\x10\x0b\x12\r\n\tTYPE_FP64\x10\x0c\x12\x0f\n\x0bTYPE_STRING\x10\r\x12\r\n\tTYPE_BF16\x10\x0e\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n,gemlet/inference_protocol/model_config.proto\x12\x13gemlet.model_config\"l\n\nModelInput\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x30\n\tdata_type\x18\x02 \x01(\x0e\x32\x1d.gemlet.model_config.DataType\x12\x0c\n\x04\x64ims\x18\x04 \x03(\x03\x12\x10\n\x08optional\x18\x08 \x01(\x08\"[\n\x0bModelOutput\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x30\n\tdata_type\x18\x02 \x01(\x0e\x32\x1d.gemlet.model_config.DataType\x12\x0c\n\x04\x64ims\x18\x03 \x03(\x03\"\xae\x02\n\x12ModelVersionPolicy\x12@\n\x06latest\x18\x01 \x01(\x0b\x32..gemlet.model_config.ModelVersionPolicy.LatestH\x00\x12:\n\x03\x61ll\x18\x02 \x01(\x0b\x32+.gemlet.model_config.ModelVersionPolicy.AllH\x00\x12\x44\n\x08specific\x18\x03 \x01(\x0b\x32\x30.gemlet.model_config.ModelVersionPolicy.SpecificH\x00\x1a\x1e\n\x06Latest\x12\x14\n\x0cnum_versions\x18\x01 \x01(\r\x1a\x05\n\x03\x41ll\x1a\x1c\n\x08Specific\x12\x10\n\x08versions\x18\x01 \x03(\x03\x42\x0f\n\rpolicy_choice\"\xe5\x01\n\x10ModelQueuePolicy\x12K\n\x0etimeout_action\x18\x01 \x01(\x0e\x32\x33.gemlet.model_config.ModelQueuePolicy.TimeoutAction\x12$\n\x1c\x64\x65\x66\x61ult_timeout_microseconds\x18\x02 \x01(\x04\x12\x1e\n\x16\x61llow_timeout_override\x18\x03 \x01(\x08\x12\x16\n\x0emax_queue_size\x18\x04 \x01(\r\"&\n\rTimeoutAction\x12\n\n\x06REJECT\x10\x00\x12\t\n\x05\x44\x45LAY\x10\x01\"\xf3\x01\n\x14ModelDynamicBatching\x12\x1c\n\x14preferred_batch_size\x18\x01 \x03(\x05\x12$\n\x1cmax_queue_delay_microseconds\x18\x02 \x01(\x04\x12\x19\n\x11preserve_ordering\x18\x03 \x01(\x08\x12\x17\n\x0fpriority_levels\x18\x04 \x01(\x04\x12\x1e\n\x16\x64\x65\x66\x61ult_priority_level\x18\x05 \x01(\x04\x12\x43\n\x14\x64\x65\x66\x61ult_queue_policy\x18\x06 \x01(\x0b\x32%.gemlet.model_config.ModelQueuePolicy\"\xbe\x01\n\x12ModelInstanceGroup\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x63ount\x18\x02 \x01(\x05\x12\x0c\n\x04gpus\x18\x03 \x03(\x05\x12:\n\x04kind\x18\x04 \x01(\x0e\x32,.gemlet.model_config.ModelInstanceGroup.Kind\"A\n\x04Kind\x12\r\n\tKIND_AUTO\x10\x00\x12\x0c\n\x08KIND_GPU\x10\x01\x12\x0c\n\x08KIND_CPU\x10\x02\x12\x0e\n\nKIND_MODEL\x10\x03\"&\n\x0eModelParameter\x12\x14\n\x0cstring_value\x18\x01 \x01(\t\"\xf7\x02\n\x0bModelWarmup\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\nbatch_size\x18\x02 \x01(\r\x12<\n\x06inputs\x18\x03 \x03(\x0b\x32,.gemlet.model_config.ModelWarmup.InputsEntry\x12\r\n\x05\x63ount\x18\x04 \x01(\r\x1a\xa1\x01\n\x05Input\x12\x30\n\tdata_type\x18\x01 \x01(\x0e\x32\x1d.gemlet.model_config.DataType\x12\x0c\n\x04\x64ims\x18\x02 \x03(\x03\x12\x13\n\tzero_data\x18\x03 \x01(\x08H\x00\x12\x15\n\x0brandom_data\x18\x04 \x01(\x08H\x00\x12\x19\n\x0finput_data_file\x18\x05 \x01(\tH\x00\x42\x11\n\x0finput_data_type\x1aU\n\x0bInputsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x35\n\x05value\x18\x02 \x01(\x0b\x32&.gemlet.model_config.ModelWarmup.Input:\x02\x38\x01\"+\n\x16ModelTransactionPolicy\x12\x11\n\tdecoupled\x18\x01 \x01(\x08\"\xc4\x05\n\x0bModelConfig\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08platform\x18\x02 \x01(\t\x12?\n\x0eversion_policy\x18\x03 \x01(\x0b\x32\'.gemlet.model_config.ModelVersionPolicy\x12\x16\n\x0emax_batch_size\x18\x04 \x01(\x05\x12.\n\x05input\x18\x05 \x03(\x0b\x32\x1f.gemlet.model_config.ModelInput\x12\x30\n\x06output\x18\x06 \x03(\x0b\x32 .gemlet.model_config.ModelOutput\x12?\n\x0einstance_group\x18\x07 \x03(\x0b\x32\'.gemlet.model_config.ModelInstanceGroup\x12\x1e\n\x16\x64\x65\x66\x61ult_model_filename\x18\x08 \x01(\t\x12\x43\n\x10\x64ynamic_batching\x18\x0b \x01(\x0b\x32).gemlet.model_config.ModelDynamicBatching\x12\x44\n\nparameters\x18\x0e \x03(\x0b\x32\x30.gemlet.model_config.ModelConfig.ParametersEntry\x12\x36\n\x0cmodel_warmup\x18\x10 \x03(\x0b\x32 .gemlet.model_config.ModelWarmup\x12\x0f\n\x07\x62\x61\x63kend\x18\x11 \x01(\t\x12M\n\x18model_transaction_policy\x18\x13 \x01(\x0b\x32+.gemlet.model_config.ModelTransactionPolicy\x1aV\n\x0fParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x32\n\x05value\x18\x02 \x01(\x0b\x32#.gemlet.model_config.ModelParameter:\x02\x38\x01*\xfa\x01\n\x08\x44\x61taType\x12\x10\n\x0cTYPE_INVALID\x10\x00\x12\r\n\tTYPE_BOOL\x10\x01\x12\x0e\n\nTYPE_UINT8\x10\x02\x12\x0f\n\x0bTYPE_UINT16\x10\x03\x12\x0f\n\x0bTYPE_UINT32\x10\x04\x12\x0f\n\x0bTYPE_UINT64\x10\x05\x12\r\n\tTYPE_INT8\x10\x06\x12\x0e\n\nTYPE_INT16\x10\x07\x12\x0e\n\nTYPE_INT32\x10\x08\x12\x0e\n\nTYPE_INT64\x10\t\x12\r\n\tTYPE_FP16\x10\n\x12\r\n\tTYPE_FP32\x10\x0b\x12\r\n\tTYPE_FP64\x10\x0c\x12\x0f\n\x0bTYPE_STRING\x10\r\x12\r\n\tTYPE_BF16\x10\x0e\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'gemlet.inference_protocol.model_config_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_MODELWARMUP_INPUTSENTRY']._loaded_options = None
+  _globals['_MODELWARMUP_INPUTSENTRY']._serialized_options = b'8\001'
   _globals['_MODELCONFIG_PARAMETERSENTRY']._loaded_options = None
   _globals['_MODELCONFIG_PARAMETERSENTRY']._serialized_options = b'8\001'
-  _globals['_DATATYPE']._serialized_start=1847
-  _globals['_DATATYPE']._serialized_end=2097
+  _globals['_DATATYPE']._serialized_start=2423
+  _globals['_DATATYPE']._serialized_end=2673
   _globals['_MODELINPUT']._serialized_start=69
-  _globals['_MODELINPUT']._serialized_end=159
-  _globals['_MODELOUTPUT']._serialized_start=161
-  _globals['_MODELOUTPUT']._serialized_end=252
-  _globals['_MODELVERSIONPOLICY']._serialized_start=255
-  _globals['_MODELVERSIONPOLICY']._serialized_end=557
-  _globals['_MODELVERSIONPOLICY_LATEST']._serialized_start=473
-  _globals['_MODELVERSIONPOLICY_LATEST']._serialized_end=503
-  _globals['_MODELVERSIONPOLICY_ALL']._serialized_start=505
-  _globals['_MODELVERSIONPOLICY_ALL']._serialized_end=510
-  _globals['_MODELVERSIONPOLICY_SPECIFIC']._serialized_start=512
-  _globals['_MODELVERSIONPOLICY_SPECIFIC']._serialized_end=540
-  _globals['_MODELQUEUEPOLICY']._serialized_start=560
-  _globals['_MODELQUEUEPOLICY']._serialized_end=789
-  _globals['_MODELQUEUEPOLICY_TIMEOUTACTION']._serialized_start=751
-  _globals['_MODELQUEUEPOLICY_TIMEOUTACTION']._serialized_end=789
-  _globals['_MODELDYNAMICBATCHING']._serialized_start=792
-  _globals['_MODELDYNAMICBATCHING']._serialized_end=1035
-  _globals['_MODELINSTANCEGROUP']._serialized_start=1038
-  _globals['_MODELINSTANCEGROUP']._serialized_end=1228
-  _globals['_MODELINSTANCEGROUP_KIND']._serialized_start=1163
-  _globals['_MODELINSTANCEGROUP_KIND']._serialized_end=1228
-  _globals['_MODELPARAMETER']._serialized_start=1230
-  _globals['_MODELPARAMETER']._serialized_end=1268
-  _globals['_MODELCONFIG']._serialized_start=1271
-  _globals['_MODELCONFIG']._serialized_end=1844
-  _globals['_MODELCONFIG_PARAMETERSENTRY']._serialized_start=1758
-  _globals['_MODELCONFIG_PARAMETERSENTRY']._serialized_end=1844
+  _globals['_MODELINPUT']._serialized_end=177
+  _globals['_MODELOUTPUT']._serialized_start=179
+  _globals['_MODELOUTPUT']._serialized_end=270
+  _globals['_MODELVERSIONPOLICY']._serialized_start=273
+  _globals['_MODELVERSIONPOLICY']._serialized_end=575
+  _globals['_MODELVERSIONPOLICY_LATEST']._serialized_start=491
+  _globals['_MODELVERSIONPOLICY_LATEST']._serialized_end=521
+  _globals['_MODELVERSIONPOLICY_ALL']._serialized_start=523
+  _globals['_MODELVERSIONPOLICY_ALL']._serialized_end=528
+  _globals['_MODELVERSIONPOLICY_SPECIFIC']._serialized_start=530
+  _globals['_MODELVERSIONPOLICY_SPECIFIC']._serialized_end=558
+  _globals['_MODELQUEUEPOLICY']._serialized_start=578
+  _globals['_MODELQUEUEPOLICY']._serialized_end=807
+  _globals['_MODELQUEUEPOLICY_TIMEOUTACTION']._serialized_start=769
+  _globals['_MODELQUEUEPOLICY_TIMEOUTACTION']._serialized_end=807
+  _globals['_MODELDYNAMICBATCHING']._serialized_start=810
+  _globals['_MODELDYNAMICBATCHING']._serialized_end=1053
+  _globals['_MODELINSTANCEGROUP']._serialized_start=1056
+  _globals['_MODELINSTANCEGROUP']._serialized_end=1246
+  _globals['_MODELINSTANCEGROUP_KIND']._serialized_start=1181
+  _globals['_MODELINSTANCEGROUP_KIND']._serialized_end=1246
+  _globals['_MODELPARAMETER']._serialized_start=1248
+  _globals['_MODELPARAMETER']._serialized_end=1286
+  _globals['_MODELWARMUP']._serialized_start=1289
+  _globals['_MODELWARMUP']._serialized_end=1664
+  _globals['_MODELWARMUP_INPUT']._serialized_start=1416
+  _globals['_MODELWARMUP_INPUT']._serialized_end=1577
+  _globals['_MODELWARMUP_INPUTSENTRY']._serialized_start=1579
+  _globals['_MODELWARMUP_INPUTSENTRY']._serialized_end=1664
+  _globals['_MODELTRANSACTIONPOLICY']._serialized_start=1666
+  _globals['_MODELTRANSACTIONPOLICY']._serialized_end=1709
+  _globals['_MODELCONFIG']._serialized_start=1712
+  _globals['_MODELCONFIG']._serialized_end=2420
+  _globals['_MODELCONFIG_PARAMETERSENTRY']._serialized_start=2334
+  _globals['_MODELCONFIG_PARAMETERSENTRY']._serialized_end=2420
 # @@protoc_insertion_point(module_scope)

@@ -31,12 +31,25 @@ ELEMENTS: dict[str, tuple[int, str]] = {
     "FP32": (4, "<f4"),
     "FP64": (8, "<f8"),
 }
+_OF_NUMPY = {
+    np.dtype(name).newbyteorder("="): datatype for datatype, (_, name) in ELEMENTS.items() if datatype != "BF16"
+}
 LENGTH_BYTES = 4  # before each element of BYTES
 Buffer = bytes | bytearray | memoryview
 
 
 class BadTensor(ValueError):
     """The bytes are not such a tensor."""
+
+
+def datatype_of(array: np.ndarray) -> str:
+    """The datatype that an array has by itself: BYTES if it is of objects or text. Raises BadTensor."""
+    if array.dtype.kind in "OSU":
+        return "BYTES"
+    found = _OF_NUMPY.get(array.dtype.newbyteorder("="))
+    if found is None:
+        raise BadTensor(f"{array.dtype} is not a datatype")
+    return found
 
 
 def nbytes(datatype: str, shape: Sequence[int]) -> int:

@@ -2,6 +2,7 @@
 
 call.py          a request, checked, and why it may be refused
 engine.py        from the queue to an executor and back;  batch_tensors.py: the tensors of a batch
+nested.py        requests that a model sends to others
 served.py        the models that requests may name
 quarantine.py    which models rest, because executors died under them
 queue.py         batching, early drop and routing in explicit time;  waiting.py: one of its queues

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from gemlet.inference_protocol import tensors
 from gemlet.serve.dispatch.call import Tensor
 from gemlet.serve.execution.executor import Input
+from gemlet.serve.execution.protocol import RequestInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -18,19 +19,19 @@ if TYPE_CHECKING:
 
 
 def alike(spec: ModelSpec, requests: list[Request]) -> list[list[Request]]:
-    """The requests in parts that can be one batch: all in one, unless their inputs differ in shape."""
-    if len(requests) == 1 or all(-1 not in tensor.shape for tensor in spec.inputs):
+    """The requests in parts that can be one batch: all in one, unless their inputs differ in shape or number."""
+    if len(requests) == 1 or not any(-1 in tensor.shape or tensor.optional for tensor in spec.inputs):
         return [requests]
-    parts: dict[tuple[tuple[int, ...], ...], list[Request]] = {}
+    parts: dict[tuple[tuple[str, tuple[int, ...]], ...], list[Request]] = {}
     for request in requests:
-        parts.setdefault(tuple([tensor.shape[1:] for tensor in request.payload.inputs]), []).append(request)
+        parts.setdefault(tuple([(each.name, each.shape[1:]) for each in request.payload.inputs]), []).append(request)
     return list(parts.values())
 
 
 def joined(spec: ModelSpec, requests: list[Request]) -> list[Input]:
     """The inputs of a batch: the bytes of its requests, one after the other along axis 0."""
     whole = []
-    for number, tensor in enumerate(spec.inputs):
+    for number, tensor in enumerate(requests[0].payload.inputs):
         given = [request.payload.inputs[number] for request in requests]
         shape = given[0].shape
         if spec.max_batch:
@@ -38,6 +39,11 @@ def joined(spec: ModelSpec, requests: list[Request]) -> list[Input]:
         parts = [each.data for each in given]
         whole.append(Input(tensor.name, tensor.datatype, shape, parts, sum([len(part) for part in parts])))
     return whole
+
+
+def infos(requests: Iterable[Request]) -> tuple[RequestInfo, ...]:
+    """What a batch is made of, for models that get requests one by one."""
+    return tuple([RequestInfo(request.rows, *request.payload.about) for request in requests])
 
 
 def parted(spec: ModelSpec, outputs: Iterable[tuple[ArenaTensor, Buffer]], rows: Sequence[int]) -> list[list[Tensor]]:

@@ -11,10 +11,20 @@ from gemlet.serve.execution.loan import FREE, Loan
 
 if TYPE_CHECKING:
     from gemlet.inference_protocol.tensors import Buffer
+    from gemlet.serve.execution.protocol import FailedRequest
     from gemlet.serve.models.specification import ModelSpec, TensorSpec
 
 # What stands in the way: the request itself, its deadline, the load, the state of the server, or the model.
 Reason = Literal["invalid", "unknown", "deadline", "overload", "unavailable", "failed", "unsupported"]
+
+
+BY_CODE: dict[str, Reason] = {  # of a Python model's own errors
+    "INVALID_ARG": "invalid",
+    "ALREADY_EXISTS": "invalid",
+    "NOT_FOUND": "unknown",
+    "UNAVAILABLE": "unavailable",
+    "UNSUPPORTED": "unsupported",
+}
 
 
 class Refusal(Exception):
@@ -58,6 +68,9 @@ class Answered:
     loan: Loan = FREE
 
 
+About = tuple[str, tuple[str, ...], int, str]  # id, outputs asked for, timeout in microseconds, parameters as JSON
+NOTHING: About = ("", (), 0, "")
+
 # Called once for each call, in the server's event loop: with the outputs, valid meanwhile and as their loan is held.
 Answer = Callable[[Answered | Refusal], None]
 
@@ -66,6 +79,7 @@ Answer = Callable[[Answered | Refusal], None]
 class Call:
     """A request. ``arrived`` in ms of time.monotonic(); ``timeout_ms`` and ``priority`` 0 = the model's own.
 
+    nested: of a model that works on another request. about: the rest of it, for models that get requests one by one.
     spec: what its inputs were checked against. gone: nobody waits for its answer, and there will be none.
     """
 
@@ -80,11 +94,16 @@ class Call:
     tries: int = 0
     spec: ModelSpec | None = None
     gone: bool = False
+    nested: bool = False
+    about: About = NOTHING
 
 
 def check(spec: ModelSpec, inputs: list[Tensor]) -> int:
     """Rows of a request that fits the model; brings its inputs into the model's order. Raises Refusal."""
     wanted = spec.inputs
+    if len(inputs) != len(wanted):
+        given = {tensor.name for tensor in inputs}
+        wanted = tuple([tensor for tensor in wanted if tensor.name in given or not tensor.optional])
     if len(inputs) != len(wanted):
         raise _wrong_inputs(spec, inputs)
     if len(wanted) > 1:
@@ -116,6 +135,11 @@ def check(spec: ModelSpec, inputs: list[Tensor]) -> int:
         if not tensor.checked:
             check_bytes(tensor)
     return rows
+
+
+def refusal_of(failed: FailedRequest) -> Refusal:
+    """What a model says of a request that it does not answer; unless it says otherwise, the model failed."""
+    return Refusal(BY_CODE.get(failed.code, "failed"), failed.message)
 
 
 def _check_shape(tensor: Tensor, shape: tuple[int, ...], model: TensorSpec, *, batched: bool) -> None:

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from gemlet.inference_protocol import tensors
 from gemlet.serve.dispatch import batch_tensors
-from gemlet.serve.dispatch.call import Answered, Refusal, check
+from gemlet.serve.dispatch.call import Answered, Refusal, Tensor, check, refusal_of
 from gemlet.serve.dispatch.expectation import Expectation
 from gemlet.serve.dispatch.quarantine import Quarantine
 from gemlet.serve.dispatch.queue import Batch, Dispatcher, Drop, GpuLetState
@@ -26,6 +26,7 @@ from gemlet.serve.dispatch.served import Models
 from gemlet.serve.dispatch.waiting import Request
 from gemlet.serve.execution.backend import GpuLetGone
 from gemlet.serve.execution.executor import ExecutorDied
+from gemlet.serve.execution.protocol import FailedRequest
 from gemlet.serve.models.specification import ModelError
 from gemlet.serve.plan.model import Plan
 
@@ -312,7 +313,7 @@ class Engine:
             raise Refusal("unavailable", self._resting(spec.label, rest), retry_s=ceil(rest / 1000))
 
     def _admit(self, call: Call) -> None:
-        if self.closing:
+        if self.closing and not call.nested:
             raise Refusal("unavailable", self.closing, retry_s=1)
         call.nbytes = sum([len(tensor.data) for tensor in call.inputs])
         if self.waiting_bytes + call.nbytes > MAX_WAITING_BYTES:
@@ -394,7 +395,8 @@ class Engine:
 
     def _run(self, work: _Work, spec: ModelSpec, requests: list[Request]) -> None:
         rows = sum([each.rows for each in requests])
-        future = work.executor.run(work.gpu_let, spec.key, batch_tensors.joined(spec, requests), rows)
+        joined, infos = batch_tensors.joined(spec, requests), batch_tensors.infos(requests) if spec.by_request else ()
+        future = work.executor.run(work.gpu_let, spec.key, joined, rows, infos)
         future.add_done_callback(partial(self._came_back, work, spec, requests))
 
     def _came_back(self, work: _Work, spec: ModelSpec, requests: list[Request], future: asyncio.Future[Result]) -> None:
@@ -444,6 +446,9 @@ class Engine:
     def _answer_all(
         self, served: ServedModel, spec: ModelSpec, batch: Batch, requests: list[Request], result: Result
     ) -> None:
+        if result.answers is not None:
+            self._answer_each(served, spec, batch, requests, result)
+            return
         try:
             answers = batch_tensors.parted(spec, result.outputs, [request.rows for request in requests])
         except tensors.BadTensor as error:
@@ -452,6 +457,17 @@ class Engine:
             return
         for request, answer in zip(requests, answers, strict=True):
             self._answer(served, request, Answered(spec, answer, result.loan), batch.started, result.ms)
+
+    def _answer_each(
+        self, served: ServedModel, spec: ModelSpec, batch: Batch, requests: list[Request], result: Result
+    ) -> None:
+        """Of a model that answers its requests one by one."""
+        for request, answer in zip(requests, result.answers or (), strict=True):
+            if isinstance(answer, FailedRequest):
+                self._refuse(request, refusal_of(answer))
+            else:
+                outputs = [Tensor(each.name, each.datatype, each.shape, data) for each, data in answer]
+                self._answer(served, request, Answered(spec, outputs, result.loan), batch.started, result.ms)
 
     def _went_wrong(self, work: _Work, requests: list[Request], error: BaseException) -> None:
         for request in requests:

@@ -7,7 +7,10 @@ executor.py    the server's side of one process;  loan.py: how long outputs stay
 device.py      the executors of one device, started again when they die
 remote.py      an executor on another machine, over TCP;  hosting.py starts it there, ray_placement.py finds the machine
 graphed.py     a model as CUDA graphs: capturing.py makes and checks one, batch_call.py runs one in a single C call
+python_host.py runs the models of triton/, which were written for Triton's Python backend
 model_file.py, torch_models.py    models of a repository as Python modules, and as something a stream can run
+other_runtimes.py    ONNX Runtime and TensorRT on a GPU;  onnx_model.py: a session as a function
+warm_up.py     batches before the first request
 ladder.py, placement.py, parts.py    batches made ready; which SMs a gpu-let gets; streams on them
 fair_lock.py   a lock with a queue
 """

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gemlet.serve.execution.backend import BackendOptions, GpuLet
+    from gemlet.serve.execution.executor import Asked
     from gemlet.serve.execution.remote import Placement
     from gemlet.serve.models.specification import ModelSpec
 
@@ -37,6 +38,7 @@ LOAD_DEATHS = 2  # of executors that start again, while they load a model; after
 class Device:
     """``on_died`` is called at once; ``on_back`` gets the executor that replaced the dead one.
 
+    on_ask: called with what a model asks of another one, and the executor that waits for a reply.
     on_missing: called before ``on_back``, with the index of the device, a model that it cannot load again, and why.
     """
 
@@ -52,6 +54,7 @@ class Device:
         on_missing: Callable[[int, str, str], None] | None = None,
         arena_bytes: int = ARENA_BYTES,
         placement: Placement | None = None,
+        on_ask: Asked | None = None,
     ) -> None:
         self.index = index
         self.backend = backend
@@ -68,6 +71,7 @@ class Device:
         self._on_missing = on_missing
         self._load_deaths: dict[str, int] = {}
         self._arena_bytes = arena_bytes
+        self._on_ask = on_ask
         self._placement = placement  # of the one executor, where that is not beside the server
         self._executors: dict[str, Executor] = {}
         self._made: dict[str, tuple[GpuLet, list[ModelSpec]]] = {}  # what each process of a gpu-let was started for
@@ -206,9 +210,18 @@ class Device:
         name = f"executor of device {self.index}" if gpu_let is None else f"executor of {gpu_let.name}"
         environment = {} if gpu_let is None else {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": exact_percent(gpu_let.sm)}
         executor = (
-            Executor(name, self.backend, self._options, environment=environment, arena_bytes=self._arena_bytes)
+            Executor(
+                name,
+                self.backend,
+                self._options,
+                environment=environment,
+                arena_bytes=self._arena_bytes,
+                on_ask=self._on_ask,
+            )
             if self._placement is None
-            else RemoteExecutor(name, self.backend, self._options, self._placement, environment=environment)
+            else RemoteExecutor(
+                name, self.backend, self._options, self._placement, environment=environment, on_ask=self._on_ask
+            )
         )
         await executor.start()
         self.note = executor.note

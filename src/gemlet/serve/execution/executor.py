@@ -23,7 +23,9 @@ from gemlet.serve.execution.loan import FREE, Loan
 from gemlet.serve.models.specification import ModelError, ModelSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    Asked = Callable[["Executor", protocol.Ask], None]  # gets what a model asks of another; replies to it
 
 logger = logging.getLogger(__name__)
 
@@ -42,13 +44,21 @@ class ExecutorFailed(GemletError):
     """It could not be started."""
 
 
+Outputs = tuple[tuple[protocol.ArenaTensor, memoryview], ...]
+Answer = Outputs | protocol.FailedRequest
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a batch came to. ``outputs`` by name with their bytes, which are valid until the end of the loan."""
+    """What a batch came to. ``outputs`` by name with their bytes, which are valid until the end of the loan.
 
-    outputs: tuple[tuple[protocol.ArenaTensor, memoryview], ...]
+    answers: for each request its own, of a model that answers them one by one; ``outputs`` is empty then.
+    """
+
+    outputs: Outputs
     ms: float
     loan: Loan = FREE
+    answers: tuple[Answer, ...] | None = None
 
 
 class Link(asyncio.Protocol):
@@ -85,6 +95,7 @@ class Executor:
         *,
         environment: Mapping[str, str] | None = None,
         arena_bytes: int = ARENA_BYTES,
+        on_ask: Asked | None = None,
     ) -> None:
         self.name = name
         self.backend = backend
@@ -96,6 +107,7 @@ class Executor:
         self._options = options
         self._environment = dict(environment or {})
         self._arena_bytes = arena_bytes
+        self._on_ask = on_ask
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._held: dict[int, list[int]] = {}  # ticket -> offsets of its inputs
         self._ticket = 0
@@ -158,8 +170,17 @@ class Executor:
         ms: float = finished.ms
         return ms
 
-    def run(self, gpu_let: str, model: str, inputs: Sequence[Input], rows: int) -> asyncio.Future[Result]:
-        """Runs a batch. The future raises ModelError, GpuLetGone, ExecutorDied."""
+    def run(
+        self,
+        gpu_let: str,
+        model: str,
+        inputs: Sequence[Input],
+        rows: int,
+        requests: tuple[protocol.RequestInfo, ...] = (),
+    ) -> asyncio.Future[Result]:
+        """Runs a batch; ``requests``: what it is made of, if the model wants to know.
+
+        The future raises ModelError, GpuLetGone, ExecutorDied."""
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         if self._transport is None or self._inputs is None:
             future.set_exception(GpuLetGone(f"{self.name} is not running"))  # it did not die of this batch
@@ -169,8 +190,13 @@ class Executor:
         tensors = tuple([self._place(each, held) for each in inputs])
         self._held[self._ticket] = held
         self._waiting[self._ticket] = future
-        self._transport.write(protocol.frame(protocol.Run(self._ticket, gpu_let, model, rows, tensors)))
+        self._transport.write(protocol.frame(protocol.Run(self._ticket, gpu_let, model, rows, tensors, requests)))
         return future
+
+    def reply(self, message: protocol.Reply) -> None:
+        """Answers what one of its models asked; to nobody if it is gone."""
+        if self._transport is not None:
+            self._transport.write(protocol.frame(message))
 
     async def close(self, patience_s: float = STOP_SECONDS) -> None:
         """Ends the process: asks it, and kills it after this many seconds."""
@@ -198,10 +224,16 @@ class Executor:
         if isinstance(message, protocol.Log):
             logging.getLogger(message.logger).log(message.level, "%s: %s", self.name, message.line)
             return
+        if isinstance(message, protocol.Ask):
+            if self._on_ask is None:
+                self.reply(protocol.Reply(message.number, error="no other models are served here"))
+            else:
+                self._on_ask(self, message)
+            return
         ticket = 0 if isinstance(message, protocol.Hello) else message.ticket
         future = self._waiting.pop(ticket, None)
         self._give_back(ticket)
-        outputs = message.outputs if isinstance(message, protocol.Done) else ()
+        outputs = _outputs(message)
         offsets = tuple(tensor.offset for tensor in outputs if tensor.offset >= 0)
         loan = Loan(partial(self._release, offsets)) if offsets else FREE
         if future is not None and not future.done():
@@ -210,6 +242,9 @@ class Executor:
             elif isinstance(message, protocol.Done):
                 found = tuple((tensor, self._bytes(tensor)) for tensor in outputs)
                 future.set_result(Result(found, message.ms, loan))
+            elif isinstance(message, protocol.DoneEach):
+                answers = tuple([self._answer(each) for each in message.answers])
+                future.set_result(Result((), message.ms, loan, answers))
             else:
                 future.set_result(message)
         if offsets:
@@ -251,6 +286,11 @@ class Executor:
             return memoryview(tensor.inline)
         return self._outputs.view[tensor.offset : tensor.offset + tensor.nbytes]
 
+    def _answer(self, answer: protocol.Answer) -> Answer:
+        if isinstance(answer, protocol.FailedRequest):
+            return answer
+        return tuple([(tensor, self._bytes(tensor)) for tensor in answer.outputs])
+
     def _give_back(self, ticket: int) -> None:
         for offset in self._held.pop(ticket, ()):
             if self._inputs is not None:
@@ -286,6 +326,16 @@ class Input:
     shape: tuple[int, ...]
     parts: Sequence[bytes | bytearray | memoryview]
     nbytes: int
+
+
+def _outputs(message: protocol.ToServer) -> Sequence[protocol.ArenaTensor]:
+    """All that a batch left in the arena."""
+    if isinstance(message, protocol.Done):
+        return message.outputs
+    if isinstance(message, protocol.DoneEach):
+        answers = [each for each in message.answers if isinstance(each, protocol.Answers)]
+        return [tensor for answer in answers for tensor in answer.outputs]
+    return ()
 
 
 def _error(failed: protocol.Failed) -> GemletError:

@@ -50,12 +50,31 @@ class Partition(msgspec.Struct, frozen=True, tag="partition", array_like=True):
     gpu_lets: tuple[GpuLet, ...]
 
 
+class RequestInfo(msgspec.Struct, frozen=True, array_like=True):
+    """One request of a batch, for models that get requests, not batches. ``outputs``: those asked for; none: all."""
+
+    rows: int
+    id: str = ""
+    outputs: tuple[str, ...] = ()
+    timeout_us: int = 0
+    parameters: str = ""  # JSON
+
+
 class Run(msgspec.Struct, frozen=True, tag="run", array_like=True):
     ticket: int
     gpu_let: str
     model: str
     rows: int
     inputs: tuple[ArenaTensor, ...]
+    requests: tuple[RequestInfo, ...] = ()
+
+
+class Reply(msgspec.Struct, frozen=True, tag="reply", array_like=True):
+    """What became of an Ask: all outputs ``inline``, or the error."""
+
+    number: int
+    outputs: tuple[ArenaTensor, ...] = ()
+    error: str | None = None
 
 
 class Release(msgspec.Struct, frozen=True, tag="release", array_like=True):
@@ -99,6 +118,43 @@ class Done(msgspec.Struct, frozen=True, tag="done", array_like=True):
     ms: float
 
 
+class FailedRequest(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A response that is an error; ``code``: what Triton's API calls it, such as INVALID_ARG."""
+
+    message: str
+    code: str
+
+
+class Answers(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The outputs of one request."""
+
+    outputs: tuple[ArenaTensor, ...]
+
+
+Answer = Answers | FailedRequest
+
+
+class DoneEach(msgspec.Struct, frozen=True, tag="each", array_like=True):
+    """As Done, of a model that answers its requests one by one: in the order of the batch."""
+
+    ticket: int
+    answers: tuple[Answer, ...]
+    ms: float
+
+
+class Ask(msgspec.Struct, frozen=True, tag="ask", array_like=True):
+    """A request of a model to another one; ``inputs`` inline. A Reply of that number answers it.
+
+    timeout_us: 0 = none.
+    """
+
+    number: int
+    model: str
+    version: str
+    inputs: tuple[ArenaTensor, ...]
+    timeout_us: int
+
+
 Kind = Literal["model", "gone", "refused", "crash"]
 
 
@@ -117,8 +173,8 @@ class Log(msgspec.Struct, frozen=True, tag="log", array_like=True):
     line: str
 
 
-ToExecutor = Begin | Load | Unload | Partition | Run | Release | Stop
-ToServer = Hello | Loaded | Finished | Done | Failed | Log
+ToExecutor = Begin | Load | Unload | Partition | Run | Release | Reply | Stop
+ToServer = Hello | Loaded | Finished | Done | DoneEach | Failed | Ask | Log
 _encoder = msgspec.msgpack.Encoder()
 to_executor = msgspec.msgpack.Decoder(ToExecutor)
 to_server = msgspec.msgpack.Decoder(ToServer)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from gemlet.serve.execution.arena import Arena
     from gemlet.serve.execution.backend import BackendOptions
+    from gemlet.serve.execution.executor import Asked
     from gemlet.serve.execution.hosting import Endpoint
 
 # A machine that is gone sends nothing: after this many seconds of silence, probes are sent, a second apart.
@@ -49,8 +50,9 @@ class RemoteExecutor(Executor):
         placement: Placement,
         *,
         environment: Mapping[str, str] | None = None,
+        on_ask: Asked | None = None,
     ) -> None:
-        super().__init__(name, backend, options, environment=environment)
+        super().__init__(name, backend, options, environment=environment, on_ask=on_ask)
         self._placement = placement
 
     async def start(self) -> None:

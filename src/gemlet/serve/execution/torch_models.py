@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from gemlet.serve.execution import other_runtimes
 from gemlet.serve.execution.model_file import beside, imported
 from gemlet.serve.models import build
 from gemlet.serve.models.specification import ModelError
@@ -19,7 +20,13 @@ if TYPE_CHECKING:
     from gemlet.serve.models.specification import ModelSpec
 
 # platform -> the file in the version's directory
-FILES = {"torch_export": "model.pt2", "torchscript": "model.pt", "python": "model.py"}
+FILES = {
+    "torch_export": "model.pt2",
+    "torchscript": "model.pt",
+    "python": "model.py",
+    "onnx": "model.onnx",
+    "tensorrt": "model.plan",
+}
 
 # Datatypes of the Open Inference Protocol as torch and numpy call them.
 TORCH: dict[str, torch.dtype] = {
@@ -57,7 +64,7 @@ def load(spec: ModelSpec, device: str = "cuda") -> Loaded:
     if spec.platform not in FILES:
         hint = "serve it from another repository with --executor cpu"
         raise ModelError(f"{spec.name}: {spec.platform} models do not run on this backend", hint=hint)
-    file = Path(spec.directory, str(spec.version), FILES[spec.platform])
+    file = Path(spec.directory, str(spec.version), spec.file or FILES[spec.platform])
     if not file.is_file():
         raise ModelError(f"{spec.name}: there is no {file}")
     try:
@@ -65,6 +72,10 @@ def load(spec: ModelSpec, device: str = "cuda") -> Loaded:
             return Loaded(torch.export.load(file).module().to(device))
         if spec.platform == "torchscript":
             return Loaded(torch.jit.load(file, map_location=device).eval())
+        if spec.platform == "onnx":
+            return Loaded(infer=other_runtimes.onnx(spec, file))
+        if spec.platform == "tensorrt":
+            return Loaded(infer=other_runtimes.tensorrt(spec, file, TORCH))
         with beside(file.parent):
             return _python(spec, file, device)
     except ModelError:

@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
 from gemlet.errors import GemletError
@@ -23,15 +24,19 @@ from gemlet.inference_protocol import tensors
 from gemlet.serve.execution import backends, hosting, protocol
 from gemlet.serve.execution.arena import Arena, Mapping, Nowhere
 from gemlet.serve.execution.backend import DeviceLost, GpuLetGone
+from gemlet.serve.execution.python_host import PythonHost
+from gemlet.serve.execution.triton.responses import Failure
 from gemlet.serve.models.specification import ModelError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from collections.abc import Mapping as Dictionary
 
     import numpy as np
 
     from gemlet.serve.execution.backend import Backend, GpuLet
-    from gemlet.serve.models.specification import ModelSpec, TensorSpec
+    from gemlet.serve.execution.triton.responses import Response
+    from gemlet.serve.models.specification import ModelSpec
 
 logger = logging.getLogger("gemlet.serve.executor")
 DEVICE_LOST = 70  # exit code
@@ -83,7 +88,9 @@ class Worker:
         self._outputs = outputs
         self._arena_lock = threading.Lock()
         self._models: dict[str, ModelSpec] = {}
+        self._python = PythonHost(backend, self._models, channel.send)
         self._gpu_lets: dict[str, queue.SimpleQueue[protocol.Run | None]] = {}
+        self._threads: list[threading.Thread] = []
         self._orders: queue.SimpleQueue[protocol.Load | protocol.Unload | protocol.Partition | None]
         self._orders = queue.SimpleQueue()
 
@@ -99,6 +106,8 @@ class Worker:
                 with self._arena_lock:
                     for offset in message.offsets:
                         self._outputs.release(offset)
+            elif isinstance(message, protocol.Reply):
+                self._python.answered(message)
             elif isinstance(message, protocol.Stop):
                 stopped = True
                 break
@@ -110,18 +119,25 @@ class Worker:
         controller.join()
         for waiting in self._gpu_lets.values():
             waiting.put(None)
+        for thread in self._threads:
+            thread.join()
+        self._python.close()
 
     def _obey(self) -> None:
         while (order := self._orders.get()) is not None:
             began = time.perf_counter()
             try:
                 if isinstance(order, protocol.Load):
-                    memory = self._backend.load(order.model)
+                    if self._python.takes(order.model):
+                        memory = self._python.load(order.model)
+                    else:
+                        memory = self._backend.load(order.model)
                     self._models[order.model.key] = order.model
                     self._channel.send(protocol.Loaded(order.ticket, memory))
                     continue
                 if isinstance(order, protocol.Unload):
-                    self._backend.unload(order.model)
+                    if not self._python.unload(order.model):
+                        self._backend.unload(order.model)
                     self._models.pop(order.model, None)
                 else:
                     self._partition(order.gpu_lets)
@@ -131,14 +147,16 @@ class Worker:
                 self._channel.send(_failure(order.ticket, error))
 
     def _partition(self, gpu_lets: tuple[GpuLet, ...]) -> None:
-        self._backend.partition(gpu_lets)
+        self._backend.partition(self._python.partition(gpu_lets))
         wanted = {gpu_let.name for gpu_let in gpu_lets}
         for name in self._gpu_lets.keys() - wanted:
             self._gpu_lets.pop(name).put(None)  # ends what it has
         for name in wanted - self._gpu_lets.keys():
             waiting: queue.SimpleQueue[protocol.Run | None] = queue.SimpleQueue()
             self._gpu_lets[name] = waiting
-            threading.Thread(target=self._run_all, args=(waiting,), name=name).start()
+            thread = threading.Thread(target=self._run_all, args=(waiting,), name=name)
+            self._threads = [each for each in self._threads if each.is_alive()] + [thread]
+            thread.start()
 
     def _enqueue(self, run: protocol.Run) -> None:
         waiting = self._gpu_lets.get(run.gpu_let)
@@ -157,12 +175,16 @@ class Worker:
             except BaseException as error:  # noqa: BLE001  whatever a model raises is its requests' answer
                 self._channel.send(_failure(run.ticket, error))
 
-    def _run(self, run: protocol.Run) -> protocol.Done:
+    def _run(self, run: protocol.Run) -> protocol.Done | protocol.DoneEach:
         model = self._models.get(run.model)
         if model is None:
             raise GpuLetGone(f"{run.model} is not loaded here any more")
         inputs = {tensor.name: self._array(tensor) for tensor in run.inputs}
         began = time.perf_counter()
+        if run.requests and self._python.has(run.model):
+            responses = self._python.run(run.gpu_let, run.model, inputs, run.requests)
+            took = 1000 * (time.perf_counter() - began)
+            return protocol.DoneEach(run.ticket, self._placed_each(model, responses), took)
         outputs = self._backend.run(run.gpu_let, run.model, inputs, run.rows)
         took = 1000 * (time.perf_counter() - began)
         return protocol.Done(run.ticket, self._placed(model, outputs), took)
@@ -175,34 +197,64 @@ class Worker:
         array.flags.writeable = False
         return array
 
+    def _placed_each(self, model: ModelSpec, responses: Sequence[Response]) -> tuple[protocol.Answer, ...]:
+        placed: list[protocol.Answer] = []
+        with self._released_on_failure() as tensors_so_far:
+            for response in responses:
+                if isinstance(response, Failure):
+                    placed.append(protocol.FailedRequest(response.message, response.code))
+                    continue
+                own = []
+                for name, array in response.items():
+                    own.append(self._place(model, name, _datatype(model, name, array), array))
+                    tensors_so_far.append(own[-1])
+                placed.append(protocol.Answers(tuple(own)))
+        return tuple(placed)
+
     def _placed(self, model: ModelSpec, outputs: Dictionary[str, np.ndarray]) -> tuple[protocol.ArenaTensor, ...]:
+        with self._released_on_failure() as placed:
+            for spec in model.outputs:
+                if spec.name not in outputs:
+                    gave = f"it gave {', '.join(outputs)}"
+                    raise ModelError(f"{model.name} gave no output {spec.name!r}", hint=gave)
+                placed.append(self._place(model, spec.name, spec.datatype, outputs[spec.name]))
+        return tuple(placed)
+
+    @contextmanager
+    def _released_on_failure(self) -> Iterator[list[protocol.ArenaTensor]]:
+        """For what is placed: if one of them fails, nobody will read those before it."""
         placed: list[protocol.ArenaTensor] = []
         try:
-            for spec in model.outputs:
-                placed.append(self._place(model, spec, outputs))  # noqa: PERF401  what fails must leave the others here
+            yield placed
         except Exception:
-            with self._arena_lock:  # nobody will read those before it
+            with self._arena_lock:
                 for tensor in placed:
                     if tensor.offset >= 0:
                         self._outputs.release(tensor.offset)
             raise
-        return tuple(placed)
 
-    def _place(self, model: ModelSpec, spec: TensorSpec, outputs: Dictionary[str, np.ndarray]) -> protocol.ArenaTensor:
-        if spec.name not in outputs:
-            raise ModelError(f"{model.name} gave no output {spec.name!r}", hint=f"it gave {', '.join(outputs)}")
-        array = outputs[spec.name]
+    def _place(self, model: ModelSpec, name: str, datatype: str, array: np.ndarray) -> protocol.ArenaTensor:
         try:
-            data = tensors.to_buffer(array, spec.datatype)
+            data = tensors.to_buffer(array, datatype)
         except tensors.BadTensor as error:
-            raise ModelError(f"output {spec.name!r} of {model.name}: {error}") from None
+            raise ModelError(f"output {name!r} of {model.name}: {error}") from None
         with self._arena_lock:
             offset = self._outputs.allocate(len(data))
         if offset is not None:
             self._outputs.view[offset : offset + len(data)] = data
         inline = b"" if offset is not None else bytes(data)
         place = -1 if offset is None else offset
-        return protocol.ArenaTensor(spec.name, spec.datatype, tuple(array.shape), place, len(data), inline)
+        return protocol.ArenaTensor(name, datatype, tuple(array.shape), place, len(data), inline)
+
+
+def _datatype(model: ModelSpec, name: str, array: np.ndarray) -> str:
+    """What an array says of itself; numpy has no BF16, which the configuration says. Raises ModelError."""
+    try:
+        own = tensors.datatype_of(array)
+    except tensors.BadTensor as error:
+        raise ModelError(f"output {name!r} of {model.name}: {error}") from None
+    said = next((spec.datatype for spec in model.outputs if spec.name == name), own)
+    return said if (own, said) == ("UINT16", "BF16") else own
 
 
 def _failure(ticket: int, error: BaseException) -> protocol.Failed:

@@ -9,7 +9,9 @@ import msgspec
 
 from gemlet.errors import GemletError
 
-Platform = Literal["torch_export", "torchscript", "onnx", "python", "builtin", "noop", "modelled"]
+Platform = Literal[
+    "torch_export", "torchscript", "onnx", "tensorrt", "python", "triton_python", "builtin", "noop", "modelled"
+]
 ServiceClass = Literal["latency", "throughput"]
 
 
@@ -23,12 +25,25 @@ class ModelError(GemletError):
 class TensorSpec:
     """An input or output. ``datatype`` as in the Open Inference Protocol: "FP32", "INT64", "BYTES", ...
 
-    ``shape`` without the batch dimension; -1 = any.
+    ``shape`` without the batch dimension; -1 = any. optional: an input that a request may leave out.
     """
 
     name: str
     datatype: str
     shape: tuple[int, ...]
+    optional: bool = False
+
+
+class WarmUp(msgspec.Struct, frozen=True):
+    """A batch that is run ``count`` times once a model is loaded.
+
+    inputs: each with what fills it: "zero", "random", or the name of a file with the bytes of a row.
+    """
+
+    name: str
+    rows: int
+    count: int
+    inputs: tuple[tuple[TensorSpec, str], ...]
 
 
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +53,8 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     shapes have no batch dimension, and requests are run one by one. sm: the share of a device's SMs that the operator
     asks for, in (0, 1]; None leaves it to the planner. priority: 1 is the first served. revision: changes whenever a
     file of this version does, or one of all versions. latest: requests that name no version mean this one.
+    configuration: JSON, as Triton's Python models get it. file: name of the version's file, where it is not its
+    platform's. warm_up: what is run before the first request.
     """
 
     name: str
@@ -54,11 +71,24 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 1
     revision: str = ""
     latest: bool = True
+    configuration: str = ""
+    file: str = ""
+    warm_up: tuple[WarmUp, ...] = ()
 
     @property
     def key(self) -> str:
         """What executors know it by. Other files are another model there, and beside the old one for a while."""
         return f"{self.name}/{self.version}@{self.revision}" if self.revision else self.name
+
+    @property
+    def by_request(self) -> bool:
+        """Whether it gets the requests of a batch one by one, and answers each."""
+        return self.platform == "triton_python"
+
+    @property
+    def shown_platform(self) -> str:
+        """What clients are told."""
+        return "python" if self.by_request else self.platform
 
     @property
     def label(self) -> str:

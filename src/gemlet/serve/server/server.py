@@ -8,9 +8,11 @@ import logging
 import resource
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gemlet.errors import GemletError
+from gemlet.serve.dispatch import nested
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.dispatch.engine import Engine
 from gemlet.serve.execution import ray_placement
@@ -227,6 +229,7 @@ class Server:
             on_died=self._died,
             on_back=self.engine.resume,
             on_missing=self.engine.take_away,
+            on_ask=partial(nested.ask, self.engine),
             arena_bytes=self._options.arena_bytes,
             placement=self._cluster.placement(self._choice.backend) if self._cluster is not None else None,
         )

@@ -30,7 +30,7 @@ class Executor:
         self.died = asyncio.Event()
         self.runs = []
 
-    def run(self, gpu_let, name, inputs, rows):
+    def run(self, gpu_let, name, inputs, rows, requests=()):
         future = asyncio.get_running_loop().create_future()
         self.runs.append((gpu_let, name, inputs, rows, future))
         return future

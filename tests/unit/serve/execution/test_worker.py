@@ -21,7 +21,7 @@ def test_outputs_of_a_model_that_fails_half_way_leave_nothing_in_the_arena(outpu
     descriptor = arena.create(1 << 16)
     outputs_arena = arena.Arena(descriptor)
     os.close(descriptor)
-    worker = Worker(None, None, None, outputs_arena)
+    worker = Worker(None, Said(), None, outputs_arena)
     spec = model(outputs=(("Y", "FP32", (-1,)), ("Z", "FP32", (-1,))))
     with pytest.raises(ModelError):
         worker._placed(spec, {"Y": np.zeros((1, 4), dtype=np.float32)} | outputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import re
@@ -142,7 +143,14 @@ def test_yaml_that_is_none_names_the_place(model):
     ("text", "message"),
     [
         ("max_batch_size: many", "many"),
-        ('platform: "tensorrt_plan"', "platform: 'tensorrt_plan' cannot be served"),
+        ('platform: "tensorflow_graphdef"', "platform: 'tensorflow_graphdef' cannot be served"),
+        ("model_warmup { name: 'a' inputs { key: 'A' value { data_type: TYPE_FP32 } } }", "what fills it"),
+        (
+            "model_warmup { inputs { key: 'A' value { data_type: TYPE_FP32 input_data_file: '../x' } } }",
+            "what fills it",
+        ),
+        ("model_warmup { name: 'a' inputs { key: 'A' value { zero_data: true } } }", "model_warmup inputs A: it does"),
+        ('default_model_filename: "../model.py"', "default_model_filename: '../model.py' is not the name of a file"),
         ('input { name: "x" dims: 1 }', "input 1 data_type: it does not say"),
         ('parameters { key: "slo_ms" value { string_value: "soon" } }', "'soon' is not a number"),
     ],
@@ -195,10 +203,8 @@ def test_files_of_one_version_are_no_news_for_another(model):
         ('cc_model_filenames [ { key: "7.5" value: "m" } ]', "cc_model_filenames"),
         ("response_cache { enable: true }", "response_cache"),
         ("x [ ]", "x"),
-        ("model_warmup [ { name: 'a' inputs { key: 'A' value: { dims: [1] } } } ]", "model_warmup"),
         ("dynamic_batching { priority_queue_policy { key: 1 value { } } }", "dynamic_batching.priority_queue_policy"),
         ("dynamic_batching { default_queue_policy { max_queue_size: 3 } }", "default_queue_policy"),
-        ('default_model_filename: "other.py"', "default_model_filename"),
         ("input [ { name: 'Q' data_type: TYPE_FP32 dims: 1 format: FORMAT_NCHW } ]", "input.format"),
     ],
 )
@@ -213,7 +219,6 @@ def test_fields_that_mean_nothing_here_are_named(model, caplog, text, named):
 @pytest.mark.parametrize(
     ("text", "field"),
     [
-        ("input { name: 'Q' data_type: TYPE_FP32 dims: 1 optional: true }", "input optional"),
         ("input { name: 'Q' data_type: TYPE_FP32 dims: 1 reshape { shape: [ ] } }", "input reshape"),
         ("sequence_batching { control_input [ { name: 'a' } ] }", "sequence_batching"),
         ("model_transaction_policy { decoupled: True }", "model_transaction_policy decoupled"),
@@ -226,6 +231,88 @@ def test_fields_that_would_change_what_a_model_means_are_refused(model, text, fi
     error = wrong(model)
     assert str(error).startswith(f"{field}: ") or f" {field}: " in str(error)
     assert error.line == TRITON.count("\n")
+
+
+def test_an_input_may_be_left_out_of_requests_to_a_model_that_gets_requests(model):
+    optional = "input { name: 'Q' data_type: TYPE_FP32 dims: 1 optional: true }"
+    (model / "config.pbtxt").write_text(re.sub("version_policy.*\n", "", TRITON) + optional)
+    (model / "1" / "model.py").write_text("def infer(inputs): return inputs")
+    assert "inputs 2 optional: 'Q' may be left out: of a python model" in str(wrong(model))
+    (model / "1" / "model.py").write_text("class TritonPythonModel: pass")
+    (spec,) = tree.read_model(model)
+    assert [tensor.optional for tensor in spec.inputs] == [False, True]
+    assert (spec.platform, spec.shown_platform, spec.by_request) == ("triton_python", "python", True)
+
+
+def test_a_model_of_tritons_gets_its_configuration_as_it_is_used_to(model):
+    text = re.sub("version_policy.*\n", "", TRITON) + "model_warmup { name: 'a' count: 3 inputs { key: 'A' value { "
+    text += "data_type: TYPE_FP16 dims: [4, 2] random_data: true } } } default_model_filename: 'it.py'"
+    (model / "config.pbtxt").write_text(text)
+    (model / "1" / "it.py").write_text("class TritonPythonModel: pass")
+    (spec,) = tree.read_model(model)
+    told = json.loads(spec.configuration)
+    assert (told["name"], told["backend"], told["max_batch_size"]) == ("m", "python", 8)
+    assert told["input"] == [{"name": "A", "data_type": "TYPE_FP16", "dims": [4, -1], "optional": False}]
+    assert told["output"][0]["dims"] == [1]
+    assert told["parameters"]["mine"] == {"string_value": "x { y: 1"}
+    assert told["version_policy"] == {"latest": {"num_versions": 1}}
+    assert told["instance_group"][0]["kind"] == "KIND_GPU"
+    assert spec.file == told["default_model_filename"] == "it.py"
+    (sample,) = spec.warm_up
+    assert (sample.rows, sample.count, sample.inputs) == (1, 3, ((TensorSpec("A", "FP16", (4, 2)), "random"),))
+
+
+def test_without_a_goal_for_latency_no_request_is_too_late_as_in_triton(model):
+    without = re.sub("parameters.*slo_ms.*\n|version_policy.*\n", "", TRITON)
+    (model / "1" / "model.py").touch()
+    classes = {}
+    for name, text in (("none", without), ("slo", re.sub("version_policy.*\n", "", TRITON))):
+        (model / "config.pbtxt").write_text(text)
+        (spec,) = tree.read_model(model)
+        classes[name] = spec.service_class
+    (model / "config.yaml").write_text("slo: 7ms\n")
+    (model / "config.pbtxt").write_text(without)
+    (spec,) = tree.read_model(model)
+    assert classes | {"ours": spec.service_class} == {"none": "throughput", "slo": "latency", "ours": "latency"}
+
+
+COMPLETES = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(config):
+        print("words, not data")
+        config.add_input({"name": "A", "data_type": "TYPE_INT64", "dims": [-1]})
+        config.add_output({"name": "B", "data_type": "TYPE_STRING", "dims": [2]})
+        config.set_max_batch_size(4)
+        return config
+"""
+
+
+def test_a_model_completes_its_own_configuration(model):
+    (model / "1" / "model.py").write_text(COMPLETES)
+    (spec,) = tree.read_model(model)
+    assert (spec.platform, spec.max_batch, spec.inputs) == ("triton_python", 4, (TensorSpec("A", "INT64", (-1,)),))
+    assert json.loads(spec.configuration)["output"][0]["data_type"] == "TYPE_STRING"
+    (model / "config.pbtxt").write_text("max_batch_size: 2\ninput { name: 'A' data_type: TYPE_INT64 dims: -1 }")
+    (spec,) = tree.read_model(model)
+    assert (spec.max_batch, len(spec.inputs), spec.outputs) == (2, 1, (TensorSpec("B", "BYTES", (2,)),))
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("raise ValueError('none today')", "ValueError: none today"),
+        ("config.add_input({'name': 'A', 'dim': 3})", "ValueError: an input has the property 'dim'"),
+        ("raise SystemExit(0)", "SystemExit: 0"),
+        ("import os; os._exit(5)", "the process ended with status 5"),
+        ("return None", "auto_complete_config returned no configuration"),
+    ],
+)
+def test_a_model_that_cannot_tell_its_configuration_is_an_error_of_that_model(model, code, why):
+    (model / "1" / "model.py").write_text(COMPLETES.replace('print("words, not data")', code))
+    assert f"its file does not tell the configuration: {why}" in str(wrong(model))
 
 
 def test_what_is_missing(model, tmp_path):

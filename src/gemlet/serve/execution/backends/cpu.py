@@ -6,15 +6,17 @@ gpu-lets are threads here: shares of SMs have no meaning on a CPU, and are ignor
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from gemlet.errors import GemletError
 from gemlet.serve.execution.backend import GpuLetGone
 from gemlet.serve.execution.backends import cpu_runners, modelled
+from gemlet.serve.execution.warm_up import warm_up
 from gemlet.serve.models.specification import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy as np
 
@@ -38,7 +40,9 @@ class CpuBackend:
         if model.platform == "modelled":
             return self._modelled.load(model)
         try:
-            self._runners[model.key] = model.name, cpu_runners.load(model)
+            runner = cpu_runners.load(model)
+            warm_up(model, lambda inputs, _rows: runner(inputs))
+            self._runners[model.key] = model.name, runner
         except GemletError:
             raise
         except BaseException as error:
@@ -52,6 +56,13 @@ class CpuBackend:
     def partition(self, gpu_lets: Sequence[GpuLet]) -> None:
         self._gpu_lets = frozenset(gpu_let.name for gpu_let in gpu_lets)
         self._modelled.partition(gpu_lets)
+
+    @contextmanager
+    def around(self, gpu_let: str) -> Iterator[None]:
+        """Where code of the host runs for a gpu-let. Raises GpuLetGone."""
+        if gpu_let not in self._gpu_lets:
+            raise GpuLetGone(f"there is no gpu-let {gpu_let}")
+        yield
 
     def run(self, gpu_let: str, model: str, inputs: Mapping[str, np.ndarray], batch: int) -> Mapping[str, np.ndarray]:
         known = self._runners.get(model)

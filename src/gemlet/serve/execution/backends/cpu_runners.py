@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gemlet.serve.execution import onnx_model
 from gemlet.serve.execution.backends import noop
 from gemlet.serve.execution.model_file import beside, imported
 from gemlet.serve.models.specification import ModelError
@@ -43,7 +44,7 @@ def load(model: ModelSpec) -> Runner:
 
 
 def _file(model: ModelSpec, name: str) -> Path:
-    return Path(model.directory, str(model.version), name)
+    return Path(model.directory, str(model.version), model.file or name)
 
 
 def _python(model: ModelSpec) -> Runner:
@@ -110,15 +111,10 @@ def _onnx(model: ModelSpec) -> Runner:
     try:
         runtime: Any = importlib.import_module("onnxruntime")
     except ModuleNotFoundError:
-        hint = "pip install onnxruntime"
+        hint = "pip install 'gemlet[onnx]'"
         raise ModelError(f"{model.name} needs ONNX Runtime, which is not installed", hint=hint) from None
     session = runtime.InferenceSession(str(_file(model, "model.onnx")), providers=["CPUExecutionProvider"])
-    names = [output.name for output in model.outputs]
-
-    def run(inputs: Arrays) -> Arrays:
-        return dict(zip(names, session.run(names, dict(inputs)), strict=True))
-
-    return run
+    return onnx_model.runner(model, session)
 
 
 def _noop(model: ModelSpec) -> Runner:

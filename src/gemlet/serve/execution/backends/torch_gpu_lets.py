@@ -12,6 +12,7 @@ import logging
 import os
 import time
 from abc import ABC, abstractmethod
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,11 +23,12 @@ from gemlet.serve.execution.backend import GpuLetGone
 from gemlet.serve.execution.fair_lock import FairLock
 from gemlet.serve.execution.graphed import Graphed
 from gemlet.serve.execution.ladder import ladder
+from gemlet.serve.execution.warm_up import warm_up
 from gemlet.serve.models.built_in import completed
 from gemlet.serve.models.specification import ModelError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
     import numpy as np
 
@@ -127,6 +129,9 @@ class TorchGpuLets(ABC):
         except torch.cuda.OutOfMemoryError as error:
             raise ModelError(f"{model.name}: its weights do not fit into the device's memory") from error
         torch.cuda.current_stream().synchronize()
+        infer = loaded.infer
+        if infer is not None:  # others are warm once their graphs are captured
+            warm_up(model, lambda inputs, _rows: infer(inputs))
         self._models[model.key] = (model, loaded)
         return int(torch.cuda.memory_allocated() - before)
 
@@ -152,6 +157,19 @@ class TorchGpuLets(ABC):
             "%d gpu-lets: prepared in %.1f ms, switched in %.3f ms", len(gpu_lets), self.prepared_ms, self.switched_ms
         )
         self._make_room()
+
+    @contextmanager
+    def around(self, gpu_let: str) -> Iterator[None]:
+        """Where code of the host runs for a gpu-let: what it does on the device goes to that one's SMs.
+
+        Raises GpuLetGone.
+        """
+        captured = self._gpu_lets.get(gpu_let)
+        if captured is None:
+            raise GpuLetGone(f"there is no gpu-let {gpu_let}")
+        torch.cuda.set_device(self.device)
+        with torch.cuda.stream(captured.stream):
+            yield
 
     def run(self, gpu_let: str, model: str, inputs: Mapping[str, np.ndarray], batch: int) -> Mapping[str, np.ndarray]:
         captured = self._gpu_lets.get(gpu_let)

@@ -15,6 +15,6 @@ limits.py        what a client may take;  holdings.py: what they all hold, and w
 room.py          the same for messages of gRPC, by address
 unpacking.py     processes that read what takes time by its size;  to_its_end.py: how threads and they are waited for
 documents.py     metadata, statistics, configuration as JSON
-metrics.py       /metrics
+metrics.py       /metrics;  triton_metrics.py: the same by Triton's names
 logs.py          the last lines of the log, and those to come
 """

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from google.protobuf import json_format
-
 import gemlet
 from gemlet.serve.dispatch.statistics import Span
 from gemlet.serve.server.repository import triton_config
@@ -44,7 +42,7 @@ def model(spec: ModelSpec, versions: Sequence[ServedModel]) -> dict[str, Any]:
     return {
         "name": spec.name,
         "versions": [str(each.spec.version) for each in versions],
-        "platform": spec.platform,
+        "platform": spec.shown_platform,
         "inputs": [{"name": t.name, "datatype": t.datatype, "shape": shape(spec, t)} for t in spec.inputs],
         "outputs": [{"name": t.name, "datatype": t.datatype, "shape": shape(spec, t)} for t in spec.outputs],
     }
@@ -52,26 +50,7 @@ def model(spec: ModelSpec, versions: Sequence[ServedModel]) -> dict[str, Any]:
 
 def configuration(spec: ModelSpec, versions: Sequence[ServedModel]) -> dict[str, Any]:
     message = triton_config.message_of(spec, [each.spec.version for each in versions])
-    told = json_format.MessageToDict(
-        message, preserving_proto_field_name=True, always_print_fields_with_no_presence=False
-    )
-    return numbers(told, message.DESCRIPTOR)
-
-
-def numbers(told: dict[str, Any], descriptor: Any) -> dict[str, Any]:
-    """The same with 64-bit integers as numbers, as Triton has them: protobuf makes text of those."""
-    for name, value in told.items():
-        field = descriptor.fields_by_name.get(name)
-        if field is None:
-            continue
-        several = value if isinstance(value, list) else [value]
-        if field.cpp_type in {field.CPPTYPE_INT64, field.CPPTYPE_UINT64}:
-            whole = [int(each) for each in several]
-            told[name] = whole if isinstance(value, list) else whole[0]
-        elif field.message_type is not None and not field.message_type.GetOptions().map_entry:
-            for each in several:
-                numbers(each, field.message_type)
-    return told
+    return triton_config.table(message, whole=False)
 
 
 def statistics(served: ServedModel) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from gemlet.inference_protocol import tensors
-from gemlet.serve.dispatch.call import Call, Refusal, Tensor
+from gemlet.serve.dispatch.call import About, Call, Refusal, Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,6 +30,7 @@ MAX_DIMENSIONS = 32
 MAX_TIMEOUT_US = 1 << 62  # JSON's numbers have no end
 MAX_TEXTS = 1 << 20  # elements of BYTES in an input: each costs a step here and another where batches are cut
 MAX_TENSOR_BYTES = 64 * 1024**2  # of tensors that come as text, where nothing else is asked for
+OURS = frozenset({"timeout", "priority", "binary_data_output", "sequence_id", "sequence_start", "sequence_end"})
 NOT_JSON = (b"NaN", b"Infinity")
 
 
@@ -272,12 +273,19 @@ def texts(inputs: list[Tensor]) -> list[Tensor]:
     return [tensor for tensor in inputs if tensor.datatype == "BYTES" and not tensor.checked]
 
 
-def chosen(form: Form, outputs: list[Tensor]) -> list[Tensor]:
-    """The outputs that were asked for, in that order. Raises Refusal for an output that the model does not have."""
+def about(form: Form, parameters: Parameters) -> About:
+    """What a model that gets requests is told beside the inputs."""
+    own = {name: value for name, value in parameters.items() if name not in OURS}
+    timeout = parameters.get("timeout", 0)
+    return form.id, tuple(form.outputs or ()), timeout, _encode(own).decode() if own else ""
+
+
+def chosen(form: Form, outputs: list[Tensor], *, sure: bool = True) -> list[Tensor]:
+    """The outputs that were asked for, in that order. If each is ``sure``ly there: raises KeyError otherwise."""
     if form.outputs is None:
         return outputs
     there = {tensor.name: tensor for tensor in outputs}
-    return [there[name] for name in form.outputs]
+    return [there[name] for name in form.outputs if sure or name in there]
 
 
 def check_outputs(form: Form, spec: ModelSpec) -> None:

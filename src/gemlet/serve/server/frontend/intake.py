@@ -39,6 +39,8 @@ def check(service: Service, regions: UserRegions, form: Form, parameters: Parame
     served = service.engine.models.find(call.model, call.version)
     if form.outputs is not None and served is not None:
         infer_json.check_outputs(form, served.spec)
+    if served is not None and served.spec.by_request:
+        call.about = infer_json.about(form, parameters)
     shared = unread(call.inputs)
     if shared and served is not None:
         check_unread(served, call.inputs)
@@ -84,7 +86,7 @@ class Reply:
             self.refuse(result)
             return
         try:
-            outputs = infer_json.chosen(self.form, result.outputs)
+            outputs = infer_json.chosen(self.form, result.outputs, sure=not result.spec.by_request)
             costly = infer_json.costly(self.form, outputs, text=self.text)
             shared = infer_json.shared(self.form, outputs)
             if sum([len(tensor.data) for tensor, _ in (*costly, *shared)]) > limits.HERE_BYTES:

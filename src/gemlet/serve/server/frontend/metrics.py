@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from gemlet.serve.dispatch.statistics import BOUNDS_MS
+from gemlet.serve.server.frontend import triton_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,7 +27,8 @@ def render(service: Service) -> bytes:
     """The text."""
     registry = CollectorRegistry()
     registry.register(_Metrics(service))
-    return generate_latest(registry)
+    engine = service.engine
+    return generate_latest(registry) + triton_metrics.render(engine.models.values(), engine.waiting)
 
 
 class _Metrics(Collector):

@@ -10,21 +10,23 @@ from gemlet.config import suggest
 from gemlet.config.quantities import check_fraction, parse_seconds, parse_share
 from gemlet.errors import ConfigError, InvalidValue
 from gemlet.serve.models.built_in import BUILT_IN
-from gemlet.serve.models.specification import ModelSpec, Platform, TensorSpec
+from gemlet.serve.models.specification import ModelSpec, Platform, TensorSpec, WarmUp
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 PLATFORMS: tuple[Platform, ...] = (
-    "torch_export", "torchscript", "onnx", "python", "builtin", "noop", "modelled",
+    "torch_export", "torchscript", "onnx", "tensorrt", "python", "triton_python", "builtin", "noop", "modelled",
 )  # fmt: skip
 # The file of a version, by platform; the others need none.
 MODEL_FILES: dict[Platform, str] = {
     "torch_export": "model.pt2",
     "torchscript": "model.pt",
     "onnx": "model.onnx",
+    "tensorrt": "model.plan",
     "python": "model.py",
 }
+BY_CODE = frozenset({"python", "triton_python"})  # both are a model.py, which tells which it is
 DATATYPES = (
     "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "BF16", "FP32", "FP64",
     "BYTES",
@@ -40,6 +42,7 @@ class TensorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     name: str
     datatype: str
     shape: list[int]
+    optional: bool = False
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"service_class": "class"}):
@@ -58,6 +61,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     version: int | None = None
     versions: str | list[int] | None = None
     parameters: dict[str, str | int | float | bool] | None = None
+    file: str | None = None
+    warm_up: tuple[WarmUp, ...] | None = None
 
 
 class FieldError(Exception):
@@ -106,6 +111,20 @@ def served_versions(config: Config, there: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sorted(set(wanted)))
 
 
+def for_triton(spec: ModelSpec, configuration: str) -> ModelSpec:
+    """The same as a model written for Triton's Python backend; ``configuration``: JSON that it gets."""
+    return msgspec.structs.replace(spec, platform="triton_python", configuration=configuration)
+
+
+def check_optional(spec: ModelSpec) -> ModelSpec:
+    """Raises FieldError for inputs that may be left out of a request to what cannot tell."""
+    for number, tensor in enumerate(spec.inputs):
+        if tensor.optional and not spec.by_request:
+            message = f"{tensor.name!r} may be left out: of a {spec.platform} model every request has all inputs"
+            raise FieldError(("inputs", number, "optional"), message, "leave it out")
+    return spec
+
+
 def specification(config: Config, directory: Path, version: int) -> ModelSpec:
     """That version of the model that ``config`` describes. Raises FieldError."""
     if config.name is not None and config.name != directory.name:
@@ -137,6 +156,8 @@ def specification(config: Config, directory: Path, version: int) -> ModelSpec:
         priority=_priority(config),
         parameters={key: _text(value) for key, value in (config.parameters or {}).items()},
         version=version,
+        file=config.file or "",
+        warm_up=config.warm_up or (),
     )
 
 
@@ -171,14 +192,14 @@ def _max_batch(config: Config, platform: Platform, name: str) -> int:
 
 def _platform(config: Config, folder: Path) -> Platform:
     if config.platform is None:
-        found = [platform for platform, file in MODEL_FILES.items() if (folder / file).is_file()]
+        found = [platform for platform, file in MODEL_FILES.items() if (folder / (config.file or file)).is_file()]
         if len(found) == 1:
             return found[0]
         hint = f"write platform: and one of {', '.join(PLATFORMS)}"
         raise FieldError(("platform",), f"it does not say, and {folder.name}/ has {len(found)} model files", hint)
     for platform in PLATFORMS:
         if platform == config.platform:
-            file = MODEL_FILES.get(platform)
+            file = MODEL_FILES.get(platform) and (config.file or MODEL_FILES[platform])
             if file and not (folder / file).is_file():
                 raise FieldError(("platform",), f"{platform} needs {folder.name}/{file}, which is not there")
             return platform
@@ -196,7 +217,7 @@ def _tensors(what: str, tensors: list[TensorConfig] | None) -> tuple[TensorSpec,
             raise FieldError((what, number, "datatype"), f"{tensor.datatype!r} is none", hint)
         if any(size < -1 for size in tensor.shape):
             raise FieldError((what, number, "shape"), f"{tensor.shape} has a negative size", "-1 stands for any size")
-    return tuple(TensorSpec(tensor.name, tensor.datatype, tuple(tensor.shape)) for tensor in tensors or [])
+    return tuple(TensorSpec(each.name, each.datatype, tuple(each.shape), each.optional) for each in tensors or [])
 
 
 def _slo(config: Config) -> float:

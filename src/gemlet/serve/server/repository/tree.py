@@ -1,4 +1,4 @@
-"""The directory of a repository. The only module of this package that opens files."""
+"""The directory of a repository. The only module of this package that opens files, but for completion.py."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import msgspec
 
 from gemlet.config.text_file import read_text
 from gemlet.errors import ConfigError
+from gemlet.inference_protocol import model_config_pb2
 from gemlet.serve.models import built_in
 from gemlet.serve.models.specification import ModelError
-from gemlet.serve.server.repository import config, native_config, triton_config
+from gemlet.serve.server.repository import completion, config, native_config, triton_config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,30 +79,42 @@ def read_model(folder: Path) -> tuple[ModelSpec, ...]:
     """The versions to serve of the model in ``folder``, ascending. Raises ConfigError that names file, line, field."""
     folder = folder.absolute()
     ours, theirs = folder / NATIVE, folder / TRITON
-    if not ours.exists() and not theirs.exists():
+    if not ours.exists() and not theirs.exists() and not completion.can_tell(folder):
         hint = f"write {NATIVE}; docs/serving.md has an example"
         raise ConfigError(f"there is neither {NATIVE} nor {TRITON}", path=str(folder), hint=hint)
     said = config.Config()
+    message = model_config_pb2.ModelConfig()
     text = ""
-    if theirs.exists():
-        said, notes = triton_config.parse(read_text(theirs, regular=True), theirs)
-        for note in notes:
-            logger.warning("%s: %s", theirs, note)
+    if theirs.exists() or not ours.exists():
+        if theirs.exists():
+            message, notes = triton_config.read(read_text(theirs, regular=True), theirs)
+            for note in notes:
+                logger.warning("%s: %s", theirs, note)
+        message = completion.completed(message, folder)
+        said = triton_config.said(message, theirs)
     if ours.exists():
         text = read_text(ours, regular=True)
         said = config.merged(said, native_config.parse(text, ours))
+    elif said.slo is None and said.slo_ms is None and said.service_class is None:
+        said = msgspec.structs.replace(said, service_class="throughput")  # no request is too late for Triton
     try:
         versions = config.served_versions(said, _versions(folder, said))
         return tuple(
-            msgspec.structs.replace(
-                built_in.completed(config.specification(said, folder, version)), latest=version == versions[-1]
-            )
+            msgspec.structs.replace(_version(said, message, folder, version), latest=version == versions[-1])
             for version in versions
         )
     except ModelError as error:
         raise ConfigError(error.message, path=str(ours if ours.exists() else theirs), hint=error.hint) from None
     except config.FieldError as error:
         raise (native_config.located(error, text, ours) if text else config.problem(error, theirs)) from None
+
+
+def _version(said: config.Config, message: model_config_pb2.ModelConfig, folder: Path, version: int) -> ModelSpec:
+    """Raises ModelError, FieldError."""
+    spec = built_in.completed(config.specification(said, folder, version))
+    if spec.platform in config.BY_CODE and completion.is_for_triton(folder / str(version) / (spec.file or "model.py")):
+        spec = config.for_triton(spec, triton_config.for_model(message, spec))
+    return config.check_optional(spec)
 
 
 def _versions(folder: Path, said: config.Config) -> tuple[int, ...]:

@@ -1,0 +1,104 @@
+"""Requests that a model sends to others: to one of its gpu-let at once, in the same thread; else through the server.
+
+A model that waits holds its gpu-let. One that takes turns with it there could never answer, so that one is run in the
+thread that waits. Any other goes into its queue as if a client had asked.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import itertools
+import threading
+from typing import TYPE_CHECKING, Protocol
+
+from gemlet.inference_protocol import tensors
+from gemlet.serve.execution import protocol
+from gemlet.serve.models.specification import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    import numpy as np
+
+    from gemlet.serve.models.specification import ModelSpec
+
+
+class Host(Protocol):
+    """The executor that runs the model."""
+
+    def neighbour(self, model: str, version: str) -> str | None:
+        """The key of another model of this thread's gpu-let."""
+        ...
+
+    def run_here(self, key: str, inputs: Mapping[str, np.ndarray], outputs: Sequence[str]) -> Mapping[str, np.ndarray]:
+        """Raises GemletError, or whatever that model raises."""
+        ...
+
+    def ready(self, model: str, version: str) -> bool: ...
+
+
+class Nested:
+    """All of an executor. ``send``: a message to the server, from any thread."""
+
+    def __init__(self, send: Callable[[protocol.ToServer], None]) -> None:
+        self._send = send
+        self._waiting: dict[int, tuple[concurrent.futures.Future[Mapping[str, np.ndarray]], Sequence[str]]] = {}
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+
+    def ask(
+        self, model: str, version: str, inputs: Mapping[str, np.ndarray], outputs: Sequence[str], timeout_us: int
+    ) -> concurrent.futures.Future[Mapping[str, np.ndarray]]:
+        """Through the server. The future raises ModelError."""
+        future: concurrent.futures.Future[Mapping[str, np.ndarray]] = concurrent.futures.Future()
+        number = next(self._numbers)
+        with self._lock:
+            self._waiting[number] = future, outputs
+        given = tuple(_tensor(name, array) for name, array in inputs.items())
+        self._send(protocol.Ask(number, model, version, given, timeout_us))
+        return future
+
+    def answered(self, message: protocol.Reply) -> None:
+        """What the server says to one."""
+        with self._lock:
+            future, wanted = self._waiting.pop(message.number)
+        if message.error is not None:
+            future.set_exception(ModelError(message.error))
+            return
+        future.set_result(
+            {
+                each.name: tensors.to_array(bytearray(each.inline), each.datatype, each.shape)
+                for each in message.outputs
+                if not wanted or each.name in wanted
+            }
+        )
+
+
+class Around:
+    """What one model finds around it: backend_utils.Surroundings."""
+
+    def __init__(self, spec: ModelSpec, host: Host, nested: Nested) -> None:
+        self.folder = f"{spec.directory}/{spec.version}"
+        self._host, self._nested = host, nested
+
+    def ask(
+        self, model: str, version: str, inputs: Mapping[str, np.ndarray], outputs: Sequence[str], timeout_us: int
+    ) -> concurrent.futures.Future[Mapping[str, np.ndarray]]:
+        neighbour = self._host.neighbour(model, version)
+        if neighbour is None:
+            return self._nested.ask(model, version, inputs, outputs, timeout_us)
+        future: concurrent.futures.Future[Mapping[str, np.ndarray]] = concurrent.futures.Future()
+        try:
+            future.set_result(self._host.run_here(neighbour, inputs, outputs))
+        except Exception as error:  # noqa: BLE001  it is the answer
+            future.set_exception(error)
+        return future
+
+    def ready(self, model: str, version: str) -> bool:
+        return self._host.ready(model, version)
+
+
+def _tensor(name: str, array: np.ndarray) -> protocol.ArenaTensor:
+    datatype = tensors.datatype_of(array)
+    data = bytes(tensors.to_buffer(array, datatype))
+    return protocol.ArenaTensor(name, datatype, tuple(array.shape), -1, len(data), data)

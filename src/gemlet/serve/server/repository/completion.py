@@ -1,0 +1,97 @@
+"""What a model's config.pbtxt leaves out, or all of it: its own file tells, as it does to Triton.
+
+An ONNX file names its inputs and outputs; a Python model may have `auto_complete_config`. Both are asked in a process
+of their own (execution/triton/completing.py), once for each state of the files.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from gemlet.errors import ConfigError
+from gemlet.serve.server.repository import triton_config
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gemlet.inference_protocol import model_config_pb2
+
+logger = logging.getLogger(__name__)
+
+CLASS, METHOD = re.compile(rb"\bTritonPythonModel\b"), re.compile(rb"\bdef auto_complete_config\b")
+PATIENCE_S = 120.0  # for imports of large libraries
+FAILED = 3  # exit code of a process that says on standard output why
+MAX_KNOWN = 1000
+_known: dict[tuple[object, ...], dict[str, Any]] = {}  # what was told, by what was asked
+
+
+def is_for_triton(path: Path) -> bool:
+    """Whether a model.py is written for Triton's Python backend."""
+    return bool(CLASS.search(_source(path)))
+
+
+def can_tell(folder: Path) -> bool:
+    """Whether a model without any configuration tells it by itself."""
+    version = _version(folder)
+    return version is not None and (_onnx(version) or bool(METHOD.search(_source(version / "model.py"))))
+
+
+def completed(message: model_config_pb2.ModelConfig, folder: Path) -> model_config_pb2.ModelConfig:
+    """The configuration with what the highest version's file adds. Raises ConfigError."""
+    version = _version(folder)
+    if version is None:
+        return message
+    backend = message.backend or message.platform
+    python = version / (message.default_model_filename or "model.py")
+    onnx = version / (message.default_model_filename or "model.onnx")
+    if backend in {"", "python"} and METHOD.search(_source(python)) and is_for_triton(python):
+        return _asked(message, "python", python, folder)
+    named = triton_config.PLATFORMS.get(backend) == "onnx"
+    if (named or (not backend and _onnx(version))) and onnx.is_file() and not (message.input and message.output):
+        return _asked(message, "onnx", onnx, folder)
+    return message
+
+
+def _asked(message: model_config_pb2.ModelConfig, kind: str, path: Path, folder: Path) -> model_config_pb2.ModelConfig:
+    told = json.dumps(triton_config.table(message, whole=False) | {"name": folder.name})
+    status = path.stat()
+    question = (kind, str(path), status.st_size, status.st_mtime_ns, told)
+    if question not in _known:
+        if len(_known) >= MAX_KNOWN:
+            _known.clear()
+        _known[question] = _ask(kind, path, folder, told)
+        logger.info("%s: what its configuration leaves out comes from %s", folder.name, path.name)
+    return triton_config.message_from(_known[question], path)
+
+
+def _ask(kind: str, path: Path, folder: Path, told: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "gemlet.serve.execution.triton.completing", kind, str(path), str(folder)]
+    try:
+        done = subprocess.run(command, input=told, stdout=subprocess.PIPE, text=True, timeout=PATIENCE_S, check=False)
+    except subprocess.TimeoutExpired:
+        message = f"its file did not tell the configuration within {PATIENCE_S:g} s"
+        raise ConfigError(message, path=str(path), hint="write inputs and outputs into config.pbtxt") from None
+    if done.returncode:
+        why = done.stdout.strip() if done.returncode == FAILED else f"the process ended with status {done.returncode}"
+        hint = "write inputs and outputs into config.pbtxt"
+        raise ConfigError(f"its file does not tell the configuration: {why}", path=str(path), hint=hint)
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def _version(folder: Path) -> Path | None:
+    there = [path for path in folder.iterdir() if re.fullmatch("0*[1-9][0-9]*", path.name) and path.is_dir()]
+    return max(there, key=lambda path: int(path.name), default=None)
+
+
+def _onnx(version: Path) -> bool:
+    return (version / "model.onnx").is_file() and not (version / "model.py").is_file()
+
+
+def _source(path: Path) -> bytes:
+    return path.read_bytes() if path.is_file() else b""

@@ -1,0 +1,61 @@
+"""A repository written for Triton, served unchanged: its answers are those that a real Triton gave."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+
+import pytest
+
+from tests.e2e.serve_process import serving
+from tests.triton import probes
+
+
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory):
+    with serving(probes.REPOSITORY, tmp_path_factory.mktemp("triton") / "log") as server:
+        address = f"http://{server.http}"
+        yield probes.ask_all(address), probes.metrics(address)
+
+
+@pytest.mark.parametrize("name", probes.PROBES)
+def test_an_answer_is_tritons_unless_a_reason_is_given(answered, name):
+    recorded = json.loads(probes.ANSWERS.read_text())["probes"]
+    assert (answered[0][name] == recorded[name]) is (name not in probes.DIFFERENCES), [
+        answered[0][name],
+        recorded[name],
+    ]
+
+
+def test_every_metric_of_tritons_is_there(answered):
+    assert set(json.loads(probes.ANSWERS.read_text())["metrics"]) <= set(answered[1])
+
+
+# Y = 2 X + 1, for rows of three numbers, made by onnx.helper: Mul and Add, opset 17.
+SCALE = (
+    "CAk6cQoOCgFYCgFhEgF0IgNNdWwKDgoBdAoBYhIBWSIDQWRkEgVzY2FsZSoNCAEQASIEAAAAQEIBYSoNCAEQASIEAA"
+    "CAP0IBYloUCgFYEg8KDQgBEgkKAxIBTgoCCANiFAoBWRIPCg0IARIJCgMSAU4KAggDQgQKABAR"
+)
+
+
+def test_an_onnx_file_alone_is_a_model(tmp_path):
+    pytest.importorskip("onnxruntime", reason="onnxruntime is the extra `onnx`")
+    (tmp_path / "models" / "scale" / "1").mkdir(parents=True)
+    (tmp_path / "models" / "scale" / "1" / "model.onnx").write_bytes(base64.b64decode(SCALE))
+    with serving(tmp_path / "models", tmp_path / "log") as server:
+        address = f"http://{server.http}"
+        body = {"inputs": [{"name": "X", "datatype": "FP32", "shape": [2, 3], "data": [0, 1, 2, 3, 4, 5]}]}
+        status, answer = probes.ask(address, "/v2/models/scale/infer", body)
+        _, metadata = probes.ask(address, "/v2/models/scale", None)
+    assert (status, answer["outputs"][0]["data"]) == (200, [1.0, 3.0, 5.0, 7.0, 9.0, 11.0])
+    assert metadata["inputs"] == [{"name": "X", "datatype": "FP32", "shape": [-1, 3]}]
+
+
+def test_a_decoupled_model_is_an_error_that_says_so(tmp_path):
+    shutil.copytree(probes.REPOSITORY / "add_sub", tmp_path / "models" / "add_sub")
+    with (tmp_path / "models" / "add_sub" / "config.pbtxt").open("a") as config:
+        config.write("model_transaction_policy { decoupled: true }\n")
+    with pytest.raises(AssertionError, match="decoupled models are not served: a request has one reply"):  # noqa: SIM117
+        with serving(tmp_path / "models", tmp_path / "log"):
+            pass
