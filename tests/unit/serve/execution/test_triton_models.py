@@ -74,8 +74,8 @@ class Executor:
             self.specs[name] = spec
             self.order(protocol.Load(1, spec))
         shared = {self.specs[name].key: 8 for name in together}
-        lets = [GpuLet(name=name, sm=1.0, models=shared or {spec.key: 8}) for name, spec in self.specs.items()]
-        self.order(protocol.Partition(2, tuple(lets)))
+        gpu_lets = [GpuLet(name=name, sm=1.0, models=shared or {spec.key: 8}) for name, spec in self.specs.items()]
+        self.order(protocol.Partition(2, tuple(gpu_lets)))
 
     def order(self, order):
         for each in (order, None):

@@ -114,7 +114,7 @@ class Tensor:
     def from_dlpack(name: str, given: Any) -> Tensor:
         """Of a tensor that is on the host or, where torch is there, on a device; it is copied to the host then."""
         if hasattr(given, "__dlpack_device__") and given.__dlpack_device__()[0] != 1:
-            import torch  # noqa: PLC0415  whoever has a tensor on a device has it, or gets its error
+            import torch  # noqa: PLC0415  a model with tensors on a device has it, or gets its error
 
             return Tensor(name, torch.from_dlpack(given).cpu().numpy())
         if not hasattr(given, "__dlpack__"):
