@@ -3,8 +3,8 @@
 python -m bench.serving --profiles FILE [--mixes traffic,opposites] [--policies timeshare,nway+type,streams]
                         [--seconds 1.2] [--trials 5] [--budget SECONDS] [--quick] [-o RESULT.json]
 
-The planner, the queues (dispatch/queue.py) and the executors (green contexts, CUDA graphs, host to host) are those of
-`gemlet serve`; requests come from this process, Poisson, and no network is in between: the frontend is the same nothing
+The planner, the dispatcher and the executors (green contexts, CUDA graphs, host to host) are those of `gemlet serve`;
+requests come from this process, Poisson, and no network is in between: the frontend is the same nothing
 for every policy. SLO = 2 x latency of a batch of 32 on the whole GPU by the profile, at least 5 ms.
 
 planned  requests/s for which the policy finds a plan

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from gemlet.load import arrivals
+from gemlet.serve.dispatch.dispatcher import Assignment, Batch, Dispatcher, GpuLetState
 from gemlet.serve.dispatch.expectation import Expectation
-from gemlet.serve.dispatch.queue import Assignment, Batch, Dispatcher, GpuLetState
 from gemlet.serve.dispatch.waiting import Request
 from gemlet.serve.execution.backend import GpuLet
 from gemlet.serve.execution.ladder import ladder

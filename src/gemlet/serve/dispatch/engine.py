@@ -1,5 +1,5 @@
-"""The way of a request: checked, queued by queue.py, executed in a batch, answered. One event loop; a request has no
-task of its own.
+"""The way of a request: checked, queued by dispatcher.py, executed in a batch, answered. One event loop; a request
+has no task of its own.
 
 Each call is answered exactly once, with outputs or with a Refusal. A batch goes to an executor's process; batches of
 models that do nothing are answered in this process.
@@ -19,9 +19,9 @@ from weakref import WeakKeyDictionary
 from gemlet.inference_protocol import tensors
 from gemlet.serve.dispatch import batch_tensors
 from gemlet.serve.dispatch.call import Answered, Refusal, Tensor, check, refusal_of
+from gemlet.serve.dispatch.dispatcher import Batch, Dispatcher, Drop, GpuLetState
 from gemlet.serve.dispatch.expectation import Expectation
 from gemlet.serve.dispatch.quarantine import Quarantine
-from gemlet.serve.dispatch.queue import Batch, Dispatcher, Drop, GpuLetState
 from gemlet.serve.dispatch.served import Models
 from gemlet.serve.dispatch.waiting import Request
 from gemlet.serve.execution.backend import GpuLetGone

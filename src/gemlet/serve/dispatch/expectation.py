@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gemlet.serve.profiles.variation import Recent
 
 if TYPE_CHECKING:
-    from gemlet.serve.dispatch.queue import Assignment
+    from gemlet.serve.dispatch.dispatcher import Assignment
     from gemlet.serve.profiles.profile import ModelProfile
 
 Key = tuple[str, float]  # a model and the SM share of its gpu-let

@@ -1,4 +1,4 @@
-"""Serving in virtual time: the queues of queue.py, arrivals of arrivals.py, batches that take what the profile says.
+"""Serving in virtual time: the queues of dispatcher.py, arrivals of arrivals.py, batches as the profile says.
 
 A batch takes L(model, share, batch) x the slow-down by the neighbours that are at work when it starts x the jitter of
 the profile's variation + what its way to the executor and back takes. The slow-down has the same form as the planner's
@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
+from gemlet.serve.dispatch.dispatcher import Batch, Dispatcher, GpuLetState
 from gemlet.serve.dispatch.expectation import Expectation
-from gemlet.serve.dispatch.queue import Batch, Dispatcher, GpuLetState
 from gemlet.serve.dispatch.waiting import Request
 from gemlet.serve.plan.search import interference
 from gemlet.serve.profiles import variation

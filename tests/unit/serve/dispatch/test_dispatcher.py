@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemlet.serve.dispatch.queue import MARGIN_PART, Assignment, Batch, Dispatcher
+from gemlet.serve.dispatch.dispatcher import MARGIN_PART, Assignment, Batch, Dispatcher
 from gemlet.serve.dispatch.waiting import Request
 from gemlet.serve.plan.model import Gpu, Plan, PlannedGpuLet, Task
 
