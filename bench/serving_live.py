@@ -20,7 +20,7 @@ import numpy as np
 from gemlet.load import arrivals
 from gemlet.serve.dispatch.dispatcher import Assignment, Batch, Dispatcher, GpuLetState
 from gemlet.serve.dispatch.expectation import Expectation
-from gemlet.serve.dispatch.waiting import Request
+from gemlet.serve.dispatch.queue import Request
 from gemlet.serve.execution.backend import GpuLet
 from gemlet.serve.execution.ladder import ladder
 from gemlet.serve.models import built_in

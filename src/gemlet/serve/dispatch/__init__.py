@@ -5,9 +5,9 @@ engine.py        from the queue to an executor and back;  batch_tensors.py: the 
 nested.py        requests that a model sends to others
 served.py        the models that requests may name
 quarantine.py    which models rest, because executors died under them
-dispatcher.py    batching, early drop and routing in explicit time;  waiting.py: one of its queues
+dispatcher.py    batching, early drop and routing in explicit time;  queue.py: one of its queues
 expectation.py   how long a batch will take, learned from those that ran
 statistics.py    counters by model
 
-batch_tensors.py, dispatcher.py, waiting.py, quarantine.py and expectation.py are pure; the simulator runs the queues.
+batch_tensors.py, dispatcher.py, queue.py, quarantine.py and expectation.py are pure; the simulator runs the queues.
 """

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from gemlet.serve.dispatch.quarantine import Quarantine
-from gemlet.serve.dispatch.waiting import Request, Waiting
+from gemlet.serve.dispatch.queue import Queue, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -130,7 +130,7 @@ class Dispatcher:
         self._drop = drop
         self._suspects = suspects or Quarantine()
         self._alone = self._suspects.alone
-        self.queues: dict[str, Waiting] = {}
+        self.queues: dict[str, Queue] = {}
         self.gpu_lets: list[GpuLetState] = []
         self._places: dict[str, list[Assignment]] = {}
         self._drops: list[Drop] = []
@@ -151,7 +151,7 @@ class Dispatcher:
                     self._places.setdefault(task.model, []).append(place)
                 self.gpu_lets.append(gpu_let)
         for model in self._places:
-            self.queues.setdefault(model, Waiting())
+            self.queues.setdefault(model, Queue())
         for model, queue in self.queues.items():
             if model not in self._places:
                 self._give_up(queue, f"the new plan does not serve {model}")
@@ -245,7 +245,7 @@ class Dispatcher:
             self._give_up(queue, reason)
         return self.drops()
 
-    def _give_up(self, queue: Waiting, reason: str) -> None:
+    def _give_up(self, queue: Queue, reason: str) -> None:
         while queue:
             self._drops.append(Drop(queue.pop(), reason))
 

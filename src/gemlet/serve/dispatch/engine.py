@@ -22,8 +22,8 @@ from gemlet.serve.dispatch.call import Answered, Refusal, Tensor, check, refusal
 from gemlet.serve.dispatch.dispatcher import Batch, Dispatcher, Drop, GpuLetState
 from gemlet.serve.dispatch.expectation import Expectation
 from gemlet.serve.dispatch.quarantine import Quarantine
+from gemlet.serve.dispatch.queue import Request
 from gemlet.serve.dispatch.served import Models
-from gemlet.serve.dispatch.waiting import Request
 from gemlet.serve.execution.backend import GpuLetGone
 from gemlet.serve.execution.executor import ExecutorDied
 from gemlet.serve.execution.protocol import FailedRequest

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from gemlet.serve.dispatch.dispatcher import Batch, Dispatcher, GpuLetState
 from gemlet.serve.dispatch.expectation import Expectation
-from gemlet.serve.dispatch.waiting import Request
+from gemlet.serve.dispatch.queue import Request
 from gemlet.serve.plan.search import interference
 from gemlet.serve.profiles import variation
 from gemlet.serve.profiles.variation import nearest_rank

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemlet.serve.dispatch.dispatcher import MARGIN_PART, Assignment, Batch, Dispatcher
-from gemlet.serve.dispatch.waiting import Request
+from gemlet.serve.dispatch.queue import Request
 from gemlet.serve.plan.model import Gpu, Plan, PlannedGpuLet, Task
 
 if TYPE_CHECKING:

@@ -32,8 +32,8 @@ def _urgency(request: Request) -> tuple[int, float]:
     return request.priority, request.deadline
 
 
-class Waiting:
-    """A queue. ``rows`` of all waiting requests. A new request nearly always goes to the end, so adding one takes no
+class Queue:
+    """``rows`` of all waiting requests. A new request nearly always goes to the end, so adding one takes no
     search."""
 
     def __init__(self) -> None:
