@@ -165,6 +165,21 @@ def test_what_a_frozen_member_holds_counts(host: Host, how: str) -> None:
     assert more(other, 1000) == "0"
 
 
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_a_maximum_of_time_stays_for_a_frozen_program(host: Host, how: str) -> None:
+    program = host.run("--group", "g", "--max", "30%", "--", host.machine.program, "work", 600)
+    assert program.line() == "ready"
+    settled(host, "g", 500)
+    program.send_signal(signal.SIGSTOP)
+    host.kill() if how == "killed" else host.stop()
+    host.start()
+    host.await_expiry()
+    program.send_signal(signal.SIGCONT)
+    eventually(lambda: not host.ask("status")["unmanaged"])
+    (group,) = (g for d in host.ask("status")["devices"] for g in d["groups"] if g["name"] == "g")
+    assert (group["max"], [client["pid"] for client in group["clients"]]) == (0.3, [program.pid])
+
+
 def test_one_that_comes_back_allocates_by_what_the_others_hold_by_now(host: Host) -> None:
     """Not by the ledger of the daemon that is gone, although its watcher has yet to find the new one."""
     frozen, other = host.grow("g", 500, "--memory", LIMIT, "--strict"), host.grow("g", 0, "--strict")
