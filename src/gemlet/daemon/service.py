@@ -22,6 +22,7 @@ import gemlet
 from gemlet.config.rules import EVERYBODY
 from gemlet.daemon import notify, protocol, state, status, succession
 from gemlet.daemon.accounting import Accounting
+from gemlet.daemon.allocator import return_large_blocks
 from gemlet.daemon.audit import Audit, named
 from gemlet.daemon.configuration import ConfigurationFile
 from gemlet.daemon.elder import Elder
@@ -76,6 +77,7 @@ ACTIVE_SECONDS = 10.0  # for which a group without work counts among those that 
 
 async def run_until_signalled(service: Service, handler: Callable[[Service], Api]) -> None:
     """Runs a daemon in the main thread of its own process: SIGTERM and SIGINT end it cleanly."""
+    return_large_blocks()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, service.stop)
