@@ -76,7 +76,7 @@ def _write_example(context: click.Context, _parameter: click.Parameter, folder: 
 
     for path in write(folder):
         click.echo(str(path))
-    click.echo(f"gemlet: now try `gemlet serve {folder}`; docs/serving.md has requests to send to it", err=True)
+    click.echo(f"gemlet: now try `gemlet serve {folder}`; docs/serving/README.md has requests to send to it", err=True)
     context.exit()
 
 

@@ -108,7 +108,7 @@ def command(
     gemlet simulate --serve demands.toml --replan
 
     The arbiter is the real one; device and programs are modelled, and no GPU is used. With --serve it plans for the
-    models of a demand file (docs/serving.md) and shows how they would be served.
+    models of a demand file (docs/serving/plan.md) and shows how they would be served.
     """
     import dataclasses
     import json

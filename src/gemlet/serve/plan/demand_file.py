@@ -40,7 +40,7 @@ from gemlet.serve.plan.model import Demand, PlanOptions
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-HINT = "docs/serving.md describes the format"
+HINT = "docs/serving/plan.md describes the format"
 # What a batch takes from the queues to an executor's process and back, beside what is in its profile: from that
 # process' arrays to its arrays. 0.35 to 0.45 ms, measured on the host of an H200 (bench/attainment.py).
 HOP_MS = 0.4

@@ -11,7 +11,7 @@ is a promise for requests that come evenly, as the cycle of cycle.py is: of one 
 2 L(b) <= SLO. The margin is the time that the pool needs for what Poisson arrivals bring above the mean within
 a turn; c is what one more request in a batch costs. Of k gpu-lets all work off a burst, whichever model it is of: that
 is why a pool sustains more than the same gpu-lets with a model each. z = 3 is what simulated pools and single gpu-lets
-serve with 99 % in time, within some 10 % (docs/serving.md).
+serve with 99 % in time, within some 10 % (docs/serving/plan.md).
 
 A batch that runs is not interrupted, so a pool does not sustain bursts where batches that a request cannot wait for
 too often leave fewer gpu-lets than the others need.

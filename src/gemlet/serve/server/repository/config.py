@@ -175,7 +175,7 @@ def field_of(error: msgspec.ValidationError) -> FieldError:
             TensorConfig.__struct_fields__ if path[:1] in (["inputs"], ["outputs"]) else Config.__struct_encode_fields__
         )
         return FieldError((*path, unknown), "there is no such field", suggest.hint(unknown, known))
-    return FieldError(tuple(path), message[:1].lower() + message[1:], "docs/serving.md describes config.yaml")
+    return FieldError(tuple(path), message[:1].lower() + message[1:], "docs/serving/models.md describes config.yaml")
 
 
 def problem(error: FieldError, path: Path, line: int | None = None) -> ConfigError:

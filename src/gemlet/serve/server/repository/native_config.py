@@ -25,7 +25,7 @@ from gemlet.serve.server.repository.config import Config, FieldError, field_of, 
 if TYPE_CHECKING:
     from pathlib import Path
 
-EXAMPLE = "docs/serving.md has an example"
+EXAMPLE = "docs/serving/models.md has an example"
 
 
 def parse(text: str, path: Path) -> Config:

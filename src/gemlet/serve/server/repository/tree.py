@@ -46,7 +46,7 @@ def scan(repository: Path) -> dict[str, ModelDirectory]:
     try:
         folders = sorted(path for path in repository.iterdir() if path.is_dir() and not path.name.startswith("."))
     except OSError as error:
-        hint = "a model repository is a directory of DIR/MODEL/config.yaml and DIR/MODEL/1/; see docs/serving.md"
+        hint = "a model repository is a directory of DIR/MODEL/config.yaml and DIR/MODEL/1/; see docs/serving/models.md"
         raise ConfigError(f"cannot be read: {error.strerror}", path=str(repository), hint=hint) from None
     return {folder.name: look(folder) for folder in folders if _can_be_named(folder)}
 
@@ -80,7 +80,7 @@ def read_model(folder: Path) -> tuple[ModelSpec, ...]:
     folder = folder.absolute()
     ours, theirs = folder / NATIVE, folder / TRITON
     if not ours.exists() and not theirs.exists() and not completion.can_tell(folder):
-        hint = f"write {NATIVE}; docs/serving.md has an example"
+        hint = f"write {NATIVE}; docs/serving/models.md has an example"
         raise ConfigError(f"there is neither {NATIVE} nor {TRITON}", path=str(folder), hint=hint)
     said = config.Config()
     message = model_config_pb2.ModelConfig()

@@ -1,8 +1,8 @@
 """config.pbtxt of a model: the part of Triton's format that applies here.
 
-``parameters`` named slo_ms, sm, class and priority say what Triton's format has no field for. What is read and what is
-ignored is in docs/serving.md. The log names all other fields of a file, once; those without which the model would be
-another one are refused.
+``parameters`` named slo_ms, sm, class and priority say what Triton's format has no field for. docs/serving/models.md
+says what is read and what is ignored. The log names all other fields of a file, once; those without which the model
+would be another one are refused.
 """
 
 from __future__ import annotations
