@@ -19,11 +19,11 @@ from pathlib import Path
 import msgspec
 
 from bench.report import Report
-from gemlet.daemon.moments import Moments
+from gemlet.daemon.history_moment import Moment, mean
+from gemlet.daemon.history_recorder import Question, answer
+from gemlet.daemon.history_sampling import Moments
+from gemlet.daemon.history_store import DAY, TIERS, Store
 from gemlet.daemon.native import ClientUsage, DeviceUsage, GroupUsage, Snapshot, uuid_text
-from gemlet.daemon.record import Moment, mean
-from gemlet.daemon.record_store import DAY, TIERS, Store
-from gemlet.daemon.recorder import Question, answer
 from gemlet.daemon.status import ClientStatus, DaemonStatus, DeviceStatus, GroupStatus, Status
 
 UUID = bytes(range(16))

@@ -12,12 +12,13 @@ launchers.py     the processes that asked for groups;  room.py: who may have ano
 api.py           the socket: protocol.py is the format, requests.py the types, answers.py the answers
 turns.py         whose request is answered next;  shared_status.py: one status for all who ask together
 status.py explain.py request_warnings.py    the status document; why a group waits; what is granted with a warning
-history.py accounting.py events.py    measured shares; memory the driver holds for each process; what happened last
-record.py record_store.py recorder.py    the recorded history: a moment, the file, the thread
+recent_usage.py  the last two minutes, in memory: measured shares
+history_recorder.py history_store.py    90 days on disk, the recorded history: the thread, the file
+history_sampling.py history_moment.py    makes its moments of what the daemon sees; what one keeps
+accounting.py events.py    memory the driver holds for each process; what happened last
 latency.py totals.py    how long requests took; what groups used so far, for the metrics
 attribution.py   whose the busy time of a device is
 tracing.py       the last steps between programs and the arbiter
-moments.py       makes moments of what the daemon sees
 inventory.py processes.py    what the daemon asks of the driver, and of the kernel
 programs.py program_names.py    what people call a program;  users.py: who a user is;  aside.py: work that may block
 allocator.py     memory of large answers goes back to the kernel

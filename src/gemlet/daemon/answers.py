@@ -11,10 +11,10 @@ import msgspec
 from gemlet.daemon import mps_answers, mps_environment, request_warnings, tracing
 from gemlet.daemon.api import Api
 from gemlet.daemon.explain import explain
+from gemlet.daemon.history_recorder import Question
 from gemlet.daemon.native import uuid_text
 from gemlet.daemon.processes import Peer, administers, check_administrator
 from gemlet.daemon.program_names import stem
-from gemlet.daemon.recorder import Question
 from gemlet.daemon.requests import (
     AnyRequest,
     Audit,
@@ -248,7 +248,7 @@ def _changed(service: Service, kind: str, group: str, peer: Peer, *, command: st
 def _history(service: Service, seconds: float) -> list[dict[str, Any]]:
     samples: list[dict[str, Any]] = []
     room = MAX_HISTORY_ROWS
-    for now_ns, rows in service.history.since(seconds):
+    for now_ns, rows in service.recent_usage.since(seconds):
         room -= len(rows)
         if room < 0 and samples:
             break

@@ -103,7 +103,7 @@ class History(Request, tag="history"):
 class Recorded(Request, tag="recorded"):
     """The recorded history, for the last ``since`` seconds or until ``until`` seconds ago, in at most ``points`` steps.
 
-    ``group``: None for all, "" for the devices. ``columns``: those of record.py; none for all.
+    ``group``: None for all, "" for the devices. ``columns``: those of history_moment.py; none for all.
     """
 
     group: Annotated[str, Meta(max_length=255)] | None = None

@@ -28,17 +28,17 @@ from gemlet.daemon.configuration import ConfigurationFile
 from gemlet.daemon.elder import Elder
 from gemlet.daemon.events import EventRing
 from gemlet.daemon.groups import Entry, GroupBook
-from gemlet.daemon.history import SAMPLE_SECONDS, History
+from gemlet.daemon.history_recorder import Recorder
+from gemlet.daemon.history_sampling import Moments
+from gemlet.daemon.history_store import Store
 from gemlet.daemon.launchers import Launchers
 from gemlet.daemon.lock import DirectoryLock, remove_stale_socket
 from gemlet.daemon.members import Members
-from gemlet.daemon.moments import Moments
 from gemlet.daemon.mps import Mps
 from gemlet.daemon.native import Server, Snapshot, read_snapshot
 from gemlet.daemon.processes import sees_the_drivers_pids
 from gemlet.daemon.programs import PATIENCE, Programs
-from gemlet.daemon.record_store import Store
-from gemlet.daemon.recorder import Recorder
+from gemlet.daemon.recent_usage import SAMPLE_SECONDS, RecentUsage
 from gemlet.daemon.shared_status import SharedStatus
 from gemlet.daemon.totals import Totals
 from gemlet.daemon.trusted import distrust
@@ -125,7 +125,7 @@ class Service:
             server, owner=os.getuid(), shared=options.shared, uid_of=self.users.uid_of, name_of=self.users.name_of
         )
         self.launchers = Launchers(owner=os.getuid())
-        self.history = History()
+        self.recent_usage = RecentUsage()
         self._totals = Totals()
         self.recorder = Recorder(self._open_history)
         self._moments = Moments()
@@ -342,7 +342,7 @@ class Service:
             simulated=options.simulated,
             inventory=self._devices,
             entries=self.book.entries,
-            history=self.history,
+            recent=self.recent_usage,
             events=self.events.after(0, EVENTS_IN_STATUS),
             mps=self.mps.look(),
             outside=self._outside,
@@ -445,7 +445,7 @@ class Service:
     async def _sample(self) -> None:
         while True:
             self._refresh()
-            self.history.add(self._snapshot)
+            self.recent_usage.add(self._snapshot)
             # Other groups stay for seconds after their last program, so that what is counted once a second is all.
             if any(group.made_by_client for device in self._snapshot.devices for group in device.groups):
                 self._count()
@@ -456,7 +456,7 @@ class Service:
     def _count(self) -> None:
         entries = self.book.entries
         self._totals.add(
-            self._snapshot, self.history.total, lambda name: entries[name].named if name in entries else True
+            self._snapshot, self.recent_usage.total, lambda name: entries[name].named if name in entries else True
         )
 
     async def _record(self) -> None:
@@ -509,7 +509,7 @@ class Service:
         return {
             group.name
             for group in device.groups
-            if group.waiting or (self.history.share((device.uuid, group.name), ACTIVE_SECONDS) or 0) > 0
+            if group.waiting or (self.recent_usage.share((device.uuid, group.name), ACTIVE_SECONDS) or 0) > 0
         }
 
     async def _watch_devices(self) -> None:

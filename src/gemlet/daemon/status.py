@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gemlet.daemon.groups import Entry
-    from gemlet.daemon.history import History
     from gemlet.daemon.programs import Key, Programs
+    from gemlet.daemon.recent_usage import RecentUsage
     from gemlet.daemon.totals import Totals
     from gemlet.devices.device import DeviceInfo
 
@@ -233,14 +233,14 @@ def build(
     simulated: bool,
     inventory: dict[bytes, DeviceInfo],
     entries: dict[str, Entry],
-    history: History,
+    recent: RecentUsage,
     events: list[Event],
     mps: MpsStatus,
     names: Names,
     totals: Totals,
     outside: Sequence[Outsider] = (),
 ) -> Status:
-    """Puts together what the server, the driver, the group book and the history know."""
+    """Puts together what the server, the driver, the group book and the samples know."""
     busy = snapshot.clients_by_group()
     groups_by_pid = {c.pid: group.name for device in snapshot.devices for group in device.groups for c in group.clients}
     served = frozenset(client.pid for client in mps.clients())
@@ -252,7 +252,7 @@ def build(
                 device,
                 inventory.get(device.uuid),
                 entries,
-                history,
+                recent,
                 snapshot.now_ns,
                 names=names,
                 served=served,
@@ -273,7 +273,7 @@ def _device(
     usage: DeviceUsage,
     known: DeviceInfo | None,
     entries: dict[str, Entry],
-    history: History,
+    recent: RecentUsage,
     now_ns: int,
     *,
     names: Names,
@@ -281,7 +281,7 @@ def _device(
     used: tuple[float, float],
 ) -> DeviceStatus:
     groups = tuple(
-        _group(group, usage.uuid, entries, history, now_ns, names=names, served=served) for group in usage.groups
+        _group(group, usage.uuid, entries, recent, now_ns, names=names, served=served) for group in usage.groups
     )
     return DeviceStatus(
         index=usage.index,
@@ -291,7 +291,7 @@ def _device(
         memory_total=known.memory_total if known else None,
         memory_used=known.memory_used if known else None,
         utilization=known.utilization if known else None,
-        share=history.device_shares(usage.uuid),
+        share=recent.device_shares(usage.uuid),
         groups=groups,
         capacity=usage.capacity,
         power=known.power if known else None,
@@ -306,7 +306,7 @@ def _group(
     usage: GroupUsage,
     uuid: bytes,
     entries: dict[str, Entry],
-    history: History,
+    recent: RecentUsage,
     now_ns: int,
     *,
     names: Names,
@@ -314,15 +314,15 @@ def _group(
 ) -> GroupStatus:
     clients = tuple(_client(client, now_ns, names=names, served=served) for client in usage.clients)
     entry = entries.get(usage.name)
-    used = history.total((uuid, usage.name), usage)
+    used = recent.total((uuid, usage.name), usage)
     return GroupStatus(
         **terms(usage, TimeTerms),
         origin=entry.origin if entry else "client",
-        share=history.shares((uuid, usage.name)),
+        share=recent.shares((uuid, usage.name)),
         target=usage.target,
         used_s=used.ns / 1e9,
         launches=used.launches,
-        latency=history.latency((uuid, usage.name), usage),
+        latency=recent.latency((uuid, usage.name), usage),
         throttled_s=usage.throttled_ns / 1e9,
         speed=usage.speed,
         why=usage.why,

@@ -19,9 +19,9 @@ from gemlet.daemon.native import uuid_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Set
 
-    from gemlet.daemon.history import Key, Used
     from gemlet.daemon.latency import Counts
     from gemlet.daemon.native import GroupUsage, Snapshot
+    from gemlet.daemon.recent_usage import Key, Used
 
 UNNAMED = "(unnamed)"
 OTHERS = "(others)"

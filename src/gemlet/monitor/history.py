@@ -14,7 +14,7 @@ from gemlet.monitor.tables import table
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gemlet.daemon.recorder import Recorded, RecordedSeries
+    from gemlet.daemon.history_recorder import Recorded, RecordedSeries
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 ROWS = 8  # of a plot

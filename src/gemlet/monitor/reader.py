@@ -9,8 +9,8 @@ import msgspec
 from gemlet.daemon import protocol
 from gemlet.daemon.audit import Outsider
 from gemlet.daemon.connection import other_version
+from gemlet.daemon.history_recorder import Recorded
 from gemlet.daemon.mps_state import MpsStatus
-from gemlet.daemon.recorder import Recorded
 from gemlet.daemon.status import Status
 from gemlet.daemon.tracing import Traced
 

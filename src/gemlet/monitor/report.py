@@ -11,14 +11,14 @@ from gemlet.config.quantities import format_share, format_size
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gemlet.daemon.recorder import Recorded, RecordedSeries
+    from gemlet.daemon.history_recorder import Recorded, RecordedSeries
 
 SCHEMA = 1  # of `gemlet report -o json`
 WORTH_SAYING = 0.02  # part of the time: less is noise of a second's moments
 WORTH_CHANGING = 0.05
 STEP = 0.05  # of a share that is recommended
 
-# Why a client waited (`REASONS` of daemon/record.py), as the end of "waited 3 s for".
+# Why a client waited (`REASONS` of daemon/history_moment.py), as the end of "waited 3 s for".
 FOR = {
     "shares": "its turn",
     "always": "turns that its policy or workload asks for",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gemlet.daemon.explain import TURNS
-from gemlet.daemon.record import REASONS
+from gemlet.daemon.history_moment import REASONS
 from gemlet.monitor.columns import UNKNOWN, share_text
 from gemlet.monitor.tables import table
 

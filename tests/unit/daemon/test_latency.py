@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemlet.daemon.history import History
+from gemlet.daemon.history_moment import GROUP_COLUMNS, Sums
+from gemlet.daemon.history_sampling import Moments
 from gemlet.daemon.latency import BOUNDS_NS, SHOWN, Recent, difference, quantile
-from gemlet.daemon.moments import Moments
 from gemlet.daemon.native import DeviceUsage, GroupUsage, Snapshot
-from gemlet.daemon.record import GROUP_COLUMNS, Sums
+from gemlet.daemon.recent_usage import RecentUsage
 from tests.unit.monitor.status_example import example, group
 
 SECOND = 1_000_000_000
@@ -79,19 +79,19 @@ def snapshot(second, **counts):
 
 
 def test_the_status_has_it_of_groups_with_requests_only():
-    history = History()
-    history.add(snapshot(1, a={}, b={}))
-    history.add(snapshot(2, a={5: 3}, b={}))
+    recent = RecentUsage()
+    recent.add(snapshot(1, a={}, b={}))
+    recent.add(snapshot(2, a={5: 3}, b={}))
     later = snapshot(3, a={5: 4}, b={})
-    history.add(later)
+    recent.add(later)
     a, b = later.devices[0].groups
-    found = history.latency((UUID, "a"), a)
+    found = recent.latency((UUID, "a"), a)
     assert found is not None
     assert found.requests == 4
     assert found.p99_s is not None
-    assert history.latency((UUID, "b"), b) is None
-    history.add(snapshot(4, b={}))  # it has gone
-    assert not history._latencies
+    assert recent.latency((UUID, "b"), b) is None
+    recent.add(snapshot(4, b={}))  # it has gone
+    assert not recent._latencies
 
 
 def test_a_moment_has_what_was_counted_in_it():

@@ -17,7 +17,7 @@ from gemlet.config import files
 from gemlet.daemon import address, answers, autostart, logs
 from gemlet.daemon.autostart import log_tail
 from gemlet.daemon.connection import Connection
-from gemlet.daemon.history import Row
+from gemlet.daemon.recent_usage import Row
 from gemlet.errors import ConfigError, DaemonUnreachable, Refused
 from gemlet.monitor import tables
 from gemlet.monitor.reader import decode_status
@@ -248,7 +248,7 @@ def test_an_answer_of_the_history_is_bounded_and_has_the_newest(monkeypatch):
     monkeypatch.setattr("gemlet.daemon.answers.MAX_HISTORY_ROWS", 4)
     rows = [Row(bytes(16), name, 0, 0) for name in ("a", "b")]
     samples = [(number, rows) for number in reversed(range(20))]
-    service = SimpleNamespace(history=SimpleNamespace(since=lambda _: samples))
+    service = SimpleNamespace(recent_usage=SimpleNamespace(since=lambda _: samples))
     assert [sample["now_ns"] for sample in answers._history(service, 60)] == [18, 19]
 
 

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from gemlet.daemon import totals
-from gemlet.daemon.history import History, Used
 from gemlet.daemon.native import ClientUsage, DeviceUsage, GroupUsage, Snapshot
+from gemlet.daemon.recent_usage import RecentUsage, Used
 from gemlet.daemon.totals import OTHERS, OUTSIDE, UNNAMED, Totals
 
 SECOND = 1_000_000_000
@@ -26,7 +26,7 @@ class Machine:
         self.chance = random.Random(seed)
         self.groups: dict[tuple[int, str], list[int]] = {}  # used, throttled, launches, requests, client
         self.now = 0
-        self.history = History()
+        self.recent_usage = RecentUsage()
         self.totals = Totals()
 
     def step(self):
@@ -43,8 +43,8 @@ class Machine:
                 counters[0] = max(0, counters[0] - chance.randrange(SECOND // 200))
             for n in range(4):
                 counters[n] += chance.randrange(SECOND // 10) if n < 2 else chance.randrange(5)
-        self.totals.add(self.snapshot(), self.history.total, named)
-        self.history.add(self.snapshot())
+        self.totals.add(self.snapshot(), self.recent_usage.total, named)
+        self.recent_usage.add(self.snapshot())
 
     def snapshot(self):
         def devices():

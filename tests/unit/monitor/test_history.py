@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gemlet.daemon.recorder import Recorded, RecordedSeries
+from gemlet.daemon.history_recorder import Recorded, RecordedSeries
 from gemlet.errors import DaemonError
 from gemlet.monitor import history
 from gemlet.monitor.reader import decode_recorded

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gemlet.daemon.record import REASONS
-from gemlet.daemon.recorder import Recorded, RecordedSeries
+from gemlet.daemon.history_moment import REASONS
+from gemlet.daemon.history_recorder import Recorded, RecordedSeries
 from gemlet.monitor.report import FOR, line, report
 
 GIB = 2.0**30

@@ -12,7 +12,7 @@ from typing import get_args
 import pytest
 
 from gemlet.daemon.explain import TURNS
-from gemlet.daemon.record import REASONS
+from gemlet.daemon.history_moment import REASONS
 from gemlet.model import Gang, Priority, Workload
 from gemlet.simulate import client
 from tests.unit.server import wire

@@ -5,9 +5,9 @@ import tracemalloc
 import pytest
 
 from gemlet.daemon.events import LOGGED_IN_ALL, LOGGED_PER_MINUTE, EventRing
-from gemlet.daemon.history import History
 from gemlet.daemon.logs import Limiter
 from gemlet.daemon.native import ClientUsage, DeviceUsage, GroupUsage, Snapshot
+from gemlet.daemon.recent_usage import RecentUsage
 
 UUID = bytes(16)
 KEY = (UUID, "g")
@@ -18,57 +18,57 @@ def at(seconds: float, used: float, name: str = "g") -> Snapshot:
     return Snapshot(devices=(DeviceUsage(uuid=UUID, groups=(group,)),), now_ns=int(seconds * 1e9))
 
 
-def filled(*points: tuple[float, float]) -> History:
-    history = History()
+def filled(*points: tuple[float, float]) -> RecentUsage:
+    recent = RecentUsage()
     for seconds, used in points:
-        history.add(at(seconds, used))
-    return history
+        recent.add(at(seconds, used))
+    return recent
 
 
 def test_share_over_a_window():
-    history = filled(*[(tick / 10, tick / 10 * 0.3) for tick in range(101)])
-    assert history.share(KEY, 1.0) == pytest.approx(0.3)
-    assert history.shares(KEY) == {window: pytest.approx(0.3) for window in ("1s", "10s", "60s")}
+    recent = filled(*[(tick / 10, tick / 10 * 0.3) for tick in range(101)])
+    assert recent.share(KEY, 1.0) == pytest.approx(0.3)
+    assert recent.shares(KEY) == {window: pytest.approx(0.3) for window in ("1s", "10s", "60s")}
 
 
 def test_the_window_forgets():
-    history = filled((0, 0), (10, 10), (11, 10))
-    assert history.share(KEY, 1.0) == 0.0
-    assert history.share(KEY, 60.0) == pytest.approx(10 / 11)
+    recent = filled((0, 0), (10, 10), (11, 10))
+    assert recent.share(KEY, 1.0) == 0.0
+    assert recent.share(KEY, 60.0) == pytest.approx(10 / 11)
 
 
 def test_unknown_until_there_are_two_samples():
-    assert History().share(KEY, 1.0) is None
+    assert RecentUsage().share(KEY, 1.0) is None
     assert filled((0, 0)).share(KEY, 1.0) is None
 
 
 def test_a_group_that_came_later_or_came_again():
-    history = History()
-    history.add(at(0, 0, "other"))
-    history.add(at(1, 0))
-    history.add(at(2, 0.5))
-    assert history.share(KEY, 60.0) == pytest.approx(0.5)
+    recent = RecentUsage()
+    recent.add(at(0, 0, "other"))
+    recent.add(at(1, 0))
+    recent.add(at(2, 0.5))
+    assert recent.share(KEY, 60.0) == pytest.approx(0.5)
 
 
 def test_a_device_whose_groups_come_and_go_is_never_more_than_full():
-    history = History()
+    recent = RecentUsage()
     for tick in range(41):
-        history.add(at(tick / 10, tick / 10, "first"))
+        recent.add(at(tick / 10, tick / 10, "first"))
     for tick in range(1, 31):  # the first has gone, the second counts from 0
-        history.add(at(4 + tick / 10, tick / 10, "second"))
-    assert history.device_shares(UUID) == {window: pytest.approx(1.0) for window in ("1s", "10s", "60s")}
-    assert history.share((UUID, "second"), 10.0) == pytest.approx(1.0)
+        recent.add(at(4 + tick / 10, tick / 10, "second"))
+    assert recent.device_shares(UUID) == {window: pytest.approx(1.0) for window in ("1s", "10s", "60s")}
+    assert recent.share((UUID, "second"), 10.0) == pytest.approx(1.0)
 
 
 def test_a_device_nobody_uses():
-    assert History().device_shares(UUID) == {"1s": 0.0, "10s": 0.0, "60s": 0.0}
+    assert RecentUsage().device_shares(UUID) == {"1s": 0.0, "10s": 0.0, "60s": 0.0}
     assert filled((0, 1), (1, 1)).device_shares(UUID)["1s"] == 0.0
 
 
 def test_bounded():
-    history = filled(*[(tick / 10, 0) for tick in range(5000)])
-    assert len(list(history.since(1e9))) == 1200
-    assert len(list(history.since(1.0))) == 11
+    recent = filled(*[(tick / 10, 0) for tick in range(5000)])
+    assert len(list(recent.since(1e9))) == 1200
+    assert len(list(recent.since(1.0))) == 11
     slow = filled(*[(tick, 0) for tick in range(5000)])
     assert len(list(slow.since(1e9))) == 121
 
@@ -80,12 +80,12 @@ def test_samples_of_many_groups_take_a_few_bytes_each():
         )
         return Snapshot(devices=(DeviceUsage(uuid=UUID, groups=groups),), now_ns=tick * 10**8)
 
-    history = History()
-    history.add(sample(0))
+    recent = RecentUsage()
+    recent.add(sample(0))
     tracemalloc.start()
     try:
         for tick in range(1, 1300):
-            history.add(sample(tick))
+            recent.add(sample(tick))
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -93,20 +93,20 @@ def test_samples_of_many_groups_take_a_few_bytes_each():
 
 
 def test_groups_that_come_and_go_are_forgotten():
-    history = History()
+    recent = RecentUsage()
     for tick in range(5000):
-        history.add(at(tick / 10, tick, f"g{tick // 2}"))
-    assert len(history._series) == 2  # of the group and of the device
-    assert len(history._gone) <= 601
-    newest_first = [row.group for _, rows in history.since(0.3) for row in rows]
+        recent.add(at(tick / 10, tick, f"g{tick // 2}"))
+    assert len(recent._series) == 2  # of the group and of the device
+    assert len(recent._gone) <= 601
+    newest_first = [row.group for _, rows in recent.since(0.3) for row in rows]
     assert newest_first == ["g2499", "g2499", "g2498", "g2498"]
 
 
 def test_what_a_program_writes_into_its_ledger_ends_nothing():
     group = GroupUsage(name="g", used_ns=5, memory_used=2**64 - 1)
-    history = History()
-    history.add(Snapshot(devices=(DeviceUsage(uuid=UUID, groups=(group,)),), now_ns=1))
-    [(_, [row])] = history.since(1.0)
+    recent = RecentUsage()
+    recent.add(Snapshot(devices=(DeviceUsage(uuid=UUID, groups=(group,)),), now_ns=1))
+    [(_, [row])] = recent.since(1.0)
     assert row.memory == 2**63 - 1
 
 
@@ -153,9 +153,9 @@ def test_totals_never_fall():
         clients = tuple(ClientUsage(id=ord(name), launches=n, work_ns=10 * n) for name, n in launches.items())
         return GroupUsage(name="g", used_ns=used, clients=clients)
 
-    history, key = History(), (b"", "g")
+    recent, key = RecentUsage(), (b"", "g")
     totals = [
-        history.total(key, group)
+        recent.total(key, group)
         for group in (seen(5, a=3), seen(4, a=7, b=1), seen(9, b=2), seen(9), seen(9, c=1), seen(9, c=1))
     ]
     assert totals == [(5, 3, 30), (5, 8, 80), (9, 9, 90), (9, 9, 90), (9, 10, 100), (9, 10, 100)]

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gemlet.daemon.history_moment import DEVICE_COLUMNS, GROUP_COLUMNS, Sums, chosen
+from gemlet.daemon.history_store import TIERS, Store, tier_for
 from gemlet.daemon.protocol import HISTORY_SCHEMA
-from gemlet.daemon.record import DEVICE_COLUMNS, GROUP_COLUMNS, Sums, chosen
-from gemlet.daemon.record_store import TIERS, Store, tier_for
 from gemlet.errors import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gemlet.daemon.record import Column, Values
-    from gemlet.daemon.record_store import Key, Tier
+    from gemlet.daemon.history_moment import Column, Values
+    from gemlet.daemon.history_store import Key, Tier
 
 logger = logging.getLogger(__name__)
 

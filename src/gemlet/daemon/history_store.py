@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from gemlet.daemon.record import FORMAT, Moment, MomentSums, unpack
+from gemlet.daemon.history_moment import FORMAT, Moment, MomentSums, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Set
     from pathlib import Path
 
-    from gemlet.daemon.record import Values
+    from gemlet.daemon.history_moment import Values
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Two minutes of usage samples at up to 10 Hz: from them come measured shares, for status, top and metrics.
+"""The last two minutes, in memory: usage samples at up to 10 Hz. From them come measured shares, for status and top.
 
 The server charges device time to a group when a grant ends or is sampled, so a share is a difference of two counters.
 It corrects what it charged when a drain turns out shorter or longer than was thought, so a counter may fall a little.
@@ -88,7 +88,7 @@ class Total:
         self.launches = {client: max(count, self.launches.get(client, 0)) for client, count in now.items()}
 
 
-class History:
+class RecentUsage:
     """The samples, as one array a group and device, and totals. A tick is the number of a sample."""
 
     def __init__(self) -> None:

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemlet.daemon.record import DEVICE_COLUMNS, GROUP_COLUMNS, PART, REASONS, Column, Moment, MomentSums, unpack
+from gemlet.daemon.history_moment import (
+    DEVICE_COLUMNS,
+    GROUP_COLUMNS,
+    PART,
+    REASONS,
+    Column,
+    Moment,
+    MomentSums,
+    unpack,
+)
 
 GiB = 2.0**30
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from gemlet.daemon.moments import Moments
+from gemlet.daemon.history_moment import DEVICE_COLUMNS, GROUP_COLUMNS
+from gemlet.daemon.history_sampling import Moments
 from gemlet.daemon.native import ClientUsage, DeviceUsage, GroupUsage, MovableUsage, Snapshot, uuid_text
-from gemlet.daemon.record import DEVICE_COLUMNS, GROUP_COLUMNS
 from gemlet.daemon.status import SwapStatus
 from tests.unit.monitor.status_example import example
 

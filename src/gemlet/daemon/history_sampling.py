@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gemlet.daemon.history_moment import DEVICE_COLUMNS, GROUP_COLUMNS, REASONS
 from gemlet.daemon.latency import Counts, difference, quantile
 from gemlet.daemon.native import uuid_text
-from gemlet.daemon.record import DEVICE_COLUMNS, GROUP_COLUMNS, REASONS
 
 if TYPE_CHECKING:
+    from gemlet.daemon.history_moment import Column, Values
+    from gemlet.daemon.history_store import Key
     from gemlet.daemon.native import GroupUsage, Snapshot
-    from gemlet.daemon.record import Column, Values
-    from gemlet.daemon.record_store import Key
     from gemlet.daemon.status import DeviceStatus, GroupStatus, Status
 
 Counters = tuple[float, float]  # seconds of device time used; throttled

@@ -17,9 +17,9 @@ import tracemalloc
 
 import pytest
 
-from gemlet.daemon.record import DEVICE_COLUMNS, GROUP_COLUMNS
-from gemlet.daemon.record_store import DAY, HOUR, TIERS, Store, tier_for
-from gemlet.daemon.recorder import Question, Recorder, answer
+from gemlet.daemon.history_moment import DEVICE_COLUMNS, GROUP_COLUMNS
+from gemlet.daemon.history_recorder import Question, Recorder, answer
+from gemlet.daemon.history_store import DAY, HOUR, TIERS, Store, tier_for
 from gemlet.errors import Refused
 
 GPU = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
@@ -153,8 +153,8 @@ def test_a_killed_daemon_loses_nothing_that_was_written(tmp_path):
         """
         import sys
         from pathlib import Path
-        from gemlet.daemon.record_store import Store
-        from tests.unit.daemon.test_record_store import START, seconds
+        from gemlet.daemon.history_store import Store
+        from tests.unit.daemon.test_history_store import START, seconds
         store = Store(Path(sys.argv[1]))
         for at in range(START, START + 10**6):
             store.add(seconds(at, at))
@@ -247,7 +247,7 @@ def test_an_answer_about_many_moments_takes_what_its_points_take(store, columns)
 @pytest.mark.parametrize(("points", "reads"), [(1, 12), (40, 127), (360, 127), (3600, 1206)])
 def test_of_many_rows_as_few_are_read_as_the_points_need(store, monkeypatch, points, reads):
     now = START + 1206
-    monkeypatch.setattr("gemlet.daemon.recorder.time.time", lambda: float(now))
+    monkeypatch.setattr("gemlet.daemon.history_recorder.time.time", lambda: float(now))
     store.add(many(START + 1, now, groups=3))
     asked = question(since=now - 3600, until=now, points=points, columns=frozenset({"share", "min"}))
     read = []
@@ -259,7 +259,7 @@ def test_of_many_rows_as_few_are_read_as_the_points_need(store, monkeypatch, poi
             yield found
 
     exact = answer(store, asked)
-    monkeypatch.setattr("gemlet.daemon.recorder.MOST_ROWS", 100)
+    monkeypatch.setattr("gemlet.daemon.history_recorder.MOST_ROWS", 100)
     monkeypatch.setattr(store, "moments", counted)
     found = answer(store, asked)
     assert len(read) == reads  # with those that the unfinished moments are made of
@@ -271,8 +271,8 @@ def test_of_many_rows_as_few_are_read_as_the_points_need(store, monkeypatch, poi
 
 
 def test_a_moment_that_is_not_over_counts_as_long_as_it_lasted(store, monkeypatch):
-    monkeypatch.setattr("gemlet.daemon.recorder.MOST_ROWS", 1)
-    monkeypatch.setattr("gemlet.daemon.recorder.time.time", lambda: START + 606.0)
+    monkeypatch.setattr("gemlet.daemon.history_recorder.MOST_ROWS", 1)
+    monkeypatch.setattr("gemlet.daemon.history_recorder.time.time", lambda: START + 606.0)
     store.add(seconds(START + 1, START + 600, 0.0))
     store.add(seconds(START + 601, START + 606, 1.0))
     found = answer(store, question(since=START, until=START + 606, points=1, group="g", columns=frozenset({"share"})))
@@ -339,12 +339,12 @@ def test_a_full_disk_turns_recording_off_and_on_again(tmp_path):
     program = """
         import sys
         from pathlib import Path
-        from gemlet.daemon import recorder
-        from gemlet.daemon.record_store import Store
-        from tests.unit.daemon.test_record_store import START, ask, seconds, times, until
-        recorder.AGAIN_SECONDS = 0
+        from gemlet.daemon import history_recorder
+        from gemlet.daemon.history_store import Store
+        from tests.unit.daemon.test_history_store import START, ask, seconds, times, until
+        history_recorder.AGAIN_SECONDS = 0
         directory = Path(sys.argv[1])
-        made = recorder.Recorder(lambda: Store(directory / "history.db"))
+        made = history_recorder.Recorder(lambda: Store(directory / "history.db"))
         made.start()
         ballast = directory / "ballast"
         at = START
@@ -390,6 +390,6 @@ def test_an_answer_about_everything_has_fewer_points(store, monkeypatch):
     now = int(time.time())
     store.add(seconds(now - 30, now - 25))
     assert len(answer(store, question(since=now - 60, until=now, group="g")).time) >= 60
-    monkeypatch.setattr("gemlet.daemon.recorder.MOST_INTERVALS", 24)
+    monkeypatch.setattr("gemlet.daemon.history_recorder.MOST_INTERVALS", 24)
     found = answer(store, question(since=now - 60, until=now, group=None))
     assert len(found.series) * len(found.time) <= 36  # intervals are whole seconds
