@@ -5,7 +5,7 @@ succession.py elder.py    one daemon takes over from another under programs that
 address.py lock.py notify.py logs.py    its directory; one daemon for each; "ready"; its log
 trusted.py       whether other users could put their sockets where the daemon's are
 native.py        the native server as Python sees it
-configuration.py groups.py state.py    the file in force; groups, their makers and their ends; groups kept on disk
+configuration.py groups.py saved_groups.py    the file in force; groups, their makers and ends; groups kept on disk
 members.py state_file.py    programs and what they hold, kept on disk for after a kill; such files
 quotas.py        what the groups of one user may have together;  audit.py: programs outside gemlet
 launchers.py     the processes that asked for groups;  room.py: who may have another place

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from gemlet.daemon.lock import DirectoryLock
     from gemlet.daemon.native import Server
-    from gemlet.daemon.state import Saved
+    from gemlet.daemon.saved_groups import Saved
 
 logger = logging.getLogger(__name__)
 

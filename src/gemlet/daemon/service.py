@@ -20,7 +20,7 @@ import msgspec
 
 import gemlet
 from gemlet.config.rules import EVERYBODY
-from gemlet.daemon import notify, protocol, state, status, succession
+from gemlet.daemon import notify, protocol, saved_groups, status, succession
 from gemlet.daemon.accounting import Accounting
 from gemlet.daemon.allocator import return_large_blocks
 from gemlet.daemon.audit import Audit, named
@@ -233,19 +233,19 @@ class Service:
         if self.elder.lock is None or self.elder.lock.yields:
             self.server.leave()
 
-    def _living_groups(self) -> list[state.Saved]:
-        return state.living(self.book.entries.values(), self.configuration.current.groups, self.launchers)
+    def _living_groups(self) -> list[saved_groups.Saved]:
+        return saved_groups.living(self.book.entries.values(), self.configuration.current.groups, self.launchers)
 
     async def _know_configuration(self) -> None:
-        configuration, saved = self.configuration.load(), state.load(self.options.endpoint.state)
+        configuration, saved = self.configuration.load(), saved_groups.load(self.options.endpoint.state)
         await self._know_users(configuration, [group.spec for group in saved])
         self._configure(configuration)
 
     def _know_groups(self, before: Predecessor | None) -> None:
         if before is None:
-            saved = state.load(self.options.endpoint.state)
+            saved = saved_groups.load(self.options.endpoint.state)
         else:
-            saved = msgspec.convert(before.groups, list[state.Saved])
+            saved = msgspec.convert(before.groups, list[saved_groups.Saved])
         for group in saved:
             if group.configured is None:
                 self._restore(group)
@@ -410,7 +410,7 @@ class Service:
     def remember_groups(self) -> None:
         """Keeps the groups made on the fly across a restart."""
         try:
-            state.save(self.options.endpoint.state, self.book.entries.values(), self.launchers)
+            saved_groups.save(self.options.endpoint.state, self.book.entries.values(), self.launchers)
         except OSError as error:
             logger.warning("state file=%s cannot be written: %s", self.options.endpoint.state, error)
 
@@ -652,7 +652,7 @@ class Service:
         for path in self._listening.values():
             self._stop_listening(path)
 
-    def _restore(self, group: state.Saved) -> None:
+    def _restore(self, group: saved_groups.Saved) -> None:
         entry = group.entry()
         entry.launchers += [launcher for told in group.launchers if (launcher := self.launchers.back(told))]
         try:

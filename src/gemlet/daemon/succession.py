@@ -53,7 +53,7 @@ def _failed(what: str) -> DaemonError:
 
 def give(channel: socket.socket, server: Server, *, groups: list[dict[str, Any]], lock: int) -> None:
     """Stops ``server`` and sends all to the successor; returns once that runs. Blocks. Raises `DaemonError`: the server
-    has been started again. ``groups``: as state.py writes them. ``lock``: descriptor of the directory's lock.
+    has been started again. ``groups``: as saved_groups.py writes them. ``lock``: descriptor of the directory's lock.
     """
     estate = server.hand_over()
     try:

@@ -36,9 +36,9 @@ def test_any_line(start_daemon, tmp_path):
 
 
 def test_any_state(start_daemon, tmp_path):
-    from gemlet.daemon import state
+    from gemlet.daemon import saved_groups
 
     path = tmp_path / "groups.json"
     for data in fuzzing.inputs("configuration"):
         path.write_bytes(data)
-        assert state.load(path) == [], (fuzzing.SEED, data)
+        assert saved_groups.load(path) == [], (fuzzing.SEED, data)

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from gemlet.daemon import state, succession
+from gemlet.daemon import saved_groups, succession
 from gemlet.daemon.elder import command
 from gemlet.daemon.groups import Entry
 from gemlet.daemon.launchers import Launchers
@@ -38,7 +38,7 @@ def test_groups_that_the_configuration_does_not_tell(tmp_path):
         Entry(spec=GroupSpec(name="run"), origin="run", owner=7),
     ]
     changed = [file, GroupSpec(name="set", max=0.9)]
-    told = {g.spec.name: g for g in state.living(entries, changed, Launchers(owner=1))}
+    told = {g.spec.name: g for g in saved_groups.living(entries, changed, Launchers(owner=1))}
     assert set(told) == {"set", "removed", "run"}
     assert told["set"].configured == GroupSpec(name="set", max=0.9)
     assert told["removed"].origin == "run"  # programs that join it are not unlimited
