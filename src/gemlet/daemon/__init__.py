@@ -3,7 +3,7 @@
 service.py       the daemon's life: lock, server, sockets, tasks, end
 succession.py elder.py    one daemon takes over from another under programs that run; one that hands over
 address.py lock.py notify.py logs.py    its directory; one daemon for each; "ready"; its log
-trusted.py       whether other users could put their sockets where the daemon's are
+directory_trust.py    whether other users could put their sockets where the daemon's are
 native.py        the native server as Python sees it
 configuration.py groups.py saved_groups.py    the file in force; groups, their makers and ends; groups kept on disk
 members.py state_file.py    programs and what they hold, kept on disk for after a kill; such files

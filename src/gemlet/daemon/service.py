@@ -25,6 +25,7 @@ from gemlet.daemon.accounting import Accounting
 from gemlet.daemon.allocator import return_large_blocks
 from gemlet.daemon.audit import Audit, named
 from gemlet.daemon.configuration import ConfigurationFile
+from gemlet.daemon.directory_trust import distrust
 from gemlet.daemon.elder import Elder
 from gemlet.daemon.events import EventRing
 from gemlet.daemon.groups import Entry, GroupBook
@@ -41,7 +42,6 @@ from gemlet.daemon.programs import PATIENCE, Programs
 from gemlet.daemon.recent_usage import SAMPLE_SECONDS, RecentUsage
 from gemlet.daemon.shared_status import SharedStatus
 from gemlet.daemon.totals import Totals
-from gemlet.daemon.trusted import distrust
 from gemlet.daemon.users import Users
 from gemlet.devices import host_memory
 from gemlet.devices.device import DeviceInfo, uuid_bytes

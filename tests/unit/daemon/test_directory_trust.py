@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from gemlet.daemon.trusted import distrust
+from gemlet.daemon.directory_trust import distrust
 
 OTHER = 4321  # a uid that is not this one
 
