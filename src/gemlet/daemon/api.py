@@ -3,7 +3,7 @@
 Bounds: sizes of requests and answers, number of connections, and how long a peer may keep one open without asking
 anything. Nobody can take all connections: a user may have another only while more are free than the user has, as for
 programs (native/server/room.hpp), and some are kept for root and the daemon's own user. Nobody can take all the
-daemon's time (turns.py), nor its memory: of a user's answers, one is made and sent at a time, except small ones.
+daemon's time (answer_order.py), nor its memory: of a user's answers, one is made and sent at a time, except small ones.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gemlet.daemon import protocol
+from gemlet.daemon.answer_order import AnswerOrder
 from gemlet.daemon.processes import Peer, administers, peer_of
 from gemlet.daemon.requests import (
     AnyRequest,
@@ -34,7 +35,6 @@ from gemlet.daemon.requests import (
     decode,
 )
 from gemlet.daemon.room import has_room
-from gemlet.daemon.turns import Turns
 from gemlet.errors import DaemonError, GemletError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Api:
         self._open: set[asyncio.StreamWriter] = set()
         self._connections: Counter[int] = Counter()  # that are served, by uid
         self._conversations: set[asyncio.Task[None]] = set()
-        self._turns = Turns()
+        self._order = AnswerOrder()
         self._large: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)  # by uid, of those with connections
 
     @contextlib.asynccontextmanager
@@ -140,7 +140,7 @@ class Api:
                 too_long = DaemonError(f"the request is longer than {protocol.MAX_REQUEST_BYTES} bytes")
                 await _write(writer, _failure(too_long))
                 return  # the rest of the line cannot be told from the next request
-            await self._turns.take(peer.uid)
+            await self._order.take(peer.uid)
             try:
                 request = decode(line)
             except GemletError as error:
@@ -148,7 +148,7 @@ class Api:
                 continue
             if not isinstance(request, SMALL) and not administers(peer.uid):
                 async with self._large[peer.uid]:
-                    await self._turns.take(peer.uid)  # what it waited for took its time
+                    await self._order.take(peer.uid)  # what it waited for took its time
                     await _write(writer, await self._answer(request, peer))
             else:
                 await _write(writer, await self._answer(request, peer))
@@ -168,7 +168,7 @@ class Api:
             )
         finally:
             if not administers(peer.uid):
-                self._turns.rest(peer.uid, loop.time() - began)
+                self._order.rest(peer.uid, loop.time() - began)
         if len(answer) > protocol.MAX_REPLY_BYTES:
             return _failure(
                 DaemonError(

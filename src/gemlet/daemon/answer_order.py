@@ -12,7 +12,7 @@ from collections import deque
 LONGEST_REST = 0.25  # seconds; an answer that takes longer waits for something, and keeps nobody else waiting
 
 
-class Turns:
+class AnswerOrder:
     """Hands out turns by uid, while an event loop runs."""
 
     def __init__(self) -> None:

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from gemlet.daemon import protocol, requests
+from gemlet.daemon.answer_order import AnswerOrder
 from gemlet.daemon.api import Api
 from gemlet.daemon.processes import Peer
-from gemlet.daemon.turns import Turns
 
 ANA, LUIS = 70001, 70002
 PING, STATUS = b'{"v":1,"op":"ping"}\n', b'{"v":1,"op":"status"}\n'
@@ -21,7 +21,7 @@ EVENTS = b'{"v":1,"op":"events"}\n'
 
 def test_users_take_turns_one_a_turn_of_the_loop():
     async def live() -> list[int]:
-        turns, order, passes = Turns(), [], [0]
+        turns, order, passes = AnswerOrder(), [], [0]
 
         async def ask(uid: int) -> None:
             await turns.take(uid)
@@ -41,7 +41,7 @@ def test_users_take_turns_one_a_turn_of_the_loop():
 
 def test_who_took_long_rests_and_nobody_else():
     async def live() -> None:
-        turns = Turns()
+        turns = AnswerOrder()
         turns.rest(ANA, 0.05)
         resting = asyncio.ensure_future(turns.take(ANA))
         for _ in range(3):
