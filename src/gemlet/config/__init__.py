@@ -1,7 +1,7 @@
 """Configuration files: three formats in, one out, and news when a file changes.
 
     load, parse, save   files.py: whole files; which format by content
-      native.py         gemlet.toml; toml_places.py finds lines and columns, render.py writes it
+      gemlet_toml.py    gemlet.toml; toml_places.py finds lines and columns, render.py writes it
       toml_text.py      TOML of any origin; printable.py makes text of others fit for a terminal
       keyfile.py        Gemini, second generation: resource.conf
       client_table.py   Gemini, first generation: resource-config.txt

@@ -10,7 +10,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from gemlet.config import client_table, keyfile, native
+from gemlet.config import client_table, gemlet_toml, keyfile
 from gemlet.config.render import render
 from gemlet.config.report import Source
 from gemlet.config.text_file import read_bytes
@@ -48,7 +48,7 @@ def reader_of(source: Source) -> Reader:
     Gemini's two formats have no ending of their own, and people rename files.
     """
     if source.path.endswith(".toml"):
-        return native.read
+        return gemlet_toml.read
     significant = [line.strip() for line in source.lines() if line.strip() and line.strip()[0] not in "#;"]
     if not significant:
         return client_table.read if source.path.endswith(".txt") else keyfile.read
@@ -57,7 +57,7 @@ def reader_of(source: Source) -> Reader:
     if any(re.match(r"(MinUtil|MaxUtil|MemoryLimit)\s*=", line) for line in significant):
         return keyfile.read
     if any(re.match(r"\[\[|\[(groups|daemon)\b", line) for line in significant):
-        return native.read
+        return gemlet_toml.read
     return client_table.read if source.path.endswith(".txt") else keyfile.read
 
 
@@ -108,7 +108,7 @@ def check_can_save(path: str | os.PathLike[str]) -> None:
     target = Path(os.path.realpath(path))
     if target.suffix == ".toml" or not target.exists():
         return
-    if reader_of(Source(_read(str(target)), str(target))) is not native.read:
+    if reader_of(Source(_read(str(target)), str(target))) is not gemlet_toml.read:
         hint = f"save to {target.with_name('gemlet.toml')} and start the daemon with it"
         raise ConfigError(
             "is in a format of Gemini, which gemlet reads but does not write", path=str(target), hint=hint

@@ -3,7 +3,7 @@
 The table itself, `GroupSpec` with its bases, is in model.py: names, types, defaults, texts. Made from it, and from the
 few lines for each kind here and there, are
 
-    gemlet.toml, read and written      config/native.py, config/render.py, by `read` and `render`
+    gemlet.toml, read and written      config/gemlet_toml.py, config/render.py, by `read` and `render`
     the simulator's workloads          simulate/workload.py, by `read`
     checks of single values            config/rules.py, by `check`
     options of `gemlet run` and `set`  cli/options.py, by `parse`; what they say was granted, by `phrases`

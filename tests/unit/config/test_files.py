@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemlet import config
-from gemlet.config import client_table, files, keyfile, native
+from gemlet.config import client_table, files, gemlet_toml, keyfile
 from gemlet.config.files import MAX_FILE_BYTES, load, parse, reader_of, save
 from gemlet.config.render import render
 from gemlet.config.report import Source
@@ -36,17 +36,17 @@ def test_the_package_offers_them() -> None:
 @pytest.mark.parametrize(
     ("path", "text", "reader"),
     [
-        ("gemlet.toml", "", native),
-        ("gemlet.toml", "[a]\nMinUtil = 0.5", native),
+        ("gemlet.toml", "", gemlet_toml),
+        ("gemlet.toml", "[a]\nMinUtil = 0.5", gemlet_toml),
         ("resource.conf", "[a]\nMinUtil = 0.5", keyfile),
         ("renamed", "# c\n[a]\nMinUtil = 0.5", keyfile),
         ("renamed.txt", "[a]\nMemoryLimit=1", keyfile),
         ("resource.conf", "[groups]\nMinUtil = 0.5", keyfile),  # a group may have this name
         ("resource.conf", "[a]\n[b]", keyfile),
         ("resource.conf", "", keyfile),
-        ("renamed", "[groups.a]\nmin = 0", native),
-        ("gemlet.conf", "[daemon]\npolicy = 'fair'", native),
-        ("renamed", "[[devices]]\nindex = 0", native),
+        ("renamed", "[groups.a]\nmin = 0", gemlet_toml),
+        ("gemlet.conf", "[daemon]\npolicy = 'fair'", gemlet_toml),
+        ("renamed", "[[devices]]\nindex = 0", gemlet_toml),
         ("resource-config.txt", "", client_table),
         ("resource-config.txt", "a 0 1 1", client_table),
         ("renamed", "# c\n\n 2 # two\na 0 1 1\n", client_table),
