@@ -7,7 +7,7 @@ served.py        the models that requests may name
 quarantine.py    which models rest, because executors died under them
 dispatcher.py    batching, early drop and routing in explicit time;  queue.py: one of its queues
 expectation.py   how long a batch will take, learned from those that ran
-statistics.py    counters by model
+statistics.py    counters by model;  request_log.py: a line for each request
 
 batch_tensors.py, dispatcher.py, queue.py, quarantine.py and expectation.py are pure; the simulator runs the queues.
 """

@@ -23,6 +23,7 @@ from gemlet.serve.dispatch.dispatcher import Batch, Dispatcher, Drop, GpuLetStat
 from gemlet.serve.dispatch.expectation import Expectation
 from gemlet.serve.dispatch.quarantine import Quarantine
 from gemlet.serve.dispatch.queue import Request
+from gemlet.serve.dispatch.request_log import Ran
 from gemlet.serve.dispatch.served import Models
 from gemlet.serve.execution.backend import GpuLetGone
 from gemlet.serve.execution.executor import ExecutorDied
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from gemlet.serve.dispatch.call import Call
+    from gemlet.serve.dispatch.request_log import RequestLog
     from gemlet.serve.dispatch.served import ServedModel
     from gemlet.serve.execution.executor import Executor, Result
     from gemlet.serve.models.specification import ModelSpec
@@ -80,6 +82,7 @@ class Engine:
     def __init__(self, *, drop: bool = True, clock: Callable[[], float] = now_ms) -> None:
         self.models = Models()
         self.expectation = Expectation()
+        self.log: RequestLog | None = None
         self.closing = ""  # why new calls are refused
         self.waiting_bytes = 0
         self.in_flight = 0
@@ -100,7 +103,7 @@ class Engine:
         if served is None or call.version or served.leaving:
             served = self.models.find(call.model, call.version)
             if served is None:
-                call.answer(self.models.unknown(call.model, call.version))
+                self._refuse_call(call, self.models.unknown(call.model, call.version))
                 return
         spec, statistics = served.spec, served.statistics
         statistics.arrived += 1
@@ -112,8 +115,10 @@ class Engine:
             self._admit(call)
         except Refusal as refusal:
             statistics.refuse(refusal.reason, 0.0)
-            call.answer(refusal)
+            self._refuse_call(call, refusal)
             return
+        if self.log is not None:
+            call.admitted = self._clock()
         label = spec.label
         self._arrived[label] = self._arrived.get(label, 0) + 1
         slo, may_be_late, priority = spec.slo_ms, False, call.priority or spec.priority
@@ -124,6 +129,12 @@ class Engine:
         self.waiting_bytes += call.nbytes
         self.in_flight += 1
         self._enqueue(Request(label, call.arrived, call.arrived + slo, call, rows, priority, may_be_late))
+
+    def _refuse_call(self, call: Call, refusal: Refusal) -> None:
+        """One that was never queued."""
+        if self.log is not None:
+            self.log.ended(call, refusal.reason, self._clock(), message=refusal.message)
+        call.answer(refusal)
 
     def cancel(self, call: Call) -> None:
         """Its client is gone. It is not run if it still waits, and not answered."""
@@ -229,6 +240,8 @@ class Engine:
         served = self.models.get(request.model)
         if served is not None:
             served.statistics.refuse("cancelled", self._clock() - request.arrived)
+        if self.log is not None:
+            self.log.ended(request.payload, "cancelled", self._clock())
         self._close(request, ran=False)
 
     def _close(self, request: Request, *, ran: bool) -> None:
@@ -383,7 +396,7 @@ class Engine:
         spec = served.spec
         for request in batch.requests:
             outputs = batch_tensors.echoed(spec, request.payload.inputs, request.rows)
-            self._answer(served, request, Answered(spec, outputs), batch.started, 0.0)
+            self._answer(served, request, Answered(spec, outputs), batch, 0.0)
         served.statistics.ran(batch.rows, 0.0)
 
     def _send(self, work: _Work) -> None:
@@ -456,7 +469,7 @@ class Engine:
                 self._refuse(request, Refusal("failed", f"{spec.name} gave an output of {error}"))
             return
         for request, answer in zip(requests, answers, strict=True):
-            self._answer(served, request, Answered(spec, answer, result.loan), batch.started, result.ms)
+            self._answer(served, request, Answered(spec, answer, result.loan), batch, result.ms)
 
     def _answer_each(
         self, served: ServedModel, spec: ModelSpec, batch: Batch, requests: list[Request], result: Result
@@ -467,7 +480,7 @@ class Engine:
                 self._refuse(request, refusal_of(answer))
             else:
                 outputs = [Tensor(each.name, each.datatype, each.shape, data) for each, data in answer]
-                self._answer(served, request, Answered(spec, outputs, result.loan), batch.started, result.ms)
+                self._answer(served, request, Answered(spec, outputs, result.loan), batch, result.ms)
 
     def _went_wrong(self, work: _Work, requests: list[Request], error: BaseException) -> None:
         for request in requests:
@@ -525,17 +538,23 @@ class Engine:
         self._arm()
 
     def _answer(
-        self, served: ServedModel, request: Request, answered: Answered, started: float, compute_ms: float
+        self, served: ServedModel, request: Request, answered: Answered, batch: Batch, compute_ms: float
     ) -> None:
         if request.payload.gone:
             self._forget(request)
             return
-        latency = self._clock() - request.arrived
+        now = self._clock()
+        latency = now - request.arrived
         served.statistics.answered(
-            request.rows, started - request.arrived, compute_ms, latency, request.deadline - request.arrived
+            request.rows, batch.started - request.arrived, compute_ms, latency, request.deadline - request.arrived
         )
         self._close(request, ran=True)
         request.payload.answer(answered)
+        if self.log is not None:
+            version, route = answered.spec.version, self._routes.get(batch.gpu_let)
+            name = route.name if route is not None else ""
+            ran = Ran(str(version), batch.rows, name, batch.started, compute_ms, now)
+            self.log.answered(request, ran, self._clock())
 
     def _refuse(self, request: Request, refusal: Refusal) -> None:
         if request.payload.gone:
@@ -544,6 +563,9 @@ class Engine:
         served = self.models.get(request.model)
         if served is not None:
             served.statistics.refuse(refusal.reason, self._clock() - request.arrived)
+        if self.log is not None:
+            version = str(served.spec.version) if served is not None else ""
+            self.log.ended(request.payload, refusal.reason, self._clock(), version=version, message=refusal.message)
         self._close(request, ran=False)
         request.payload.answer(refusal)
 

@@ -47,4 +47,5 @@ class ServerOptions:
     hang_s: float = 120.0
     arena_bytes: int = ARENA_BYTES
     ray: str | None = None
+    request_log: Path | None = None
     scale: tuple[int, int] | None = None

@@ -15,6 +15,7 @@ from gemlet.errors import GemletError
 from gemlet.serve.dispatch import nested
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.dispatch.engine import Engine
+from gemlet.serve.dispatch.request_log import WRITE_S, RequestLog
 from gemlet.serve.execution import ray_placement
 from gemlet.serve.execution.backend import BackendOptions
 from gemlet.serve.execution.device import Device
@@ -68,6 +69,7 @@ class Server:
 
     def __init__(self, options: ServerOptions, logs: LogTail) -> None:
         self.engine = Engine(drop=options.drop)
+        self.engine.log = RequestLog(options.request_log) if options.request_log is not None else None
         self.regions = Regions(allowed=options.shared_memory, read_bytes=options.limits.request_bytes)
         self.unpacking = Unpacking()
         self.logs = logs
@@ -96,6 +98,8 @@ class Server:
                         task.cancel()
                     await self._fleet.close()
                     self.unpacking.close()
+                    if self.engine.log is not None:
+                        await self.engine.log.write()
                     if self._cluster is not None:
                         self._cluster.close()
         except* GemletError as group:
@@ -179,6 +183,8 @@ class Server:
         keep(_every(SLOW_CHECK_S, self._listening.refresh), "tokens")
         if http is not None:
             keep(_every(SLOW_CHECK_S, http.close_slow), "slow connections")
+        if self.engine.log is not None:
+            keep(_every(WRITE_S, self.engine.log.write), "request log")
         keep(_every(HANG_CHECK_S, self._kill_stuck), "executors that hang")
         if self._options.watch:
             keep(_every(WATCH_S, self._catalog.compare), "repository")

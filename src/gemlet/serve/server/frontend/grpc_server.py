@@ -285,7 +285,7 @@ class GrpcServer:
         try:
             given, form, parameters = infer_messages.parse(request, regions)
             reply = intake.Reply(self._service, regions, form, False, write, answered, self._later)
-            call = Call(form.model, given, reply, asking.arrived, form.version)
+            call = Call(form.model, given, reply, asking.arrived, form.version, id=form.id)
             rest = intake.check(self._service, regions, form, parameters, call)
             if rest is not None:
                 await rest()

@@ -385,7 +385,7 @@ class Connection(asyncio.Protocol):
         form.model, form.version = model, version
         write, refuse = partial(self._write, exchange, form), partial(_refuse, exchange)
         reply = intake.Reply(self._service, self.regions, form, True, write, refuse, self._later)
-        call = Call(model, given, reply, exchange.arrived, version)
+        call = Call(model, given, reply, exchange.arrived, version, id=form.id)
         shared = sum([tensor.nbytes for tensor in regions.unread(given)])
         exchange.request_bytes += shared
         self._pending_bytes += shared

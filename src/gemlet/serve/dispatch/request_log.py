@@ -1,0 +1,151 @@
+"""A line of JSON for each request that is answered or refused: where its time went.
+
+The event loop only keeps what happened; a thread writes it. The file is opened for each writing, so that it may be
+moved away meanwhile. Where it cannot be written, or too much waits for that, lines are left out, and the log says how
+many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from gemlet.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gemlet.serve.dispatch.call import Call
+    from gemlet.serve.dispatch.queue import Request
+
+logger = logging.getLogger(__name__)
+MAX_LINES = 200_000  # that wait to be written
+WRITE_S = 0.5
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One request; ``time``: when it arrived, in seconds since 1970.
+
+    received_ms: until it was parsed and checked; queued_ms: until its batch started; way_ms: of the batch to its
+    executor and back, and through what else that one runs; computed_ms: of the batch alone; answered_ms: until its
+    answer was handed to the connection. total_ms: all of them. outcome: "answered", the reason of a refusal, or
+    "cancelled". batch: rows of its batch, itself among them.
+    """
+
+    time: float
+    model: str
+    outcome: str
+    total_ms: float
+    version: str = ""
+    id: str = ""
+    message: str = ""
+    rows: int = 0
+    batch: int = 0
+    gpu_let: str = ""
+    tries: int = 0
+    received_ms: float = 0.0
+    queued_ms: float = 0.0
+    way_ms: float = 0.0
+    computed_ms: float = 0.0
+    answered_ms: float = 0.0
+    deadline_ms: float = 0.0
+
+
+class Ran(NamedTuple):
+    """The batch that a request was in: by which version, its rows, where, and when it started and was back."""
+
+    version: str
+    rows: int
+    gpu_let: str
+    started: float
+    computed_ms: float
+    back: float
+
+
+class RequestLog:
+    """Appends to ``path``. Times of calls are milliseconds of time.monotonic(). Raises UsageError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lines: list[Line] = []
+        self._lost = 0
+        self._began = time.time() - time.monotonic()
+        self._encoder = msgspec.json.Encoder()
+        try:
+            path.open("ab").close()
+        except OSError as error:
+            hint = "name a file in a directory that you can write to"
+            raise UsageError(f"--request-log: {path}: {error.strerror}", hint=hint) from None
+
+    def add(self, line: Line) -> None:
+        if len(self._lines) < MAX_LINES:
+            self._lines.append(line)
+        else:
+            self._lost += 1
+
+    def ended(self, call: Call, outcome: str, now: float, *, version: str = "", message: str = "") -> None:
+        """A request without an answer of its model."""
+        line = Line(
+            time=self._unix(call.arrived),
+            model=call.model,
+            version=version or call.version,
+            id=call.id,
+            outcome=outcome,
+            message=message,
+            total_ms=_rounded(now - call.arrived),
+            tries=call.tries,
+        )
+        self.add(line)
+
+    def answered(self, request: Request, ran: Ran, now: float) -> None:
+        """A request whose answer is on its way."""
+        call: Call = request.payload
+        line = Line(
+            time=self._unix(call.arrived),
+            model=call.model,
+            version=ran.version,
+            id=call.id,
+            outcome="answered",
+            rows=request.rows,
+            batch=ran.rows,
+            gpu_let=ran.gpu_let,
+            tries=call.tries,
+            received_ms=_rounded(call.admitted - call.arrived),
+            queued_ms=_rounded(ran.started - call.admitted),
+            way_ms=_rounded(ran.back - ran.started - ran.computed_ms),
+            computed_ms=_rounded(ran.computed_ms),
+            answered_ms=_rounded(now - ran.back),
+            total_ms=_rounded(now - call.arrived),
+            deadline_ms=_rounded(request.deadline - request.arrived),
+        )
+        self.add(line)
+
+    def _unix(self, at_ms: float) -> float:
+        return round(self._began + at_ms / 1000, 6)
+
+    async def write(self) -> None:
+        """Everything so far, in a thread."""
+        if self._lines or self._lost:
+            lines, self._lines = self._lines, []
+            await asyncio.to_thread(self._append, lines)
+
+    def _append(self, lines: list[Line]) -> None:
+        try:
+            with self.path.open("ab") as file:
+                file.write(self._encoder.encode_lines(lines))
+        except OSError as error:
+            self._lost += len(lines)
+            logger.error("%s: %s; %d requests are not logged", self.path, error.strerror, self._lost)
+        else:
+            if self._lost:
+                logger.warning("%s: %d requests are not logged", self.path, self._lost)
+        self._lost = 0
+
+
+def _rounded(ms: float) -> float:
+    """Microseconds are fine enough."""
+    return round(ms, 3)
