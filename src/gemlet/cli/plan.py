@@ -45,6 +45,10 @@ MANY_GPUS = 64
     "--executor", type=click.Choice(["green", "mps"]), help="One process for each device, or one for each gpu-let."
 )
 @click.option("--previous", type=_FILE, help="Plan to change as little as possible: JSON, or glet's ModelList.txt.")
+@click.option(
+    "--glet", type=_FILE, multiple=True, metavar="FILE",
+    help="glet's sim-config.json, BackendList.json or Backend_docker.json: devices, policy, options.",
+)  # fmt: skip
 @click.option("--svg", type=_FILE, help="Also draw the plan into this file.")
 @click.option("--why", is_flag=True, help="Say why each gpu-let has its size, batch and neighbours.")
 @click.option(
@@ -57,6 +61,7 @@ def command(
     *,
     profiles: Path | None,
     previous: Path | None,
+    glet: tuple[Path, ...],
     svg: Path | None,
     why: bool,
     output: str,
@@ -88,16 +93,20 @@ def command(
     known = profile_files.load_profiles(chosen)
     if not known.measured:
         click.echo(f"gemlet: the profiles are {known.origin}, not measured here: {known.note}", err=True)
-    there = service.gpus if gpus is None else gpus
+    theirs = plan_files.load_glet(glet)
+    for note in theirs.notes:
+        click.echo(f"gemlet: {note}", err=True)
+    there = next(count for count in (gpus, theirs.gpus, service.gpus) if count is not None)
+    changes = theirs.changes | {key: value for key, value in changed.items() if value is not None}
     if there > MANY_GPUS:
         click.echo(f"gemlet: planning for {there} GPUs, which may take minutes", err=True)
     made = plan(
         known,
         service.demands,
-        Inventory(gpus=there, memory_mib=memory / MIB if memory else None),
+        Inventory(gpus=there, memory_mib=memory / MIB if memory else theirs.memory_mib),
         plan_files.load_plan(previous, known, service.demands) if previous else None,
-        msgspec.structs.replace(service.options, **{key: value for key, value in changed.items() if value is not None}),
-        policy=policy or service.policy,
+        msgspec.structs.replace(service.options, **changes),
+        policy=policy or theirs.policy or service.policy,
     )
     if output == "json":
         click.echo(msgspec.json.format(msgspec.json.encode(made), indent=1).decode())

@@ -9,6 +9,7 @@ keep.py          staying near the previous plan
 explain.py       why each gpu-let is as it is
 verify.py        what a finished plan promises, checked anew
 demand_file.py   what to serve, in TOML;  glet_files.py: rates.csv and ModelList.txt of glet
+glet_config.py   glet's scheduler and node files
 plan_files.py    opens demands and plans
 picture.py       a plan as SVG and as text
 """

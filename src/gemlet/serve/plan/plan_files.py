@@ -8,7 +8,7 @@ import msgspec
 
 from gemlet.config.text_file import read_text
 from gemlet.errors import ConfigError
-from gemlet.serve.plan import demand_file, glet_files
+from gemlet.serve.plan import demand_file, glet_config, glet_files
 from gemlet.serve.plan.model import Plan
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gemlet.serve.plan.demand_file import DemandedService
+    from gemlet.serve.plan.glet_config import GletConfig
     from gemlet.serve.plan.model import Demand
     from gemlet.serve.profiles.profile import Profiles
 
@@ -26,6 +27,11 @@ def load_service(path: Path) -> DemandedService:
     if path.suffix != ".toml":
         return demand_file.of_demands(glet_files.parse_rates(text, str(path)))
     return demand_file.parse(text, str(path), lambda name: read_text(path.parent / name))
+
+
+def load_glet(paths: Sequence[Path]) -> GletConfig:
+    """What glet's sim-config.json and lists of nodes say together. Raises ConfigError."""
+    return glet_config.merged([glet_config.parse(read_text(path), str(path)) for path in paths])
 
 
 def load_plan(path: Path, known: Profiles, demands: Sequence[Demand]) -> Plan:
