@@ -1,4 +1,5 @@
-"""What glet's JSON files say of a plan: sim-config.json of its scheduler; BackendList.json, Backend_docker.json of nodes.
+"""What glet's JSON files say of a plan: sim-config.json of its scheduler; BackendList.json, Backend_docker.json.
+
 
 The two are told apart by what is in them. What has no counterpart here is named in ``notes``.
 """
