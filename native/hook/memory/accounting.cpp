@@ -9,7 +9,7 @@
 #include "hook/memory/movable.h"
 #include "hook/memory/size.h"
 #include "hook/memory/slab.h"
-#include "hook/submit/standing.h"
+#include "hook/submit/governance.h"
 #include "wire.h"
 
 namespace gemlet::hook {

@@ -21,7 +21,7 @@
 #include "hook/memory/size.h"
 #include "hook/submit/current_context.h"
 #include "hook/submit/device.h"
-#include "hook/submit/standing.h"
+#include "hook/submit/governance.h"
 #include "hook/submit/streams.h"
 #include "wire.h"
 
@@ -90,7 +90,7 @@ class ContextRoom {
     ContextRoom& operator=(const ContextRoom&) = delete;
     explicit operator bool() const { return reserved_; }
     CUresult refusal() const {
-        const bool nobody_governs = standing(device_in_use(device_)) == Standing::kRefused;
+        const bool nobody_governs = governance(device_in_use(device_)) == Governance::kRefused;
         return nobody_governs ? CUDA_ERROR_SYSTEM_NOT_READY : CUDA_ERROR_OUT_OF_MEMORY;
     }
 

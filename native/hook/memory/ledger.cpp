@@ -17,7 +17,7 @@
 #include "hook/link/version.h"
 #include "hook/memory/limit_hint.h"
 #include "hook/submit/device.h"
-#include "hook/submit/standing.h"
+#include "hook/submit/governance.h"
 
 namespace gemlet::hook {
 
@@ -68,7 +68,7 @@ uint64_t used_by_group(const wire::GroupLimits& limits, const wire::GroupLedger&
 // Whether its slot is still this process's. A daemon that lives has given the slot of one that it lost to somebody
 // else.
 bool owns_slot(const Device& device) {
-    return standing(&device) == Standing::kManaged ||
+    return governance(&device) == Governance::kManaged ||
            device.ledger->slots[device.slot].used.load(std::memory_order_relaxed) == device.published;
 }
 
@@ -124,12 +124,12 @@ void catch_up(Device& device) {
 bool memory_reserve(CUdevice ordinal, uint64_t bytes) {
     Device* device = device_for(ordinal);
     if (device) catch_up(*device);
-    if (standing(device) == Standing::kRefused && !await_daemon(device)) return false;
+    if (governance(device) == Governance::kRefused && !await_daemon(device)) return false;
     if (!device) return true;  // nothing governs it, or there is no such device and the driver will say so
     uint64_t used, limit, contexts;
     {
         std::lock_guard lock(device->ledger_mutex);
-        if (standing(device) == Standing::kRefused) return false;
+        if (governance(device) == Governance::kRefused) return false;
         if (!device->ledger) {
             device->used += bytes;
             return true;

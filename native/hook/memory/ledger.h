@@ -1,6 +1,6 @@
 // The group's memory on each device: what this process reserves of it, and what is left.
 //
-// What becomes of it without a daemon, standing.h says.
+// What becomes of it without a daemon, governance.h says.
 #pragma once
 
 #include <cstdint>

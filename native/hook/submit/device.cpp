@@ -14,7 +14,7 @@
 #include "hook/link/say.h"
 #include "hook/link/version.h"
 #include "hook/lookup/own_calls.h"
-#include "hook/submit/standing.h"
+#include "hook/submit/governance.h"
 #include "hook/submit/streams.h"
 #include "hook/submit/swap_events.h"
 #include "hook/submit/token.h"

@@ -8,7 +8,7 @@
 
 #include "hook/lookup/own_calls.h"
 #include "hook/submit/device.h"
-#include "hook/submit/standing.h"
+#include "hook/submit/governance.h"
 #include "hook/submit/swap_events.h"
 
 namespace gemlet::hook {

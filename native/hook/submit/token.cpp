@@ -11,8 +11,8 @@
 #include "hook/lookup/own_calls.h"
 #include "hook/lookup/own_thread.h"
 #include "hook/submit/device.h"
+#include "hook/submit/governance.h"
 #include "hook/submit/patience.h"
-#include "hook/submit/standing.h"
 #include "hook/submit/waits.h"
 
 namespace gemlet::hook {

@@ -1,4 +1,4 @@
-#include "hook/submit/standing.h"
+#include "hook/submit/governance.h"
 
 #include "futex.h"
 #include "hook/link/clock.h"
@@ -6,12 +6,12 @@
 
 namespace gemlet::hook {
 
-Standing standing(const Device* device) {
+Governance governance(const Device* device) {
     const Destination& d = destination();
-    if (!d.socket[0]) return Standing::kUnmanaged;
-    if (device && device->is_daemons(*device->page.load(std::memory_order_acquire))) return Standing::kManaged;
-    if (device && device->ledger) return Standing::kOrphaned;
-    return d.strict ? Standing::kRefused : Standing::kUnlimited;
+    if (!d.socket[0]) return Governance::kUnmanaged;
+    if (device && device->is_daemons(*device->page.load(std::memory_order_acquire))) return Governance::kManaged;
+    if (device && device->ledger) return Governance::kOrphaned;
+    return d.strict ? Governance::kRefused : Governance::kUnlimited;
 }
 
 bool work_passes_unmanaged() {

@@ -8,18 +8,19 @@
 
 namespace gemlet::hook {
 
-//               work                                        memory
-enum class Standing : uint8_t {
-    kUnmanaged,  // passes                                   passes: no daemon was named
-    kManaged,    // by token                                 within the limit
-    kOrphaned,   // by the last shares; strict: waits, fails   within the limit as the daemon left it: it is gone or
-                 // silent
-    kUnlimited,  // passes, which was said                   passes: no daemon has governed it so far
-    kRefused,    // waits, then fails                        waits, then fails: the same, strict
+enum class Governance : uint8_t {
+    // clang-format off
+    //           work                                          memory
+    kUnmanaged,  // passes                                     passes: no daemon was named
+    kManaged,    // by token                                   within the limit
+    kOrphaned,   // by the last shares; strict: waits, fails   within the limit that a daemon, now gone or silent, left
+    kUnlimited,  // passes, which was said                     passes: no daemon has governed it so far
+    kRefused,    // waits, then fails                          waits, then fails: the same, strict
+    // clang-format on
 };
 
 // Null: a device that the hook cannot handle. For memory under the device's `ledger_mutex`.
-Standing standing(const Device* device);
+Governance governance(const Device* device);
 
 // Whether work passes while no daemon governs a device.
 bool work_passes_unmanaged();
