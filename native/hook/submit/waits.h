@@ -1,4 +1,4 @@
-// Threads of the program that wait for a device: in the driver (submit/wait.cpp), in the hook itself, or by asking
+// Threads of the program that wait for a device: in the driver (submit/waits.cpp), in the hook itself, or by asking
 // the driver again and again whether something is done.
 //
 // A busy device slows a program down only while the program waits for it; the watcher's samples show when it does.

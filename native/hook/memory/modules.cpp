@@ -1,4 +1,4 @@
-// Code: modules and libraries. Only the driver knows what of an image it puts on the device, and with lazy loading it
+// Modules and libraries: code. Only the driver knows what of an image it puts on the device, and with lazy loading it
 // puts the rest there later. The daemon accounts for it; here a group that has nothing left gets none.
 #include "hook/lookup/driver.h"
 #include "hook/lookup/reentry.h"

@@ -1,11 +1,11 @@
 // Calls that wait for the device, or ask whether it is done. The hook watches them and never holds them up,
 // because a gated wait can deadlock a program. The driver alone decides what a call answers, and when.
+#include "hook/submit/waits.h"
 #include "hook/link/clock.h"
 #include "hook/lookup/driver.h"
 #include "hook/lookup/own_calls.h"
 #include "hook/submit/current_context.h"
 #include "hook/submit/device.h"
-#include "hook/submit/waits.h"
 
 using namespace gemlet::hook;
 
