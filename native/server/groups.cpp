@@ -15,7 +15,7 @@ void Server::add_device(const Uuid& uuid, int index, const std::string& policy, 
     device.made_by_client = false;
     for (const auto& [name, id] : device.groups)
         device.arbiter->set_group(spec_on(device, groups_.at(name)), clock());
-    device.named = RoomPlace();
+    device.named = FairPlace();
     if (!policy.empty() && policy != device.policy) {
         if (!device.attachments.empty()) throw std::invalid_argument("the policy of a device in use cannot change");
         gangs_.remove(*device.arbiter);
@@ -203,7 +203,7 @@ void Server::set_process_memory(const Uuid& uuid, pid_t pid, uint64_t bytes, std
             // Never less than it had: some of it may be on the host, or the driver not tell of it.
             heir.slot.set_untracked(std::max(heir.slot.untracked(), bytes - std::min(bytes, used)));
         }
-        doubt_claims(*device, pid, bytes, now);
+        check_claims(*device, pid, bytes, now);
         settle_residency(*device, now);
         apply(*device, now);
         wake();

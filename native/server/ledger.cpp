@@ -46,7 +46,7 @@ std::optional<uint32_t> Ledger::take_slot() {
 }
 
 std::optional<Slot> Slot::take(std::shared_ptr<Ledger> ledger, const std::string& who, bool administrator) {
-    auto place = RoomPlace::in(ledger->room_, who, administrator);
+    auto place = FairPlace::in(ledger->slot_limit_, who, administrator);
     if (!place) return std::nullopt;
     const auto index = ledger->take_slot();
     if (!index) return std::nullopt;
@@ -56,7 +56,7 @@ std::optional<Slot> Slot::take(std::shared_ptr<Ledger> ledger, const std::string
 Slot Slot::inherit(std::shared_ptr<Ledger> ledger, uint32_t index, const std::string& who, bool administrator,
                    uint64_t untracked) {
     ledger->hold_slot(index, untracked);
-    auto place = RoomPlace::in(ledger->room_, who, administrator);  // without one it is there all the same
+    auto place = FairPlace::in(ledger->slot_limit_, who, administrator);  // without one it is there all the same
     return Slot(std::move(ledger), index, std::move(place));
 }
 

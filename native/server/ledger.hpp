@@ -11,7 +11,7 @@
 
 #include "group_fields.h"
 #include "server/descriptor.hpp"
-#include "server/room.hpp"
+#include "server/fair_limit.hpp"
 #include "server/shared_memory.hpp"
 #include "wire.h"
 
@@ -34,7 +34,7 @@ class Ledger {
     // To a successor: members that are not there yet look at every slot, for it may have given any.
     void pass_on() { limits_->slot_count = wire::kLedgerSlots; }
 
-    const Room& room() const { return room_; }
+    const FairLimit& slot_limit() const { return slot_limit_; }
 
     int limits_fd() const { return limits_.fd(); }
     int ledger_fd() const { return ledger_.fd(); }
@@ -52,7 +52,7 @@ class Ledger {
     Shared<wire::GroupLedger> ledger_;
     std::vector<bool> taken_;
     std::vector<uint64_t> untracked_;
-    Room room_{wire::kLedgerSlots};
+    FairLimit slot_limit_{wire::kLedgerSlots};
 };
 
 // A client's slot in a ledger, which it keeps alive: groups and devices may be forgotten before the client is gone.
@@ -60,7 +60,7 @@ class Ledger {
 // holding it.
 class Slot {
   public:
-    // nullopt: `who` has had as many of the wire::kLedgerSlots as there can be; see Room.
+    // nullopt: `who` has had as many of the wire::kLedgerSlots as there can be; see FairLimit.
     static std::optional<Slot> take(std::shared_ptr<Ledger> ledger, const std::string& who, bool administrator);
     // The one that its owner had under the daemon before, as it is. Throws std::invalid_argument.
     static Slot inherit(std::shared_ptr<Ledger> ledger, uint32_t index, const std::string& who, bool administrator,
@@ -86,17 +86,17 @@ class Slot {
     void set_used(uint64_t bytes) { ledger_->set_used(index_, bytes); }
     // What is there stays: the daemon ends, and its clients live on.
     void leave() {
-        place_ = RoomPlace();
+        place_ = FairPlace();
         ledger_.reset();
     }
 
   private:
-    Slot(std::shared_ptr<Ledger> ledger, uint32_t index, RoomPlace place)
+    Slot(std::shared_ptr<Ledger> ledger, uint32_t index, FairPlace place)
         : ledger_(std::move(ledger)), index_(index), place_(std::move(place)) {}
 
     std::shared_ptr<Ledger> ledger_;
     uint32_t index_;
-    RoomPlace place_;  // in the ledger
+    FairPlace place_;  // in the ledger
 };
 
 }  // namespace gemlet::server

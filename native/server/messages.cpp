@@ -299,18 +299,18 @@ bool Server::attach(Client& client, const Message& message) {
         client.refused = why;
         return answer(client, reply, status, why) || true;
     };
-    auto full = [&](const Room& room, const char* what) {
+    auto full = [&](const FairLimit& limit, const char* what) {
         ++denied_;
-        const std::string text = client.who + " has " + std::to_string(room.held(client.who)) + " of " +
-                                 std::to_string(room.places()) + " " + what + " already";
+        const std::string text = client.who + " has " + std::to_string(limit.held(client.who)) + " of " +
+                                 std::to_string(limit.places()) + " " + what + " already";
         emit("denied", client, text);
         return refuse(Status::kFull, text);
     };
-    auto taken = [&](Room& room) { return RoomPlace::in(room, client.who, client.administrator); };
+    auto taken = [&](FairLimit& limit) { return FairPlace::in(limit, client.who, client.administrator); };
     if (client.places.size() >= kMaxDevices) return refuse(Status::kFull, "this process uses too many devices");
-    RoomPlace use = taken(uses_);
+    FairPlace use = taken(uses_);
     if (!use) return full(uses_, "uses of devices");
-    RoomPlace named;
+    FairPlace named;
     if (std::none_of(devices_.begin(), devices_.end(), [&](auto& d) { return d->uuid == uuid; })) {
         if (named = taken(named_devices_); !named) {
             forget_unused_devices();
@@ -340,7 +340,7 @@ bool Server::attach(Client& client, const Message& message) {
     const bool alone = client.administrator || client.fixed || (users && users->size() <= 1);
     std::optional<Heir> heir = claim(device, client);
     auto slot = heir ? std::optional(std::move(heir->slot)) : Slot::take(known_ledger->second, client.who, alone);
-    if (!slot) return full(ledger.room(), "places for processes of the group on this device");
+    if (!slot) return full(ledger.slot_limit(), "places for processes of the group on this device");
 
     auto attachment = std::make_unique<Attachment>(next_attachment_++, client, std::move(*slot));
     Attachment& a = *attachment;

@@ -18,12 +18,12 @@
 #include "futex.h"
 #include "group_fields.h"
 #include "server/descriptor.hpp"
-#include "server/doubt.hpp"
+#include "server/fair_limit.hpp"
 #include "server/latencies.hpp"
 #include "server/ledger.hpp"
-#include "server/room.hpp"
 #include "server/shared_memory.hpp"
 #include "server/trace.hpp"
+#include "server/unconfirmed.hpp"
 #include "wire.h"
 
 namespace gemlet::server {
@@ -98,7 +98,7 @@ struct Attachment {
     ClientId id;  // as the device's arbiter knows it
     Client* client;
     Slot slot;
-    RoomPlace use;
+    FairPlace use;
     Shared<wire::ClientPage> page{"gemlet-page", Access::kReadWrite};
     uint32_t epoch = 0;
     uint32_t contexts = 0;
@@ -110,14 +110,14 @@ struct Attachment {
     Nanoseconds wanted = kNever;  // since when it has had work, from a request until it stops idle
     Why traced = Why::kShares;    // its standing, as far as it is in the trace
     std::unique_ptr<Movable> movable;
-    Doubt doubt;   // of what it says that it holds
-    Doubt hidden;  // what the driver says that it holds besides
+    Unconfirmed unconfirmed;  // of what it says that it holds
+    Unconfirmed hidden;       // what the driver says that it holds besides
 };
 
 struct Device {
     Uuid uuid{};
     int index = -1;
-    RoomPlace named;             // if a client has named it and nobody else
+    FairPlace named;             // if a client has named it and nobody else
     bool made_by_client = true;  // an attach named it and nobody else has: forgotten when there are too many
     std::string policy;
     uint64_t context_estimate = 0;
@@ -157,7 +157,7 @@ struct Client {
     std::optional<std::string> fixed;  // the group of the socket it came through
     std::string who;             // among whom connections, devices and slots are shared: its user, or that group
     bool administrator = false;  // root, or the daemon's own user, unless it came through a group's socket
-    RoomPlace connection;
+    FairPlace connection;
     Nanoseconds since = 0;
     std::optional<bool> strict;            // as it says in its hello
     uint16_t version = wire::kWireOldest;  // of wire.h that it speaks: what every hook reads, until its hello

@@ -2,9 +2,9 @@
 // client whose memory is not on the device does not get the token.
 //
 // A client's fixed memory is what its ledger has beyond what it says can move, and what the driver holds beyond
-// that; what the driver does not confirm is not believed for long (doubt.hpp). The client says first that memory can
-// move and charges it then, so during a change too little of it counts as fixed, never too much, which would make
-// others leave for nothing.
+// that; what the driver does not confirm is not believed for long (unconfirmed.hpp). The client says first that
+// memory can move and charges it then, so during a change too little of it counts as fixed, never too much, which
+// would make others leave for nothing.
 #include <algorithm>
 #include <utility>
 
@@ -39,11 +39,11 @@ Claim claim_of(const Attachment& a) {
 
 Claim believed(const Attachment& a) {
     Claim claim = claim_of(a);
-    uint64_t doubted = a.doubt.bytes();
+    uint64_t unconfirmed = a.unconfirmed.bytes();
     for (uint64_t* part : {&claim.fixed, &claim.mapped}) {
-        const uint64_t less = std::min(*part, doubted);
+        const uint64_t less = std::min(*part, unconfirmed);
         *part -= less;
-        doubted -= less;
+        unconfirmed -= less;
     }
     claim.fixed = arbiter::plus(claim.fixed, a.hidden.bytes());
     return claim;
@@ -203,7 +203,7 @@ void Server::settle_residency(Device& device, Nanoseconds now) {
     }
 }
 
-void Server::doubt_claims(Device& device, pid_t pid, uint64_t bytes, Nanoseconds now) {
+void Server::check_claims(Device& device, pid_t pid, uint64_t bytes, Nanoseconds now) {
     if (!limits_residency(device)) return;
     std::map<ClientId, Attachment*> theirs;  // of one process, which has what it has once
     for (auto& [id, a] : device.attachments)
@@ -212,7 +212,7 @@ void Server::doubt_claims(Device& device, pid_t pid, uint64_t bytes, Nanoseconds
     for (auto& [id, a] : theirs) {
         const Claim claim = claim_of(*a);
         const uint64_t claimed = arbiter::plus(claim.fixed, claim.mapped);
-        a->doubt.look(claimed, left, a->movable && a->movable->room_for != 0, options_.claim_grace, now);
+        a->unconfirmed.look(claimed, left, a->movable && a->movable->room_for != 0, options_.claim_grace, now);
         // And the other way round: memory that it does not say it has is there nevertheless.
         const uint64_t counted = arbiter::plus(claim.fixed, device.residency.committed(id));
         const bool last = id == theirs.rbegin()->first;
@@ -233,7 +233,7 @@ void Server::confirm_process_memory(const Uuid& uuid, pid_t pid, uint64_t bytes)
     const Nanoseconds now = clock();
     for (auto& device : devices_) {
         if (device->uuid != uuid) continue;
-        doubt_claims(*device, pid, bytes, now);
+        check_claims(*device, pid, bytes, now);
         settle_residency(*device, now);
         apply(*device, now);
         wake();

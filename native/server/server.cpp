@@ -265,7 +265,7 @@ void Server::accept_client(Listener& listener) try {
 
 // False: there is no room for it, which it has been told.
 bool Server::enter(std::unique_ptr<Client> client) {
-    client->connection = RoomPlace::in(connections_, client->who, client->administrator);
+    client->connection = FairPlace::in(connections_, client->who, client->administrator);
     if (!client->connection) {
         turn_away(*client, client->who + " has " + std::to_string(connections_.held(client->who)) + " of " +
                                std::to_string(connections_.places()) +

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "arbiter/gangs.hpp"
+#include "server/fair_limit.hpp"
 #include "server/registry.hpp"
-#include "server/room.hpp"
 #include "server/unmanaged.hpp"
 
 namespace gemlet::server {
@@ -209,7 +209,7 @@ class Server {
     bool withheld(Device& device, Attachment& attachment, Nanoseconds now);  // a request that must wait
     void settle_residency(Device& device, Nanoseconds now);
     void leave_residency(std::vector<Departure> departures, Nanoseconds now);
-    void doubt_claims(Device& device, pid_t pid, uint64_t bytes, Nanoseconds now);
+    void check_claims(Device& device, pid_t pid, uint64_t bytes, Nanoseconds now);
     static OnDevice on_device(const Device& device, const Attachment& attachment);
     static std::unordered_map<ClientId, ResidencyUsage> residencies(const Device& device, Nanoseconds now);
 
@@ -247,7 +247,7 @@ class Server {
     };
 
     const ServerOptions options_;
-    Room connections_, uses_, named_devices_;
+    FairLimit connections_, uses_, named_devices_;
     std::mutex mutex_;
     std::thread thread_;
     std::atomic<bool> stopping_{false};

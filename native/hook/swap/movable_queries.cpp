@@ -1,4 +1,4 @@
-// Questions of other rooms about movable memory (memory/movable.h): the allocation of an address, and how much room there is.
+// Questions of other rooms about movable memory (memory/movable.h): the allocation of an address, and what is free.
 #include <algorithm>
 
 #include "hook/swap/reservation.h"

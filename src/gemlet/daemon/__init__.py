@@ -8,7 +8,7 @@ native.py        the native server as Python sees it
 configuration.py groups.py saved_groups.py    the file in force; groups, their makers and ends; groups kept on disk
 members.py state_file.py    programs and what they hold, kept on disk for after a kill; such files
 quotas.py        what the groups of one user may have together;  audit.py: programs outside gemlet
-launchers.py     the processes that asked for groups;  room.py: who may have another place
+launchers.py     the processes that asked for groups;  fair_limit.py: who may have another place
 api.py           the socket: protocol.py is the format, requests.py the types, answers.py the answers
 answer_order.py  whose request is answered next;  shared_status.py: one status for all who ask together
 status.py explain.py request_warnings.py    the status document; why a group waits; what is granted with a warning

@@ -2,7 +2,7 @@
 
 Bounds: sizes of requests and answers, number of connections, and how long a peer may keep one open without asking
 anything. Nobody can take all connections: a user may have another only while more are free than the user has, as for
-programs (native/server/room.hpp), and some are kept for root and the daemon's own user. Nobody can take all the
+programs (native/server/fair_limit.hpp), and some are kept for root and the daemon's own user. Nobody can take all the
 daemon's time (answer_order.py), nor its memory: of a user's answers, one is made and sent at a time, except small ones.
 """
 
@@ -20,6 +20,7 @@ import msgspec
 
 from gemlet.daemon import protocol
 from gemlet.daemon.answer_order import AnswerOrder
+from gemlet.daemon.fair_limit import may_take_another
 from gemlet.daemon.processes import Peer, administers, peer_of
 from gemlet.daemon.requests import (
     AnyRequest,
@@ -34,7 +35,6 @@ from gemlet.daemon.requests import (
     TakeOver,
     decode,
 )
-from gemlet.daemon.room import has_room
 from gemlet.errors import DaemonError, GemletError
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Api:
             writer.close()
 
     def _has_room(self, uid: int) -> bool:
-        return has_room(
+        return may_take_another(
             MAX_CONNECTIONS,
             taken=self._connections.total(),
             theirs=self._connections[uid],

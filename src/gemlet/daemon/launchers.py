@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gemlet.daemon.fair_limit import may_take_another
 from gemlet.daemon.processes import Peer, ProcessLauncher, start_of
-from gemlet.daemon.room import has_room
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -64,7 +64,7 @@ class Launchers:
         known: Launcher | None = self._known.get(peer.pid)
         if known is not None and known.alive():  # so the pid is still that process
             return known
-        if not has_room(
+        if not may_take_another(
             self._places,
             taken=len(self._told),
             theirs=sum(told.uid == peer.uid for told in self._told.values()),

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gemlet.daemon.room import has_room
+from gemlet.daemon.fair_limit import may_take_another
 
 
 @pytest.mark.parametrize(
@@ -19,4 +19,4 @@ from gemlet.daemon.room import has_room
     ],
 )
 def test_a_user_has_no_more_than_is_left_to_others(taken, theirs, administers, room):
-    assert has_room(100, taken=taken, theirs=theirs, kept=10, administers=administers) is room
+    assert may_take_another(100, taken=taken, theirs=theirs, kept=10, administers=administers) is room

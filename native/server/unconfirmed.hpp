@@ -11,7 +11,7 @@
 
 namespace gemlet::server {
 
-class Doubt {
+class Unconfirmed {
   public:
     // `claimed`: in all, now. `confirmed`: of it the driver's account has no more than that. `waits`: for room, so
     // that it cannot have allocated yet; its time begins when it does not wait any more.

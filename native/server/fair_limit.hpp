@@ -11,9 +11,9 @@
 
 namespace gemlet::server {
 
-class Room {
+class FairLimit {
   public:
-    explicit Room(size_t places) : places_(places), kept_((places + 63) / 64) {}
+    explicit FairLimit(size_t places) : places_(places), kept_((places + 63) / 64) {}
 
     bool take(const std::string& who, bool administrator) {
         const size_t free = places_ - taken_;
@@ -44,32 +44,32 @@ class Room {
     std::unordered_map<std::string, size_t> held_;
 };
 
-// A place in a room, left when this is destroyed; the room outlives it.
-class RoomPlace {
+// A place within a limit, given back when this is destroyed; the limit outlives it.
+class FairPlace {
   public:
-    RoomPlace() = default;
-    RoomPlace(RoomPlace&& other) noexcept { *this = std::move(other); }
-    RoomPlace& operator=(RoomPlace&& other) noexcept {
-        std::swap(room_, other.room_);
+    FairPlace() = default;
+    FairPlace(FairPlace&& other) noexcept { *this = std::move(other); }
+    FairPlace& operator=(FairPlace&& other) noexcept {
+        std::swap(limit_, other.limit_);
         std::swap(who_, other.who_);
         return *this;
     }
-    ~RoomPlace() {
-        if (room_) room_->give(who_);
+    ~FairPlace() {
+        if (limit_) limit_->give(who_);
     }
 
-    // Without a place if the room has none for them.
-    static RoomPlace in(Room& room, const std::string& who, bool administrator) {
-        RoomPlace place;
-        if (!room.take(who, administrator)) return place;
-        place.room_ = &room;
+    // Without a place if the limit leaves none for them.
+    static FairPlace in(FairLimit& limit, const std::string& who, bool administrator) {
+        FairPlace place;
+        if (!limit.take(who, administrator)) return place;
+        place.limit_ = &limit;
         place.who_ = who;
         return place;
     }
-    explicit operator bool() const { return room_ != nullptr; }
+    explicit operator bool() const { return limit_ != nullptr; }
 
   private:
-    Room* room_ = nullptr;
+    FairLimit* limit_ = nullptr;
     std::string who_;
 };
 
