@@ -21,6 +21,7 @@ Given = TypeVar("Given")
 Parsed = TypeVar("Parsed")
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 LONGEST_S = 1e9  # seconds: thirty years, for people who mean "without limit"
+LONGEST_BACK_S = 90 * 86400.0  # as far as the recorded history reaches
 
 
 class BadValue(click.BadParameter):
@@ -119,7 +120,7 @@ def _parse_name(text: str) -> str:
 
 def _parse_duration(text: str) -> float:
     seconds = parse_seconds(text)
-    if seconds > LONGEST_S:
+    if seconds > LONGEST_BACK_S:
         raise InvalidValue(f"{text} is too long: expected 90 days or less", hint="write a duration such as 2h")
     return seconds
 

@@ -10,7 +10,8 @@ import sys
 import click
 import pytest
 
-from gemlet.cli import main, messages
+from gemlet.cli import main, messages, options
+from gemlet.daemon import history_store
 from gemlet.errors import ConfigError, GemletError, Refused
 
 
@@ -186,6 +187,17 @@ def test_alone_it_shows_the_overview_and_no_error(capsys):
     assert printed.startswith("Usage: gemlet")
     assert "error:" not in printed
     assert "hint:" not in printed
+
+
+@pytest.mark.parametrize("ask", [["history"], ["report", "g"]])
+@pytest.mark.parametrize(("since", "taken"), [("90d", True), ("7776001s", False), ("1000000000s", False)])
+def test_nobody_asks_for_what_is_older_than_the_recorded_history(capsys, ask, since, taken):
+    assert main.run([*ask, "--since", since]) == (125 if taken else 2)
+    printed = capsys.readouterr().err
+    assert ("expected 90 days or less" in printed) is not taken
+    assert ("no daemon at" in printed) is taken
+    assert "hint: " in printed
+    assert history_store.TIERS[-1].keep == options.LONGEST_BACK_S == 90 * 86400
 
 
 @pytest.mark.parametrize("simulate", [[], ["--simulate"]])
