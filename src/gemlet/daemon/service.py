@@ -391,13 +391,11 @@ class Service:
                     await self._find_devices()
 
     def why_no_devices(self) -> str | None:
-        """Why no device is known; None if one is, be it from a client."""
-        self._refresh()
+        """Why no device is known; None if one is, be it from a client, as of the last look at the server (`busy`)."""
         return None if self._devices or self._snapshot.devices else self._why_no_devices
 
     def context_size(self) -> int:
-        """Bytes that one context takes on the device where it takes least; 0 before one was measured."""
-        self._refresh()
+        """Bytes that one context takes where it takes least, as of the last look; 0 before one was measured."""
         return min((device.context_estimate for device in self._snapshot.devices), default=0)
 
     def in_use(self) -> bool:

@@ -76,6 +76,23 @@ def test_join_for_several_devices_of_which_one_is_not_there(start_daemon, device
     assert daemon.call("join", devices=["0", fakes.UUID_TEXT, fakes.UUID_TEXT[:8], "MIG-ff"])["group"]
 
 
+def test_join_reads_the_servers_state_once(start_daemon, monkeypatch):
+    daemon = start_daemon()
+    asked, by_join = [], []
+    snapshot, join = daemon.server.snapshot, answers._join
+    monkeypatch.setattr(daemon.server, "snapshot", lambda: asked.append(1) or snapshot())
+
+    def counted(*arguments):  # nothing else has its turn in the event loop meanwhile
+        before = len(asked)
+        answer = join(*arguments)
+        by_join.append(len(asked) - before)
+        return answer
+
+    monkeypatch.setattr(answers, "_join", counted)
+    daemon.call("join", limits={"memory": 1 << 30})
+    assert by_join == [1]
+
+
 def test_join_says_whether_memory_can_move(start_daemon, tmp_path):
     daemon = start_daemon()
     assert daemon.call("join")["movable"] is False
