@@ -10,7 +10,7 @@ doctor.py        checks this machine: doctor_checks.py, hook_check.py under the 
 demo.py          demo_client.py is its program; demo_programs.py demo_measurement.py demo_report.py demo_processors.py
 demo_top.py      the end of the demo on a terminal
 simulate.py      simulate_serving.py and simulate_replanning.py with `--serve`
-plan.py profile.py serve.py load.py    models; serve_mps.py: the MPS of `serve`; load_run.py: the work of `load`
+plan.py profile.py serve.py infer.py load.py  models; serve_mps.py: the MPS of `serve`; load_run.py: the work of `load`
 kube.py          what runs in a Kubernetes cluster
 completion.py    for shells
 """

@@ -167,7 +167,7 @@ def _scaled(job: Job, times: float) -> Job:
 
 def _job(address: Address, service: DemandedService, given: Given) -> Job:
     """Asks the server for each model's inputs and makes the messages. Raises LoadError, UsageError."""
-    shapes = dict(_shape(text) for text in given.shapes)
+    shapes = dict(parse_shape(text) for text in given.shapes)
     streams = []
     for number, served in enumerate(service.models):
         info = model_metadata.model(address, served.demand.model)
@@ -300,7 +300,7 @@ def _seconds(text: str, option: str) -> float:
         raise UsageError(f"{option}: {error}", hint=error.hint) from None
 
 
-def _shape(text: str) -> tuple[str, tuple[int, ...]]:
+def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
     name, _, sizes = text.rpartition(":")
     try:
         shape = tuple(int(size) for size in sizes.split(","))

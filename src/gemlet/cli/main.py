@@ -42,6 +42,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "profile": ("gemlet.cli.profile:command", "Measure models on a GPU, for planning"),
     "plan": ("gemlet.cli.plan:command", "Place models with latency goals on gpu-lets"),
     "serve": ("gemlet.cli.serve:command", "Serve models with latency goals on gpu-lets"),
+    "infer": ("gemlet.cli.infer:command", "Run batches of one model, without a server"),
     "kube": ("gemlet.cli.kube:command", "Run gemlet's parts of a Kubernetes cluster"),
     "load": ("gemlet.cli.load:command", "Send requests to a model server, when they are due"),
     "simulate": ("gemlet.cli.simulate:command", "Show what groups would get, in virtual time"),

@@ -8,6 +8,7 @@ dispatch/    the way of a request: queued, batched, executed, answered
 control/     new plans as the load changes
 server/      `gemlet serve`: all of that put together, with frontends and a model repository
 profiling/   `gemlet profile`
+standalone.py    `gemlet infer`: one model in an executor, without a server
 examples/    a repository and its traffic
 
 Each imports only from those above it. gemlet.load sends requests to a server, gemlet.simulate.serving runs the queues
