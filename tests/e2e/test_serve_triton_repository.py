@@ -6,17 +6,25 @@ import base64
 import json
 import shutil
 
+import numpy as np
 import pytest
+import tritonclient.grpc
+import tritonclient.utils
 
 from tests.e2e.serve_process import serving
 from tests.triton import probes
 
 
 @pytest.fixture(scope="module")
-def answered(tmp_path_factory):
-    with serving(probes.REPOSITORY, tmp_path_factory.mktemp("triton") / "log") as server:
-        address = f"http://{server.http}"
-        yield probes.ask_all(address), probes.metrics(address)
+def server(tmp_path_factory):
+    with serving(probes.REPOSITORY, tmp_path_factory.mktemp("triton") / "log") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def answered(server):
+    address = f"http://{server.http}"
+    return probes.ask_all(address), probes.metrics(address)
 
 
 @pytest.mark.parametrize("name", probes.PROBES)
@@ -59,3 +67,25 @@ def test_a_decoupled_model_is_an_error_that_says_so(tmp_path):
     with pytest.raises(AssertionError, match="decoupled models are not served: a request has one reply"):  # noqa: SIM117
         with serving(tmp_path / "models", tmp_path / "log"):
             pass
+
+
+def test_tritons_client_gets_the_same_by_grpc(server):
+    given = tritonclient.grpc.InferInput("X", [1, 2], "FP32")
+    given.set_data_from_numpy(np.array([[0, 1]], dtype=np.float32))
+    mode = tritonclient.grpc.InferInput("MODE", [1, 1], "BYTES")
+    with tritonclient.grpc.InferenceServerClient(server.grpc) as client:
+        mode.set_data_from_numpy(np.array([["tell"]], dtype=object))
+        more = {"request_id": "seven", "parameters": {"mine": 3, "word": "x"}, "timeout": 5_000_000}
+        answer = client.infer("says", [given, mode], **more)
+        with_one = client.infer("says", [given], outputs=[tritonclient.grpc.InferRequestedOutput("Y")])
+        mode.set_data_from_numpy(np.array([["code NOT_FOUND"]], dtype=object))
+        with pytest.raises(tritonclient.utils.InferenceServerException, match=r"NOT_FOUND.*told to fail"):
+            client.infer("says", [given, mode])
+    recorded = json.loads(probes.ANSWERS.read_text())["probes"]["says tell, with an id and parameters"][1]
+    texts = next(output["data"] for output in recorded["outputs"] if output["name"] == "TOLD")
+    told, expected = json.loads(answer.as_numpy("TOLD")[0, 0]), json.loads(texts[0])
+    for each in (told, expected):
+        each["parameters"] = json.loads(each["parameters"])
+    assert told == expected
+    assert with_one.as_numpy("Y").tolist() == [[0, 2]]
+    assert with_one.as_numpy("TOLD") is None
