@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # two batches fit into an SLO where one would fill the device.
 FACTORS = (0.8, 0.6, 0.45, 0.3, 0.2, 0.1, 0.05, 0.01)
 SMALLEST = 0.01
+BY_CONFIGURATION, WHOLE = "configuration", "whole"  # in place of a policy
 
 
 def planned_by_profiles(specs: Sequence[ModelSpec], known: Profiles | None) -> bool:
@@ -64,7 +65,8 @@ def make(
     served = [spec for spec in specs if spec.platform != "noop"]
     if known is None or not planned_by_profiles(specs, known):
         plan = by_configuration(served, devices, apart=apart)
-        return msgspec.structs.replace(plan, notes=(_unplanned(served, known),)) if demands else plan
+        note = f"not planned for the rates given: {_unplanned(served, known)}"
+        return msgspec.structs.replace(plan, notes=(note,)) if demands else plan
     inventory = Inventory(gpus=len(devices))
     wanted = [list(demands)] if demands else []
     if fill or not demands:
@@ -84,9 +86,22 @@ def make(
         why = made.why
     plan = by_configuration(served, devices, apart=apart)
     note = f"no plan holds: {'; '.join(why)}; every model takes turns on whole devices"
-    return Plan(
-        policy="whole", device=known.device.name, origin=known.origin, gpus=plan.gpus, demands=(), notes=(note,)
-    )
+    return Plan(policy=WHOLE, device=known.device.name, origin=known.origin, gpus=plan.gpus, demands=(), notes=(note,))
+
+
+def basis(plan: Plan, specs: Sequence[ModelSpec], known: Profiles | None) -> dict[str, str]:
+    """What the plan in force rests on, and which of these models have a profile, in words."""
+    served = [spec for spec in specs if spec.platform != "noop"]
+    with_profile = [spec.label for spec in served if known is not None and spec.label in known.models]
+    profiles: str = known.origin if known is not None and with_profile else "none"
+    if with_profile and len(with_profile) < len(served):
+        profiles += f", of {', '.join(with_profile)} only"
+    if plan.policy == BY_CONFIGURATION:
+        why = _unplanned(served, known) if not planned_by_profiles(specs, known) else ""
+        return {"profiles": profiles, "plan": "the configuration" + (f": {why}" if why else "")}
+    if plan.policy == WHOLE:
+        return {"profiles": profiles, "plan": "the configuration, since no plan holds"}
+    return {"profiles": profiles, "plan": f"policy {plan.policy}, {plan.origin} profiles of {plan.device}"}
 
 
 def by_configuration(served: Sequence[ModelSpec], devices: Sequence[int], *, apart: bool = False) -> Plan:
@@ -118,7 +133,7 @@ def by_configuration(served: Sequence[ModelSpec], devices: Sequence[int], *, apa
     gpus = tuple(
         Gpu(index=index, memory_mib=0.0, gpu_lets=tuple(gpu_lets[index])) for index in devices if gpu_lets[index]
     )
-    return Plan(policy="configuration", device="", origin="", gpus=gpus, demands=())
+    return Plan(policy=BY_CONFIGURATION, device="", origin="", gpus=gpus, demands=())
 
 
 def _complete(plan: Plan, served: Sequence[ModelSpec], devices: Sequence[int]) -> Plan:
@@ -132,12 +147,12 @@ def _complete(plan: Plan, served: Sequence[ModelSpec], devices: Sequence[int]) -
 
 
 def _unplanned(served: Sequence[ModelSpec], known: Profiles | None) -> str:
-    """Why rates are given, and yet nothing is planned for them."""
+    """Why nothing is planned for these models."""
     fixed = [spec.label for spec in served if spec.sm is not None]
     unknown = [spec.label for spec in served if known is None or spec.label not in known.models]
     reasons = [f"there is no profile of {' and '.join(unknown)} for this device"] if unknown else []
     reasons += [f"`sm` is set for {' and '.join(fixed)}"] if fixed else []
-    return f"not planned for the rates given: {'; '.join(reasons)}"
+    return "; ".join(reasons)
 
 
 def _gpu_let(share: float, specs: Sequence[ModelSpec]) -> PlannedGpuLet:

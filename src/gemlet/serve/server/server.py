@@ -138,13 +138,12 @@ class Server:
         return self._fleet.plan()
 
     def runs_on(self) -> Mapping[str, str]:
-        known = self._serving_plan.known
         slower = [line for device in self._fleet.all_devices for line in device.slower]
         return {
             "executor": self._choice.backend,
             "devices": ",".join(map(str, self._choice.devices)),
             "note": self._note(),
-            "profiles": known.origin if known is not None else "none",
+            **self._serving_plan.basis(),
         } | ({"slower": "; ".join(slower)} if slower else {})
 
     def restarts(self) -> Mapping[int, int]:

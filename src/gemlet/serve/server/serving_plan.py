@@ -70,6 +70,10 @@ class ServingPlan:
         """Of these models, by label; None: of those that are served."""
         return backend_choice.profiles_of(self.specs() if specs is None else specs, self.known, self._choice.backend)
 
+    def basis(self) -> Mapping[str, str]:
+        """What the plan in force rests on, for clients."""
+        return initial_plan.basis(self.fleet.plan(), self.specs(), self._of_models())
+
     def tell_expectation(self) -> None:
         known = self._of_models()
         for spec in self.specs():

@@ -126,3 +126,26 @@ def test_a_plan_has_no_batches_that_the_model_does_not_take():
     plan = initial_plan.make(specs, profiles_of(specs, KNOWN, "modelled"), [0], demands=wanted, fill=True)
     assert {task.model for task in plan.tasks()} == set(most)
     assert all(task.batch <= most[task.model] for task in plan.tasks())
+
+
+def test_what_a_plan_rests_on_is_told_truly():
+    both = [spec("resnet50", slo_ms=25.0), spec("bert", slo_ms=25.0)]
+    mixed = [both[0], spec("language", platform="python")]
+    fixed = [both[0], spec("bert", sm=0.5)]
+    tight = [spec("resnet50", slo_ms=0.01)]
+    told = {}
+    for name, specs, backend in (
+        ("planned", both, "modelled"), ("mixed", mixed, "cpu"), ("fixed", fixed, "modelled"),
+        ("tight", tight, "modelled"), ("without", mixed[1:], "cpu"),
+    ):  # fmt: skip
+        known = profiles_of(specs, KNOWN, backend)
+        told[name] = initial_plan.basis(initial_plan.make(specs, known, [0]), specs, known)
+    of = f"modelled profiles of {KNOWN.device.name}"
+    without = "the configuration: there is no profile of language for this device"
+    assert told == {
+        "planned": {"profiles": "modelled", "plan": f"policy nway+type, {of}"},
+        "mixed": {"profiles": "modelled, of resnet50 only", "plan": without},
+        "fixed": {"profiles": "modelled", "plan": "the configuration: `sm` is set for bert"},
+        "tight": {"profiles": "modelled", "plan": "the configuration, since no plan holds"},
+        "without": {"profiles": "none", "plan": without},
+    }
