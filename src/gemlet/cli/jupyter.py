@@ -55,7 +55,8 @@ def install(
     gemlet jupyter install --max 40% --memory 16GiB
     gemlet jupyter install --kernel ir --group team --strict
     """
-    run.command.make_context("gemlet run", [*options, "--", "true"])  # refuses what it would not take
+    parent = click.get_current_context(silent=True) or click.Context(run.command, help_option_names=["-h", "--help"])
+    run.command.make_context("gemlet run", [*options, "--", "true"], parent)  # refuses what it would not take
     program = shutil.which(jupyter)
     if program is None:
         raise GemletError(

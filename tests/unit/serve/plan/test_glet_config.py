@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from click.testing import CliRunner
 
-from gemlet.cli.plan import command
+from gemlet.cli.main import run
 from gemlet.errors import ConfigError
 from gemlet.serve.plan import glet_config
 
@@ -77,13 +76,13 @@ def test_what_cannot_be_is_an_error_with_the_file(table, message):
     assert raised.value.path == "x.json"
 
 
-def test_a_plan_by_glets_files(tmp_path):
+def test_a_plan_by_glets_files(tmp_path, capsys):
     (tmp_path / "sim-config.json").write_text(json.dumps(SCHEDULER))
     (tmp_path / "rates.csv").write_text("2\n7,100,108,\n9,50,108,\n")
-    run = CliRunner().invoke(
-        command, [str(tmp_path / "rates.csv"), "--glet", str(tmp_path / "sim-config.json"), "-o", "json"]
-    )
-    assert run.exit_code == 0, run.output
-    made = json.loads(run.stdout)
+    files = [str(tmp_path / "rates.csv"), "--glet", str(tmp_path / "sim-config.json")]
+    assert run(["plan", *files, "-o", "json"]) == 0
+    told = capsys.readouterr()
+    assert "Latency Ratio is ignored" in told.err
+    made = json.loads(told.out)
     assert made["policy"] == "gpulet"
     assert all(round(10 * gpu_let["sm"], 6).is_integer() for gpu in made["gpus"] for gpu_let in gpu["lets"])
