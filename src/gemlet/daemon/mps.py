@@ -76,6 +76,7 @@ class Mps:
         self._remembered: Remembered | None = None
         self._servers: tuple[MpsServer, ...] = ()
         self._problem: str | None = None
+        self._asked = self._learned = 0  # questions for servers and clients so far; the last one answered
 
     def restore(self) -> MpsStatus:
         """Finds what an earlier daemon of this directory left."""
@@ -122,12 +123,16 @@ class Mps:
         status = self.look(places)
         if status.pid is None:
             return status
+        self._asked += 1
+        number = self._asked
+        servers: tuple[MpsServer, ...] = ()
+        problem = None
         try:
-            found = await asyncio.to_thread(self._control().servers)
+            servers = tuple(map(_server, await asyncio.to_thread(self._control().servers)))
         except mps.MpsError as error:
-            self._servers, self._problem = (), f"{error.message} ({error.hint})" if error.hint else error.message
-        else:
-            self._servers, self._problem = tuple(map(_server, found)), None
+            problem = f"{error.message} ({error.hint})" if error.hint else error.message
+        if number > self._learned:  # an older question that is answered later knows less
+            self._learned, self._servers, self._problem = number, servers, problem
         return self.look(places)
 
     async def start(

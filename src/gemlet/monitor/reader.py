@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -19,6 +20,14 @@ if TYPE_CHECKING:
 
 Decoded = TypeVar("Decoded")
 
+# msgspec crashes where two threads convert to a struct for the first time, which is when it reads the annotations.
+_converting = threading.Lock()
+
+
+def _convert(content: object, kind: type[Decoded]) -> Decoded:
+    with _converting:
+        return msgspec.convert(content, kind)
+
 
 def read_status(connection: Connection) -> Status:
     """The daemon's status. Raises `DaemonError` if it speaks another schema."""
@@ -28,7 +37,7 @@ def read_status(connection: Connection) -> Status:
 def decode_status(document: object) -> Status:
     """The document as structs. Raises `DaemonError`."""
     try:
-        status = msgspec.convert(document, Status)
+        status = _convert(document, Status)
     except msgspec.ValidationError as error:
         raise other_version(str(error), document) from None
     if status.schema != protocol.STATUS_SCHEMA:
@@ -63,7 +72,7 @@ def _traced(document: dict[str, Any]) -> Traced:
     if document.get("schema") != protocol.TRACE_SCHEMA:
         raise other_version(f"schema {document.get('schema')}, not {protocol.TRACE_SCHEMA}", document)
     try:
-        return msgspec.convert(document, Traced)
+        return _convert(document, Traced)
     except msgspec.ValidationError as error:
         raise other_version(str(error), document) from None
 
@@ -83,6 +92,6 @@ def _decoded(document: dict[str, Any], schema: int, content: object, kind: type[
     if document.get("schema") != schema:
         raise other_version(f"schema {document.get('schema')}, not {schema}", document)
     try:
-        return msgspec.convert(content, kind)
+        return _convert(content, kind)
     except msgspec.ValidationError as error:
         raise other_version(str(error), document) from None
