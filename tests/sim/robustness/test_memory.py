@@ -20,7 +20,8 @@ def test_four_processes_allocate_by_every_api(served: Served, machine: Machine, 
     sampled = machine.sampler()
     more = [] if pools else ["exact"]
     programs = [machine.start("g", "hoard", 4, seed, *more) for seed in range(4)]
-    assert all(p.line() == "ready" for p in programs)
+    for p in programs:
+        assert p.line() == "ready", p.end()
     for p in programs:
         p.tell("go")
     numbers = [list(map(int, p.line().split())) for p in programs]

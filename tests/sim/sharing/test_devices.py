@@ -5,11 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gemlet import paths
 from tests import scenarios
+from tests.e2e.waiting import eventually
 from tests.scenarios import Machine
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -28,7 +30,14 @@ def test_one_program_on_two_devices(tmp_path: Path) -> None:
         )  # fmt: skip
         assert program.stdout
         seen = [[int(n) for n in program.stdout.readline().split()] for _ in range(2)]
-        devices = {d["index"]: d["groups"][0] for d in sharing.server.snapshot()["devices"]}
+
+        def reported() -> dict[int, Any]:
+            """By device, once the counters of both have come: the program sends them after its work."""
+            found = {d["index"]: d["groups"][0] for d in sharing.server.snapshot()["devices"] if d["groups"]}
+            clients = [client for group in found.values() for client in group["clients"]]
+            return found if sum(client["launches"] >= 50 for client in clients) == 2 else {}
+
+        devices = eventually(reported)
         program.communicate("\n", timeout=120)
     assert program.returncode == 0
     assert set(devices) == {0, 1}
