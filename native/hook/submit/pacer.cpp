@@ -215,11 +215,11 @@ Pacer::Look Pacer::look() {
     return {inflight_.load(std::memory_order_relaxed) + unmarked, !all_empty};
 }
 
-void Pacer::sample(Look look, bool awaited) {
+void Pacer::sample(Look look, bool awaited, uint64_t missed) {
     std::lock_guard lock(mutex_);
-    ++progress_.samples;
-    progress_.busy += look.busy;
-    progress_.awaited += look.busy && awaited;
+    progress_.samples += 1 + missed;
+    progress_.busy += look.busy + missed;
+    progress_.awaited += (look.busy && awaited) + missed;
 }
 
 bool Pacer::begin_sample(Stream& stream, uint64_t key, bool first, Sample& sample) {

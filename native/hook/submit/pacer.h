@@ -81,7 +81,8 @@ class Pacer {
     struct Progress {
         uint64_t work_ns = 0, samples = 0, busy = 0, awaited = 0;
     };
-    void sample(Look look, bool awaited);  // of the holder of a token; by the watcher alone
+    // Of the holder of a token; by the watcher alone. `missed`: looks that would have found a thread waiting.
+    void sample(Look look, bool awaited, uint64_t missed);
     Progress progress();
 
     // Nothing was completed for much longer than the running unit should take: it waits for the host, maybe for a

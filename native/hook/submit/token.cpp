@@ -104,13 +104,17 @@ uint64_t jittered(uint64_t poll_ns, uint64_t& random) {
     return poll_ns - poll_ns / 4 + random % (poll_ns / 2 + 1);
 }
 
+constexpr uint64_t kMissedAtMost = 1000;  // looks
+
 uint64_t watch_holder(Device& device, wire::ClientPage& page, uint32_t epoch, Watch& watch) {
     constexpr auto relaxed = std::memory_order_relaxed;
     const Patience::Terms terms{page.idle_ns.load(relaxed), page.idle_most_ns.load(relaxed)};
     const uint64_t poll = std::max<uint64_t>(page.poll_ns.load(relaxed), kPollAtLeast);
+    const uint64_t began = now_ns();
+    const bool waited = device.waits.look(began);
     const Pacer::Look look = device.pacer.look();
     const uint64_t now = now_ns();
-    const bool awaited = device.waits.look(now);
+    const bool awaited = device.waits.look(now) || waited;
     const uint64_t launches = device.pacer.launches();
     const bool launched = launches != std::exchange(watch.launches, launches);
     if (watch.held != epoch) {
@@ -123,7 +127,8 @@ uint64_t watch_holder(Device& device, wire::ClientPage& page, uint32_t epoch, Wa
     // Looks between two samples have another reason, such as the end of the turn, and would count that reason
     // twice.
     if (watch.submitted && now >= watch.sample_at) {
-        device.pacer.sample(look, awaited);
+        // A look may be held up in the driver by the very thread that waits: it stands for all that were missed.
+        device.pacer.sample(look, awaited, waited ? std::min((now - began) / poll, kMissedAtMost) : 0);
         watch.sample_at = now + jittered(poll, watch.random);
     }
     tell_progress(device, page, watch);
