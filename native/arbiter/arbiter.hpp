@@ -118,6 +118,18 @@ struct Attendance {
     bool met = false;              // another group that takes turns with it runs or waits
     bool met_lately = false;       // ... or did a moment ago
     Nanoseconds look_at = kNever;  // when `stuck` may change though nothing happens
+    bool behind = false;           // all of them are behind what they are promised, or wait
+    bool saturates = false;        // all of them always have work queued, and wait for it
+    double duty = 1.0;             // with the device to themselves, the part of the time in which work was queued or ran
+};
+
+// What the clients of a gang on its other devices do. A gang is held up only while all its ranks are: one that waits
+// for a peer looks as if its neighbours kept it waiting.
+struct Peers {
+    bool behind = true;
+    bool saturate = true;
+    double duty = 1.0;
+    bool any = false;
 };
 
 // Until when one device is whose. Gangs run in slots of their own, and nobody who takes turns with them beside.
@@ -160,6 +172,9 @@ class Arbiter {
     // `unused`: by its own account it submitted nothing in this turn; counts only if it did not stop in time.
     void stopped(ClientId client, StopReason reason, Nanoseconds tail, Nanoseconds now, bool unused = false);
     void drained(ClientId client, Nanoseconds at, Nanoseconds now);
+
+    // What is known of the group's other devices.
+    void hear(GroupId group, const Peers& peers);
 
     // Before stopped() and tick(), of all who run.
     void progress(ClientId client, const Progress& progress);

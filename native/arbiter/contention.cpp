@@ -20,9 +20,6 @@ constexpr double kSliced = 0.92;
 constexpr Nanoseconds kSoon = 4;
 // Where requests are at stake, the first time is this many times as long.
 constexpr Nanoseconds kRequests = 8;
-// A program that always has work queued but whose host hardly ever waits for it is served well by time slicing: its
-// work is done in the slices that it gets.
-constexpr double kWaits = 0.75;
 // A request may be behind by this part of the time that it has taken so far.
 constexpr double kOfRequest = 0.02;
 constexpr double kSpeedSpan = 1e9;
@@ -34,7 +31,13 @@ bool fit(const Party& a, const Party& b) {
 // It always has work queued, and waits for it.
 bool saturates(const Party& party) {
     const Observation& seen = party.client->seen;
-    return seen.never_empty() && seen.known_beside() && seen.beside().awaited_part() >= kWaits;
+    return party.peers.saturate && seen.never_empty() && (!party.peers.any || seen.mostly_busy()) && seen.known_beside() &&
+           seen.beside().awaited_part() >= Observation::kWaits;
+}
+
+// With the device to itself; ranks are so together, and their trials cost more.
+bool always_busy(const Party& party) {
+    return party.peers.any ? party.duty() >= kFits : party.client->seen.duty() >= kBusy;
 }
 
 bool same_kind(const Party& a, const Party& b) {
@@ -60,6 +63,8 @@ double Contention::bound(const Party& party) const {
         return std::clamp(kOfRequest * party.age, static_cast<double>(p_.lag_latency), static_cast<double>(p_.lag));
     if (in_turns(party) && !party.in_slots)  // so much its turn takes to come round
         return static_cast<double>(p_.lag) + promised(party) * static_cast<double>(p_.cycle_max);
+    // Turns of a gang are worth it only if they last: it has phases in which all its ranks wait, and others.
+    if (party.peers.any && !turns_) return static_cast<double>(p_.cycle_max) / 2.0;
     return static_cast<double>(trial_ ? p_.lag / 2 : p_.lag);
 }
 
@@ -113,6 +118,8 @@ void Contention::observe(std::vector<Party>& parties, Nanoseconds now) {
                 fall_behind(party, (kTolerance - speed) * party.rates.time);
             else if (!in_turns(party))
                 fall_behind(party, (promised(party) - speed) * party.rates.time);
+        } else if (party.peers.any && !in_turns(party)) {
+            fall_behind(party, (promised(party) - client.seen.going()) * party.rates.time);
         }
         const double weight = std::min(1.0, party.rates.time / kSpeedSpan);
         client.speed = client.speed < 0.0 ? speed : client.speed + weight * (speed - client.speed);
@@ -166,7 +173,7 @@ bool Contention::engage(std::vector<Party>& parties, Nanoseconds now) const {
         const bool contends = victim.client->why() == Why::kBothBusy;
         if (!in_turns(victim) && !victim.in_slots && (!victim.lease || !victim.beside || victim.client->exclusive()))
             continue;
-        if (victim.client->standing.lag < bound(victim)) continue;
+        if (victim.client->standing.lag < bound(victim) || !victim.peers.behind) continue;
         if (victim.goes_first) {
             exclude(victim, Why::kSlowed);
             continue;
@@ -175,7 +182,7 @@ bool Contention::engage(std::vector<Party>& parties, Nanoseconds now) const {
         for (Party& other : parties) {
             if (!beside(victim, other)) continue;
             const Observation& seen = other.client->seen;
-            const bool ahead = seen.speed() >= promised(other);
+            const bool ahead = seen.speed() >= promised(other) || !other.peers.behind;
             if (ahead && seen.beside().busy_part() >= kMostlyBusy) {
                 exclude(other, contends ? Why::kBothBusy : Why::kAhead);
                 found = true;
@@ -192,8 +199,8 @@ bool Contention::release(std::vector<Party>& parties, Nanoseconds now) const {
     size_t saturate = 0;  // where the hardware switches between them, two of these are always in each other's way
     for (const Party& party : parties) {
         const Client& client = *party.client;
-        duties += client.seen.duty();
-        saturate += !client.mps && client.seen.known_alone() && client.seen.duty() >= kBusy;
+        duties += party.duty();
+        saturate += !client.mps && client.seen.known_alone() && always_busy(party);
         if (client.exclusive()) measured &= client.standing.samples >= Observation::kEnough;
     }
     bool changed = false;
@@ -202,11 +209,11 @@ bool Contention::release(std::vector<Party>& parties, Nanoseconds now) const {
         const Standing& standing = client.standing;
         if (!standing.exclusive() || standing.why == Why::kAlways) continue;
         const bool known = standing.samples >= Observation::kEnough;
-        const bool misjudged = standing.why == Why::kBothBusy && known && client.seen.duty() < kMostlyBusy;
+        const bool misjudged = standing.why == Why::kBothBusy && known && party.duty() < kMostlyBusy;
         const bool room = measured && duties <= kFits;
         // Requests cannot be served without delay beside one of these either.
         const bool hopeless =
-            standing.why == Why::kSlowed ? saturate > 0 : saturate > 1 && client.seen.duty() >= kBusy;
+            standing.why == Why::kSlowed ? saturate > 0 : saturate > 1 && always_busy(party);
         const bool on_trial = !hopeless && now - standing.since >= standing.backoff;
         if (!misjudged && !room && !on_trial) continue;
         make_shared(client, now);
@@ -221,6 +228,7 @@ bool Contention::judge(std::vector<Party>& parties, Nanoseconds now) {
     turns_ =
         std::any_of(parties.begin(), parties.end(), [](const Party& party) { return party.client->exclusive(); });
     observe(parties, now);
+    for (Party& party : parties) party.client->standing.behind = party.client->standing.lag >= bound(party);
     furthest_behind_ = nullptr;
     double most = 0.0;
     for (const Party& party : parties) {

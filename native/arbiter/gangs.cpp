@@ -19,6 +19,7 @@ void Gangs::add(Arbiter& device) {
 }
 
 void Gangs::remove(Arbiter& device) {
+    for (const Gang& gang : gangs_) forget_peers(gang);
     std::erase_if(devices_, [&](const Device& each) { return each.arbiter == &device; });
     gangs_.clear();  // they count devices by their place; those that are left are told anew
     table_.clear();
@@ -81,8 +82,13 @@ void Gangs::find_members() {
         gang.members = std::move(each.second);
         gangs.push_back(std::move(gang));
     }
+    for (const Gang& gang : gangs_) forget_peers(gang);  // those that still are gangs hear of them anew
     gangs_ = std::move(gangs);
     std::erase_if(table_, [&](const Entry& entry) { return !find(entry.gang); });
+}
+
+void Gangs::forget_peers(const Gang& gang) {
+    for (const Member& member : gang.members) devices_[member.device].arbiter->hear(member.seen.group, {});
 }
 
 void Gangs::look(Nanoseconds now) {
@@ -92,6 +98,17 @@ void Gangs::look(Nanoseconds now) {
             member.seen = devices_[member.device].arbiter->attendance(member.seen.group, now);
             gang.contends |= member.seen.contends;
             gang.wants |= member.seen.wants;
+        }
+        for (const Member& member : gang.members) {
+            Peers peers;
+            for (const Member& other : gang.members) {
+                if (other.device == member.device) continue;
+                peers.any = true;
+                peers.behind &= other.seen.behind;
+                peers.saturate &= other.seen.saturates;
+                peers.duty = std::min(peers.duty, other.seen.duty);
+            }
+            devices_[member.device].arbiter->hear(member.seen.group, peers);
         }
     }
     // Gangs that had slots together share again together, or some would wait on their devices for the others' ends.

@@ -65,6 +65,7 @@ class Gangs {
     };
 
     void find_members();
+    void forget_peers(const Gang& gang);
     void look(Nanoseconds now);
     void account(Nanoseconds now);
     void end_slots(Nanoseconds now);

@@ -9,6 +9,7 @@ constexpr double kSpan = 20e6;  // ns: beside others, promises are judged by wha
 constexpr double kSpanMost = 400e6;
 constexpr double kUnits = 8.0;  // ... or by this many kernels, if they are long: work is known when it is complete
 constexpr double kSpanAlone = 200e6;
+constexpr double kSpanOfRanks = 500e6;
 constexpr double kLearn = 0.2;  // weight of the last interval in what is learned
 constexpr double kQueueingMost = 50e3;
 // Kernels of a program that run at the same moment, at most: what it claims beyond that is not so.
@@ -55,6 +56,7 @@ double Observation::span() const {
 
 void Observation::ran_alone(const Rates& rates) {
     if (rates.time <= 0.0) return;
+    happened(rates);
     alone_.decay(factor(rates.time, kSpanAlone));
     alone_.add(rates);
     if (!known_alone() || alone_.launches <= 0.0) return;
@@ -65,16 +67,34 @@ void Observation::ran_alone(const Rates& rates) {
 
 void Observation::ran_beside(const Rates& rates) {
     if (rates.time <= 0.0) return;
+    happened(rates);
     beside_.decay(factor(rates.time, span()));
     beside_.add(rates);
+}
+
+void Observation::happened(const Rates& rates) {
+    lately_.decay(factor(rates.time, span()));
+    lately_.add(rates);
+    recently_.decay(factor(rates.time, kSpanOfRanks));
+    recently_.add(rates);
+}
+
+// What a host waited beyond the time that its own work took.
+double Observation::stalled(const Rates& rates) const {
+    const double awaited = rates.awaited_part();
+    const double own = rates.work_rate() + queueing_ * rates.launch_rate();
+    // As much of its own work as did not fit into the time in which nobody waited was done while somebody did.
+    return awaited - std::max(0.0, own - (rates.busy_part() - awaited));
+}
+
+double Observation::going() const {
+    return 1.0 - std::clamp(stalled(lately_), 0.0, 1.0);
 }
 
 double Observation::speed() const {
     const double awaited = beside_.awaited_part();
     if (awaited <= 0.0) return 1.0;
-    const double own = beside_.work_rate() + queueing_ * beside_.launch_rate();
-    // As much of its own work as did not fit into the time in which nobody waited was done while somebody did.
-    double stalled = awaited - std::max(0.0, own - (beside_.busy_part() - awaited));
+    double stalled = this->stalled(beside_);
     // Alone, it would have waited for that much work this long.
     if (known_alone() && alone_.work > 0.0) {
         const double usual = alone_.awaited_part() / alone_.work_rate();

@@ -59,21 +59,34 @@ class Observation {
     double speed(double total, double capacity) const;
     const Rates& beside() const { return beside_; }
     const Rates& alone() const { return alone_; }
+    // Part of the time lately in which its host went on or its own work was done. A rank that waits on the
+    // device for its peer does neither.
+    double going() const;
+    // Lately it always had work queued and its host waited for it.
+    bool always_waits() const { return never_empty() && mostly_busy() && lately_.awaited_part() >= kWaits; }
     uint64_t streak() const { return streak_; }
     bool never_empty() const { return streak_ >= kStreak && streak_time_ >= kStreakTime; }
+    // For half a second or so. A rank that is bound by its host has phases in which its queue is never empty, too.
+    bool mostly_busy() const { return recently_.busy_part() >= kMostlyBusy; }
 
     static constexpr double kEnough = 12.0;           // samples
     static constexpr double kEnoughOfRequests = 4.0;  // ... where each request counts
+    // A program that always has work queued but whose host hardly ever waits for it is served well by time slicing:
+    // its work is done in the slices that it gets.
+    static constexpr double kWaits = 0.75;
 
   private:
     double span() const;
+    void happened(const Rates& rates);
+    double stalled(const Rates& rates) const;
 
     static constexpr uint64_t kBegun = 200;  // samples
     static constexpr uint64_t kStreak = 20;
     static constexpr Nanoseconds kStreakTime = 30'000'000;
+    static constexpr double kMostlyBusy = 0.9;
 
     Progress said_, taken_;
-    Rates alone_, beside_;
+    Rates alone_, beside_, lately_, recently_;
     double queueing_ = 4'000.0;  // ns that a launch is queued and does not run
     uint64_t streak_ = 0;        // looks in a row that found work
     Nanoseconds streak_time_ = 0;

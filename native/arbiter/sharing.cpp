@@ -95,7 +95,8 @@ void Arbiter::State::observe(Nanoseconds now) {
                     .target = 0.0,
                     .waits = client->waiting && !group.at_maximum && admits(*client),
                     .in_slots = group.planned > 0.0,
-                    .goes_first = false};
+                    .goes_first = false,
+                    .peers = group.peers};
         party.target = policy->target(group) / static_cast<double>(std::max<size_t>(group.active, 1));
         if (lease) {
             party.beside = beside(*lease);

@@ -115,6 +115,17 @@ Attendance Arbiter::attendance(GroupId id, Nanoseconds now) const {
     const auto lately = [&](const Client& client) {
         return active(client) || (client.active_at > 0 && now - client.active_at <= kLately);
     };
+    a.behind = a.saturates = true;
+    bool present = false;
+    for (const Client* client : group->members) {
+        if (!lately(*client)) continue;
+        present = true;
+        a.duty = std::min(a.duty, client->seen.duty());
+        const bool runs = active(*client) && !client->waiting;
+        a.behind &= client->waiting || (runs && client->standing.behind);
+        a.saturates &= client->waiting || (runs && client->seen.always_waits());
+    }
+    if (!present) a.behind = a.saturates = false;
     for (const auto& other : s.groups) {
         if (!other || other.get() == group) continue;
         for (const Client* client : other->members) {
@@ -129,6 +140,10 @@ Attendance Arbiter::attendance(GroupId id, Nanoseconds now) const {
         }
     }
     return a;
+}
+
+void Arbiter::hear(GroupId id, const Peers& peers) {
+    if (Members* group = state_->find_group(id)) group->peers = peers;
 }
 
 void Arbiter::reserve(const std::vector<Planned>& planned, const Reservation& reservation, Nanoseconds now) {

@@ -94,7 +94,8 @@ class Program:
                 now = yield Launch(1, spec.collective, spec.gap, meets=True)
             if spec.host:
                 now = yield SYNC
-                now = yield Pause(now + spec.host, True)
+                more = spec.uneven * self._chance.random() if spec.uneven else 0.0
+                now = yield Pause(now + round(spec.host * (1.0 + more)), True)
             self._took(begun, now)
 
     def _iterate(self, now: int, until: int | None) -> Generator[Step, int, int]:

@@ -50,11 +50,12 @@ class ProgramSpec:
     away for ``off``. ``poisson`` gets ``rate`` requests a second of ``work`` each, at random, ``periodic`` as
     regularly as a clock; neither waits for the last one's end. ``ranks`` is one of several on a device each: in every
     step ``layers`` times ``kernels`` kernels, one every ``gap``, and a collective of ``collective`` that waits on the
-    device for those of the other ranks; then it waits for all of it and works on the host for ``host``, unless that is
-    0. kernel: one kernel's time alone. launch: the host's time for a launch where no ``gap`` says otherwise. demand:
-    under MPS, the part of the device that a kernel uses. overrun: it stops at this multiple of its quantum (1.05: five
-    per cent late, 0.95: early). lie: it tells the arbiter something false: ``silent`` says nothing, ``boasts`` says it
-    did three times its work, ``awaited`` that it always waits for the device, ``idle`` that it never has work. count:
+    device for those of the other ranks; then it waits for all of it and works on the host for ``host``, unless that
+    is 0, and up to ``uneven`` times as long more, at random, each rank for itself. kernel: one kernel's time alone.
+    launch: the host's time for a launch where no ``gap`` says otherwise. demand: under MPS, the part of the device
+    that a kernel uses. overrun: it stops at this multiple of its quantum (1.05: five per cent late, 0.95: early).
+    lie: it tells the arbiter something false: ``silent`` says nothing, ``boasts`` says it did three times its work,
+    ``awaited`` that it always waits for the device, ``idle`` that it never has work. count:
     how many alike.
     """
 
@@ -68,6 +69,7 @@ class ProgramSpec:
     kernels: int = 50
     gap: int = 40 * MICROSECOND
     host: int = 200 * MICROSECOND
+    uneven: float = 0.0
     every: int = 5 * SECOND
     layers: int = 1
     collective: int = 500 * MICROSECOND

@@ -15,6 +15,10 @@ US, MS = MICROSECOND, MILLISECOND
 DDP = ProgramSpec(kind="ranks", kernels=20, kernel=100 * US, gap=5 * US, collective=500 * US, host=100 * US)
 FSDP = ProgramSpec(kind="ranks", kernels=5, kernel=100 * US, gap=5 * US, layers=8, collective=200 * US, host=100 * US)
 TENSOR = ProgramSpec(kind="ranks", kernels=4, kernel=50 * US, gap=5 * US, layers=16, collective=30 * US, host=60 * US)
+# A training whose hosts take their time, each its own: the ranks wait for each other more than for their devices.
+EAGER = ProgramSpec(
+    kind="ranks", kernels=40, kernel=50 * US, gap=200 * US, collective=500 * US, host=5 * MS, uneven=4.0
+)
 SATURATING = ProgramSpec(kernel=200 * US)
 START = SECOND // 2  # turns have begun
 STEP = 10 * MS

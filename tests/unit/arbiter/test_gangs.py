@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gemlet.simulate.workload import SECOND
-from tests.unit.arbiter.gang_host import DDP, FSDP, MS, SATURATING, TENSOR, TWO_CYCLES, Jobs, sliced
+from tests.unit.arbiter.gang_host import DDP, EAGER, FSDP, MS, SATURATING, TENSOR, TWO_CYCLES, Jobs, sliced
 
 BOTH = (0, 1)
 KINDS = pytest.mark.parametrize("kind", [DDP, FSDP, TENSOR], ids=["ddp", "fsdp", "tensor"])
@@ -28,6 +28,14 @@ def test_two_gangs_lose_next_to_nothing_and_never_stand_still_for_long(kind):
     for number in range(2):
         assert jobs.speed(number) == pytest.approx(0.5, abs=0.02)
         assert jobs.longest_stall(number) <= TWO_CYCLES
+
+
+@pytest.mark.parametrize("host", [5, 20])
+def test_gangs_that_are_bound_by_their_hosts_share_as_time_slicing_has_it(host):
+    """Ranks that wait for a peer whose host is late are not held up by their neighbours."""
+    eager = replace(EAGER, host=host * MS)
+    jobs = (eager, BOTH), (eager, BOTH)
+    assert Jobs(*jobs, seconds=4).run().total() >= 0.97 * sliced(*jobs, seconds=4).total()
 
 
 @KINDS
