@@ -1,18 +1,10 @@
-"""Jobs whose ranks wait for each other on several devices: with gangs, without, by time slicing, and alone.
-
-python -m bench.gangs --simulate [--seconds N]     prints one line a case
-
-On virtual devices alone so far, in virtual time; the programs are models of trainings and of a generator.
-"""
+"""Models of trainings and of a generator on virtual devices: with gangs, without, by time slicing, alone."""
 
 from __future__ import annotations
 
-import argparse
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.arguments import positive
 from gemlet.config.quantities import MICROSECOND, MILLISECOND, SECOND
 from gemlet.model import Gang, GroupSpec
 from gemlet.simulate.engine import NO_ARBITER
@@ -93,20 +85,9 @@ def rows(cases: Sequence[Case], seconds: float) -> Iterator[tuple[str, ...]]:
         yield (case.name, *speeds, " ".join(worst), f"{stall} ms")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--simulate", action="store_true", required=True, help="virtual devices; there is no other way")
-    parser.add_argument("--seconds", type=positive, default=3.5, help="of virtual time a case, 1.5 or more")
-    parser.add_argument("--only", metavar="TEXT", default="", help="cases whose names have it")
-    given = parser.parse_args(arguments)
-    if given.seconds < 1.5:
-        parser.error("--seconds: expected 1.5 or more")
+def show(seconds: float, only: str) -> None:
+    """Prints the cases whose names have ``only``."""
     print("simulated, virtual time; speeds are against the same job alone")
     print(" | ".join(HEAD))
-    for row in rows([case for case in CASES if given.only in case.name], given.seconds):
+    for row in rows([case for case in CASES if only in case.name], seconds):
         print(" | ".join(row), flush=True)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
