@@ -120,7 +120,7 @@ struct Attendance {
     Nanoseconds look_at = kNever;  // when `stuck` may change though nothing happens
     bool behind = false;           // all of them are behind what they are promised, or wait
     bool saturates = false;        // all of them always have work queued, and wait for it
-    double duty = 1.0;             // with the device to themselves, the part of the time in which work was queued or ran
+    double duty = 1.0;  // with the device to themselves, the part of the time in which work was queued or ran
 };
 
 // What the clients of a gang on its other devices do. A gang is held up only while all its ranks are: one that waits

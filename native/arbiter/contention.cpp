@@ -31,8 +31,8 @@ bool fit(const Party& a, const Party& b) {
 // It always has work queued, and waits for it.
 bool saturates(const Party& party) {
     const Observation& seen = party.client->seen;
-    return party.peers.saturate && seen.never_empty() && (!party.peers.any || seen.mostly_busy()) && seen.known_beside() &&
-           seen.beside().awaited_part() >= Observation::kWaits;
+    return party.peers.saturate && seen.never_empty() && (!party.peers.any || seen.mostly_busy()) &&
+           seen.known_beside() && seen.beside().awaited_part() >= Observation::kWaits;
 }
 
 // With the device to itself; ranks are so together, and their trials cost more.
@@ -212,8 +212,7 @@ bool Contention::release(std::vector<Party>& parties, Nanoseconds now) const {
         const bool misjudged = standing.why == Why::kBothBusy && known && party.duty() < kMostlyBusy;
         const bool room = measured && duties <= kFits;
         // Requests cannot be served without delay beside one of these either.
-        const bool hopeless =
-            standing.why == Why::kSlowed ? saturate > 0 : saturate > 1 && always_busy(party);
+        const bool hopeless = standing.why == Why::kSlowed ? saturate > 0 : saturate > 1 && always_busy(party);
         const bool on_trial = !hopeless && now - standing.since >= standing.backoff;
         if (!misjudged && !room && !on_trial) continue;
         make_shared(client, now);
