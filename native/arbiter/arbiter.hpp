@@ -3,6 +3,7 @@
 // simulate` run it on virtual time.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -107,6 +108,20 @@ struct GroupUsage {
     Why why;                // one of its clients does not share the device, and why
 };
 
+// What ranks of a gang do, one of them or several together. A gang is held up only while all its ranks are: one that
+// waits for a peer looks as if its neighbours kept it waiting.
+struct Ranks {
+    bool any = false;
+    bool behind = true;    // what they are promised, or they wait for the token
+    bool saturate = true;  // they always have work queued, and wait for it
+    double duty = 1.0;     // with the device to itself, the part of the time in which work of the idlest was there
+
+    void add(const Ranks& more) {
+        any |= more.any, behind &= more.behind, saturate &= more.saturate;
+        duty = std::min(duty, more.duty);
+    }
+};
+
 // What decides for all devices of a host at once (gangs.hpp) must know of a group on one of them.
 struct Attendance {
     GroupId group = 0;
@@ -118,18 +133,7 @@ struct Attendance {
     bool met = false;              // another group that takes turns with it runs or waits
     bool met_lately = false;       // ... or did a moment ago
     Nanoseconds look_at = kNever;  // when `stuck` may change though nothing happens
-    bool behind = false;           // all of them are behind what they are promised, or wait
-    bool saturates = false;        // all of them always have work queued, and wait for it
-    double duty = 1.0;  // with the device to themselves, the part of the time in which work was queued or ran
-};
-
-// What the clients of a gang on its other devices do. A gang is held up only while all its ranks are: one that waits
-// for a peer looks as if its neighbours kept it waiting.
-struct Peers {
-    bool behind = true;
-    bool saturate = true;
-    double duty = 1.0;
-    bool any = false;
+    Ranks ranks = {};              // its clients here
 };
 
 // Until when one device is whose. Gangs run in slots of their own, and nobody who takes turns with them beside.
@@ -174,7 +178,7 @@ class Arbiter {
     void drained(ClientId client, Nanoseconds at, Nanoseconds now);
 
     // What is known of the group's other devices.
-    void hear(GroupId group, const Peers& peers);
+    void hear(GroupId group, const Ranks& peers);
 
     // Before stopped() and tick(), of all who run.
     void progress(ClientId client, const Progress& progress);

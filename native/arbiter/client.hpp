@@ -61,7 +61,7 @@ struct Members : Group {
     size_t leases = 0;          // that occupy the device; as of the last set_rates()
     size_t active = 0;          // members that run or wait, or did of late; as of the last observe()
     bool wanted = false;        // as of the last demand()
-    Peers peers;                // its clients on other devices, if they are a gang
+    Ranks peers;                // its clients on other devices, if they are a gang
     bool at_maximum = false;    // waits, and its maximum is why; as of the last event
     Nanoseconds throttled = 0;  // how long that was so in all
 };

@@ -100,14 +100,9 @@ void Gangs::look(Nanoseconds now) {
             gang.wants |= member.seen.wants;
         }
         for (const Member& member : gang.members) {
-            Peers peers;
-            for (const Member& other : gang.members) {
-                if (other.device == member.device) continue;
-                peers.any = true;
-                peers.behind &= other.seen.behind;
-                peers.saturate &= other.seen.saturates;
-                peers.duty = std::min(peers.duty, other.seen.duty);
-            }
+            Ranks peers;
+            for (const Member& other : gang.members)
+                if (other.device != member.device) peers.add(other.seen.ranks);
             devices_[member.device].arbiter->hear(member.seen.group, peers);
         }
     }

@@ -67,7 +67,7 @@ class Observation {
     uint64_t streak() const { return streak_; }
     bool never_empty() const { return streak_ >= kStreak && streak_time_ >= kStreakTime; }
     // For half a second or so. A rank that is bound by its host has phases in which its queue is never empty, too.
-    bool mostly_busy() const { return recently_.busy_part() >= kMostlyBusy; }
+    bool mostly_busy() const { return recently_.busy_part() >= kBusyRank; }
 
     static constexpr double kEnough = 12.0;           // samples
     static constexpr double kEnoughOfRequests = 4.0;  // ... where each request counts
@@ -83,7 +83,7 @@ class Observation {
     static constexpr uint64_t kBegun = 200;  // samples
     static constexpr uint64_t kStreak = 20;
     static constexpr Nanoseconds kStreakTime = 30'000'000;
-    static constexpr double kMostlyBusy = 0.9;
+    static constexpr double kBusyRank = 0.9;
 
     Progress said_, taken_;
     Rates alone_, beside_, lately_, recently_;

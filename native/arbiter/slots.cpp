@@ -115,17 +115,16 @@ Attendance Arbiter::attendance(GroupId id, Nanoseconds now) const {
     const auto lately = [&](const Client& client) {
         return active(client) || (client.active_at > 0 && now - client.active_at <= kLately);
     };
-    a.behind = a.saturates = true;
-    bool present = false;
     for (const Client* client : group->members) {
         if (!lately(*client)) continue;
-        present = true;
-        a.duty = std::min(a.duty, client->seen.duty());
+        const Observation& seen = client->seen;
         const bool runs = active(*client) && !client->waiting;
-        a.behind &= client->waiting || (runs && client->standing.behind);
-        a.saturates &= client->waiting || (runs && client->seen.always_waits());
+        a.ranks.add({.any = true,
+                     .behind = client->waiting || (runs && client->standing.behind),
+                     .saturate = client->waiting || (runs && seen.always_waits()),
+                     .duty = seen.duty()});
     }
-    if (!present) a.behind = a.saturates = false;
+    if (!a.ranks.any) a.ranks = {.any = true, .behind = false, .saturate = false, .duty = 1.0};
     for (const auto& other : s.groups) {
         if (!other || other.get() == group) continue;
         for (const Client* client : other->members) {
@@ -142,7 +141,7 @@ Attendance Arbiter::attendance(GroupId id, Nanoseconds now) const {
     return a;
 }
 
-void Arbiter::hear(GroupId id, const Peers& peers) {
+void Arbiter::hear(GroupId id, const Ranks& peers) {
     if (Members* group = state_->find_group(id)) group->peers = peers;
 }
 
