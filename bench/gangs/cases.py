@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 # Options of bench/programs/ranks.py; `single` is bench/client, one program on one device.
 KINDS: dict[str, list[str]] = {
@@ -57,7 +57,7 @@ class Case:
     settle: float = 1.0
     stopped: tuple[int, float, float] | None = None
     changing: bool = False
-    shares: tuple[float, ...] = field(default=())  # due to each, in every second
+    shares: tuple[float, ...] = ()  # due to each, in every second
 
 
 def pair(kind: str, a: float = 0.0, b: float = 0.0) -> tuple[Job, ...]:

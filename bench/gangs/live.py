@@ -21,6 +21,7 @@ from bench.llm.work import identical
 from bench.own_mps import asked
 from bench.report import grid
 from bench.runner import CONFIGS
+from bench.windows import starts
 
 if TYPE_CHECKING:
     import argparse
@@ -134,7 +135,7 @@ class Live:
                 abs(works[i].rate(t, t + 1) / self.rate(job, case) - case.shares[i])
                 for works in repeats
                 for i, job in enumerate(case.jobs)
-                for t in seconds_of(case.settle, ended(works[i]))
+                for t in starts(case.settle, ended(works[i]))
             )
             self.report.add("... off its share in the worst second", off, "<= 0.02")
         self.table.append([case.name, way, f"{total:.3f}", " + ".join(f"{s:.3f}" for s in speeds),
@@ -280,10 +281,6 @@ def place(way: str) -> str:
 def ended(work: Work) -> float:
     """When its work ended: what ranks still do after the window does not count, nor time after its last unit."""
     return min(work.seconds, work.times[-1]) if work.times else work.seconds
-
-
-def seconds_of(begin: float, end: float) -> list[float]:
-    return [begin + i * 0.25 for i in range(int((end - begin - 1.0) / 0.25) + 1)]
 
 
 def longest_pause(work: Work, begin: float) -> float:

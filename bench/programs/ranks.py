@@ -26,6 +26,7 @@ import llama
 import protocol
 import torch
 import torch.distributed as dist
+import train
 from torch import nn
 from torch.nn import functional
 
@@ -33,9 +34,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
-IN_FLIGHT = 2  # steps of a training: enough to keep the device busy
 AHEAD = 8  # steps until all end: more than ranks can be apart
-WARM_UP = 4
 BATCH, LENGTH, LARGE_LENGTH = 8, 128, 512
 TOKENS, CONTEXT = 16, 384  # of generation: sequences, longest
 REDUCE = 32 * 1024  # bf16 values
@@ -54,55 +53,40 @@ class Steps(Protocol):
 
 
 class Training:
-    in_flight = IN_FLIGHT
+    """The trainer of train.py, each rank with tokens of its own."""
+
+    in_flight = train.IN_FLIGHT
 
     def __init__(self, o: argparse.Namespace, device: torch.device) -> None:
-        shape = llama.TINY if o.tiny else llama.MEDIUM
-        model: nn.Module = llama.make(shape, str(device), seed=7).train()
+        model: nn.Module = llama.make(llama.TINY if o.tiny else llama.MEDIUM, str(device), seed=7)
         if o.kind == "ddp":
             ids = [device.index] if device.type == "cuda" else None
-            self.model: nn.Module = nn.parallel.DistributedDataParallel(model, device_ids=ids)
+            model = nn.parallel.DistributedDataParallel(model, device_ids=ids)
         else:
             from torch.distributed.fsdp import fully_shard
 
             for layer in model.model.layers:  # type: ignore[union-attr]
                 fully_shard(layer)
-            self.model = fully_shard(model)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, foreach=True)
-        rank, length = dist.get_rank(), 16 if o.tiny else LARGE_LENGTH if o.large else LENGTH
-        self.data = [
-            llama.tokens(2 if o.tiny else BATCH, length, seed=8 * rank + i, device=str(device)) for i in range(8)
+            model = fully_shard(model)
+        batch, length = (2, 16) if o.tiny else (BATCH, LARGE_LENGTH if o.large else LENGTH)
+        self.trainer = train.Trainer(model, batch, length, str(device))
+        first = train.DATA * dist.get_rank()
+        self.trainer.data = [
+            llama.tokens(batch, length, seed=first + seed, device=str(device)) for seed in range(train.DATA)
         ]
-        self.initial = [p.detach().clone() for p in self.model.parameters()]
-        self.pending: deque[tuple[torch.Tensor, torch.cuda.Event | None]] = deque()
-        self.steps = 0
+        self.trainer.steps = 0
+        self.pending: deque[train.Done] = deque()
 
     def reset(self) -> None:
-        with torch.no_grad():
-            for weight, initial in zip(self.model.parameters(), self.initial, strict=True):
-                weight.copy_(initial)
-            for state in self.optimizer.state.values():
-                for value in state.values():
-                    value.zero_()
-        self.steps = 0
+        self.trainer.reset()
 
     def step(self) -> None:
-        tokens = self.data[self.steps % len(self.data)]
-        self.optimizer.zero_grad(set_to_none=True)
-        loss = self.model(input_ids=tokens, labels=tokens, use_cache=False).loss
-        loss.backward()
-        self.optimizer.step()
-        self.steps += 1
-        done = torch.cuda.Event() if loss.is_cuda else None
-        if done:
-            done.record()
-        self.pending.append((loss.detach(), done))
+        self.pending.append(train.Done(self.trainer.step()))
 
     def wait(self) -> bytes:
-        loss, done = self.pending.popleft()
-        if done:
-            done.synchronize()
-        return loss.float().cpu().numpy().tobytes()
+        done = self.pending.popleft()
+        done.wait()
+        return done.loss.float().cpu().numpy().tobytes()
 
 
 class Layer(nn.Module):
@@ -292,7 +276,7 @@ def main() -> None:
     )
     rank, store = dist.get_rank(), dist.distributed_c10d._get_default_store()
     job: Steps = {"tensor": Tensor, "reduce": Reduce}.get(o.kind, Training)(o, device)
-    for _ in range(WARM_UP):
+    for _ in range(train.WARM_UP):
         job.step()
         job.wait()
     path = Path("/dev/shm") / f"gemlet-ranks-{os.environ['MASTER_PORT']}-{os.getppid()}"
