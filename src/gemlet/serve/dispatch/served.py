@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from gemlet.serve.models.specification import ModelSpec
 
+UNKNOWN = "Request for unknown model: "  # as Triton begins; programs that are written for it look for that
+
 
 @dataclass(slots=True)
 class ServedModel:
@@ -75,6 +77,7 @@ class Models(dict[str, ServedModel]):
         """What a request for a model or version that is not served is told."""
         there = [str(served.spec.version) for served in self.versions(model)]
         if version and there:
-            return Refusal("unknown", f"{model} has no version {version} here: expected {' or '.join(there)}")
+            told = f"{UNKNOWN}{model} has no version {version} here: expected {' or '.join(there)}"
+            return Refusal("unknown", told)
         names = {served.spec.name for served in self.values() if served.leaving != "model"}
-        return Refusal("unknown", f"there is no model {model!r} here; served: {', '.join(names) or 'none'}")
+        return Refusal("unknown", f"{UNKNOWN}there is no model {model!r} here; served: {', '.join(names) or 'none'}")

@@ -110,13 +110,13 @@ class Catalog:
         async with self._lock:
             folder = self._repository / name
             if not folder.is_dir():
-                raise Refusal("unknown", f"the repository has no model {name!r}")
+                raise Refusal("unknown", f"failed to load {name!r}: the repository has no such model")
             entry = await asyncio.to_thread(tree.look, folder)
             directory = self.models.setdefault(name, _Directory(entry.stamp, {}))
             directory.stamp = entry.stamp
             if not entry.specs:
                 self._not_read(name, directory, str(entry.error))
-                raise Refusal("invalid", f"{name}: {entry.error}")
+                raise Refusal("invalid", f"failed to load {name}: {entry.error}")
             await self._serve(name, directory, entry.specs)
 
     async def unload(self, name: str, reason: str = "unloaded") -> None:

@@ -6,9 +6,7 @@ import errno
 import ipaddress
 import socket
 import ssl
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import grpc
+from typing import TYPE_CHECKING, TypeVar
 
 from gemlet.errors import ConfigError, UsageError
 from gemlet.serve.server.frontend.access import Tokens
@@ -16,13 +14,11 @@ from gemlet.serve.server.frontend.grpc_server import GrpcServer
 from gemlet.serve.server.frontend.http_server import HttpServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from gemlet.serve.server.frontend.service import Service
     from gemlet.serve.server.options import ServerOptions
 
-ALPN = "http/1.1"
 Frontend = TypeVar("Frontend", HttpServer, GrpcServer)
 
 
@@ -49,12 +45,12 @@ class Listening:
     async def http(self) -> tuple[HttpServer | None, int | None]:
         """The server and its port, where there are such."""
         given = self._options
-        return await self._open(HttpServer, "HTTP", given.http_socket, given.http_port, self._context)
+        return await self._open(HttpServer, "HTTP", given.http_socket, given.http_port, "http/1.1")
 
     async def grpc(self) -> tuple[GrpcServer | None, int | None]:
         """The server and its port, where there are such."""
         given = self._options
-        return await self._open(GrpcServer, "gRPC", given.grpc_socket, given.grpc_port, self._credentials)
+        return await self._open(GrpcServer, "gRPC", given.grpc_socket, given.grpc_port, "h2")
 
     def refresh(self) -> None:
         """Follows the file of tokens; to be called from time to time."""
@@ -62,7 +58,7 @@ class Listening:
             self._tokens.refresh()
 
     async def _open(
-        self, kind: type[Frontend], what: str, path: Path | None, port: int | None, tls: Callable[[], Any]
+        self, kind: type[Frontend], what: str, path: Path | None, port: int | None, protocol: str
     ) -> tuple[Frontend | None, int | None]:
         if path is None and port is None:
             return None, None
@@ -73,31 +69,24 @@ class Listening:
                 await server.listen_at(str(path))
                 return server, None
             assert port is not None
-            return server, await server.listen(given.host, port, tls())
+            return server, await server.listen(given.host, port, self._context(protocol))
         except OSError as error:
             raise self._cannot_listen(what, path, port, error) from None
 
-    def _context(self) -> ssl.SSLContext | None:
+    def _context(self, protocol: str) -> ssl.SSLContext | None:
+        """``protocol``: as TLS names it."""
         certificate, key = self._options.tls_certificate, self._options.tls_key
         if certificate is None or key is None:
             return None
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_alpn_protocols([ALPN])
+        context.set_alpn_protocols([protocol])
         try:
             context.load_cert_chain(certificate, key)
         except (OSError, ssl.SSLError) as error:
             message = f"the certificate and {key} cannot be used: {error.strerror or error}"
             raise ConfigError(message, path=str(certificate), hint="both are PEM files") from None
         return context
-
-    def _credentials(self) -> Any:
-        if self._context() is None:  # which says what is wrong with the files
-            return None
-        certificate, key = self._options.tls_certificate, self._options.tls_key
-        assert certificate is not None
-        assert key is not None
-        return grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
 
     def _cannot_listen(self, what: str, path: Path | None, port: int | None, error: OSError) -> UsageError:
         option = f"--{what.lower()}"

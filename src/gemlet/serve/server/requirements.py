@@ -6,7 +6,7 @@ import importlib.util
 
 from gemlet.errors import UsageError
 
-LIBRARIES = ("httptools", "uvloop", "grpc", "google.protobuf", "numpy", "yaml", "prometheus_client")
+LIBRARIES = ("httptools", "uvloop", "ngh2", "google.protobuf", "numpy", "yaml", "prometheus_client")
 
 
 def check() -> None:

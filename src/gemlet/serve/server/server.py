@@ -16,6 +16,7 @@ from gemlet.serve.dispatch import nested
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.dispatch.engine import Engine
 from gemlet.serve.dispatch.request_log import WRITE_S, RequestLog
+from gemlet.serve.dispatch.served import UNKNOWN
 from gemlet.serve.execution import ray_placement
 from gemlet.serve.execution.backend import BackendOptions
 from gemlet.serve.execution.device import Device
@@ -35,8 +36,7 @@ if TYPE_CHECKING:
     from gemlet.serve.execution.executor import Executor
     from gemlet.serve.models.specification import ModelSpec
     from gemlet.serve.plan.model import Plan
-    from gemlet.serve.server.frontend.grpc_server import GrpcServer
-    from gemlet.serve.server.frontend.http_server import HttpServer
+    from gemlet.serve.server.frontend import connections
     from gemlet.serve.server.frontend.logs import LogTail
     from gemlet.serve.server.options import ServerOptions
 
@@ -120,7 +120,8 @@ class Server:
         if there:
             raise self.engine.models.unknown(name, version)
         why = self._catalog.why_not(name)
-        raise Refusal("unknown", f"model {name!r} is not served: {why}" if why else f"there is no model {name!r}")
+        told = f"model {name!r} is not served: {why}" if why else f"there is no model {name!r}"
+        raise Refusal("unknown", f"{UNKNOWN}{told}")
 
     def model_ready(self, name: str, version: str = "") -> bool:
         return not self.engine.closing and self.engine.serves(self.model(name, version).label)
@@ -180,8 +181,9 @@ class Server:
         keep(_every(TRIM_S, memory.trim), "memory")
         keep(self.unpacking.warm(), "processes for large requests")
         keep(_every(SLOW_CHECK_S, self._listening.refresh), "tokens")
-        if http is not None:
-            keep(_every(SLOW_CHECK_S, http.close_slow), "slow connections")
+        frontends = [each for each in (http, grpc) if each is not None]
+        for frontend in frontends:
+            keep(_every(SLOW_CHECK_S, frontend.close_slow), "slow connections")
         if self.engine.log is not None:
             keep(_every(WRITE_S, self.engine.log.write), "request log")
         keep(_every(HANG_CHECK_S, self._kill_stuck), "executors that hang")
@@ -194,14 +196,14 @@ class Server:
         await stop.wait()
         for task in background:
             task.cancel()
-        await self._drain(http, grpc)
+        await self._drain(frontends)
 
-    async def _drain(self, http: HttpServer | None, grpc: GrpcServer | None) -> None:
+    async def _drain(self, frontends: Sequence[connections.Server]) -> None:
         logger.info("ending: %d requests left, for %g s at most", self.engine.in_flight, self._options.drain_s)
         self.engine.closing = "the server is ending"
         self.logs.end_followers()
-        if http is not None:
-            http.drain()
+        for frontend in frontends:
+            frontend.drain()
         try:
             async with asyncio.timeout(self._options.drain_s):
                 while self.engine.in_flight:  # noqa: ASYNC110  once in a life, and the count is kept anyway
@@ -213,15 +215,14 @@ class Server:
         await asyncio.sleep(0)
         try:
             async with asyncio.timeout(FLUSH_S):
-                if grpc is not None:
-                    await grpc.close()
-                while http is not None and http.connections:
-                    http.close_idle()
+                while any(frontend.connections for frontend in frontends):
+                    for frontend in frontends:
+                        frontend.close_idle()
                     await asyncio.sleep(DRAIN_CHECK_S)
         except TimeoutError:
             logger.warning("some clients do not read their answers")
-        if http is not None:
-            await http.close()
+        for frontend in frontends:
+            await frontend.close()
 
     def _device(self, index: int, tasks: asyncio.TaskGroup) -> Device:
         known = self._serving_plan.known

@@ -4,15 +4,16 @@ service.py       what a frontend asks the server for
 status.py        which status a refusal has in either protocol
 intake.py        what both protocols do alike with a request, and with its answer
 infer_json.py    a request and its answer as JSON and binary tensors
-http_server.py   listens, and chooses which connections there may be
-http_connection.py one of them: parsing, order of answers, back pressure
+connections.py   listens for either protocol, and chooses which connections there may be
+http_server.py   what those of HTTP share;  http_connection.py: one of them: parsing, order of answers, back pressure
 http_exchange.py a request and its answer;  http_routes.py: everything but inference
-grpc_server.py   the same over gRPC;  infer_messages.py: a request and its answer as its messages
-health.py        gRPC's own health checks
+grpc_server.py   inference over gRPC, and streams of it;  infer_messages.py: a request and its answer as messages
+grpc_connection.py HTTP/2: a connection, its calls, back pressure
+grpc_call.py     one call;  grpc_wire.py: gRPC's own format within HTTP/2
+grpc_procedures.py everything but inference;  health.py: gRPC's own health checks
 regions.py       shared memory of clients;  peers.py: which user a client is
 access.py        tokens
 limits.py        what a client may take;  holdings.py: what they all hold, and who ends when that is too much
-room.py          the same for messages of gRPC, by address
 unpacking.py     processes that read what takes time by its size;  to_its_end.py: how threads and they are waited for
 documents.py     metadata, statistics, configuration as JSON
 metrics.py       /metrics;  triton_metrics.py: the same by Triton's names

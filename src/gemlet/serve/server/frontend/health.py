@@ -8,13 +8,15 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-import grpc
 from google.protobuf.message import DecodeError
 from google.protobuf.wrappers_pb2 import Int32Value, StringValue
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+from gemlet.serve.server.frontend.grpc_wire import Status
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from gemlet.serve.server.frontend.grpc_call import GrpcCall
     from gemlet.serve.server.frontend.service import Service
 
 SERVICE = "grpc.health.v1.Health"
@@ -22,37 +24,32 @@ SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
 LOOK_S = 1.0  # between looks for those who watch
 
 
-def handlers(service: Service, name: str) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+def procedures(service: Service, name: str) -> dict[str, Callable[[GrpcCall, bytes], Coroutine[Any, Any, None]]]:
     """Of the server as a whole, and of its service ``name``, which is the same."""
 
-    def status(data: bytes) -> int:
-        if StringValue.FromString(data).value not in {"", name}:
-            return SERVICE_UNKNOWN
+    def status(call: GrpcCall, data: bytes) -> int | None:
+        """None: the call was ended."""
+        try:
+            if StringValue.FromString(data).value not in {"", name}:
+                return SERVICE_UNKNOWN
+        except DecodeError as error:
+            call.end(Status.INVALID_ARGUMENT, f"not a HealthCheckRequest: {error}")
+            return None
         return SERVING if service.ready else NOT_SERVING
 
-    async def check(data: bytes, context: Any) -> bytes:
-        found = await _read(data, context)
+    async def check(call: GrpcCall, data: bytes) -> None:
+        found = status(call, data)
         if found == SERVICE_UNKNOWN:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"expected no service, or {name}")
-        return Int32Value(value=found).SerializeToString()
+            call.end(Status.NOT_FOUND, f"expected no service, or {name}")
+        elif found is not None:
+            call.respond(Int32Value(value=found).SerializeToString())
 
-    async def watch(data: bytes, context: Any) -> AsyncIterator[bytes]:
+    async def watch(call: GrpcCall, data: bytes) -> None:
         told = None
-        while True:
-            found = await _read(data, context)
+        while (found := status(call, data)) is not None:
             if found != told:
                 told = found
-                yield Int32Value(value=found).SerializeToString()
+                call.send(Int32Value(value=found).SerializeToString())
             await asyncio.sleep(LOOK_S)
 
-    async def _read(data: bytes, context: Any) -> int:
-        try:
-            return status(data)
-        except DecodeError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"not a HealthCheckRequest: {error}")
-            raise
-
-    return {
-        "Check": grpc.unary_unary_rpc_method_handler(check),
-        "Watch": grpc.unary_stream_rpc_method_handler(watch),
-    }
+    return {"Check": check, "Watch": watch}

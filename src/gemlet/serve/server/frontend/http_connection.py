@@ -11,7 +11,6 @@ would keep each other, and a body that was never finished, until somebody collec
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -433,14 +432,7 @@ class Connection(asyncio.Protocol):
 
     def _user(self) -> int | None:
         """The client at the other end."""
-        if self._transport is None:
-            return None
-        connection = self._transport.get_extra_info("socket")
-        if connection is None:
-            return None
-        if connection.family == socket.AF_UNIX:
-            return peers.of_unix(connection)
-        return peers.of_tcp(connection.getpeername()[:2], connection.getsockname()[:2])
+        return None if self._transport is None else peers.of_transport(self._transport)
 
     def _hold(self) -> None:
         """Tells what is held here for the client's sake."""

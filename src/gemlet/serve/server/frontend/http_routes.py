@@ -12,6 +12,7 @@ import msgspec
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.server.frontend import documents, metrics
 from gemlet.serve.server.frontend.regions import CUDA, UserRegions
+from gemlet.serve.server.frontend.service import NO_OVERRIDE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -133,7 +134,7 @@ async def _index(service: Service, exchange: Exchange, asked: Asked) -> None:
 
 async def _load(service: Service, exchange: Exchange, asked: Asked) -> None:
     if asked.document().get("parameters"):
-        raise Refusal("unsupported", "change the files in the repository instead: a model is loaded as they say")
+        raise Refusal("unsupported", NO_OVERRIDE)
     await service.load(asked.names[0])
     exchange.document({})
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
-import os
-import re
 import socket
 import struct
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
 
 PEER_CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 # linux/inet_diag.h: a netlink header, inet_diag_req_v2 (of which inet_diag_sockid is the second half), inet_diag_msg.
@@ -22,7 +24,6 @@ ANSWER_BYTES = 4096
 ANSWER_S = 1.0
 FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-GRPC_PEER = re.compile(r"ipv[46]:(?:%5B|\[)?([0-9a-fA-F.:]+?)(?:%5D|\])?:(\d+)")
 
 
 def of_unix(connection: socket.socket) -> int | None:
@@ -50,16 +51,14 @@ def of_tcp(peer: tuple[str, int], here: tuple[str, int]) -> int | None:
         return None
 
 
-def of_grpc(peer: str, here: tuple[str, int] | None) -> int | None:
-    """As gRPC names it: ipv4:127.0.0.1:5000, ipv6:%5B::1%5D:5000, or unix:, which only this user may connect to."""
-    if peer.startswith("unix:"):
-        return os.getuid()
-    match = GRPC_PEER.fullmatch(peer)
-    if match is None or here is None:
+def of_transport(transport: asyncio.BaseTransport) -> int | None:
+    """The uid at the other end of a connection of the event loop."""
+    connection = transport.get_extra_info("socket")
+    if connection is None:
         return None
-    address = match[1]
-    own = address if ipaddress.ip_address(address).is_loopback else here[0]
-    return of_tcp((address, int(match[2])), (own, here[1]))
+    if connection.family == socket.AF_UNIX:
+        return of_unix(connection)
+    return of_tcp(connection.getpeername()[:2], connection.getsockname()[:2])
 
 
 def _plain(address: Address) -> Address:

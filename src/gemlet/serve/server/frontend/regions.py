@@ -195,7 +195,7 @@ class UserRegions:
     def _part(self, name: str, offset: int, nbytes: int) -> Region:
         region = self._regions.get(name)
         if region is None:
-            raise Refusal("invalid", f"there is no shared memory region {name!r}")
+            raise Refusal("unknown", f"there is no shared memory region {name!r}")
         if offset < 0 or nbytes < 0 or offset + nbytes > region.nbytes:
             raise Refusal("invalid", f"{offset} + {nbytes} bytes are not within region {name!r} of {region.nbytes}")
         return region

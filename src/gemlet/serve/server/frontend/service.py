@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from gemlet.serve.server.frontend.regions import Regions
     from gemlet.serve.server.frontend.unpacking import Unpacking
 
+NO_OVERRIDE = "failed to load: a model is loaded as the files in the repository say; change these instead"
+
 
 class IndexEntry(Protocol):
     """A version of a model of the repository. ``state``: READY, UNAVAILABLE or LOADING, and why."""

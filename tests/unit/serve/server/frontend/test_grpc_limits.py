@@ -1,19 +1,27 @@
-"""What a client may take from a gRPC server: connections."""
+"""What a client may take from a gRPC server: connections, and room for messages; and what is refused."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import grpc.aio
+import pytest
+from ngh2 import Connection, ResponseReceived, Role, StreamReset
 
 from gemlet.inference_protocol import inference_pb2 as messages
-from gemlet.serve.server.frontend import limits
+from gemlet.serve.server.frontend import grpc_connection
 from gemlet.serve.server.frontend.grpc_server import GrpcServer
-from gemlet.serve.server.frontend.limits import Limits
-from tests.unit.serve.stand_in import Service
+from gemlet.serve.server.frontend.limits import HELD_REQUESTS, Limits
+from tests.unit.serve.stand_in import Service, model
 
 HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # and empty settings
 PATIENCE_S = 60  # a limit for what never comes
+MIB = 1 << 20
+HEADERS = (
+    (b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/inference.GRPCInferenceService/ModelInfer"),
+    (b":authority", b"here"), (b"content-type", b"application/grpc"), (b"te", b"trailers"),  # codespell:ignore te
+)  # fmt: skip
 
 
 async def live(port):
@@ -27,19 +35,172 @@ async def live(port):
         return answer.live
 
 
-def test_silent_connections_end_and_make_room(monkeypatch):
-    monkeypatch.setattr(limits, "GRPC_IDLE_S", 0.2)
-
+def test_silent_connections_make_room():
     async def run():
         server = GrpcServer(Service(), Limits(connections=2))
         port = await server.listen("127.0.0.1", 0)
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
         for _, writer in silent:
             writer.write(HELLO)
-        for reader, writer in silent:
-            await asyncio.wait_for(reader.read(), PATIENCE_S)
-            writer.close()
         assert await live(port)
+        ended = [asyncio.create_task(until_the_end(reader)) for reader, _ in silent]
+        await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED, timeout=PATIENCE_S)
+        assert any(task.done() for task in ended)
+        for _, writer in silent:
+            writer.close()
+        await server.close()
+        await asyncio.gather(*ended)
+
+    asyncio.run(run())
+
+
+async def until_the_end(reader):
+    while await reader.read(1 << 16):
+        pass
+
+
+def echoing(channel):
+    return channel.unary_unary(
+        "/inference.GRPCInferenceService/ModelInfer",
+        request_serializer=messages.ModelInferRequest.SerializeToString,
+        response_deserializer=messages.ModelInferResponse.FromString,
+    )
+
+
+def of_size(nbytes, *, text=False):
+    request = messages.ModelInferRequest(model_name="echo")
+    tensor = request.inputs.add(name="X", datatype="FP32", shape=[1, nbytes // 4])
+    if text:
+        tensor.contents.fp32_contents.extend([0.5] * (nbytes // 4))
+    else:
+        request.raw_input_contents.append(bytes(nbytes))
+    return request
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_a_client_may_have_more_under_way_than_there_is_room_for(text, monkeypatch):
+    """Its messages come in one after another then; none is lost."""
+    monkeypatch.setattr(grpc_connection, "MAX_STREAMS", 16)
+    monkeypatch.setattr(grpc_connection, "WINDOWS", 32)
+    monkeypatch.setattr(grpc_connection, "STREAM_WINDOW", 64 * 1024)
+    nbytes = MIB // 2
+
+    async def run():
+        server = GrpcServer(Service(model(slo_ms=1e6)), Limits(request_bytes=MIB))
+        port = await server.listen("127.0.0.1", 0)
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            ask = echoing(channel)
+            request = of_size(nbytes, text=text)
+            answers = await asyncio.gather(*[ask(request, timeout=PATIENCE_S) for _ in range(24)])
+        await server.close()
+        assert [len(answer.raw_output_contents[0]) for answer in answers] == [nbytes] * 24
+        assert server.holdings.evicted == 0
+        assert server.holdings.total == 0
+
+    asyncio.run(run())
+
+
+def test_a_message_that_is_too_long_is_refused_before_it_is_here():
+    async def run():
+        server = GrpcServer(Service(model(slo_ms=1e6)), Limits(request_bytes=MIB))
+        port = await server.listen("127.0.0.1", 0)
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            with pytest.raises(grpc.aio.AioRpcError, match="expected at most 1048576") as caught:
+                await echoing(channel)(of_size(8 * MIB), timeout=PATIENCE_S)
+            assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert len((await echoing(channel)(of_size(64), timeout=PATIENCE_S)).raw_output_contents[0]) == 64
+        await server.close()
+
+    asyncio.run(run())
+
+
+def test_who_sends_halves_of_messages_ends_where_others_need_the_room():
+    """One holds as much as there is for all, and never ends its messages; the other has its answers."""
+
+    async def run():
+        server = GrpcServer(Service(model(slo_ms=1e6)), Limits(request_bytes=MIB))
+        port = await server.listen("127.0.0.1", 0)
+        hoards = []
+        for _ in range(HELD_REQUESTS + 1):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            client = Connection(Role.CLIENT)
+            client.initiate_connection()
+            number = client.send_request([*HEADERS])
+            client.send_data(number, b"\0" + MIB.to_bytes(4, "big") + bytes(MIB - 8))
+            hoards.append(asyncio.create_task(feed(client, reader, writer)))
+        while not server.holdings.evicted:  # noqa: ASYNC110  it tells nobody
+            await asyncio.sleep(0.01)
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            assert len((await echoing(channel)(of_size(MIB // 2), timeout=PATIENCE_S)).raw_output_contents[0]) > 0
+        await server.close()
+        await asyncio.gather(*hoards)
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE_S))
+
+
+async def feed(client, reader, writer):
+    """Sends what there is room for, until the connection ends."""
+    with contextlib.suppress(ConnectionError):
+        while True:
+            writer.write(client.data_to_send())
+            await writer.drain()
+            data = await reader.read(1 << 16)
+            if not data:
+                break
+            client.receive_data(data)
+    writer.close()
+
+
+@pytest.mark.parametrize("what", ["GET / HTTP/1.1\r\n\r\n", "ping", "window", "header"])
+def test_what_is_no_http_2_ends_the_connection_only(what):
+    bad = {
+        "ping": HELLO + bytes([0, 0, 4, 6, 0, 0, 0, 0, 1]) + b"abcd",
+        "window": HELLO + bytes([0, 0, 4, 8, 0, 0, 0, 0, 0]) + bytes(4),
+        "header": HELLO + bytes([0, 0, 3, 1, 5, 0, 0, 0, 1]) + b"\xff\xff\xff",
+    }.get(what, what.encode())
+
+    async def run():
+        server = GrpcServer(Service())
+        port = await server.listen("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(bad)
+        await asyncio.wait_for(until_the_end(reader), PATIENCE_S)
+        writer.close()
+        assert await live(port)
+        await server.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({b"content-type": b"text/plain"}, (b":status", b"415")),
+        ({b":method": b"GET"}, (b":status", b"415")),
+        ({b":path": b"/nowhere"}, (b"grpc-status", b"12")),
+        ({b"grpc-encoding": b"br"}, (b"grpc-status", b"12")),
+        ({b"grpc-timeout": b"soon"}, (b"grpc-status", b"3")),
+    ],
+)
+def test_calls_that_are_none_are_refused(change, status):
+    async def run():
+        server = GrpcServer(Service())
+        port = await server.listen("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        client = Connection(Role.CLIENT)
+        client.initiate_connection()
+        client.send_request([*(dict(HEADERS) | change).items()])
+        found = None
+        while found is None:
+            writer.write(client.data_to_send())
+            client.receive_data(await asyncio.wait_for(reader.read(1 << 16), PATIENCE_S))
+            seen = client.events()
+            found = next((each for each in seen if isinstance(each, ResponseReceived)), None)
+        assert status in found.headers
+        while not any(isinstance(each, StreamReset) for each in seen):  # it has no use for the rest
+            client.receive_data(await asyncio.wait_for(reader.read(1 << 16), PATIENCE_S))
+            seen = client.events()
+        writer.close()
         await server.close()
 
     asyncio.run(run())

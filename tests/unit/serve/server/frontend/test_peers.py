@@ -58,20 +58,6 @@ def test_the_owner_of_the_other_end_is_known(family, address, uid):
             client.stdin.close()  # until then it stays connected
 
 
-def test_as_grpc_names_its_peers():
-    server, server6 = listener(socket.AF_INET, "127.0.0.1"), listener(socket.AF_INET6, "::1")
-    with server, socket.create_connection(server.getsockname()) as ours:
-        port = ours.getsockname()[1]
-        assert peers.of_grpc(f"ipv4:127.0.0.1:{port}", server.getsockname()) == os.getuid()
-        assert peers.of_grpc(f"ipv4:192.0.2.1:{port}", server.getsockname()) is None
-    with server6, socket.create_connection(server6.getsockname()[:2]) as ours:
-        port = ours.getsockname()[1]
-        for name in (f"ipv6:[::1]:{port}", f"ipv6:%5B::1%5D:{port}"):
-            assert peers.of_grpc(name, server6.getsockname()[:2]) == os.getuid()
-    assert peers.of_grpc("unix:/x", None) == os.getuid()
-    assert peers.of_grpc("what", ("127.0.0.1", 1)) is None
-
-
 def test_a_unix_socket_tells_by_itself():
     ours, theirs = socket.socketpair()
     with ours, theirs:

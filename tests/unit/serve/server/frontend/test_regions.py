@@ -229,7 +229,7 @@ def test_much_is_read_beside_the_loop_and_counts_as_what_was_sent(shared, reads)
 
 def test_a_region_that_is_gone_when_its_turn_comes_is_not_read(shared, reads):
     statuses, _ = asyncio.run(answers(shared, [asking(MIB, [1, MIB // 4])] * 3, unregistered=True))
-    assert statuses == [400] * 3
+    assert statuses == [404] * 3
     assert not reads
 
 
@@ -256,7 +256,7 @@ def test_much_is_written_beside_the_loop(shared, monkeypatch):
     monkeypatch.setattr(os, "pwrite", pwrite)
     requests = [to("r", 2 * MIB, MIB), to("r", 2 * MIB, MIB - 1), to("r", 4 * MIB - 1, MIB), to("none", 0, MIB)]
     statuses, _ = asyncio.run(answers(shared, requests))
-    assert statuses == [200, 400, 400, 400]
+    assert statuses == [200, 400, 400, 404]
     assert sum(count for count, _ in written) == MIB
     assert threading.get_ident() not in {thread for _, thread in written}
     assert os.pread(shared[1], 4, 3 * MIB - 4) == b"seen"

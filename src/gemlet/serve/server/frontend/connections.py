@@ -1,0 +1,185 @@
+"""Where a server of either protocol listens, which connections there are, and which end so that others can be."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gemlet.serve.server.frontend import limits
+from gemlet.serve.server.frontend.holdings import Holdings
+from gemlet.serve.server.frontend.limits import Limits
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+    from gemlet.serve.server.frontend.access import Tokens
+    from gemlet.serve.server.frontend.service import Service
+
+SILENCE = (  # after a minute without a word the kernel asks whether the client is there, and twice more
+    (socket.TCP_KEEPIDLE, int(limits.SILENT_S)),
+    (socket.TCP_KEEPINTVL, int(limits.CLOSE_S / 2)),
+    (socket.TCP_KEEPCNT, 2),
+)
+
+
+class Client(Protocol):
+    """A connection, as the server sees it. Times are of the loop."""
+
+    active: float  # when it was last heard of
+    began: float | None  # when a request began that is not complete
+
+    @property
+    def idle(self) -> bool:
+        """Whether no answer is due."""
+        ...
+
+    @property
+    def unused(self) -> bool:
+        """Whether it could end without a loss to anybody."""
+        ...
+
+    @property
+    def follows(self) -> bool:
+        """Whether all it has are answers that go on until somebody ends them."""
+        ...
+
+    @property
+    def waits_for_client(self) -> bool:
+        """Whether nothing can go on before the client sends more."""
+        ...
+
+    @property
+    def unread_since(self) -> float | None:
+        """Since when the client has not read its answers, if no others are due."""
+        ...
+
+    def too_slow(self, now: float) -> bool: ...
+
+    def close(self) -> None:
+        """Ends it after what is written."""
+        ...
+
+    def abort(self) -> None:
+        """Ends it at once."""
+        ...
+
+
+class Server:
+    """``connection`` makes one. ``tokens``: who may ask; None: everybody who can connect."""
+
+    def __init__(
+        self, service: Service, connection: Callable[[Any], Any], given: Limits | None, tokens: Tokens | None
+    ) -> None:
+        self.service = service
+        self.limits = given or Limits()
+        self.most_connections = self.limits.connections_of_each()
+        self.tokens = tokens
+        self.loop = asyncio.get_running_loop()
+        self.holdings = Holdings(self.limits.held_bytes, self.loop.time)
+        self.unpacking = service.unpacking
+        self.connections: set[Client] = set()
+        self.draining = False
+        self._connection = connection
+        self._servers: list[asyncio.Server] = []
+
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+        """The port. Raises OSError if it is not to be had."""
+        server = await self.loop.create_server(
+            lambda: self._connection(self), host, port, backlog=1024, ssl=tls,
+            ssl_handshake_timeout=limits.HEADER_S if tls is not None else None,
+        )  # fmt: skip
+        for each in server.sockets:
+            with socket.socket(fileno=os.dup(each.fileno())) as listening:  # uvloop's objects set no options
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # its connections have what it has
+                for option, value in SILENCE:
+                    listening.setsockopt(socket.IPPROTO_TCP, option, value)
+        self._servers.append(server)
+        bound: int = server.sockets[0].getsockname()[1]
+        return bound
+
+    async def listen_at(self, path: str) -> None:
+        """On a Unix socket, for this user and root. Raises OSError."""
+        listening = private_socket(path)
+        self._servers.append(await self.loop.create_unix_server(lambda: self._connection(self), sock=listening))
+
+    def make_room(self, newest: Client) -> bool:
+        """Ends connections for which no model works, those first that nobody uses; whether there were any.
+
+        Then one goes that follows the log, or the one whose client has let the server wait for the longest: for the
+        rest of its request, or to read its answers.
+        """
+        others = [each for each in self.connections if each is not newest]
+        unused = [each for each in others if each.unused]
+        unused.sort(key=lambda each: each.active)
+        for connection in unused[: max(1, self.most_connections // 64)]:  # several: looking costs time
+            self.connections.discard(connection)
+            connection.close()
+        if unused:
+            return True
+        followers = [each for each in others if each.follows]
+        waiting = [(each.began, each) for each in others if each.waits_for_client and each.began is not None]
+        waiting += [(each.unread_since, each) for each in others if each.unread_since is not None]
+        if followers:
+            min(followers, key=lambda each: each.active).abort()
+        elif waiting:
+            min(waiting, key=lambda pair: pair[0])[1].abort()
+        return bool(followers or waiting)
+
+    def close_slow(self) -> None:
+        """Ends connections whose client is too slow; to be called every second."""
+        now = self.loop.time()
+        for connection in list(self.connections):
+            if connection.too_slow(now):
+                connection.abort()
+
+    def drain(self) -> None:
+        """No new connections; the next answer of each is its last. Idle ones stay, so that no request is cut off."""
+        self.draining = True
+        for server in self._servers:
+            server.close()
+
+    def close_idle(self) -> None:
+        """Ends the connections to which no answer is due; a request that is half here is still waited for."""
+        for connection in list(self.connections):
+            if connection.idle and connection.began is None:
+                connection.close()
+
+    async def close(self) -> None:
+        """Ends what is left."""
+        self.drain()
+        for connection in list(self.connections):
+            connection.close()
+        for server in self._servers:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(server.wait_closed(), 1)
+
+
+def private_socket(path: str) -> socket.socket:
+    """A Unix socket that only this user may connect to; one that nobody listens on any more is replaced.
+
+    Raises OSError.
+    """
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+            try:
+                other.connect(path)
+            except ConnectionRefusedError:
+                Path(path).unlink()
+            except FileNotFoundError:
+                pass
+            else:
+                raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+        found.bind(path)
+        Path(path).chmod(0o600)  # nobody can connect before listen()
+        found.setblocking(False)
+    except BaseException:
+        found.close()
+        raise
+    return found

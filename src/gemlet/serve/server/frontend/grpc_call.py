@@ -1,0 +1,143 @@
+"""A call over gRPC: what its client has sent, what is to be sent to it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gemlet.serve.server.frontend import grpc_wire
+from gemlet.serve.server.frontend.grpc_wire import Header, Status
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Coroutine
+
+    from gemlet.serve.dispatch.call import Refusal
+    from gemlet.serve.server.frontend.regions import UserRegions
+
+
+class Handler(Protocol):
+    """What becomes of a call; a procedure makes one for each."""
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is due to the client, although the call goes on."""
+        ...
+
+    @property
+    def full(self) -> bool:
+        """Whether no further message is taken now."""
+        ...
+
+    def message(self, data: bytes, encoding: bytes) -> None:
+        """One that is whole. ``encoding``: empty, gzip or deflate."""
+        ...
+
+    def ended(self) -> None:
+        """The client sends no more."""
+        ...
+
+    def sent(self) -> None:
+        """A message is on its way to the client."""
+        ...
+
+    def gone(self) -> None:
+        """The client does not want an answer any more."""
+        ...
+
+
+class Connection(Protocol):
+    """Where a call came by."""
+
+    regions: UserRegions
+
+    def send(self, call: GrpcCall, message: bytes) -> None:
+        """A message with its prefix, now or as the client makes room for it."""
+        ...
+
+    def finish(self, call: GrpcCall, trailers: list[Header]) -> None:
+        """The end of the answer, after its messages; the whole of it, if there are none."""
+        ...
+
+    def look(self, call: GrpcCall) -> None:
+        """Goes on with the messages that have come."""
+        ...
+
+    def count(self, call: GrpcCall) -> None:
+        """To be called when the call holds more or less."""
+        ...
+
+    def look_later(self, call: GrpcCall) -> None:
+        """As look(), when what runs now is done."""
+        ...
+
+    def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]: ...
+
+
+class GrpcCall:
+    """``number``: of its stream. remaining_ms: until its deadline, when it came; None: it has none."""
+
+    __slots__ = (
+        "_tasks", "began", "begun", "buffer", "connection", "counted", "encoding", "end_seen", "finished",
+        "half_closed", "handler", "number", "out", "out_bytes", "over", "remaining_ms", "unacknowledged",
+        "waiting_bytes",
+    )  # fmt: skip
+
+    def __init__(self, connection: Connection, number: int) -> None:
+        self.connection = connection
+        self.number = number
+        self.handler: Handler | None = None
+        self.remaining_ms: float | None = None
+        self.encoding = b""
+        self.over = False
+        self.buffer = bytearray()  # of messages that are not whole, or not taken
+        self.began: float | None = None  # loop time since which its client has owed the rest of a message
+        self.half_closed = False  # by the client
+        self.end_seen = False
+        self.unacknowledged = 0  # bytes for which the client gets no room yet
+        self.begun = False  # the answer, by its header
+        self.out: deque[int] = deque()  # bytes of the messages that have not left
+        self.out_bytes = 0
+        self.finished = False
+        self.waiting_bytes = 0  # of messages that another process reads
+        self.counted = 0  # bytes here, as the connection knows them
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def send(self, message: bytes) -> None:
+        """Further messages follow, or end()."""
+        if not self.over and not self.finished:
+            self.connection.send(self, grpc_wire.framed(message))
+
+    def respond(self, message: bytes) -> None:
+        """The only message, and the end."""
+        self.send(message)
+        self.end()
+
+    def end(self, status: Status = Status.OK, message: str = "") -> None:
+        self._end(grpc_wire.trailers(status, message))
+
+    def refuse(self, refusal: Refusal) -> None:
+        self._end(grpc_wire.refused(refusal))
+
+    def end_with(self, header: list[Header]) -> None:
+        """A header of HTTP alone, before anything was sent."""
+        if not self.over and not self.finished:
+            self.finished = True
+            self.connection.finish(self, header)
+
+    def _end(self, trailers: list[Header]) -> None:
+        self.end_with(trailers if self.begun else [*grpc_wire.HEAD, *trailers])
+
+    def later(self, work: Coroutine[Any, Any, None]) -> None:
+        """Runs it beside; it ends with the call."""
+        task = self.connection.run(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def close(self) -> None:
+        """Nothing more comes or goes; to be called by the connection."""
+        self.over = True
+        self.handler = None  # it knows the call
+        self.out.clear()
+        for task in self._tasks:
+            task.cancel()

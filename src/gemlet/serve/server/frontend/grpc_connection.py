@@ -1,0 +1,469 @@
+"""HTTP/2 connections: frames by libnghttp2, calls of gRPC within them, back pressure in both directions.
+
+A message is handed over where its last byte is parsed, without a task. The library keeps the protocol's states, headers
+and windows, and the messages for which the client has no room yet. A client has as much room as in its windows, gets
+more as its messages are taken, and gets none while it does not read. What clients may take is in limits.py, as for
+HTTP/1.1, and the same budget decides who ends (holdings.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from ngh2 import Configuration, Connection, NGH2Error, Role, Setting
+from ngh2.events import DataReceived, RequestReceived, StreamReset, TrailersReceived
+
+from gemlet.serve.server.frontend import access, grpc_wire, limits, peers
+from gemlet.serve.server.frontend.grpc_call import GrpcCall
+from gemlet.serve.server.frontend.grpc_wire import Status
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Mapping
+
+    from gemlet.serve.server.frontend.grpc_call import Handler
+    from gemlet.serve.server.frontend.grpc_wire import Header
+    from gemlet.serve.server.frontend.holdings import Holdings
+    from gemlet.serve.server.frontend.limits import Limits
+    from gemlet.serve.server.frontend.service import Service
+
+MAX_STREAMS = 128  # of one connection; further requests wait at the client
+STREAM_WINDOW = 256 * 1024  # bytes
+# Calls that wait for their turn may fill half of the connection's; the library gives it back by halves.
+WINDOWS = 2 * MAX_STREAMS
+WRITE_BYTES = 1 << 20  # at once, until it is known whether the client reads
+CONFIGURATION = Configuration(auto_window_update=False, max_inbound_header_list_size=limits.HEADER_BYTES)
+NOT_GRPC = [(b":status", b"415")]
+
+
+class Server(Protocol):
+    """What its connections know of the server; grpc_server.py is it."""
+
+    service: Service
+    loop: asyncio.AbstractEventLoop
+    limits: Limits
+    most_connections: int
+    tokens: access.Tokens | None
+    holdings: Holdings
+    connections: set[Any]
+    draining: bool
+    procedures: Mapping[bytes, Callable[[GrpcCall], Handler]]
+
+    def make_room(self, newest: Any) -> bool:
+        """Ends connections that are less needed; whether there were any."""
+        ...
+
+
+class GrpcConnection(asyncio.Protocol):
+    """One client."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.active = server.loop.time()  # when it was last heard of
+        self.regions = server.service.regions.of(self._user)
+        self._transport: asyncio.Transport | None = None
+        self._http = Connection(Role.SERVER, CONFIGURATION)
+        self._calls: dict[int, GrpcCall] = {}
+        self._sending: dict[int, GrpcCall] = {}  # with something to send
+        self._share = server.limits.held_bytes // 4  # bytes of one client; a message, and windows, may be more
+        self._withheld = False  # calls wait until others have gone
+        self._queued = 0  # bytes of messages for which the client has no room
+        self._blocked_since: float | None = None  # loop time since which it has made no room
+        self._full_since: float | None = None  # loop time since which the client has not read
+        self._closing = False
+        self._closed_at = 0.0
+        self._planned = False  # a flush()
+        self._bytes = 0  # of all calls, in and out
+        self._held = 0  # as holdings know it
+
+    # The connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self.server.connections.add(self)
+        self._http.initiate_connection(
+            {
+                Setting.MAX_CONCURRENT_STREAMS: MAX_STREAMS,
+                Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
+                Setting.MAX_HEADER_LIST_SIZE: limits.HEADER_BYTES,
+            }
+        )
+        self._http.set_local_window_size(WINDOWS * STREAM_WINDOW)
+        self._flush()
+        if len(self.server.connections) > self.server.most_connections and not self.server.make_room(self):
+            self.close()
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        self.server.connections.discard(self)
+        self.server.holdings.drop(self)
+        self._transport = None
+        self._closing = True
+        for call in list(self._calls.values()):
+            self._cancel(call)
+        self.regions = self.server.service.regions.of(_nobody)
+
+    def data_received(self, data: bytes) -> None:
+        if self._closing:
+            return
+        self.active = self.server.loop.time()
+        planned, self._planned = self._planned, True  # one write for all answers that are given meanwhile
+        try:
+            self._http.receive_data(data)
+            for event in self._http.events():
+                act = ACTS.get(type(event))
+                if act is not None:
+                    act(self, event)
+        except NGH2Error:
+            self.close()
+            return
+        finally:
+            self._planned = planned
+        self._flush()
+        self._hold()
+        if not self._http.want_read:  # the client was told what it did wrong
+            self.close()
+
+    def eof_received(self) -> None:
+        self.abort()
+
+    def pause_writing(self) -> None:
+        self._full_since = self.server.loop.time()
+        if self._transport is not None:
+            self._transport.pause_reading()
+        self._hold()
+
+    def resume_writing(self) -> None:
+        self._full_since = None
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+            self._flush()
+        self._hold()
+
+    def close(self) -> None:
+        """Ends the connection after what is written."""
+        if not self._closing:
+            self._closing = True
+            self._closed_at = self.server.loop.time()
+            with contextlib.suppress(NGH2Error):  # there is nothing to tell a client that broke the protocol
+                self._http.send_goaway()
+                self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Ends it at once."""
+        self._closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def evict(self) -> None:
+        """Others need what it holds."""
+        self.abort()
+
+    # What the server asks to choose who ends
+
+    @property
+    def began(self) -> float | None:
+        """Loop time since which the client has owed the rest of a message."""
+        return min((call.began for call in self._calls.values() if call.began is not None), default=None)
+
+    @property
+    def idle(self) -> bool:
+        return not self._calls
+
+    @property
+    def unused(self) -> bool:
+        return not self._calls and self._full_since is None
+
+    @property
+    def follows(self) -> bool:
+        handlers = [call.handler for call in self._calls.values()]
+        return bool(handlers) and all(handler is not None and handler.quiet for handler in handlers)
+
+    @property
+    def waits_for_client(self) -> bool:
+        return self._full_since is None and all(call.began is not None for call in self._calls.values())
+
+    @property
+    def unread_since(self) -> float | None:
+        since = self._full_since if self._full_since is not None else self._blocked_since
+        return since if len(self._sending) == len(self._calls) else None
+
+    def too_slow(self, now: float) -> bool:
+        """Whether the client took too long for a message, or to read."""
+        if self._closed_at and now - self._closed_at > limits.CLOSE_S:
+            return True
+        since = [each for each in (self._full_since, self._blocked_since, self.began) if each is not None]
+        return bool(since) and now - min(since) > self.server.limits.request_s
+
+    # What the client sends
+
+    def _requested(self, event: RequestReceived) -> None:
+        given = dict(event.headers)
+        call = self._calls[event.stream_id] = GrpcCall(self, event.stream_id)
+        if given.get(b":method") != b"POST" or not given.get(b"content-type", b"").startswith(b"application/grpc"):
+            call.end_with(NOT_GRPC)
+            return
+        path, tokens = given.get(b":path", b""), self.server.tokens
+        procedure = self.server.procedures.get(path)
+        open_ = path.decode("latin-1").rpartition("/")[2] in access.OPEN_PROCEDURES
+        if tokens is not None and not open_ and not tokens.allows(given.get(b"authorization", b"")):
+            message = "expected `authorization: Bearer` in the metadata with one of the server's tokens"
+            call.end(Status.UNAUTHENTICATED, message)
+            return
+        if procedure is None:
+            call.end(Status.UNIMPLEMENTED, f"there is no procedure {path.decode('latin-1')} here")
+            return
+        call.encoding = given.get(b"grpc-encoding", b"identity")
+        if call.encoding not in grpc_wire.ENCODINGS:
+            call.end(Status.UNIMPLEMENTED, f"grpc-encoding is {call.encoding!r}: expected identity, gzip or deflate")
+            return
+        try:
+            timeout = given.get(b"grpc-timeout")
+            call.remaining_ms = None if timeout is None else grpc_wire.timeout_ms(timeout)
+        except ValueError as error:
+            call.end(Status.INVALID_ARGUMENT, str(error))
+            return
+        call.handler = procedure(call)
+        call.began = None if call.handler.quiet else self.active
+        if event.end_stream:
+            self._half_closed(event.stream_id)
+
+    def _received(self, event: DataReceived) -> None:
+        number, nbytes = event.stream_id, len(event.data)
+        call = self._calls.get(number)
+        if call is None or call.handler is None or call.over:
+            self._acknowledge(nbytes, number)
+        else:
+            call.buffer += event.data
+            call.unacknowledged += nbytes
+            if not event.end_stream:
+                self.look(call)
+        if event.end_stream:
+            self._half_closed(number)
+
+    def _trailers(self, event: TrailersReceived) -> None:
+        self._half_closed(event.stream_id)
+
+    def _half_closed(self, number: int) -> None:
+        call = self._calls.get(number)
+        if call is not None:
+            call.half_closed = True
+            self.look(call)
+
+    def _reset(self, event: StreamReset) -> None:
+        call = self._calls.get(event.stream_id)
+        if call is not None:
+            self._cancel(call)
+
+    def _in_turn(self, call: GrpcCall) -> bool:
+        """Whether the client may send more for the call; where many messages are not answered, for the first only."""
+        if self._bytes <= self._share:
+            return True
+        return all(each.began is None or each.number >= call.number for each in self._calls.values())
+
+    def _acknowledge(self, nbytes: int, number: int) -> None:
+        """The client gets room for as many bytes more."""
+        with contextlib.suppress(NGH2Error):  # a stream that has ended
+            self._http.acknowledge_received_data(nbytes, number)
+
+    def look(self, call: GrpcCall) -> None:
+        handler = call.handler
+        if handler is None or call.over or call.finished:
+            return
+        try:
+            self._hand_over(call, handler)
+        except grpc_wire.TooLong as error:
+            call.end(Status.RESOURCE_EXHAUSTED, str(error))
+            return
+        if call.number not in self._calls or call.finished:
+            return
+        if not handler.full:
+            if not self._in_turn(call):
+                call.began, self._withheld = None, True
+            elif call.unacknowledged:
+                self._acknowledge(call.unacknowledged, call.number)
+                call.unacknowledged = 0
+                self._plan()
+            if call.buffer and call.began is None and not self._withheld:
+                call.began = self.server.loop.time()
+            if call.half_closed and not call.end_seen:
+                self._pass_end(call, handler)
+        self.count(call)
+
+    def _hand_over(self, call: GrpcCall, handler: Handler) -> None:
+        """The messages that are whole. Raises TooLong."""
+        while call.number in self._calls and not handler.full:
+            found = grpc_wire.taken(call.buffer, self.server.limits.request_bytes)
+            if found is None:
+                return
+            compressed, message = found
+            call.began = None
+            if compressed and call.encoding == b"identity":
+                call.end(Status.INTERNAL, "a message is compressed, and no grpc-encoding says how")
+                return
+            handler.message(message, call.encoding if compressed else b"")
+
+    def _pass_end(self, call: GrpcCall, handler: Handler) -> None:
+        call.end_seen, call.began = True, None
+        if call.buffer:
+            call.end(Status.INVALID_ARGUMENT, "the call ends within a message")
+        else:
+            handler.ended()
+
+    # What goes to the client
+
+    def send(self, call: GrpcCall, message: bytes) -> None:
+        try:
+            if not call.begun:
+                call.begun = True
+                self._http.send_response(call.number, grpc_wire.HEAD)
+            self._http.send_data(call.number, message)
+        except NGH2Error:  # the client has ended the connection, or this stream
+            self._cancel(call)
+            return
+        call.out.append(len(message))
+        call.out_bytes += len(message)
+        self._sending[call.number] = call
+        self._plan()
+
+    def finish(self, call: GrpcCall, trailers: list[Header]) -> None:
+        try:
+            if call.begun:
+                self._http.send_trailers(call.number, trailers)
+            else:
+                self._http.send_response(call.number, trailers, end_stream=True)
+        except NGH2Error:
+            self._cancel(call)
+            return
+        self._sending[call.number] = call
+        self._plan()
+
+    def _flush(self) -> None:
+        """Writes what the client has room for, until it does not read."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        while self._full_since is None and (data := self._http.data_to_send(WRITE_BYTES)):
+            transport.write(data)
+            if len(data) < WRITE_BYTES and not self._http.want_write:
+                break
+        if self._sending:
+            self._settle()
+            if self._full_since is None and (data := self._http.data_to_send(WRITE_BYTES)):
+                transport.write(data)  # the end of calls whose clients had more to say
+
+    def _settle(self) -> None:
+        """Knows what has left of what was to be sent."""
+        before, self._queued = self._queued, self._http.queued_body_size()
+        if self._full_since is not None:
+            self._count_sent()
+        elif self._queued:
+            if self._queued < before or self._blocked_since is None:
+                self._blocked_since = self.server.loop.time()
+            self._count_sent()
+        else:
+            self._blocked_since = None
+            sending, self._sending = self._sending, {}
+            for call in sending.values():
+                self._left(call, 0)
+
+    def _count_sent(self) -> None:
+        for call in list(self._sending.values()):
+            left = self._http.queued_body_size(call.number)
+            if not left and self._full_since is None:
+                del self._sending[call.number]
+            self._left(call, left)
+
+    def _left(self, call: GrpcCall, left: int) -> None:
+        """So many bytes of its messages are here."""
+        while call.out and call.out_bytes - call.out[0] >= left:
+            call.out_bytes -= call.out.popleft()
+            if call.handler is not None:
+                call.handler.sent()
+        if call.finished and call.number not in self._sending:
+            self._ended(call)
+        else:
+            self.count(call)
+
+    def _ended(self, call: GrpcCall) -> None:
+        """Its answer is on its way. What its client still sends is not wanted."""
+        self._forget(call)
+        if not call.half_closed:
+            with contextlib.suppress(NGH2Error):
+                self._http.reset_stream(call.number, 0)
+
+    def _cancel(self, call: GrpcCall) -> None:
+        """Nobody waits for an answer."""
+        handler = call.handler
+        self._forget(call)
+        if handler is not None:
+            handler.gone()
+
+    def _forget(self, call: GrpcCall) -> None:
+        self._calls.pop(call.number, None)
+        self._sending.pop(call.number, None)
+        call.buffer = bytearray()
+        call.out_bytes = 0
+        call.close()
+        self.count(call)
+        if call.unacknowledged:
+            self._acknowledge(call.unacknowledged, call.number)
+            call.unacknowledged = 0
+        if self._withheld:
+            self._withheld = False
+            for each in list(self._calls.values()):
+                self.look_later(each)
+
+    def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self.server.loop.create_task(work)
+
+    def look_later(self, call: GrpcCall) -> None:
+        self.server.loop.call_soon(self.look, call)
+
+    def _plan(self) -> None:
+        if not self._planned:
+            self._planned = True
+            self.server.loop.call_soon(self._flush_planned)
+
+    def _flush_planned(self) -> None:
+        self._planned = False
+        self._flush()
+        self._hold()
+
+    # Accounts
+
+    def count(self, call: GrpcCall) -> None:
+        nbytes = len(call.buffer) + call.out_bytes + call.waiting_bytes
+        self._bytes += nbytes - call.counted
+        call.counted = nbytes
+        if self._bytes != self._held:
+            self._plan()
+
+    def _hold(self) -> None:
+        """Tells what is held here for the client's sake."""
+        if self._transport is None:
+            return
+        held = self._bytes
+        if self._full_since is not None:
+            held += self._transport.get_write_buffer_size()
+        if held != self._held:
+            self._held = held
+            self.server.holdings.hold(self, held)
+
+    def _user(self) -> int | None:
+        """The client at the other end."""
+        return None if self._transport is None else peers.of_transport(self._transport)
+
+
+ACTS: dict[type, Callable[[GrpcConnection, Any], None]] = {
+    RequestReceived: GrpcConnection._requested,
+    DataReceived: GrpcConnection._received,
+    TrailersReceived: GrpcConnection._trailers,
+    StreamReset: GrpcConnection._reset,
+}
+
+
+def _nobody() -> None:
+    return None

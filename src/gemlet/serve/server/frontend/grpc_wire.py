@@ -1,0 +1,90 @@
+"""gRPC's own format within HTTP/2: messages with their lengths, timeouts, statuses. Pure."""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from gemlet.serve.server.frontend.status import GRPC
+
+if TYPE_CHECKING:
+    from gemlet.inference_protocol.tensors import Buffer
+    from gemlet.serve.dispatch.call import Refusal
+
+PREFIX_BYTES = 5  # of a message: whether it is compressed, and its length
+ENCODINGS = frozenset({b"identity", b"gzip", b"deflate"})
+TIMEOUT = re.compile(rb"(\d{1,8})([HMSmun])")
+UNIT_MS = {b"H": 3_600_000.0, b"M": 60_000.0, b"S": 1000.0, b"m": 1.0, b"u": 0.001, b"n": 0.000001}
+PLAIN = frozenset(range(0x20, 0x7F)) - {ord("%")}  # of a status message; other bytes are written as %XX
+Header = tuple[bytes, bytes]
+HEAD: list[Header] = [
+    (b":status", b"200"),
+    (b"content-type", b"application/grpc"),
+    (b"grpc-accept-encoding", b"identity,gzip,deflate"),
+]
+
+
+class Status(IntEnum):
+    """Those that this server gives, by gRPC's names."""
+
+    OK = 0
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    RESOURCE_EXHAUSTED = 8
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    UNAUTHENTICATED = 16
+
+
+class TooLong(Exception):
+    """A message that is longer than was allowed."""
+
+
+def framed(message: Buffer) -> bytes:
+    return b"".join((b"\0", len(message).to_bytes(4, "big"), message))
+
+
+def taken(buffer: bytearray, most: int) -> tuple[bool, bytes] | None:
+    """The first message of what came, cut off from it, and whether it is compressed; None: it is not whole yet.
+
+    Raises TooLong for one of more than ``most`` bytes as soon as its length is known.
+    """
+    if len(buffer) < PREFIX_BYTES:
+        return None
+    end = PREFIX_BYTES + int.from_bytes(buffer[1:PREFIX_BYTES], "big")
+    if end > PREFIX_BYTES + most:
+        raise TooLong(f"the message has {end - PREFIX_BYTES} bytes: expected at most {most}")
+    if len(buffer) < end:
+        return None
+    message = bytes(memoryview(buffer)[PREFIX_BYTES:end])
+    compressed = bool(buffer[0])
+    del buffer[:end]
+    return compressed, message
+
+
+def timeout_ms(value: bytes) -> float | None:
+    """Of a grpc-timeout header. Raises ValueError."""
+    match = TIMEOUT.fullmatch(value)
+    if match is None:
+        raise ValueError(f"grpc-timeout is {value!r}")
+    return int(match[1]) * UNIT_MS[match[2]]
+
+
+def trailers(status: Status, message: str = "", more: tuple[Header, ...] = ()) -> list[Header]:
+    """What ends an answer."""
+    ended = [(b"grpc-status", b"%d" % status), *more]
+    if message:
+        text = b"".join(b"%c" % byte if byte in PLAIN else b"%%%02X" % byte for byte in message.encode())
+        ended.append((b"grpc-message", text))
+    return ended
+
+
+def refused(refusal: Refusal) -> list[Header]:
+    more: tuple[Header, ...] = ((b"gemlet-reason", refusal.reason.encode()),)
+    if refusal.retry_s is not None:
+        more += ((b"retry-after", b"%d" % refusal.retry_s),)
+    return trailers(Status[GRPC[refusal.reason]], refusal.message, more)
