@@ -152,9 +152,8 @@ ray-test: setup  ## executors placed by a real Ray cluster of several nodes on t
 	@$(BIN)/python -m pytest tests/ray --timeout=300 $(PYTEST_ARGS)
 
 .PHONY: triton-test
-triton-test: setup  ## a repository of Triton's and the same questions to a real tritonserver and to gemlet; installs Triton
-	@test -x build/triton/bin/python || $(BIN)/python -m venv build/triton
-	@$(BIN)/python -m pip --python build/triton install --quiet --group triton
+triton-test: setup  ## a repository of Triton's, the same questions and clients to a real tritonserver and to gemlet; installs both
+	@tests/triton/install $(BIN)/python
 	@$(BIN)/python -m pip install --quiet 'onnxruntime>=1.20'
 	@$(BIN)/python -m pytest tests/triton tests/e2e/test_serve_triton_repository.py --timeout=600 $(PYTEST_ARGS)
 

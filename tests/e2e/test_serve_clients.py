@@ -354,7 +354,7 @@ def test_load_and_unload(client, kit):
     assert client.is_model_ready("add")
     a, b, inputs = pair(kit)
     np.testing.assert_array_equal(client.infer("add", inputs).as_numpy("SUM"), a + b)
-    with pytest.raises(InferenceServerException, match="no model 'absent'"):
+    with pytest.raises(InferenceServerException, match="failed to load 'absent'"):
         client.load_model("absent")
 
 

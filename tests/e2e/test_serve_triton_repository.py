@@ -12,7 +12,7 @@ import tritonclient.grpc
 import tritonclient.utils
 
 from tests.e2e.serve_process import serving
-from tests.triton import probes
+from tests.triton import client_probes, probes
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +25,20 @@ def server(tmp_path_factory):
 def answered(server):
     address = f"http://{server.http}"
     return probes.ask_all(address), probes.metrics(address)
+
+
+@pytest.fixture(scope="module")
+def client_answers(server):
+    return json.loads(json.dumps(client_probes.ask_all(server.http, server.grpc)))
+
+
+@pytest.mark.parametrize("name", client_probes.PROBES)
+def test_a_client_of_tritons_gets_what_triton_gives_it(client_answers, name):
+    recorded = json.loads(probes.ANSWERS.read_text())["clients"]
+    assert (client_answers[name] == recorded[name]) is (client_probes.reason(name) is None), [
+        client_answers[name],
+        recorded[name],
+    ]
 
 
 @pytest.mark.parametrize("name", probes.PROBES)

@@ -23,8 +23,8 @@ def _ports(count):
 
 
 @contextlib.contextmanager
-def triton(repository, scratch):
-    """Serves it; the addresses of HTTP and of metrics."""
+def triton(repository, scratch, controlled=()):
+    """Serves it; HOST:PORT of HTTP, of gRPC and of metrics. ``controlled``: only these, and clients may load models."""
     (packages,) = INSTALLED.glob("lib/python*/site-packages")
     held = packages / "pytriton" / "tritonserver"
     backends = scratch / "backends"
@@ -44,12 +44,15 @@ def triton(repository, scratch):
                 held / "bin" / "tritonserver", "--model-repository", repository, "--backend-directory", backends,
                 "--http-address", "127.0.0.1", "--http-port", str(http), "--grpc-port", str(grpc),
                 "--metrics-port", str(metrics), "--cache-directory", held / "caches",
+                f"--backend-config=python,shm-region-prefix-name=gemlet-{http}-",  # two servers take each other's else
+                *(f"--load-model={name}" for name in controlled),
+                f"--model-control-mode={'explicit' if controlled else 'none'}",
             ],
             env=environment, stdout=log, stderr=subprocess.STDOUT,
         )  # fmt: skip
         try:
             _wait(process, f"http://127.0.0.1:{http}/v2/health/ready", scratch / "log")
-            yield f"http://127.0.0.1:{http}", f"http://127.0.0.1:{metrics}"
+            yield f"127.0.0.1:{http}", f"127.0.0.1:{grpc}", f"127.0.0.1:{metrics}"
         finally:
             process.terminate()
             process.wait()
