@@ -122,7 +122,7 @@ deb: $(STAMP)  ## dist/*.deb from the wheels there: an environment with all that
 	@$(BIN)/python packaging/deb/build.py
 
 .PHONY: wheel-test
-wheel-test: setup  ## what `make wheels` and `make deb` left in dist: symbol versions, roots of old and new Debian, aarch64, empty environments
+wheel-test: setup  ## what `make wheels` and `make deb` left in dist: symbol versions, roots of old and new Debian and Ubuntu, aarch64, empty environments
 	@$(BIN)/python -m pip install --quiet --group wheels uv
 	@$(BIN)/python -m pytest tests/wheels --timeout=1800 $(PYTEST_ARGS)
 

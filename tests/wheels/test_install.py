@@ -88,7 +88,7 @@ def test_uv_tool_install(python, tmp_path, monkeypatch):
     check(tmp_path / ".local/bin/gemlet", tmp_path)
 
 
-@pytest.mark.parametrize("suite", ["bookworm", "trixie", "sid"])
+@pytest.mark.parametrize("suite", ["bookworm", "trixie", "sid", "noble"])
 def test_pip_with_the_python_of_a_root(suite, tmp_path):
     made = root(suite)
     asked = "import sys; print(*sys.version_info[:2], sep='.')"

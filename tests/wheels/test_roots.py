@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.compiled import FOLDER, locked
-from tests.wheels.roots import SUITES, root
+from tests.wheels.roots import SUITES, WITHOUT_GEMLET, root
 
 PROBE = Path(__file__).with_name("probe.c")
+DRIVER = "int cuInit(unsigned flags) { return 0; }\nint cuLaunchKernel(void) { return 0; }\n"
 HOOK = "libgemhook.so.1"
 CHROOT = "/usr/sbin/chroot"
 
@@ -23,6 +24,17 @@ def probe(target: str, *options: str) -> Path:
     made = FOLDER / f"probe-{target}{''.join(options)}"
     with locked(FOLDER):
         subprocess.run([zig, "cc", "-target", target, "-O1", *options, PROBE, "-ldl", "-o", made], check=True)
+    return made
+
+
+def driver() -> Path:
+    """A driver of two functions for glibc 2.17: the simulated one is for where gemlet itself runs."""
+    zig = Path(pytest.importorskip("ziglang", reason="`make wheel-test` installs it").__file__).with_name("zig")
+    made = FOLDER / "driver-2.17/libcuda.so.1"
+    made.parent.mkdir(parents=True, exist_ok=True)
+    with locked(FOLDER):
+        options = ("-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-x", "c", "-", "-o", made)
+        subprocess.run([zig, "cc", "-target", "x86_64-linux-gnu.2.17", *options], input=DRIVER, text=True, check=True)
     return made
 
 
@@ -51,9 +63,14 @@ def in_root(made: Path, *command: str, **variables: str) -> str:
 @pytest.mark.parametrize("suite", SUITES)
 def test_programs_of_every_age_are_hooked(of_architecture, suite):
     made = place(of_architecture("x86_64"), suite, "amd64", probe("x86_64-linux-gnu.2.17"))
-    assert in_root(made, "/opt/probe", LD_LIBRARY_PATH="/opt/sim") == "libcuda.so.1\n"
-    assert in_root(made, "/opt/probe", LD_LIBRARY_PATH="/opt/sim", LD_PRELOAD=f"/opt/{HOOK}") == f"{HOOK}\n"
-    said = in_root(made, "/bin/sh", "-c", "ls / | grep -c usr; perl -e 'print 7'", LD_PRELOAD=f"/opt/{HOOK}")
+    libraries = "/opt/sim"
+    if suite in WITHOUT_GEMLET:
+        libraries = "/opt/driver"
+        (made / "opt/driver").mkdir()
+        shutil.copy(driver(), made / "opt/driver")
+    assert in_root(made, "/opt/probe", LD_LIBRARY_PATH=libraries) == "libcuda.so.1\n"
+    assert in_root(made, "/opt/probe", LD_LIBRARY_PATH=libraries, LD_PRELOAD=f"/opt/{HOOK}") == f"{HOOK}\n"
+    said = in_root(made, "/bin/sh", "-c", "ls / | grep -cx usr; perl -e 'print 7'", LD_PRELOAD=f"/opt/{HOOK}")
     assert said == "1\n7"
 
 

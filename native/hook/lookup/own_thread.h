@@ -11,7 +11,8 @@ namespace gemlet::hook {
 
 // What such a thread does first.
 inline void begin_own_thread(const char* name) {
-    pthread_setname_np(pthread_self(), name);
+    // Not pthread_setname_np: musl before 1.1.16 has none, and its loader would refuse the program.
+    prctl(PR_SET_NAME, name);
     prctl(PR_SET_TIMERSLACK, 1);
     // For the thread's whole life: its driver calls must not disturb a capture of the program's.
     CUstreamCaptureMode relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
