@@ -11,6 +11,7 @@ demo.py          demo_client.py is its program; demo_programs.py demo_measuremen
 demo_top.py      the end of the demo on a terminal
 simulate.py      simulate_serving.py and simulate_replanning.py with `--serve`
 plan.py profile.py serve.py infer.py load.py  models; serve_mps.py: the MPS of `serve`; load_run.py: the work of `load`
+example.py       `--example FILE` of plan and simulate
 kube.py          what runs in a Kubernetes cluster
 completion.py    for shells
 """

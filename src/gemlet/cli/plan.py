@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gemlet.cli import completion, options
+from gemlet.cli import completion, example, options
 
 if TYPE_CHECKING:
     from gemlet.serve.plan.model import Infeasible, Plan
@@ -55,6 +55,7 @@ MANY_GPUS = 64
     "--policies", is_flag=True, is_eager=True, expose_value=False, callback=_list_policies,
     help="List the policies and stop.",
 )  # fmt: skip
+@example.option("serve/examples/traffic.toml", "gemlet plan")
 @options.output("table", "json", "glet", "rates")
 def command(
     demands: Path,

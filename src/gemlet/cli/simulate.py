@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gemlet.cli import completion, options
+from gemlet.cli import completion, example, options
 
 if TYPE_CHECKING:
     from gemlet.simulate.report import Report
@@ -87,6 +87,7 @@ def _table(report: Report) -> str:
     help="Instead of the file's policy: fair, gemini, fifo, none (hardware alone); one of `gemlet plan`.",
 )
 @click.option("--duration", metavar="TIME", help="Instead of the workload's duration: 30s, 500ms.")
+@example.option("simulate/examples/shared_workstation.toml", "gemlet simulate")
 @options.output("table", "json")
 def command(
     workload: Path | None,

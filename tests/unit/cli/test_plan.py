@@ -131,3 +131,20 @@ def test_simulate_wants_one_file(capsys: pytest.CaptureFixture[str], demands: Pa
     assert ran(capsys, "simulate", "--serve", demands, "--policy", "exclusive")[0] == 1
     demands.with_name("list.txt").write_text("0,50,0,nobody,1,1\n")
     assert ran(capsys, "simulate", "--serve", demands, "--plan", demands.with_name("list.txt"))[0] == 125
+
+
+@pytest.mark.parametrize("verb", ["plan", "simulate"])
+def test_an_example_is_written_once_and_can_be_used(
+    verb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = tmp_path / "example.toml"
+    assert main.run([verb, "--example", str(wanted)]) == 0
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"gemlet {verb} {wanted}" in said.err
+    assert main.run([verb, str(wanted)]) == 0
+    assert capsys.readouterr().out
+    wanted.write_text("mine")
+    assert main.run([verb, "--example", str(wanted)]) == 2
+    assert wanted.read_text() == "mine"
+    assert main.run([verb, "--example", str(tmp_path / "nowhere" / "example.toml")]) == 2
