@@ -56,11 +56,19 @@ def write_models(
         (folder / name / "config.yaml").write_text(config)
 
 
-def demand_file(slos_ms: Mapping[str, float], rates: Mapping[str, object], seconds: float, **more: object) -> str:
-    """A file of demands: ``rates`` are numbers, or tables in TOML's words."""
+def demand_file(
+    slos_ms: Mapping[str, float],
+    rates: Mapping[str, object],
+    seconds: float,
+    options: Mapping[str, object] | None = None,
+    **more: object,
+) -> str:
+    """A file of demands: ``rates`` are numbers, or tables in TOML's words; ``options`` of the planner."""
     lines = [f'duration = "{seconds:g}s"', *(f"{key} = {json.dumps(value)}" for key, value in more.items())]
     for name, rate in rates.items():
         lines += ["", "[[model]]", f'name = "{name}"', f'slo = "{slos_ms[name]:g}ms"', f"rate = {rate}"]
+    if options:
+        lines += ["", "[options]", *(f"{key} = {json.dumps(value)}" for key, value in options.items())]
     return "\n".join(lines) + "\n"
 
 

@@ -19,6 +19,10 @@ MIXES: dict[str, dict[str, float]] = {
     "traffic": {"ssd-mobilenetv1": 1.0, "googlenet": 1.0, "vgg16": 1.0},
     "language": {"bert": 1.0, "decoder": 6.0, "googlenet": 1.0, "mnasnet1_0": 2.0},
     "vision": {"resnet50": 2.0, "vgg16": 1.0, "mobilenet_v2": 4.0, "densenet161": 0.5},
+    # gpulet's scenarios of single models, in its proportions.
+    "equal": {"lenet1": 1.0, "googlenet": 1.0, "resnet50": 1.0, "ssd-mobilenetv1": 1.0, "vgg16": 1.0},
+    "long-only": {"resnet50": 1.0, "ssd-mobilenetv1": 1.0, "vgg16": 1.0},
+    "short-skew": {"lenet1": 2.0, "googlenet": 2.0, "resnet50": 2.0, "ssd-mobilenetv1": 1.0, "vgg16": 1.0},
     "opposites": {"bert": 1.0, "vgg16": 1.0, "dlrm": 6.0, "mobilenet_v2": 4.0},
 }
 LEAST_SLO_MS = 5.0  # twice the latency of a LeNet would be a tenth of a millisecond, which no network keeps

@@ -1,6 +1,7 @@
 """Rates that change for minutes: a plan that follows them against plans that do not.
 
 python -m bench.replan --simulate [--traffic l4|h200] [--seconds 300] [--gpus 4] [--seed 1] [--changes]
+                        [--apart] [--hop 0.4]
 python -m bench.replan --live --executor green --profiles h200 [--seconds 300] [--plans follow,mean,highest] [-o FILE]
 
 simulate  computed: the simulator runs the live queues and the live controller's decisions in virtual time. No GPU is
@@ -8,6 +9,8 @@ simulate  computed: the simulator runs the live queues and the live controller's
           simulated one request at a time); h200: what --live sends, on --profiles.
 live      `gemlet load` sends the traffic to `gemlet serve` over HTTP, on one device. Ctrl-C and SIGTERM end it, with
           the results so far. With `--executor modelled` batches take the time of their profile, and no GPU is used.
+
+apart     --apart: every model has gpu-lets of its own, which have to change when rates do; pools bear most changes.
 
 Periods and steps are made for 300 seconds; with other --seconds they are as much shorter or longer.
 """
@@ -27,8 +30,9 @@ from gemlet.errors import GemletError
 from gemlet.load import arrivals
 from gemlet.monitor.tables import table
 from gemlet.serve.control.settings import ControlSettings
-from gemlet.serve.plan.model import Demand, Inventory, Plan
+from gemlet.serve.plan.model import Demand, Inventory, Plan, PlanOptions
 from gemlet.serve.plan.planner import plan
+from gemlet.serve.plan.policies import POLICIES
 from gemlet.serve.profiles import modelled, profile_files
 from gemlet.serve.profiles.profile import Device, Profiles
 from gemlet.simulate.serving import replanning
@@ -53,6 +57,8 @@ def compute(options: argparse.Namespace) -> None:
     def demands(which: str) -> list[Demand]:
         return [Demand(model=model, rate=of(which, rate), slo_ms=slos[model]) for model, rate in rates.items()]
 
+    planner = PlanOptions(**replan_live.planner_of(options))
+
     def run(start: Plan, control: replanning.SimulatedController | None) -> Outcome:
         streams = {
             model: arrivals.times(
@@ -60,7 +66,16 @@ def compute(options: argparse.Namespace) -> None:
             )
             for model, rate in rates.items()
         }
-        return simulate(start, profiles, streams, slos, options.seconds, seed=options.seed, control=control)
+        return simulate(
+            start,
+            profiles,
+            streams,
+            slos,
+            options.seconds,
+            seed=options.seed,
+            control=control,
+            hop_ms=options.hop,
+        )
 
     rows = []
     histories = []
@@ -68,17 +83,19 @@ def compute(options: argparse.Namespace) -> None:
         ("fixed, for the mean rates", "mean", "nway+type", False),
         ("fixed, for the highest rates", "highest", "nway+type", False),
         ("planned anew, timeshare", "first", "timeshare", True),
+        ("planned anew, selftuning (GSLICE)", "first", "selftuning", True),
+        ("planned anew, gpulet-noint", "first", "gpulet-noint", True),
         ("planned anew, gpulet", "first", "gpulet", True),
         ("planned anew, nway+type", "first", "nway+type", True),
     ):
         gpus = most if which != "highest" else 99
-        start = plan(profiles, demands(which), Inventory(gpus=gpus), None, policy=policy)
+        start = plan(profiles, demands(which), Inventory(gpus=gpus), None, planner, policy=policy)
         if not isinstance(start, Plan):
-            rows.append((name, "no plan", *[""] * 6))
+            rows.append((name, "no plan", *[""] * 7))
             continue
         control = None
         if follows:
-            settings = ControlSettings(policy=policy, most=most)
+            settings = ControlSettings(policy=policy, most=most, planner=planner)
             control = replanning.SimulatedController(profiles, demands("first"), settings, start, devices=most)
         began = time.perf_counter()
         outcome = run(start, control)
@@ -93,12 +110,23 @@ def compute(options: argparse.Namespace) -> None:
                 f"{max((s.end - s.begin for s in short), default=0.0):.1f} s",
                 f"{sum(s.end - s.begin for s in short):.1f} s",
                 str(len(outcome.plans) - 1),
+                str(sum(replan_live.SAME not in str(change) for change in control.history) if control else 0),
                 f"{took:.0f} s",
             )
         )
         if control is not None:
             histories.append((name, control.history))
-    header = ("plan", "violations", "worst model", "GPUs", "longest short", "short in all", "new plans", "computed in")
+    header = (
+        "plan",
+        "violations",
+        "worst model",
+        "GPUs",
+        "longest short",
+        "short in all",
+        "new plans",
+        "other gpu-lets",
+        "computed in",
+    )
     total = sum(of("mean", rate) for rate in rates.values())
     print(f"computed, virtual time: {options.seconds:g} s of {total:.0f} requests/s on average, {profiles.device.name}")
     print("SLOs:", ", ".join(f"{model} {slo:g} ms" for model, slo in slos.items()))
@@ -125,6 +153,9 @@ def main() -> int:
     parser.add_argument("--changes", action="store_true", help="also list what the controller did")
     parser.add_argument("--executor", default="green", choices=["green", "mps", "streams", "modelled"], help="live")
     parser.add_argument("--plans", default="follow", help="live: of follow,mean,highest, one run after the other")
+    parser.add_argument("--policy", default="nway+type", choices=sorted(POLICIES), help="live: of the planner")
+    parser.add_argument("--apart", action="store_true", help="no pools: gpu-lets change as rates do")
+    parser.add_argument("--hop", type=float, default=0.0, help="ms of a batch to its executor and back; default 0")
     parser.add_argument("-o", "--output", type=output, help="live: JSON, written as results come")
     options = parser.parse_args()
     if options.simulate == options.live:

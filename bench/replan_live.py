@@ -59,7 +59,7 @@ def run(o: argparse.Namespace) -> int:
     result: dict[str, Any] = {
         "schema": SCHEMA, "executor": o.executor, "modelled": o.executor == "modelled", "seconds": o.seconds,
         "profiles": f"{known.device.name}, {known.origin}", "cpus": os.cpu_count(), "slos_ms": slos, "mean_rate": total,
-        "steps": steps_of(o), "runs": {},
+        "steps": steps_of(o), "policy": o.policy, "planner": planner_of(o), "runs": {},
     }  # fmt: skip
     mps = mps_of_gemlet() if o.executor == "mps" else contextlib.nullcontext(dict(os.environ))
     stopped = False
@@ -98,12 +98,17 @@ def steps_of(o: argparse.Namespace) -> list[dict[str, Any]]:
     return found
 
 
-def fitting(known: Profiles, rates: Mapping[str, float], slos: Mapping[str, float], executor: str) -> float:
+def planner_of(o: argparse.Namespace) -> dict[str, Any]:
+    """Options of the planner that differ from its own."""
+    return {"hop_ms": o.hop} | ({"pool_models": 0} if o.apart else {})
+
+
+def fitting(known: Profiles, rates: Mapping[str, float], slos: Mapping[str, float], o: argparse.Namespace) -> float:
     """The part of all rates that there is a plan for on one device."""
-    options, part = PlanOptions(executor="mps" if executor == "mps" else "green"), 1.0
+    options, part = PlanOptions(executor="mps" if o.executor == "mps" else "green", **planner_of(o)), 1.0
     while part > LESS**40:
         demands = [Demand(model=m, rate=part * rate, slo_ms=slos[m]) for m, rate in rates.items()]
-        if isinstance(plan(known, demands, Inventory(gpus=1), None, options), Plan):
+        if isinstance(plan(known, demands, Inventory(gpus=1), None, options, policy=o.policy), Plan):
             return part
         part *= LESS
     raise ServerError("there is no plan for these models on one device, whatever their rates")
@@ -117,7 +122,7 @@ class Run:
     ) -> None:
         self.o, self.name, self.rates, self.slos = o, name, rates, slos
         self.planned = {model: of(PLANS[name], rate) for model, rate in rates.items()}
-        self.part = fitting(known, self.planned, slos, o.executor)
+        self.part = fitting(known, self.planned, slos, o)
         self.stopped = False
         self.result: dict[str, Any] = {
             "planned_part": round(self.part, 3),
@@ -131,7 +136,9 @@ class Run:
             folder = Path(where)
             write_models(folder / "models", self.slos)
             planned = {model: self.part * rate for model, rate in self.planned.items()}
-            (folder / "plan.toml").write_text(demand_file(self.slos, planned, 10))
+            (folder / "plan.toml").write_text(
+                demand_file(self.slos, planned, 10, planner_of(self.o), policy=self.o.policy, hop=f"{self.o.hop:g}ms")
+            )
             rows = zip(*(rate.rates for rate in self.rates.values()), strict=True)
             starts = next(iter(self.rates.values())).starts
             lines = [",".join(["second", *self.rates])]

@@ -134,7 +134,7 @@ def simulated(known: Profiles, o: argparse.Namespace) -> None:
         weights = {m: w for m, w in mixes.MIXES[mix].items() if m in known.models}
         total, base = sum(weights.values()), 0.0
         for name, policy, more in cases(o):
-            planned, made = mixes.largest_plan(known, weights, policy, 1, mixes.exact(weights, 1, **more))
+            planned, made = mixes.largest_plan(known, weights, policy, 1, mixes.exact(weights, 1, hop_ms=o.hop, **more))
             if name == "streams" or made is None:
                 continue
             served = simulated_peak(known, mix, made, planned, SIMULATED)
@@ -154,6 +154,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=6, help="of each row, at most")
     parser.add_argument("--budget", type=float, default=220.0, help="seconds; rows that would begin later are left out")
     parser.add_argument("--quick", action="store_true", help="three trials a row")
+    parser.add_argument("--hop", type=float, default=0.0, help="ms of a batch beside its profile, for all policies")
     parser.add_argument("--simulate", action="store_true", help="no GPU: the same plans in the simulator")
     parser.add_argument("-o", "--output", type=Path)
     o = parser.parse_args()
@@ -172,7 +173,7 @@ def main() -> None:
     for mix in o.mixes.split(","):
         weights = {m: w for m, w in mixes.MIXES[mix].items() if m in known.models}
         for name, policy, more in cases(o):
-            options: PlanOptions = mixes.exact(weights, 1, grid=backends["green"].groups, **more)
+            options: PlanOptions = mixes.exact(weights, 1, grid=backends["green"].groups, hop_ms=o.hop, **more)
             planned, made = mixes.largest_plan(known, weights, policy, 1, options)
             row: dict[str, Any] = {"mix": mix, "policy": name, "planned": round(planned * sum(weights.values()), 1)}
             rows.append(row)

@@ -24,6 +24,10 @@ LEAST_RATE = 0.001  # requests/s: a model with one request an hour has a place, 
 
 def check(profiles: Profiles, demands: Sequence[Demand], inventory: Inventory, options: PlanOptions) -> None:
     """Raises InvalidValue for the first thing that makes no sense."""
+    if not isfinite(options.hop_ms) or options.hop_ms < 0:
+        raise InvalidValue(
+            f"hop_ms is {options.hop_ms:g}: expected 0 or more", hint="it is what a batch takes beside its profile"
+        )
     seen = set()
     for demand in demands:
         if demand.model not in profiles.models:

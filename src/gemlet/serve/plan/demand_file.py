@@ -146,15 +146,16 @@ def parse(text: str, path: str, read: Callable[[str], str]) -> DemandedService:
             raise ConfigError(f"model {entry.name!r}: {error}", path=path, line=line, hint=HINT) from None
     if not models:
         raise ConfigError("no [[model]]", path=path, hint=HINT)
+    hop_ms = 1000 * _seconds(file.hop, path, "hop", least=0.0)
     return DemandedService(
         models=tuple(models),
         gpus=file.gpus,
         policy=file.policy,
         profiles=file.profiles,
         seconds=seconds,
-        hop_ms=1000 * _seconds(file.hop, path, "hop", least=0.0),
+        hop_ms=hop_ms,
         seed=file.seed,
-        options=file.options,
+        options=msgspec.structs.replace(file.options, hop_ms=hop_ms),
     )
 
 

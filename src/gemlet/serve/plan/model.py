@@ -35,7 +35,7 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     so many models take turns on one gpu-let; pool_models: at most so many are served by a pool of gpu-lets, 0 for none.
     interference: count on neighbours slowing each other down. blind: to the workload types, so that every neighbour may
     be the worst of the demanded models; policy nway sets it. usable_memory: the part of a device's memory that a plan
-    may fill.
+    may fill. hop_ms: what a batch takes beside its profile, to the executor's process and back.
     """
 
     grid: int = 0
@@ -46,6 +46,7 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     interference: bool = True
     blind: bool = False
     usable_memory: float = 0.9
+    hop_ms: float = 0.0
     effort: int = 8_000  # work spent on local search, in judgements of a gpu-let; eight thousand take some 50 ms
 
 

@@ -10,6 +10,7 @@ from gemlet.serve.plan.model import Demand, Infeasible, Inventory, Plan, PlanOpt
 from gemlet.serve.plan.policies import find
 from gemlet.serve.plan.search.draft import Draft
 from gemlet.serve.plan.search.timing import Timing
+from gemlet.serve.profiles.profile import delayed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +37,8 @@ def plan(
     chosen = find(policy)
     wanted = chosen.adapt(options or PlanOptions())
     demand.check(profiles, demands, inventory, wanted)
+    if wanted.hop_ms:
+        profiles = delayed(profiles, wanted.hop_ms)
     planned, notes = demand.with_headroom(demands, wanted)
     timing = Timing(profiles, {d.model: d.slo_ms for d in planned}, grid_of(profiles, wanted))
     draft = Draft(timing, wanted, inventory)

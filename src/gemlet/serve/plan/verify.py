@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gemlet.config.quantities import format_share
 from gemlet.serve.plan.search import interference
+from gemlet.serve.profiles.profile import delayed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 def verify(plan: Plan, profiles: Profiles, inventory: Inventory, options: PlanOptions) -> list[str]:
     """One sentence for each broken promise; empty if the plan holds with the true neighbours' interference."""
+    profiles = delayed(profiles, options.hop_ms) if options.hop_ms else profiles
     wrong = []
     if len(plan.gpus) > inventory.gpus:
         wrong.append(f"{len(plan.gpus)} GPUs are used, there are {inventory.gpus}")

@@ -130,6 +130,15 @@ class Profiles(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.origin == "measured"
 
 
+def delayed(known: Profiles, ms: float) -> Profiles:
+    """The profiles as seen from where every batch takes so many milliseconds more, to the device and back."""
+    models = {}
+    for name, model in known.models.items():
+        later = tuple((share, batch, took + ms) for share, batch, took in model.latency)
+        models[name] = msgspec.structs.replace(model, latency=later)
+    return msgspec.structs.replace(known, models=models)
+
+
 def parse(text: str, path: str) -> Profiles:
     """The profiles in ``text``: TOML if ``path`` ends so, else JSON. Raises ConfigError that names the model."""
     try:

@@ -14,6 +14,7 @@ from gemlet.serve.control.controller import Controller
 from gemlet.serve.control.planning import PlanningProcess
 from gemlet.serve.control.settings import ControlSettings
 from gemlet.serve.plan import plan_files
+from gemlet.serve.plan.demand_file import HOP_MS
 from gemlet.serve.plan.model import PlanOptions
 from gemlet.serve.profiles import profile_files
 from gemlet.serve.server import backend_choice, initial_plan
@@ -186,7 +187,7 @@ class ServingPlan:
     def _planner_options(self) -> PlanOptions:
         """Those of the demand file, for the executors that there are."""
         return msgspec.structs.replace(
-            self._demanded.options if self._demanded is not None else PlanOptions(),
+            self._demanded.options if self._demanded is not None else PlanOptions(hop_ms=HOP_MS),
             executor="mps" if self._choice.backend == "mps" else "green",
         )
 
