@@ -1,4 +1,4 @@
-"""What holds programs that go past LD_PRELOAD: the preload file."""
+"""What holds programs that go past their environment: the preload file, and the file that names the share's socket."""
 
 from __future__ import annotations
 
@@ -29,12 +29,19 @@ def test_a_program_that_clears_the_variable_is_held(preloaded, face):
     assert lines(preloaded, "bare", "refused") == ["16385"]
 
 
-@pytest.mark.xfail(strict=True, reason="the hook is there, but knows its socket by GEMLET_SOCKET only")
 def test_a_program_without_any_environment_is_held(preloaded, face):
-    """docs/kubernetes.md says that it is not."""
     preloaded.create(pod("bare", "env", "-i", *DRIVER, "probe", annotations=SHARE))
     eventually(lambda: lines(preloaded, "bare", "total"), "first CUDA call")
     assert lines(preloaded, "bare", "total") == ["16384"]
+    assert lines(preloaded, "bare", "refused") == ["16385"]
+
+
+def test_a_program_that_names_another_daemon_is_held(preloaded, face):
+    """And would run without one."""
+    other = ("GEMLET_SOCKET=/tmp/nobody", "GEMLET_STRICT=0")
+    preloaded.create(pod("other", "env", *other, "probe", annotations=SHARE))
+    eventually(lambda: lines(preloaded, "other", "total"), "first CUDA call")
+    assert lines(preloaded, "other", "total") == ["16384"]
 
 
 def test_a_preload_out_of_a_configmap_does_not_take_the_place_of_the_hook(preloaded, face):

@@ -9,11 +9,9 @@
 #include <unistd.h>
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <new>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -103,39 +101,6 @@ class Descriptor {
     int fd_;
 };
 
-void copy_name(char* to, size_t size, const char* from) {
-    size_t n = from ? strnlen(from, size - 1) : 0;
-    std::memcpy(to, from, n);
-    std::memset(to + n, 0, size - n);
-}
-
-Destination read_destination() {
-    Destination d{};
-    const char* strict = std::getenv("GEMLET_STRICT");
-    d.strict = strict && *strict && std::strcmp(strict, "0") != 0;
-    const char* machine = std::getenv("GEMLET_SIM_DIR");
-    d.simulated = machine && *machine;
-    const char* group = std::getenv("GEMLET_GROUP");
-    const char* gemini_group = std::getenv("GEMINI_GROUP_NAME");
-    if (!group || !*group) group = gemini_group;
-    char host[wire::kGroupNameBytes] = "";
-    if (!group || !*group) {
-        gethostname(host, sizeof host - 1);  // Gemini's default name
-        group = host;
-    }
-    copy_name(d.group, sizeof d.group, group);
-    const char* path = std::getenv("GEMLET_SOCKET");
-    const char* gemini_dir = std::getenv("GEMINI_IPC_DIR");
-    if (path && *path) {
-        copy_name(d.socket, sizeof d.socket, path);
-    } else if ((gemini_dir && *gemini_dir) || (gemini_group && *gemini_group)) {
-        // Gemini's second generation: one socket a group in a common folder.
-        std::string named = std::string(gemini_dir && *gemini_dir ? gemini_dir : "/tmp/gemini/ipc") + "/" + d.group;
-        copy_name(d.socket, sizeof d.socket, named.c_str());
-    }
-    return d;
-}
-
 // So that people see there that this process is not governed. If it does not arrive, only that is lost.
 void say_leaves(int fd, const char* why) {
     wire::Message m{};
@@ -202,19 +167,7 @@ T* map(int fd, int protection) {
     return p == MAP_FAILED ? nullptr : static_cast<T*>(p);
 }
 
-// As it was when the program was started: what the program makes of its environment is its own business.
-Destination at_start{};
-[[gnu::constructor]] void read_at_start() {
-    at_start = read_destination();
-}
-
 }  // namespace
-
-const Destination& destination() {
-    // A program that was started outside may still set the variables before it starts CUDA.
-    static const Destination d = at_start.socket[0] ? at_start : read_destination();
-    return d;
-}
 
 const char* joined_group() {
     return joined.load(std::memory_order_acquire) && assigned_group[0] ? assigned_group : destination().group;

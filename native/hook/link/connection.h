@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "hook/link/destination.h"
 #include "wire.h"
 
 namespace gemlet::hook {
@@ -18,20 +19,6 @@ struct Attachment {
     // Null unless this process's memory on the device can move.
     wire::ResidencyPage* residency = nullptr;
 };
-
-// The daemon to join and the group to join as; read from the environment once, at the first use.
-struct Destination {
-    char socket[108];  // empty: this process is not managed
-    char group[wire::kGroupNameBytes];
-    bool strict;
-    bool simulated;  // the daemon is the simulated machine's, which hints must say
-};
-const Destination& destination();
-// What follows where no daemon governs, for messages.
-inline const char* consequence() {
-    return destination().strict ? "trying for 10 s, then refusing to run without it (--strict)"  // kPatience
-                                : "running without limits";
-}
 
 // The group that this process is in. The daemon may have chosen another group than the requested one.
 const char* joined_group();

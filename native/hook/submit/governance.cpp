@@ -18,12 +18,16 @@ bool work_passes_unmanaged() {
     return !destination().socket[0] || !destination().strict;
 }
 
+bool out_of_patience(const Device& device) {
+    return now_ns() - device.unmanaged_since.load() > destination().patience_s * uint64_t{1'000'000'000};
+}
+
 bool await_daemon(Device* device) {
     if (!device) return false;
     constexpr uint64_t kLookAgain = 100'000'000;
     for (;;) {
         if (device->is_daemons(*device->page.load(std::memory_order_acquire))) return true;
-        if (now_ns() - device->unmanaged_since.load() > kPatience) return false;
+        if (out_of_patience(*device)) return false;
         // Woken when a daemon has attached it.
         futex_wait(device->unmanaged.token, device->unmanaged.token.load(), kLookAgain);
     }

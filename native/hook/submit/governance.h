@@ -25,9 +25,9 @@ Governance governance(const Device* device);
 // Whether work passes while no daemon governs a device.
 bool work_passes_unmanaged();
 
-// Waits until a daemon governs the device, for at most kPatience since none does; no longer than that altogether,
-// however many calls wait. Null: false. Only for those that are strict.
-inline constexpr uint64_t kPatience = 10'000'000'000;
+// Waits until a daemon governs the device, for as long as this process has patience since none does; no longer than
+// that altogether, however many calls wait. Null: false. Only for those that are strict.
 bool await_daemon(Device* device);
+bool out_of_patience(const Device& device);
 
 }  // namespace gemlet::hook

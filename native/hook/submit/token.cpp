@@ -356,7 +356,7 @@ bool wait_for_token(Device& device) {
             case TokenState::kBlocked:
                 if (&page == &device.agreed) break;  // the watcher grants, by the clock
                 if (&page == &device.unmanaged) {    // strict: no daemon, no work
-                    if (now_ns() - device.unmanaged_since.load() > kPatience) return false;
+                    if (out_of_patience(device)) return false;
                 } else if (device.request_epoch.exchange(epoch) != epoch) {
                     send(message(device, wire::MessageType::kRequest, epoch));
                 }

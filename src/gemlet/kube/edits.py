@@ -45,9 +45,10 @@ class Edits:
 class Host:
     """Where this node keeps what shares need; all paths are the host's.
 
-    hook: the library. shares: directory of their directories. nodes: device node by GPU UUID. simulated: the simulated
-    driver's directory, its profiles' and the machine's. preload_file: a file that names the hook, to be mounted at
-    /etc/ld.so.preload for programs that clear LD_PRELOAD; None for none.
+    hook: the library, with the file that names a share's socket beside it. shares: directory of their directories.
+    nodes: device node by GPU UUID. simulated: the simulated driver's directory, its profiles' and the machine's.
+    preload_file: a file that names the hook, to be mounted at /etc/ld.so.preload for programs that clear LD_PRELOAD;
+    None for none.
     """
 
     hook: str
@@ -123,6 +124,8 @@ def share_edits(gpu_uuids: Sequence[str], memory: int, compute: int, limit: int,
     daemon enforces them by the socket; in the environment they stand for programs to read, as they were at the start.
     """
     base = container_edits(host.hook, share_directory(host.shares, share_id), strict=True)
+    # The same for a program whose environment says nothing, or something else.
+    inside = f"{names.HOOK_DIRECTORY}/{HOOK_LIBRARY}{names.SHARE_SUFFIX}"
     env = {
         **base.env,
         "GEMLET_SHARE_ID": share_id,
@@ -130,7 +133,7 @@ def share_edits(gpu_uuids: Sequence[str], memory: int, compute: int, limit: int,
         "GEMLET_SHARE_COMPUTE": str(compute),
         "GEMLET_SHARE_LIMIT": str(limit),
     }
-    mounts = list(base.mounts)
+    mounts = [*base.mounts, Mount(f"{host.hook}{names.SHARE_SUFFIX}", inside)]
     nodes: tuple[str, ...] = ()
     cdi: tuple[str, ...] = ()
     if host.preload_file is not None:

@@ -3,6 +3,7 @@
 DIRECTORY/checkpoint.json
 DIRECTORY/hook/DIGEST/libgemhook.so.1   one a version: what running programs have mapped is never written to again
 DIRECTORY/hook/DIGEST/ld.so.preload     its path inside containers
+DIRECTORY/hook/DIGEST/libgemhook.so.1.share    a share's socket inside containers, and patience in seconds
 DIRECTORY/simulated/                    the simulated driver, where there are no GPUs
 DIRECTORY/shares/ID/gemlet.sock
 """
@@ -19,20 +20,30 @@ from gemlet.paths import HOOK_LIBRARY
 if TYPE_CHECKING:
     from pathlib import Path
 
+# For the daemon, of programs in a share: a node ends its old one before it starts the next, and may be busy.
+PATIENCE_SECONDS = 60
+
 
 def install_hook(library: Path, directory: Path) -> Path:
     """Copies the hook below ``directory``; returns the copy's path. Raises OSError."""
     content = library.read_bytes()
-    home = directory / "hook" / hashlib.sha256(content).hexdigest()[:16]
+    beside = {
+        "ld.so.preload": f"{names.HOOK_DIRECTORY}/{HOOK_LIBRARY}\n",
+        f"{HOOK_LIBRARY}{names.SHARE_SUFFIX}": f"{names.SOCKET_DIRECTORY}/{names.SOCKET_NAME}\n{PATIENCE_SECONDS}\n",
+    }
+    digest = hashlib.sha256(content + "".join(beside.values()).encode())
+    home = directory / "hook" / digest.hexdigest()[:16]
     copy = home / HOOK_LIBRARY
-    if copy.is_file() and copy.stat().st_size == len(content) and (home / "ld.so.preload").is_file():
+    whole = copy.is_file() and copy.stat().st_size == len(content)
+    if whole and all((home / name).is_file() for name in beside):
         return copy
     fresh = home.with_name(f".{home.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
     (fresh / HOOK_LIBRARY).write_bytes(content)
     (fresh / HOOK_LIBRARY).chmod(0o755)
-    (fresh / "ld.so.preload").write_text(f"{names.HOOK_DIRECTORY}/{HOOK_LIBRARY}\n")
+    for name, text in beside.items():
+        (fresh / name).write_text(text)
     shutil.rmtree(home, ignore_errors=True)  # incomplete, or it would have been found above
     fresh.rename(home)
     return copy

@@ -4,6 +4,7 @@ hook."""
 from __future__ import annotations
 
 import contextlib
+import shutil
 import socket
 import threading
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gemlet import paths
+from gemlet.kube.names import SHARE_SUFFIX
 from tests.compiled import compiled, compiled_text, cuda_include
 from tests.sim.robustness.hurt_machine import CONTEXT, MIB, eventually
 from tests.unit.server import wire
@@ -36,7 +38,7 @@ def around() -> Path:
 class Attempt:
     """A program that takes the steps; what came of each, by its name."""
 
-    def __init__(self, machine: Machine, program: Path, *steps: str, group: str = "g", **changes: str) -> None:
+    def __init__(self, machine: Machine, program: Path, *steps: str, group: str | None = "g", **changes: str) -> None:
         self.running = machine.start(group, *steps, command=str(program), **changes)
         self.seen: list[str] = []
 
@@ -188,6 +190,38 @@ def test_variables_that_a_program_removes(served: Served, attempt: Callable[...,
     served.server.set_group("g", memory=LIMIT)
     results, _ = attempt("forget", "init", "context", "fill").results()
     assert results == {"forget": 0, "init": 0, "context": 0, "fill": 1024}
+
+
+@pytest.fixture
+def in_a_share(machine: Machine, around: Path, tmp_path: Path) -> Callable[..., Attempt]:
+    """A program with a hook beside which a file says what the environment must not: no variable of gemlet's is set."""
+    hook = tmp_path / paths.HOOK_LIBRARY
+    shutil.copy(paths.hook_path(), hook)
+
+    def start(said: str | None, **changes: str) -> Attempt:
+        beside = hook.with_name(f"{hook.name}{SHARE_SUFFIX}")
+        beside.mkdir() if said is None else beside.write_text(said)
+        steps = ("init", "context", "fill")
+        return Attempt(machine, around, *steps, group=None, LD_PRELOAD=str(hook), **changes)
+
+    return start
+
+
+@pytest.mark.parametrize("changes", [{}, {"GEMLET_SOCKET": "/nowhere", "GEMLET_STRICT": "0"}], ids=["none", "other"])
+def test_variables_that_a_program_of_a_share_does_not_have(
+    served: Served, in_a_share: Callable[..., Attempt], changes: dict[str, str]
+) -> None:
+    served.server.set_group(socket.gethostname(), memory=LIMIT)
+    results, _ = in_a_share(f"{served.machine.socket}\n", **changes).results()
+    assert results == {"init": 0, "context": 0, "fill": 1024}
+
+
+@pytest.mark.parametrize("said", ["", "/nowhere\n1\n", None], ids=["empty", "no daemon", "unreadable"])
+def test_a_share_without_its_daemon_runs_nothing(in_a_share: Callable[..., Attempt], said: str | None) -> None:
+    """Within the patience that the file says; ten seconds if it says none."""
+    results, told = in_a_share(said).results()
+    assert results == {"init": 0, "context": NOT_READY, "fill": 0}
+    assert f"trying for {1 if said else 10} s, then refusing to run" in told
 
 
 def test_descriptors_that_a_program_closes(served: Served, attempt: Callable[..., Attempt]) -> None:

@@ -29,6 +29,7 @@ def test_a_share_is_its_socket_and_never_runs_unmanaged():
     assert [(m.host, m.container, m.read_only) for m in made.mounts] == [
         (HOOK, "/opt/gemlet/libgemhook.so.1", True),
         ("/var/lib/gemlet/shares/claim-u1", "/run/gemlet", True),
+        (f"{HOOK}.share", "/opt/gemlet/libgemhook.so.1.share", True),
     ]
 
 

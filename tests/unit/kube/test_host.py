@@ -17,6 +17,7 @@ def test_a_hook_has_a_place_of_its_own_by_content(tmp_path):
     assert (first.read_bytes(), second.read_bytes()) == (b"one", b"two")
     assert os.access(first, os.X_OK)
     assert second.with_name("ld.so.preload").read_text() == "/opt/gemlet/libgemhook.so.1\n"
+    assert (second.parent / "libgemhook.so.1.share").read_text() == "/run/gemlet/gemlet.sock\n60\n"
 
 
 def test_the_simulated_driver_is_replaced_and_not_written_to(tmp_path):

@@ -40,7 +40,9 @@ def of_pods():
     share = fakes.claim_share("u1")
     [group] = [group for group in example().devices[0].groups if group.clients]
     group = msgspec.to_builtins(group) | {"name": share.group, "resident_limit": 1 << 30}
-    return kube_metrics.render([share], {"devices": [{"uuid": gpu, "groups": [group]} for gpu in share.gpus]})
+    labels = [{"uuid": gpu, "label": share.group, "busy_s": 1.0} for gpu in share.gpus]
+    devices = [{"uuid": gpu, "groups": [group]} for gpu in share.gpus]
+    return kube_metrics.render([share], {"devices": devices, "labels": labels})
 
 
 def of_models():
