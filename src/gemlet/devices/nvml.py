@@ -35,6 +35,7 @@ _HINTS = {
     "NVML_ERROR_NOT_FOUND": "nvidia-smi -L lists the devices there are",
     "NVML_ERROR_INVALID_ARGUMENT": "nvidia-smi -L lists the devices there are",
 }
+_left_out: dict[int, str] = {}  # what was last logged of a device, by index
 _UNKNOWN_HERE = ("NVML_ERROR_NOT_SUPPORTED", "NVML_ERROR_FUNCTION_NOT_FOUND", "NVML_ERROR_NO_PERMISSION")
 
 
@@ -66,14 +67,21 @@ class Session:
         self.nvml = nvml
 
     def devices(self) -> list[NvmlDevice]:
-        """All devices that answer, by index. One that does not is left out and logged: the others can still be used."""
+        """All devices that answer, by index. One that does not is left out and logged: the others can still be used.
+
+        Logged once, and again when it says something else: a daemon asks each second.
+        """
         found = []
         for index in range(self.ask("the devices cannot be counted", self.nvml.nvmlDeviceGetCount)):
             try:
                 handle = self.ask(f"device {index}", self.nvml.nvmlDeviceGetHandleByIndex, index)
                 found.append(NvmlDevice(self, handle, index))
+                if _left_out.pop(index, None) is not None:
+                    logger.info("device %d answers again", index)
             except DeviceError as error:
-                logger.warning("left out: %s (%s)", error.message, error.hint)
+                if _left_out.get(index) != error.message:
+                    logger.warning("left out: %s (%s)", error.message, error.hint)
+                _left_out[index] = error.message
         return found
 
     def device(self, uuid: str) -> NvmlDevice:

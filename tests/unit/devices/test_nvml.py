@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gemlet.devices import nvml
 from gemlet.devices.device import DeviceProcess, is_simulated, uuid_bytes
 from gemlet.devices.nvml import device_inventory, process_memory, session
 from gemlet.errors import DeviceError
@@ -142,6 +143,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Callable[..., FakeNvml]:
     def make(*cards: Card, init_error: str | None = None) -> FakeNvml:
         fake = FakeNvml(*cards, init_error=init_error)
         monkeypatch.setitem(sys.modules, "pynvml", fake)
+        monkeypatch.setattr(nvml, "_left_out", {})
         return fake
 
     return make
@@ -199,6 +201,20 @@ def test_one_lost_device_does_not_hide_the_others(
         assert [device.index for device in device_inventory()] == [2]
     assert "device 0" in caplog.text
     assert "Xid" in caplog.text
+
+
+def test_a_lost_device_is_logged_when_that_changes(
+    machine: Callable[..., FakeNvml], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A daemon asks each second."""
+    card = Card("GPU-0")
+    machine(card, Card("GPU-1"))
+    with caplog.at_level(logging.INFO):
+        for lost in (False, True, True, True, False, False, True):
+            card.fails = {"uuid": "GPU_IS_LOST"} if lost else {}
+            device_inventory()
+    said = [record.getMessage().split()[:2] for record in caplog.records]
+    assert said == [["left", "out:"], ["device", "0"], ["left", "out:"]]
 
 
 def test_device_lost_in_between_is_an_error(machine: Callable[..., FakeNvml]) -> None:
