@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gemlet import paths
+from gemlet import own_memory, paths
 from gemlet.daemon.inventory import NvmlInventory
 from gemlet.errors import DaemonUnreachable, DeviceError, GemletError
 from gemlet.kube import api_server, host, http_pages, inventory, placement, slices
@@ -73,6 +73,7 @@ async def run(options: AgentOptions) -> None:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    own_memory.give_back()
     async with AsyncExitStack() as stack:
         api = await stack.enter_async_context(api_server.connected(options.api))
         agent = Agent(options, api)
@@ -130,6 +131,7 @@ class Agent:
                 logger.error("devices: %s", error)
                 await self._gpus.set([])
             self._looked.set()
+            own_memory.trim()  # lists of pods and the start itself: megabytes, on each node
             await asyncio.sleep(INVENTORY_SECONDS)
 
     def _read_gpus(self) -> list[inventory.Gpu]:

@@ -2,7 +2,6 @@
 
 server.py           the life of the server;  options.py: its options
 requirements.py     whether its libraries are there
-memory.py           gives the memory of large requests back to the system
 listening.py        where it listens, and for which clients
 backend_choice.py   what it runs on: backend, devices, profiles
 serving_plan.py     which plan is in force when;  initial_plan.py the first one

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from gemlet import own_memory
 from gemlet.errors import GemletError
 from gemlet.serve.dispatch import nested
 from gemlet.serve.dispatch.call import Refusal
@@ -22,7 +23,7 @@ from gemlet.serve.execution.backend import BackendOptions
 from gemlet.serve.execution.device import Device
 from gemlet.serve.execution.executor import STOP_SECONDS
 from gemlet.serve.profiles.profile import render as render_profiles
-from gemlet.serve.server import backend_choice, memory
+from gemlet.serve.server import backend_choice
 from gemlet.serve.server.catalog import Catalog, Known
 from gemlet.serve.server.fleet import Fleet
 from gemlet.serve.server.frontend.regions import Regions
@@ -75,7 +76,7 @@ class Server:
         self.logs = logs
         self._options = options
         _allow_connections()
-        memory.give_back()
+        own_memory.give_back()
         self._listening = Listening(options, self)
         self._cluster = ray_placement.Cluster(options.ray) if options.ray is not None else None
         self._choice = (
@@ -178,7 +179,7 @@ class Server:
         self._catalog.all_ready()
         http, http_port = await self._listening.http()
         grpc, grpc_port = await self._listening.grpc()
-        keep(_every(TRIM_S, memory.trim), "memory")
+        keep(_every(TRIM_S, own_memory.trim), "memory")
         keep(self.unpacking.warm(), "processes for large requests")
         keep(_every(SLOW_CHECK_S, self._listening.refresh), "tokens")
         frontends = [each for each in (http, grpc) if each is not None]

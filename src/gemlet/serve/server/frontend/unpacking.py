@@ -19,9 +19,9 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from gemlet import own_memory
 from gemlet.serve.dispatch import call
 from gemlet.serve.dispatch.call import Refusal
-from gemlet.serve.server import memory
 from gemlet.serve.server.frontend import infer_json, infer_messages
 from gemlet.serve.server.frontend.to_its_end import to_its_end
 
@@ -114,7 +114,7 @@ def work(act: Callable[..., Any], *given: Any) -> Any:
         return Refused("failed", f"{type(error).__name__}: {error}")
     finally:
         del given
-        memory.trim()
+        own_memory.trim()
 
 
 def unpack(body: Buffer, encoding: bytes, header: int | None, limit: int) -> tuple[Asked, bytes]:

@@ -1,4 +1,4 @@
-"""Memory of large requests goes back to the system when they are done.
+"""Memory that this process no longer needs goes back to the system: of a server's large requests, of an agent's start.
 
 The C library's allocator keeps what it got from the system: it raises the size from which memory is mapped on its own
 with each such block that is freed, up to 32 MiB, and has a heap for each of gRPC's threads. A server that had a large
