@@ -8,6 +8,7 @@ escape.py translate.py    what would take a pod out of its share; pods that were
 edits.py cdi.py  what a container needs to be in a share; the same as a file for a container runtime
 host.py inventory.py    what the agent puts on its node; the GPUs there, from NVML and sysfs
 device_plugin.py slots.py units.py kubelet_socket.py    the device plugin
+unit_claims.py   pods that ask by units, where GPUs are offered by claims. Pure
 placement.py     in which order a node's GPUs are to be taken. Pure
 dra.py claims.py slices.py plugin_socket.py             the DRA driver
 services.py      the kubelet's gRPC services by name

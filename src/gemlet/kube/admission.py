@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from gemlet.errors import InvalidValue
-from gemlet.kube import names
+from gemlet.kube import names, unit_claims
 from gemlet.kube.ask import ATTRIBUTES, Ask, asks, for_container
 from gemlet.kube.escape import check_escape
 from gemlet.kube.quantity import format_bytes, parse_quantity
@@ -44,13 +44,15 @@ class Cluster:
 
 def patch(pod: Mapping[str, Any], cluster: Cluster) -> list[dict[str, Any]]:
     """The JSON patch for a pod that is being made. Raises BadRequest for a pod that must not run."""
+    said: list[dict[str, Any]] = []
+    if cluster.face == "dra":
+        _check_holders(pod)
+        pod, said = unit_claims.by_annotations(pod)
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
     slot = cluster.gpu_memory // cluster.slots_per_gpu if cluster.gpu_memory and cluster.face == "slots" else None
     asked = asks(pod, most=slot or cluster.gpu_memory)
     _check_init_containers(pod)
-    holders = [number for number, container in enumerate(_containers(pod)) if _asks(container)]
-    for number in holders:
-        _check_resources(number, _containers(pod)[number])
+    holders = _check_holders(pod)
     if not asked:
         _check_lone_annotations(annotations, holders, pod)
     for number in sorted({*asked, *holders}):
@@ -62,8 +64,13 @@ def patch(pod: Mapping[str, Any], cluster: Cluster) -> list[dict[str, Any]]:
         _check_claimants(pod, set(claims.values()))
         for number in asked:
             _check_no_other_gpu(number, (_containers(pod)[number].get("resources") or {}).get("limits") or {})
-        return list(_claims(pod, asked, claims))
+        return [*said, *_claims(pod, asked, claims)]
     return [operation for number, ask in asked.items() for operation in _counted(pod, number, ask, cluster)]
+
+
+def claimed(pod: Mapping[str, Any]) -> list[Ask]:
+    """What the containers of a pod ask for, where shares are claims. Raises BadRequest."""
+    return list(asks(unit_claims.by_annotations(pod)[0]).values())
 
 
 def claim_names(pod: Mapping[str, Any], asked: Mapping[int, Ask]) -> dict[int, str]:
@@ -212,6 +219,14 @@ def _check_claimants(pod: Mapping[str, Any], ours: set[str]) -> None:
         for number, container in enumerate(containers):
             if any(claim["name"] in ours for claim in (container.get("resources") or {}).get("claims") or []):
                 check_escape(pod, container, f"spec.{kind}[{number}]")
+
+
+def _check_holders(pod: Mapping[str, Any]) -> list[int]:
+    """The containers that ask by a resource of gemlet's."""
+    holders = [number for number, container in enumerate(_containers(pod)) if _asks(container)]
+    for number in holders:
+        _check_resources(number, _containers(pod)[number])
+    return holders
 
 
 def _asks(container: Mapping[str, Any]) -> bool:

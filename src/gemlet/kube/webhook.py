@@ -18,7 +18,6 @@ import msgspec
 from aiohttp import web
 
 from gemlet.kube import admission, api_server, translate
-from gemlet.kube.ask import asks
 from gemlet.kube.request import BadRequest
 from gemlet.kube.templates import TemplateMaker
 
@@ -144,7 +143,7 @@ def _claimed(review: Review) -> tuple[str, list[Ask]] | None:
     namespace = review.request.get("namespace")
     if review.request.get("dryRun") or not isinstance(namespace, str):
         return None
-    return namespace, list(asks(review.request["object"]).values())
+    return namespace, admission.claimed(review.request["object"])
 
 
 def _name(request: dict[str, Any]) -> str:

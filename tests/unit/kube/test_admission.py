@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from gemlet.kube.admission import Cluster, patch, template, template_name
+from gemlet.kube.admission import Cluster, claimed, patch, template, template_name
 from gemlet.kube.ask import Ask, asks
 from gemlet.kube.request import Amounts, BadRequest
 
@@ -49,6 +49,25 @@ def test_a_patch_made_twice_is_made_once(cluster):
     once = apply(seen, patch(seen, cluster))
     assert patch(once, cluster) == []
     assert once["spec"]["containers"][0]["resources"]["limits"]["cpu"] == "1", "what was there stays"
+
+
+def test_units_become_a_claim_where_there_are_claims():
+    """So that the scheduler places the pod on one GPU, or lets it wait."""
+    units = {"gemlet.dev/compute-units": "50", "gemlet.dev/memory-units": "64", "cpu": "1"}
+    seen = pod({"gemlet.dev/compute-limit": "80"}, {"resources": {"limits": units, "requests": units}}, {})
+    after = apply(seen, patch(seen, DRA))
+    first, second = after["spec"]["containers"]
+    assert first["resources"] == {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}, "claims": [{"name": "gemlet"}]}
+    assert "claims" not in second.get("resources", {})
+    (ask,) = asks(after).values()
+    assert ask.amounts == Amounts(memory=16 * GIB, compute=50, limit=80)
+    assert claimed(seen) == [ask]
+    assert patch(after, DRA) == []
+
+
+def test_half_of_the_units_is_refused_where_there_are_claims():
+    with pytest.raises(BadRequest, match=r"memory-units.*is missing"):
+        patch(pod({}, limits(**{"gemlet.dev/compute-units": "50"})), DRA)
 
 
 def test_annotations_become_a_slot():
