@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import shutil
+import signal
 import ssl
 import subprocess
 import tempfile
@@ -45,14 +48,51 @@ class Node:
         self._kubelet()
 
     def stop(self) -> None:
+        self._halt()
         for part in reversed(self.parts.values()):
             part.stop(kill=True)
 
+    def _halt(self) -> None:
+        """Ends the kubelet, containerd and all containers; these would keep the node's address."""
+        tasks: list[int] = []
+        if "kubelet" in self.parts:
+            self.parts["kubelet"].stop(kill=True)
+            tasks = [int(line.split()[1]) for line in self._tasks() if line.split()[2] == "RUNNING"]
+        if "containerd" in self.parts:
+            self.parts["containerd"].stop(kill=True)
+        for pid in (*_shims(self.run), *tasks):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        eventually(lambda: not any(_runs(pid) for pid in tasks), "the end of all containers")
+
+    def reboot(self) -> None:
+        """Ends everything at once and starts again, with an empty /run and without anything that the kubelet kept.
+
+        Only of the first node: its processes and mounts are in this namespace.
+        """
+        self._halt()
+        state = self.run / "containerd/state"
+        lost = [*(self.fixed / path for path in ("var/lib/kubelet", "run/netns", "run/cdi", "run/gemlet")), state]
+        unmount([state, *(Path("/", path.relative_to(self.fixed)) for path in lost[:-1]), *lost[:-1]])
+        for directory in lost:
+            for path in directory.iterdir():
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        self.parts["containerd"].start()
+        eventually(self._answers, "containerd")
+        self.parts["kubelet"].start()
+
     def container_pid(self, container: str) -> int:
         """The first process of a container, by the id that a pod's status has."""
-        tasks = subprocess.run([*self._ctr(), "task", "ls"], capture_output=True, text=True, check=True).stdout
-        rows = [line.split() for line in tasks.splitlines()]
+        rows = [line.split() for line in self._tasks()]
         return next(int(row[1]) for row in rows if row[0] == container.rpartition("/")[2])
+
+    def _tasks(self) -> list[str]:
+        """A line for each container: id, process, state."""
+        said = subprocess.run([*self._ctr(), "task", "ls"], capture_output=True, text=True, check=True).stdout
+        return said.splitlines()[1:]
+
+    def _answers(self) -> bool:
+        return subprocess.run([*self._ctr(), "version"], capture_output=True, check=False).returncode == 0
 
     def allocations(self, resource: str, since: dict[float, int] | None = None) -> dict[float, int]:
         """How many calls of Allocate for ``resource`` took the kubelet at most this many seconds; at infinity, all
@@ -101,7 +141,7 @@ class Node:
             [plugins / "bridge"], input=json.dumps(network), text=True, check=True, capture_output=True,
             env=os.environ | cni,
         )  # fmt: skip
-        route = ["ip", "route", "add", self._pods(), "via", self.address]
+        route = ["ip", "route", "replace", self._pods(), "via", self.address]
         subprocess.run([BIN / "busybox", *route], check=True)
         self._enter = ["nsenter", "--target", pid, "--mount", "--net", "--uts", "--"]
 
@@ -124,8 +164,7 @@ class Node:
         settings = kubernetes.containerd(self.run, network=network, plugins=BIN.parent / "cni")
         (self.run / "containerd.toml").write_text(settings)
         self._run("containerd", BIN / "containerd", "--config", self.run / "containerd.toml")
-        version = [*self._ctr(), "version"]
-        eventually(lambda: subprocess.run(version, capture_output=True, check=False).returncode == 0, "containerd")
+        eventually(self._answers, "containerd")
         for archive in images:
             command = [*map(str, self._enter), *self._ctr(), "images", "import", str(archive)]
             subprocess.run(command, check=True, capture_output=True)
@@ -140,3 +179,30 @@ class Node:
             "--hostname-override", self.name, "--node-ip", self.address,
             "--cert-dir", self.run / "kubelet-pki", *kubernetes.kubelet_flags(self.run),
         )  # fmt: skip
+
+
+def unmount(trees: Sequence[Path]) -> None:
+    """Whatever is mounted below one of ``trees``; not what is mounted at them."""
+    mounted = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    for place in sorted(mounted, reverse=True):
+        if any(place.startswith(f"{tree}/") for tree in trees):
+            # With one its peers go, which were in the list.
+            subprocess.run(["umount", "--lazy", place], check=False, capture_output=True)
+
+
+def _shims(run: Path) -> list[int]:
+    """The processes that containerd has beside its containers."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            words = path.read_bytes().decode(errors="replace").split("\0")
+            if "containerd-shim" in words[0] and str(run / "containerd.sock") in words:
+                found.append(int(path.parent.name))
+    return found
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False

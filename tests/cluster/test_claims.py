@@ -130,6 +130,20 @@ def test_annotations_of_a_second_pod_use_the_same_template(cluster, face):
     assert len(cluster.get("resourceclaimtemplates")["items"]) == 1
 
 
+def test_units_are_on_one_gpu_or_wait(cluster, face):
+    """GaiaGPU's pods: time that is left on two GPUs together is not given to one container."""
+    units = {"gemlet.dev/memory-units": "64"}
+    for name, part in (("a", 70), ("b", 70), ("c", 50)):
+        limits = units | {"gemlet.dev/compute-units": str(part)}
+        cluster.create(pod(name, "probe", "1000", resources={"limits": limits}))
+    for name in ("a", "b"):
+        eventually(lambda name=name: lines(cluster, name, "total") == ["16384"], f"first CUDA call of {name}")
+    eventually(lambda: face.waits in cluster.events("c"), "the event that says why")
+    assert cluster.phase("c") == "Pending"
+    cluster.delete("b")
+    eventually(lambda: lines(cluster, "c", "total") == ["16384"], "its turn")
+
+
 def test_a_template_that_is_deleted_is_made_again(cluster, face):
     """By hand, or with a namespace that comes back under its name."""
     cluster.create(pod("a", "probe", annotations=SHARE))
@@ -239,7 +253,8 @@ def test_describe_says_what_a_pod_has_and_what_it_waits_for(cluster, face):
     eventually(lambda: cluster.phase("a") == "Running", "its start")
     (status,) = cluster.get("pod", "a")["status"]["resourceClaimStatuses"]
     said = cluster.kubectl("describe", "resourceclaim", status["resourceClaimName"])
-    for words in ("gpu-0", "Compute:  90", "Memory:   16Gi", "share.gemlet.dev", "Reserved For"):
+    ((device, _),) = allocated(cluster, "a")
+    for words in (device, "Compute:  90", "Memory:   16Gi", "share.gemlet.dev", "Reserved For"):
         assert words in said, said
     for name in ("b", "c"):
         cluster.create(pod(name, "probe", "1000", annotations=SHARE | {"gemlet.dev/compute": "90"}))

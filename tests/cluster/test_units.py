@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.cluster.cluster import pod
+from tests.cluster.cluster import Refused, pod
 from tests.cluster.face import only_slots
 from tests.cluster.processes import eventually
 
@@ -48,3 +48,20 @@ def test_time_that_is_left_on_two_gpus_is_refused_with_a_message(units):
     assert re.search(
         r"compute-units\]: 50 units do not fit on one GPU of this node, only on 2 together; ask for less", message
     )
+
+
+def test_a_quota_is_of_time_and_memory(units):
+    """By amount: what the pods of a namespace ask for together."""
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "amounts", "namespace": "default"}}
+    hard = {f"requests.{COMPUTE}": "50", f"requests.{MEMORY}": "200"}
+    units.apply(quota | {"spec": {"hard": hard}})
+    try:
+        eventually(lambda: units.get("resourcequota", "amounts").get("status", {}).get("used"), "the quota in use")
+        units.create(pod("a", "sleep", "1000", annotations=SHARE))
+        used = units.get("resourcequota", "amounts")["status"]["used"]
+        assert used == {f"requests.{COMPUTE}": "30", f"requests.{MEMORY}": "64"}
+        with pytest.raises(Refused, match="exceeded quota: amounts"):
+            units.create(pod("b", "sleep", "1000", annotations=SHARE))
+        units.create(pod("c", "sleep", "1000", annotations=SHARE | {"gemlet.dev/compute": "20"}))
+    finally:
+        units.kubectl("delete", "resourcequota", "amounts")
