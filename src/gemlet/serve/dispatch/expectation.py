@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 from gemlet.serve.profiles.variation import Recent
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gemlet.serve.dispatch.dispatcher import Assignment
     from gemlet.serve.profiles.profile import ModelProfile
 
@@ -29,6 +31,7 @@ class Expectation:
     """Milliseconds by (model, SM share, rows)."""
 
     def __init__(self) -> None:
+        self.observer: Callable[[Assignment, int, float], None] | None = None  # gets every batch, too
         self._profiles: dict[str, ModelProfile] = {}
         self._rows: dict[Key, list[float]] = {}
         self._ratios: dict[Key, Recent] = {}  # to the profile's time
@@ -60,6 +63,8 @@ class Expectation:
 
     def observe(self, place: Assignment, rows: int, ms: float) -> None:
         """Takes note of how long a batch of this many rows took, from the dispatch to the answer."""
+        if self.observer is not None:
+            self.observer(place, rows, ms)
         key = (place.model, place.gpu_let.sm)
         ignored = self._ignored.setdefault(key, 0)
         if ignored < FIRST_IGNORED:

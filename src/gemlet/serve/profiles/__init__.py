@@ -6,5 +6,6 @@ vectors.py     sensitivity and pressure from probes
 modelled.py    profiles computed from data sheets, and marked so
 measured/      profiles that are part of gemlet, by name
 profile_files.py    reads either
+learned.py     profiles from the batches of a server
 variation.py   how batches of one size differ
 """

@@ -20,6 +20,7 @@ from gemlet.serve.server.fleet import whole_task
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from collections.abc import Set as AbstractSet
 
     from gemlet.serve.models.specification import ModelSpec
     from gemlet.serve.profiles.profile import Profiles
@@ -89,19 +90,33 @@ def make(
     return Plan(policy=WHOLE, device=known.device.name, origin=known.origin, gpus=plan.gpus, demands=(), notes=(note,))
 
 
-def basis(plan: Plan, specs: Sequence[ModelSpec], known: Profiles | None) -> dict[str, str]:
-    """What the plan in force rests on, and which of these models have a profile, in words."""
+def basis(
+    plan: Plan, specs: Sequence[ModelSpec], known: Profiles | None, learned: AbstractSet[str] = frozenset()
+) -> dict[str, str]:
+    """What the plan in force rests on, and which of these models have a profile, in words.
+
+    learned: labels of those among ``known`` whose profile is from their own batches here.
+    """
     served = [spec for spec in specs if spec.platform != "noop"]
-    with_profile = [spec.label for spec in served if known is not None and spec.label in known.models]
+    there = [spec.label for spec in served if known is not None and spec.label in known.models]
+    with_profile = [label for label in there if label not in learned]
     profiles: str = known.origin if known is not None and with_profile else "none"
     if with_profile and len(with_profile) < len(served):
         profiles += f", of {', '.join(with_profile)} only"
+    from_batches = [label for label in there if label in learned]
+    words = f"learned from its batches: {', '.join(from_batches)}"
+    if from_batches:
+        profiles = f"{profiles}; {words}" if with_profile else words
     if plan.policy == BY_CONFIGURATION:
         why = _unplanned(served, known) if not planned_by_profiles(specs, known) else ""
         return {"profiles": profiles, "plan": "the configuration" + (f": {why}" if why else "")}
     if plan.policy == WHOLE:
         return {"profiles": profiles, "plan": "the configuration, since no plan holds"}
-    return {"profiles": profiles, "plan": f"policy {plan.policy}, {plan.origin} profiles of {plan.device}"}
+    planned = {task.model for task in plan.tasks()}
+    resting = f"{plan.origin} profiles of {plan.device}" if planned & set(with_profile) else ""
+    if planned & set(from_batches):
+        resting += f"{'; ' if resting else ''}{words}"
+    return {"profiles": profiles, "plan": f"policy {plan.policy}, {resting or f'profiles of {plan.device}'}"}
 
 
 def by_configuration(served: Sequence[ModelSpec], devices: Sequence[int], *, apart: bool = False) -> Plan:

@@ -48,6 +48,7 @@ SLOW_CHECK_S = 1.0
 HANG_CHECK_S = 0.5
 TRIM_S = 10.0
 WATCH_S = 1.0
+LEARN_S = 5.0
 FLUSH_S = 2.0  # for the last answers on their way out
 
 
@@ -191,6 +192,7 @@ class Server:
         if self._options.watch:
             keep(_every(WATCH_S, self._catalog.compare), "repository")
         self._serving_plan.control(keep, ends, tasks)
+        keep(_every(LEARN_S, self._serving_plan.learn), "learning")
         gc.collect()
         gc.freeze()  # existing objects stay: collections look only at objects that come with requests
         started(self._started(http_port, grpc_port))

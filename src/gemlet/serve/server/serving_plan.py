@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,8 +16,10 @@ from gemlet.serve.control.planning import PlanningProcess
 from gemlet.serve.control.settings import ControlSettings
 from gemlet.serve.plan import plan_files
 from gemlet.serve.plan.demand_file import HOP_MS
-from gemlet.serve.plan.model import PlanOptions
+from gemlet.serve.plan.model import Demand, PlanOptions
 from gemlet.serve.profiles import profile_files
+from gemlet.serve.profiles.learned import Learned
+from gemlet.serve.profiles.profile import limited
 from gemlet.serve.server import backend_choice, initial_plan
 from gemlet.serve.server.fleet import Fleet
 from gemlet.serve.server.scaling import DeviceScaler
@@ -26,14 +29,16 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
     from contextlib import AsyncExitStack
 
+    from gemlet.serve.dispatch.dispatcher import Assignment
     from gemlet.serve.dispatch.engine import Engine
     from gemlet.serve.models.specification import ModelSpec
     from gemlet.serve.plan.demand_file import DemandedService
-    from gemlet.serve.plan.model import Demand, Plan
-    from gemlet.serve.profiles.profile import Profiles
+    from gemlet.serve.plan.model import Plan
+    from gemlet.serve.profiles.profile import ModelProfile, Profiles
     from gemlet.serve.server.options import ServerOptions
 
 logger = logging.getLogger(__name__)
+MIB = 1 << 20
 POLICY = "nway+type"  # where nothing else is asked for
 
 
@@ -52,6 +57,11 @@ class ServingPlan:
         self._demanded = plan_files.load_service(options.demand) if options.demand else None
         self.fleet = Fleet(engine, ())
         self.controller: Controller | None = None
+        self._learned = Learned(HOP_MS)
+        self._adopted: dict[str, ModelProfile] = {}  # of what was learned, by the model's key: what plans rest on
+        self._start_control: Callable[[], None] | None = None  # where it waits for profiles
+        if self.known is not None and on.backend in backend_choice.ON_GPU | {"modelled"}:
+            engine.expectation.observer = self._observe
         self._planning: PlanningProcess | None = None
 
     def specs(self) -> list[ModelSpec]:
@@ -69,11 +79,79 @@ class ServingPlan:
 
     def _of_models(self, specs: Sequence[ModelSpec] | None = None) -> Profiles | None:
         """Of these models, by label; None: of those that are served."""
-        return backend_choice.profiles_of(self.specs() if specs is None else specs, self.known, self._choice.backend)
+        specs = self.specs() if specs is None else specs
+        found = backend_choice.profiles_of(specs, self.known, self._choice.backend)
+        more = {
+            spec.label: limited(self._adopted[spec.key], max(1, spec.max_batch))
+            for spec in specs
+            if spec.key in self._adopted and (found is None or spec.label not in found.models)
+        }
+        if not more or self.known is None:
+            return found
+        return msgspec.structs.replace(self.known, models=(found.models if found is not None else {}) | more)
+
+    def _by_learning(self, specs: Sequence[ModelSpec]) -> set[str]:
+        """Labels of the models whose profile is from their own batches."""
+        found = backend_choice.profiles_of(specs, self.known, self._choice.backend)
+        given = found.models.keys() if found is not None else set()
+        return {spec.label for spec in specs if spec.key in self._adopted and spec.label not in given}
+
+    # What batches teach
+
+    def _observe(self, place: Assignment, rows: int, ms: float) -> None:
+        served = self._engine.models.get(place.model)
+        if served is not None:
+            now = asyncio.get_running_loop().time()
+            self._learned.observe(served.spec.key, place.gpu_let.sm, rows, ms / place.slowdown, now)
+
+    async def learn(self) -> None:
+        """Plans models without a profile by what their batches took; to be called every few seconds."""
+        specs = [spec for spec in self.specs() if spec.platform != "noop"]
+        self._learned.keep_only({spec.key for spec in specs})
+        new = self._adopt(specs)
+        known = self._of_models(specs)
+        if not new or known is None or not initial_plan.planned_by_profiles(specs, known):
+            return  # a plan needs the profiles of all
+        if self._planning is not None:
+            self._planning.know(known)
+        unplanned = self._by_learning(specs) - {demand.model for demand in self.fleet.plan().demands}
+        if unplanned:
+            await self._plan_learned(specs, unplanned, known)
+        if self.controller is None and self._start_control is not None:
+            self._start_control()
+
+    def _adopt(self, specs: Sequence[ModelSpec]) -> bool:
+        """Whether there is a profile that was not there, or one of more sizes than before."""
+        now, new = asyncio.get_running_loop().time(), False
+        given = backend_choice.profiles_of(specs, self.known, self._choice.backend)
+        for spec in specs:
+            if spec.sm is not None or (given is not None and spec.label in given.models):
+                continue
+            memory = self._engine.models[spec.label].memory / MIB
+            found, before = self._learned.profile(spec.key, now, weights_mib=memory), self._adopted.get(spec.key)
+            if found is not None and (before is None or _sizes(found) != _sizes(before)):
+                self._adopted[spec.key], new = found, True
+        return new
+
+    async def _plan_learned(self, specs: Sequence[ModelSpec], labels: AbstractSet[str], known: Profiles) -> None:
+        """A plan in which these models have a part for the first time, by the rates at which they were asked for."""
+        now = asyncio.get_running_loop().time()
+        seen = []
+        for spec in specs:
+            if spec.label in labels:
+                logger.info("%s is planned by what its batches took here", spec.label)
+                self._engine.expectation.know(spec.label, known.models[spec.label])
+                seen.append(Demand(model=spec.label, rate=self._learned.rate(spec.key, now), slo_ms=spec.slo_ms))
+        demands = [each for each in self._known_demands({spec.label for spec in specs}) if each.model not in labels]
+        async with self.controller.applying if self.controller is not None else nullcontext():
+            plan = await asyncio.to_thread(self._make_plan, list(specs), [*demands, *seen])
+            await self.fleet.apply(plan)
+            if self.controller is not None:
+                self._tell(self.controller, plan, labels)
 
     def basis(self) -> Mapping[str, str]:
         """What the plan in force rests on, for clients."""
-        return initial_plan.basis(self.fleet.plan(), self.specs(), self._of_models())
+        return initial_plan.basis(self.fleet.plan(), self.specs(), self._of_models(), self._by_learning(self.specs()))
 
     def tell_expectation(self) -> None:
         known = self._of_models()
@@ -160,9 +238,12 @@ class ServingPlan:
     def control(
         self, keep: Callable[[Coroutine[Any, Any, None], str], None], ends: AsyncExitStack, tasks: asyncio.TaskGroup
     ) -> None:
-        """Starts the controller, if it is wanted and has profiles to plan with."""
+        """Starts the controller, if it is wanted and has profiles to plan with; else once these were learned."""
         known = self._of_models()
-        if not self._options.replan or known is None or not initial_plan.planned_by_profiles(self.specs(), known):
+        if not self._options.replan:
+            return
+        if known is None or not initial_plan.planned_by_profiles(self.specs(), known):
+            self._start_control = partial(self.control, keep, ends, tasks)
             return
         plan = self.fleet.plan()
         demands = plan.demands or initial_plan.demands_of(self.specs(), known, initial_plan.FACTORS[-1])
@@ -193,3 +274,7 @@ class ServingPlan:
 
     def _waiting(self) -> Mapping[str, int]:
         return {name: self._engine.waiting(name) for name in self._engine.models}
+
+
+def _sizes(profile: ModelProfile) -> set[tuple[float, int]]:
+    return {(share, batch.bit_length()) for share, batch, _ in profile.latency}

@@ -331,3 +331,9 @@ def test_devices_and_gpu_lets_without_models_do_not_keep_a_plan_from_being_kept(
     assert isinstance(found, Plan)
     assert found.kept
     assert [each.index for each in found.gpus] == [2]
+
+
+def test_models_whose_batches_all_take_the_same_time_are_planned() -> None:
+    """Then no batch has to wait for a longer one, and there is no margin to reckon with."""
+    flat = world(a=batching(2.0, 0.0), b=batching(3.0, 0.0))
+    assert {task.model for task in made(flat, [demand("a", 1000, 50), demand("b", 1000, 50)]).tasks()} == {"a", "b"}

@@ -137,7 +137,7 @@ def _beside(
         models.append(
             (model, rate * times / 1000, slowdown, slow, timing.capacity(model, smallest, slowdown).batch or 1)
         )
-    margin = 0.0
+    margin, with_margin = 0.0, False
     while True:
         found, busy, spread = {}, 0.0, 0.0
         for model, rate, slowdown, slow, largest in models:
@@ -154,9 +154,10 @@ def _beside(
             return None
         if not burst:
             return found
-        if margin:
+        if with_margin:
             return found if _seldom_blocked(timing, pool, found, slowdowns) else None
-        margin = burst / count * sqrt(spread)
+        # 0 for models whose batches take the same time whatever their size
+        margin, with_margin = burst / count * sqrt(spread), True
 
 
 def _seldom_blocked(timing: Timing, pool: Pool, found: Mapping[str, Turn], slowdowns: Sequence[float]) -> bool:

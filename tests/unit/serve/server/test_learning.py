@@ -1,0 +1,142 @@
+"""A server in virtual time learns what a model without a profile takes, and plans it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import looptime
+import msgspec
+import pytest
+
+from gemlet.serve.dispatch.engine import EMPTY
+from gemlet.serve.profiles.learned import AFTER_S
+from gemlet.serve.server import serving_plan
+from gemlet.serve.server.backend_choice import Choice
+from gemlet.serve.server.options import ServerOptions
+from gemlet.serve.server.serving_plan import ServingPlan
+from tests.unit.serve.stand_in import Service, model
+
+LOOK_S = 5.0
+
+
+class Fleet:
+    """The plan in force, and nothing beside it."""
+
+    def __init__(self):
+        self.plans = []
+
+    def plan(self):
+        return self.plans[-1] if self.plans else EMPTY
+
+    def devices(self):
+        return []
+
+    async def apply(self, plan, models=None):
+        self.plans.append(plan)
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Plans are made at once: a thread takes time of its own."""
+
+    async def at_once(act, *given):
+        return act(*given)
+
+    monkeypatch.setattr(serving_plan.asyncio, "to_thread", at_once)
+
+
+def world(*specs):
+    service = Service(*specs)
+    options = ServerOptions(repository=Path("/nowhere"), profiles=Path("h200"), replan=False)
+    plan = ServingPlan(options, Choice("green", (0,)), service.engine)
+    plan.fleet = Fleet()
+    return service, plan
+
+
+def spec(name, revision="a", **more):
+    return msgspec.structs.replace(model(name, platform="python", slo_ms=50.0, **more), revision=revision)
+
+
+class Place:
+    """A gpu-let of the whole device that a model has its turns on."""
+
+    def __init__(self, name):
+        self.model, self.gpu_let, self.slowdown = name, type("GpuLet", (), {"sm": 1.0}), 1.0
+
+
+async def traffic(service, plan, name, seconds, *, rows=4, each_s=0.1, ms=3.0):
+    loop = asyncio.get_running_loop()
+    end, look = loop.time() + seconds, loop.time() + LOOK_S
+    while loop.time() < end:
+        service.engine.expectation.observe(Place(name), rows, ms)
+        await asyncio.sleep(each_s)
+        if loop.time() >= look:
+            look += LOOK_S
+            await plan.learn()
+
+
+def virtually(coroutine):
+    loop = looptime.new_event_loop()
+    try:
+        return loop.run_until_complete(coroutine)
+    finally:
+        loop.close()
+
+
+def test_a_model_is_planned_after_a_minute(here):
+    async def run():
+        service, plan = world(spec("mine"))
+        assert plan.basis()["profiles"] == "none"
+        await traffic(service, plan, "mine", AFTER_S - LOOK_S)
+        assert plan.fleet.plans == []
+        await traffic(service, plan, "mine", 3 * LOOK_S)
+        (made,) = plan.fleet.plans
+        (task,) = made.tasks()
+        assert (task.model, made.policy) == ("mine", "nway+type")
+        assert made.demands[0].rate == pytest.approx(40.0, rel=0.1)
+        assert plan.basis() == {
+            "profiles": "learned from its batches: mine",
+            "plan": "policy nway+type, learned from its batches: mine",
+        }
+
+    virtually(run())
+
+
+def test_a_new_revision_is_learned_anew(here):
+    async def run():
+        service, plan = world(spec("mine"))
+        await traffic(service, plan, "mine", AFTER_S + 2 * LOOK_S)
+        served = service.engine.models["mine"]
+        served.spec = spec("mine", revision="b")
+        assert plan.basis()["profiles"] == "none"
+        await traffic(service, plan, "mine", AFTER_S - LOOK_S)
+        assert plan.basis()["profiles"] == "none"
+        await traffic(service, plan, "mine", 3 * LOOK_S)
+        assert plan.basis()["profiles"] == "learned from its batches: mine"
+
+    virtually(run())
+
+
+def test_all_models_of_a_plan_need_a_profile(here):
+    async def run():
+        service, plan = world(spec("mine"), spec("other"))
+        await traffic(service, plan, "mine", AFTER_S + 2 * LOOK_S)
+        assert plan.fleet.plans == []
+        assert plan.basis()["profiles"] == "learned from its batches: mine"
+        await traffic(service, plan, "other", AFTER_S + 2 * LOOK_S)
+        assert {task.model for task in plan.fleet.plan().tasks()} == {"mine", "other"}
+
+    virtually(run())
+
+
+def test_a_profile_that_was_measured_goes_before(here):
+    async def run():
+        service, plan = world(spec("resnet50"), spec("mine"))
+        await traffic(service, plan, "resnet50", AFTER_S + 2 * LOOK_S)
+        await traffic(service, plan, "mine", AFTER_S + 2 * LOOK_S)
+        told = plan.basis()
+        assert told["profiles"] == "measured, of resnet50 only; learned from its batches: mine"
+        assert told["plan"].endswith("measured profiles of NVIDIA H200; learned from its batches: mine")
+
+    virtually(run())
