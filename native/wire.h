@@ -46,7 +46,7 @@ inline constexpr uint32_t kLedgerSlots = 1024;  // clients of one group on one d
 enum class MessageType : uint16_t {
     kHello = 1,     // client: version, the group it asks to join
     kWelcome = 2,   // daemon: client id, or why not
-    kAttach = 3,    // client: asks to use the device with this UUID
+    kAttach = 3,    // client: asks to use the device with this UUID, where it has `slot` contexts already
     kAttached = 4,  // daemon: slot and four descriptors (page, limits, ledger, device), or why not
     kRequest = 5,   // client: requests the token
     kTook = 6,      // client: took the parked token by itself (TokenState::kParked -> kRun)
@@ -104,6 +104,7 @@ struct Message {
 
 inline constexpr uint32_t kHelloCreateGroup = 1;  // flags of kHello: make the group if it does not exist
 inline constexpr uint32_t kHelloStrict = 2;       // flags of kHello: it does not run ungoverned
+inline constexpr uint32_t kHelloAgain = 4;        // flags of kHello: as the same program; it holds what it held
 inline constexpr uint32_t kUnderMps = 1;          // flags of kAttach: its contexts will be clients of MPS
 inline constexpr uint32_t kStillRequests = 1;     // flags of kStopped: a kRequest with the same message
 inline constexpr uint32_t kUnused = 2;            // flags of kStopped: nothing was submitted in this turn

@@ -226,7 +226,7 @@ void Server::context_changed(Device& device, Attachment& a, const Message& messa
         untracked -= std::min(untracked, (before - a.contexts) * estimate);
     a.slot.set_untracked(a.contexts ? untracked : 0);
     // The very first context here: its size is known only once the driver was asked, and the client waits for that.
-    if (estimate > 0 || a.contexts <= before || !device.measured) publish_contexts(a);
+    if (estimate > 0 || a.contexts < before || !device.measured) publish_contexts(a);
     emit("context", *a.client, std::to_string(a.contexts), &device);
 }
 
@@ -249,8 +249,10 @@ bool Server::hello(Client& client, const Message& message) {
         note_unmanaged(client, "", why);
         return answer(client, reply, Status::kMismatch, why);
     }
-    // A process that joins again is not the one it was: what that one held is free.
-    release_if([](const Client& other, int64_t pid) { return other.pid == pid; }, client.pid);
+    // Unless it says otherwise, it is not the program that it was, but one that has replaced that by exec(2): what
+    // that one held is free.
+    if (!(message.flags & wire::kHelloAgain))
+        release_if([](const Client& other, int64_t pid) { return other.pid == pid; }, client.pid);
     std::string name = client.fixed ? *client.fixed : text_of(message.group, sizeof message.group);
     auto deny = [&](Status status, const std::string& why) {
         ++denied_;
@@ -280,6 +282,22 @@ bool Server::hello(Client& client, const Message& message) {
     name.copy(reply.group, sizeof reply.group - 1);
     emit("join", client);
     return answer(client, reply, Status::kOk, "");
+}
+
+// What the same process had on the device until it closed its socket, so that it counts all the time.
+std::optional<Departure> Server::take_back(const Device& device, const Client& client) {
+    if (gone_ == 0) return std::nullopt;
+    for (auto& [id, other] : clients_) {
+        if (!other->gone() || other->pid != client.pid || other->group != client.group || other->who != client.who)
+            continue;
+        const auto found = std::find_if(other->departures.begin(), other->departures.end(),
+                                        [&](const Departure& one) { return one.device.lock().get() == &device; });
+        if (found == other->departures.end()) continue;
+        std::optional<Departure> departure = std::move(*found);
+        other->departures.erase(found);
+        return departure;
+    }
+    return std::nullopt;
 }
 
 GroupId Server::group_on(Device& device, Group& group, Nanoseconds now) {
@@ -339,14 +357,27 @@ bool Server::attach(Client& client, const Message& message) {
     const auto& users = group.settings.users;
     const bool alone = client.administrator || client.fixed || (users && users->size() <= 1);
     std::optional<Heir> heir = claim(device, client);
-    auto slot = heir ? std::optional(std::move(heir->slot)) : Slot::take(known_ledger->second, client.who, alone);
+    std::optional<Departure> before = take_back(device, client);
+    if (before && &before->slot.ledger() != &ledger) {  // the group was made anew
+        device.residency.remove(before->id, now);
+        before.reset();
+    }
+    auto slot = heir     ? std::optional(std::move(heir->slot))
+                : before ? std::optional(std::move(before->slot))
+                         : Slot::take(known_ledger->second, client.who, alone);
     if (!slot) return full(ledger.slot_limit(), "places for processes of the group on this device");
 
     auto attachment = std::make_unique<Attachment>(next_attachment_++, client, std::move(*slot));
     Attachment& a = *attachment;
     a.use = std::move(use);
     a.mps = message.flags & wire::kUnderMps;
-    if (heir) a.contexts = heir->contexts;
+    a.contexts = heir ? heir->contexts : before ? before->contexts : 0;
+    a.page->contexts = a.contexts;
+    if (before) device.residency.remove(before->id, now);
+    if (Message contexts{}; message.slot > a.contexts) {
+        contexts.value = message.slot;
+        context_changed(device, a, contexts);
+    }
     a.page->attached = 1;
     a.page->deadline_ns = wire::kNever;
     a.page->window_ns = uint64_t(options_.arbiter.window_alone);

@@ -144,6 +144,7 @@ struct Place {
 struct Departure {
     std::weak_ptr<Device> device;
     ClientId id;
+    uint32_t contexts;  // that `slot` accounts for
     Slot slot;
 };
 

@@ -305,7 +305,9 @@ void Server::drop(Client& client, const char* why) {
             attachment->let_go(wire::TokenState::kBlocked);
         else
             attachment->page->attached = 0;  // it runs on, or waits until it notices
-        client.departures.push_back({device, attachment->id, std::move(attachment->slot)});
+        const uint32_t contexts =
+            attachment->page->contexts.load() == attachment->contexts ? attachment->contexts : 0;
+        client.departures.push_back({device, attachment->id, contexts, std::move(attachment->slot)});
         device->attachments.erase(attachment->id);
         settle_residency(*device, now);
         apply(*device, now);

@@ -172,6 +172,7 @@ class Server {
     // succession.cpp
     std::vector<LedgerImage> ledgers();
     std::optional<Heir> claim(const Device& device, const Client& client);
+    std::optional<Departure> take_back(const Device& device, const Client& client);
     void end_heir(uint32_t id);
 
     // reports.cpp

@@ -31,6 +31,7 @@ namespace {
 std::atomic<int> socket_fd{-1};
 std::atomic<ino_t> socket_inode{0};
 std::atomic<bool> joined{false};
+bool joined_before = false;  // this process, in this program: with `request_mutex`
 std::mutex request_mutex;
 uint64_t unknown_since_ns = 0;  // the daemon has not had our group since it was last asked; 0: with `request_mutex`
 
@@ -69,6 +70,7 @@ bool put_in_place(int fd) {
     socket_inode = s.st_ino;
     socket_fd = place;
     joined.store(true, std::memory_order_release);
+    joined_before = true;
     return true;
 }
 
@@ -190,6 +192,7 @@ void forget_connection() {
     if (int fd = socket_fd.exchange(-1); is_ours(fd)) close(fd);
     new (&request_mutex) std::mutex;
     unknown_since_ns = 0;
+    joined_before = false;
 }
 
 void disconnect() {
@@ -197,9 +200,12 @@ void disconnect() {
     joined = false;
 }
 
-bool connect_daemon(bool again, bool limited) {
+namespace {
+
+// With `request_mutex`. `closed`: the program closed the socket meanwhile, so nothing is known of the daemon.
+bool join(bool again, bool limited, bool& closed) {
     constexpr uint64_t kAskAgain = 2'000'000'000;
-    std::lock_guard lock(request_mutex);
+    closed = false;
     if (our_socket() >= 0) return true;
     if (unknown_since_ns && now_ns() - unknown_since_ns < kAskAgain) return false;
     const Destination& d = destination();
@@ -209,8 +215,10 @@ bool connect_daemon(bool again, bool limited) {
     copy_name(address.sun_path, sizeof address.sun_path, d.socket);
     const timeval limit{.tv_sec = 1, .tv_usec = 0};
     setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    const ino_t inode = inode_of(fd.get());
     if (fd.get() < 0 || connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
-        if (again) return false;
+        closed = inode != 0 && inode_of(fd.get()) != inode;
+        if (closed || again) return false;
         say_once(
             Topic::kDaemon,
             "no daemon at %s (%s): %s\n  hint: start one with `gemlet daemon%s`, or run the program with `gemlet "
@@ -224,6 +232,7 @@ bool connect_daemon(bool again, bool limited) {
     hello.pid = getpid();
     // A group that is made for a program has no limits: one that had some would be rid of them.
     hello.flags = d.strict ? wire::kHelloStrict : limited ? 0 : wire::kHelloCreateGroup;
+    if (joined_before) hello.flags |= wire::kHelloAgain;
     copy_name(hello.group, sizeof hello.group, d.group);
     copy_name(hello.text, sizeof hello.text, program_invocation_short_name);
     wire::Message answer{};
@@ -231,10 +240,12 @@ bool connect_daemon(bool again, bool limited) {
     // If it cannot be sent, the daemon has said why not, and closed the socket.
     const ssize_t sent = ::send(fd.get(), &hello, sizeof hello, MSG_NOSIGNAL);
     errno = 0;
-    if (!receive(fd.get(), inode_of(fd.get()), answer, nullptr, 0, none) ||
-        answer.header.type != wire::MessageType::kWelcome ||
+    if (!receive(fd.get(), inode, answer, nullptr, 0, none) || answer.header.type != wire::MessageType::kWelcome ||
         (sent != ssize_t(sizeof hello) && answer.status == wire::Status::kOk)) {
-        if (errno == EAGAIN)
+        const int error = errno;
+        closed = inode_of(fd.get()) != inode;
+        if (closed) return false;
+        if (error == EAGAIN)
             say_once(Topic::kDaemon, "the daemon at %s does not answer: %s", d.socket, consequence());
         else
             say_once(Topic::kVersion,
@@ -281,6 +292,8 @@ bool connect_daemon(bool again, bool limited) {
     answer.group[sizeof answer.group - 1] = 0;
     if (std::strcmp(assigned_group, answer.group) != 0)
         copy_name(assigned_group, sizeof assigned_group, answer.group);
+    closed = inode_of(fd.get()) != inode;
+    if (closed) return false;
     if (put_in_place(fd.get())) return true;
     say_leaves(fd.get(), "no descriptor is left for the connection");
     say_once(Topic::kDaemon, "no descriptor is left for the connection to the daemon (%s): %s", std::strerror(errno),
@@ -288,7 +301,21 @@ bool connect_daemon(bool again, bool limited) {
     return false;
 }
 
-std::optional<Attachment> attach(const unsigned char (&uuid)[16], uint32_t ordinal) {
+}  // namespace
+
+bool connect_daemon(bool again, bool limited) {
+    constexpr int kTries = 8;  // a program that closes all its files does so once or twice
+    std::lock_guard lock(request_mutex);
+    bool closed = true;
+    for (int tries = 0; closed && tries < kTries; ++tries)
+        if (join(again, limited, closed)) return true;
+    if (closed)
+        say_once(Topic::kDaemon, "the program closes the connection to the daemon at %s: %s", destination().socket,
+                 consequence());
+    return false;
+}
+
+std::optional<Attachment> attach(const unsigned char (&uuid)[16], uint32_t ordinal, uint32_t contexts) {
     std::lock_guard lock(request_mutex);
     int fd = our_socket();
     if (fd < 0) return std::nullopt;
@@ -297,16 +324,19 @@ std::optional<Attachment> attach(const unsigned char (&uuid)[16], uint32_t ordin
     wire::Message m{};
     m.header = header(wire::MessageType::kAttach);
     m.value = ordinal;
+    m.slot = contexts;
     m.flags = under_mps() ? wire::kUnderMps : 0;
     std::memcpy(m.uuid, uuid, sizeof m.uuid);
-    const auto fail = [](const char* why) {
-        say_once(Topic::kAttach, "the daemon does not manage this device (%s): %s", why, consequence());
+    const auto fail = [&](const char* why) -> std::optional<Attachment> {
+        if (is_ours(fd))  // else the program has closed it, and this process joins again
+            say_once(Topic::kAttach, "the daemon does not manage this device (%s): %s", why, consequence());
         return std::nullopt;
     };
     const auto fail_attached = [&](const char* why) {
-        say_leaves(fd, why);
-        shutdown(fd, SHUT_RDWR);  // or the daemon would take this process for one that it governs
-        return fail(why);
+        if (is_ours(fd)) say_leaves(fd, why);
+        auto failed = fail(why);
+        if (is_ours(fd)) shutdown(fd, SHUT_RDWR);  // or the daemon would take this process for one that it governs
+        return failed;
     };
     if (!send(m)) return fail("it does not take messages");
     wire::Message answer{};

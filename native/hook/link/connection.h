@@ -32,8 +32,8 @@ bool closed_by_program();  // our socket, since we joined
 void disconnect();
 void forget_connection();  // in a forked child: also the lock a thread of the parent may have held
 
-// Maps the pages of one device. Without them it says why not, once.
-std::optional<Attachment> attach(const unsigned char (&uuid)[16], uint32_t ordinal);
+// Maps the pages of one device, where this process has so many contexts. Without them it says why not, once.
+std::optional<Attachment> attach(const unsigned char (&uuid)[16], uint32_t ordinal, uint32_t contexts = 0);
 
 // Never blocks for long: if the daemon does not take a message within a second, the connection counts as lost.
 bool send(const wire::Message& message);

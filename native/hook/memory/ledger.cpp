@@ -57,29 +57,54 @@ class LedgerLock {
     const uint32_t mine_;
 };
 
-uint64_t used_by_group(const wire::GroupLimits& limits, const wire::GroupLedger& ledger) {
+constexpr uint32_t kNoSlot = UINT32_MAX;
+
+// Of all slots in use but one.
+uint64_t used_by_group(const wire::GroupLimits& limits, const wire::GroupLedger& ledger, uint32_t but = kNoSlot) {
     uint64_t total = limits.untracked.load(std::memory_order_relaxed);
-    uint32_t slots = limits.slot_count.load(std::memory_order_relaxed);
+    const uint32_t slots = limits.slot_count.load(std::memory_order_acquire);
     for (uint32_t i = 0; i < slots && i < wire::kLedgerSlots; ++i)
-        total += ledger.slots[i].used.load(std::memory_order_relaxed);
+        if (i != but) total += ledger.slots[i].used.load(std::memory_order_relaxed);
     return total;
 }
 
-// Whether its slot is still this process's. A daemon that lives has given the slot of one that it lost to somebody
-// else.
-bool owns_slot(const Device& device) {
-    return governance(&device) == Governance::kManaged ||
-           device.ledger->slots[device.slot].used.load(std::memory_order_relaxed) == device.published;
+// The daemon has let go of this process, or will, while it lives on: the program closed our socket. What it held
+// counts no more, and its slot is given to others. The page says so before that happens.
+bool is_let_go(const Device& device) {
+    const wire::ClientPage& page = *device.page.load(std::memory_order_acquire);
+    return device.is_daemons(page) && (device.slot_in_doubt || page.attached.load(std::memory_order_acquire) == 0);
+}
+
+// Whether the daemon counts what this process holds by its slot.
+bool has_slot(const Device& device) {
+    if (device.slot >= device.limits->slot_count.load(std::memory_order_acquire)) return false;
+    if (governance(&device) == Governance::kManaged) return !is_let_go(device);
+    // Nobody else has had it since, or this process would not find there what it wrote; nothing proves nothing.
+    const uint64_t there = device.ledger->slots[device.slot].used.load(std::memory_order_acquire);
+    return there == device.published && (there != 0 || !device.slot_in_doubt);
 }
 
 void publish_used(Device& device) {
-    if (!device.ledger || !owns_slot(device)) return;
+    if (!device.ledger || !has_slot(device)) return;
+    if (governance(&device) != Governance::kManaged && device.slot_in_doubt) return;
     device.ledger->slots[device.slot].used.store(device.used, std::memory_order_release);
     device.published = device.used;
 }
 
+// On an H200 with driver 580 a context takes 498 MiB, with the modules of PyTorch somewhat more.
+constexpr uint64_t kUnknownContext = 512 << 20;
+
+// What the daemon counts besides the slot, as far as this process knows it by itself.
+uint64_t untracked_here(const Device& device) {
+    const uint64_t estimate = device.limits->context_estimate.load(std::memory_order_relaxed);
+    const uint64_t contexts = uint64_t(std::max(device.contexts.load(), 0)) * (estimate ? estimate : kUnknownContext);
+    return contexts - std::min(contexts, device.room_made.load());
+}
+
+// Never less than this process holds itself.
 uint64_t used_by_group(const Device& device) {
-    return used_by_group(*device.limits, *device.ledger) + (owns_slot(device) ? 0 : device.used);
+    if (has_slot(device)) return used_by_group(*device.limits, *device.ledger, device.slot) + device.used;
+    return used_by_group(*device.limits, *device.ledger) + device.used + untracked_here(device);
 }
 
 struct Size {
@@ -119,33 +144,58 @@ void catch_up(Device& device) {
     device.looked_at.compare_exchange_strong(late, now_ns());
 }
 
+enum class Reservation : uint8_t { kMade, kRefused, kOverLimit, kLetGo };
+struct Found {
+    uint64_t used, limit, contexts;
+};
+
+Reservation try_reserve(Device& device, uint64_t bytes, Found& found) {
+    std::lock_guard lock(device.ledger_mutex);
+    if (governance(&device) == Governance::kRefused) return Reservation::kRefused;
+    if (!device.ledger) {
+        device.used += bytes;
+        return Reservation::kMade;
+    }
+    LedgerLock group_lock(*device.ledger, device.slot);
+    found.used = used_by_group(device);
+    found.limit = device.limits->memory_limit.load(std::memory_order_relaxed);
+    found.contexts = device.limits->untracked.load(std::memory_order_relaxed);
+    if (bytes > found.limit || found.used > found.limit - bytes)
+        return is_let_go(device) ? Reservation::kLetGo : Reservation::kOverLimit;
+    device.used += bytes;
+    publish_used(device);
+    // What was counted and written is true if the page was still in force after that.
+    if (!is_let_go(device)) return Reservation::kMade;
+    device.used -= bytes;
+    return Reservation::kLetGo;
+}
+
 }  // namespace
 
 bool memory_reserve(CUdevice ordinal, uint64_t bytes) {
+    constexpr uint64_t kLookAgain = 100'000;
+    constexpr int kTries = 20'000;
     Device* device = device_for(ordinal);
     if (device) catch_up(*device);
     if (governance(device) == Governance::kRefused && !await_daemon(device)) return false;
     if (!device) return true;  // nothing governs it, or there is no such device and the driver will say so
-    uint64_t used, limit, contexts;
-    {
-        std::lock_guard lock(device->ledger_mutex);
-        if (governance(device) == Governance::kRefused) return false;
-        if (!device->ledger) {
-            device->used += bytes;
-            return true;
-        }
-        LedgerLock group_lock(*device->ledger, device->slot);
-        used = used_by_group(*device);
-        limit = device->limits->memory_limit.load(std::memory_order_relaxed);
-        contexts = device->limits->untracked.load(std::memory_order_relaxed);
-        if (bytes <= limit && used <= limit - bytes) {
-            device->used += bytes;
-            publish_used(*device);
-            return true;
+    Found found{};
+    for (int tries = 0;;) {
+        switch (try_reserve(*device, bytes, found)) {
+            case Reservation::kMade:
+                return true;
+            case Reservation::kLetGo:
+                lost();
+                if (++tries > kTries) return false;
+                sleep_ns(kLookAgain);  // the daemon may have yet to close its end
+                continue;
+            case Reservation::kOverLimit:
+                explain(*device, bytes, found.used, found.limit, found.contexts);
+                return false;
+            case Reservation::kRefused:
+                if (!await_daemon(device)) return false;
         }
     }
-    explain(*device, bytes, used, limit, contexts);
-    return false;
 }
 
 void memory_account(CUdevice ordinal, uint64_t bytes) {
@@ -208,9 +258,6 @@ void publish_room(Device& device) {
 }
 
 }  // namespace
-
-// On an H200 with driver 580 a context takes 498 MiB, with the modules of PyTorch somewhat more.
-constexpr uint64_t kUnknownContext = 512 << 20;
 
 void announce_room(CUdevice ordinal, uint64_t bytes) {
     Device* device = device_for(ordinal);

@@ -77,8 +77,9 @@ void unmanage(Device& device) {
 }
 
 bool attach_device(Device& device) {
+    const auto contexts = uint32_t(std::max(device.contexts.load(), 0));
     auto attachment =
-        attach(reinterpret_cast<const unsigned char (&)[16]>(device.uuid.bytes), uint32_t(device.ordinal));
+        attach(reinterpret_cast<const unsigned char (&)[16]>(device.uuid.bytes), uint32_t(device.ordinal), contexts);
     if (!attachment) return false;
     wire::ClientPage* before = device.page.load();
     {
@@ -86,6 +87,7 @@ bool attach_device(Device& device) {
         device.ledger = attachment->ledger;
         device.limits = attachment->limits;
         device.slot = attachment->slot;
+        device.slot_in_doubt = false;
         attachment->page->room.store(device.room_making + device.room_made.load(), std::memory_order_release);
         // A new daemon's limits do not take away memory that this process already holds.
         device.ledger->slots[device.slot].used.store(device.used, std::memory_order_release);
@@ -101,7 +103,7 @@ bool attach_device(Device& device) {
     device.use_page(attachment->page);
     swap_attached(device, *attachment);
     futex_wake_all(before->token);
-    if (device.contexts > 0) context_count_changed(device.ordinal, device.contexts);
+    if (contexts > 0) context_count_changed(device.ordinal, device.contexts);  // a daemon of before did not read that
     start_watcher(device);
     return true;
 }
@@ -115,13 +117,32 @@ bool had_limits() {
     });
 }
 
+constexpr int kTries = 8;  // a program that closes all its files does so once or twice
+
+bool is_in_doubt(Device& device) {
+    std::lock_guard lock(device.ledger_mutex);
+    return device.slot_in_doubt;
+}
+
 // The program has closed our socket, and the daemon took it for our end: everything is attached anew, at once, so
 // that nothing is without limits meanwhile.
 bool rejoin() {
-    disconnect();
-    if (!connect_daemon(false, had_limits())) return false;
+    // No reservation that is under way relies on the slot once the daemon learns of the end.
     for (auto& slot : devices)
-        if (Device* device = slot.load(); device && !attach_device(*device)) unmanage(*device);
+        if (Device* device = slot.load()) {
+            std::lock_guard lock(device->ledger_mutex);
+            device->slot_in_doubt = true;
+        }
+    for (int tries = 0; tries < kTries; ++tries) {
+        disconnect();
+        if (!connect_daemon(false, had_limits())) return false;
+        bool all = true;
+        for (auto& slot : devices)
+            if (Device* device = slot.load()) all = attach_device(*device) && all;
+        if (all || !closed_by_program()) break;
+    }
+    for (auto& slot : devices)
+        if (Device* device = slot.load(); device && is_in_doubt(*device)) unmanage(*device);
     return true;
 }
 
@@ -184,8 +205,11 @@ Device* device_for(CUdevice ordinal) {
     if (get_uuid(&uuid, ordinal) != CUDA_SUCCESS) return nullptr;
     auto* device = new Device(ordinal, uuid);
     if (managed()) {
-        if (closed_by_program()) rejoin();
-        attach_device(*device);
+        // Again if the program closes what it does not know just now.
+        for (int tries = 0; tries < kTries; ++tries) {
+            if (closed_by_program()) rejoin();
+            if (attach_device(*device) || !closed_by_program()) break;
+        }
         start_watcher(*device);  // also without a daemon: it is the watcher that notices one has come
     }
     slot.store(device, std::memory_order_release);

@@ -31,7 +31,7 @@ NOT_READY = 802
 
 @pytest.fixture(scope="session")
 def around() -> Path:
-    options = ("-O1", "-g", f"-isystem{cuda_include()}", "-ldl")
+    options = ("-O1", "-g", f"-isystem{cuda_include()}", "-ldl", "-rdynamic")
     return compiled("cc", *options, sources=(Path(__file__).parent / "around.c",))
 
 
@@ -230,6 +230,46 @@ def test_descriptors_that_a_program_closes(served: Served, attempt: Callable[...
     results, said = attempt("init", "close", "context", "close", "launch", "close", "fill").results()
     assert results == {"init": 0, "close": 0, "context": 0, "fill": 1024, "launch": 0}
     assert "gemlet: " not in said or "limit of group" in said
+
+
+@pytest.mark.parametrize("call", ["connect-1", "send-1", "send-2", "recvmsg-1", "recvmsg-2"])
+@pytest.mark.parametrize("before", ["init", "context", "close"])
+def test_descriptors_that_a_program_closes_while_it_joins(
+    served: Served, attempt: Callable[..., Attempt], call: str, before: str
+) -> None:
+    """In another thread, right after any call that the hook makes for it."""
+    served.server.set_group("g", memory=LIMIT)
+    steps = {"init": (call, "init", "context"), "context": ("init", call, "context")}
+    again = ("init", "context", call, "close", "launch")
+    results, said = attempt(*steps.get(before, again), "fill").results()
+    assert results["fill"] == 1024
+    assert "running without limits" not in said
+    assert "another version" not in said
+
+
+def test_a_program_that_closes_its_descriptors_and_cannot_come_back(
+    served: Served, attempt: Callable[..., Attempt]
+) -> None:
+    """The daemon has given its place in the group's ledger away, and what its context takes is charged to nobody."""
+    served.server.set_group("g", memory=LIMIT)
+    program = attempt("init", "context", "wait", "close", "wait", "fill")
+    program.reaches("wait")
+    Path(served.machine.socket).rename(served.machine.folder / "elsewhere")
+    program.go_on()
+    program.reaches("wait")
+    eventually(lambda: served.used("g") == 0)
+    program.go_on()
+    assert program.results()[0]["fill"] == 1024
+
+
+def test_a_program_whose_place_in_the_ledger_is_gone_before_it_notices(
+    served: Served, attempt: Callable[..., Attempt]
+) -> None:
+    """The daemon takes a hello for the end of the process before, and gives its place away at once."""
+    served.server.set_group("g", memory=LIMIT)
+    hello = wire.pack(wire.HELLO, group=b"g").hex()
+    results, _ = attempt("init", "context", "greet", "fill", HELLO=hello).results()
+    assert results == {"init": 0, "context": 0, "greet": 0, "fill": 1024}
 
 
 def test_too_few_descriptors(served: Served, attempt: Callable[..., Attempt]) -> None:

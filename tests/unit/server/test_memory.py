@@ -49,6 +49,26 @@ def test_a_dead_member_leaves_nothing(serve: Callable[..., Served]) -> None:
     assert s.groups()["g"]["memory_used"] == 0
 
 
+def test_what_a_member_holds_counts_all_the_time_while_it_joins_again(serve: Callable[..., Served]) -> None:
+    """Its connection was closed and it lives on: for its neighbours nothing becomes free, and nothing counts twice."""
+    s = serve()
+    s.server.set_group("g", memory=8 * GIB)
+    s.server.add_device(bytes(16), 0, context_estimate=GIB)
+    a, b = RawClient(s.path).attach(), RawClient(s.path).attach()
+    a.send(wire.CONTEXT, value=1)
+    wire.eventually(lambda: a.page.get("contexts", size=4) == 1)
+    a.ledger.put("slots", 3 * GIB, index=a.slot)
+    a.close()
+    wire.eventually(lambda: a.page.get("attached", size=4) == 0)
+    again = RawClient(s.path, flags=wire.AGAIN)
+    assert (b.ledger.get("slots", index=a.slot), b.limits.get("untracked")) == (3 * GIB, GIB)
+    again.attach()
+    assert again.slot == a.slot
+    assert again.page.get("contexts", size=4) == 1
+    assert (b.ledger.get("slots", index=a.slot), b.limits.get("untracked")) == (3 * GIB, GIB)
+    again.close()
+
+
 def test_groups_do_not_see_each_other(serve: Callable[..., Served]) -> None:
     s = serve()
     a, b = RawClient(s.path, "a").attach(), RawClient(s.path, "b").attach()
