@@ -13,7 +13,6 @@ import os
 import signal
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,7 +24,6 @@ from gemlet.daemon.accounting import Accounting
 from gemlet.daemon.allocator import return_large_blocks
 from gemlet.daemon.audit import Audit, named
 from gemlet.daemon.configuration import ConfigurationFile
-from gemlet.daemon.directory_trust import distrust
 from gemlet.daemon.elder import Elder
 from gemlet.daemon.events import EventRing
 from gemlet.daemon.groups import Entry, GroupBook
@@ -33,7 +31,7 @@ from gemlet.daemon.history_recorder import Recorder
 from gemlet.daemon.history_sampling import Moments
 from gemlet.daemon.history_store import Store
 from gemlet.daemon.launchers import Launchers
-from gemlet.daemon.lock import DirectoryLock, remove_stale_socket
+from gemlet.daemon.lock import DirectoryLock
 from gemlet.daemon.members import Members
 from gemlet.daemon.mps import Mps
 from gemlet.daemon.native import Server, Snapshot, read_snapshot
@@ -41,6 +39,7 @@ from gemlet.daemon.processes import sees_the_drivers_pids
 from gemlet.daemon.programs import PATIENCE, Programs
 from gemlet.daemon.recent_usage import SAMPLE_SECONDS, RecentUsage
 from gemlet.daemon.shared_status import SharedStatus
+from gemlet.daemon.sockets import Sockets
 from gemlet.daemon.totals import Totals
 from gemlet.daemon.users import Users
 from gemlet.devices import host_memory
@@ -50,6 +49,7 @@ from gemlet.model import DeviceSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from gemlet.daemon.address import Endpoint
     from gemlet.daemon.api import Api
@@ -148,8 +148,7 @@ class Service:
         self._unaudited: set[int] = set()  # uids
         self._outside: list[Outsider] = []
         self._programs = Programs()
-        self._listening: dict[str, Path] = {}  # of the configured groups: socket in the IPC directory
-        self._shares: set[str] = set()
+        self._sockets = Sockets(server, ipc_dir=options.ipc_dir, shared=options.shared)
         self.status = SharedStatus(
             prepare=self._know_programs, build=self._status, event=self.events.last, metrics=metrics
         )
@@ -185,7 +184,7 @@ class Service:
             self._may_listen = True
             self._know_groups(before)
             self._mps_state = self.mps.restore().state
-            self._listen(endpoint.clients, mode=mode)
+            self._sockets.listen(endpoint.clients)
             await self._inherit(before)
             self.server.start()
             if before is not None:
@@ -210,7 +209,7 @@ class Service:
                     notify.systemd("STOPPING=1")
                     await self._members.write()
                     self.server.stop()
-                    self._remove_ipc_sockets()
+                    self._sockets.remove_configured()
                 self.recorder.stop()
         logger.info("another daemon has taken over" if self.elder.left else "stopped")
 
@@ -251,9 +250,8 @@ class Service:
                 self._restore(group)
             else:
                 self.book.keep_changed(group.spec, configured=group.configured)
-        if self.options.take_over and self.options.ipc_dir:
-            names = {group.name for group in self.configuration.current.groups}
-            for warning in self._listen_in(self.options.ipc_dir, names):
+        if self.options.take_over:
+            for warning in self._listen_for_configured(self.configuration.current):
                 logger.warning("configuration %s", warning)
 
     async def _inherit(self, before: Predecessor | None) -> None:
@@ -415,9 +413,9 @@ class Service:
     def open_share(self, name: str, limits: Limits, *, socket: str, device: int | None) -> Entry:
         """A group with a socket of its own, opened or changed. Raises `Refused` and `DaemonError`."""
         entry = self.book.share(name, limits, socket=socket, device=device)
-        if socket not in self._shares or not Path(socket).is_socket():
+        if not self._sockets.has_share(socket):
             try:
-                self._listen_share(name, socket)
+                self._sockets.listen_for_share(name, socket)
             except DaemonError:
                 self.book.remove(name, uid=os.getuid())
                 raise
@@ -428,15 +426,7 @@ class Service:
         entry = self.book.entries.get(name)
         self.book.remove(name, uid=uid)
         if entry is not None and entry.socket is not None:
-            self.server.unlisten(entry.socket)
-            self._shares.discard(entry.socket)
-
-    def _listen_share(self, name: str, socket: str) -> None:
-        self.server.unlisten(socket)
-        # A process that can reach the directory is in the group, whatever its uid: a container has the directory to
-        # itself.
-        self._listen(Path(socket), group=name, mode=0o666)
-        self._shares.add(socket)
+            self._sockets.end_share(entry.socket)
 
     # --- tasks ---------------------------------------------------------------------------------------------------
 
@@ -591,64 +581,16 @@ class Service:
                 self._unaudited.add(self.users.uid_of(user))
             except Refused as error:
                 warnings.append(f"audit: {error.message}")
-        if self.options.ipc_dir and self._may_listen:
-            warnings += self._listen_in(self.options.ipc_dir, {group.name for group in configuration.groups})
+        if self._may_listen:
+            warnings += self._listen_for_configured(configuration)
         for device in self._devices.values():
             self._tell_device(device)
         for warning in warnings:
             logger.warning("configuration %s", warning)
 
-    def _listen(self, path: Path, *, group: str | None = None, mode: int) -> None:
-        if "\0" in str(path):
-            raise DaemonError(f"cannot listen at {str(path)!r}: a path has no NUL")
-        if os.path.lexists(path) and not path.is_socket():  # the native server removes what is there
-            raise DaemonError(
-                f"cannot listen at {path}: there is a file of that name",
-                hint="choose another directory, or move that file away",
-            )
-        try:
-            self.server.listen(str(path), group=group, mode=mode)
-        except (OSError, RuntimeError, ValueError) as error:  # the native server has std::system_error only
-            hint = "a socket's path has at most 107 bytes: choose a shorter directory" if len(str(path)) > 107 else None
-            raise DaemonError(f"cannot listen at {path}: {error}", hint=hint) from None
-
-    def _listen_in(self, directory: Path, groups: set[str]) -> list[str]:
-        # Gemini's second generation: one socket per group, named like it; a/b, as namespace/pod, is b in a directory a.
-        for group in self._listening.keys() - groups:  # through it a client would join a group without limits
-            self._stop_listening(self._listening.pop(group))
-        return [warning for group in groups for warning in self._listen_for(group, directory)]
-
-    def _listen_for(self, group: str, directory: Path) -> list[str]:
-        path = directory / group
-        if group in self._listening:
-            return []
-        if not {"", ".", ".."}.isdisjoint(group.split("/")):
-            return [f"group {group} has a name that is no path: no socket in {directory}"]
-        try:
-            _check_trust(path.parent)
-            path.parent.mkdir(mode=0o755 if self.options.shared else 0o700, parents=True, exist_ok=True)
-            _check_trust(path.parent)  # what was not there may have been made by another
-            if self._before is None or str(path) not in self._before.listeners:
-                remove_stale_socket(path)
-            self._listen(path, group=group, mode=0o666 if self.options.shared else 0o600)
-        except (OSError, DaemonError) as error:
-            return [f"group {group}: {error}"]
-        self._listening[group] = path
-        return []
-
-    def _stop_listening(self, path: Path) -> None:
-        self.server.unlisten(str(path))
-        with contextlib.suppress(OSError):
-            remove_stale_socket(path)  # the native server forgets its listeners when it stops
-        for directory in path.parents:
-            if directory == self.options.ipc_dir:
-                return
-            with contextlib.suppress(OSError):  # that of another group, too
-                directory.rmdir()
-
-    def _remove_ipc_sockets(self) -> None:
-        for path in self._listening.values():
-            self._stop_listening(path)
+    def _listen_for_configured(self, configuration: Configuration) -> list[str]:
+        inherited = self._before.listeners if self._before is not None else {}
+        return self._sockets.listen_for_configured({group.name for group in configuration.groups}, inherited=inherited)
 
     def _restore(self, group: saved_groups.Saved) -> None:
         entry = group.entry()
@@ -656,7 +598,7 @@ class Service:
         try:
             self.book.restore(entry)
             if entry.socket is not None:
-                self._listen_share(entry.spec.name, entry.socket)
+                self._sockets.listen_for_share(entry.spec.name, entry.socket)
         except (Refused, DaemonError) as error:
             logger.warning("state group=%s not restored: %s", entry.spec.name, error)
 
@@ -721,11 +663,3 @@ class Service:
 
     def _spec_of(self, device: DeviceInfo) -> DeviceSpec | None:
         return next((s for s in self._device_specs if s.uuid == device.uuid or s.index == device.index), None)
-
-
-def _check_trust(directory: Path) -> None:
-    """Raises DaemonError where another user could put a socket in the place of the daemon's, and OSError."""
-    reason = distrust(directory)
-    if reason is not None:
-        hint = "choose a directory that only root or you can change, with all those above it"
-        raise DaemonError(f"no socket in {directory}: {reason}", hint=hint)
