@@ -127,6 +127,7 @@ def _write_example(context: click.Context, _parameter: click.Parameter, folder: 
     "--hang", type=options.Seconds(), default=120.0, show_default=True, metavar="S", help="Limit of one batch."
 )
 @click.option("--request-log", type=_FILE, help="Append a line of JSON for each request: where its time went.")
+@click.option("--traces", is_flag=True, help="Send OpenTelemetry spans of each request by OTLP.")
 @click.option(
     "--example", type=click.Path(path_type=Path), is_eager=True, expose_value=False, callback=_write_example,
     metavar="DIR", help="Write a repository of two models into DIR and stop.",

@@ -79,7 +79,7 @@ Answer = Callable[[Answered | Refusal], None]
 class Call:
     """A request. ``arrived`` in ms of time.monotonic(); ``timeout_ms`` and ``priority`` 0 = the model's own.
 
-    id: the client's own. admitted: when it was checked, where that is logged.
+    id: the client's own. trace: W3C's traceparent, as it came. admitted: when it was checked, where that is logged.
     nested: of a model that works on another request. about: the rest of it, for models that get requests one by one.
     spec: what its inputs were checked against. gone: nobody waits for its answer, and there will be none.
     """
@@ -97,6 +97,7 @@ class Call:
     gone: bool = False
     nested: bool = False
     id: str = ""
+    trace: str = ""
     admitted: float = 0.0
     about: About = NOTHING
 

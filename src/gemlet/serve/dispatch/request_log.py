@@ -1,4 +1,4 @@
-"""A line of JSON for each request that is answered or refused: where its time went.
+"""What became of each request and where its time went, as a line of JSON, and for traces.
 
 The event loop only keeps what happened; a thread writes it. The file is opened for each writing, so that it may be
 moved away meanwhile. Where it cannot be written, or too much waits for that, lines are left out, and the log says how
@@ -17,6 +17,7 @@ import msgspec
 from gemlet.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from gemlet.serve.dispatch.call import Call
@@ -42,6 +43,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     total_ms: float
     version: str = ""
     id: str = ""
+    trace: str = ""
     message: str = ""
     rows: int = 0
     batch: int = 0
@@ -67,14 +69,18 @@ class Ran(NamedTuple):
 
 
 class RequestLog:
-    """Appends to ``path``. Times of calls are milliseconds of time.monotonic(). Raises UsageError."""
+    """Appends to ``path``, if any, and tells ``export``, in a thread. Times of calls are milliseconds of
+    time.monotonic(). Raises UsageError."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None, export: Callable[[list[Line]], None] | None = None) -> None:
         self.path = path
+        self._export = export
         self._lines: list[Line] = []
         self._lost = 0
         self._began = time.time() - time.monotonic()
         self._encoder = msgspec.json.Encoder()
+        if path is None:
+            return
         try:
             path.open("ab").close()
         except OSError as error:
@@ -94,6 +100,7 @@ class RequestLog:
             model=call.model,
             version=version or call.version,
             id=call.id,
+            trace=call.trace,
             outcome=outcome,
             message=message,
             total_ms=_rounded(now - call.arrived),
@@ -109,6 +116,7 @@ class RequestLog:
             model=call.model,
             version=ran.version,
             id=call.id,
+            trace=call.trace,
             outcome="answered",
             rows=request.rows,
             batch=ran.rows,
@@ -131,18 +139,24 @@ class RequestLog:
         """Everything so far, in a thread."""
         if self._lines or self._lost:
             lines, self._lines = self._lines, []
-            await asyncio.to_thread(self._append, lines)
+            await asyncio.to_thread(self._hand_on, lines)
 
-    def _append(self, lines: list[Line]) -> None:
+    def _hand_on(self, lines: list[Line]) -> None:
+        if self._export is not None:
+            self._export(lines)
+        if self.path is not None:
+            self._append(lines, self.path)
+
+    def _append(self, lines: list[Line], path: Path) -> None:
         try:
-            with self.path.open("ab") as file:
+            with path.open("ab") as file:
                 file.write(self._encoder.encode_lines(lines))
         except OSError as error:
             self._lost += len(lines)
-            logger.error("%s: %s; %d requests are not logged", self.path, error.strerror, self._lost)
+            logger.error("%s: %s; %d requests are not logged", path, error.strerror, self._lost)
         else:
             if self._lost:
-                logger.warning("%s: %d requests are not logged", self.path, self._lost)
+                logger.warning("%s: %d requests are not logged", path, self._lost)
         self._lost = 0
 
 

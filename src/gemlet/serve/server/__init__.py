@@ -7,6 +7,7 @@ backend_choice.py   what it runs on: backend, devices, profiles
 serving_plan.py     which plan is in force when;  initial_plan.py the first one
 fleet.py            a plan brought into force;  scaling.py as many executors as the load needs
 catalog.py          which models of the repository are served
+traces.py           spans of requests for OpenTelemetry
 repository/         models in directories
 frontend/           the Open Inference Protocol over HTTP and gRPC
 """

@@ -21,6 +21,7 @@ class ServerOptions:
     ``ray``: address of the Ray cluster that executors are placed in; None: they run beside the server.
     ``scale``: least and most devices in use; executors of the others are ended. None: all stay.
     hang_s: an executor that spends this long on one batch is killed and started again.
+    traces: whether OpenTelemetry gets the stages of requests.
     http_socket, grpc_socket: Unix sockets, in place of ports. tls: certificate chain and key; tokens: who may ask.
     """
 
@@ -48,4 +49,5 @@ class ServerOptions:
     arena_bytes: int = ARENA_BYTES
     ray: str | None = None
     request_log: Path | None = None
+    traces: bool = False
     scale: tuple[int, int] | None = None

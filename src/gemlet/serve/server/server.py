@@ -23,7 +23,7 @@ from gemlet.serve.execution.backend import BackendOptions
 from gemlet.serve.execution.device import Device
 from gemlet.serve.execution.executor import STOP_SECONDS
 from gemlet.serve.profiles.profile import render as render_profiles
-from gemlet.serve.server import backend_choice
+from gemlet.serve.server import backend_choice, traces
 from gemlet.serve.server.catalog import Catalog, Known
 from gemlet.serve.server.fleet import Fleet
 from gemlet.serve.server.frontend.regions import Regions
@@ -71,7 +71,12 @@ class Server:
 
     def __init__(self, options: ServerOptions, logs: LogTail) -> None:
         self.engine = Engine(drop=options.drop)
-        self.engine.log = RequestLog(options.request_log) if options.request_log is not None else None
+        self._end_traces: Callable[[], None] | None = None
+        export = None
+        if options.traces:
+            export, self._end_traces = traces.exporter()
+        if options.request_log is not None or export is not None:
+            self.engine.log = RequestLog(options.request_log, export)
         self.regions = Regions(allowed=options.shared_memory, read_bytes=options.limits.request_bytes)
         self.unpacking = Unpacking()
         self.logs = logs
@@ -102,6 +107,8 @@ class Server:
                     self.unpacking.close()
                     if self.engine.log is not None:
                         await self.engine.log.write()
+                    if self._end_traces is not None:
+                        await asyncio.to_thread(self._end_traces)
                     if self._cluster is not None:
                         self._cluster.close()
         except* GemletError as group:

@@ -79,7 +79,7 @@ class GrpcCall:
 
     __slots__ = (
         "_tasks", "began", "begun", "buffer", "connection", "counted", "encoding", "end_seen", "finished",
-        "half_closed", "handler", "number", "out", "out_bytes", "over", "remaining_ms", "unacknowledged",
+        "half_closed", "handler", "number", "out", "out_bytes", "over", "remaining_ms", "trace", "unacknowledged",
         "waiting_bytes",
     )  # fmt: skip
 
@@ -89,6 +89,7 @@ class GrpcCall:
         self.handler: Handler | None = None
         self.remaining_ms: float | None = None
         self.encoding = b""
+        self.trace = ""  # W3C's traceparent
         self.over = False
         self.buffer = bytearray()  # of messages that are not whole, or not taken
         self.began: float | None = None  # loop time since which its client has owed the rest of a message

@@ -32,6 +32,7 @@ MAX_STREAMS = 128  # of one connection; further requests wait at the client
 STREAM_WINDOW = 256 * 1024  # bytes
 # Calls that wait for their turn may fill half of the connection's; the library gives it back by halves.
 WINDOWS = 2 * MAX_STREAMS
+TRACE_BYTES = 64  # of a traceparent, which has 55
 WRITE_BYTES = 1 << 20  # at once, until it is known whether the client reads
 CONFIGURATION = Configuration(auto_window_update=False, max_inbound_header_list_size=limits.HEADER_BYTES)
 NOT_GRPC = [(b":status", b"415")]
@@ -215,6 +216,7 @@ class GrpcConnection(asyncio.Protocol):
         if procedure is None:
             call.end(Status.UNIMPLEMENTED, f"there is no procedure {path.decode('latin-1')} here")
             return
+        call.trace = given.get(b"traceparent", b"")[:TRACE_BYTES].decode("latin-1")
         call.encoding = given.get(b"grpc-encoding", b"identity")
         if call.encoding not in grpc_wire.ENCODINGS:
             call.end(Status.UNIMPLEMENTED, f"grpc-encoding is {call.encoding!r}: expected identity, gzip or deflate")

@@ -203,7 +203,7 @@ class Asking:
             self.refuse(refusal)
 
         reply = intake.Reply(service, regions, form, False, write, refuse, self._grpc.later)
-        call = Call(form.model, given, reply, self._arrived, form.version, id=form.id)
+        call = Call(form.model, given, reply, self._arrived, form.version, id=form.id, trace=self._grpc.trace)
         rest = intake.check(service, regions, form, parameters, call)
         remaining_ms = self._grpc.remaining_ms
         if remaining_ms is not None and (not call.timeout_ms or remaining_ms < call.timeout_ms):

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 MAX_PIPELINED = 64
 MAX_PIPELINED_BYTES = 1 << 20  # of requests that are not answered, and answers that wait for those before them
 BINARY = b"application/octet-stream"
+TRACE_BYTES = 64  # of a traceparent, which has 55
 
 
 class Bad(Exception):
@@ -94,6 +95,7 @@ class Connection(asyncio.Protocol):
         self._large_bytes = 0  # of requests that another process reads
         self._held = 0  # as holdings know it
         self._url = b""
+        self._trace = b""
         self._body: bytes | bytearray = b""
         self._body_bytes = 0
         self._json_length: int | None = None
@@ -279,6 +281,8 @@ class Connection(asyncio.Protocol):
             self._authorization = value
         elif name == b"content-encoding":
             self._encoding = value.strip().lower()
+        elif name == b"traceparent":
+            self._trace = value[:TRACE_BYTES]
         elif name == b"expect":
             self._expects = value.lower() == b"100-continue"
 
@@ -312,6 +316,8 @@ class Connection(asyncio.Protocol):
             return  # the parser has not read its body, and raises HttpParserUpgrade after this: _feed() goes on
         exchange = Exchange(self)
         exchange.arrived = now_ms()
+        if self._trace:
+            exchange.trace, self._trace = self._trace.decode("latin-1"), b""
         exchange.keep_alive = parser.should_keep_alive()
         self._exchanges.append(exchange)
         body = self._body
@@ -384,7 +390,7 @@ class Connection(asyncio.Protocol):
         form.model, form.version = model, version
         write, refuse = partial(self._write, exchange, form), partial(_refuse, exchange)
         reply = intake.Reply(self._service, self.regions, form, True, write, refuse, self._later)
-        call = Call(model, given, reply, exchange.arrived, version, id=form.id)
+        call = Call(model, given, reply, exchange.arrived, version, id=form.id, trace=exchange.trace)
         shared = sum([tensor.nbytes for tensor in regions.unread(given)])
         exchange.request_bytes += shared
         self._pending_bytes += shared

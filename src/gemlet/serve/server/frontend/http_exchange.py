@@ -39,6 +39,7 @@ class Exchange:
 
     __slots__ = (
         "_connection", "_ended", "_out", "arrived", "call", "endless", "head_only", "keep_alive", "request_bytes",
+        "trace",
     )  # fmt: skip
 
     def __init__(self, connection: Connection) -> None:
@@ -47,6 +48,7 @@ class Exchange:
         self.endless = False  # whether its answer goes on until somebody ends it
         self.request_bytes = 0
         self.arrived = 0.0
+        self.trace = ""  # W3C's traceparent, as it came
         self.call: Call | None = None  # while the engine has it
         self._connection = connection
         self._out: list[Buffer] = []
