@@ -140,7 +140,9 @@ class Cluster:
             self.kubectl("delete", "pod", *pods, *options, seconds=130)
 
     def events(self, pod: str) -> str:
-        items = self.get("events", "--field-selector", f"involvedObject.name={pod}")["items"]
+        # By uid, as in `log`.
+        uid = self.get("pod", pod)["metadata"]["uid"]
+        items = self.get("events", "--field-selector", f"involvedObject.uid={uid}")["items"]
         return "\n".join(item["message"] for item in items)
 
 
