@@ -72,6 +72,13 @@ def placed(cluster):
     return len(cluster.kubectl("get", "pods", *selected).split())
 
 
+def undecided(cluster):
+    """How many pods are on no node and have not been found to fit nowhere."""
+    each = '{range .items[*]}{.spec.nodeName}{.status.conditions[?(@.type=="PodScheduled")].reason}{";"}{end}'
+    said = cluster.kubectl("get", "pods", "-l", "load=test", "-o", f"jsonpath={each}").split(";")[:-1]
+    return said.count("")
+
+
 def writes(cluster):
     """Requests that changed something, by resource."""
     text = cluster.kubectl("get", "--raw", "/metrics")
@@ -114,12 +121,15 @@ def test_a_thousand_pods_are_placed_and_none_too_many(cluster, face, nodes):
     for start in range(0, PODS, 100):
         cluster.create(*(waiting(number, sizes[number]) for number in range(start, start + 100)))
     made = time.monotonic() - begun
-    counts, last = [0, placed(cluster)], made
-    # Done when nothing more has been placed for a while.
-    while len(counts) < 20 or counts[-1] != counts[-20]:
+    counts, last = [placed(cluster)], made
+
+    def decided():
         counts.append(placed(cluster))
+        nonlocal last
         last = time.monotonic() - begun if counts[-1] != counts[-2] else last
-        time.sleep(0.5)
+        return counts[-1] == counts[-2] and undecided(cluster) == 0
+
+    eventually(decided, "the scheduler's word on each pod", 600)
     free = Counter({(name, f"gpu-{n}"): 100 for name in nodes for n in range(GPUS)})
     for claim in cluster.get("resourceclaims")["items"]:
         for result in ((claim.get("status") or {}).get("allocation") or {}).get("devices", {}).get("results", []):

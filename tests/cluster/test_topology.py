@@ -93,9 +93,11 @@ def test_a_claim_of_four_gpus_gets_a_whole_island_after_singles(cluster, face, p
 
 
 @only_dra
-def test_pairs_land_on_one_island(cluster, face, packing):
+@pytest.mark.parametrize("together", ["nvlink", "pcie", "numa"])
+def test_pairs_land_on_one_island(cluster, face, packing, together):
+    """Each island of the simulated node is at a processor of its own, with a root complex."""
     for number in range(4):
-        first, second = start(cluster, f"pair{number}", gpus="2", together="nvlink")
+        first, second = start(cluster, f"pair{number}", gpus="2", together=together)
         assert first == second
     assert len(shares(cluster)) == 4
 

@@ -1,7 +1,8 @@
-"""Two nodes: the second is a kubelet with a network, a containerd and simulated GPUs of its own."""
+"""Two and three nodes: each further one is a kubelet with a network, a containerd and simulated GPUs of its own."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -24,16 +25,16 @@ SPREAD = {
 }
 
 
-@pytest.fixture(scope="module")
-def second(cluster, face):
-    """The second node, with what the DaemonSet starts there."""
+@contextlib.contextmanager
+def added(cluster, face, number):
+    """One more node, with what the DaemonSet starts there."""
     begun = time.monotonic()
-    node = Node(2, cluster.pki)
+    node = Node(number, cluster.pki)
     try:
         node.start(cluster.images)
-        eventually(lambda: cluster.ready(node.name), "second node ready")
-        face.ready(cluster, node.name)
-        print(f"\na node of its own offers its GPUs after {time.monotonic() - begun:.1f} s", file=sys.stderr)
+        eventually(lambda: cluster.ready(node.name), f"{node.name} ready", 120)
+        face.ready(cluster, node.name, 120)
+        print(f"\n{node.name} offers its GPUs after {time.monotonic() - begun:.1f} s", file=sys.stderr)
         yield node
     finally:
         node.stop()
@@ -42,6 +43,12 @@ def second(cluster, face):
             "-n", "gemlet-system", "delete", "pod", "--field-selector", f"spec.nodeName={node.name}", "--force",
             "--grace-period=0",
         )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def second(cluster, face):
+    with added(cluster, face, 2) as node:
+        yield node
 
 
 def start(cluster, count, **spec):
@@ -79,3 +86,10 @@ def test_a_node_that_goes_takes_its_slots_and_no_other(cluster, second):
     cluster.delete("p0", "p1", "p2", "p3")
     assert start(cluster, 8) == {"n1": 8}
     cluster.kubectl("uncordon", second.name)
+
+
+def test_a_third_node_takes_its_part(cluster, face, second):
+    with added(cluster, face, 3):
+        placed = start(cluster, 6, topologySpreadConstraints=[SPREAD])
+        assert placed == {"n1": 2, "n2": 2, "n3": 2}
+        cluster.delete(*(f"p{number}" for number in range(6)))
