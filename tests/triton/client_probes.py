@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import queue
+import time
 import uuid
 
 import numpy as np
@@ -15,6 +16,7 @@ import tritonclient.http
 import tritonclient.utils.shared_memory as shm
 from tritonclient import utils
 
+LOOK_S, SETTLED = 0.1, 10  # statistics that are the same in so many looks
 MODELS = ("simple", "simple_string")
 KITS = {"http": tritonclient.http, "grpc": tritonclient.grpc}
 NUMBERS = np.arange(16, dtype=np.int32).reshape(1, 16)
@@ -150,9 +152,18 @@ class Ask:
         return self._values(self._client.infer("simple", self._pair(), outputs=wanted), ["OUTPUT0"])
 
     def statistics(self):
-        before = self._counted()
+        before = self._settled()
         self._client.infer("simple", self._pair())
-        return [after - count for after, count in zip(self._counted(), before, strict=True)]
+        return [after - count for after, count in zip(self._settled(), before, strict=True)]
+
+    def _settled(self):
+        """Triton counts a request after its answer has left."""
+        last, same = self._counted(), 0
+        while same < SETTLED:
+            time.sleep(LOOK_S)
+            now = self._counted()
+            last, same = now, same + 1 if now == last else 0
+        return last
 
     def _counted(self):
         (found,) = self._plain(self._client.get_inference_statistics("simple"))["model_stats"]
