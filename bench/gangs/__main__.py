@@ -44,6 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--out", type=Path, help="folder for gangs.json; made if it is not there")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: tiny models, without gemlet")
+    parser.add_argument("--trace", action="store_true", help="write down each window's turns in DIR, for Perfetto")
     parser.add_argument("--python", default=sys.executable, help="an interpreter that has the frameworks")
     o = parser.parse_args(arguments)
     if o.simulate:
@@ -51,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.error("--seconds: expected 1.5 or more")
         virtual.show(o.seconds or 3.5, o.only)
         return 0
+    if o.trace and not o.out:
+        parser.error("--trace: needs --out")
     o.ways = o.ways.split(",")
     for given, known in ((names := o.cases.split(","), CASES), (o.ways, WAYS)):
         if unknown := [name for name in given if name not in known]:

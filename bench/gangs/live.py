@@ -57,6 +57,7 @@ class Live:
     alone: dict[str, list[Work]] = field(default_factory=dict)
     table: list[list[str]] = field(default_factory=list)
     logs: int = 0
+    traces: int = 0
     failed: bool = False
 
     def run(self, cases: Sequence[Case]) -> None:
@@ -162,6 +163,10 @@ class Live:
             during.append((min(seconds - 0.4, 3.0), lambda: recorded.update(self.status())))
         overtime = 90.0 if case.changing else 20.0
         done = self.pool.window(keys, seconds, [{} for _ in jobs], overtime, sorted(during, key=lambda each: each[0]))
+        if self.options.trace and where == GEMLET:
+            self.traces += 1
+            path = self.options.out / f"trace-{self.traces}-{case.name}-{way}.json"
+            asked("trace", jobs[0].name, f"{seconds:g}s", "-o", str(path), env=dict(self.env))
         self.release([key for key, job in zip(keys, jobs, strict=True) if job.kind == "single"])
         text = ", ".join(f"{job.name} {w.rate(0, ended(w)):.1f}/s" for job, w in zip(jobs, done, strict=True))
         print(f"{way:<10}: {text}", flush=True)

@@ -25,6 +25,7 @@ from bench.llm.programs import READY_S, Pool, Program
 from bench.llm.rows import ALONE, PROGRAMS, ROWS, WAYS, Budget, Member, Row
 from bench.llm.verdicts import Results, lines, table
 from bench.machine import Machine, end_on_signals
+from bench.own_mps import asked
 from bench.report import Report, heading
 from bench.runner import CONFIGS
 
@@ -142,6 +143,9 @@ class Bench:
         except RuntimeError:
             place.forget(keys)
             raise
+        if self.options.trace and way == "gemlet":
+            path = self.options.out / f"trace-{row.name}-{repeat + 1}.json"
+            asked("trace", place.key(members[0])[1], f"{seconds:g}s", "-o", str(path), env=dict(place.env))
         self.release([key for key, member in zip(keys, members, strict=True) if not is_kept(member)])
         if self.options.fresh and place.gemlet:
             self.release(keys)
@@ -227,6 +231,7 @@ def main() -> int:
         "--budget", type=positive, default=float("inf"), metavar="SECONDS", help="that all of it may take"
     )
     parser.add_argument("--fresh", action="store_true", help="gemlet's programs are started anew for each window")
+    parser.add_argument("--trace", action="store_true", help="write down the turns of gemlet's windows, for Perfetto")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: tiny models, measures nothing")
     parser.add_argument("--simulate", action="store_true", help="gemlet, MPS and bench/client on the simulated machine")
     parser.add_argument("--python", default=sys.executable, help="an interpreter that has the frameworks")
@@ -238,6 +243,8 @@ def main() -> int:
         )
     except ValueError as error:
         parser.error(str(error))
+    if o.trace and not o.out:
+        parser.error("--trace: needs --out")
     if o.simulate and o.device == "cuda":
         parser.error("frameworks need the CUDA runtime, which the simulated machine does not have: add --device cpu")
     if o.device == "cpu" and not o.simulate:

@@ -17,6 +17,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from bench.cores import keep_to, split
 from bench.llm.work import Work
 
 if TYPE_CHECKING:
@@ -156,11 +157,15 @@ class Pool:
         overtime: float,
         during: Sequence[tuple[float, Callable[[], object]]] = (),
     ) -> list[Work]:
-        """All of ``keys`` work for ``seconds``, from the same instant on. Raises RuntimeError; then they are ended.
+        """All of ``keys`` work for ``seconds``, from the same instant on, each on cores of its own if there are enough.
+
+        Raises RuntimeError; then they are ended.
 
         ``during``: functions to call, by seconds after the start.
         """
         programs = [self.programs[key] for key in keys]
+        for program, cpus in zip(programs, split(len(programs)), strict=False):
+            keep_to(program.process.pid, cpus)
         try:
             start = time.monotonic_ns() + 50_000_000
             for program, given in zip(programs, parameters, strict=True):

@@ -100,6 +100,8 @@ TRAINING = "beside best-effort training"
 ROWS: dict[str, Row] = {
     row.name: row
     for row in (
+        Row("generator-1", "an eager generator that nobody shares with", generators(1)),
+        Row("training-1", "eager training that nobody shares with", (Member("train"),)),
         Row("generators-2", "two eager generators", generators(2)),
         Row("generator-training", "an eager generator beside eager training", (Member("generate"), Member("train"))),
         Row("service-100", f"service, busy all the time, {TRAINING}", service(1.0), "service", seconds=6.0),

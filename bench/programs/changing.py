@@ -3,7 +3,8 @@
     python changing.py [--period 5] ...        (protocol.py has the other options)
 
 The phase that is bound by its host comes first: a small network, whose answer the host waits for before the next step.
-The other keeps matrix products queued. Each unit has ``phase``: 0 bound by the host, 1 saturating.
+The other keeps sums of long vectors queued. Matrix products draw so much power that the device lowers its clock: they
+are slower alone than beside others, and slow those down. Each unit has ``phase``: 0 bound by the host, 1 saturating.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import protocol
 import torch
 from torch import nn
 
-SIZE = 4096  # a product of bf16 matrices of that size takes about 0.2 ms on an H200
-PRODUCTS = 5  # a step
+SIZE = 1 << 26  # values of bf16: an addition in place of that many takes about 0.1 ms on an H200
+SUMS = 10  # a step
 IN_FLIGHT = 4
 
 
@@ -25,15 +26,14 @@ def main() -> None:
     parser.add_argument("--period", type=float, default=5.0, metavar="SECONDS")
     o = parser.parse_args()
     torch.manual_seed(13)
-    size = 128 if o.tiny else SIZE
-    data = torch.randn(size, size, device=o.device).to(torch.bfloat16)
+    data = torch.zeros(1 << 10 if o.tiny else SIZE, device=o.device, dtype=torch.bfloat16)
     layers = [layer for _ in range(12) for layer in (nn.Linear(256, 256), nn.GELU())]
     network = nn.Sequential(*layers).to(o.device).eval()
     x = torch.randn(8, 256, device=o.device)
     with torch.inference_mode():
         for _ in range(5):
             network(x).sum().item()
-            torch.matmul(data, data)
+            data.add_(1)
         for window in protocol.windows(o):
             period = float(window.parameters.get("period", o.period)) * 1e9
             while not window.over():
@@ -57,8 +57,8 @@ def think(network: nn.Module, x: torch.Tensor, until: int, window: protocol.Wind
 def saturate(data: torch.Tensor, until: int, window: protocol.Window) -> None:
     pending: deque[torch.cuda.Event | None] = deque()
     while time.monotonic_ns() < until:
-        for _ in range(PRODUCTS):
-            torch.matmul(data, data)
+        for _ in range(SUMS):
+            data.add_(1)
         event = None
         if data.is_cuda:
             event = torch.cuda.Event()

@@ -12,7 +12,7 @@ import decode
 import llama
 import protocol
 
-PROMPT, NEW = 128, 256  # tokens
+PROMPT, NEW = 128, 128  # tokens
 EACH = 32  # steps: a checksum of all logits
 
 
@@ -24,7 +24,7 @@ def main() -> None:
     model = llama.make(llama.TINY if o.tiny else llama.LARGE, o.device).eval()
     decoder = decode.make(model, graph=o.graph, batch=o.batch, longest=PROMPT + NEW)
     prompts = [llama.tokens(o.batch, PROMPT, seed=seed, device=o.device) for seed in range(4)]
-    decoder.prefill(prompts[0])
+    decode.visit_lengths(decoder, prompts[0], NEW)
     for _ in range(8):
         decoder.step()
     for window in protocol.windows(o, parameters=sum(p.numel() for p in model.parameters())):

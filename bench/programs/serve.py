@@ -21,7 +21,7 @@ import protocol
 if TYPE_CHECKING:
     import torch
 
-LENGTHS = [128, 192, 256, 320, 384, 448, 512]  # tokens of a prompt
+LENGTHS = [128, 192, 256]  # tokens of a prompt
 FEWEST, MOST = 32, 64  # new tokens
 REQUESTS = 64  # over and over
 
@@ -39,6 +39,7 @@ def main() -> None:
     for length in lengths:  # libraries choose and load a kernel for each length
         decoder.prefill(llama.tokens(1, length, seed=0, device=o.device))
         decoder.step()
+    decode.visit_lengths(decoder, prompts[0][:, : min(lengths)], max(lengths) - min(lengths) + MOST)
     for window in protocol.windows(o):
         arrivals = random.Random(int(window.parameters.get("seed", 1)))
         rate = float(window.parameters.get("rate", 0.0))
