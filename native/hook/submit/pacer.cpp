@@ -1,6 +1,7 @@
 #include "hook/submit/pacer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "hook/link/clock.h"
 #include "hook/lookup/own_calls.h"
@@ -192,7 +193,15 @@ bool Pacer::is_empty(const Stream& stream) {
     return scope.ok() && own().cuStreamQuery(stream.handle.load(std::memory_order_relaxed)) == CUDA_SUCCESS;
 }
 
-Pacer::Look Pacer::look() {
+Pacer::Look Pacer::look(bool sampling) {
+    return look(sampling, false);
+}
+
+uint64_t Pacer::poll() {
+    return look(false, true).inflight;
+}
+
+Pacer::Look Pacer::look(bool sampling, bool mark_all) {
     std::lock_guard lock(mutex_);
     const bool may_record = launch_state.captures.load() == 0;
     const uint64_t now = now_ns();
@@ -200,8 +209,14 @@ Pacer::Look Pacer::look() {
     reap();
     bool all_empty = marks_.empty();
     for (Stream* s : streams_) {
+        const uint64_t launches = s->launches.load(std::memory_order_relaxed);
+        const bool launched = std::exchange(s->looked_at, launches) != launches;
         if (s->unmarked.load(std::memory_order_relaxed) == 0) continue;
-        if (may_record && !s->per_thread) {
+        if (launched && !mark_all) {
+            const bool empty = sampling && !s->per_thread && is_empty(*s);
+            all_empty = all_empty && empty;
+            if (!empty) unmarked += s->unmarked_ns.load(std::memory_order_relaxed);
+        } else if (may_record && !s->per_thread) {
             all_empty = all_empty && is_empty(*s);
             record(*s);
         } else {
@@ -215,11 +230,11 @@ Pacer::Look Pacer::look() {
     return {inflight_.load(std::memory_order_relaxed) + unmarked, !all_empty};
 }
 
-void Pacer::sample(Look look, bool awaited, uint64_t missed) {
+void Pacer::sample(Look look, bool awaited, uint64_t samples) {
     std::lock_guard lock(mutex_);
-    progress_.samples += 1 + missed;
-    progress_.busy += look.busy + missed;
-    progress_.awaited += (look.busy && awaited) + missed;
+    progress_.samples += samples;
+    if (look.busy) progress_.busy += samples;
+    if (look.busy && awaited) progress_.awaited += samples;
 }
 
 bool Pacer::begin_sample(Stream& stream, uint64_t key, bool first, Sample& sample) {

@@ -41,6 +41,7 @@ struct alignas(64) Stream {
 
     alignas(64) std::atomic<CUstream> handle{nullptr};
     std::atomic<CUcontext> context{nullptr};
+    uint64_t looked_at = 0;             // launches, as of the last look
     bool per_thread = false;            // only its own thread can record on it
     uint64_t seen_ns = 0, seen_at = 0;  // what was unmarked, and since when, if only its own thread could mark it
 };
@@ -67,12 +68,16 @@ class Pacer {
     uint64_t mark(Stream& stream, uint64_t window_ns);
 
     // Without waiting: records what is unmarked (unless somebody captures), drops what is complete. For the watcher.
+    //
+    // A call for a stream makes a thread that launches on it at the same moment wait, and its waking up takes longer
+    // than many launches. So streams that were launched on since the last look are asked only when `sampling`, and
+    // left to that thread to mark: what is unmarked there counts as in flight.
     struct Look {
         uint64_t inflight;
-        bool busy;  // something is queued or runs, marked or not
+        bool busy;  // something is queued or runs, marked or not; only if sampling
     };
-    Look look();
-    uint64_t poll() { return look().inflight; }
+    Look look(bool sampling);
+    uint64_t poll();  // the same of a client that must stop or has stopped: all is marked
 
     uint64_t launches();  // so far, on all streams
 
@@ -81,8 +86,8 @@ class Pacer {
     struct Progress {
         uint64_t work_ns = 0, samples = 0, busy = 0, awaited = 0;
     };
-    // Of the holder of a token; by the watcher alone. `missed`: looks that would have found a thread waiting.
-    void sample(Look look, bool awaited, uint64_t missed);
+    // Of the holder of a token; by the watcher alone. `samples` that it stands for.
+    void sample(Look look, bool awaited, uint64_t samples);
     Progress progress();
 
     // Nothing was completed for much longer than the running unit should take: it waits for the host, maybe for a
@@ -124,6 +129,7 @@ class Pacer {
     // Estimated rest of work that no thread can mark now, because its thread waits for the token itself or is
     // gone, or a capture is in progress. It is taken to run as estimated. If it counted for ever, a stop would
     // never be reported and its thread would never go on.
+    Look look(bool sampling, bool mark_all);
     static uint64_t left_unmarked(Stream& stream, uint64_t now);
     void reap();
     void learn();

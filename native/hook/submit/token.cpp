@@ -76,7 +76,7 @@ struct Watch {
     wire::ClientPage* page = nullptr;
     Patience patience;
     uint64_t launches = 0;  // as of the last look
-    uint64_t sample_at = 0;
+    uint64_t sample_at = 0, sampled_at = 0;
     uint32_t held = 0;       // epoch of the turn under way
     bool submitted = false;  // something, in this turn
     uint32_t draining = 0;   // epoch whose end is still to be told
@@ -104,32 +104,37 @@ uint64_t jittered(uint64_t poll_ns, uint64_t& random) {
     return poll_ns - poll_ns / 4 + random % (poll_ns / 2 + 1);
 }
 
-constexpr uint64_t kMissedAtMost = 1000;  // looks
+// Samples of a program that launches all the time cost it something (Pacer::look()).
+constexpr uint64_t kSampleLaunching = 1'000'000;
+constexpr uint64_t kSamplesAtMost = 1000;  // that one stands for
 
 uint64_t watch_holder(Device& device, wire::ClientPage& page, uint32_t epoch, Watch& watch) {
     constexpr auto relaxed = std::memory_order_relaxed;
     const Patience::Terms terms{page.idle_ns.load(relaxed), page.idle_most_ns.load(relaxed)};
     const uint64_t poll = std::max<uint64_t>(page.poll_ns.load(relaxed), kPollAtLeast);
     const uint64_t began = now_ns();
-    const bool waited = device.waits.look(began);
-    const Pacer::Look look = device.pacer.look();
-    const uint64_t now = now_ns();
-    const bool awaited = device.waits.look(now) || waited;
     const uint64_t launches = device.pacer.launches();
     const bool launched = launches != std::exchange(watch.launches, launches);
     if (watch.held != epoch) {
         watch.held = epoch;
         watch.submitted = false;
-        watch.sample_at = now;
-        watch.patience.begins(now, device.wanted_at.exchange(0), terms);
+        watch.sample_at = watch.sampled_at = began;
+        watch.patience.begins(began, device.wanted_at.exchange(0), terms);
     }
     watch.submitted = watch.submitted || launched;
     // Looks between two samples have another reason, such as the end of the turn, and would count that reason
     // twice.
-    if (watch.submitted && now >= watch.sample_at) {
-        // A look may be held up in the driver by the very thread that waits: it stands for all that were missed.
-        device.pacer.sample(look, awaited, waited ? std::min((now - began) / poll, kMissedAtMost) : 0);
-        watch.sample_at = now + jittered(poll, watch.random);
+    const bool sampling = watch.submitted && began >= watch.sample_at;
+    const bool waited = device.waits.look(began);
+    const Pacer::Look look = device.pacer.look(sampling);
+    const uint64_t now = now_ns();
+    const bool awaited = device.waits.look(now) || waited;
+    if (sampling) {
+        // It stands for the time since the last one: a look may be held up in the driver by the very thread that
+        // waits, and samples are taken more often while no thread launches.
+        const uint64_t since = now - std::exchange(watch.sampled_at, now);
+        device.pacer.sample(look, awaited, std::clamp<uint64_t>((since + poll / 2) / poll, 1, kSamplesAtMost));
+        watch.sample_at = now + jittered(launched ? std::max(poll, kSampleLaunching) : poll, watch.random);
     }
     tell_progress(device, page, watch);
     // A thread that was just granted the token may take a while to wake; it is not idle.
@@ -143,7 +148,8 @@ uint64_t watch_holder(Device& device, wire::ClientPage& page, uint32_t epoch, Wa
         stop_holding(device, StopReason::kIdle, 0);
         return 0;
     }
-    uint64_t sleep = watch.sample_at > now ? watch.sample_at - now : jittered(poll, watch.random);
+    uint64_t sleep = jittered(poll, watch.random);
+    if (watch.sample_at > now) sleep = std::min(sleep, watch.sample_at - now);
     const uint64_t deadline = page.deadline_ns.load(relaxed);
     if (deadline != wire::kNever) {
         if (now + look.inflight >= deadline) {
