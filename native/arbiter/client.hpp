@@ -18,13 +18,15 @@ struct Standing {
     Nanoseconds since = 0;          // exclusive since
     Nanoseconds backoff = 0;        // it stays so for at least this long
     Nanoseconds released = kNever;  // when it was last released; kNever: not yet
+    bool misjudged = false;         // ... because it should never have taken turns, which is no trial
+    Nanoseconds evidence = 0;       // it must have looked busy for this long before it takes turns with its like
     double samples = 0.0;           // looks at its queues while it had the device to itself, since it is exclusive
 
     bool exclusive() const { return why != Why::kShares; }
     // It takes turns with its like only.
     bool contends() const { return why == Why::kBothBusy; }
     // It was released a moment ago: whether that was right must show soon.
-    bool on_trial(Nanoseconds now) const { return released != kNever && now - released < kTrial; }
+    bool on_trial(Nanoseconds now) const { return released != kNever && !misjudged && now - released < kTrial; }
     static constexpr Nanoseconds kTrial = 50'000'000;
 };
 

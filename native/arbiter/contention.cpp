@@ -31,8 +31,8 @@ bool fit(const Party& a, const Party& b) {
 // It always has work queued, and waits for it.
 bool saturates(const Party& party) {
     const Observation& seen = party.client->seen;
-    return party.peers.saturate && seen.never_empty() && (!party.peers.any || seen.mostly_busy()) &&
-           seen.known_beside() && seen.beside().awaited_part() >= Observation::kWaits;
+    return party.peers.saturate && seen.never_empty(party.client->standing.evidence) &&
+           (!party.peers.any || seen.mostly_busy()) && seen.known_beside() && seen.waiting() >= Observation::kWaits;
 }
 
 // With the device to itself; ranks are so together, and their trials cost more.
@@ -58,14 +58,23 @@ bool Contention::in_turns(const Party& party) const {
     return turns_ && !party.goes_first && (standing.contends() || !standing.exclusive());
 }
 
-double Contention::bound(const Party& party) const {
+double Contention::bound_untried(const Party& party) const {
     if (party.goes_first)
         return std::clamp(kOfRequest * party.age, static_cast<double>(p_.lag_latency), static_cast<double>(p_.lag));
-    if (in_turns(party) && !party.in_slots)  // so much its turn takes to come round
-        return static_cast<double>(p_.lag) + promised(party) * static_cast<double>(p_.cycle_max);
+    if (in_turns(party) && !party.in_slots) {  // so much its turn takes to come round
+        const double cycles = party.client->standing.contends() ? 2.0 : 1.0;
+        return static_cast<double>(p_.lag) + promised(party) * cycles * static_cast<double>(p_.cycle_max);
+    }
     // Turns of a gang are worth it only if they last: it has phases in which all its ranks wait, and others.
     if (party.peers.any && !turns_) return static_cast<double>(p_.cycle_max) / 2.0;
-    return static_cast<double>(trial_ ? p_.lag / 2 : p_.lag);
+    return static_cast<double>(p_.lag);
+}
+
+// While somebody is on trial, less shows that it goes wrong.
+double Contention::bound(const Party& party) const {
+    const double most = bound_untried(party);
+    const bool plain = !party.goes_first && !in_turns(party) && !(party.peers.any && !turns_);
+    return trial_ && plain ? most / 2.0 : most;
 }
 
 void Contention::observe(std::vector<Party>& parties, Nanoseconds now) {
@@ -87,6 +96,7 @@ void Contention::observe(std::vector<Party>& parties, Nanoseconds now) {
     const bool open = std::any_of(parties.begin(), parties.end(),
                                   [](const Party& party) { return party.lease && !party.client->exclusive(); });
     const auto fall_behind = [&](const Party& party, double by) {
+        if (party.target <= 0.0) return;  // it wants nothing now
         double& lag = party.client->standing.lag;
         const double most = bound(party);
         lag = std::clamp(lag + by, -most, 2.0 * most);
@@ -100,11 +110,8 @@ void Contention::observe(std::vector<Party>& parties, Nanoseconds now) {
         if (!party.in_slots && in_turns(party)) {
             // Its turn may come soon: what counts is its part of the device, not how fast it is meanwhile.
             double had = charged;
-            if (!client.exclusive())
+            if (!client.exclusive() || open)
                 had = ran * (client.seen.known_beside() ? client.seen.speed(total, sliced ? kSliced : 1.0) : 1.0);
-            else if (open && party.lease && client.seen.known_beside())
-                // What others use beside it is known, what the device loses between them is not.
-                had *= std::min(1.0, client.seen.beside().work_rate() / party.lease->rate);
             fall_behind(party, promised(party) * wanted - had);
         }
         if (!party.lease || party.rates.time <= 0.0) continue;
@@ -128,7 +135,8 @@ void Contention::observe(std::vector<Party>& parties, Nanoseconds now) {
 
 void Contention::make_exclusive(Party& party, Why why, Nanoseconds now) const {
     Standing& standing = party.client->standing;
-    const bool again = standing.released != kNever && now - standing.released < kSoon * standing.backoff;
+    const bool again =
+        standing.released != kNever && !standing.misjudged && now - standing.released < kSoon * standing.backoff;
     // A trial costs a service some of its requests.
     const Nanoseconds first = why == Why::kSlowed ? kRequests * p_.backoff_min : p_.backoff_min;
     standing.backoff = again ? std::min(2 * standing.backoff, p_.backoff_max) : first;
@@ -140,6 +148,7 @@ void Contention::make_exclusive(Party& party, Why why, Nanoseconds now) const {
 void Contention::make_shared(Client& client, Nanoseconds now) const {
     client.standing.why = Why::kShares;
     client.standing.released = now;
+    client.standing.misjudged = false;
     client.standing.lag = 0.0;
 }
 
@@ -169,11 +178,15 @@ bool Contention::engage(std::vector<Party>& parties, Nanoseconds now) const {
             for (Party* one : {&a, &b}) exclude(*one, mps ? Why::kUnverified : Why::kBothBusy);
         }
     }
+    // A trial decides only about those on trial.
+    const auto tried = [&](const Party& party, const Party& victim) {
+        return victim.client->standing.lag >= bound_untried(victim) || party.client->standing.on_trial(now);
+    };
     for (Party& victim : parties) {
         const bool contends = victim.client->why() == Why::kBothBusy;
         if (!in_turns(victim) && !victim.in_slots && (!victim.lease || !victim.beside || victim.client->exclusive()))
             continue;
-        if (victim.client->standing.lag < bound(victim) || !victim.peers.behind) continue;
+        if (victim.target <= 0.0 || victim.client->standing.lag < bound(victim) || !victim.peers.behind) continue;
         if (victim.goes_first) {
             exclude(victim, Why::kSlowed);
             continue;
@@ -183,23 +196,34 @@ bool Contention::engage(std::vector<Party>& parties, Nanoseconds now) const {
             if (!beside(victim, other)) continue;
             const Observation& seen = other.client->seen;
             const bool ahead = seen.speed() >= promised(other) || !other.peers.behind;
-            if (ahead && seen.beside().busy_part() >= kMostlyBusy) {
+            if (ahead && seen.beside().busy_part() >= kMostlyBusy && tried(other, victim)) {
                 exclude(other, contends ? Why::kBothBusy : Why::kAhead);
                 found = true;
             }
         }
-        if (!found) exclude(victim, Why::kBehind);
+        if (!found && tried(victim, victim)) exclude(victim, Why::kBehind);
     }
     return changed;
+}
+
+// That it should not take turns is known, not tried. A verdict that was wrong at once needs twice the evidence next
+// time.
+void Contention::reconsider(Standing& standing, Nanoseconds now) const {
+    const bool at_once = now - standing.since < p_.backoff_min;
+    const Nanoseconds needed = std::max(standing.evidence, Observation::kStreakTime);
+    standing.evidence = at_once ? std::min(2 * needed, p_.backoff_min) : 0;
+    standing.misjudged = true;
 }
 
 bool Contention::release(std::vector<Party>& parties, Nanoseconds now) const {
     double duties = 0.0;
     bool measured = true;
+    size_t contend = 0;
     size_t saturate = 0;  // where the hardware switches between them, two of these are always in each other's way
     for (const Party& party : parties) {
         const Client& client = *party.client;
         duties += party.duty();
+        contend += client.why() == Why::kBothBusy;
         saturate += !client.mps && client.seen.known_alone() && always_busy(party);
         if (client.exclusive()) measured &= client.standing.samples >= Observation::kEnough;
     }
@@ -209,13 +233,16 @@ bool Contention::release(std::vector<Party>& parties, Nanoseconds now) const {
         const Standing& standing = client.standing;
         if (!standing.exclusive() || standing.why == Why::kAlways) continue;
         const bool known = standing.samples >= Observation::kEnough;
-        const bool misjudged = standing.why == Why::kBothBusy && known && party.duty() < kMostlyBusy;
+        const bool misjudged =
+            standing.contends() && ((contend == 1 && !party.in_slots) || (known && party.duty() < kMostlyBusy) ||
+                                    client.seen.waiting() < Observation::kWaits / 2.0);
         const bool room = measured && duties <= kFits;
         // Requests cannot be served without delay beside one of these either.
         const bool hopeless = standing.why == Why::kSlowed ? saturate > 0 : saturate > 1 && always_busy(party);
         const bool on_trial = !hopeless && now - standing.since >= standing.backoff;
         if (!misjudged && !room && !on_trial) continue;
         make_shared(client, now);
+        if (misjudged) reconsider(client.standing, now);
         changed = true;
     }
     return changed;

@@ -57,9 +57,11 @@ class Contention {
     bool release(std::vector<Party>& parties, Nanoseconds now) const;
     void make_exclusive(Party& party, Why why, Nanoseconds now) const;
     void make_shared(Client& client, Nanoseconds now) const;
+    void reconsider(Standing& standing, Nanoseconds now) const;
     double promised(const Party& party) const;
     bool in_turns(const Party& party) const;
     double bound(const Party& party) const;  // ns that it may be behind
+    double bound_untried(const Party& party) const;
 
     Parameters p_;
     Nanoseconds judged_at_ = 0;

@@ -9,6 +9,7 @@ constexpr double kSpan = 20e6;  // ns: beside others, promises are judged by wha
 constexpr double kSpanMost = 400e6;
 constexpr double kUnits = 8.0;  // ... or by this many kernels, if they are long: work is known when it is complete
 constexpr double kSpanAlone = 200e6;
+constexpr double kSpanOfHabit = 100e6;
 constexpr double kSpanOfRanks = 500e6;
 constexpr double kLearn = 0.2;  // weight of the last interval in what is learned
 constexpr double kQueueingMost = 50e3;
@@ -75,6 +76,8 @@ void Observation::ran_beside(const Rates& rates) {
 void Observation::happened(const Rates& rates) {
     lately_.decay(factor(rates.time, span()));
     lately_.add(rates);
+    habit_.decay(factor(rates.time, kSpanOfHabit));
+    habit_.add(rates);
     recently_.decay(factor(rates.time, kSpanOfRanks));
     recently_.add(rates);
 }

@@ -9,6 +9,7 @@
 // would look held up by nobody; it is learned whenever a client has the device to itself.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 
 #include "arbiter/arbiter.hpp"
@@ -65,7 +66,12 @@ class Observation {
     // Lately it always had work queued and its host waited for it.
     bool always_waits() const { return never_empty() && mostly_busy() && lately_.awaited_part() >= kWaits; }
     uint64_t streak() const { return streak_; }
-    bool never_empty() const { return streak_ >= kStreak && streak_time_ >= kStreakTime; }
+    bool never_empty(Nanoseconds least = 0) const {
+        return streak_ >= kStreak && streak_time_ >= std::max(kStreakTime, least);
+    }
+    // Part of the time that it ran, of the last 100 ms or so, in which its host waited for it. One long step, such as
+    // the first of a generated text, does not make it saturating, and the pause after it does not end that.
+    double waiting() const { return habit_.awaited_part(); }
     // For half a second or so. A rank that is bound by its host has phases in which its queue is never empty, too.
     bool mostly_busy() const { return recently_.busy_part() >= kBusyRank; }
 
@@ -74,6 +80,7 @@ class Observation {
     // A program that always has work queued but whose host hardly ever waits for it is served well by time slicing:
     // its work is done in the slices that it gets.
     static constexpr double kWaits = 0.75;
+    static constexpr Nanoseconds kStreakTime = 30'000'000;
 
   private:
     double span() const;
@@ -82,11 +89,10 @@ class Observation {
 
     static constexpr uint64_t kBegun = 200;  // samples
     static constexpr uint64_t kStreak = 20;
-    static constexpr Nanoseconds kStreakTime = 30'000'000;
     static constexpr double kBusyRank = 0.9;
 
     Progress said_, taken_;
-    Rates alone_, beside_, lately_, recently_;
+    Rates alone_, beside_, lately_, habit_, recently_;
     double queueing_ = 4'000.0;  // ns that a launch is queued and does not run
     uint64_t streak_ = 0;        // looks in a row that found work
     Nanoseconds streak_time_ = 0;

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # Longer pauses between two launches may end a turn: each such launch is a step of its own.
 LONGEST_GAP = 80_000
+PREFILL_KERNEL = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +101,13 @@ class Program:
 
     def _iterate(self, now: int, until: int | None) -> Generator[Step, int, int]:
         spec = self.spec
+        done = 0
         while until is None or now < until:
             begun = now
+            if spec.prefill and done % spec.steps == 0:
+                yield Launch(-(-spec.prefill // PREFILL_KERNEL), PREFILL_KERNEL, spec.launch)
+                now = yield SYNC
+            done += 1
             if spec.gap <= LONGEST_GAP:
                 yield Launch(spec.kernels, spec.kernel, spec.gap)
             else:

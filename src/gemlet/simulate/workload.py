@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 EXAMPLES = "gemlet/simulate/examples has two files to start from"
 
+WHOLE_NUMBERS = {"count", "seed", "kernels", "layers", "steps"}  # all others are times
+
 Given = TypeVar("Given")
 Kind = Literal["saturating", "launch-bound", "changing", "think", "bursty", "onoff", "poisson", "periodic", "ranks"]
 Lie = Literal["", "silent", "boasts", "awaited", "idle"]
@@ -44,7 +46,8 @@ class ProgramSpec:
     """One client.
 
     kind: ``saturating`` always has work. ``launch-bound`` launches ``kernels`` kernels of ``kernel`` each, one every
-    ``gap``, waits for them, works on the host for ``host``, and so on. ``changing`` is launch-bound for ``every``,
+    ``gap``, waits for them, works on the host for ``host``, and so on; if ``prefill`` is given, each ``steps`` of
+    these begin with that much work at once, as generation of text does. ``changing`` is launch-bound for ``every``,
     then saturating for as long, and so on. ``think`` is launch-bound for ``on`` and does nothing for ``off``.
     ``bursty`` has ``work``, then thinks for ``think`` on the host, and so on. ``onoff`` saturates for ``on`` and stays
     away for ``off``. ``poisson`` gets ``rate`` requests a second of ``work`` each, at random, ``periodic`` as
@@ -69,6 +72,8 @@ class ProgramSpec:
     kernels: int = 50
     gap: int = 40 * MICROSECOND
     host: int = 200 * MICROSECOND
+    prefill: int = 0
+    steps: int = 100
     uneven: float = 0.0
     every: int = 5 * SECOND
     layers: int = 1
@@ -104,7 +109,7 @@ def _convert(name: str, value: object, like: object) -> object:
         if not isinstance(value, bool):
             raise InvalidValue(f"expected true or false, found {kind_of(value)}")
         return value
-    if name == "leave" or (isinstance(like, int) and name not in {"count", "seed", "kernels", "layers"}):
+    if name == "leave" or (isinstance(like, int) and name not in WHOLE_NUMBERS):
         if not isinstance(value, str):
             raise InvalidValue(f"expected a duration with a unit, found {value!r}", hint="write a text such as '20ms'")
         return parse_duration(value)

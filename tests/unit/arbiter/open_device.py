@@ -53,6 +53,9 @@ class Shared:
         outcome = self.sliced()
         return sum(outcome.speed(number, self.alone(number), start=start) for number in range(self.count))
 
+    def sliced_speeds(self, number, window=SECOND, start=SECOND):
+        return self.sliced().speeds(number, self.alone(number), window, start=start)
+
     def exclusive(self, number):
         """(time, whether it takes turns) whenever that changed."""
         states = [(at, bool(rows[f"g{number}"]["exclusive"])) for at, rows in self.outcome.states]

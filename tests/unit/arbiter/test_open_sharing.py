@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gemlet.simulate.workload import SECOND, DeviceModel
+from gemlet.simulate.workload import SECOND, DeviceModel, ProgramSpec
 from tests.unit.arbiter.open_device import LAUNCH_BOUND, MS, SATURATING, US, Shared
 
 
@@ -17,6 +17,17 @@ def test_programs_that_are_bound_by_their_hosts_share_freely(count):
     for number in range(count):
         assert not shared.engagements(number)
     assert shared.total() >= 0.97 * shared.total_sliced()
+
+
+@pytest.mark.parametrize(("count", "prefill"), [(2, 5), (2, 30), (4, 10), (4, 30), (8, 5), (8, 10)])
+def test_generators_that_all_begin_with_much_work_at_once_share_freely(count, prefill):
+    """As on an H200: a step of 20 ms uses the device for 3 ms, and all hosts wait for their first step together."""
+    step = ProgramSpec(kind="launch-bound", kernels=300, kernel=10 * US, gap=60 * US, host=400 * US, steps=40)
+    programs = [replace(step, prefill=prefill * MS, host=(400 + 17 * number) * US) for number in range(count)]
+    shared = Shared(*programs, seconds=4)
+    assert shared.total(start=0) >= 0.97 * shared.total_sliced(start=0)
+    for number in range(count):
+        assert min(shared.speeds(number, window=500 * MS)) >= 0.9 * min(shared.sliced_speeds(number, 500 * MS))
 
 
 @pytest.mark.parametrize("minima", [(0.75, 0.25), (0.5, 0.5), (0.9, 0.1)])
