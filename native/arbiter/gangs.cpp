@@ -131,6 +131,16 @@ bool Gangs::stuck(const Gang& gang) const {
                        [](const Member& member) { return member.seen.stuck; });
 }
 
+bool Gangs::drained(const Gang& gang) const {
+    return std::none_of(gang.members.begin(), gang.members.end(),
+                        [](const Member& member) { return member.seen.busy; });
+}
+
+// Ranks stop a little early if what they would submit next ends too late; what is left then is of no use to them.
+bool Gangs::nearly(Nanoseconds then, Nanoseconds now) const {
+    return then != kNever && then - now <= p_.quantum_min;
+}
+
 bool Gangs::meet(const Gang& a, const Gang& b) const {
     return std::any_of(a.members.begin(), a.members.end(), [&](const Member& member) {
         return std::any_of(b.members.begin(), b.members.end(),
@@ -192,13 +202,12 @@ void Gangs::end_slots(Nanoseconds now) {
             if (!gang.wants) {
                 plan_anew_ |= !gang.fills;
                 over(gang, now);
-            } else if (now >= gang.until) {
+            } else if (now >= gang.until || (drained(gang) && nearly(gang.until, now))) {
                 gang.phase = Gang::Phase::kFinishing;
             }
         }
         if (gang.phase != Gang::Phase::kFinishing) continue;
-        const bool drained = std::none_of(gang.members.begin(), gang.members.end(),
-                                          [](const Member& member) { return member.seen.busy; });
+        const bool drained = this->drained(gang);
         if (drained) gang.hangs = false;
         const Nanoseconds limit = gang.until + (gang.hangs ? p_.slack : p_.finish);
         if (!drained && now < limit) continue;
@@ -273,7 +282,7 @@ void Gangs::plan(Nanoseconds now) {
 void Gangs::start_slots(Nanoseconds now) {
     for (size_t i = 0; i < table_.size();) {
         Gang& gang = *find(table_[i].gang);
-        if (table_[i].from > now || !devices_free(gang)) {
+        if ((table_[i].from > now && !nearly(table_[i].from, now)) || !devices_free(gang)) {
             ++i;
             continue;
         }

@@ -79,6 +79,8 @@ class Gangs {
     void over(Gang& gang, Nanoseconds now);
     bool stuck(const Gang& gang) const;
     bool alone(const Gang& gang) const;  // nobody else takes turns on its devices
+    bool drained(const Gang& gang) const;
+    bool nearly(Nanoseconds then, Nanoseconds now) const;
     bool meet(const Gang& a, const Gang& b) const;
     bool devices_free(const Gang& gang) const;
     Nanoseconds next_start(const Gang& gang) const;  // of another's slot on one of its devices
