@@ -70,6 +70,9 @@ const Destination& destination() {
     }();
     return d;
 }
+const char* consequence() {
+    return "";
+}
 const char* joined_group() {
     return destination().group;
 }
