@@ -165,7 +165,9 @@ class ShareBook:
         await self._remove_group(share.group)
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(share_directory(self.host.shares, share_id))
-        del self.shares[share_id]
+        # One that is in the way of another is closed for that one, maybe while its pod's end closes it, too.
+        if self.shares.get(share_id) is share:
+            del self.shares[share_id]
         await self._save()
 
     async def _undo(self, share: Share, *, ask: bool) -> None:

@@ -120,6 +120,25 @@ def test_shares_that_the_book_does_not_know_are_removed(node, run):
     assert node.leftovers() == ["claim-u1", "gemlet.dev-claim-u1.json", "default/u1", "claim-u1"]
 
 
+def test_a_share_that_two_close_at_once_is_closed(node, run, monkeypatch):
+    """Its pod ends, and the next one of that name is here already."""
+    first, second = fakes.claim_share("u1"), fakes.claim_share("u2")
+    second = msgspec.structs.replace(second, group=first.group)
+    remove = node.daemon.remove
+
+    async def slowly(group):
+        await asyncio.sleep(0.01)
+        await remove(group)
+
+    async def both():
+        await node.book.open(first)
+        monkeypatch.setattr(node.daemon, "remove", slowly)
+        await asyncio.gather(node.book.close(first.id), node.book.open(second))
+
+    run(both())
+    assert set(node.book.shares) == {second.id}
+
+
 def test_a_damaged_entry_costs_that_entry(node, run, caplog):
     run(node.book.open(fakes.claim_share("u1")))
     path = node.path / "checkpoint.json"
