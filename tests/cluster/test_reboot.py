@@ -6,12 +6,13 @@ import json
 import sys
 
 from tests.cluster.cluster import pod
+from tests.cluster.face import only_dra
 from tests.cluster.processes import eventually
 from tests.cluster.reading import SHARE, lines, shares
 
 
 def replicas(name):
-    """A ReplicaSet of one pod: the kubelet ends pods whose slots are not registered yet when it comes up."""
+    """A ReplicaSet of one pod."""
     made = pod(name, "probe", "1000", annotations=SHARE)
     labels = made["metadata"]["labels"] | {"set": name}
     made["spec"]["restartPolicy"] = "Always"
@@ -41,6 +42,7 @@ def another_daemon(cluster, before):
         return False
 
 
+@only_dra  # of slots the kubelet alone knows whose they are: pods on such a node are to be deleted
 def test_a_node_reboots_without_the_kubelets_state(cluster, face):
     """Its pods begin again, in their shares; nothing of the shares before is left."""
     cluster.apply(replicas("a"))
