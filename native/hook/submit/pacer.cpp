@@ -213,7 +213,7 @@ Pacer::Look Pacer::look(bool sampling, bool mark_all) {
         const bool launched = std::exchange(s->looked_at, launches) != launches;
         if (s->unmarked.load(std::memory_order_relaxed) == 0) continue;
         if (launched && !mark_all) {
-            const bool empty = sampling && !s->per_thread && is_empty(*s);
+            const bool empty = sampling && may_record && !s->per_thread && is_empty(*s);
             all_empty = all_empty && empty;
             if (!empty) unmarked += s->unmarked_ns.load(std::memory_order_relaxed);
         } else if (may_record && !s->per_thread) {

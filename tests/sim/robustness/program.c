@@ -406,6 +406,25 @@ static int threads(double seconds) {
     return 0;
 }
 
+// Captures that last for many looks of the hook, with work launched before and during each.
+static int capture_slowly(double seconds) {
+    start();
+    CUstream stream;
+    MUST(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (uint64_t end = now_ns() + (uint64_t)(seconds * 1e9); now_ns() < end;) {
+        CUgraph graph;
+        MUST(launch(1000, stream));
+        MUST(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        for (int i = 0; i < 5; ++i) {
+            MUST(launch(1000, stream));
+            usleep(2000);
+        }
+        MUST(cuStreamEndCapture(stream, &graph));
+        MUST(cuGraphDestroy(graph));
+    }
+    return 0;
+}
+
 // --- wrong calls -----------------------------------------------------------------------------------------------------
 
 static int wrong(void) {
@@ -442,6 +461,7 @@ int main(int argc, char** argv) {
     if (!strcmp(mode, "fork-after")) return fork_after(seconds);
     if (!strcmp(mode, "close-all")) return close_all(seconds);
     if (!strcmp(mode, "threads")) return threads(seconds);
+    if (!strcmp(mode, "capture-slowly")) return capture_slowly(seconds);
     if (!strcmp(mode, "hoard")) return hoard(seconds, argc > 3 ? (unsigned)atoi(argv[3]) : 1, argc > 4);
     if (!strcmp(mode, "wrong")) return wrong();
     if (!strcmp(mode, "launch-one")) {

@@ -195,6 +195,13 @@ def test_a_program_that_closes_all_its_files_goes_on(served: Served, machine: Ma
     assert neighbour.poll() is None
 
 
+def test_no_look_of_the_hook_ends_a_capture(served: Served, machine: Machine) -> None:
+    machine.start("b", "work", 60)  # the hook looks most often while another program contends
+    program = machine.start("a", "capture-slowly", 2)
+    code, out, err = program.end()
+    assert code == 0, (out, err)
+
+
 def test_eight_threads_with_streams_and_captures_that_come_and_go(served: Served, machine: Machine) -> None:
     served.server.set_group("a", memory=8192 * MIB)
     neighbour = machine.start("b", "work", 60)
