@@ -105,7 +105,7 @@ uint64_t jittered(uint64_t poll_ns, uint64_t& random) {
 }
 
 // Samples of a program that launches all the time cost it something (Pacer::look()).
-constexpr uint64_t kSampleLaunching = 4'000'000;
+constexpr uint64_t kSampleLaunching = 1'000'000;
 constexpr uint64_t kSamplesAtMost = 1000;  // that one stands for
 
 uint64_t watch_holder(Device& device, wire::ClientPage& page, uint32_t epoch, Watch& watch) {
