@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from unittest.mock import Mock
 
 import pytest
@@ -41,5 +42,8 @@ def test_every_procedure_is_one_of_the_clients():
     assert service.full_name == grpc_server.SERVICE
     asked = set(service.methods_by_name) - {"TraceSetting", "LogSettings"}  # gRPC says UNIMPLEMENTED to these
     prefix = f"/{service.full_name}/"
-    paths = {path.decode() for path in grpc_server.GrpcServer(Mock(spec=Service)).procedures}
-    assert {path.removeprefix(prefix) for path in paths if path.startswith(prefix)} == asked
+
+    async def paths() -> set[str]:
+        return {path.decode() for path in grpc_server.GrpcServer(Mock(spec=Service)).procedures}
+
+    assert {path.removeprefix(prefix) for path in asyncio.run(paths()) if path.startswith(prefix)} == asked
