@@ -9,7 +9,6 @@ import pytest
 
 from gemlet.inference_protocol import inference_pb2, model_config_pb2
 from gemlet.serve.server.frontend import grpc_server
-from gemlet.serve.server.frontend.service import Service
 
 
 def described(messages):
@@ -44,6 +43,6 @@ def test_every_procedure_is_one_of_the_clients():
     prefix = f"/{service.full_name}/"
 
     async def paths() -> set[str]:
-        return {path.decode() for path in grpc_server.GrpcServer(Mock(spec=Service)).procedures}
+        return {path.decode() for path in grpc_server.GrpcServer(Mock()).procedures}
 
     assert {path.removeprefix(prefix) for path in asyncio.run(paths()) if path.startswith(prefix)} == asked
