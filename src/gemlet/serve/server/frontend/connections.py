@@ -70,6 +70,23 @@ class Client(Protocol):
         ...
 
 
+class Known(Protocol):
+    """What connections of either protocol know of their server."""
+
+    service: Service
+    loop: asyncio.AbstractEventLoop
+    limits: Limits
+    most_connections: int
+    tokens: Tokens | None
+    holdings: Holdings
+    connections: set[Any]
+    draining: bool
+
+    def make_room(self, newest: Any) -> bool:
+        """Ends connections that are less needed; whether there were any."""
+        ...
+
+
 class Server:
     """``connection`` makes one. ``tokens``: who may ask; None: everybody who can connect."""
 

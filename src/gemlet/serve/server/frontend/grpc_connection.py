@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from ngh2 import Configuration, Connection, NGH2Error, Role, Setting
 from ngh2.events import DataReceived, RequestReceived, StreamReset, TrailersReceived
 
-from gemlet.serve.server.frontend import access, grpc_wire, limits, peers
+from gemlet.serve.server.frontend import access, connections, grpc_wire, limits, peers
 from gemlet.serve.server.frontend.grpc_call import GrpcCall
 from gemlet.serve.server.frontend.grpc_wire import Status
 
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
     from gemlet.serve.server.frontend.grpc_call import Handler
     from gemlet.serve.server.frontend.grpc_wire import Header
-    from gemlet.serve.server.frontend.holdings import Holdings
-    from gemlet.serve.server.frontend.limits import Limits
-    from gemlet.serve.server.frontend.service import Service
 
 MAX_STREAMS = 128  # of one connection; further requests wait at the client
 STREAM_WINDOW = 256 * 1024  # bytes
@@ -38,22 +35,10 @@ CONFIGURATION = Configuration(auto_window_update=False, max_inbound_header_list_
 NOT_GRPC = [(b":status", b"415")]
 
 
-class Server(Protocol):
+class Server(connections.Known, Protocol):
     """What its connections know of the server; grpc_server.py is it."""
 
-    service: Service
-    loop: asyncio.AbstractEventLoop
-    limits: Limits
-    most_connections: int
-    tokens: access.Tokens | None
-    holdings: Holdings
-    connections: set[Any]
-    draining: bool
     procedures: Mapping[bytes, Callable[[GrpcCall], Handler]]
-
-    def make_room(self, newest: Any) -> bool:
-        """Ends connections that are less needed; whether there were any."""
-        ...
 
 
 class GrpcConnection(asyncio.Protocol):

@@ -19,7 +19,17 @@ import httptools
 
 from gemlet.serve.dispatch.call import Call, Refusal
 from gemlet.serve.dispatch.engine import now_ms
-from gemlet.serve.server.frontend import access, http_routes, infer_json, intake, limits, peers, regions, unpacking
+from gemlet.serve.server.frontend import (
+    access,
+    connections,
+    http_routes,
+    infer_json,
+    intake,
+    limits,
+    peers,
+    regions,
+    unpacking,
+)
 from gemlet.serve.server.frontend.http_exchange import JSON, Exchange
 
 if TYPE_CHECKING:
@@ -28,10 +38,7 @@ if TYPE_CHECKING:
     from gemlet.inference_protocol.tensors import Buffer
     from gemlet.serve.dispatch.call import Tensor
     from gemlet.serve.models.specification import ModelSpec
-    from gemlet.serve.server.frontend.holdings import Holdings
     from gemlet.serve.server.frontend.infer_json import Form
-    from gemlet.serve.server.frontend.limits import Limits
-    from gemlet.serve.server.frontend.service import Service
 
 MAX_PIPELINED = 64
 MAX_PIPELINED_BYTES = 1 << 20  # of requests that are not answered, and answers that wait for those before them
@@ -50,22 +57,10 @@ class Bad(Exception):
         self.more = more
 
 
-class Server(Protocol):
+class Server(connections.Known, Protocol):
     """What its connections know of the server; http_server.py is it."""
 
-    service: Service
-    loop: asyncio.AbstractEventLoop
-    limits: Limits
-    most_connections: int
-    tokens: access.Tokens | None
-    holdings: Holdings
     unpacking: unpacking.Unpacking
-    connections: set[Connection]
-    draining: bool
-
-    def make_room(self, newest: Connection) -> bool:
-        """Ends connections that are less needed; whether there were any."""
-        ...
 
     def target(self, url: bytes) -> tuple[str, str] | None:
         """(model, version) of an inference URL; None for any other."""
