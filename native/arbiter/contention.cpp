@@ -58,7 +58,7 @@ bool Contention::in_turns(const Party& party) const {
     return turns_ && !party.goes_first && (standing.contends() || !standing.exclusive());
 }
 
-double Contention::bound_untried(const Party& party) const {
+double Contention::bound(const Party& party, bool trial) const {
     if (party.goes_first)
         return std::clamp(kOfRequest * party.age, static_cast<double>(p_.lag_latency), static_cast<double>(p_.lag));
     if (in_turns(party) && !party.in_slots) {  // so much its turn takes to come round
@@ -67,14 +67,12 @@ double Contention::bound_untried(const Party& party) const {
     }
     // Turns of a gang are worth it only if they last: it has phases in which all its ranks wait, and others.
     if (party.peers.any && !turns_) return static_cast<double>(p_.cycle_max) / 2.0;
-    return static_cast<double>(p_.lag);
+    return static_cast<double>(trial ? p_.lag / 2 : p_.lag);
 }
 
 // While somebody is on trial, less shows that it goes wrong.
 double Contention::bound(const Party& party) const {
-    const double most = bound_untried(party);
-    const bool plain = !party.goes_first && !in_turns(party) && !(party.peers.any && !turns_);
-    return trial_ && plain ? most / 2.0 : most;
+    return bound(party, trial_);
 }
 
 void Contention::observe(std::vector<Party>& parties, Nanoseconds now) {
@@ -180,7 +178,7 @@ bool Contention::engage(std::vector<Party>& parties, Nanoseconds now) const {
     }
     // A trial decides only about those on trial.
     const auto tried = [&](const Party& party, const Party& victim) {
-        return victim.client->standing.lag >= bound_untried(victim) || party.client->standing.on_trial(now);
+        return victim.client->standing.lag >= bound(victim, false) || party.client->standing.on_trial(now);
     };
     for (Party& victim : parties) {
         const bool contends = victim.client->why() == Why::kBothBusy;

@@ -61,7 +61,7 @@ class Contention {
     double promised(const Party& party) const;
     bool in_turns(const Party& party) const;
     double bound(const Party& party) const;  // ns that it may be behind
-    double bound_untried(const Party& party) const;
+    double bound(const Party& party, bool trial) const;
 
     Parameters p_;
     Nanoseconds judged_at_ = 0;
