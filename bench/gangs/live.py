@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from bench.gangs.cases import BUSY, KINDS, WAYS, Case, Job
+from bench.llm.environments import write_trace
 from bench.llm.programs import READY_S, Pool, Program
 from bench.llm.work import identical
 from bench.own_mps import asked
@@ -166,7 +167,7 @@ class Live:
         if self.options.trace and where == GEMLET:
             self.traces += 1
             path = self.options.out / f"trace-{self.traces}-{case.name}-{way}.json"
-            asked("trace", jobs[0].name, f"{seconds:g}s", "-o", str(path), env=dict(self.env))
+            write_trace(self.env, jobs[0].name, seconds, path)
         self.release([key for key, job in zip(keys, jobs, strict=True) if job.kind == "single"])
         text = ", ".join(f"{job.name} {w.rate(0, ended(w)):.1f}/s" for job, w in zip(jobs, done, strict=True))
         print(f"{way:<10}: {text}", flush=True)

@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 from bench.arguments import count, positive
 from bench.llm import rows as plan
-from bench.llm.environments import Environment, environments, find_gemlet
+from bench.llm.environments import Environment, environments, find_gemlet, write_trace
 from bench.llm.programs import READY_S, Pool, Program
 from bench.llm.rows import ALONE, PROGRAMS, ROWS, WAYS, Budget, Member, Row
 from bench.llm.verdicts import Results, lines, table
 from bench.machine import Machine, end_on_signals
-from bench.own_mps import asked
 from bench.report import Report, heading
 from bench.runner import CONFIGS
 
@@ -145,7 +144,7 @@ class Bench:
             raise
         if self.options.trace and way == "gemlet":
             path = self.options.out / f"trace-{row.name}-{repeat + 1}.json"
-            asked("trace", place.key(members[0])[1], f"{seconds:g}s", "-o", str(path), env=dict(place.env))
+            write_trace(place.env, place.key(members[0])[1], seconds, path)
         self.release([key for key, member in zip(keys, members, strict=True) if not is_kept(member)])
         if self.options.fresh and place.gemlet:
             self.release(keys)

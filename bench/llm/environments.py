@@ -91,6 +91,11 @@ class Environment:
         return said
 
 
+def write_trace(env: Mapping[str, str], group: str, seconds: float, path: Path) -> None:
+    """The turns on the group's devices in the last ``seconds``, for Perfetto. Raises RuntimeError."""
+    asked("trace", group, f"{seconds:g}s", "-o", str(path), env=dict(env))
+
+
 def runtime(directory: Path, *, simulate: bool) -> Path:
     return directory / "sim" if simulate else directory
 
