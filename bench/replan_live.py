@@ -4,6 +4,8 @@ violations  requests that were not answered within their SLO, of all that were d
 bad         seconds in which fewer than 99 % of a model's requests were in time
 reaction    from a step of a model's rate to the end of the bad spell that it began; 0 if it began none
 silent      the longest time, in tenths of a second, in which a model's requests were due and none was answered
+
+Why requests were late, as the server saw it, is in bench.lateness's words; the result has the server's log, too.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from bench import lateness
 from bench.live_server import LiveServer, Load, ServerError, background, demand_file, write_models
 from bench.machine import end_on_signals
 from bench.outcomes import count, merged, reaction, silences, spells
@@ -43,6 +46,7 @@ FINE = 10  # of them in a second
 EVERY_S = FINE * FINE_S
 PROGRESS_S = 10.0
 SAME = ", 0 gpu-lets changed"  # in the words of a plan
+MOST_LOG = 2000  # lines
 WARM_UP = 1 / 60  # of the run: not counted in totals
 LESS = 0.95  # of all rates, again and again, until a fixed plan fits on the device
 PLANS = {"follow": "first", "mean": "mean", "highest": "highest"}
@@ -120,7 +124,8 @@ class Run:
     def __init__(
         self, o: argparse.Namespace, name: str, known: Profiles, rates: dict[str, Steps], slos: dict[str, float]
     ) -> None:
-        self.o, self.name, self.rates, self.slos = o, name, rates, slos
+        self.o, self.name, self.rates, self.slos, self.known = o, name, rates, slos, known
+        self.plans: list[lateness.Adopted] = []
         self.planned = {model: of(PLANS[name], rate) for model, rate in rates.items()}
         self.part = fitting(known, self.planned, slos, o)
         self.stopped = False
@@ -147,6 +152,7 @@ class Run:
             changing = dict.fromkeys(self.rates, '{ file = "rates.csv" }')
             (folder / "load.toml").write_text(demand_file(self.slos, changing, self.o.seconds, seed=self.o.seed))
             arguments = ["--executor", self.o.executor, "--profiles", self.o.profiles, "--devices", "0"]
+            arguments += ["--request-log", str(folder / "requests.jsonl")]
             arguments += ["--demand", str(folder / "plan.toml"), *([] if self.name == "follow" else ["--no-replan"])]
             with LiveServer(folder / "models", folder / "serve.log", *arguments, env=env) as server:
                 print(f"{self.name}: ready after {server.ready_s:.1f} s, {server.document['note']}", flush=True)
@@ -157,10 +163,15 @@ class Run:
                 finally:
                     ending = server.end()
                     self.result |= {"exit_code": ending.code, "executors_left": ending.left}
+                    self.result["log"] = server.log.splitlines()[:MOST_LOG]
+            self.result["lateness"] = lateness.report(
+                lateness.read(folder / "requests.jsonl"), self.plans, self.slos, self.known
+            )
 
     def measure(self, server: LiveServer, folder: Path) -> None:
         warm_up = f"{1000 * WARM_UP * self.o.seconds:.0f}ms"
         arguments = ("--every", f"{FINE_S:g}s", "--warmup", warm_up)
+        self.plans.append(lateness.Adopted(0.0, 0.0, 0, server.capacity()))
         before = server.cpu()
         with background(server.http, str(folder / "load.toml"), *arguments, seconds=self.o.seconds) as load:
             try:
@@ -182,6 +193,7 @@ class Run:
         while load.process.poll() is None and time.monotonic() < load.deadline:
             if time.monotonic() < moment:
                 time.sleep(0.2)
+                self.note_plans(server)
                 continue
             now, cpu = self.counted(server), server.cpu()["server"]
             arrived, missed = (now[key] - last[key] for key in ("arrived", "missed"))
@@ -197,6 +209,13 @@ class Run:
             self.result["progress"].append(line)
             last, last_cpu = now, cpu
             moment += PROGRESS_S
+
+    def note_plans(self, server: LiveServer) -> None:
+        """Of several new ones the last is known, which is then taken for the others, too."""
+        new = server.changes()[len(self.plans) - 1 :]
+        if new:
+            capacity = server.capacity()
+            self.plans += [lateness.in_force(change, capacity) for change in new]
 
     def counted(self, server: LiveServer) -> dict[str, int]:
         try:
@@ -238,6 +257,17 @@ class Run:
         }  # fmt: skip
 
 
+def why(found: Mapping[str, Any]) -> list[str]:
+    """Tables: late requests by model and cause, and by cause and stage."""
+    causes = [(model, *(str(by.get(cause, 0)) for cause in lateness.CAUSES)) for model, by in found["by_cause"].items()]
+    stages = ("refused", *lateness.STAGES)
+    wheres = [(cause, *(str(by.get(name, 0)) for name in stages)) for cause, by in found["by_stage"].items()]
+    return [
+        "late, by cause (bench.lateness):", *table(("model", *lateness.CAUSES), causes, right=set(lateness.CAUSES)),
+        *(table(("cause", *stages), wheres, right=set(stages)) if wheres else []),
+    ]  # fmt: skip
+
+
 def show(result: dict[str, Any]) -> None:
     lines = []
     for name, one in result["runs"].items():
@@ -271,6 +301,7 @@ def show(result: dict[str, Any]) -> None:
                 f" server {one['cpu_s']['server'] / one['seconds']:.2f} cores,"
                 f" executors {one['cpu_s']['executors'] / one['seconds']:.2f}; exit code {one['exit_code']}"
             )
+            print("\n".join(why(one["lateness"])))
             if one["bottleneck"]:
                 print(f"doubtful: {name}: {one['bottleneck']}")
     if result["modelled"]:

@@ -553,7 +553,7 @@ class Engine:
         if self.log is not None:
             version, route = answered.spec.version, self._routes.get(batch.gpu_let)
             name = route.name if route is not None else ""
-            ran = Ran(str(version), batch.rows, name, batch.started, compute_ms, now)
+            ran = Ran(str(version), batch.rows, name, batch.gpu_let.sm, batch.started, compute_ms, now)
             self.log.answered(request, ran, self._clock())
 
     def _refuse(self, request: Request, refusal: Refusal) -> None:

@@ -34,7 +34,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     received_ms: until it was parsed and checked; queued_ms: until its batch started; way_ms: of the batch to its
     executor and back, and through what else that one runs; computed_ms: of the batch alone; answered_ms: until its
     answer was handed to the connection. total_ms: all of them. outcome: "answered", the reason of a refusal, or
-    "cancelled". batch: rows of its batch, itself among them.
+    "cancelled". batch: rows of its batch, itself among them. sm: share of its gpu-let, 0 to 1.
     """
 
     time: float
@@ -48,6 +48,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rows: int = 0
     batch: int = 0
     gpu_let: str = ""
+    sm: float = 0.0
     tries: int = 0
     received_ms: float = 0.0
     queued_ms: float = 0.0
@@ -58,11 +59,13 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Ran(NamedTuple):
-    """The batch that a request was in: by which version, its rows, where, and when it started and was back."""
+    """The batch that a request was in: by which version, its rows, where on what share of the device, and when it
+    started and was back."""
 
     version: str
     rows: int
     gpu_let: str
+    sm: float
     started: float
     computed_ms: float
     back: float
@@ -121,6 +124,7 @@ class RequestLog:
             rows=request.rows,
             batch=ran.rows,
             gpu_let=ran.gpu_let,
+            sm=round(ran.sm, 4),
             tries=call.tries,
             received_ms=_rounded(call.admitted - call.arrived),
             queued_ms=_rounded(ran.started - call.admitted),

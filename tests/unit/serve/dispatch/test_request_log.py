@@ -40,10 +40,10 @@ def test_each_request_has_a_line_whose_stages_sum_to_its_time(tmp_path):
     answered, invalid, unknown = written(tmp_path / "log")
     stages = ("received_ms", "queued_ms", "way_ms", "computed_ms", "answered_ms")
     assert sum(answered.get(stage, 0) for stage in stages) == pytest.approx(answered["total_ms"], abs=0.01)
-    told = {key: answered[key] for key in ("model", "version", "id", "outcome", "rows", "batch", "deadline_ms")}
+    told = {key: answered[key] for key in ("model", "version", "id", "outcome", "rows", "batch", "sm", "deadline_ms")}
     assert told == {
         "model": "echo", "version": "1", "id": "seven", "outcome": "answered", "rows": 1, "batch": 1,
-        "deadline_ms": 1000.0,
+        "sm": 1.0, "deadline_ms": 1000.0,
     }  # fmt: skip
     assert (invalid["outcome"], "expected 1 to 8" in invalid["message"]) == ("invalid", True)
     assert (unknown["outcome"], unknown["model"]) == ("unknown", "nobody")
