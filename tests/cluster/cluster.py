@@ -109,6 +109,14 @@ class Cluster:
         """Raises `Refused`."""
         self.kubectl("create", "-f", "-", text=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
 
+    def takes(self, *objects: dict[str, Any]) -> bool:
+        """Creates them, if the apiserver and those that it asks are ready to; else False."""
+        try:
+            self.create(*objects)
+        except Refused:
+            return False
+        return True
+
     def ready(self, node: str = "n1") -> bool:
         text = self.kubectl("get", "nodes", node, "-o", "json", check=False)
         conditions = json.loads(text)["status"].get("conditions", []) if text else []

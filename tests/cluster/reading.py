@@ -5,10 +5,13 @@ from __future__ import annotations
 import urllib.request
 from typing import TYPE_CHECKING
 
+from tests.cluster.processes import eventually
+
 if TYPE_CHECKING:
     from tests.cluster.cluster import Cluster
 
 SHARE = {"gemlet.dev/memory": "16Gi", "gemlet.dev/compute": "25"}
+SECONDS = 8
 
 
 def lines(cluster: Cluster, name: str, word: str) -> list[str]:
@@ -19,6 +22,16 @@ def lines(cluster: Cluster, name: str, word: str) -> list[str]:
 def shares(cluster: Cluster, name: str) -> list[float]:
     """Percent of time, a second each."""
     return [float(value) for value in lines(cluster, name, "share")]
+
+
+def later(cluster: Cluster, name: str, seconds: int = SECONDS) -> float:
+    """Percent of time over the next ``seconds`` in which a pod works.
+
+    Of them together: a pod that waited for a processor of the host may make up for it in the next second.
+    """
+    before = len(shares(cluster, name))
+    eventually(lambda: len(shares(cluster, name)) >= before + seconds, f"{seconds} s of work", 240)
+    return sum(shares(cluster, name)[-seconds:]) / seconds
 
 
 def metrics(cluster: Cluster, name: str) -> dict[str, float]:
