@@ -287,7 +287,8 @@ def test_the_seconds_of_the_pods_are_those_of_the_gpus(cluster, face):
     busy time sum to what the driver said of the GPU: it looks back 200 ms once a second, so that the machine's own
     account is a sample apart."""
     names = ("busy-a", "busy-b", "busy-c")
-    before, said_before = cluster.gemlet.busy(cluster.node), driver_busy(cluster)
+    said_before = still(lambda: driver_busy(cluster), "the account of what was before")
+    before = cluster.gemlet.busy(cluster.node)
     begun = time.monotonic()
     elastic = SHARE | {"gemlet.dev/compute-limit": "100"}
     for name in names:
@@ -302,16 +303,8 @@ def test_the_seconds_of_the_pods_are_those_of_the_gpus(cluster, face):
     def account():
         return (round(driver_busy(cluster) - said_before, 3), of_all("busy_seconds_total"))
 
-    seen = [account()]
-
-    def complete():
-        time.sleep(2.5)  # the daemon asks the driver once a second
-        seen.append(account())
-        return seen[-1] == seen[-2]
-
-    eventually(complete, "the account of the last second")
+    driver, busy = still(account, "the account of the last second")
     used = of_all("device_seconds_total")
-    driver, busy = seen[-1]
     print(
         f"\nGPU seconds busy by pod {busy}, by the driver {driver}, by the machine {spent:.3f}; charged {used} of"
         f" {elapsed:.1f} s",
@@ -321,6 +314,19 @@ def test_the_seconds_of_the_pods_are_those_of_the_gpus(cluster, face):
     assert sum(used.values()) >= 0.98 * spent
     assert sum(used.values()) <= 1.02 * elapsed, "all are on one GPU"
     assert sum(busy.values()) == pytest.approx(driver, rel=0.02)
+
+
+def still(account, what):
+    """``account`` once it does not change any more."""
+    seen = [account()]
+
+    def same():
+        time.sleep(2.5)  # the daemon asks the driver once a second
+        seen.append(account())
+        return seen[-1] == seen[-2]
+
+    eventually(same, what)
+    return seen[-1]
 
 
 def driver_busy(cluster):
