@@ -99,6 +99,7 @@ class Totals:
         self._labels: dict[tuple[bytes, str], _Label] = {}  # who was used last is last
         self._devices: dict[bytes, _Counters] = {}
         self._busy: dict[bytes, float] = {}
+        self._taken: dict[bytes, dict[tuple[bytes, str], tuple[float, float]]] = {}  # what `spread` divided by last
         self._indices: dict[bytes, int] = {}
 
     def add(self, snapshot: Snapshot, total: Callable[[Key, GroupUsage], Used], named: Callable[[str], bool]) -> None:
@@ -139,13 +140,19 @@ class Totals:
                 continue
             whole = part * seconds
             self._busy[uuid] = self._busy.get(uuid, 0.0) + whole
-            labels = [label for (where, _), label in self._labels.items() if where == uuid]
-            taken = [label.take(seconds) for label in labels]
+            taken = {key: label.take(seconds) for key, label in self._labels.items() if key[0] == uuid}
+            before, self._taken[uuid] = self._taken.get(uuid, {}), taken
+            if uuid not in outside and not any(used or done for used, done in taken.values()):
+                # The driver's answer is of a moment before: those that used the device then may have ended since.
+                taken = {key: before[key] for key in taken if key in before}
             parts, rest = divide(
-                whole, [used for used, _ in taken], [done for _, done in taken], outside=uuid in outside
+                whole,
+                [used for used, _ in taken.values()],
+                [done for _, done in taken.values()],
+                outside=uuid in outside,
             )
-            for label, own in zip(labels, parts, strict=True):
-                label.busy_s += own
+            for key, own in zip(taken, parts, strict=True):
+                self._labels[key].busy_s += own
             if rest > 0:
                 self._labels.setdefault((uuid, OUTSIDE), _Label()).busy_s += rest
 
