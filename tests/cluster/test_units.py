@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -37,17 +38,25 @@ def test_time_and_memory_of_one_gpu_are_one_share(units):
     assert words(units, "a", "total") == ["16384"]
 
 
-def test_time_that_is_left_on_two_gpus_is_refused_with_a_message(units):
+def given(cluster):
+    """What the agent has given out."""
+    return json.loads((cluster.node.fixed / "var/lib/gemlet/checkpoint.json").read_text())["shares"]
+
+
+def test_time_that_is_left_on_two_gpus_is_waited_for(units):
+    """The scheduler and the kubelet count it together. On its node the pod says why it waits, and it starts later."""
     for name in ("a", "b"):
         units.create(pod(name, "sleep", "1000", annotations=SHARE | {"gemlet.dev/compute": "70"}))
         eventually(lambda name=name: units.phase(name) == "Running", "its start")
-    units.create(pod("split", "sleep", "1000", annotations=SHARE | {"gemlet.dev/compute": "50"}))
-    # The kubelet asks for time and memory in any order; a pair that cannot be on one GPU is refused.
-    eventually(lambda: units.phase("split") == "Failed", "refusal")
-    message = units.get("pod", "split")["status"]["message"]
-    assert re.search(
-        r"compute-units\]: 50 units do not fit on one GPU of this node, only on 2 together; ask for less", message
-    )
+    units.create(pod("split", "probe", "1000", annotations=SHARE | {"gemlet.dev/compute": "50"}))
+    said = re.compile(r"compute: 50 does not fit on GPU-\S+, of which 70 of 100 is taken; wait")
+    eventually(lambda: said.search(units.events("split")), "an event that says why")
+    assert units.phase("split") == "Pending"
+    (gpu,) = [share["gpus"] for share in given(units) if share["granted"]["compute"] == 0]
+    (holder,) = [share["pod"]["name"] for share in given(units) if share["gpus"] == gpu and share["pod"]["name"]]
+    units.delete(holder)
+    eventually(lambda: words(units, "split", "total") == ["16384"], "its first CUDA call", 240)
+    assert {share["pod"]["name"] for share in given(units)} >= {"split"}
 
 
 def test_a_quota_is_of_time_and_memory(units):

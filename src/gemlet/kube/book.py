@@ -33,7 +33,7 @@ CLOSE_STEP_SECONDS = 0.05
 
 
 class NoRoom(GemletError):
-    """The GPUs have less left than a share is to have: another share of them has not been closed yet."""
+    """The GPUs have less left than a share is to have: others have it, or one has not been closed yet."""
 
 
 class Daemon(Protocol):
@@ -104,6 +104,8 @@ class ShareBook:
             known = self.shares[share.id]
             if known == share:
                 return
+            if known.granted != share.granted:
+                self._check_room(share)
             if known.group != share.group:
                 for other in self._in_the_way_of(share):
                     await self._close(other.id)
@@ -226,7 +228,7 @@ class ShareBook:
                 continue
             raise NoRoom(
                 f"{asked} does not fit on {uuid}, of which {taken} is taken",
-                hint="wait: a share there has not been closed yet, and the kubelet tries again",
+                hint="wait: the kubelet tries again until shares there have ended",
             )
 
     async def _save(self) -> None:

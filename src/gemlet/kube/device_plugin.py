@@ -100,19 +100,25 @@ class Allocations:
         self._kubelet = kubelet
         self._pods = pods
 
-    async def open(self, kind: str, resource: str, ids: Sequence[str], amounts: Amounts) -> Edits:
-        """Opens a share that nobody had before: what is left of an earlier one on these ids is closed."""
+    async def open(
+        self, kind: str, resource: str, ids: Sequence[str], gpu: str, amounts: Amounts, *, later: Amounts | None = None
+    ) -> Edits:
+        """Opens a share of ``gpu`` that nobody had before: what is left of an earlier one on these ids is closed.
+
+        ``later``: what the container is to have when it starts, if that is something else; programs can read it.
+        """
         share_id = f"{kind}-{secrets.token_hex(8)}"
         share = Share(
             id=share_id,
             group=share_id,
-            gpus=(slots.gpu_of(ids[0]),),
+            gpus=(gpu,),
             granted=amounts,
             amounts=amounts,
             devices={resource: tuple(ids)},
             opened=time.time(),
         )
-        return self.book.edits(await self.book.open(share))
+        opened = await self.book.open(share)
+        return self.book.edits(msgspec.structs.replace(opened, amounts=later or opened.amounts))
 
     async def identify(self, resource: str, ids: Sequence[str], grant: Callable[[Assignments, Pod], Amounts]) -> None:
         """Puts the share of ``ids`` under its pod's name with what its annotations say.
@@ -152,6 +158,14 @@ class Allocations:
         taken = {gpu.uuid: len(resource.device_ids(gpu)) - free[gpu.uuid] for gpu in self.gpus.all}
         return placement.order({gpu.uuid: gpu.nvlink for gpu in self.gpus.all}, taken, packing)
 
+    def left(self, resource: str, ids: Sequence[str]) -> dict[str, int]:
+        """Percent of each GPU's time that nobody has, apart from who had these ids before."""
+        left = dict.fromkeys((gpu.uuid for gpu in self.gpus.all if gpu.uuid in self.gpus.healthy), 100)
+        for share in self.book.shares.values():
+            if set(ids).isdisjoint(share.devices.get(resource, ())):
+                left |= {uuid: left[uuid] - share.granted.compute for uuid in share.gpus if uuid in left}
+        return left
+
     def gpu(self, uuid: str) -> Gpu:
         """Raises GemletError if there is no such GPU."""
         for gpu in self.gpus.all:
@@ -186,7 +200,7 @@ class SlotResource:
 
     async def allocate(self, ids: Sequence[str]) -> Edits | None:
         slot = slots.only_slot(ids)
-        return await self._allocations.open("slot", self.resource, [slot], self._amounts(slot))
+        return await self._allocations.open("slot", self.resource, [slot], slots.gpu_of(slot), self._amounts(slot))
 
     async def pre_start(self, ids: Sequence[str]) -> None:
         await self._allocations.identify(self.resource, ids, lambda _, __: self._amounts(slots.only_slot(ids)))
@@ -244,10 +258,13 @@ class _ComputeUnits:
         return slots.preferred(available, must, size, ranks, self._both.near(self.resource))
 
     async def allocate(self, ids: Sequence[str]) -> Edits | None:
-        gpu = units.only_gpu(self.resource, ids)
-        # No memory yet: how much it has is known when the kubelet says what else the container was given.
-        unpaired = Amounts(memory=0, compute=len(ids), limit=len(ids))
-        edits = await self._both.allocations.open("units", self.resource, ids, unpaired)
+        left = self._both.allocations.left(self.resource, ids)
+        gpu = units.gpu_for(ids, left)
+        # No memory yet: how much it has is known when the kubelet says what else the container was given. And nothing
+        # at all where there is no room: a refusal here would end the pod, one before its start lets it wait.
+        later = Amounts(memory=0, compute=len(ids), limit=len(ids))
+        now = later if left.get(gpu, 0) >= len(ids) else Amounts(memory=0, compute=0, limit=1)
+        edits = await self._both.allocations.open("units", self.resource, ids, gpu, now, later=later)
         self._both.gave(self.resource, gpu)
         return edits
 
@@ -271,7 +288,7 @@ class _MemoryUnits:
         return slots.preferred(available, must, size, ranks, near)
 
     async def allocate(self, ids: Sequence[str]) -> Edits | None:
-        self._both.gave(self.resource, units.only_gpu(self.resource, ids))
+        self._both.gave(self.resource, units.named_after(ids))
         return None
 
     async def pre_start(self, ids: Sequence[str]) -> None:

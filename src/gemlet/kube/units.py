@@ -1,12 +1,14 @@
 """GaiaGPU's units: hundredths of a GPU's time and 256 MiB of its memory, as two resources. Pure.
 
-The scheduler counts a node's units and does not know single GPUs, so a container's units may end up on two GPUs. A hint
-asks for one GPU (`slots.preferred`). A container for which that fails is refused before it starts, and never runs with
-less or more.
+The scheduler and the kubelet count a node's units together and do not know single GPUs. So the units of a container say
+how much it is to get, and the agent says of which GPU: of the one that most of them are named after, if that one has
+room, else of another. A container that has room on no GPU does not start before there is some; it never runs with less
+or more.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from gemlet.config.quantities import MIB
@@ -15,7 +17,7 @@ from gemlet.kube.request import Amounts, BadRequest
 from gemlet.kube.slots import gpu_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from gemlet.kube.inventory import Gpu
 
@@ -33,31 +35,27 @@ def memory_ids(gpu: Gpu) -> list[str]:
     return [f"{gpu.uuid}::m{number}" for number in range(gpu.memory // MEMORY_UNIT)]
 
 
-def only_gpu(resource: str, ids: Sequence[str]) -> str:
-    """The UUID of the GPU that all ``ids`` are of. Raises BadRequest if they are of several or of none."""
-    gpus = sorted({gpu_of(device) for device in ids})
-    if len(gpus) != 1:
-        raise BadRequest(
-            f"resources.limits[{resource}]",
-            f"{len(ids)} units do not fit on one GPU of this node, only on {len(gpus)} together",
-            hint="ask for less, or use a ResourceClaim, with which the scheduler knows each GPU",
-        )
-    return gpus[0]
+def named_after(ids: Sequence[str]) -> str:
+    """The UUID of the GPU that most of ``ids`` are named after."""
+    count = Counter(gpu_of(device) for device in ids)
+    return min(count, key=lambda uuid: (-count[uuid], uuid))
+
+
+def gpu_for(ids: Sequence[str], left: Mapping[str, int]) -> str:
+    """The UUID of the GPU on which a container gets as much time as it has ``ids``.
+
+    ``left``: percent of each GPU's time that nobody has. If no GPU has enough, the one that most ids are named after.
+    """
+    count = Counter(gpu_of(device) for device in ids)
+    return min({*left, *count}, key=lambda uuid: (left.get(uuid, 0) < len(ids), -count[uuid], -left.get(uuid, 0), uuid))
 
 
 def paired(compute: Sequence[str], memory: Sequence[str]) -> Amounts:
-    """The share of a container that has these units. Raises BadRequest unless both are of one and the same GPU."""
+    """The share of a container that has these units. Raises BadRequest if it has none of the one or of the other."""
     for resource, ids, other in (
         (names.MEMORY_RESOURCE, memory, names.COMPUTE_RESOURCE),
         (names.COMPUTE_RESOURCE, compute, names.MEMORY_RESOURCE),
     ):
         if not ids:
             raise BadRequest(f"resources.limits[{resource}]", "is missing", hint=f"ask for both it and {other}")
-    first, second = only_gpu(names.COMPUTE_RESOURCE, compute), only_gpu(names.MEMORY_RESOURCE, memory)
-    if first != second:
-        raise BadRequest(
-            f"resources.limits[{names.MEMORY_RESOURCE}]",
-            f"memory is left only on {second}, and time was allocated on {first}",
-            hint="ask for less, or use a ResourceClaim, with which the scheduler knows each GPU",
-        )
     return Amounts(memory=len(memory) * MEMORY_UNIT, compute=len(compute), limit=len(compute))

@@ -275,19 +275,69 @@ def test_memory_that_is_asked_for_first_goes_where_time_is_left(setup, run):
     run(scenario())
 
 
-def test_units_on_two_gpus_are_refused(setup, run):
+def test_units_of_two_gpus_are_of_one_that_has_room(setup, run):
     async def scenario():
         async with setup.running(*UnitResources(setup.allocations, packing="pack").both()) as plugins:
             by_name = {plugin.resource_name: plugin for plugin in plugins}
             compute, memory = by_name["gemlet.dev/compute-units"], by_name["gemlet.dev/memory-units"]
-            await refused(setup.allocate(compute, f"{FIRST}::c0", f"{SECOND}::c0"), "only on 2 together")
-            await refused(setup.allocate(memory, f"{FIRST}::m0", f"{SECOND}::m0"), "only on 2 together")
-            await setup.allocate(compute, f"{FIRST}::c0")
-            await setup.allocate(memory, f"{SECOND}::m0")
-            setup.admit(compute, "p", f"{FIRST}::c0")
-            setup.admit(memory, "p", f"{SECOND}::m0")
-            await refused(setup.pre_start(compute, f"{FIRST}::c0"), "memory is left on")
-            await refused(setup.pre_start(memory, f"{SECOND}::m0"), "memory is left on")
+            await setup.allocate(compute, *(f"{FIRST}::c{n}" for n in range(60)))
+            time_ids = [f"{FIRST}::c{n}" for n in range(60, 100)] + [f"{SECOND}::c{n}" for n in range(30)]
+            memory_ids = [f"{FIRST}::m0", f"{SECOND}::m0", f"{SECOND}::m1"]
+            answer = await setup.allocate(compute, *time_ids)
+            await setup.allocate(memory, *memory_ids)
+            setup.admit(compute, "p", *time_ids)
+            setup.admit(memory, "p", *memory_ids)
+            await setup.pre_start(compute, *time_ids)
+            await setup.pre_start(memory, *memory_ids)
+            assert answer.envs["GEMLET_SHARE_COMPUTE"] == "70"
+            opened, _, device = setup.node.daemon.opened["ns/p/c"]
+            assert (opened.compute, opened.memory, device) == (70, 3 * 256 * 2**20, 1)
+
+    run(scenario())
+
+
+def test_a_container_whose_units_are_on_no_single_gpu_waits_for_one(setup, run):
+    """The kubelet ends a pod whose Allocate is refused, and tries PreStartContainer again."""
+
+    async def scenario():
+        async with setup.running(*UnitResources(setup.allocations, packing="pack").both()) as plugins:
+            by_name = {plugin.resource_name: plugin for plugin in plugins}
+            compute, memory = by_name["gemlet.dev/compute-units"], by_name["gemlet.dev/memory-units"]
+            for gpu in (FIRST, SECOND):
+                await setup.allocate(compute, *(f"{gpu}::c{n}" for n in range(70)))
+            time_ids = [f"{gpu}::c{n}" for gpu in (FIRST, SECOND) for n in range(70, 95)]
+            answer = await setup.allocate(compute, *time_ids)
+            assert answer.envs["GEMLET_SHARE_COMPUTE"] == "50", "what it will have"
+            await setup.allocate(memory, f"{SECOND}::m0", f"{SECOND}::m1")
+            setup.admit(compute, "p", *time_ids)
+            setup.admit(memory, "p", f"{SECOND}::m0", f"{SECOND}::m1")
+            for _ in range(2):
+                await refused(setup.pre_start(compute, *time_ids), f"compute: 50 does not fit on {FIRST}, of which 70")
+                assert "ns/p/c" not in setup.node.daemon.opened
+            (first,) = [s.id for s in setup.node.book.shares.values() if s.gpus == (FIRST,) and s.granted.compute == 70]
+            await setup.node.book.close(first)
+            await setup.pre_start(compute, *time_ids)
+            opened, _, device = setup.node.daemon.opened["ns/p/c"]
+            assert (opened.compute, opened.memory, device) == (50, 512 * 2**20, 0)
+
+    run(scenario())
+
+
+def test_memory_that_its_gpu_has_not_left_is_waited_for(setup, run):
+    async def scenario():
+        async with setup.running(*UnitResources(setup.allocations, packing="pack").both()) as plugins:
+            by_name = {plugin.resource_name: plugin for plugin in plugins}
+            compute, memory = by_name["gemlet.dev/compute-units"], by_name["gemlet.dev/memory-units"]
+            for pod, number, memory_ids in (
+                ("p", 0, [f"{FIRST}::m{n}" for n in range(320)]),
+                ("q", 1, [f"{SECOND}::m{n}" for n in range(20)]),
+            ):
+                await setup.allocate(compute, f"{FIRST}::c{number}")
+                await setup.allocate(memory, *memory_ids)
+                setup.admit(compute, pod, f"{FIRST}::c{number}")
+                setup.admit(memory, pod, *memory_ids)
+            await setup.pre_start(compute, f"{FIRST}::c0")
+            await refused(setup.pre_start(compute, f"{FIRST}::c1"), f"memory: 5Gi does not fit on {FIRST}")
 
     run(scenario())
 

@@ -63,14 +63,27 @@ def test_units_of_one_gpu_make_a_share():
     [
         ([f"{A}::c0"], [], "memory-units.*is missing"),
         ([], [f"{A}::m0"], "compute-units.*is missing"),
-        ([f"{A}::c0", f"{B}::c0"], [f"{A}::m0"], "compute-units.*only on 2 together"),
-        ([f"{A}::c0"], [f"{A}::m0", f"{B}::m0"], "memory-units.*only on 2 together"),
-        ([f"{A}::c0"], [f"{B}::m0"], "memory is left only on .*b, and time was allocated on .*a"),
     ],
 )
-def test_units_of_two_gpus_are_refused(compute, memory, text):
+def test_units_of_one_kind_are_refused(compute, memory, text):
     with pytest.raises(BadRequest, match=text):
         units.paired(compute, memory)
+
+
+@pytest.mark.parametrize(
+    ("on_a", "on_b", "left", "chosen"),
+    [
+        (30, 0, {A: 30, B: 100}, A),
+        (30, 20, {A: 30, B: 100}, B),  # most are of A, which has not enough
+        (20, 30, {A: 50, B: 50}, B),
+        (30, 20, {A: 30, B: 30}, A),  # none has enough
+        (0, 30, {A: 100, B: 20}, A),  # B's units are counted for a container that is on A
+        (10, 0, {}, A),
+    ],
+)
+def test_units_are_of_the_gpu_that_has_room(on_a, on_b, left, chosen):
+    ids = [f"{A}::c{n}" for n in range(on_a)] + [f"{B}::c{n}" for n in range(on_b)]
+    assert units.gpu_for(ids, left) == chosen
 
 
 def test_all_unit_names_are_short_and_distinct():
