@@ -19,6 +19,7 @@ CUresult record(const char* name, CUevent event, CUstream stream) {
         if (capturing(s)) return capture_record(s, event);
         event->capture.reset();
         event->capture_nodes.clear();
+        const std::lock_guard turn(s->waited_for);
         submit(s, RecordStep{event});
     });
 }

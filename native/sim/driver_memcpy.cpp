@@ -26,6 +26,10 @@ CUresult later(const char* name, uintptr_t to, uintptr_t from, size_t bytes, CUs
         if (bytes == 0) return;
         check(to != 0 && from != 0);
         submit(s, copy_step(to, from, bytes));
+        // Into memory that is not pinned, such a copy returns when it is done.
+        if (capturing(s) || Addresses::get().find(to) || !Addresses::get().find(from)) return;
+        const std::lock_guard waits(s->waited_for);
+        synchronize_stream(s);
     });
 }
 

@@ -230,6 +230,14 @@ Pacer::Look Pacer::look(bool sampling, bool mark_all) {
     return {inflight_.load(std::memory_order_relaxed) + unmarked, !all_empty};
 }
 
+Pacer::Look Pacer::look_at_marks() {
+    std::lock_guard lock(mutex_);
+    reap();
+    uint64_t unmarked = 0;
+    for (const Stream* s : streams_) unmarked += s->unmarked_ns.load(std::memory_order_relaxed);
+    return {inflight_.load(std::memory_order_relaxed) + unmarked, true};
+}
+
 void Pacer::sample(Look look, bool awaited, uint64_t samples) {
     std::lock_guard lock(mutex_);
     progress_.samples += samples;

@@ -121,12 +121,13 @@ uint64_t watch_holder(Device& device, wire::ClientPage& page, uint32_t epoch, Wa
         watch.sample_at = watch.sampled_at = began;
         watch.patience.begins(began, device.wanted_at.exchange(0), terms);
     }
-    watch.submitted = watch.submitted || launched;
+    const bool in_copy = device.waits.in_copy();
+    watch.submitted = watch.submitted || launched || in_copy;
     // Looks between two samples have another reason, such as the end of the turn, and would count that reason
     // twice.
     const bool sampling = watch.submitted && began >= watch.sample_at;
     const bool waited = device.waits.look(began);
-    const Pacer::Look look = device.pacer.look(sampling);
+    const Pacer::Look look = in_copy ? device.pacer.look_at_marks() : device.pacer.look(sampling);
     const uint64_t now = now_ns();
     const bool awaited = device.waits.look(now) || waited;
     if (sampling) {

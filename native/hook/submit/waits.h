@@ -23,11 +23,14 @@ class Waits {
 
     // `surely`: the thread is known to wait for the device. Otherwise it may wait, which counts only if a look
     // finds it there.
-    void begin(bool surely) { word_.fetch_add(surely ? kEntry + 1 : 1, std::memory_order_relaxed); }
-    void end() {
-        word_.fetch_sub(1, std::memory_order_relaxed);
+    void begin(bool surely) { word_.fetch_add(surely ? kEntry + 1 : kPerhaps, std::memory_order_relaxed); }
+    void end(bool surely) {
+        word_.fetch_sub(surely ? 1 : kPerhaps, std::memory_order_relaxed);
         ended_at_.store(now_ns(), std::memory_order_relaxed);
     }
+    // A thread is in a call that may wait, such as a copy to memory that is not pinned. While it does, the driver
+    // lets nobody else ask about the stream, and the answer, once the wait is over, is that it is empty.
+    bool in_copy() const { return uint32_t(word_.load(std::memory_order_relaxed)) >= kPerhaps; }
     void not_ready(uint64_t now) { polling_until_.store(now + kPolling, std::memory_order_relaxed); }
 
     // When a thread was last seen to wait; 0: never.
@@ -49,8 +52,8 @@ class Waits {
     }
 
   private:
-    static constexpr uint64_t kEntry = uint64_t(1) << 32;
-    alignas(64) std::atomic<uint64_t> word_{0};  // waits so far << 32 | threads that wait now
+    static constexpr uint64_t kEntry = uint64_t(1) << 32, kPerhaps = uint64_t(1) << 16;
+    alignas(64) std::atomic<uint64_t> word_{0};  // sure waits so far << 32 | perhaps wait now << 16 | surely wait now
     std::atomic<uint64_t> polling_until_{0};
     std::atomic<uint64_t> ended_at_{0};
     uint64_t word_seen_ = 0, polling_seen_ = 0, unseen_from_ = 0;
@@ -58,17 +61,18 @@ class Waits {
 
 class Waiting {
   public:
-    explicit Waiting(Waits* waits, bool surely = true) : waits_(waits) {
+    explicit Waiting(Waits* waits, bool surely = true) : waits_(waits), surely_(surely) {
         if (waits_) waits_->begin(surely);
     }
     ~Waiting() {
-        if (waits_) waits_->end();
+        if (waits_) waits_->end(surely_);
     }
     Waiting(const Waiting&) = delete;
     Waiting& operator=(const Waiting&) = delete;
 
   private:
     Waits* const waits_;
+    const bool surely_;
 };
 
 // Those of the calling thread's current device; null if nothing was submitted to it so far.

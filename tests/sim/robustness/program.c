@@ -93,6 +93,19 @@ static void host_bound(double seconds) {
     }
 }
 
+// Waits for each of its long steps in a copy to memory that is not pinned, as PyTorch's tensor.item() does.
+static void copy_back(double seconds) {
+    CUdeviceptr there;
+    int here;
+    MUST(cuMemAlloc(&there, sizeof here));
+    for (uint64_t end = now_ns() + (uint64_t)(seconds * 1e9); now_ns() < end;) {
+        MUST(launch(50000, NULL));
+        MUST(launch(100000000, NULL));
+        MUST(cuMemcpyDtoHAsync(&here, there, sizeof here, NULL));
+        did_one();
+    }
+}
+
 // Has nothing to do most of the time.
 static void come_and_go(double seconds) {
     for (uint64_t end = now_ns() + (uint64_t)(seconds * 1e9); now_ns() < end;) {
@@ -485,6 +498,7 @@ int main(int argc, char** argv) {
     if (!strcmp(mode, "insist")) return insist((int)seconds);
     if (!strcmp(mode, "work")) work_for(seconds);
     if (!strcmp(mode, "host-bound")) host_bound(seconds);
+    if (!strcmp(mode, "copy-back")) copy_back(seconds);
     if (!strcmp(mode, "poll-streams")) poll_for(seconds, 0);
     if (!strcmp(mode, "poll-events")) poll_for(seconds, 1);
     if (!strcmp(mode, "ask-wrongly")) ask_wrongly();

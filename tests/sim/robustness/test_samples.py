@@ -61,6 +61,13 @@ def test_a_program_bound_by_its_host_is_not_seen_to_wait(machine: Machine, serve
         assert client.get("launches") > 0
 
 
+def test_a_program_that_waits_in_copies_is_busy_and_waits(machine: Machine, served: Served) -> None:
+    """The driver answers no question about the stream meanwhile; the answer after the wait would be "empty"."""
+    ((busy, awaited),) = parts(Client(machine, "a", "copy-back"))
+    assert busy > 0.8
+    assert awaited > 0.8
+
+
 @pytest.mark.parametrize("verb", ["poll-streams", "poll-events"])
 def test_a_program_that_polls_waits(machine: Machine, served: Served, verb: str) -> None:
     ((_, awaited),) = parts(Client(machine, "a", verb))
