@@ -69,8 +69,9 @@ def test_ranks_of_two_jobs_have_their_turns_at_the_same_time(serve: Callable[...
     for _ in range(3):
         for job in (a, b):
             run_until([*a, *b], lambda job=job: run_together(job))  # type: ignore[misc]
-    waits = [group["reason"] for group in s.groups().values()]
-    assert "waits for its turn on all its devices at the same time" in waits
+    # Not at every moment: between two slots the one that had its turn is told to stop.
+    reason = "waits for its turn on all its devices at the same time"
+    run_until([*a, *b], lambda: any(group["reason"] == reason for group in s.groups().values()))
 
 
 @pytest.mark.parametrize("gang", ["off", "auto"])
