@@ -64,7 +64,6 @@ CUresult cuStreamQuery(CUstream stream) {
         CUstream s = resolve_stream(stream);
         forbid_on_capturing(s);
         forbid_implicit(s);
-        const std::lock_guard turn(s->waited_for);
         return stream_is_idle(s) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
     });
 }

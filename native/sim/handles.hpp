@@ -78,7 +78,7 @@ struct CUstream_st {
     std::shared_ptr<gemlet::sim::Capture> capture;  // null: not capturing
     std::vector<CUgraphNode> capture_tail;          // what the next captured operation depends on
     bool capture_origin = false;
-    std::mutex waited_for;  // held while a copy to pageable memory waits: other calls for the stream wait as long
+    std::mutex waited_for;  // held while a copy to pageable memory waits: events are recorded only after it
 };
 
 struct CUevent_st {

@@ -78,7 +78,7 @@ class Pacer {
     };
     Look look(bool sampling);
     Look look_at_marks();  // the same without a call for any stream, taken to be busy
-    uint64_t poll();  // the same of a client that must stop or has stopped: all is marked
+    uint64_t poll();       // the same of a client that must stop or has stopped: all is marked
 
     uint64_t launches();  // so far, on all streams
 

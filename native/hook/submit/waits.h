@@ -29,7 +29,7 @@ class Waits {
         ended_at_.store(now_ns(), std::memory_order_relaxed);
     }
     // A thread is in a call that may wait, such as a copy to memory that is not pinned. While it does, the driver
-    // lets nobody else ask about the stream, and the answer, once the wait is over, is that it is empty.
+    // lets nobody record an event on the stream: a look that marks what was launched takes as long as the wait.
     bool in_copy() const { return uint32_t(word_.load(std::memory_order_relaxed)) >= kPerhaps; }
     void not_ready(uint64_t now) { polling_until_.store(now + kPolling, std::memory_order_relaxed); }
 

@@ -52,8 +52,8 @@ def parts(*clients: Client) -> list[tuple[float, float]]:
 
 def test_a_program_bound_by_its_host_is_not_seen_to_wait(machine: Machine, served: Served) -> None:
     waiting, working = Client(machine, "a", "work"), Client(machine, "b", "host-bound")
-    (busy, awaited), (now_and_then, seldom) = parts(waiting, working)
-    assert busy >= now_and_then, "one has its queue filled nearly always"
+    (busy, awaited), (_, seldom) = parts(waiting, working)
+    assert busy > 0.8, "its queue is filled nearly always"
     assert awaited > 0.8
     assert seldom < 0.6 * awaited, "the other looks for its work only when it is done"
     for client in (waiting, working):
@@ -62,7 +62,7 @@ def test_a_program_bound_by_its_host_is_not_seen_to_wait(machine: Machine, serve
 
 
 def test_a_program_that_waits_in_copies_is_busy_and_waits(machine: Machine, served: Served) -> None:
-    """The driver answers no question about the stream meanwhile; the answer after the wait would be "empty"."""
+    """The driver lets nobody record an event on the stream meanwhile."""
     ((busy, awaited),) = parts(Client(machine, "a", "copy-back"))
     assert busy > 0.8
     assert awaited > 0.8
