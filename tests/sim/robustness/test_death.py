@@ -89,7 +89,8 @@ def test_a_process_does_not_pay_for_a_turn_that_it_was_granted_while_it_was_stop
     for _ in range(4):  # unless it had not yet told that its last turn had drained
         while True:
             stopped.send_signal(signal.SIGSTOP)
-            if not served.group("a")["holding"]:
+            group = served.group("a")
+            if group["waiting"] and not group["holding"]:  # it is granted a turn only if it has asked for one
                 break
             stopped.send_signal(signal.SIGCONT)
             time.sleep(0.003)

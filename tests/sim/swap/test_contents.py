@@ -188,7 +188,7 @@ def test_a_ticket_is_void_after_a_submission(swapping: Make) -> None:
 
 def test_a_program_that_tells_of_its_iterations_leaves_at_their_end(swapping: Make) -> None:
     """Most of it is scratch: hardly more than the rest is ever copied."""
-    s = swapping(50, max_wait=1_000_000_000)
+    s = swapping(50, max_wait=30_000_000_000)  # longer than any iteration, also on a busy machine
     programs = s.start("a"), s.start("b")
     for program in programs:
         program.done("alloc", 0, 4 * MIB)
