@@ -141,7 +141,7 @@ bool Server::handle(Client& client, const Message& message) {
             break;
         case MessageType::kTook:
             note(*attachment, "took", epoch);
-            if (epoch == attachment->epoch) {
+            if (epoch == attachment->epoch && epoch != attachment->over) {
                 if (attachment->wanted == kNever) attachment->wanted = when(message, now);
                 device->arbiter->took(attachment->id, now);
                 device->residency.request(attachment->id, now);
@@ -195,7 +195,10 @@ void Server::stopped(Device& device, Attachment& a, const Message& message, Nano
     a.state = wants ? "waits" : "idle";
     if (!wants) served(device, a, message, now);
     read_progress(device);
-    a.holds = false;
+    // One thread took the parked token, another found that it was not used, and said so first: what the first one
+    // will say is over.
+    if (!std::exchange(a.holds, false)) device.arbiter->took(a.id, now);
+    a.over = a.epoch;
     device.arbiter->stopped(a.id, reason, tail, now, message.flags & wire::kUnused);
     if (!wants) device.residency.idle(a.id, now);
     if (wants && !withheld(device, a, now)) device.arbiter->request(a.id, now);

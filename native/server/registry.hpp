@@ -101,6 +101,7 @@ struct Attachment {
     FairPlace use;
     Shared<wire::ClientPage> page{"gemlet-page", Access::kReadWrite};
     uint32_t epoch = 0;
+    uint32_t over = 0;  // the epoch whose end was heard of
     uint32_t contexts = 0;
     bool mps = false;
     bool holds = false;           // the token, or did when it was last heard of: its page has news

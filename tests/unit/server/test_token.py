@@ -86,6 +86,23 @@ def test_an_idle_token_is_parked_and_taken_without_asking(serve: Callable[..., S
     a.await_state(wire.BLOCKED)
 
 
+def test_a_turn_whose_end_is_said_before_its_begin(serve: Callable[..., Served]) -> None:
+    """One thread takes the parked token and is held up before it says so; another finds that nobody uses it."""
+    s = serve()
+    a = RawClient(s.path, "a").attach()
+    a.send(wire.REQUEST)
+    a.await_state(wire.RUN)
+    a.stop(wire.IDLE)
+    a.await_state(wire.PARKED)
+    taken = a.epoch
+    a.page.put("token", taken << 3 | wire.RUN, size=4)
+    a.stop(wire.IDLE)
+    a.send(wire.TOOK, epoch=taken)
+    a.send(wire.REQUEST)
+    a.await_state(wire.RUN)
+    assert s.groups()["a"]["holding"] == 1
+
+
 def test_a_holder_that_does_not_stop_is_passed_over(serve: Callable[..., Served]) -> None:
     s = serve()
     a, b = RawClient(s.path, "a").attach(), RawClient(s.path, "b").attach()
