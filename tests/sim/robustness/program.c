@@ -99,8 +99,8 @@ static void copy_back(double seconds) {
     int here;
     MUST(cuMemAlloc(&there, sizeof here));
     for (uint64_t end = now_ns() + (uint64_t)(seconds * 1e9); now_ns() < end;) {
-        MUST(launch(50000, NULL));
-        MUST(launch(100000000, NULL));
+        MUST(launch(500000000, NULL));
+        MUST(launch(50000, NULL));  // too short to be marked at its launch
         MUST(cuMemcpyDtoHAsync(&here, there, sizeof here, NULL));
         did_one();
     }
