@@ -87,6 +87,7 @@ class Judge:
     def __init__(self, lines: Sequence[Mapping[str, Any]], plans: Sequence[Adopted]) -> None:
         self.began = min((line["time"] for line in lines), default=0.0)
         self._plans = plans
+        self._changes = [plan for plan in plans if plan.moved]
         self._came = Counter((line["model"], int(line["time"] - self.began)) for line in lines)
 
     def cause(self, line: Mapping[str, Any]) -> str:
@@ -98,10 +99,9 @@ class Judge:
             can = before[-1].capacity.get(line["model"], 0.0)
             if self._came[line["model"], int(at - self.began)] > BESIDE_CHANCE * can:
                 return "short"
-        changes = [plan for plan in self._plans if plan.moved]
-        if any(plan.begun <= at < plan.since for plan in changes):
+        if any(plan.begun <= at < plan.since for plan in self._changes):
             return "making"
-        if any(plan.since <= at < plan.since + AFTER_S for plan in changes):
+        if any(plan.since <= at < plan.since + AFTER_S for plan in self._changes):
             return "changed"
         return "steady"
 

@@ -37,8 +37,7 @@ def memory_ids(gpu: Gpu) -> list[str]:
 
 def named_after(ids: Sequence[str]) -> str:
     """The UUID of the GPU that most of ``ids`` are named after."""
-    count = Counter(gpu_of(device) for device in ids)
-    return min(count, key=lambda uuid: (-count[uuid], uuid))
+    return gpu_for(ids, {})
 
 
 def gpu_for(ids: Sequence[str], left: Mapping[str, int]) -> str:

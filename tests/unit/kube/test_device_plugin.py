@@ -88,6 +88,13 @@ class Setup:
             await asyncio.gather(*tasks, return_exceptions=True)
             await self.kubelet.stop()
 
+    @contextlib.asynccontextmanager
+    async def running_units(self):
+        """The plugins of time and of memory."""
+        async with self.running(*UnitResources(self.allocations, packing="pack").both()) as plugins:
+            by_name = {plugin.resource_name: plugin for plugin in plugins}
+            yield by_name["gemlet.dev/compute-units"], by_name["gemlet.dev/memory-units"]
+
     def slots(self):
         return SlotResource(self.allocations, per_gpu=4, packing="pack")
 
@@ -226,9 +233,7 @@ def test_a_container_that_would_leave_its_share_does_not_start(setup, run):
 
 def test_units_are_one_share_once_the_kubelet_knows_the_container(setup, run):
     async def scenario():
-        async with setup.running(*UnitResources(setup.allocations, packing="pack").both()) as plugins:
-            by_name = {plugin.resource_name: plugin for plugin in plugins}
-            compute, memory = by_name["gemlet.dev/compute-units"], by_name["gemlet.dev/memory-units"]
+        async with setup.running_units() as (compute, memory):
             time_ids = [f"{SECOND}::c{n}" for n in range(25)]
             await setup.allocate(compute, *time_ids)
             (share,) = setup.node.book.shares.values()
@@ -260,9 +265,7 @@ def test_memory_that_is_asked_for_first_goes_where_time_is_left(setup, run):
         return list(answer.container_responses[0].deviceIDs)
 
     async def scenario():
-        async with setup.running(*UnitResources(setup.allocations, packing="pack").both()) as plugins:
-            by_name = {plugin.resource_name: plugin for plugin in plugins}
-            compute, memory = by_name["gemlet.dev/compute-units"], by_name["gemlet.dev/memory-units"]
+        async with setup.running_units() as (compute, memory):
             await setup.allocate(compute, *(f"{FIRST}::c{n}" for n in range(70)))
             await setup.allocate(memory, *(f"{FIRST}::m{n}" for n in range(64)))
             free_memory = [f"{FIRST}::m{n}" for n in range(64, 320)] + [f"{SECOND}::m{n}" for n in range(320)]
@@ -277,9 +280,7 @@ def test_memory_that_is_asked_for_first_goes_where_time_is_left(setup, run):
 
 def test_units_of_two_gpus_are_of_one_that_has_room(setup, run):
     async def scenario():
-        async with setup.running(*UnitResources(setup.allocations, packing="pack").both()) as plugins:
-            by_name = {plugin.resource_name: plugin for plugin in plugins}
-            compute, memory = by_name["gemlet.dev/compute-units"], by_name["gemlet.dev/memory-units"]
+        async with setup.running_units() as (compute, memory):
             await setup.allocate(compute, *(f"{FIRST}::c{n}" for n in range(60)))
             time_ids = [f"{FIRST}::c{n}" for n in range(60, 100)] + [f"{SECOND}::c{n}" for n in range(30)]
             memory_ids = [f"{FIRST}::m0", f"{SECOND}::m0", f"{SECOND}::m1"]
@@ -300,9 +301,7 @@ def test_a_container_whose_units_are_on_no_single_gpu_waits_for_one(setup, run):
     """The kubelet ends a pod whose Allocate is refused, and tries PreStartContainer again."""
 
     async def scenario():
-        async with setup.running(*UnitResources(setup.allocations, packing="pack").both()) as plugins:
-            by_name = {plugin.resource_name: plugin for plugin in plugins}
-            compute, memory = by_name["gemlet.dev/compute-units"], by_name["gemlet.dev/memory-units"]
+        async with setup.running_units() as (compute, memory):
             for gpu in (FIRST, SECOND):
                 await setup.allocate(compute, *(f"{gpu}::c{n}" for n in range(70)))
             time_ids = [f"{gpu}::c{n}" for gpu in (FIRST, SECOND) for n in range(70, 95)]
@@ -325,9 +324,7 @@ def test_a_container_whose_units_are_on_no_single_gpu_waits_for_one(setup, run):
 
 def test_memory_that_its_gpu_has_not_left_is_waited_for(setup, run):
     async def scenario():
-        async with setup.running(*UnitResources(setup.allocations, packing="pack").both()) as plugins:
-            by_name = {plugin.resource_name: plugin for plugin in plugins}
-            compute, memory = by_name["gemlet.dev/compute-units"], by_name["gemlet.dev/memory-units"]
+        async with setup.running_units() as (compute, memory):
             for pod, number, memory_ids in (
                 ("p", 0, [f"{FIRST}::m{n}" for n in range(320)]),
                 ("q", 1, [f"{SECOND}::m{n}" for n in range(20)]),
