@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <ctime>
 
+#include "hook/link/system_calls.h"
+
 namespace gemlet::hook {
 
 inline uint64_t now_ns() {
@@ -20,8 +22,7 @@ inline void step_aside() {
 }
 
 inline void sleep_ns(uint64_t ns) {
-    timespec t{time_t(ns / 1'000'000'000u), long(ns % 1'000'000'000u)};
-    nanosleep(&t, nullptr);
+    calls::sleep(ns);
 }
 
 }  // namespace gemlet::hook

@@ -1,7 +1,6 @@
 #include "hook/link/connection.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -18,6 +17,7 @@
 #include "hook/link/clock.h"
 #include "hook/link/mps.h"
 #include "hook/link/say.h"
+#include "hook/link/system_calls.h"
 #include "hook/link/version.h"
 
 namespace gemlet::hook {
@@ -89,7 +89,7 @@ class Descriptor {
   public:
     explicit Descriptor(int fd = -1) : fd_(fd) {}
     ~Descriptor() {
-        if (fd_ >= 0) close(fd_);
+        if (fd_ >= 0) calls::close(fd_);
     }
     Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
     Descriptor& operator=(Descriptor&& other) noexcept {
@@ -108,7 +108,7 @@ void say_leaves(int fd, const char* why) {
     wire::Message m{};
     m.header = header(wire::MessageType::kLeaves);
     copy_name(m.text, sizeof m.text, why);
-    ssize_t ignored = ::send(fd, &m, sizeof m, MSG_NOSIGNAL | MSG_DONTWAIT);
+    ssize_t ignored = calls::send(fd, &m, sizeof m, MSG_NOSIGNAL | MSG_DONTWAIT);
     (void)ignored;
 }
 
@@ -119,7 +119,7 @@ bool readable(int fd, ino_t inode) {
     constexpr int kMilliseconds = 10'000, kStep = 50;
     for (int waited = 0; waited < kMilliseconds; waited += kStep) {
         pollfd p{fd, POLLIN, 0};
-        const int found = poll(&p, 1, kStep);
+        const int found = calls::poll(p, kStep);
         if (inode == 0 || inode_of(fd) != inode) {
             errno = EBADF;
             return false;
@@ -143,7 +143,7 @@ bool receive(int fd, ino_t inode, wire::Message& m, int* descriptors, size_t wan
     ssize_t n;
     // A daemon that has no room says so and closes the socket without reading ours: the error comes before its word.
     bool reset = false;
-    do n = recvmsg(fd, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    do n = calls::recvmsg(fd, header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     while (n < 0 && (errno == EINTR || (errno == ECONNRESET && !std::exchange(reset, true))));
     if (n < 0) return false;
     for (cmsghdr* c = CMSG_FIRSTHDR(&header); c; c = CMSG_NXTHDR(&header, c)) {
@@ -155,7 +155,7 @@ bool receive(int fd, ino_t inode, wire::Message& m, int* descriptors, size_t wan
             if (got < wanted)
                 descriptors[got++] = fd_in;
             else
-                close(fd_in);
+                calls::close(fd_in);
         }
     }
     return n == ssize_t(sizeof m) && m.header.magic == wire::kMagic;
@@ -179,7 +179,7 @@ bool connected() {
     int fd = our_socket();
     if (fd < 0) return false;
     pollfd p{fd, 0, 0};
-    return poll(&p, 1, 0) == 0 || !(p.revents & (POLLHUP | POLLERR | POLLNVAL));
+    return calls::poll(p, 0) == 0 || !(p.revents & (POLLHUP | POLLERR | POLLNVAL));
 }
 
 bool closed_by_program() {
@@ -189,7 +189,7 @@ bool closed_by_program() {
 void forget_connection() {
     joined = false;
     // Closed, not shut down: it is the parent's, too.
-    if (int fd = socket_fd.exchange(-1); is_ours(fd)) close(fd);
+    if (int fd = socket_fd.exchange(-1); is_ours(fd)) calls::close(fd);
     new (&request_mutex) std::mutex;
     unknown_since_ns = 0;
     joined_before = false;
@@ -216,7 +216,7 @@ bool join(bool again, bool limited, bool& closed) {
     const timeval limit{.tv_sec = 1, .tv_usec = 0};
     setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
     const ino_t inode = inode_of(fd.get());
-    if (fd.get() < 0 || connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+    if (fd.get() < 0 || calls::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
         closed = inode != 0 && inode_of(fd.get()) != inode;
         if (closed || again) return false;
         say_once(
@@ -238,7 +238,7 @@ bool join(bool again, bool limited, bool& closed) {
     wire::Message answer{};
     size_t none;
     // If it cannot be sent, the daemon has said why not, and closed the socket.
-    const ssize_t sent = ::send(fd.get(), &hello, sizeof hello, MSG_NOSIGNAL);
+    const ssize_t sent = calls::send(fd.get(), &hello, sizeof hello, MSG_NOSIGNAL);
     errno = 0;
     if (!receive(fd.get(), inode, answer, nullptr, 0, none) || answer.header.type != wire::MessageType::kWelcome ||
         (sent != ssize_t(sizeof hello) && answer.status == wire::Status::kOk)) {
@@ -372,7 +372,7 @@ bool send(const wire::Message& message) {
     // This is only for the daemon's log, and a program that retries must not wait for a stopped daemon.
     const int dispensable = message.header.type == wire::MessageType::kRefused ? MSG_DONTWAIT : 0;
     ssize_t n;
-    do n = ::send(fd, &message, sizeof message, MSG_NOSIGNAL | dispensable);
+    do n = calls::send(fd, &message, sizeof message, MSG_NOSIGNAL | dispensable);
     while (n < 0 && errno == EINTR);
     // A request or a stop that got lost would be awaited for ever, so a new connection starts afresh.
     if (n < 0 && !dispensable) shutdown(fd, SHUT_RDWR);

@@ -1,12 +1,13 @@
 #include "hook/link/destination.h"
 
 #include <dlfcn.h>
-#include <fcntl.h>
 #include <unistd.h>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+
+#include "hook/link/system_calls.h"
 
 namespace gemlet::hook {
 
@@ -28,13 +29,13 @@ std::string share_file() {
 bool read_share(Destination& d) {
     const std::string path = share_file();
     if (path.empty()) return false;
-    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    const int fd = calls::open(path.c_str(), O_RDONLY | O_CLOEXEC);
     if (fd < 0 && (errno == ENOENT || errno == ENOTDIR)) return false;
     char text[sizeof d.socket + 16] = "";
     if (fd >= 0) {
-        const ssize_t n = read(fd, text, sizeof text - 1);
+        const ssize_t n = calls::read(fd, text, sizeof text - 1);
         text[n > 0 ? n : 0] = 0;
-        close(fd);
+        calls::close(fd);
     }
     const size_t end = std::strcspn(text, "\n");
     if (const int seconds = text[end] ? std::atoi(text + end + 1) : 0; seconds > 0) d.patience_s = unsigned(seconds);

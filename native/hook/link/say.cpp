@@ -1,11 +1,12 @@
 #include "hook/link/say.h"
 
-#include <unistd.h>
 #include <atomic>
 #include <cerrno>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+
+#include "hook/link/system_calls.h"
 
 namespace gemlet::hook {
 
@@ -26,7 +27,7 @@ void say_once(Topic topic, const char* format, ...) {
     va_end(arguments);
     if (n > int(sizeof line) - 2) n = int(sizeof line) - 2;
     line[n++] = '\n';
-    ssize_t ignored = write(STDERR_FILENO, line, size_t(n));
+    ssize_t ignored = calls::write(STDERR_FILENO, line, size_t(n));
     (void)ignored;
     errno = saved;
 }

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "hook/link/clock.h"
+#include "hook/link/system_calls.h"
 #include "hook/lookup/reentry.h"
 
 namespace gemlet::hook {
@@ -82,6 +83,7 @@ Waits* waits_here();
 template <class Call>
 auto wait_in(Call&& call, bool surely = true) {
     const Reentry reentry;
+    const Uncancelled uncancelled;
     const Waiting waiting(reentry.nested() ? nullptr : waits_here(), surely);
     return call();
 }

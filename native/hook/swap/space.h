@@ -5,13 +5,14 @@
 // The mover takes `mutex` for each step, never across a wait; a chunk it copies is `busy` meanwhile.
 #pragma once
 
-#include <condition_variable>
+#include <atomic>
 #include <list>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <vector>
 
+#include "futex.h"
 #include "hook/memory/movable.h"
 #include "hook/submit/device.h"
 #include "hook/submit/move_gate.h"
@@ -54,6 +55,29 @@ struct PoolBytes {
     uint64_t used = 0, used_high = 0, reserved = 0, reserved_high = 0;
 };
 
+// A change of what `lock` guards, which a thread awaits without it. Not a condition variable: waiting for one is a
+// cancellation point (link/system_calls.h).
+class Change {
+  public:
+    template <class Condition>
+    void wait(std::unique_lock<std::mutex>& lock, Condition&& condition) {
+        constexpr uint64_t kLookAgain = 100'000'000;
+        while (!condition()) {
+            const uint32_t seen = times_.load();
+            lock.unlock();
+            futex_wait(times_, seen, kLookAgain);
+            lock.lock();
+        }
+    }
+    void notify_all() {
+        times_.fetch_add(1);
+        futex_wake_all(times_);
+    }
+
+  private:
+    std::atomic<uint32_t> times_{0};
+};
+
 struct SwapSpace {
     SwapSpace(Device& d, wire::ResidencyPage* p);
 
@@ -69,7 +93,7 @@ struct SwapSpace {
     uint32_t request = 0;  // number of the last
 
     std::mutex mutex;
-    std::condition_variable copied;  // some chunk is no longer busy
+    Change copied;  // some chunk is no longer busy
     std::map<CUdeviceptr, std::unique_ptr<Reservation>> reservations;
     std::list<FreedBlock> freed;              // the oldest first
     std::map<CUmemoryPool, PoolBytes> pools;  // as the program would see them

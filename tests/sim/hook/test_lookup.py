@@ -54,6 +54,28 @@ def test_the_library_needs_nothing_but_libc(built: Built) -> None:
     assert all(name.startswith(("libc.so", "ld-linux", "libpthread.so", "libdl.so")) for name in needed), needed
 
 
+# POSIX's list, without what can have no place in the hook. fcntl is one for locks alone.
+CANCELLATION_POINTS = """
+accept accept4 clock_nanosleep close connect creat epoll_wait fopen fputs fprintf fread fwrite fsync
+getaddrinfo mq_receive msync nanosleep open open64 openat pause perror poll ppoll pread printf pselect
+pthread_cond_timedwait pthread_cond_wait pthread_join pthread_testcancel puts pwrite read readv recv recvfrom
+recvmsg select sem_wait send sendmsg sendto sigwait sleep system usleep wait waitpid write writev
+"""
+
+
+def test_no_function_of_the_hook_is_a_cancellation_point() -> None:
+    """Nothing would unwind: a thread that ends in one would keep the hook's locks and count as waiting for ever."""
+    objects = list((ROOT / "build/native/native/hook").rglob("*.o"))
+    assert len(objects) > 40
+    wanted = set()
+    for file in objects:
+        output = subprocess.run(["nm", "-uC", str(file)], capture_output=True, text=True, check=True).stdout
+        wanted |= {re.sub(r"^__(\w+)_chk$", r"\1", line.split(maxsplit=1)[-1]) for line in output.splitlines()}
+    assert "syscall" in wanted
+    assert not wanted & set(CANCELLATION_POINTS.split())
+    assert not [name for name in wanted if re.match(r"std::(condition_variable|basic_\w*stream|filebuf)", name)]
+
+
 def test_dlsym_and_dlvsym(lines: Lines) -> None:
     got = lines("probe", "dlsym", *HOOKED, *PLAIN, driver="versioned")
     expected = [f"{n} hook hook {n}" for n in HOOKED] + [f"{n} driver driver {n}" for n in PLAIN]

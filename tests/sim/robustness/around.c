@@ -3,7 +3,9 @@
 #include <cuda.h>
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,14 +38,28 @@ static int fill(void) {
     return granted;
 }
 
-static int launch(void) {
+static CUfunction spin;
+
+static int load(void) {
     CUmodule module;
-    CUfunction spin;
+    if (spin) return 0;
+    if (DRIVER(cuModuleLoadData)(&module, kImage)) return -1;
+    return DRIVER(cuModuleGetFunction)(&spin, module, "spin") ? -2 : 0;
+}
+
+static int launch(void) {
     unsigned long long ns = 1000;
     void* arguments[] = {&ns};
-    if (DRIVER(cuModuleLoadData)(&module, kImage)) return -1;
-    if (DRIVER(cuModuleGetFunction)(&spin, module, "spin")) return -2;
-    return (int)DRIVER(cuLaunchKernel)(spin, 1, 1, 1, 32, 1, 1, 0, NULL, arguments, NULL);
+    int failed = load();
+    return failed ? failed : (int)DRIVER(cuLaunchKernel)(spin, 1, 1, 1, 32, 1, 1, 0, NULL, arguments, NULL);
+}
+
+static void* launch_cancelled(void* unused) {
+    if (DRIVER(cuCtxSetCurrent)(context) || load()) return NULL;
+    pthread_cancel(pthread_self());  // it ends at the next cancellation point
+    launch();
+    pthread_testcancel();
+    return unused;
 }
 
 // How many more contexts it gets.
@@ -180,21 +196,23 @@ static int close_and_greet(void) {
 // What the hook calls to join ends here, and what it opened for that is closed once the call was made so many times.
 static int unplug_connect, unplug_send, unplug_recvmsg;
 
-static ssize_t unplug(int* countdown, ssize_t result) {
+static void unplug(int* countdown) {
     if (*countdown && --*countdown == 0) close_range(3, ~0u, 0);
+}
+
+long syscall(long number, ...) {
+    static long (*real)(long, ...);
+    if (!real) real = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
+    va_list list;
+    va_start(list, number);
+    long a[6];
+    for (int i = 0; i < 6; ++i) a[i] = va_arg(list, long);
+    va_end(list);
+    const long result = real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+    if (number == SYS_connect) unplug(&unplug_connect);
+    if (number == SYS_sendto) unplug(&unplug_send);
+    if (number == SYS_recvmsg) unplug(&unplug_recvmsg);
     return result;
-}
-
-int connect(int fd, const struct sockaddr* address, socklen_t size) {
-    return (int)unplug(&unplug_connect, syscall(SYS_connect, fd, address, size));
-}
-
-ssize_t send(int fd, const void* data, size_t size, int flags) {
-    return unplug(&unplug_send, syscall(SYS_sendto, fd, data, size, flags, NULL, 0));
-}
-
-ssize_t recvmsg(int fd, struct msghdr* message, int flags) {
-    return unplug(&unplug_recvmsg, syscall(SYS_recvmsg, fd, message, flags));
 }
 
 int main(int argc, char** argv) {
@@ -229,6 +247,13 @@ int main(int argc, char** argv) {
         if (!strncmp(step, "leave", 5)) say("leave", leave(atoi(step + 5)));
         if (!strcmp(step, "fill")) say(step, fill());
         if (!strcmp(step, "launch")) say(step, launch());
+        if (!strcmp(step, "cancelled")) {
+            pthread_t thread;
+            void* result = NULL;
+            pthread_create(&thread, NULL, launch_cancelled, NULL);
+            pthread_join(thread, &result);
+            say(step, result != PTHREAD_CANCELED);
+        }
         if (!strcmp(step, "descriptors")) say(step, through_descriptors());
         if (!strcmp(step, "open")) say(step, open_from_child());
         if (!strcmp(step, "graph")) say(step, launch_graph(0, 0));

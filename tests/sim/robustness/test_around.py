@@ -31,7 +31,7 @@ NOT_READY = 802
 
 @pytest.fixture(scope="session")
 def around() -> Path:
-    options = ("-O1", "-g", f"-isystem{cuda_include()}", "-ldl", "-rdynamic")
+    options = ("-O1", "-g", f"-isystem{cuda_include()}", "-ldl", "-rdynamic", "-pthread")
     return compiled("cc", *options, sources=(Path(__file__).parent / "around.c",))
 
 
@@ -344,3 +344,23 @@ def test_memory_of_a_graph_is_refused_before_it_is_taken(served: Served, attempt
     served.server.set_group("g", memory=LIMIT)
     results, _ = attempt("init", "context", "big-graph", "big-upload", "graph", "fill").results()
     assert results == {"init": 0, "context": 0, "big-graph": 2, "big-upload": 2, "graph": 0, "fill": 256}
+
+
+# --- its threads end where they are -----------------------------------------------------------------------------------
+
+
+def test_a_thread_that_is_cancelled_while_it_waits_wants_no_more_time(
+    served: Served, machine: Machine, attempt: Callable[..., Attempt]
+) -> None:
+    program = attempt("init", "context", "wait", "cancelled", "launch", "wait")
+    program.reaches("wait")
+    other = wire.RawClient(machine.socket, "other").attach(served.uuid)
+    other.send(wire.REQUEST)
+    other.await_state(wire.RUN)
+    program.go_on()
+    program.reaches("wait")
+    assert program.seen[-2:] == ["cancelled 0", "launch 0"]
+    other.close()
+    eventually(lambda: not served.group("g")["holding"])
+    program.go_on()
+    program.results()
