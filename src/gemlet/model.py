@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 AUDIT_POLICIES = ("say", "stop", "kill")
+LONGEST_BACK_S = 90 * 86400  # as far as the recorded history reaches
 POLICIES = ("fair", "gemini", "fifo")  # one file each in native/arbiter/policies
 
 Value = TypeVar("Value")

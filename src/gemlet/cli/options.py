@@ -12,7 +12,7 @@ from gemlet.config import group_fields
 from gemlet.config.quantities import check_fraction, format_size, parse_seconds, parse_share, parse_size
 from gemlet.config.rules import SMALLEST_MEMORY, check_name
 from gemlet.errors import GemletError, InvalidValue
-from gemlet.model import GROUP_FIELDS, GroupField, Kind
+from gemlet.model import GROUP_FIELDS, LONGEST_BACK_S, GroupField, Kind
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -21,7 +21,6 @@ Given = TypeVar("Given")
 Parsed = TypeVar("Parsed")
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 LONGEST_S = 1e9  # seconds: thirty years, for people who mean "without limit"
-LONGEST_BACK_S = 90 * 86400.0  # as far as the recorded history reaches
 
 
 class BadValue(click.BadParameter):

@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from gemlet.daemon.history_moment import FORMAT, Moment, MomentSums, unpack
+from gemlet.model import LONGEST_BACK_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Set
@@ -46,7 +47,7 @@ class Tier:
         return f"every_{self.step}"
 
 
-TIERS = (Tier(1, HOUR), Tier(10, DAY), Tier(300, 90 * DAY))
+TIERS = (Tier(1, HOUR), Tier(10, DAY), Tier(300, LONGEST_BACK_S))
 SPARE = 60  # seconds more that moments are kept: a question about the last hour may be answered late
 
 

@@ -28,6 +28,7 @@ from gemlet.daemon.mps_state import (
     named,
     obstacles,
 )
+from gemlet.decoding import from_json
 from gemlet.devices import mps
 from gemlet.errors import Refused
 
@@ -81,7 +82,7 @@ class Mps:
     def restore(self) -> MpsStatus:
         """Finds what an earlier daemon of this directory left."""
         try:
-            self._remembered = msgspec.json.decode(self._file.read_bytes(), type=Remembered)
+            self._remembered = from_json(self._file.read_bytes(), Remembered)
         except FileNotFoundError:
             pass
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:

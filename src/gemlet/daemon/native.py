@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from gemlet.decoding import convert
 from gemlet.model import DeviceTerms
 
 
@@ -255,7 +256,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_snapshot(server: Server) -> Snapshot:
     """The server's usage as structs. Raises msgspec.ValidationError if the two sides disagree on the shape."""
-    return msgspec.convert(server.snapshot(), Snapshot, builtin_types=(bytes,))
+    return convert(server.snapshot(), Snapshot, builtin_types=(bytes,))
 
 
 def uuid_text(uuid: bytes) -> str:

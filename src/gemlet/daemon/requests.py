@@ -13,8 +13,9 @@ from msgspec import Meta
 from gemlet.config.quantities import MAX_BYTES, MAX_FACTOR
 from gemlet.config.toml_values import MAX_USER_CHARACTERS
 from gemlet.daemon import protocol
+from gemlet.decoding import json_decoder
 from gemlet.errors import DaemonError
-from gemlet.model import GROUP_FIELDS, GroupField, Kind
+from gemlet.model import GROUP_FIELDS, LONGEST_BACK_S, GroupField, Kind
 
 GroupName = Annotated[str, Meta(min_length=1, max_length=255)]  # config.rules has the rest
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
@@ -107,8 +108,8 @@ class Recorded(Request, tag="recorded"):
     """
 
     group: Annotated[str, Meta(max_length=255)] | None = None
-    since: Annotated[float, Meta(gt=0, le=1e9)] = 3600.0
-    until: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
+    since: Annotated[float, Meta(gt=0, le=LONGEST_BACK_S)] = 3600.0
+    until: Annotated[float, Meta(ge=0, le=LONGEST_BACK_S)] = 0.0
     points: Annotated[int, Meta(ge=1, le=4000)] = 600
     columns: Annotated[list[Annotated[str, Meta(max_length=40)]], Meta(max_length=40)] = msgspec.field(
         default_factory=list
@@ -256,7 +257,7 @@ AnyRequest = (
     | Metrics
     | Shutdown
 )
-_decoder = msgspec.json.Decoder(AnyRequest)
+_decoder = json_decoder(AnyRequest)
 
 
 def decode(line: bytes) -> AnyRequest:

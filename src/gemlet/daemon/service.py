@@ -15,8 +15,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 import gemlet
 from gemlet.config.rules import EVERYBODY
 from gemlet.daemon import notify, protocol, saved_groups, status, succession
@@ -42,6 +40,7 @@ from gemlet.daemon.shared_status import SharedStatus
 from gemlet.daemon.sockets import Sockets
 from gemlet.daemon.totals import Totals
 from gemlet.daemon.users import Users
+from gemlet.decoding import convert
 from gemlet.devices import host_memory
 from gemlet.devices.device import DeviceInfo, uuid_bytes
 from gemlet.errors import ConfigError, DaemonError, DeviceError, Refused
@@ -244,7 +243,7 @@ class Service:
         if before is None:
             saved = saved_groups.load(self.options.endpoint.state)
         else:
-            saved = msgspec.convert(before.groups, list[saved_groups.Saved])
+            saved = convert(before.groups, list[saved_groups.Saved])
         for group in saved:
             if group.configured is None:
                 self._restore(group)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from gemlet.decoding import from_json
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -24,7 +26,7 @@ def load(path: Path, kind: type[T]) -> T | None:
     this user or of root can have written.
     """
     try:
-        return msgspec.json.decode(_read(path), type=kind)
+        return from_json(_read(path), kind)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError, ValueError, RecursionError) as error:

@@ -29,6 +29,7 @@ import msgspec
 
 from gemlet.daemon.connection import Connection
 from gemlet.daemon.processes import peer_of
+from gemlet.decoding import from_json
 from gemlet.errors import DaemonError, DaemonUnreachable
 
 if TYPE_CHECKING:
@@ -242,7 +243,7 @@ def _receive_all(p: Predecessor) -> None:
         data, descriptors, _, _ = socket.recv_fds(p.channel, MAX_PACKET, 4)
         p.descriptors += descriptors
         fd = descriptors[0] if descriptors else -1
-        item: dict[str, Any] = msgspec.json.decode(data) if data else {"kind": "nothing: it ended"}
+        item: dict[str, Any] = from_json(data, dict[str, Any]) if data else {"kind": "nothing: it ended"}
         match item["kind"]:
             case "lock" if item["form"] == FORM:
                 p.lock = fd

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gemlet.daemon.protocol import TRACE_SCHEMA
+from gemlet.decoding import convert
 from gemlet.errors import Refused
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ async def read(
     """What is there. ``names``: of programs, by pid. Raises `Refused` for a group that is on no device."""
     now = time.monotonic_ns()
     begin = now - int(asked.seconds * 1e9)
-    known = msgspec.convert(server.traced(), list[TracedClient])
+    known = convert(server.traced(), list[TracedClient])
     where = {client.device for client in known if client.group == asked.group}
     if not where:
         raise Refused(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gemlet.decoding import from_json
 from gemlet.kube.share import Share
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def save(path: Path, shares: Iterable[Share]) -> None:
 def load(path: Path) -> list[Share]:
     """The shares of the last save. A damaged entry costs that entry, a damaged file all; neither stops the agent."""
     try:
-        document = msgspec.json.decode(path.read_bytes(), type=_Document)
+        document = from_json(path.read_bytes(), _Document)
     except FileNotFoundError:
         return []
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -52,7 +53,7 @@ def load(path: Path) -> list[Share]:
     shares = []
     for raw in document.shares:
         try:
-            shares.append(msgspec.json.decode(raw, type=Share))
+            shares.append(from_json(raw, Share))
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             logger.error("checkpoint file=%s: an entry is left out: %s", path, error)
     return shares

@@ -12,6 +12,7 @@ import msgspec
 
 from gemlet.config import suggest
 from gemlet.config.quantities import MIB
+from gemlet.decoding import convert
 from gemlet.errors import GemletError, InvalidValue
 from gemlet.kube import names
 from gemlet.kube.quantity import format_bytes, parse_bytes, parse_percent
@@ -212,7 +213,7 @@ def in_force(granted: Amounts, annotations: Mapping[str, str]) -> Amounts:
 def from_parameters(parameters: Any, compute: int, memory: int, *, field: str) -> Settings:
     """What a claim's opaque parameters say for a share of ``compute`` and ``memory``. Raises BadRequest."""
     try:
-        config = msgspec.convert(parameters, ShareConfig)
+        config = convert(parameters, ShareConfig)
     except msgspec.ValidationError as error:
         known = "apiVersion, kind, computeLimit, priority, resident"
         raise BadRequest(field, str(error), hint=f"a {names.CONFIG_KIND} has {known}") from None

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from aiohttp import web
 
+from gemlet.decoding import from_json
 from gemlet.kube import admission, api_server, translate
 from gemlet.kube.request import BadRequest
 from gemlet.kube.templates import TemplateMaker
@@ -92,7 +93,7 @@ def application(cluster: Cluster, defaults: Defaults, maker: TemplateMaker | Non
     async def mutate(request: web.Request) -> web.Response:
         body = await request.read()
         try:
-            review = msgspec.json.decode(body, type=Review)
+            review = from_json(body, Review)
             reply = answer(review, changes[request.path])
             made = maker is not None and request.path == PATH and "patch" in reply["response"]
             asked = _claimed(review) if made else None

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, cast
 import httptools
 import msgspec
 
+from gemlet.decoding import from_json
 from gemlet.load.job import LoadError
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ class HttpClient:
 def reason(status: int, body: bytes) -> str:
     """Why the server refused: its status and its words, without numbers that differ from reply to reply."""
     try:
-        message = msgspec.json.decode(body, type=dict[str, object]).get("error", "")
+        message = from_json(body, dict[str, object]).get("error", "")
     except (msgspec.DecodeError, UnicodeDecodeError):
         message = body.decode(errors="replace")
     return f"{status} {shortened(str(message))}".strip()

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from gemlet.decoding import from_json
 from gemlet.load.inputs import Declared
 from gemlet.load.job import LoadError
 
@@ -113,7 +114,7 @@ def _get(address: Address, path: str) -> dict[str, Any]:
     finally:
         connection.close()
     try:
-        document = msgspec.json.decode(body) if body else {}
+        document: Any = from_json(body, Any) if body else {}
     except msgspec.DecodeError:
         document = None
     if reply.status != 200:

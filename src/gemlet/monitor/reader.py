@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -14,19 +13,12 @@ from gemlet.daemon.history_recorder import Recorded
 from gemlet.daemon.mps_state import MpsStatus
 from gemlet.daemon.status import Status
 from gemlet.daemon.tracing import Traced
+from gemlet.decoding import convert
 
 if TYPE_CHECKING:
     from gemlet.daemon.connection import Connection
 
 Decoded = TypeVar("Decoded")
-
-# msgspec crashes where two threads convert to a struct for the first time, which is when it reads the annotations.
-_converting = threading.Lock()
-
-
-def _convert(content: object, kind: type[Decoded]) -> Decoded:
-    with _converting:
-        return msgspec.convert(content, kind)
 
 
 def read_status(connection: Connection) -> Status:
@@ -37,7 +29,7 @@ def read_status(connection: Connection) -> Status:
 def decode_status(document: object) -> Status:
     """The document as structs. Raises `DaemonError`."""
     try:
-        status = _convert(document, Status)
+        status = convert(document, Status)
     except msgspec.ValidationError as error:
         raise other_version(str(error), document) from None
     if status.schema != protocol.STATUS_SCHEMA:
@@ -72,7 +64,7 @@ def _traced(document: dict[str, Any]) -> Traced:
     if document.get("schema") != protocol.TRACE_SCHEMA:
         raise other_version(f"schema {document.get('schema')}, not {protocol.TRACE_SCHEMA}", document)
     try:
-        return _convert(document, Traced)
+        return convert(document, Traced)
     except msgspec.ValidationError as error:
         raise other_version(str(error), document) from None
 
@@ -92,6 +84,6 @@ def _decoded(document: dict[str, Any], schema: int, content: object, kind: type[
     if document.get("schema") != schema:
         raise other_version(f"schema {document.get('schema')}, not {schema}", document)
     try:
-        return _convert(content, kind)
+        return convert(content, kind)
     except msgspec.ValidationError as error:
         raise other_version(str(error), document) from None

@@ -57,6 +57,8 @@ def test_several_requests_on_one_connection(start_daemon):
         b'{"v":1,"op":"join","limits":{"colour":"red"}}',
         b'{"v":1,"op":"join","group":"' + b"x" * 300 + b'"}',
         b'{"v":1,"op":"set"}',
+        b'{"v":1,"op":"recorded","since":7776001}',
+        b'{"v":1,"op":"recorded","until":1e9}',
         b'{"v":1,"op":"join","limits":{"users":[' + b",".join([b'"root"'] * 65) + b"]}}",
         b'{"v":1,"op":"join","limits":{"users":["' + b"x" * 257 + b'"]}}',
         b"\xff\xfe\x00",

@@ -11,7 +11,9 @@ import msgspec
 
 from gemlet.daemon.connection import Connection, connect
 from gemlet.daemon.requests import Limits
+from gemlet.decoding import from_json
 from gemlet.errors import DaemonError, Refused
+from gemlet.model import LONGEST_BACK_S
 from gemlet.monitor.reader import read_status, read_traced
 from gemlet.monitor.trace import timeline
 from gemlet.monitor.web import minute
@@ -72,7 +74,7 @@ class Questions:
         if path == "/api/set" and not self.write:
             raise Refused("this page only shows", hint="start it with `gemlet web --write`")
         try:
-            change = msgspec.json.decode(body, type=Change)
+            change = from_json(body, Change)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise Refused(f"bad request: {error}") from None
         with connect(self._endpoints, timeout=PATIENCE) as daemon:
@@ -93,8 +95,8 @@ def _history(daemon: Connection, query: Mapping[str, str]) -> Any:
         more["columns"] = columns.split(",")
     if math.isfinite(begin) and math.isfinite(end):
         now = time.time()
-        since, more["until"] = max(0.001, now - begin), max(0.0, now - end)
-    return daemon.call("recorded", since=since, points=points, **more)
+        since, more["until"] = max(0.001, now - begin), min(max(0.0, now - end), LONGEST_BACK_S)
+    return daemon.call("recorded", since=min(since, LONGEST_BACK_S), points=points, **more)
 
 
 def _minute(daemon: Connection, _: Mapping[str, str]) -> Any:

@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from gemlet.decoding import msgpack_decoder
 from gemlet.serve.execution.backend import BackendOptions, GpuLet
 from gemlet.serve.models.specification import ModelSpec
 
@@ -176,8 +177,8 @@ class Log(msgspec.Struct, frozen=True, tag="log", array_like=True):
 ToExecutor = Begin | Load | Unload | Partition | Run | Release | Reply | Stop
 ToServer = Hello | Loaded | Finished | Done | DoneEach | Failed | Ask | Log
 _encoder = msgspec.msgpack.Encoder()
-to_executor = msgspec.msgpack.Decoder(ToExecutor)
-to_server = msgspec.msgpack.Decoder(ToServer)
+to_executor = msgpack_decoder(ToExecutor)
+to_server = msgpack_decoder(ToServer)
 
 
 def frame(message: ToExecutor | ToServer) -> bytes:

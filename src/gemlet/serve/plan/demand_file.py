@@ -33,6 +33,7 @@ import msgspec
 
 from gemlet.config import suggest, toml_places, toml_text
 from gemlet.config.quantities import parse_seconds
+from gemlet.decoding import convert
 from gemlet.errors import ConfigError, InvalidValue
 from gemlet.load import arrivals
 from gemlet.serve.plan.model import Demand, PlanOptions
@@ -131,7 +132,7 @@ def parse(text: str, path: str, read: Callable[[str], str]) -> DemandedService:
     except ValueError as error:
         raise ConfigError(str(error), path=path, hint=HINT) from None
     try:
-        file = msgspec.convert(table, _File)
+        file = convert(table, _File)
     except msgspec.ValidationError as error:
         raise _at_its_place(error, text, path) from None
     places = toml_places.scan(text)

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from gemlet.decoding import convert, from_json
 from gemlet.errors import ConfigError
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=10_000)]
@@ -64,13 +65,13 @@ WITHOUT = {  # keys of the scheduler's file: what takes their place
 def parse(text: str, path: str) -> GletConfig:
     """One of the files. Raises ConfigError."""
     try:
-        table = msgspec.json.decode(text, type=dict[str, Any])
+        table = from_json(text, dict[str, Any])
         if "nodes" in table:
-            return _of_nodes(msgspec.convert(table, _Nodes), path)
+            return _of_nodes(convert(table, _Nodes), path)
         if "GPUs" not in table:
             hint = "sim-config.json has GPUs, BackendList.json and Backend_docker.json have nodes"
             raise ConfigError("it is none of glet's files for a scheduler or nodes", path=path, hint=hint)
-        return _of_scheduler(msgspec.convert(table, _Scheduler), table, path)
+        return _of_scheduler(convert(table, _Scheduler), table, path)
     except msgspec.DecodeError as error:
         raise ConfigError(f"not as glet writes it: {error}", path=path) from None
 

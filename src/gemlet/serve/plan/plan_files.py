@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from gemlet.config.text_file import read_text
+from gemlet.decoding import from_json
 from gemlet.errors import ConfigError
 from gemlet.serve.plan import demand_file, glet_config, glet_files
 from gemlet.serve.plan.model import Plan
@@ -40,6 +41,6 @@ def load_plan(path: Path, known: Profiles, demands: Sequence[Demand]) -> Plan:
     if not text.lstrip().startswith("{"):
         return glet_files.parse_model_list(text, str(path), known, demands)
     try:
-        return msgspec.json.decode(text, type=Plan)
+        return from_json(text, Plan)
     except msgspec.DecodeError as error:
         raise ConfigError(f"not a plan: {error}", path=str(path), hint="gemlet plan -o json writes one") from None

@@ -35,6 +35,7 @@ from typing import Any, Literal
 import msgspec
 
 from gemlet.config import toml_text
+from gemlet.decoding import convert, from_json
 from gemlet.errors import ConfigError
 from gemlet.serve.profiles.surface import Point, Surface
 
@@ -142,8 +143,8 @@ def delayed(known: Profiles, ms: float) -> Profiles:
 def parse(text: str, path: str) -> Profiles:
     """The profiles in ``text``: TOML if ``path`` ends so, else JSON. Raises ConfigError that names the model."""
     try:
-        table: Any = toml_text.loads(text) if path.endswith(".toml") else msgspec.json.decode(text)
-        profiles = msgspec.convert(table, Profiles)
+        table: Any = toml_text.loads(text) if path.endswith(".toml") else from_json(text, Any)
+        profiles = convert(table, Profiles)
     except (ValueError, RecursionError, msgspec.DecodeError) as error:  # tomllib's, msgspec's
         hint = "docs/serving/profiles.md describes the format of profiles"
         raise ConfigError(f"not a profile file: {error}", path=path, hint=hint) from error

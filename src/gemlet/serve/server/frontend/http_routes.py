@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, unquote
 
 import msgspec
 
+from gemlet.decoding import from_json
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.server.frontend import documents, metrics
 from gemlet.serve.server.frontend.regions import CUDA, UserRegions
@@ -46,7 +47,7 @@ class Asked(msgspec.Struct, frozen=True):
     def document(self) -> dict[str, Any]:
         """The body as a JSON object; empty if there is none. Raises Refusal."""
         try:
-            return msgspec.json.decode(self.body, type=dict[str, Any]) if self.body.strip() else {}
+            return from_json(self.body, dict[str, Any]) if self.body.strip() else {}
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Refusal("invalid", f"the body is not a JSON object: {error}") from None
 

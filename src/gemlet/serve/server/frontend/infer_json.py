@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from gemlet.decoding import convert, from_json
 from gemlet.inference_protocol import tensors
 from gemlet.serve.dispatch.call import About, Call, Refusal, Tensor
 
@@ -73,8 +74,6 @@ class Asked(msgspec.Struct):
     outputs: list[tuple[str, Parameters]]
 
 
-_request = msgspec.json.Decoder(_Request)
-_anything = msgspec.json.Decoder()
 _encode = msgspec.json.Encoder().encode
 
 
@@ -339,12 +338,12 @@ def _data(each: Decoded, view: memoryview, at: int) -> tuple[tensors.Buffer, int
 
 def _decoded(text: tensors.Buffer) -> _Request:
     try:
-        return _request.decode(text)
+        return from_json(text, _Request)
     except msgspec.DecodeError:
         whole = bytes(text)
         if not any(word in whole for word in NOT_JSON):
             raise
-    return msgspec.convert(_raw_data(json.loads(whole)), _Request)
+    return convert(_raw_data(json.loads(whole)), _Request)
 
 
 def _raw_data(document: Any) -> Any:
@@ -412,7 +411,7 @@ def check_texts(name: str, datatype: str, shape: Sequence[int]) -> None:
 
 def _list(raw: msgspec.Raw) -> Any:
     try:
-        return _anything.decode(raw)
+        return from_json(raw, Any)
     except msgspec.DecodeError:
         text = bytes(raw)
         if not any(word in text for word in NOT_JSON):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import yaml
 
+from gemlet.decoding import convert
 from gemlet.errors import ConfigError
 from gemlet.serve.server.repository.config import Config, FieldError, field_of, problem
 
@@ -45,7 +46,7 @@ def parse(text: str, path: Path) -> Config:
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # of the reader, of an invalid date
         raise ConfigError(f"not YAML: {error}", path=str(path), hint=EXAMPLE) from None
     try:
-        return msgspec.convert({} if table is None else table, Config)
+        return convert({} if table is None else table, Config)
     except msgspec.ValidationError as error:
         wrong = field_of(error)
         raise problem(wrong, path, line_of(text, wrong.field)) from None

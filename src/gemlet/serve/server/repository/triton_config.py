@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from google.protobuf import json_format, text_format
 
+from gemlet.decoding import convert
 from gemlet.errors import ConfigError
 from gemlet.inference_protocol import model_config_pb2
 from gemlet.serve.models.specification import TensorSpec, WarmUp
@@ -103,7 +104,7 @@ def _config(message: model_config_pb2.ModelConfig) -> Config:
         ours["priority"] = message.dynamic_batching.default_priority_level
     if message.model_transaction_policy.decoupled:
         raise FieldError(("model_transaction_policy", "decoupled"), REFUSED["model_transaction_policy.decoupled"])
-    config: Config = msgspec.convert(ours, Config)
+    config = convert(ours, Config)
     return msgspec.structs.replace(
         config,
         name=message.name or None,
