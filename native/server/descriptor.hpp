@@ -1,6 +1,7 @@
 // A file descriptor that is closed with its owner.
 #pragma once
 
+#include <fcntl.h>
 #include <unistd.h>
 #include <utility>
 
@@ -18,6 +19,8 @@ class Descriptor {
         return *this;
     }
     int get() const { return fd_; }
+    // Another one of the same; none if there may not be more.
+    Descriptor duplicate() const { return Descriptor(fd_ < 0 ? -1 : fcntl(fd_, F_DUPFD_CLOEXEC, 3)); }
     int release() { return std::exchange(fd_, -1); }
 
   private:

@@ -44,7 +44,7 @@ const std::shared_ptr<Device>& Server::device_for(const Uuid& uuid, int index) {
 void Server::forget_unused_devices() {
     std::erase_if(devices_, [&](const auto& device) {
         const bool unused = device->made_by_client && device->attachments.empty() &&
-                            std::none_of(inherited_.begin(), inherited_.end(),
+                            std::none_of(absent_.begin(), absent_.end(),
                                          [&](const auto& entry) { return entry.second.device.lock() == device; });
         if (unused) gangs_.remove(*device->arbiter);
         return unused;
@@ -105,17 +105,30 @@ bool Server::may_join(const Group& group, const Client& client) {
 }
 
 // Clients that may not be in the group any more leave it. They still have its ledgers mapped, so the others leave
-// these, too: they come back at once, and find new ones.
+// these, too: they come back at once, and find new ones, in which everybody's memory counts that lives.
 void Server::expel(const Group& group, Nanoseconds now) {
     const std::string& name = group.settings.spec.name;
     std::vector<Client*> members;
     for (auto& [id, client] : clients_)
-        if (client->group == name && !client->gone()) members.push_back(client.get());
+        if (client->group == name) members.push_back(client.get());
     if (std::all_of(members.begin(), members.end(), [&](Client* client) { return may_join(group, *client); })) return;
     for (Client* client : members)
         drop(*client, may_join(group, *client) ? "joins anew" : "may not be in it any more");
     for (auto& device : devices_) {
-        device->ledgers.erase(name);
+        const auto known = device->ledgers.find(name);
+        if (known == device->ledgers.end()) continue;
+        auto made = std::make_shared<Ledger>();
+        made->set_limits(group.settings);
+        made->set_context_estimate(device->context_estimate);
+        for (auto& [id, absent] : absent_) {
+            if (&absent.slot.ledger() != known->second.get()) continue;
+            Slot slot =
+                Slot::inherit(made, absent.slot.index(), absent.who, absent.administrator, absent.slot.untracked());
+            slot.set_used(absent.slot.used());
+            absent.slot.leave();  // those that are still in the one before see no room that is not there
+            absent.slot = std::move(slot);
+        }
+        known->second = std::move(made);
         settle_residency(*device, now);
     }
 }
@@ -125,15 +138,18 @@ bool Server::remove_group(const std::string& name) {
     auto found = groups_.find(name);
     if (found == groups_.end()) return true;
     if (found->second.clients > 0) return false;
-    for (const auto& [id, heir] : inherited_)
-        if (heir.group == name) return false;
+    for (const auto& [id, absent] : absent_)
+        if (absent.group == name) return false;
     forget_group(name);
     return true;
 }
 
-void Server::leave_group(const std::string& name) {
-    auto found = groups_.find(name);
-    if (found != groups_.end() && --found->second.clients == 0 && found->second.made_by_client) forget_group(name);
+void Server::forget_if_unused(const std::string& name) {
+    const auto found = groups_.find(name);
+    if (found == groups_.end() || found->second.clients > 0 || !found->second.made_by_client) return;
+    const bool is_held =
+        std::any_of(absent_.begin(), absent_.end(), [&](const auto& entry) { return entry.second.group == name; });
+    if (!is_held) forget_group(name);
 }
 
 void Server::forget_group(const std::string& name) {
@@ -196,12 +212,12 @@ void Server::set_process_memory(const Uuid& uuid, pid_t pid, uint64_t bytes, std
             }
             if (rest > 0 && attachment->page->contexts.load() != attachment->contexts) publish_contexts(*attachment);
         }
-        for (auto& [id, heir] : inherited_) {
-            if (heir.pid != pid || heir.device.lock() != device) continue;
-            const uint64_t used = heir.slot.used();
-            if (seen && (seen->memory != used || seen->contexts != heir.contexts)) continue;
+        for (auto& [id, absent] : absent_) {
+            if (absent.pid != pid || absent.device.lock() != device) continue;
+            const uint64_t used = absent.slot.used();
+            if (seen && (seen->memory != used || seen->contexts != absent.contexts)) continue;
             // Never less than it had: some of it may be on the host, or the driver not tell of it.
-            heir.slot.set_untracked(std::max(heir.slot.untracked(), bytes - std::min(bytes, used)));
+            absent.slot.set_untracked(std::max(absent.slot.untracked(), bytes - std::min(bytes, used)));
         }
         check_claims(*device, pid, bytes, now);
         settle_residency(*device, now);

@@ -60,6 +60,7 @@ class Ledger {
 // holding it.
 class Slot {
   public:
+    Slot() = default;  // none
     // nullopt: `who` has had as many of the wire::kLedgerSlots as there can be; see FairLimit.
     static std::optional<Slot> take(std::shared_ptr<Ledger> ledger, const std::string& who, bool administrator);
     // The one that its owner had under the daemon before, as it is. Throws std::invalid_argument.
@@ -95,7 +96,7 @@ class Slot {
         : ledger_(std::move(ledger)), index_(index), place_(std::move(place)) {}
 
     std::shared_ptr<Ledger> ledger_;
-    uint32_t index_;
+    uint32_t index_ = 0;
     FairPlace place_;  // in the ledger
 };
 

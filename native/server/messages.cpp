@@ -252,10 +252,9 @@ bool Server::hello(Client& client, const Message& message) {
         note_unmanaged(client, "", why);
         return answer(client, reply, Status::kMismatch, why);
     }
-    // Unless it says otherwise, it is not the program that it was, but one that has replaced that by exec(2): what
-    // that one held is free.
-    if (!(message.flags & wire::kHelloAgain))
-        release_if([](const Client& other, int64_t pid) { return other.pid == pid; }, client.pid);
+    const bool says_so = !(message.flags & wire::kHelloAgain);
+    end_absent_if(
+        [&](const Absent& absent) { return absent.pid == client.pid && is_replaced(absent, client.image, says_so); });
     std::string name = client.fixed ? *client.fixed : text_of(message.group, sizeof message.group);
     auto deny = [&](Status status, const std::string& why) {
         ++denied_;
@@ -277,30 +276,11 @@ bool Server::hello(Client& client, const Message& message) {
     if (!may_join(found->second, client))
         return deny(Status::kDenied, "user " + std::to_string(client.uid) + " may not join it");
     client.group = name;
-    for (auto next = inherited_.begin(); next != inherited_.end();) {
-        const auto& [id, heir] = *(next++);
-        if (heir.pid == client.pid && heir.group != name) end_heir(id);
-    }
     ++found->second.clients;
+    end_absent_if([&](const Absent& absent) { return absent.pid == client.pid && absent.group != name; });
     name.copy(reply.group, sizeof reply.group - 1);
     emit("join", client);
     return answer(client, reply, Status::kOk, "");
-}
-
-// What the same process had on the device until it closed its socket, so that it counts all the time.
-std::optional<Departure> Server::take_back(const Device& device, const Client& client) {
-    if (gone_ == 0) return std::nullopt;
-    for (auto& [id, other] : clients_) {
-        if (!other->gone() || other->pid != client.pid || other->group != client.group || other->who != client.who)
-            continue;
-        const auto found = std::find_if(other->departures.begin(), other->departures.end(),
-                                        [&](const Departure& one) { return one.device.lock().get() == &device; });
-        if (found == other->departures.end()) continue;
-        std::optional<Departure> departure = std::move(*found);
-        other->departures.erase(found);
-        return departure;
-    }
-    return std::nullopt;
 }
 
 GroupId Server::group_on(Device& device, Group& group, Nanoseconds now) {
@@ -359,24 +339,18 @@ bool Server::attach(Client& client, const Message& message) {
     // Where nobody else may be in the group, nobody is kept out of it.
     const auto& users = group.settings.users;
     const bool alone = client.administrator || client.fixed || (users && users->size() <= 1);
-    std::optional<Heir> heir = claim(device, client);
-    std::optional<Departure> before = take_back(device, client);
-    if (before && &before->slot.ledger() != &ledger) {  // the group was made anew
-        device.residency.remove(before->id, now);
-        before.reset();
-    }
-    auto slot = heir     ? std::optional(std::move(heir->slot))
-                : before ? std::optional(std::move(before->slot))
-                         : Slot::take(known_ledger->second, client.who, alone);
-    if (!slot) return full(ledger.slot_limit(), "places for processes of the group on this device");
-
-    auto attachment = std::make_unique<Attachment>(next_attachment_++, client, std::move(*slot));
+    auto attachment = std::make_unique<Attachment>(next_attachment_++, client);
     Attachment& a = *attachment;
+    if (device.capacity || group.settings.resident) a.movable = std::make_unique<Movable>();
+
+    std::optional<Absent> before = claim(device, client);
+    auto slot = before ? std::optional(std::move(before->slot)) : Slot::take(known_ledger->second, client.who, alone);
+    if (!slot) return full(ledger.slot_limit(), "places for processes of the group on this device");
+    a.slot = std::move(*slot);
     a.use = std::move(use);
     a.mps = message.flags & wire::kUnderMps;
-    a.contexts = heir ? heir->contexts : before ? before->contexts : 0;
+    a.contexts = before ? before->contexts : 0;
     a.page->contexts = a.contexts;
-    if (before) device.residency.remove(before->id, now);
     if (Message contexts{}; message.slot > a.contexts) {
         contexts.value = message.slot;
         context_changed(device, a, contexts);
@@ -386,7 +360,7 @@ bool Server::attach(Client& client, const Message& message) {
     a.page->window_ns = uint64_t(options_.arbiter.window_alone);
     a.page->lead_ns = uint64_t(options_.lead);
     a.page->heard_ns = uint64_t(now);
-    join_residency(device, a, group, heir ? &*heir : nullptr, now);
+    join_residency(device, a, group, before ? &*before : nullptr, now);
     device.attachments[a.id] = std::move(attachment);
     device.arbiter->add_client(a.id, group_on(device, group, now), now, a.mps);
     reply.header.device = uint32_t(client.places.size());

@@ -4,7 +4,9 @@
 #include <unistd.h>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <memory>
+#include <string_view>
 
 #include "server/descriptor.hpp"
 #include "server/registry.hpp"
@@ -23,6 +25,16 @@ uint64_t start_of(pid_t pid) {
     for (const char* at = rest + 1; at && field < 22; at = std::strchr(at + 1, ' '))
         if (++field == 22) std::sscanf(at, "%llu", &started);
     return started;
+}
+
+// What the kernel told the program at its start: where it was loaded, where its random bytes are. All of that is
+// drawn anew for each exec(2), unless randomization is off.
+uint64_t image_of(pid_t pid) {
+    char path[64], told[1024];
+    std::snprintf(path, sizeof path, "/proc/%d/auxv", int(pid));
+    const Descriptor file(open(path, O_RDONLY | O_CLOEXEC));
+    const ssize_t size = file.get() < 0 ? 0 : read(file.get(), told, sizeof told);
+    return size > 0 ? std::hash<std::string_view>()({told, size_t(size)}) : 0;
 }
 
 std::string command_of(pid_t pid) {

@@ -10,6 +10,10 @@ namespace gemlet::server {
 // When the process was started, in ticks since boot; 0 if there is none, or it has ended and nobody has reaped it.
 uint64_t start_of(pid_t pid);
 
+// Names the program that the process runs: exec(2) changes it, and little else does. 0: unknown, for only some may
+// look.
+uint64_t image_of(pid_t pid);
+
 // Its name, printable; empty if there is none.
 std::string command_of(pid_t pid);
 

@@ -86,7 +86,7 @@ struct Movable {
 
 // One client on one device. Owned by the device; drop() alone ends it, together with the client's Place.
 struct Attachment {
-    Attachment(ClientId i, Client& c, Slot s) : id(i), client(&c), slot(std::move(s)) {}
+    Attachment(ClientId i, Client& c) : id(i), client(&c) {}
     // The last word in its page: the daemon governs it no more.
     void let_go(wire::TokenState state) {
         page->attached = 0;
@@ -141,20 +141,13 @@ struct Place {
     Attachment* attachment;
 };
 
-// What a client that has closed its socket still holds on a device, which may be forgotten meanwhile.
-struct Departure {
-    std::weak_ptr<Device> device;
-    ClientId id;
-    uint32_t contexts;  // that `slot` accounts for
-    Slot slot;
-};
-
 struct Client {
     uint32_t id;
     Descriptor socket, process;  // process: a pidfd, readable when it has ended
     pid_t pid = 0;
     uid_t uid = 0;
     uint64_t started = 0;              // ticks since boot; with `pid` it names one process for ever
+    uint64_t image = 0;                // image_of() it
     std::string command, group;        // group is empty until it has joined
     std::optional<std::string> fixed;  // the group of the socket it came through
     std::string who;             // among whom connections, devices and slots are shared: its user, or that group
@@ -165,9 +158,6 @@ struct Client {
     uint16_t version = wire::kWireOldest;  // of wire.h that it speaks: what every hook reads, until its hello
     std::string refused;                   // why it could not attach last time
     std::vector<Place> places;
-    std::vector<Departure> departures;  // once its socket is closed, until `taken_until` at most
-    Nanoseconds taken_until = kNever;
-    bool gone() const { return taken_until != kNever; }
 };
 
 // Bytes: what cannot move, what can, and how much of that is on the device.
@@ -175,17 +165,18 @@ struct OnDevice {
     uint64_t fixed = 0, movable = 0, mapped = 0;
 };
 
-// A slot whose owner has yet to come from the daemon before. Its memory counts until it ends.
-struct Heir {
+// A slot whose owner lives and is not connected (absent.cpp).
+struct Absent {
     std::weak_ptr<Device> device;
     std::string group;
     pid_t pid;
     uid_t uid;
-    uint64_t started;
+    uint64_t started, image;
     std::string command;
-    Descriptor process;  // a pidfd, readable when it has ended
+    Descriptor process;  // a pidfd, readable when it has ended; none if the kernel has no such thing
     std::string who;     // as of Client, and so is the next
     bool administrator;
+    FairPlace use;  // of the daemon's descriptors; none if it comes from the daemon before
     Nanoseconds since;
     uint32_t contexts;   // that `slot` accounts for
     ClientId residency;  // as the device's residency knows it

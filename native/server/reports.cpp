@@ -77,7 +77,7 @@ std::vector<Unmanaged> Server::unmanaged() const {
     std::vector<Unmanaged> all;
     std::unordered_set<pid_t> joined;
     for (const auto& [id, client] : clients_) {
-        if (client->gone() || client->group.empty()) continue;
+        if (client->group.empty()) continue;
         joined.insert(client->pid);
         if (!client->refused.empty() || client->places.empty())
             all.push_back({client->pid, client->uid, client->command, client->group,
@@ -86,11 +86,11 @@ std::vector<Unmanaged> Server::unmanaged() const {
     }
     for (const Unmanaged& entry : unmanaged_.entries())
         if (joined.insert(entry.pid).second) all.push_back(entry);
-    for (const auto& [id, heir] : inherited_)
-        if (joined.insert(heir.pid).second)
-            all.push_back({heir.pid, heir.uid, heir.command, heir.group,
-                           "has not come back to this daemon so far: what it held counts", std::nullopt, heir.since,
-                           false, heir.started});
+    for (const auto& [id, absent] : absent_)
+        if (joined.insert(absent.pid).second)
+            all.push_back({absent.pid, absent.uid, absent.command, absent.group,
+                           "has no connection to this daemon and lives: what it holds counts", std::nullopt,
+                           absent.since, false, absent.started});
     return all;
 }
 
@@ -144,9 +144,9 @@ ServerView Server::view_locked() {
                                                         page.dropped.load(), page.pinned.load()};
         }
         std::unordered_map<std::string_view, std::vector<AwaitedView>> awaited;
-        for (const auto& [id, heir] : inherited_)
-            if (heir.device.lock() == device)
-                awaited[heir.group].push_back({heir.pid, heir.slot.used(), heir.contexts});
+        for (const auto& [id, absent] : absent_)
+            if (absent.device.lock() == device)
+                awaited[absent.group].push_back({absent.pid, absent.slot.used(), absent.contexts});
         const auto usages = device->arbiter->usage(v.now);
         for (const GroupUsage& usage : usages) {
             GroupView g{usage, {}, 0, 0, false, {}};

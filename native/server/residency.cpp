@@ -94,35 +94,20 @@ void Server::set_resident(Device& device, const Group& group, Nanoseconds now) {
     apply(device, now);
 }
 
-void Server::join_residency(Device& device, Attachment& a, const Group& group, const Heir* heir, Nanoseconds now) {
-    if (device.capacity || group.settings.resident) {
-        a.movable = std::make_unique<Movable>();
-        if (heir) {  // until it says so itself
-            a.movable->page->movable = heir->has.movable;
-            a.movable->page->mapped = heir->has.mapped;
-            a.movable->page->away = heir->has.mapped < heir->has.movable;
-        }
+void Server::join_residency(Device& device, Attachment& a, const Group& group, const Absent* before,
+                            Nanoseconds now) {
+    if (a.movable && before) {  // until it says so itself
+        a.movable->page->movable = before->has.movable;
+        a.movable->page->mapped = before->has.mapped;
+        a.movable->page->away = before->has.mapped < before->has.movable;
     }
     GroupId id = group_on(device, groups_.at(group.settings.spec.name), now);
     device.residency.set_group(id, group.settings.resident.value_or(arbiter::kUnlimited),
                                share_of(spec_on(device, group)), now, is_pinned(group.settings.spec));
-    if (heir)
-        device.residency.come_back(heir->residency, a.id, id, now);
+    if (before)
+        device.residency.come_back(before->residency, a.id, id, now);
     else
         device.residency.add(a.id, id, now);
-}
-
-void Server::leave_residency(std::vector<Departure> departures, Nanoseconds now) {
-    std::vector<std::pair<std::weak_ptr<Device>, ClientId>> left;
-    for (const Departure& departure : departures) left.emplace_back(departure.device, departure.id);
-    departures.clear();  // the slots are free before any client learns that there is room
-    for (const auto& [where, id] : left) {
-        auto device = where.lock();
-        if (!device) continue;
-        device->residency.remove(id, now);
-        settle_residency(*device, now);
-        apply(*device, now);
-    }
 }
 
 void Server::admit(Device& device, Attachment& a, const wire::Message& message, Nanoseconds now) {

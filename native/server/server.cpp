@@ -1,7 +1,6 @@
 #include "server/server.hpp"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -29,7 +28,6 @@ namespace gemlet::server {
 
 namespace {
 
-constexpr Nanoseconds kTeardown = 1'000'000'000;
 // Python's, the listeners' and the devices', the API's connections (api.py), the launchers (launchers.py).
 constexpr size_t kOtherFiles = 128 + 256 + 1024;
 constexpr size_t kMaxDevices = 64;  // that clients have named
@@ -162,9 +160,8 @@ void Server::stop() {
         }
     for (auto& device : devices_) device->attachments.clear();
     clients_.clear();
-    gone_ = 0;
-    for (auto& [id, heir] : inherited_) heir.slot.leave();
-    inherited_.clear();
+    for (auto& [id, absent] : absent_) absent.slot.leave();
+    absent_.clear();
     for (auto& listener : listeners_)
         if (listener) unlink(listener->path.c_str());
     listeners_.clear();
@@ -181,8 +178,7 @@ void Server::arm_timer() {
     next = std::min(next, gangs_.next_event());
     for (auto& device : devices_)
         next = std::min({next, device->arbiter->next_event(), device->residency.next_event()});
-    if (gone_ > 0)
-        for (auto& [id, client] : clients_) next = std::min(next, client->taken_until);
+    if (!absent_.empty()) next = std::min(next, look_at_);
     itimerspec when{};
     if (next != kNever) {
         next = std::max<Nanoseconds>(next, 1);
@@ -203,7 +199,7 @@ void Server::tick() {
     }
     if (gangs_.next_event() <= now && !devices_.empty()) apply(*devices_.front(), now);
     agree(now);
-    release_if([](const Client& client, int64_t at) { return client.taken_until <= at; }, now);
+    look_at_absent(now);
 }
 
 Server::Received Server::receive_safely(Client& client) {
@@ -277,6 +273,7 @@ bool Server::enter(std::unique_ptr<Client> client) {
     client->id = next_client_++;
     client->command = command_of(client->pid);
     client->started = start_of(client->pid);
+    client->image = image_of(client->pid);
     // The socket alone would not tell of a death while a forked child still holds it.
     if (client->pid > 0) {
         client->process = Descriptor(int(syscall(SYS_pidfd_open, client->pid, 0)));
@@ -293,12 +290,13 @@ bool Server::enter(std::unique_ptr<Client> client) {
 }
 
 void Server::drop(Client& client, const char* why) {
-    Nanoseconds now = clock();
+    const Nanoseconds now = clock();
     for (auto& [device, attachment] : std::exchange(client.places, {})) {
         note(*attachment, "leaves", 0);
         Traced left = traced(*device, *attachment);
         left.state = "gone";
         trace_.left(client.who, std::move(left));
+        const OnDevice has = on_device(*device, *attachment);
         device->arbiter->remove_client(attachment->id, now);
         device->residency.leave(attachment->id, now);
         if (client.strict.value_or(false))
@@ -307,35 +305,20 @@ void Server::drop(Client& client, const char* why) {
             attachment->page->attached = 0;  // it runs on, or waits until it notices
         const uint32_t contexts =
             attachment->page->contexts.load() == attachment->contexts ? attachment->contexts : 0;
-        client.departures.push_back({device, attachment->id, contexts, std::move(attachment->slot)});
+        await({device, client.group, client.pid, client.uid, client.started, client.image, client.command,
+               client.process.duplicate(), client.who, client.administrator, std::move(attachment->use), now,
+               contexts, attachment->id, has, std::move(attachment->slot)});
         device->attachments.erase(attachment->id);
         settle_residency(*device, now);
         apply(*device, now);
     }
     if (!client.group.empty()) emit("leave", client, why);
-    // A killed process closes its socket before the driver has taken its memory back; that is done when the
-    // process has ended. A process that lives on has replaced itself by exec(2), or no longer needs us: it gets a
-    // moment.
-    pollfd ended{client.process.get(), POLLIN, 0};
-    if (client.departures.empty() || client.process.get() < 0 || poll(&ended, 1, 0) != 0) return release(client);
-    client.socket = Descriptor();
-    client.taken_until = now + kTeardown;
-    ++gone_;
-}
-
-void Server::release(Client& client) {
-    if (client.gone()) --gone_;
-    leave_residency(std::exchange(client.departures, {}), clock());
-    if (!client.group.empty()) leave_group(client.group);
+    // What is closed is watched on while its duplicates are open.
+    if (client.process.get() >= 0) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, client.process.get(), nullptr);
+    const std::string group = client.group;
+    if (auto found = groups_.find(group); found != groups_.end()) --found->second.clients;
     clients_.erase(client.id);
-}
-
-void Server::release_if(bool (*which)(const Client&, int64_t), int64_t value) {
-    if (gone_ == 0) return;
-    for (auto next = clients_.begin(); next != clients_.end();) {
-        Client& client = *(next++)->second;
-        if (client.gone() && which(client, value)) release(client);
-    }
+    forget_if_unused(group);
 }
 
 void Server::run() {
@@ -357,13 +340,11 @@ void Server::run() {
                 (void)ignored;
             } else if (kind == kListener) {
                 if (index < listeners_.size() && listeners_[index]) accept_client(*listeners_[index]);
-            } else if (kind == kHeir) {
-                end_heir(index);
+            } else if (kind == kAbsent) {
+                end_absent(index);
             } else if (auto found = clients_.find(index); found != clients_.end()) {
                 Client& client = *found->second;
-                if (client.gone())
-                    release(client);
-                else if (kind == kProcess)
+                if (kind == kProcess)
                     drop(client, "exit");
                 else
                     senders.push_back(index);

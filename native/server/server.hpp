@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -162,8 +163,6 @@ class Server {
     bool enter(std::unique_ptr<Client> client);
     void turn_away(Client& client, const std::string& why);
     void drop(Client& client, const char* why);
-    void release(Client& client);
-    void release_if(bool (*which)(const Client&, int64_t), int64_t value);
     void watch(int fd, uint64_t tag);
     void tick();
     void arm_timer();
@@ -171,9 +170,14 @@ class Server {
 
     // succession.cpp
     std::vector<LedgerImage> ledgers();
-    std::optional<Heir> claim(const Device& device, const Client& client);
-    std::optional<Departure> take_back(const Device& device, const Client& client);
-    void end_heir(uint32_t id);
+
+    // absent.cpp
+    void await(Absent absent);
+    void end_absent(uint32_t id);
+    void end_absent_if(const std::function<bool(const Absent&)>& which);
+    void look_at_absent(Nanoseconds now);
+    static bool is_replaced(const Absent& absent, uint64_t image, bool if_unknown);
+    std::optional<Absent> claim(const Device& device, const Client& client);
 
     // reports.cpp
     void note(const Attachment& attachment, const char* what, int64_t value);
@@ -202,14 +206,13 @@ class Server {
     // server/residency.cpp
     uint64_t host_left(const Device& device) const;
     static bool limits_residency(const Device& device);
-    void join_residency(Device& device, Attachment& attachment, const Group& group, const Heir* heir,
+    void join_residency(Device& device, Attachment& attachment, const Group& group, const Absent* before,
                         Nanoseconds now);
     void set_resident(Device& device, const Group& group, Nanoseconds now);
     void admit(Device& device, Attachment& attachment, const wire::Message& message, Nanoseconds now);
     void make_room(Device& device, Attachment& attachment, const wire::Message& message, Nanoseconds now);
     bool withheld(Device& device, Attachment& attachment, Nanoseconds now);  // a request that must wait
     void settle_residency(Device& device, Nanoseconds now);
-    void leave_residency(std::vector<Departure> departures, Nanoseconds now);
     void check_claims(Device& device, pid_t pid, uint64_t bytes, Nanoseconds now);
     static OnDevice on_device(const Device& device, const Attachment& attachment);
     static std::unordered_map<ClientId, ResidencyUsage> residencies(const Device& device, Nanoseconds now);
@@ -227,7 +230,7 @@ class Server {
     // groups.cpp
     const std::shared_ptr<Device>& device_for(const Uuid& uuid, int index);
     void forget_unused_devices();
-    void leave_group(const std::string& name);
+    void forget_if_unused(const std::string& name);
     void forget_group(const std::string& name);
     static bool may_join(const Group& group, const Client& client);
     void expel(const Group& group, Nanoseconds now);
@@ -244,7 +247,7 @@ class Server {
         kListener = 3ull << 32,
         kSocket = 4ull << 32,
         kProcess = 5ull << 32,
-        kHeir = 6ull << 32
+        kAbsent = 6ull << 32
     };
 
     const ServerOptions options_;
@@ -267,10 +270,10 @@ class Server {
     bool listened_ = false;
     uint64_t host_memory_;
     uint64_t denied_ = 0;
-    size_t gone_ = 0;                                   // clients whose slots are still taken
     std::map<std::string, Descriptor> sockets_before_;  // by path: those of the daemon before, until listen()
-    std::map<uint32_t, Heir> inherited_;
-    uint32_t next_heir_ = 1;
+    std::map<uint32_t, Absent> absent_;
+    uint32_t next_absent_ = 1;
+    Nanoseconds look_at_ = 0;  // at them
 };
 
 }  // namespace gemlet::server

@@ -40,7 +40,7 @@ Estate Server::hand_over() {
     for (const auto& listener : listeners_)
         if (listener) estate.listeners.push_back({listener->path, listener->group, listener->socket.get()});
     for (const auto& [id, client] : clients_)
-        if (client->places.empty() && !client->gone())
+        if (client->places.empty())
             estate.callers.push_back(
                 {client->socket.get(), client->fixed, client->group, client->strict, client->version});
     estate.ledgers = ledgers();
@@ -56,10 +56,10 @@ std::vector<LedgerImage> Server::members() {
 
 std::vector<LedgerImage> Server::ledgers() {
     std::map<const Ledger*, std::vector<HeldSlot>> held;
-    const auto note = [&](const Client& client, const Slot& slot, uint32_t contexts, const OnDevice& has) {
-        if (client.process.get() < 0) return;  // nobody could tell when it ends
-        held[&slot.ledger()].push_back({slot.index(), client.pid, client.uid, client.started, client.process.get(),
-                                        client.who, client.administrator, contexts, slot.used(), slot.untracked(),
+    const auto note = [&](const auto& owner, const Slot& slot, uint32_t contexts, const OnDevice& has) {
+        if (owner.process.get() < 0) return;  // nobody could tell when it ends
+        held[&slot.ledger()].push_back({slot.index(), owner.pid, owner.uid, owner.started, owner.process.get(),
+                                        owner.who, owner.administrator, contexts, slot.used(), slot.untracked(),
                                         has});
     };
     for (const auto& [id, client] : clients_) {
@@ -68,14 +68,8 @@ std::vector<LedgerImage> Server::ledgers() {
             note(*client, a.slot, a.page->contexts.load() == a.contexts ? a.contexts : 0,
                  on_device(*place.device, a));
         }
-        for (const Departure& departure : client->departures)
-            note(*client, departure.slot, 0,
-                 {arbiter::plus(departure.slot.used(), departure.slot.untracked()), 0, 0});
     }
-    for (const auto& [id, heir] : inherited_)
-        held[&heir.slot.ledger()].push_back({heir.slot.index(), heir.pid, heir.uid, heir.started, heir.process.get(),
-                                             heir.who, heir.administrator, heir.contexts, heir.slot.used(),
-                                             heir.slot.untracked(), heir.has});
+    for (const auto& [id, absent] : absent_) note(absent, absent.slot, absent.contexts, absent.has);
     std::vector<LedgerImage> all;
     for (const auto& device : devices_)
         for (const auto& [group, ledger] : device->ledgers)
@@ -90,11 +84,8 @@ void Server::leave() {
     std::lock_guard lock(mutex_);
     for (auto& device : devices_)
         for (auto& [name, ledger] : device->ledgers) ledger->pass_on();
-    for (auto& [id, client] : clients_) {
-        client->socket = Descriptor();
-        for (Departure& departure : client->departures) departure.slot.leave();
-    }
-    for (auto& [id, heir] : inherited_) heir.slot.leave();
+    for (auto& [id, client] : clients_) client->socket = Descriptor();
+    for (auto& [id, absent] : absent_) absent.slot.leave();
     for (auto& device : devices_)
         for (auto& [id, attachment] : device->attachments) {
             attachment->slot.leave();
@@ -102,8 +93,7 @@ void Server::leave() {
         }
     for (auto& device : devices_) device->attachments.clear();
     clients_.clear();
-    inherited_.clear();
-    gone_ = 0;
+    absent_.clear();
     listeners_.clear();
 }
 
@@ -140,47 +130,18 @@ void Server::inherit_ledger(const LedgerImage& image) {
     ledger->set_context_estimate(device->context_estimate);
     for (const HeldSlot& held : image.slots) {
         Descriptor process = duplicate(held.process_fd);
-        const uint32_t id = next_heir_++;
-        watch(process.get(), kHeir | id);
         // Nothing fails from here on: a slot that is given back would be free, and its owner is there.
         Slot slot = Slot::inherit(ledger, held.index, held.who, held.administrator, held.untracked);
         if (is_lost) slot.set_used(held.used);
-        inherited_.emplace(
-            id, Heir{device, image.group, held.pid, held.uid, held.started, command_of(held.pid), std::move(process),
-                     held.who, held.administrator, now, held.contexts, next_attachment_, held.has, std::move(slot)});
         // Its place on the device is not another's before it comes: like one that left, and is there still.
         const ClientId there = next_attachment_++;
+        await({device, image.group, held.pid, held.uid, held.started, image_of(held.pid), command_of(held.pid),
+               std::move(process), held.who, held.administrator, FairPlace(), now, held.contexts, there, held.has,
+               std::move(slot)});
         const GroupId id_there = group == groups_.end() ? kNoGroup : group_on(*device, group->second, now);
         device->residency.expect(there, id_there, held.has.fixed, held.has.movable, held.has.mapped, now);
     }
     device->ledgers[image.group] = std::move(ledger);
-}
-
-// Its process has ended, or is in another group now.
-void Server::end_heir(uint32_t id) {
-    auto node = inherited_.extract(id);
-    if (!node) return;
-    const auto device = node.mapped().device.lock();
-    const ClientId there = node.mapped().residency;
-    node = {};  // its slot is free before any client learns that there is room
-    if (!device) return;
-    const Nanoseconds now = clock();
-    device->residency.remove(there, now);
-    settle_residency(*device, now);
-    apply(*device, now);
-}
-
-// The slot that the process had under the daemon before, with what is in it.
-std::optional<Heir> Server::claim(const Device& device, const Client& client) {
-    const auto found = std::find_if(inherited_.begin(), inherited_.end(), [&](const auto& entry) {
-        const Heir& heir = entry.second;
-        return heir.pid == client.pid && heir.group == client.group && heir.who == client.who &&
-               heir.device.lock().get() == &device;
-    });
-    if (found == inherited_.end()) return std::nullopt;
-    std::optional<Heir> heir = std::move(found->second);
-    inherited_.erase(found);
-    return heir;
 }
 
 }  // namespace gemlet::server

@@ -202,6 +202,12 @@ void disconnect() {
 
 namespace {
 
+// What the daemon let this process have it keeps (memory/ledger.cpp).
+const char* outcome() {
+    return joined_before && !destination().strict ? "running on within its limits of memory, without those of time"
+                                                  : consequence();
+}
+
 // With `request_mutex`. `closed`: the program closed the socket meanwhile, so nothing is known of the daemon.
 bool join(bool again, bool limited, bool& closed) {
     constexpr uint64_t kAskAgain = 2'000'000'000;
@@ -223,7 +229,7 @@ bool join(bool again, bool limited, bool& closed) {
             Topic::kDaemon,
             "no daemon at %s (%s): %s\n  hint: start one with `gemlet daemon%s`, or run the program with `gemlet "
             "run%s -- ...`",
-            d.socket, std::strerror(errno), consequence(), d.simulated ? " --simulate" : "",
+            d.socket, std::strerror(errno), outcome(), d.simulated ? " --simulate" : "",
             d.simulated ? " --simulate" : "");
         return false;
     }
@@ -246,12 +252,12 @@ bool join(bool again, bool limited, bool& closed) {
         closed = inode_of(fd.get()) != inode;
         if (closed) return false;
         if (error == EAGAIN)
-            say_once(Topic::kDaemon, "the daemon at %s does not answer: %s", d.socket, consequence());
+            say_once(Topic::kDaemon, "the daemon at %s does not answer: %s", d.socket, outcome());
         else
             say_once(Topic::kVersion,
                      "the daemon at %s is of another version of gemlet than this program's hook (%u): %s\n"
                      "  hint: end it with `gemlet stop%s`, then start the program again with `gemlet run%s -- ...`",
-                     d.socket, unsigned(wire_version), consequence(), d.simulated ? " --simulate" : "",
+                     d.socket, unsigned(wire_version), outcome(), d.simulated ? " --simulate" : "",
                      d.simulated ? " --simulate" : "");
         return false;
     }
@@ -262,12 +268,12 @@ bool join(bool again, bool limited, bool& closed) {
             say_once(Topic::kVersion,
                      "the daemon at %s is of an older version of gemlet (%u) than this program's hook (%u): %s\n"
                      "  hint: replace it, under the programs that run, with `gemlet daemon%s --take-over`",
-                     d.socket, theirs, unsigned(wire_version), consequence(), d.simulated ? " --simulate" : "");
+                     d.socket, theirs, unsigned(wire_version), outcome(), d.simulated ? " --simulate" : "");
         else
             say_once(Topic::kVersion,
                      "the daemon at %s is of a newer version of gemlet (%u) than this program's hook (%u): %s\n"
                      "  hint: start the program again with that version's `gemlet run%s -- ...`",
-                     d.socket, theirs, unsigned(wire_version), consequence(), d.simulated ? " --simulate" : "");
+                     d.socket, theirs, unsigned(wire_version), outcome(), d.simulated ? " --simulate" : "");
         return false;
     }
     if (answer.status == wire::Status::kUnknown && limited && !d.strict) {
@@ -284,7 +290,7 @@ bool join(bool again, bool limited, bool& closed) {
     }
     if (answer.status != wire::Status::kOk) {
         answer.text[sizeof answer.text - 1] = 0;
-        say_once(Topic::kDaemon, "the daemon refused group '%s' (%s): %s", d.group, answer.text, consequence());
+        say_once(Topic::kDaemon, "the daemon refused group '%s' (%s): %s", d.group, answer.text, outcome());
         return false;
     }
     unknown_since_ns = 0;
@@ -297,7 +303,7 @@ bool join(bool again, bool limited, bool& closed) {
     if (put_in_place(fd.get())) return true;
     say_leaves(fd.get(), "no descriptor is left for the connection");
     say_once(Topic::kDaemon, "no descriptor is left for the connection to the daemon (%s): %s", std::strerror(errno),
-             consequence());
+             outcome());
     return false;
 }
 
@@ -311,7 +317,7 @@ bool connect_daemon(bool again, bool limited) {
         if (join(again, limited, closed)) return true;
     if (closed)
         say_once(Topic::kDaemon, "the program closes the connection to the daemon at %s: %s", destination().socket,
-                 consequence());
+                 outcome());
     return false;
 }
 

@@ -68,25 +68,16 @@ uint64_t used_by_group(const wire::GroupLimits& limits, const wire::GroupLedger&
     return total;
 }
 
-// The daemon has let go of this process, or will, while it lives on: the program closed our socket. What it held
-// counts no more, and its slot is given to others. The page says so before that happens.
-bool is_let_go(const Device& device) {
-    const wire::ClientPage& page = *device.page.load(std::memory_order_acquire);
-    return device.is_daemons(page) && (device.slot_in_doubt || page.attached.load(std::memory_order_acquire) == 0);
-}
-
-// Whether the daemon counts what this process holds by its slot.
+// Whether what this process holds counts by its slot. The daemon keeps that for as long as the process lives, also
+// without a connection; of one that followed it, this process finds another ledger, or what it wrote.
 bool has_slot(const Device& device) {
     if (device.slot >= device.limits->slot_count.load(std::memory_order_acquire)) return false;
-    if (governance(&device) == Governance::kManaged) return !is_let_go(device);
-    // Nobody else has had it since, or this process would not find there what it wrote; nothing proves nothing.
-    const uint64_t there = device.ledger->slots[device.slot].used.load(std::memory_order_acquire);
-    return there == device.published && (there != 0 || !device.slot_in_doubt);
+    return governance(&device) == Governance::kManaged ||
+           device.ledger->slots[device.slot].used.load(std::memory_order_acquire) == device.published;
 }
 
 void publish_used(Device& device) {
     if (!device.ledger || !has_slot(device)) return;
-    if (governance(&device) != Governance::kManaged && device.slot_in_doubt) return;
     device.ledger->slots[device.slot].used.store(device.used, std::memory_order_release);
     device.published = device.used;
 }
@@ -144,7 +135,7 @@ void catch_up(Device& device) {
     device.looked_at.compare_exchange_strong(late, now_ns());
 }
 
-enum class Reservation : uint8_t { kMade, kRefused, kOverLimit, kLetGo };
+enum class Reservation : uint8_t { kMade, kRefused, kOverLimit };
 struct Found {
     uint64_t used, limit, contexts;
 };
@@ -160,35 +151,24 @@ Reservation try_reserve(Device& device, uint64_t bytes, Found& found) {
     found.used = used_by_group(device);
     found.limit = device.limits->memory_limit.load(std::memory_order_relaxed);
     found.contexts = device.limits->untracked.load(std::memory_order_relaxed);
-    if (bytes > found.limit || found.used > found.limit - bytes)
-        return is_let_go(device) ? Reservation::kLetGo : Reservation::kOverLimit;
+    if (bytes > found.limit || found.used > found.limit - bytes) return Reservation::kOverLimit;
     device.used += bytes;
     publish_used(device);
-    // What was counted and written is true if the page was still in force after that.
-    if (!is_let_go(device)) return Reservation::kMade;
-    device.used -= bytes;
-    return Reservation::kLetGo;
+    return Reservation::kMade;
 }
 
 }  // namespace
 
 bool memory_reserve(CUdevice ordinal, uint64_t bytes) {
-    constexpr uint64_t kLookAgain = 100'000;
-    constexpr int kTries = 20'000;
     Device* device = device_for(ordinal);
     if (device) catch_up(*device);
     if (governance(device) == Governance::kRefused && !await_daemon(device)) return false;
     if (!device) return true;  // nothing governs it, or there is no such device and the driver will say so
     Found found{};
-    for (int tries = 0;;) {
+    for (;;) {
         switch (try_reserve(*device, bytes, found)) {
             case Reservation::kMade:
                 return true;
-            case Reservation::kLetGo:
-                lost();
-                if (++tries > kTries) return false;
-                sleep_ns(kLookAgain);  // the daemon may have yet to close its end
-                continue;
             case Reservation::kOverLimit:
                 explain(*device, bytes, found.used, found.limit, found.contexts);
                 return false;

@@ -87,7 +87,6 @@ bool attach_device(Device& device) {
         device.ledger = attachment->ledger;
         device.limits = attachment->limits;
         device.slot = attachment->slot;
-        device.slot_in_doubt = false;
         attachment->page->room.store(device.room_making + device.room_made.load(), std::memory_order_release);
         // A new daemon's limits do not take away memory that this process already holds.
         device.ledger->slots[device.slot].used.store(device.used, std::memory_order_release);
@@ -119,31 +118,19 @@ bool had_limits() {
 
 constexpr int kTries = 8;  // a program that closes all its files does so once or twice
 
-bool is_in_doubt(Device& device) {
-    std::lock_guard lock(device.ledger_mutex);
-    return device.slot_in_doubt;
-}
-
-// The program has closed our socket, and the daemon took it for our end: everything is attached anew, at once, so
-// that nothing is without limits meanwhile.
+// The program has closed our socket: everything is attached anew, at once, so that no turn is free meanwhile. The
+// slots in the ledgers stay its own.
 bool rejoin() {
-    // No reservation that is under way relies on the slot once the daemon learns of the end.
-    for (auto& slot : devices)
-        if (Device* device = slot.load()) {
-            std::lock_guard lock(device->ledger_mutex);
-            device->slot_in_doubt = true;
-        }
     for (int tries = 0; tries < kTries; ++tries) {
         disconnect();
         if (!connect_daemon(false, had_limits())) return false;
         bool all = true;
         for (auto& slot : devices)
             if (Device* device = slot.load()) all = attach_device(*device) && all;
-        if (all || !closed_by_program()) break;
+        if (all) return true;
+        if (!closed_by_program()) break;
     }
-    for (auto& slot : devices)
-        if (Device* device = slot.load(); device && is_in_doubt(*device)) unmanage(*device);
-    return true;
+    return false;
 }
 
 void say_lost() {

@@ -59,8 +59,6 @@ struct Device {
     uint32_t slot = 0;
     uint64_t used = 0;       // bytes reserved by this process
     uint64_t published = 0;  // ... as it last wrote into its slot
-    // The program has closed our socket, and the daemon gives the slot to others once it has noticed.
-    bool slot_in_doubt = false;
     // Part of `used`: kept for contexts that are being made, and for those that the daemon has not accounted for.
     uint64_t room_making = 0;
     std::atomic<uint64_t> room_made{0};

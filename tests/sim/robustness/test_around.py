@@ -7,6 +7,7 @@ import contextlib
 import shutil
 import socket
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -250,22 +251,33 @@ def test_descriptors_that_a_program_closes_while_it_joins(
 def test_a_program_that_closes_its_descriptors_and_cannot_come_back(
     served: Served, attempt: Callable[..., Attempt]
 ) -> None:
-    """The daemon has given its place in the group's ledger away, and what its context takes is charged to nobody."""
-    served.server.set_group("g", memory=LIMIT)
-    program = attempt("init", "context", "wait", "close", "wait", "fill")
+    """What it has, and what it takes from then on, counts for its group as long as it lives."""
+    served.server.set_group("g", memory=LIMIT + CONTEXT)
+    other = attempt("init", "context", "wait", "fill")
+    other.reaches("wait")
+    program = attempt("init", "context", "wait", "close", "wait", "fill", "wait")
     program.reaches("wait")
     Path(served.machine.socket).rename(served.machine.folder / "elsewhere")
     program.go_on()
     program.reaches("wait")
-    eventually(lambda: served.used("g") == 0)
+    eventually(lambda: [one["pid"] for one in served.group("g")["awaited"]] == [program.running.pid])
+    time.sleep(2.5)  # the daemon has looked at it more than once
+    assert served.used("g") == 2 * CONTEXT
     program.go_on()
-    assert program.results()[0]["fill"] == 1024
+    program.reaches("wait")
+    assert program.seen[-1] == "fill 1024"
+    eventually(lambda: served.used("g") == LIMIT + CONTEXT)
+    other.go_on()
+    assert other.results()[0]["fill"] == 0
+    program.go_on()
+    _, said = program.results()
+    assert "running on within its limits of memory" in said
+    assert "running without limits" not in said
+    eventually(lambda: served.used("g") == 0)
 
 
-def test_a_program_whose_place_in_the_ledger_is_gone_before_it_notices(
-    served: Served, attempt: Callable[..., Attempt]
-) -> None:
-    """The daemon takes a hello for the end of the process before, and gives its place away at once."""
+def test_a_program_that_says_hello_by_itself(served: Served, attempt: Callable[..., Attempt]) -> None:
+    """As one with a second hook does: its place in the ledger stays its own, for it is the program that it was."""
     served.server.set_group("g", memory=LIMIT)
     hello = wire.pack(wire.HELLO, group=b"g").hex()
     results, _ = attempt("init", "context", "greet", "fill", HELLO=hello).results()

@@ -127,13 +127,13 @@ def test_a_member_stopped_inside_the_lock_delays_its_group_but_not_for_ever(serv
     from tests.unit.server import wire
 
     served.server.set_group("g", memory=4096 * MIB)
-    rude = wire.RawClient(machine.socket, "g").attach(served.uuid)
+    rude = wire.RawClient(machine.socket, "g", own_process=True).attach(served.uuid)
     rude.ledger.put("lock", rude.slot + 1, size=4)  # as SIGSTOP between two instructions would leave it
     program = machine.start("g", "work", 0.2, 10)
     assert program.end()[0] == 0
     survivor = wire.RawClient(machine.socket, "g").attach(served.uuid)
     rude.ledger.put("lock", rude.slot + 1, size=4)
-    rude.close()  # ... and its death ends it at once
+    rude.end()  # ... and its death ends it at once
     eventually(lambda: survivor.ledger.get("lock", size=4) == 0)
     survivor.close()
     machine.run("g", "work", 0.2, 10)

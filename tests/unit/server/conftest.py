@@ -36,7 +36,7 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., Served]]:
 
     yield make
     for client in wire.opened:
-        client.close()
+        client.end()
     wire.opened.clear()
     for s in served:
         s.server.stop()

@@ -8,6 +8,8 @@ import mmap
 import os
 import socket
 import struct
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -99,17 +101,41 @@ def eventually(holds: Callable[[], object], what: Callable[[], str] = lambda: "i
 
 opened: list[RawClient] = []
 
+# The peer of a connection is the process that made it, for as long as it lives.
+CONNECTS = """
+import socket, sys
+connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+connection.connect(sys.argv[1])
+with socket.socket(fileno=int(sys.argv[2])) as parent:
+    socket.send_fds(parent, [b"it"], [connection.fileno()])
+connection.close()
+sys.stdin.read()
+"""
+
 
 class RawClient:
     """A client by hand, polite unless told otherwise. The fixture `serve` closes it."""
 
+    process: subprocess.Popen[bytes] | None = None
+
     def __init__(
-        self, path: str, group: str = "g", *, flags: int = CREATE_GROUP, join: bool = True, version: int = VERSION
+        self,
+        path: str,
+        group: str = "g",
+        *,
+        flags: int = CREATE_GROUP,
+        join: bool = True,
+        version: int = VERSION,
+        own_process: bool = False,
     ) -> None:
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        """``own_process``: it is another process than all others, and ``end`` is that one's end."""
         opened.append(self)
+        if own_process:
+            self.socket = self._connected_by_another(path)
+        else:
+            self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self.socket.connect(path)
         self.socket.settimeout(60)
-        self.socket.connect(path)
         self.device = 0
         self.version = version
         if join:
@@ -172,5 +198,20 @@ class RawClient:
         if tail_ns == 0:
             self.send(DRAINED, epoch=epoch)
 
+    def _connected_by_another(self, path: str) -> socket.socket:
+        here, there = socket.socketpair()
+        with here, there:
+            arguments = [sys.executable, "-S", "-c", CONNECTS, path, str(there.fileno())]
+            self.process = subprocess.Popen(arguments, stdin=subprocess.PIPE, pass_fds=[there.fileno()])
+            _, (descriptor,), *_ = socket.recv_fds(here, 2, 1)
+        return socket.socket(fileno=descriptor)
+
     def close(self) -> None:
         self.socket.close()
+
+    def end(self) -> None:
+        """Its process ends, and with that the connection."""
+        self.close()
+        if self.process is not None:
+            self.process.kill()
+            self.process.communicate()

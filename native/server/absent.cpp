@@ -1,0 +1,88 @@
+// Programs that live and are not connected: their memory is on the device, so it counts.
+//
+// A program may close all its descriptors, ours among them, and then be unable to join again, because it has changed
+// its user or its root directory, or is stopped; or it has yet to come across from the daemon before. A killed one
+// closes its socket before the driver has taken its memory back. All of them keep their slots until the process has
+// ended, comes back, or has become another program by exec(2), at which the driver takes everything back as well.
+// Where nobody can see the latter, they keep them.
+#include <poll.h>
+#include <sys/epoll.h>
+#include <algorithm>
+
+#include "server/process.hpp"
+#include "server/server.hpp"
+
+namespace gemlet::server {
+
+namespace {
+
+constexpr Nanoseconds kLook = 1'000'000'000;  // at programs that may have become others
+
+bool has_ended(const Absent& absent) {
+    if (absent.process.get() < 0) return start_of(absent.pid) != absent.started;
+    pollfd ended{absent.process.get(), POLLIN, 0};
+    return poll(&ended, 1, 0) != 0;
+}
+
+}  // namespace
+
+// Whether its process runs another program by now. `image`: image_of() it.
+bool Server::is_replaced(const Absent& absent, uint64_t image, bool if_unknown) {
+    return image != 0 && absent.image != 0 ? image != absent.image : if_unknown;
+}
+
+void Server::await(Absent absent) {
+    while (absent_.contains(next_absent_)) ++next_absent_;
+    const uint32_t id = next_absent_++;
+    epoll_event event{.events = EPOLLIN, .data = {.u64 = kAbsent | id}};
+    // Without a descriptor, or a place in epoll, it is found to have ended when all are looked at.
+    epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, absent.process.get(), &event);
+    if (absent_.empty()) look_at_ = clock() + kLook;
+    absent_.emplace(id, std::move(absent));
+}
+
+// It is there no more: what it held is free.
+void Server::end_absent(uint32_t id) {
+    auto node = absent_.extract(id);
+    if (!node) return;
+    const auto device = node.mapped().device.lock();
+    const ClientId there = node.mapped().residency;
+    const std::string group = node.mapped().group;
+    node = {};  // its slot is free before any client learns that there is room
+    if (device) {
+        const Nanoseconds now = clock();
+        device->residency.remove(there, now);
+        settle_residency(*device, now);
+        apply(*device, now);
+    }
+    forget_if_unused(group);
+}
+
+void Server::end_absent_if(const std::function<bool(const Absent&)>& which) {
+    std::vector<uint32_t> ended;
+    for (const auto& [id, absent] : absent_)
+        if (which(absent)) ended.push_back(id);
+    for (const uint32_t id : ended) end_absent(id);
+}
+
+void Server::look_at_absent(Nanoseconds now) {
+    if (absent_.empty() || now < look_at_) return;
+    look_at_ = now + kLook;
+    end_absent_if(
+        [](const Absent& absent) { return has_ended(absent) || is_replaced(absent, image_of(absent.pid), false); });
+}
+
+// The slot that the process had before, with what is in it.
+std::optional<Absent> Server::claim(const Device& device, const Client& client) {
+    const auto found = std::find_if(absent_.begin(), absent_.end(), [&](const auto& entry) {
+        const Absent& absent = entry.second;
+        return absent.pid == client.pid && absent.started == client.started && absent.group == client.group &&
+               absent.device.lock().get() == &device;
+    });
+    if (found == absent_.end()) return std::nullopt;
+    std::optional<Absent> absent = std::move(found->second);
+    absent_.erase(found);
+    return absent;
+}
+
+}  // namespace gemlet::server
