@@ -80,6 +80,7 @@ class Live:
         ways = [way for way in case.ways if way in self.options.ways]
         places = sorted({place(way) for way in ways} | {NATIVE})
         began = time.monotonic()
+        self.rest(case.jobs)
         self.ensure([(where, job) for where in places for job in case.jobs if job.kind != "single"], case.seconds)
         print(f"programs are ready after {time.monotonic() - began:.1f} s", flush=True)
         for job in case.jobs:
@@ -213,6 +214,20 @@ class Live:
                 asked("set", job.name, *(part for each in wanted.items() for part in each), env=dict(self.env))
                 self.groups[job.name] = wanted
 
+    def rest(self, jobs: Sequence[Job]) -> None:
+        """Jobs that are loaded for later cases keep nothing from these: no more can be promised than there is."""
+        for name in set(self.groups) - {job.name for job in jobs}:
+            asked("set", name, "--min", "0", env=dict(self.env))
+            self.groups[name] = {}
+
+    def release(self, keys: Sequence[tuple[str, str]]) -> None:
+        gone = {name for _, name in keys if name in self.groups}
+        self.pool.release(keys)
+        for name in gone:
+            with contextlib.suppress(RuntimeError):  # it went with its last program
+                asked("set", name, "--min", "0", env=dict(self.env))
+            del self.groups[name]
+
     def ensure(self, wanted: Sequence[tuple[str, Job]], seconds: float) -> None:
         fresh = {
             (where, job.name): self.program(where, job, seconds)
@@ -269,11 +284,6 @@ class Live:
 
         place = Environment(GEMLET, self.env, gemlet=True)
         return place.record([])
-
-    def release(self, keys: Sequence[tuple[str, str]]) -> None:
-        self.pool.release(keys)
-        for _, name in keys:
-            self.groups.pop(name, None)
 
     def show(self) -> str:
         head = ("case", "way", "together", "each", "worst second", "stall, ms", "answers", "time per token p50, p99")

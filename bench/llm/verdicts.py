@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bench.llm.rows import ALONE, SERVICES, WAYS, Member, Row
-from bench.llm.work import Work, identical, settled_within
+from bench.llm.work import Work, identical, settled_within, slowest
 from bench.quantiles import quantile
 from bench.report import Row as Line
 from bench.report import grid, number
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Load = tuple[str, float | None]
 TOLERANCE = 0.04  # of a promise, in windows of 200 ms
 SETTLES_MS = 300
+CHANGES = 0.1  # seconds around a change in which a program alone does not work as fast
 HALF = 0.48  # what is left of a half where hand-overs cost
 LATENCIES = ("TTFT p50", "TTFT p99", "time per token p50", "time per token p99")
 SHOWN = ("first token once taken up p50", "first token once taken up p99")  # TTFT without the queue
@@ -243,7 +244,11 @@ def spread(got: dict[str, float], what: str) -> str:
 
 
 def judge_changing(results: Results) -> list[Line]:
-    """After each change both have their half again, and keep it until the next."""
+    """After each change both have their half again, and keep it until the next.
+
+    Half of what the program always does alone in that phase, in each window of the same length: its speed drifts, also
+    when nobody is there.
+    """
     changing, other = results.row.members
     period, end = results.row.period, results.row.seconds
     found = []
@@ -252,11 +257,13 @@ def judge_changing(results: Results) -> list[Line]:
         for works in results.windows[way].values():
             begin = 0.0
             while begin + period <= end + 1e-9:
-                phase = [work.rate(begin + 0.1, begin + period - 0.1) for work in results.alone.get(changing.load, [])]
-                promises = ((works[changing.name], median(phase)), (works[other.name], results.rate_alone(other)))
-                for work, alone in promises if phase else ():
-                    got = settled_within(work, (0.5 - TOLERANCE) * alone, begin, begin + period)
-                    times.append(float("inf") if got is None else got * 1000)
+                for member in (changing, other):
+                    alone = results.alone.get(member.load, [])
+                    inside = begin + CHANGES, begin + period - CHANGES
+                    always = min((slowest(work, *inside) for work in alone), default=0.0)
+                    if always:
+                        got = settled_within(works[member.name], (0.5 - TOLERANCE) * always, begin, begin + period)
+                        times.append(float("inf") if got is None else got * 1000)
                 begin += period
         if times:
             bounded = way == "gemlet"

@@ -98,8 +98,16 @@ def identical(digests: Sequence[str], reference: Sequence[str]) -> bool:
     return list(digests[:both]) == list(reference[:both])
 
 
+SETTLED = 0.2  # seconds of a window that holds a promise
+
+
+def slowest(work: Work, begin: float, end: float) -> float:
+    """Units a second in the slowest window of the length that ``settled_within`` looks at; 0 if none fits."""
+    return min((work.rate(t, t + SETTLED) for t in starts(begin, end, SETTLED, 0.01)), default=0.0)
+
+
 def settled_within(
-    work: Work, promise: float, begin: float, end: float, *, window: float = 0.2, step: float = 0.01
+    work: Work, promise: float, begin: float, end: float, *, window: float = SETTLED, step: float = 0.01
 ) -> float | None:
     """Seconds after ``begin`` from which every window up to ``end`` has at least ``promise`` units a second.
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.llm.programs import client_work
-from bench.llm.work import Request, Work, identical, settled_within
+from bench.llm.work import Request, Work, identical, settled_within, slowest
 
 
 def steady(*paces: tuple[float, float], step: float = 0.01) -> Work:
@@ -81,6 +81,13 @@ def test_a_promise_holds_from_the_last_window_that_missed_it_on() -> None:
     assert 0.45 <= held <= 0.55
     assert settled_within(late, 90.0, 2.0, 5.0) == 0.0
     assert settled_within(late, 190.0, 2.0, 5.0) is None
+
+
+def test_the_slowest_window_is_what_a_program_always_does() -> None:
+    work = steady((2.0, 100.0), (2.5, 40.0), (5.0, 100.0))
+    assert slowest(work, 0.0, 5.0) == pytest.approx(40.0, rel=0.2)
+    assert slowest(work, 0.0, 1.9) == pytest.approx(100.0, rel=0.1)
+    assert slowest(work, 0.0, 0.1) == 0.0
 
 
 def test_the_log_of_the_benchmarks_own_client_is_work_too() -> None:
