@@ -117,6 +117,7 @@ def test_gemini_layout(gemlet, tmp_path):
     connection(gemlet).close()
     exports = gemlet("env", "--simulate", "--group", "team").stdout
     variables = dict(line.removeprefix("export ").split("=", 1) for line in exports.splitlines())
+    assert variables["GEMLET_LIMITS"] == "memory=8589934592,max=900000"
     variables = {name: value.strip("'") for name, value in variables.items() if name.startswith(("LD_", "GEMLET_SIM"))}
     environment = gemlet.environment(**variables, GEMINI_IPC_DIR=str(ipc), GEMINI_GROUP_NAME="team")
     program = subprocess.Popen([sys.executable, "-c", SPIN, "600"], env=environment, stdout=subprocess.PIPE, text=True)

@@ -6,9 +6,11 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <mutex>
 #include <new>
 #include <utility>
@@ -85,22 +87,45 @@ std::vector<Known>& attachments_so_far() {
     return *all;
 }
 
+// The program may close the number and give it to a file of its own at any moment, which is then not closed here.
 class Descriptor {
   public:
-    explicit Descriptor(int fd = -1) : fd_(fd) {}
+    explicit Descriptor(int fd) : fd_(fd), known_(fd >= 0 && fstat(fd, &file_) == 0) {}
     ~Descriptor() {
-        if (fd_ >= 0) calls::close(fd_);
+        if (is_same()) calls::close(fd_);
     }
-    Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-    Descriptor& operator=(Descriptor&& other) noexcept {
-        std::swap(fd_, other.fd_);
-        return *this;
-    }
+    Descriptor(const Descriptor&) = delete;
+    Descriptor& operator=(const Descriptor&) = delete;
     int get() const { return fd_; }
-    int release() { return std::exchange(fd_, -1); }
+    bool is_same() const {
+        struct stat now;
+        return known_ && fstat(fd_, &now) == 0 && now.st_dev == file_.st_dev && now.st_ino == file_.st_ino;
+    }
 
-  private:
+  protected:
     int fd_;
+    struct stat file_{};
+    bool known_;
+};
+
+// Memory that the daemon sent: only that is sealed.
+class DaemonsMemory : public Descriptor {
+  public:
+    explicit DaemonsMemory(int fd) : Descriptor(fd) {
+        const int seals = known_ ? fcntl(fd, F_GET_SEALS) : -1;
+        known_ = seals >= 0 && (seals & F_SEAL_SHRINK);
+    }
+    bool is_replaced() const { return fd_ >= 0 && !is_same(); }
+    // Null unless it is of this size, so that touching it is never SIGBUS.
+    template <class T>
+    T* map(int protection) const {
+        if (!known_ || file_.st_size < off_t(sizeof(T))) return nullptr;
+        void* p = mmap(nullptr, sizeof(T), protection, MAP_SHARED, fd_, 0);
+        if (p == MAP_FAILED) return nullptr;
+        if (is_same()) return static_cast<T*>(p);  // so it was the same all the time
+        munmap(p, sizeof(T));
+        return nullptr;
+    }
 };
 
 // So that people see there that this process is not governed. If it does not arrive, only that is lost.
@@ -159,14 +184,6 @@ bool receive(int fd, ino_t inode, wire::Message& m, int* descriptors, size_t wan
         }
     }
     return n == ssize_t(sizeof m) && m.header.magic == wire::kMagic;
-}
-
-template <class T>
-T* map(int fd, int protection) {
-    struct stat s;
-    if (fstat(fd, &s) != 0 || s.st_size < off_t(sizeof(T))) return nullptr;  // or touching it would be SIGBUS
-    void* p = mmap(nullptr, sizeof(T), protection, MAP_SHARED, fd, 0);
-    return p == MAP_FAILED ? nullptr : static_cast<T*>(p);
 }
 
 }  // namespace
@@ -349,24 +366,32 @@ std::optional<Attachment> attach(const unsigned char (&uuid)[16], uint32_t ordin
     int raw[5] = {-1, -1, -1, -1, -1};
     size_t got = 0;
     bool ok = receive(fd, socket_inode.load(), answer, raw, 5, got);
-    Descriptor page(raw[0]), limits(raw[1]), ledger(raw[2]), device(raw[3]), residency(raw[4]);
+    const DaemonsMemory page(raw[0]), limits(raw[1]), ledger(raw[2]), device(raw[3]), residency(raw[4]);
     answer.text[sizeof answer.text - 1] = 0;
     if (!ok || answer.header.version != wire_version || answer.header.type != wire::MessageType::kAttached)
         return fail("it does not answer");
     if (answer.status != wire::Status::kOk || answer.slot >= wire::kLedgerSlots) return fail(answer.text);
     if (got < 4) return fail_attached("no descriptor is left for its pages");
-    Attachment a{map<wire::ClientPage>(page.get(), PROT_READ | PROT_WRITE),
-                 map<wire::GroupLimits>(limits.get(), PROT_READ),
-                 map<wire::GroupLedger>(ledger.get(), PROT_READ | PROT_WRITE),
+    Attachment a{page.map<wire::ClientPage>(PROT_READ | PROT_WRITE),
+                 limits.map<wire::GroupLimits>(PROT_READ),
+                 ledger.map<wire::GroupLedger>(PROT_READ | PROT_WRITE),
                  nullptr,
                  false,
                  answer.header.device,
                  answer.slot};
     a.latency = (fcntl(device.get(), F_GETFL) & O_ACCMODE) == O_RDWR;
-    a.device = map<wire::DevicePage>(device.get(), a.latency ? PROT_READ | PROT_WRITE : PROT_READ);
-    if (!a.page || !a.limits || !a.ledger || !a.device) return fail_attached("its pages cannot be mapped");
-    if (answer.flags & wire::kMovable && got == 5)
-        a.residency = map<wire::ResidencyPage>(residency.get(), PROT_READ | PROT_WRITE);
+    a.device = device.map<wire::DevicePage>(a.latency ? PROT_READ | PROT_WRITE : PROT_READ);
+    const bool movable = answer.flags & wire::kMovable && got == 5;
+    if (movable) a.residency = residency.map<wire::ResidencyPage>(PROT_READ | PROT_WRITE);
+    if (!a.page || !a.limits || !a.ledger || !a.device || (movable && !a.residency)) {
+        const DaemonsMemory* sent[] = {&page, &limits, &ledger, &device, &residency};
+        if (std::none_of(std::begin(sent), std::end(sent), [](auto* one) { return one->is_replaced(); }))
+            return fail_attached("its pages cannot be mapped");
+        // As if the program had taken the socket's number, too: this process joins again.
+        socket_inode = 0;
+        shutdown(fd, SHUT_RDWR);
+        return std::nullopt;
+    }
     Known& known = attachments_so_far().emplace_back(Known{{}, a});
     std::memcpy(known.uuid, uuid, sizeof known.uuid);
     return a;

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <unistd.h>
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -57,8 +58,23 @@ void read_socket(Destination& d, const char* gemini_group) {
     }
 }
 
+// "memory=BYTES,max=MILLIONTHS", either of them alone, or nothing.
+void read_limits(Destination& d) {
+    const char* text = std::getenv("GEMLET_LIMITS");
+    const auto value = [text](const char* name) {
+        const char* found = text ? std::strstr(text, name) : nullptr;
+        return found ? std::strtoull(found + std::strlen(name), nullptr, 10) : 0;
+    };
+    const uint64_t memory = value("memory=");
+    d.memory_limit = memory ? memory : wire::kNoLimit;
+    const uint64_t millionths = value("max=");
+    if (millionths == 0 || millionths >= 1'000'000) return;
+    d.agreed = wire::agreed_word(0, uint32_t(std::max(millionths * wire::kAgreedParts / 1'000'000, uint64_t{1})));
+}
+
 Destination read_destination() {
     Destination d{};
+    read_limits(d);
     d.patience_s = kPatienceSeconds;
     const char* strict = std::getenv("GEMLET_STRICT");
     d.strict = strict && *strict && std::strcmp(strict, "0") != 0;
@@ -97,12 +113,19 @@ const Destination& destination() {
     return d;
 }
 
+bool has_limits(const Destination& d) {
+    return d.memory_limit != wire::kNoLimit || d.agreed != 0;
+}
+
 const char* consequence() {
     const auto strict = [] {
         return "trying for " + std::to_string(destination().patience_s) +
                " s, then refusing to run without it (--strict)";
     };
-    static const auto* text = new std::string(destination().strict ? strict() : "running without limits");
+    static const auto* text =
+        new std::string(destination().strict        ? strict()
+                        : has_limits(destination()) ? "keeping to the limits that it was started with"
+                                                    : "running without limits");
     return text->c_str();
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "wire.h"
 
@@ -14,8 +15,12 @@ struct Destination {
     bool strict;
     bool simulated;       // the daemon is the simulated machine's, which hints must say
     unsigned patience_s;  // how long calls wait for a daemon where there is none
+    // What the launcher was granted for the group (GEMLET_LIMITS), for devices of which no daemon says more.
+    uint64_t memory_limit;  // bytes a device; wire::kNoLimit: none, or it did not say
+    uint32_t agreed;        // wire::agreed_word() of its part of time; 0: likewise
 };
 const Destination& destination();
+bool has_limits(const Destination& destination);
 // What follows where no daemon governs, for messages.
 const char* consequence();
 

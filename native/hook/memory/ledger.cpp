@@ -206,7 +206,7 @@ MemoryView memory_view(const CUuuid& uuid) {
     client_start();
     constexpr uint32_t kNoOrdinal = kMaxDevices;
     auto attachment = attach(reinterpret_cast<const unsigned char (&)[16]>(uuid.bytes), kNoOrdinal);
-    if (!attachment) return {wire::kNoLimit, 0};
+    if (!attachment) return {destination().memory_limit, 0};
     return {attachment->limits->memory_limit.load(std::memory_order_relaxed),
             used_by_group(*attachment->limits, *attachment->ledger)};
 }
@@ -290,7 +290,9 @@ uint64_t context_estimate(CUdevice ordinal) {
     Device* device = device_for(ordinal);
     if (!device) return 0;
     std::lock_guard lock(device->ledger_mutex);
-    return device->limits ? device->limits->context_estimate.load(std::memory_order_relaxed) : 0;
+    const uint64_t known = device->limits ? device->limits->context_estimate.load(std::memory_order_relaxed) : 0;
+    // A daemon that governs measures the first one and says so before it goes on.
+    return known == 0 && governance(device) == Governance::kOrphaned ? kUnknownContext : known;
 }
 
 }  // namespace gemlet::hook

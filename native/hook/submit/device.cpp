@@ -107,13 +107,47 @@ bool attach_device(Device& device) {
     return true;
 }
 
-// Whether its group had a limit when a daemon last governed it.
+// Whether its group had a limit when a daemon last governed it, or when it was started.
 bool had_limits() {
-    return std::any_of(devices.begin(), devices.end(), [](auto& slot) {
-        const Device* device = slot.load();
-        const wire::GroupLimits* limits = device ? device->limits : nullptr;
-        return limits && (limits->limited.load() != 0 || limits->memory_limit.load() != wire::kNoLimit);
-    });
+    return has_limits(destination()) || std::any_of(devices.begin(), devices.end(), [](auto& slot) {
+               const Device* device = slot.load();
+               const wire::GroupLimits* limits = device ? device->limits : nullptr;
+               return limits && (limits->limited.load() != 0 || limits->memory_limit.load() != wire::kNoLimit);
+           });
+}
+
+// A device whose ledger no daemon gives keeps to what the group has elsewhere, or else to what the launcher was
+// granted. Strict programs use no such device.
+void use_known_limits(Device& device) {
+    if (destination().strict) return;
+    constexpr uint64_t kShort = 10'000'000;
+    constexpr auto relaxed = std::memory_order_relaxed;
+    uint64_t memory = destination().memory_limit, context = 0;
+    uint32_t agreed = destination().agreed;
+    for (auto& slot : devices) {
+        const Device* other = slot.load();
+        if (!other || !other->limits) continue;
+        memory = other->limits->memory_limit.load(relaxed);
+        context = other->limits->context_estimate.load(relaxed);
+        const wire::ClientPage& page = *other->page.load();
+        if (&page != &other->unmanaged && other->limits->limited.load(relaxed)) agreed = page.agreed.load(relaxed);
+        break;
+    }
+    if (memory != wire::kNoLimit) {
+        device.known_limits.memory_limit = memory;
+        device.known_limits.context_estimate = context;
+        device.known_limits.slot_count = 1;
+        device.known_limits.limited = 1;
+        device.limits = &device.known_limits;
+        device.ledger = &device.known_ledger;
+    }
+    if (agreed != 0) {
+        device.agreed.token = wire::token_word(0, TokenState::kBlocked);
+        device.agreed.agreed = agreed;
+        device.agreed.window_ns = kShort;
+        device.agreed.deadline_ns = wire::kNever;
+        device.use_page(&device.agreed);
+    }
 }
 
 constexpr int kTries = 8;  // a program that closes all its files does so once or twice
@@ -170,7 +204,7 @@ void client_start() {
     if (started.load()) return;
     static std::once_flag once;
     std::call_once(once, [] { pthread_atfork(nullptr, nullptr, in_child); });
-    connect_daemon();
+    connect_daemon(false, had_limits());
     started.store(true, std::memory_order_release);
 }
 
@@ -197,6 +231,7 @@ Device* device_for(CUdevice ordinal) {
             if (closed_by_program()) rejoin();
             if (attach_device(*device) || !closed_by_program()) break;
         }
+        if (!device->ledger) use_known_limits(*device);
         start_watcher(*device);  // also without a daemon: it is the watcher that notices one has come
     }
     slot.store(device, std::memory_order_release);

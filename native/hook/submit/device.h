@@ -68,6 +68,11 @@ struct Device {
     Pacer pacer;
     std::atomic<bool> watched{false};
     std::atomic<uint64_t> looked_at{0};  // when the watcher last made sure of the connection, or that there is none
+
+    // In force, in this process alone, while no daemon has governed the device and the group's limits are known all
+    // the same.
+    wire::GroupLimits known_limits{};
+    wire::GroupLedger known_ledger{};
 };
 
 // This process uses memory of other processes, as the ranks of a job do.

@@ -13,7 +13,7 @@ enum class Governance : uint8_t {
     //           work                                          memory
     kUnmanaged,  // passes                                     passes: no daemon was named
     kManaged,    // by token                                   within the limit
-    kOrphaned,   // by the last shares; strict: waits, fails   within the limit that a daemon, now gone or silent, left
+    kOrphaned,   // by the last shares; strict: waits, fails   within the limit that a daemon left, or the launcher
     kUnlimited,  // passes, which was said                     passes: no daemon has governed it so far
     kRefused,    // waits, then fails                          waits, then fails: the same, strict
     // clang-format on

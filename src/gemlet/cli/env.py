@@ -15,6 +15,7 @@ import click
 
 from gemlet import paths
 from gemlet.cli import environment, options
+from gemlet.cli.environment import LIMITS
 from gemlet.daemon import address
 from gemlet.daemon.connection import Connection, no_daemon
 from gemlet.daemon.groups import no_group
@@ -101,14 +102,19 @@ def _answer(socket: str | None, *, group: str, strict: bool, no_mps: bool, form:
     answer = answers[group]
     machine = str(endpoint.machine) if endpoint.kind == "simulated" else None
     membership = environment.Membership(
-        group=group, socket=str(endpoint.clients), strict=strict, machine=machine, mps=answer["environment"]
+        group=group,
+        socket=str(endpoint.clients),
+        strict=strict,
+        machine=machine,
+        mps=answer["environment"],
+        granted=answer.get("granted", {}),  # a daemon of before does not say
     )
     if form == "docker":
         return " ".join(_docker_options(membership, under_mps=answer["under_mps"]))
     variables = environment.variables(membership, os.environ)
     if form == "json":
         return json.dumps(variables, indent=1)
-    exports = variables.items()
+    exports = ({LIMITS: ""} | variables).items()  # an earlier `gemlet env` in this shell may have set it
     return "\n".join([*_after_failure(os.environ), *(f"export {name}={shlex.quote(value)}" for name, value in exports)])
 
 
@@ -152,7 +158,7 @@ def _docker_options(membership: environment.Membership, *, under_mps: bool) -> l
     options = [f"-v {_word(mount)}" for mount in mounts]
     if under_mps:
         options.append("--ipc=host")  # MPS's server and its clients share memory
-    variables = {**edits.env, **membership.mps}
+    variables = {**edits.env, **environment.known_limits(membership.granted), **membership.mps}
     return options + [f"-e {_word(f'{name}={value}')}" for name, value in variables.items()]
 
 

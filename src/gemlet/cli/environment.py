@@ -16,9 +16,10 @@ from gemlet.membership import WIRE_VERSION, client_variables
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+LIMITS = "GEMLET_LIMITS"  # the group's limits, for devices that no daemon governs
 SET_BY_US = "GEMLET_MPS_SET"  # which variables an outer `gemlet run` set for MPS, and to what: NAME=VALUE,...
 # Of one program: an outer `gemlet run` must not decide them for an inner one.
-OF_ONE_PROGRAM = ("GEMINI_IPC_DIR", "GEMINI_GROUP_NAME", "GEMLET_TORCH", "GEMLET_MANAGED")
+OF_ONE_PROGRAM = ("GEMINI_IPC_DIR", "GEMINI_GROUP_NAME", "GEMLET_TORCH", "GEMLET_MANAGED", LIMITS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,7 @@ class Membership:
 
     mps: the variables by which it is (or is not) under MPS, as the daemon says. torch: what PyTorch does at the end of
     an iteration (`dead`, `empty-cache`), None for nothing. managed: cuMemAlloc takes managed memory (`checked`,
-    `force`).
+    `force`). granted: the group's limits, to which the program keeps on devices that no daemon governs.
     """
 
     group: str
@@ -37,6 +38,7 @@ class Membership:
     mps: Mapping[str, str] = field(default_factory=dict)
     torch: str | None = None
     managed: str | None = None
+    granted: Mapping[str, Any] = field(default_factory=dict)
 
 
 def check_version(answer: Mapping[str, Any], *, simulated: bool) -> None:
@@ -77,6 +79,7 @@ def variables(membership: Membership, base: Mapping[str, str]) -> dict[str, str]
         changed["PYTHONPATH"] = os.pathsep.join([paths.injected_dir(), *_own_python_path(base)])
     if membership.managed:
         changed["GEMLET_MANAGED"] = membership.managed
+    changed |= known_limits(membership.granted)
     if membership.mps:
         changed |= membership.mps
         changed[SET_BY_US] = ",".join(f"{name}={value}" for name, value in membership.mps.items())
@@ -154,6 +157,17 @@ def choose_device(number: int, base: Mapping[str, str]) -> tuple[dict[str, str],
     chosen = listed[number]
     by_bus = base.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     return {"CUDA_VISIBLE_DEVICES": chosen}, int(chosen) if chosen.isdigit() and by_bus else None
+
+
+def known_limits(granted: Mapping[str, Any]) -> dict[str, str]:
+    """The variable with what the hook must know of the limits before a daemon tells it: bytes, and millionths of a
+    device's time. Empty where there are none."""
+    parts = []
+    if (memory := granted.get("memory")) is not None:
+        parts.append(f"memory={memory}")
+    if (most := granted.get("max", 1.0)) < 1.0:
+        parts.append(f"max={max(1, int(most * 1_000_000))}")
+    return {LIMITS: ",".join(parts)} if parts else {}
 
 
 def _own_python_path(base: Mapping[str, str]) -> list[str]:

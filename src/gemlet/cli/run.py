@@ -127,6 +127,7 @@ def command(
         mps=joined["environment"],
         torch=torch_hook(movable=joined["movable"], no_hook=no_torch_hook, empty_cache=empty_cache),
         managed=managed,
+        granted=joined["granted"],
     )
     if not quiet:
         click.echo(granted_line(joined, device), err=True)

@@ -132,7 +132,6 @@ def _join(service: Service, request: Join, peer: Peer) -> dict[str, Any]:
         "socket": str(service.options.endpoint.clients),
         "simulated": service.options.simulated,
         "machine": str(service.options.endpoint.machine) if service.options.simulated else None,
-        "granted": _limits(entry),
         "warnings": [*_no_device(service), *_about_owner(service, entry, peer), *_about_memory(service, entry)],
         "movable": service.movable(entry.spec),
         **_environment(service, request, entry, peer),
@@ -145,6 +144,7 @@ def _environment(service: Service, request: Join | Environment, entry: Entry | N
     place = mps_environment.place(program, spec, status, simulated=service.options.simulated)
     return {
         "environment": place.variables,
+        "granted": _limits(entry) if entry else {},
         "mps": status.state,
         "sm_in_force": place.in_force,
         "under_mps": place.under,

@@ -15,6 +15,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 static const char* kImage =
@@ -47,17 +48,29 @@ static int load(void) {
     return DRIVER(cuModuleGetFunction)(&spin, module, "spin") ? -2 : 0;
 }
 
-static int launch(void) {
-    unsigned long long ns = 1000;
+static int launch(unsigned long long ns, int times) {
     void* arguments[] = {&ns};
-    int failed = load();
-    return failed ? failed : (int)DRIVER(cuLaunchKernel)(spin, 1, 1, 1, 32, 1, 1, 0, NULL, arguments, NULL);
+    int result = load();
+    while (times-- > 0 && !result) {
+        result = (int)DRIVER(cuLaunchKernel)(spin, 1, 1, 1, 32, 1, 1, 0, NULL, arguments, NULL);
+        if (times > 0 && !result) result = (int)DRIVER(cuCtxSynchronize)();
+    }
+    return result;
+}
+
+// Milliseconds that 300 ms of work take.
+static int work(void) {
+    struct timespec begin, end;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    const int result = launch(10000000, 30);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    return result ? -result : (int)((end.tv_sec - begin.tv_sec) * 1000 + (end.tv_nsec - begin.tv_nsec) / 1000000);
 }
 
 static void* launch_cancelled(void* unused) {
     if (DRIVER(cuCtxSetCurrent)(context) || load()) return NULL;
     pthread_cancel(pthread_self());  // it ends at the next cancellation point
-    launch();
+    launch(1000, 1);
     pthread_testcancel();
     return unused;
 }
@@ -195,9 +208,19 @@ static int close_and_greet(void) {
 
 // What the hook calls to join ends here, and what it opened for that is closed once the call was made so many times.
 static int unplug_connect, unplug_send, unplug_recvmsg;
+static int other_files;  // in place of what recvmsg brought, once it was called so many times
 
 static void unplug(int* countdown) {
     if (*countdown && --*countdown == 0) close_range(3, ~0u, 0);
+}
+
+static void take_numbers(const struct msghdr* message) {
+    for (struct cmsghdr* c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR((struct msghdr*)message, c))
+        for (size_t i = 0; i < (c->cmsg_len - CMSG_LEN(0)) / sizeof(int); ++i) {
+            int own = open(getenv("OWN_FILE"), O_RDWR);
+            dup2(own, ((int*)(void*)CMSG_DATA(c))[i]);
+            close(own);
+        }
 }
 
 long syscall(long number, ...) {
@@ -212,6 +235,7 @@ long syscall(long number, ...) {
     if (number == SYS_connect) unplug(&unplug_connect);
     if (number == SYS_sendto) unplug(&unplug_send);
     if (number == SYS_recvmsg) unplug(&unplug_recvmsg);
+    if (number == SYS_recvmsg && other_files && !--other_files) take_numbers((struct msghdr*)a[1]);
     return result;
 }
 
@@ -238,15 +262,20 @@ int main(int argc, char** argv) {
             CUresult result = DRIVER(cuDevicePrimaryCtxRetain)(&context, 0);
             say(step, (int)(result ? result : DRIVER(cuCtxSetCurrent)(context)));
         }
+        if (!strcmp(step, "second")) {
+            CUresult result = DRIVER(cuDevicePrimaryCtxRetain)(&context, 1);
+            say(step, (int)(result ? result : DRIVER(cuCtxSetCurrent)(context)));
+        }
         if (!strcmp(step, "contexts")) say(step, more_contexts());
         if (!strcmp(step, "close")) say(step, close_range(3, ~0u, 0));
         sscanf(step, "connect-%d", &unplug_connect);
         sscanf(step, "send-%d", &unplug_send);
         sscanf(step, "recvmsg-%d", &unplug_recvmsg);
+        sscanf(step, "other-%d", &other_files);
         if (!strcmp(step, "greet")) say(step, close_and_greet());
         if (!strncmp(step, "leave", 5)) say("leave", leave(atoi(step + 5)));
         if (!strcmp(step, "fill")) say(step, fill());
-        if (!strcmp(step, "launch")) say(step, launch());
+        if (!strcmp(step, "launch")) say(step, launch(1000, 1));
         if (!strcmp(step, "cancelled")) {
             pthread_t thread;
             void* result = NULL;
@@ -254,6 +283,7 @@ int main(int argc, char** argv) {
             pthread_join(thread, &result);
             say(step, result != PTHREAD_CANCELED);
         }
+        if (!strcmp(step, "work")) say(step, work());
         if (!strcmp(step, "descriptors")) say(step, through_descriptors());
         if (!strcmp(step, "open")) say(step, open_from_child());
         if (!strcmp(step, "graph")) say(step, launch_graph(0, 0));

@@ -184,6 +184,29 @@ def test_any_other_program_runs_and_says_that_it_has_no_limits(
     assert said.count("running without limits") == 1, said
 
 
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_a_program_whose_limits_were_granted_keeps_to_them(
+    attempt: Callable[..., Attempt], unwilling: Callable[[str], str], refusal: str
+) -> None:
+    granted = f"memory={LIMIT},max=200000"
+    program = attempt("init", "context", "fill", "work", GEMLET_SOCKET=unwilling(refusal), GEMLET_LIMITS=granted)
+    results, said = program.results()
+    assert 0 < results["fill"] <= 1024
+    assert results["work"] > 700  # ms, at a fifth of the time, for 300 ms of work
+    assert said.count("keeping to the limits that it was started with") == 1, said
+
+
+def test_a_device_that_is_first_used_without_the_daemon(served: Served, attempt: Callable[..., Attempt]) -> None:
+    served.server.set_group("g", memory=LIMIT)
+    program = attempt("init", "context", "wait", "second", "fill", GEMLET_SIM_DEVICES="2")
+    program.reaches("wait")
+    served.server.stop()
+    program.go_on()
+    results, _ = program.results()
+    assert results["second"] == 0
+    assert 0 < results["fill"] <= 1024
+
+
 # --- the program makes it so -----------------------------------------------------------------------------------------
 
 
@@ -246,6 +269,19 @@ def test_descriptors_that_a_program_closes_while_it_joins(
     assert results["fill"] == 1024
     assert "running without limits" not in said
     assert "another version" not in said
+
+
+def test_files_of_the_program_under_the_numbers_of_the_pages(
+    served: Served, attempt: Callable[..., Attempt], tmp_path: Path
+) -> None:
+    """They are neither believed nor written, and the daemon's pages are asked for again."""
+    served.server.set_group("g", memory=LIMIT)
+    own = tmp_path / "own"
+    own.write_bytes(bytes(1 << 16))
+    results, said = attempt("init", "other-1", "context", "launch", "fill", OWN_FILE=str(own)).results()
+    assert results == {"init": 0, "context": 0, "launch": 0, "fill": 1024}
+    assert own.read_bytes() == bytes(1 << 16)
+    assert "running without limits" not in said
 
 
 def test_a_program_that_closes_its_descriptors_and_cannot_come_back(

@@ -100,6 +100,20 @@ def test_the_hook_for_pytorch_comes_before_the_programs_own_modules(libraries):
     assert not {"PYTHONPATH", "GEMLET_TORCH", "GEMLET_MANAGED"} & variables(MEMBER, {"PYTHONPATH": "/a"}).keys()
 
 
+@pytest.mark.parametrize(
+    ("granted", "said"),
+    [
+        ({"memory": 1 << 30, "max": 0.3}, "memory=1073741824,max=300000"),
+        ({"memory": None, "max": 0.0}, "max=1"),
+        ({"memory": None, "max": 1.0}, None),
+    ],
+)
+def test_the_hook_is_told_the_limits_that_were_granted(libraries, granted, said):
+    outer = for_program(Membership(group="outer", socket="/x", granted=granted), {})
+    assert outer.get("GEMLET_LIMITS") == said
+    assert "GEMLET_LIMITS" not in for_program(MEMBER, outer)
+
+
 def test_managed_memory(libraries):
     assert variables(Membership(group="g", socket="/x", managed="force"), {})["GEMLET_MANAGED"] == "force"
 
