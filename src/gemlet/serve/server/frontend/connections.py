@@ -7,10 +7,11 @@ import contextlib
 import errno
 import os
 import socket
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gemlet.serve.server.frontend import limits
+from gemlet.serve.server.frontend import limits, peers
 from gemlet.serve.server.frontend.holdings import Holdings
 from gemlet.serve.server.frontend.limits import Limits
 
@@ -32,6 +33,8 @@ class Client(Protocol):
     """A connection, as the server sees it. Times are of the loop."""
 
     active: float  # when it was last heard of
+    asked: bool  # whether it has ever begun a request
+    peer: str  # whose it is, as far as the kernel says without being asked: an address, or the user of a Unix socket
     began: float | None  # when a request began that is not complete
 
     @property
@@ -82,8 +85,12 @@ class Known(Protocol):
     connections: set[Any]
     draining: bool
 
-    def make_room(self, newest: Any) -> bool:
-        """Ends connections that are less needed; whether there were any."""
+    def enter(self, connection: Any, transport: asyncio.BaseTransport) -> bool:
+        """Knows the connection from now on; False if there is no room for it."""
+        ...
+
+    def leave(self, connection: Any) -> None:
+        """It has ended."""
         ...
 
 
@@ -101,6 +108,7 @@ class Server:
         self.holdings = Holdings(self.limits.held_bytes, self.loop.time)
         self.unpacking = service.unpacking
         self.connections: set[Client] = set()
+        self._of_peer: Counter[str] = Counter()  # connections
         self.draining = False
         self._connection = connection
         self._servers: list[asyncio.Server] = []
@@ -125,17 +133,33 @@ class Server:
         listening = private_socket(path)
         self._servers.append(await self.loop.create_unix_server(lambda: self._connection(self), sock=listening))
 
-    def make_room(self, newest: Client) -> bool:
+    def enter(self, connection: Client, transport: asyncio.BaseTransport) -> bool:
+        """Knows the connection from now on; False if there is no room for it."""
+        connection.peer = peers.name(transport)
+        self.connections.add(connection)
+        self._of_peer[connection.peer] += 1
+        return len(self.connections) <= self.most_connections or self._make_room(connection)
+
+    def leave(self, connection: Client) -> None:
+        """It has ended. To be called once or more."""
+        if connection in self.connections:
+            self.connections.discard(connection)
+            self._of_peer[connection.peer] -= 1
+            if not self._of_peer[connection.peer]:
+                del self._of_peer[connection.peer]
+
+    def _make_room(self, newest: Client) -> bool:
         """Ends connections for which no model works, those first that nobody uses; whether there were any.
 
-        Then one goes that follows the log, or the one whose client has let the server wait for the longest: for the
-        rest of its request, or to read its answers.
+        Of these, the client with the most loses first, and those first that never asked for anything. Then one goes
+        that follows the log, or the one whose client has let the server wait for the longest: for the rest of its
+        request, or to read its answers.
         """
         others = [each for each in self.connections if each is not newest]
         unused = [each for each in others if each.unused]
-        unused.sort(key=lambda each: each.active)
+        unused.sort(key=lambda each: (-self._of_peer[each.peer], each.asked, each.active))
         for connection in unused[: max(1, self.most_connections // 64)]:  # several: looking costs time
-            self.connections.discard(connection)
+            self.leave(connection)
             connection.close()
         if unused:
             return True
@@ -149,11 +173,13 @@ class Server:
         return bool(followers or waiting)
 
     def close_slow(self) -> None:
-        """Ends connections whose client is too slow; to be called every second."""
+        """Ends connections whose client is too slow, or has asked for nothing; to be called every second."""
         now = self.loop.time()
         for connection in list(self.connections):
             if connection.too_slow(now):
                 connection.abort()
+            elif not connection.asked and now - connection.active > limits.SILENT_S and connection.unused:
+                connection.close()
 
     def drain(self) -> None:
         """No new connections; the next answer of each is its last. Idle ones stay, so that no request is cut off."""

@@ -47,6 +47,8 @@ class GrpcConnection(asyncio.Protocol):
     def __init__(self, server: Server) -> None:
         self.server = server
         self.active = server.loop.time()  # when it was last heard of
+        self.asked = False
+        self.peer = ""
         self.regions = server.service.regions.of(self._user)
         self._transport: asyncio.Transport | None = None
         self._http = Connection(Role.SERVER, CONFIGURATION)
@@ -67,7 +69,6 @@ class GrpcConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self.server.connections.add(self)
         self._http.initiate_connection(
             {
                 Setting.MAX_CONCURRENT_STREAMS: MAX_STREAMS,
@@ -77,11 +78,11 @@ class GrpcConnection(asyncio.Protocol):
         )
         self._http.set_local_window_size(WINDOWS * STREAM_WINDOW)
         self._flush()
-        if len(self.server.connections) > self.server.most_connections and not self.server.make_room(self):
+        if not self.server.enter(self, transport):
             self.close()
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        self.server.connections.discard(self)
+        self.server.leave(self)
         self.server.holdings.drop(self)
         self._transport = None
         self._closing = True
@@ -180,12 +181,15 @@ class GrpcConnection(asyncio.Protocol):
         """Whether the client took too long for a message, or to read."""
         if self._closed_at and now - self._closed_at > limits.CLOSE_S:
             return True
+        if not self._calls and self._full_since is None and self._blocked_since is None:
+            return False  # of thousands, most
         since = [each for each in (self._full_since, self._blocked_since, self.began) if each is not None]
         return bool(since) and now - min(since) > self.server.limits.request_s
 
     # What the client sends
 
     def _requested(self, event: RequestReceived) -> None:
+        self.asked = True
         given = dict(event.headers)
         call = self._calls[event.stream_id] = GrpcCall(self, event.stream_id)
         if given.get(b":method") != b"POST" or not given.get(b"content-type", b"").startswith(b"application/grpc"):

@@ -74,6 +74,8 @@ class Connection(asyncio.Protocol):
         self.server = server
         self.began: float | None = None  # loop time at which a request began that is not complete
         self.active = server.loop.time()  # when it was last heard of
+        self.asked = False
+        self.peer = ""
         self.regions = server.service.regions.of(self._user)
         self._limits = server.limits
         self._service = server.service
@@ -102,12 +104,11 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass of it
-        self.server.connections.add(self)
-        if len(self.server.connections) > self.server.most_connections and not self.server.make_room(self):
+        if not self.server.enter(self, transport):
             self._fail(Bad(503, f"{self.server.most_connections} clients are connected already", "overload"))
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        self.server.connections.discard(self)
+        self.server.leave(self)
         self.server.holdings.drop(self)
         self._transport = None
         self._parser = None  # it and the regions know this connection, and would keep it
@@ -127,6 +128,7 @@ class Connection(asyncio.Protocol):
             return
         if self.began is None:
             self.began = self.active = self.server.loop.time()
+            self.asked = True
         self._unfinished += len(data)
         try:
             self._feed(data)
@@ -202,6 +204,8 @@ class Connection(asyncio.Protocol):
         """Whether the client took too long for its header, its body, or to read."""
         if self._closed_at and now - self._closed_at > limits.CLOSE_S:
             return True
+        if self.began is None and self._full_since is None:
+            return False  # of thousands, most
         if self._full_since is not None and now - self._full_since > self._limits.request_s:
             return True
         limit = self._limits.request_s if self._header_complete else limits.HEADER_S

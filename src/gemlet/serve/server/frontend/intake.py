@@ -51,10 +51,11 @@ def check(service: Service, regions: UserRegions, form: Form, parameters: Parame
 
 
 async def _read(service: Service, regions: UserRegions, call: Call, shared: list[SharedTensor]) -> None:
-    await regions.read_in_thread(shared)
-    checking = _check_texts(service, call)
-    if checking is not None:
-        await checking()
+    def check() -> Awaitable[None] | None:
+        checking = _check_texts(service, call)
+        return checking() if checking is not None else None
+
+    await regions.read_in_thread(shared, check)
 
 
 def _check_texts(service: Service, call: Call) -> Rest | None:

@@ -51,6 +51,15 @@ def of_tcp(peer: tuple[str, int], here: tuple[str, int]) -> int | None:
         return None
 
 
+def name(transport: asyncio.BaseTransport) -> str:
+    """Whose connection it is, at no cost: the client's address, or its uid where it is connected to a Unix socket."""
+    peer = transport.get_extra_info("peername")
+    if isinstance(peer, tuple):
+        return str(peer[0])
+    connection = transport.get_extra_info("socket")
+    return f"uid {of_unix(connection)}" if connection is not None else ""
+
+
 def of_transport(transport: asyncio.BaseTransport) -> int | None:
     """The uid at the other end of a connection of the event loop."""
     connection = transport.get_extra_info("socket")

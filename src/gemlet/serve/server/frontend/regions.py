@@ -29,7 +29,7 @@ from gemlet.serve.dispatch.call import Refusal, Tensor, check
 from gemlet.serve.server.frontend.to_its_end import to_its_end
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
     from gemlet.inference_protocol.tensors import Buffer
     from gemlet.serve.dispatch.served import ServedModel
@@ -67,17 +67,21 @@ class Regions:
         self.allowed = allowed
         self.read_bytes = read_bytes
         self.users: dict[int, dict[str, Region]] = {}
-        self._turn = asyncio.Lock()
+        self.copying = asyncio.Lock()  # one user at a time
         self._turns: dict[int | None, asyncio.Lock] = {}  # by user
 
     def of(self, find_user: Callable[[], int | None]) -> UserRegions:
         """Those of a client. ``find_user``: its uid, asked for once and only if shared memory is; None: not known."""
         return UserRegions(self, find_user)
 
+    def turn_of(self, user: int | None) -> asyncio.Lock:
+        """For one request of a user at a time."""
+        return self._turns.setdefault(user, asyncio.Lock())
+
     @contextlib.asynccontextmanager
     async def turn(self, user: int | None) -> AsyncIterator[None]:
         """For one request of a user at a time, and for one user at a time."""
-        async with self._turns.setdefault(user, asyncio.Lock()), self._turn:
+        async with self.turn_of(user), self.copying:
             yield
 
 
@@ -172,11 +176,18 @@ class UserRegions:
         with _reading():
             _fill(self._opened_for(inputs))
 
-    async def read_in_thread(self, inputs: Sequence[SharedTensor]) -> None:
-        """As read(), when it is this user's turn. Raises Refusal."""
-        async with self._shared.turn(self.user):
-            with _reading():
-                await to_its_end(asyncio.to_thread(_fill, self._opened_for(inputs)))
+    async def read_in_thread(
+        self, inputs: Sequence[SharedTensor], check: Callable[[], Awaitable[None] | None] | None = None
+    ) -> None:
+        """As read(), when it is this user's turn, which lasts until ``check`` is done: what waits to be checked is not
+        yet here. Raises Refusal."""
+        async with self._shared.turn_of(self.user):
+            async with self._shared.copying:
+                with _reading():
+                    await to_its_end(asyncio.to_thread(_fill, self._opened_for(inputs)))
+            checking = check() if check is not None else None
+            if checking is not None:
+                await checking
 
     def write(self, name: str, offset: int, data: Buffer) -> None:
         """Puts ``data`` there. Takes time by its size. Raises Refusal."""

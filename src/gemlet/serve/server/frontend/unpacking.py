@@ -49,6 +49,10 @@ class Unpacking:
 
     async def __call__(self, nbytes: int, act: Callable[..., Result], *given: Any) -> Result:
         """What ``act``, a function of this module, gives there. ``nbytes``: what its time goes by. Raises Refusal."""
+        return await self.of_copies(nbytes, act, lambda: given)
+
+    async def of_copies(self, nbytes: int, act: Callable[..., Result], copy: Callable[[], tuple[Any, ...]]) -> Result:
+        """The same of what ``copy`` gives once it is the request's turn, so that no copies wait."""
         small = nbytes <= SMALL_BYTES
         async with self._turns[small]:  # a pool would keep what waits in it, also when nobody wants it any more
             pool = self._pools.get(small)
@@ -56,7 +60,7 @@ class Unpacking:
                 context = multiprocessing.get_context("spawn")
                 pool = self._pools[small] = ProcessPoolExecutor(1, mp_context=context, initializer=_prepare)
             try:
-                result = await to_its_end(asyncio.wrap_future(pool.submit(work, act, *given)))
+                result = await to_its_end(asyncio.wrap_future(pool.submit(work, act, *copy())))
             except BrokenProcessPool:  # also of submit(): the process may have been killed while it had nothing to do
                 if self._pools.get(small) is pool:
                     del self._pools[small]
@@ -80,11 +84,10 @@ class Unpacking:
 
 async def check(processes: Unpacking, texts: list[Tensor]) -> None:
     """Marks inputs of BYTES as checked. Raises Refusal."""
-    sent = []
     for tensor in texts:
         infer_json.check_texts(tensor.name, tensor.datatype, tensor.shape)
-        sent.append(tensor.copied())
-    await processes(sum(len(tensor.data) for tensor in sent), check_texts, sent)
+    nbytes = sum(len(tensor.data) for tensor in texts)
+    await processes.of_copies(nbytes, check_texts, lambda: ([tensor.copied() for tensor in texts],))
     for tensor in texts:
         tensor.checked = True
 

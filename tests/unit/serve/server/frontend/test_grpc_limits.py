@@ -10,7 +10,7 @@ import pytest
 from ngh2 import Connection, ResponseReceived, Role, StreamReset
 
 from gemlet.inference_protocol import inference_pb2 as messages
-from gemlet.serve.server.frontend import grpc_connection
+from gemlet.serve.server.frontend import grpc_connection, limits
 from gemlet.serve.server.frontend.grpc_server import GrpcServer
 from gemlet.serve.server.frontend.limits import HELD_REQUESTS, Limits
 from tests.unit.serve.stand_in import Service, model
@@ -54,9 +54,54 @@ def test_silent_connections_make_room():
     asyncio.run(run())
 
 
+async def silent_one(port, address="127.0.0.1"):
+    """A connection that says hello, once it is known to the server."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
+    writer.write(HELLO)
+    await reader.read(1)  # the server's settings
+    return reader, writer
+
+
+def test_the_client_with_the_most_connections_makes_room_first():
+    async def run():
+        server = GrpcServer(Service(), Limits(connections=8))
+        port = await server.listen("127.0.0.1", 0)
+        first, writer = await silent_one(port, "127.0.0.2")  # silent for the longest
+        others = [await silent_one(port) for _ in range(24)]
+        (kept,) = [each for each in server.connections if each.peer == "127.0.0.2"]
+        assert len(server.connections) <= 8
+        for _, each in [*others, (first, writer)]:
+            each.close()
+        await server.close()
+        assert kept.unused
+
+    asyncio.run(run())
+
+
+def test_connections_that_never_ask_for_anything_end(monkeypatch):
+    async def run():
+        server = GrpcServer(Service())
+        port = await server.listen("127.0.0.1", 0)
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            ask = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+            await ask(messages.ServerLiveRequest().SerializeToString(), wait_for_ready=True, timeout=PATIENCE_S)
+            reader, writer = await silent_one(port)
+            server.close_slow()
+            assert len(server.connections) == 2
+            monkeypatch.setattr(limits, "SILENT_S", -1.0)
+            server.close_slow()
+            await asyncio.wait_for(until_the_end(reader), PATIENCE_S)
+            assert [each.asked for each in server.connections] == [True]
+            writer.close()
+        await server.close()
+
+    asyncio.run(run())
+
+
 async def until_the_end(reader):
-    while await reader.read(1 << 16):
-        pass
+    with contextlib.suppress(ConnectionResetError):
+        while await reader.read(1 << 16):
+            pass
 
 
 def echoing(channel):

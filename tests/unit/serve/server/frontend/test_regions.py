@@ -13,7 +13,7 @@ import pytest
 
 from gemlet.inference_protocol import inference_pb2
 from gemlet.serve.dispatch.call import Refusal
-from gemlet.serve.server.frontend import infer_messages
+from gemlet.serve.server.frontend import infer_messages, unpacking
 from gemlet.serve.server.frontend import regions as module
 from gemlet.serve.server.frontend.regions import FOLDER, Regions
 from tests.unit.serve.server.frontend.test_http import post
@@ -170,11 +170,11 @@ def asking(nbytes, shape, datatype="FP32"):
     return post("/v2/models/echo/infer", json.dumps(document).encode())
 
 
-async def answers(shared, requests, *, unregistered=False):
+async def answers(shared, requests, *, unregistered=False, datatype="FP32"):
     """The replies to requests at once, about the region `r` of 4 MiB, and the most that a connection had in hand."""
     key, descriptor = shared
     os.ftruncate(descriptor, 4 * MIB)
-    service = Service(model(inputs=(("X", "FP32", (MIB // 4,)),), slo_ms=1e6))
+    service = Service(model(inputs=(("X", datatype, (MIB // 4,)),), slo_ms=1e6))
     connection, transport = connect(service)
     connection.regions = service.regions.of(os.getuid)
     connection.regions.register("r", key, 0, 4 * MIB)
@@ -225,6 +225,23 @@ def test_much_is_read_beside_the_loop_and_counts_as_what_was_sent(shared, reads)
     assert sum(count for count, _ in reads) == 3 * MIB
     assert threading.get_ident() not in {thread for _, thread in reads}
     assert not reading
+
+
+def test_text_that_waits_to_be_checked_is_not_here_yet(shared, reads, monkeypatch):
+    """Of a user, one request at a time is in memory: a check takes much longer than to read."""
+    here, most = [], []
+
+    async def check(_processes, texts):
+        most.append(sum(count for count, _ in reads) - sum(here))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        here.extend(len(each.data) for each in texts)
+        for each in texts:
+            each.checked = True
+
+    monkeypatch.setattr(unpacking, "check", check)
+    asyncio.run(answers(shared, [asking(MIB, [1, MIB // 4], "BYTES")] * 4, datatype="BYTES"))
+    assert most == [MIB] * 4
 
 
 def test_a_region_that_is_gone_when_its_turn_comes_is_not_read(shared, reads):
