@@ -20,6 +20,7 @@ struct Standing {
     Nanoseconds released = kNever;  // when it was last released; kNever: not yet
     bool misjudged = false;         // ... because it should never have taken turns, which is no trial
     Nanoseconds evidence = 0;       // it must have looked busy for this long before it takes turns with its like
+    bool at_ease = false;           // its host hardly waits, so its promise is not near danger
     double samples = 0.0;           // looks at its queues while it had the device to itself, since it is exclusive
 
     bool exclusive() const { return why != Why::kShares; }

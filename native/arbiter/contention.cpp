@@ -113,6 +113,8 @@ void Contention::observe(std::vector<Party>& parties, Nanoseconds now) {
             fall_behind(party, promised(party) * wanted - had);
         }
         if (!party.lease || party.rates.time <= 0.0) continue;
+        client.standing.at_ease = party.beside && !party.peers.any && !client.exclusive() && !in_turns(party) &&
+                                  client.seen.hardly_waits((1.0 - promised(party)) / 2.0);
         double speed = 1.0;
         if (party.beside) {
             if (!client.seen.known_beside(party.goes_first ? Observation::kEnoughOfRequests : Observation::kEnough))

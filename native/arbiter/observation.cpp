@@ -30,7 +30,7 @@ void Observation::say(const Progress& progress) {
     said_.awaited = std::max(said_.awaited, progress.awaited);
 }
 
-Rates Observation::take(Nanoseconds time) {
+Rates Observation::take(Nanoseconds time, double samples) {
     Rates r;
     r.time = static_cast<double>(std::max<Nanoseconds>(time, 0));
     r.samples = static_cast<double>(said_.samples - taken_.samples);
@@ -39,6 +39,7 @@ Rates Observation::take(Nanoseconds time) {
     r.work = std::min(static_cast<double>(said_.work - taken_.work), kMostAtATime * r.time);
     r.launches = static_cast<double>(said_.launches - taken_.launches);
     taken_ = said_;
+    for (double* sum : {&r.samples, &r.busy, &r.awaited}) *sum *= samples;
     if (r.busy < r.samples) {
         streak_ = 0;
         streak_time_ = 0;

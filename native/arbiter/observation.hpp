@@ -38,8 +38,8 @@ class Observation {
     // Its counters as it last said. Smaller ones than before are not believed.
     void say(const Progress& progress);
 
-    // What happened since the last call, of which it held the token for `time`.
-    Rates take(Nanoseconds time);
+    // What happened since the last call, of which it held the token for `time`. A look counts as so many `samples`.
+    Rates take(Nanoseconds time, double samples = 1.0);
 
     // It had the device to itself, or ran beside others.
     void ran_alone(const Rates& rates);
@@ -72,6 +72,8 @@ class Observation {
     // Part of the time that it ran, of the last 100 ms or so, in which its host waited for it. One long step, such as
     // the first of a generated text, does not make it saturating, and the pause after it does not end that.
     double waiting() const { return habit_.awaited_part(); }
+    // That is known, and no more than `part`.
+    bool hardly_waits(double part) const { return habit_.samples >= kEnough && waiting() <= part; }
     // For half a second or so. A rank that is bound by its host has phases in which its queue is never empty, too.
     bool mostly_busy() const { return recently_.busy_part() >= kBusyRank; }
 

@@ -38,7 +38,9 @@ bool Arbiter::State::beside(const Lease& lease) const {
 Rates Arbiter::State::observed(Lease& lease, Nanoseconds now) {
     const Nanoseconds since = std::max(lease.from, std::exchange(lease.observed, now));
     lease.client->ran += now - since;
-    return lease.client->seen.take(now - since);
+    // A look stands for the time until the next one.
+    const double samples = static_cast<double>(lease.conditions.poll) / static_cast<double>(p.poll_shared);
+    return lease.client->seen.take(now - since, lease.conditions.shared ? std::max(1.0, samples) : 1.0);
 }
 
 // It ends now. Too short to judge anybody by, but what it did alone, or beside others, is news.

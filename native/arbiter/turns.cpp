@@ -211,7 +211,9 @@ Conditions Arbiter::State::conditions_for(const Lease& lease, Nanoseconds deadli
     // Its peers on other devices may wait for it.
     if (counted && lease.slotted) c.idle = c.idle_most;
     const bool requests = lease.group->spec.priority == Priority::kLatency || around.trial;
-    c.poll = counted ? p.poll_contended : !c.shared ? p.poll_alone : requests ? p.poll_requests : p.poll_shared;
+    // Each look costs a program that is bound by its host some 40 us.
+    const bool seldom = !c.shared || (lease.client->standing.at_ease && !around.trial);
+    c.poll = counted ? p.poll_contended : seldom ? p.poll_alone : requests ? p.poll_requests : p.poll_shared;
     return c;
 }
 
