@@ -63,7 +63,7 @@ class _Connection(asyncio.Protocol):
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._finish(f"connection lost: {exc}" if exc else "connection closed by the server")
+        self._finish(shortened(f"connection lost: {exc}") if exc else "connection closed by the server")
         self._client.lost(self)
 
     # httptools' side

@@ -126,7 +126,7 @@ def test_what_a_dying_process_had_is_told_at_once():
     async def run():
         async with device_of("modelled") as (device, died, _):
             spec = model(platform="modelled", parameters={"profile": "vgg16"})
-            await device.prepare({"echo": spec}, [gpu_let("a", 0.001)])  # so small a share that a batch takes for ever
+            await device.prepare({"echo": spec}, [gpu_let("a", 1e-7)])  # so small a share that a batch takes for ever
             run = device.executor("a").run("a", "echo", [x(1.0)], 1)
             await asyncio.sleep(0.1)
             device.executor("a").kill()
