@@ -59,7 +59,7 @@ void in_child() {
 
 void settle_contexts(CUdevice device) {
     const uint64_t bytes = release_room(device);
-    if (bytes > 0 && swap_active()) swap_hide(device, -int64_t(bytes));
+    if (bytes > 0 && swap_active()) swap_show(device, bytes);
 }
 
 namespace {

@@ -81,7 +81,7 @@ class ContextRoom {
     // also count as memory that cannot move.
     void made(int contexts) {
         made_ = true;
-        if (swap_active() && bytes_ > 0) swap_hide(device_, int64_t(bytes_));
+        if (swap_active() && bytes_ > 0) swap_hide(device_, bytes_);
         context_count_changed(device_, contexts);
         keep_room(device_, bytes_);
         settle_contexts(device_);

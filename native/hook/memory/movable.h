@@ -51,8 +51,10 @@ bool swap_set_sync_memops(CUdeviceptr address, bool on);
 // How much more a program could allocate, of `left` bytes that its limit leaves; `free` now, as the driver says.
 uint64_t swap_free_bytes(CUdevice device, uint64_t free, uint64_t left);
 
-// Adds to, or takes from, the bytes in the ledger that the daemon must not take for memory that cannot move.
-void swap_hide(CUdevice device, int64_t bytes);
+// Bytes in the ledger that the daemon must not take for memory that cannot move: more of them; or fewer, of those
+// that were hidden.
+void swap_hide(CUdevice device, uint64_t bytes);
+void swap_show(CUdevice device, uint64_t bytes);
 
 // Memory that cannot move was charged: waits until there is room for it. False if there never will be.
 bool swap_make_room(CUdevice device, uint64_t bytes);

@@ -39,11 +39,19 @@ uint64_t swap_free_bytes(CUdevice device, uint64_t free, uint64_t left) {
     return std::min(left, ceiling > space->movable ? ceiling - space->movable : 0);
 }
 
-void swap_hide(CUdevice device, int64_t bytes) {
+void swap_hide(CUdevice device, uint64_t bytes) {
     SwapSpace* space = swap_space(device);
     if (!space) return;
     std::lock_guard lock(space->mutex);
-    space->announced += uint64_t(bytes);
+    space->hidden += bytes;
+    space->publish();
+}
+
+void swap_show(CUdevice device, uint64_t bytes) {
+    SwapSpace* space = swap_space(device);
+    if (!space) return;
+    std::lock_guard lock(space->mutex);
+    space->hidden -= std::min(bytes, space->hidden);  // room may be from before memory could move
     space->publish();
 }
 

@@ -101,6 +101,7 @@ struct SwapSpace {
     Arena arena;
     uint64_t movable = 0;    // bytes of all chunks
     uint64_t announced = 0;  // about to be
+    uint64_t hidden = 0;     // room for contexts, which the daemon accounts for by itself
     uint64_t mapped = 0;     // bytes of chunks on the device
     uint64_t limit = 0;      // bytes allowed there
     uint64_t moved_out = 0, moved_in = 0, dropped = 0;

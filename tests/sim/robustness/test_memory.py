@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.sim.robustness.hurt_machine import CONTEXT, MIB, eventually
+from tests.sim.robustness.hurt_machine import CONTEXT, MIB, Served, eventually
+from tests.sim.robustness.test_samples import pages
+from tests.unit.server.wire import OFFSETS
 
 if TYPE_CHECKING:
-    from tests.sim.robustness.hurt_machine import Machine, Served
+    from tests.sim.robustness.hurt_machine import Machine
 
+native = pytest.importorskip("gemlet._native")
 LIMIT = 4 * CONTEXT + 700 * MIB
 
 
@@ -136,3 +140,31 @@ def test_five_hundred_clients(served: Served, machine: Machine) -> None:
     wire.opened.clear()
     eventually(lambda: len(served.clients()) == 1)
     eventually(lambda: polite.rounds() > n + 20)
+
+
+def test_a_context_that_is_accounted_for_late_hides_no_memory_that_can_move(machine: Machine) -> None:
+    """The program keeps room for it meanwhile, which the daemon must not subtract from what can move."""
+    uuid = bytes.fromhex(machine.run(None, "uuid"))
+    server = native.Server()
+    server.add_device(uuid, 0)
+    server.set_capacity(uuid, 4096 * MIB)
+    server.listen(machine.socket)
+    server.start()
+    before = pages("residency")
+    served = Served(server, machine, uuid)
+    try:
+        program = machine.start("g", "grow")
+        assert program.line() == "ready"
+        program.tell("64")
+        assert program.line().split()[0] == "0"
+        assert served.used("g") > 512 * MIB  # the room
+        server.set_process_memory(uuid, program.pid, CONTEXT + 64 * MIB)
+        program.tell("0")
+        assert program.line().split()[0] == "0"
+        eventually(lambda: served.used("g") == CONTEXT + 64 * MIB)
+        (page,) = pages("residency") - before
+        assert ctypes.c_uint64.from_address(page + OFFSETS["ResidencyPage.movable"]).value == 64 * MIB
+        program.kill()
+        program.wait()
+    finally:
+        server.stop()

@@ -129,11 +129,12 @@ class RawClient:
         own_process: bool = False,
     ) -> None:
         """``own_process``: it is another process than all others, and ``end`` is that one's end."""
-        opened.append(self)
         if own_process:
             self.socket = self._connected_by_another(path)
         else:
             self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        opened.append(self)  # no earlier: there may be no descriptor left
+        if not own_process:
             self.socket.connect(path)
         self.socket.settimeout(60)
         self.device = 0
