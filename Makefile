@@ -112,6 +112,10 @@ cluster-test-old: image  ## the same on Kubernetes 1.20, which has no claims: wh
 image: setup  ## build/image/gemlet.tar, the container image that the chart installs; needs Debian 12, no Docker, no root
 	@$(BIN)/python packaging/image/build.py build/image/gemlet.tar
 
+.PHONY: serve-image
+serve-image: setup  ## build/image/gemlet-serve.tar, the image of `gemlet serve` for CPUs, likewise; with PyTorch: packaging/docker/serve.Dockerfile
+	@$(BIN)/python packaging/image/build.py build/image/gemlet-serve.tar gemlet-serve
+
 .PHONY: wheels
 wheels: setup  ## dist/: the wheels of every Python and architecture, sources, symbols, checksums; needs Python 3.11 and 3.12
 	@$(BIN)/python -m pip install --quiet --group wheels
@@ -127,7 +131,7 @@ wheel-test: setup  ## what `make wheels` and `make deb` left in dist: symbol ver
 	@$(BIN)/python -m pytest tests/wheels --timeout=1800 $(PYTEST_ARGS)
 
 .PHONY: chart-test
-chart-test: setup  ## the Helm chart, rendered by Helm and checked against the schemas of Kubernetes
+chart-test: setup  ## the Helm charts, rendered by Helm and checked against the schemas of Kubernetes
 	@$(BIN)/python -m pip install --quiet --group chart
 	@$(BIN)/python -m pytest tests/chart $(PYTEST_ARGS)
 

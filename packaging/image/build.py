@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Builds the image that the chart installs, without a Docker daemon and without root: `make image`.
+"""Builds the images of the charts, without a Docker daemon and without root: `make image` and `make serve-image`.
 
-    .venv/bin/python packaging/image/build.py [ARCHIVE]      default: build/image/gemlet.tar
+    .venv/bin/python packaging/image/build.py [ARCHIVE [IMAGE]]      default: build/image/gemlet.tar gemlet
 
-Two layers: Python of Debian 12 with the libraries it needs, and gemlet with its extra `kube`. The native parts are
+Two layers: Python of Debian 12 with the libraries it needs, and gemlet with the image's extras. The native parts are
 built here and must run there, so this machine needs Python 3.11, a C library no newer than Debian 12's, and apt-get.
 """
 
@@ -35,25 +35,33 @@ PACKAGES = (
 APPLETS = ("sh", "ls", "cat", "ps", "sleep", "env", "kill", "mkdir", "rm", "id", "stat", "vi", "top", "df", "ip")
 PASSWORDS = "root:x:0:0:root:/root:/bin/sh\nnonroot:x:65532:65532:nonroot:/tmp:/bin/sh\n"
 LAUNCHER = "#!/usr/bin/python3.11\nfrom gemlet.cli.main import main\n\nmain()\n"
+EXTRAS = {"gemlet": "kube", "gemlet-serve": "serve,otel,onnx"}  # by image; packaging/docker has one with PyTorch
 DIST_PACKAGES = "usr/local/lib/python3.11/dist-packages"
 
 
 def main() -> None:
     archive = Path(sys.argv[1] if len(sys.argv) > 1 else SOURCE / "build/image/gemlet.tar").absolute()
+    image_name = sys.argv[2] if len(sys.argv) > 2 else "gemlet"
+    if image_name not in EXTRAS:
+        sys.exit(f"error: {image_name!r} is not an image: expected {' or '.join(EXTRAS)}")
     _check_machine()
     work = SOURCE / "build" / "image"
     work.mkdir(parents=True, exist_ok=True)
     version = tomllib.loads((SOURCE / "pyproject.toml").read_text())["project"]["version"]
     image = oci.Image(
-        name=f"docker.io/library/gemlet:{version}",
-        layers=[_layer(_base(work)), _layer(_gemlet(work))],
+        name=f"docker.io/library/{image_name}:{version}",
+        layers=[_layer(_base(work)), _layer(_gemlet(work / image_name, EXTRAS[image_name]))],
         command=["gemlet", "--help"],
-        environment={"PATH": "/usr/local/bin:/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"},
-        labels={"org.opencontainers.image.title": "gemlet", "org.opencontainers.image.version": version},
+        environment={
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+        },
+        labels={"org.opencontainers.image.title": image_name, "org.opencontainers.image.version": version},
     )
     archive.parent.mkdir(parents=True, exist_ok=True)
     oci.write(archive, image)
-    print(f"{archive}: gemlet:{version}, {archive.stat().st_size / 1e6:.0f} MB")
+    print(f"{archive}: {image_name}:{version}, {archive.stat().st_size / 1e6:.0f} MB")
 
 
 def _check_machine() -> None:
@@ -115,9 +123,9 @@ def _fetch(apt: Path, into: Path) -> None:
     subprocess.run(["apt-get", "-qq", "download", *PACKAGES], check=True, env=environment, cwd=into)
 
 
-def _gemlet(work: Path) -> Path:
+def _gemlet(work: Path, extras: str) -> Path:
     """The upper layer's directory: gemlet of this checkout, and the packages it needs."""
-    wheels, root = work / "wheels", work / "gemlet"
+    wheels, root = work / "wheels", work / "root"
     for directory in (wheels, root):
         shutil.rmtree(directory, ignore_errors=True)
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
@@ -128,7 +136,7 @@ def _gemlet(work: Path) -> Path:
     )  # fmt: skip
     (wheel,) = wheels.glob("gemlet-*.whl")
     target = root / DIST_PACKAGES
-    subprocess.run([*pip, "install", "--no-compile", "--target", target, f"{wheel}[kube]"], check=True)
+    subprocess.run([*pip, "install", "--no-compile", "--target", target, f"{wheel}[{extras}]"], check=True)
     shutil.rmtree(target / "bin", ignore_errors=True)  # they name this machine's Python
     launcher = root / "usr/local/bin/gemlet"
     launcher.parent.mkdir(parents=True)

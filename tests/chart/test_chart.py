@@ -18,6 +18,7 @@ from gemlet import config  # noqa: E402
 from gemlet.cli.daemon import command as daemon  # noqa: E402
 from gemlet.cli.kube import agent, unused, webhook  # noqa: E402
 from gemlet.kube import metrics  # noqa: E402
+from tests.chart.rendering import by_kind, render  # noqa: E402
 
 CHART = Path(__file__).resolve().parents[2] / "packaging" / "chart"
 DRA_VERSIONS = ("1.36", "1.37")
@@ -39,19 +40,6 @@ MODES = [
 def chart():
     with helm.Chart.load(CHART) as loaded:
         yield loaded
-
-
-def render(chart, values):
-    merged = chart.merge_values(values)
-    files = chart.render(merged, name="gemlet", namespace="gemlet-system")
-    manifests = [text for name, text in files.items() if name.endswith(".yaml")]
-    return [entry for text in manifests for entry in yaml.safe_load_all(text) if entry]
-
-
-def by_kind(objects, kind, name=None):
-    found = [entry for entry in objects if entry["kind"] == kind and name in (None, entry["metadata"]["name"])]
-    assert found, f"no {kind} {name}"
-    return found[0]
 
 
 @pytest.mark.parametrize(("values", "_"), MODES)
