@@ -1,4 +1,4 @@
-"""A launcher starts programs of one group for several devices: a played one, and torchrun and accelerate themselves.
+"""A launcher starts programs of one group for several devices: a played one, and mpirun, torchrun, accelerate themselves.
 
 PyTorch is large and the tests do not install it: GEMLET_TORCH_PYTHON names a Python that has torch and accelerate.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -25,7 +26,8 @@ sys.exit(max(worker.wait() for worker in workers))
 WORKER = """
 import ctypes, os, sys, time
 cuda = ctypes.CDLL("libcuda.so.1")
-context, device, rank = ctypes.c_void_p(), ctypes.c_int(), int(os.environ["LOCAL_RANK"])
+rank = int(os.environ.get("LOCAL_RANK") or os.environ["OMPI_COMM_WORLD_LOCAL_RANK"])
+context, device = ctypes.c_void_p(), ctypes.c_int()
 free, total = ctypes.c_size_t(), ctypes.c_size_t()
 assert cuda.cuInit(0) == 0
 assert cuda.cuDeviceGet(ctypes.byref(device), rank) == 0
@@ -38,7 +40,7 @@ while not os.path.exists(sys.argv[1]):
 """
 
 
-@pytest.fixture(params=["played", "torchrun", "accelerate"])
+@pytest.fixture(params=["played", "mpirun", "torchrun", "accelerate"])
 def launcher(request, tmp_path):
     """The command line of a launcher of two workers, which print what they see and end when the file `go` is there."""
     worker = tmp_path / "worker.py"
@@ -46,6 +48,10 @@ def launcher(request, tmp_path):
     go = str(tmp_path / "go")
     if request.param == "played":
         return (sys.executable, "-c", LAUNCHER, str(worker), go)
+    if request.param == "mpirun":
+        if shutil.which("mpirun") is None:
+            pytest.skip("mpirun is not installed (Debian: openmpi-bin)")
+        return ("mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", sys.executable, str(worker), go)
     python = os.environ.get("GEMLET_TORCH_PYTHON")
     if python is None:
         pytest.skip("GEMLET_TORCH_PYTHON does not name a Python with torch and accelerate")
