@@ -1,4 +1,4 @@
-"""A launcher starts programs of one group for several devices: a played one, and mpirun, torchrun, accelerate themselves.
+"""A launcher starts programs of one group for several devices: a played one, mpirun, torchrun and accelerate.
 
 PyTorch is large and the tests do not install it: GEMLET_TORCH_PYTHON names a Python that has torch and accelerate.
 """
