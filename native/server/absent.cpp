@@ -18,8 +18,9 @@ namespace {
 
 constexpr Nanoseconds kLook = 1'000'000'000;  // at programs that may have become others
 
+// Of one in a namespace that this daemon does not see nobody can tell.
 bool has_ended(const Absent& absent) {
-    if (absent.process.get() < 0) return start_of(absent.pid) != absent.started;
+    if (absent.process.get() < 0) return absent.started == 0 || start_of(absent.pid) != absent.started;
     pollfd ended{absent.process.get(), POLLIN, 0};
     return poll(&ended, 1, 0) != 0;
 }
@@ -74,6 +75,7 @@ void Server::look_at_absent(Nanoseconds now) {
 
 // The slot that the process had before, with what is in it.
 std::optional<Absent> Server::claim(const Device& device, const Client& client) {
+    if (client.pid <= 0) return std::nullopt;
     const auto found = std::find_if(absent_.begin(), absent_.end(), [&](const auto& entry) {
         const Absent& absent = entry.second;
         return absent.pid == client.pid && absent.started == client.started && absent.group == client.group &&
