@@ -20,6 +20,7 @@ latency.py totals.py    how long requests took; what groups used so far, for the
 attribution.py   whose the busy time of a device is
 tracing.py       the last steps between programs and the arbiter
 inventory.py processes.py    what the daemon asks of the driver, and of the kernel
+known_devices.py the devices that the driver shows
 programs.py program_names.py    what people call a program;  users.py: who a user is;  aside.py: work that may block
 allocator.py     memory of large answers goes back to the kernel
 mps.py           gemlet's MPS control daemon;  mps_state.py: its states

@@ -71,7 +71,7 @@ def api(service: Service) -> Api:
             case Trace():
                 return await _trace(service, request, peer)
             case Join(group=group):
-                await service.look_for_devices()
+                await service.devices.find_first()
                 await service.know_users_of(peer, group, request.limits)
                 return _join(service, request, peer)
             case Environment(group=group):
@@ -166,7 +166,7 @@ def _about_owner(service: Service, entry: Entry, peer: Peer) -> list[request_war
 
 def _about_memory(service: Service, entry: Entry) -> list[request_warnings.WarningMessage]:
     spec, movable = entry.spec, service.movable(entry.spec)
-    largest = max((device.memory_total for device in service.devices()), default=None)
+    largest = max((device.memory_total for device in service.devices.listed()), default=None)
     found = (
         request_warnings.memory_for_nothing(
             spec.memory, service.context_size(), group=spec.name, simulated=service.options.simulated
@@ -178,7 +178,7 @@ def _about_memory(service: Service, entry: Entry) -> list[request_warnings.Warni
 
 
 def _check_device(service: Service, device: int | None) -> None:
-    known = sorted(info.index for info in service.devices())
+    known = sorted(info.index for info in service.devices.listed())
     if device is not None and known and device not in known:
         listed = ", ".join(str(index) for index in known)
         raise Refused(f"there is no device {device}", hint=f"choose one of the devices here: {listed}")
@@ -188,7 +188,7 @@ def _check_name(service: Service, name: str) -> None:
     if name.isdecimal():
         _check_device(service, int(name))
         return
-    known = [info.uuid for info in service.devices()]
+    known = [info.uuid for info in service.devices.listed()]
     if known and name.startswith("GPU-") and not any(uuid.startswith(name) for uuid in known):  # MIG's are not listed
         raise Refused(f"there is no device {name}", hint=f"choose one of the devices here: {', '.join(sorted(known))}")
 

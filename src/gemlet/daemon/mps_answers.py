@@ -27,7 +27,7 @@ def program(service: Service, request: Join | Environment, peer: Peer) -> Progra
         outside=not request.mps,
         pipe_directory=own,
         pipe_alive=own is not None and control_of(own) is not None,
-        one_device=(isinstance(request, Join) and request.device is not None) or len(service.devices()) == 1,
+        one_device=(isinstance(request, Join) and request.device is not None) or len(service.devices.listed()) == 1,
     )
 
 
@@ -39,7 +39,7 @@ async def answer(service: Service, request: MpsLook | MpsStart | MpsStop, peer: 
         case MpsStart():
             check_administrator(peer, "start MPS")
             status, changed, said = await service.mps.start(
-                service.devices(), places=request.places, program=request.program, force=request.force
+                service.devices.listed(), places=request.places, program=request.program, force=request.force
             )
         case MpsStop():
             check_administrator(peer, "stop MPS")

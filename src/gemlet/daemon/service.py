@@ -28,6 +28,7 @@ from gemlet.daemon.groups import Entry, GroupBook
 from gemlet.daemon.history_recorder import Recorder
 from gemlet.daemon.history_sampling import Moments
 from gemlet.daemon.history_store import Store
+from gemlet.daemon.known_devices import KnownDevices
 from gemlet.daemon.launchers import Launchers
 from gemlet.daemon.lock import DirectoryLock
 from gemlet.daemon.members import Members
@@ -42,9 +43,7 @@ from gemlet.daemon.totals import Totals
 from gemlet.daemon.users import Users
 from gemlet.decoding import convert
 from gemlet.devices import host_memory
-from gemlet.devices.device import DeviceInfo, uuid_bytes
 from gemlet.errors import ConfigError, DaemonError, DeviceError, Refused
-from gemlet.model import DeviceSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -67,7 +66,6 @@ MOST_MISSED = 5  # seconds that one moment stands for
 MOMENT_SECONDS = 1.0  # of the history, and of the status that other threads read
 IDLE_SAMPLE_SECONDS = 1.0
 DEVICES_SECONDS = 10.0  # how often to ask for the list of devices again: a driver can come up after the daemon
-LOOK_SECONDS = 1.0  # for a driver to answer somebody who waits
 MPS_SECONDS = 5.0  # how often to ask the control daemon for its clients
 EVENTS_IN_STATUS = 20
 USERS_SECONDS = 5.0  # for a directory service to say who the users of a configuration are
@@ -131,14 +129,10 @@ class Service:
         self.events = EventRing()
         self.configuration = ConfigurationFile(options.config, optional=options.config_optional)
         self._config_error: str | None = None
-        self._inventory = inventory
+        self.devices = KnownDevices(server, inventory)
         self._accounting = Accounting(server, inventory)
         self.mps = Mps(options.endpoint.mps, simulated=options.simulated, shared=options.shared)
         self._mps_state = self.mps.look().state
-        self._devices: dict[bytes, DeviceInfo] = {}
-        self._why_no_devices = "the driver has not answered yet"
-        self._known_devices: dict[bytes, tuple[int, str, int | None, int]] = {}
-        self._device_specs: tuple[DeviceSpec, ...] = ()
         self._audit = Audit(
             acts=options.shared or options.simulated, simulated=options.simulated, name_of=self.users.name_of
         )
@@ -262,7 +256,7 @@ class Service:
         else:
             before.bequeath(self.server)
         self._knows_insiders = True
-        self._look_outside(self.devices())
+        self._look_outside()
 
     async def _supervise(self) -> None:
         loop = asyncio.get_running_loop()
@@ -270,7 +264,7 @@ class Service:
         notify.systemd("READY=1")
         notify.starter(self.options.ready_fd)
         where, pid = self.options.endpoint.directory, os.getpid()
-        logger.info("started pid=%d directory=%s devices=%d", pid, where, len(self._known_devices))
+        logger.info("started pid=%d directory=%s devices=%d", pid, where, len(self.devices))
         try:
             async with asyncio.TaskGroup() as tasks:
                 running = [
@@ -337,7 +331,7 @@ class Service:
                 history=self.recorder.failure,
             ),
             simulated=options.simulated,
-            inventory=self._devices,
+            inventory=self.devices.by_uuid,
             entries=self.book.entries,
             recent=self.recent_usage,
             events=self.events.after(0, EVENTS_IN_STATUS),
@@ -376,20 +370,9 @@ class Service:
         self._mps_state = self.mps.look().state
         self.events.add("mps", time=time.time(), pid=pid, uid=uid, text=text)
 
-    def devices(self) -> list[DeviceInfo]:
-        """Devices the driver has shown so far."""
-        return list(self._devices.values())
-
-    async def look_for_devices(self) -> None:
-        """Asks the driver again if it has shown none so far: it may have come up this moment."""
-        if not self._devices:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await self._find_devices()
-
     def why_no_devices(self) -> str | None:
         """Why no device is known; None if one is, be it from a client, as of the last look at the server (`busy`)."""
-        return None if self._devices or self._snapshot.devices else self._why_no_devices
+        return None if self.devices or self._snapshot.devices else self.devices.problem
 
     def context_size(self) -> int:
         """Bytes that one context takes where it takes least, as of the last look; 0 before one was measured."""
@@ -451,10 +434,11 @@ class Service:
         while True:
             await asyncio.sleep(MOMENT_SECONDS - time.time() % MOMENT_SECONDS)
             now_s = time.monotonic()
+            outside = {who.device for who in self._outside}
             self._totals.spread(
                 now_s - counted_s,
-                {uuid: known.utilization for uuid, known in self._devices.items()},
-                {uuid for uuid, known in self._devices.items() if known.index in {who.device for who in self._outside}},
+                {uuid: known.utilization for uuid, known in self.devices.by_uuid.items()},
+                {uuid for uuid, known in self.devices.by_uuid.items() if known.index in outside},
             )
             counted_s = now_s
             groups, devices = self._moments.take((await self.status.get(anew=True)).status, now_s)
@@ -505,8 +489,8 @@ class Service:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
             # In short steps, so that a program that has just begun to use a device sees at once how busy and how full
             # it is, and that a device does not seem busy long after its last program.
-            seems_busy = any(device.utilization for device in self._devices.values())
-            if seems_busy or self.book.in_use(self.busy()) or time.monotonic() - asked_at >= DEVICES_SECONDS:
+            used = self.devices.seem_busy() or self.book.in_use(self.busy())
+            if used or time.monotonic() - asked_at >= DEVICES_SECONDS:
                 await self._find_devices()
                 asked_at = time.monotonic()
 
@@ -570,7 +554,7 @@ class Service:
     # --- configuration and devices -------------------------------------------------------------------------------
 
     def _configure(self, configuration: Configuration) -> None:
-        self._device_specs = configuration.devices
+        self.devices.configure(configuration.devices, self.options.policy or configuration.policy)
         host = host_memory.default_limit(host_memory.available(), host_memory.cgroup_limits())
         self.server.set_host_memory(configuration.host_memory or host)
         warnings = [*configuration.warnings, *self.book.configure(configuration.groups, configuration.users)]
@@ -582,8 +566,6 @@ class Service:
                 warnings.append(f"audit: {error.message}")
         if self._may_listen:
             warnings += self._listen_for_configured(configuration)
-        for device in self._devices.values():
-            self._tell_device(device)
         for warning in warnings:
             logger.warning("configuration %s", warning)
 
@@ -602,27 +584,17 @@ class Service:
             logger.warning("state group=%s not restored: %s", entry.spec.name, error)
 
     async def _find_devices(self) -> None:
-        try:
-            found = await asyncio.to_thread(self._inventory.devices)
-        except DeviceError as error:
-            if not self._devices:
-                logger.debug("devices: %s", error)  # a client's attach makes its device known
-                self._why_no_devices = error.message
-            return
-        self._why_no_devices = "the driver reports no device"
-        self._devices = {uuid_bytes(device.uuid): device for device in found}
-        for device in found:
-            self._tell_device(device)
-        self._look_outside(found)
+        if await self.devices.find():
+            self._look_outside()
 
-    def _look_outside(self, devices: list[DeviceInfo]) -> None:
+    def _look_outside(self) -> None:
         # Elsewhere a pid of the driver's would be that of another process.
         if not self._sees_outside or not self._knows_insiders:
             return
         mps = self.mps.look()
         insiders = {*self.groups_by_pid(), *(server.pid for server in mps.servers)}
         self._outside, news = self._audit.look(
-            devices,
+            self.devices.listed(),
             insiders,
             self.configuration.current.audit,
             allowed=self._unaudited,
@@ -641,24 +613,6 @@ class Service:
                 text=text,
             )
 
-    def _tell_device(self, device: DeviceInfo) -> None:
-        spec = self._spec_of(device)
-        policy = (spec.policy if spec else None) or self.options.policy or self.configuration.current.policy
-        capacity = spec.capacity if spec else None
-        max_wait = round((spec or DeviceSpec()).max_wait * 1e9)
-        told, uuid = (device.index, policy, capacity, max_wait), uuid_bytes(device.uuid)
-        if self._known_devices.get(uuid) == told:
-            return
-        try:
-            self.server.add_device(uuid, device.index, policy=policy)
-            self.server.set_capacity(uuid, capacity, max_wait)
-        except ValueError as error:
-            logger.error("device index=%d: %s", device.index, error)
-        self._known_devices[uuid] = told
-
     def movable(self, spec: GroupSpec) -> bool:
         """Whether memory of programs of the group that start now can move, on some device."""
-        return spec.resident is not None or any(device.capacity is not None for device in self._device_specs)
-
-    def _spec_of(self, device: DeviceInfo) -> DeviceSpec | None:
-        return next((s for s in self._device_specs if s.uuid == device.uuid or s.index == device.index), None)
+        return spec.resident is not None or self.devices.have_capacity()
