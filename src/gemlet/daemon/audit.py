@@ -63,6 +63,11 @@ class Outsider(msgspec.Struct, frozen=True, kw_only=True):
         return self.name or self.command
 
 
+def used_outside(outsiders: Iterable[Outsider]) -> set[int]:
+    """Devices that somebody outside uses. One that was just seen for the first time may be on its way in, or ending."""
+    return {who.device for who in outsiders if who.seconds > 0}
+
+
 def named(who: Outsider, program: Program) -> Outsider:
     """``who`` with what is known of its program."""
     return msgspec.structs.replace(who, name=program.name, container=program.container)

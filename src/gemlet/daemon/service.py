@@ -20,7 +20,7 @@ from gemlet.config.rules import EVERYBODY
 from gemlet.daemon import notify, protocol, saved_groups, status, succession
 from gemlet.daemon.accounting import Accounting
 from gemlet.daemon.allocator import return_large_blocks
-from gemlet.daemon.audit import Audit, named
+from gemlet.daemon.audit import Audit, named, used_outside
 from gemlet.daemon.configuration import ConfigurationFile
 from gemlet.daemon.elder import Elder
 from gemlet.daemon.events import EventRing
@@ -434,7 +434,7 @@ class Service:
         while True:
             await asyncio.sleep(MOMENT_SECONDS - time.time() % MOMENT_SECONDS)
             now_s = time.monotonic()
-            outside = {who.device for who in self._outside}
+            outside = used_outside(self._outside)
             self._totals.spread(
                 now_s - counted_s,
                 {uuid: known.utilization for uuid, known in self.devices.by_uuid.items()},

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gemlet.daemon.audit import SETTLE_SECONDS, Audit
+from gemlet.daemon.audit import SETTLE_SECONDS, Audit, used_outside
 from gemlet.devices.device import DeviceInfo, DeviceProcess
 from gemlet.devices.mps import Process, process
 from gemlet.model import AuditSpec
@@ -50,6 +50,14 @@ def test_who_is_no_client_is_outside_and_said_once():
     assert news == []
     audit.look(using(), (), AuditSpec(), now=5.0)
     assert len(audit.look(using(5), (), AuditSpec(), now=6.0)[1]) == 1  # it went and came again
+
+
+def test_one_that_was_just_seen_has_used_nothing_yet():
+    audit = Audit(acts=False, find=known())
+    found, _ = audit.look(using(5), (), AuditSpec(), now=1.0)
+    assert used_outside(found) == set()
+    found, _ = audit.look(using(5, 7), (), AuditSpec(), now=2.0)
+    assert used_outside(found) == {found[0].device}
 
 
 def test_the_start_of_a_process_is_worked_out_once(monkeypatch):
