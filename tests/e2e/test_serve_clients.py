@@ -275,8 +275,8 @@ def test_system_shared_memory(server, client, kit):
         shm.destroy_shared_memory_region(handle)
 
 
-def test_cuda_shared_memory_is_refused_with_the_reason(client):
-    with pytest.raises(InferenceServerException, match="CUDA shared memory is not served"):
+def test_a_handle_that_is_none_is_refused_with_the_reason(client):
+    with pytest.raises(InferenceServerException, match="64 bytes, this one has 48"):
         client.register_cuda_shared_memory("c", b"0" * 64, 0, 1024)
 
 

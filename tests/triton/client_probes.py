@@ -25,10 +25,9 @@ NBYTES = NUMBERS.nbytes
 # Where gemlet does otherwise, and why. docs/serving/coming-from-triton.md tells people.
 DIFFERENCES = {
     "name of the server": "a server says its own name",
-    "extensions": "parameters, sequences, traces, log settings and CUDA shared memory are none of gemlet's",
+    "extensions": "parameters, sequences, traces and log settings are none of gemlet's",
     "load with another configuration": "a model is loaded as its files say",
     "region of a key that there is not": "the client named it: 400, not 500",
-    "CUDA shared memory": "says that it is not served, where Triton says that the handle is wrong",
     "trace settings": "gemlet has a request log instead",
     "log settings": "the level of the log is an option of the server",
 }

@@ -12,9 +12,11 @@ grpc_connection.py HTTP/2: a connection, its calls, back pressure
 grpc_call.py     one call;  grpc_wire.py: gRPC's own format within HTTP/2
 grpc_procedures.py everything but inference;  health.py: gRPC's own health checks
 regions.py       shared memory of clients;  peers.py: which user a client is
+device_memory.py regions on devices, in a process that copies;  device_copies.py: what that does, by the driver
 access.py        tokens
 limits.py        what a client may take;  holdings.py: what they all hold, and who ends when that is too much
 unpacking.py     processes that read what takes time by its size;  to_its_end.py: how threads and they are waited for
+own_process.py   what these processes do first
 documents.py     metadata, statistics, configuration as JSON
 metrics.py       /metrics;  triton_metrics.py: the same by Triton's names
 logs.py          the last lines of the log, and those to come

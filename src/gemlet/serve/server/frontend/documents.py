@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SERVER = "gemlet"
 EXTENSIONS = (
     "binary_tensor_data", "classification", "model_repository", "model_configuration", "schedule_policy", "statistics",
-    "system_shared_memory", "logs",
+    "system_shared_memory", "cuda_shared_memory", "logs",
 )  # fmt: skip
 
 

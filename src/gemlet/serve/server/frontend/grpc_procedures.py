@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 from gemlet.inference_protocol import inference_pb2 as messages
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.server.frontend import documents, intake, limits
-from gemlet.serve.server.frontend.regions import CUDA
+from gemlet.serve.server.frontend.regions import DeviceRegion, SystemRegion
 from gemlet.serve.server.frontend.service import NO_OVERRIDE
 from gemlet.serve.server.repository import triton_config
 
@@ -120,7 +120,7 @@ class Procedures:
         self, request: messages.SystemSharedMemoryStatusRequest, regions: UserRegions
     ) -> messages.SystemSharedMemoryStatusResponse:
         answer = messages.SystemSharedMemoryStatusResponse()
-        for region in regions.status(request.name):
+        for region in regions.status(SystemRegion, request.name):
             one = answer.regions[region.name]
             one.name, one.key, one.offset, one.byte_size = region.name, region.key, region.offset, region.nbytes
         return answer
@@ -134,21 +134,29 @@ class Procedures:
     async def _system_shared_memory_unregister(
         self, request: messages.SystemSharedMemoryUnregisterRequest, regions: UserRegions
     ) -> messages.SystemSharedMemoryUnregisterResponse:
-        regions.unregister(request.name)
+        regions.unregister(SystemRegion, request.name)
         return messages.SystemSharedMemoryUnregisterResponse()
 
     async def _cuda_shared_memory_status(
-        self, _request: Any, _regions: UserRegions
+        self, request: messages.CudaSharedMemoryStatusRequest, regions: UserRegions
     ) -> messages.CudaSharedMemoryStatusResponse:
-        return messages.CudaSharedMemoryStatusResponse()
+        answer = messages.CudaSharedMemoryStatusResponse()
+        for region in regions.status(DeviceRegion, request.name):
+            one = answer.regions[region.name]
+            one.name, one.device_id, one.byte_size = region.name, region.device, region.nbytes
+        return answer
 
-    async def _cuda_shared_memory_register(self, _request: Any, _regions: UserRegions) -> Any:
-        raise Refusal("unsupported", CUDA)
+    async def _cuda_shared_memory_register(
+        self, request: messages.CudaSharedMemoryRegisterRequest, regions: UserRegions
+    ) -> messages.CudaSharedMemoryRegisterResponse:
+        await regions.register_device(request.name, request.raw_handle, request.device_id, request.byte_size)
+        return messages.CudaSharedMemoryRegisterResponse()
 
     async def _cuda_shared_memory_unregister(
-        self, _request: Any, _regions: UserRegions
+        self, request: messages.CudaSharedMemoryUnregisterRequest, regions: UserRegions
     ) -> messages.CudaSharedMemoryUnregisterResponse:
-        return messages.CudaSharedMemoryUnregisterResponse()  # there is none, and clients ask for it before they begin
+        regions.unregister(DeviceRegion, request.name)
+        return messages.CudaSharedMemoryUnregisterResponse()
 
 
 def _statistics(served: ServedModel) -> messages.ModelStatistics:

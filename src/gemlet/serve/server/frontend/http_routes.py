@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,7 +13,7 @@ import msgspec
 from gemlet.decoding import from_json
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.server.frontend import documents, metrics
-from gemlet.serve.server.frontend.regions import CUDA, UserRegions
+from gemlet.serve.server.frontend.regions import DeviceRegion, SystemRegion, UserRegions
 from gemlet.serve.server.frontend.service import NO_OVERRIDE
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ async def _region_status(service: Service, exchange: Exchange, asked: Asked) -> 
     exchange.document(
         [
             {"name": region.name, "key": region.key, "offset": region.offset, "byte_size": region.nbytes}
-            for region in asked.regions.status(asked.names[0])
+            for region in asked.regions.status(SystemRegion, asked.names[0])
         ]
     )
 
@@ -164,21 +165,36 @@ async def _region_register(service: Service, exchange: Exchange, asked: Asked) -
 
 
 async def _region_unregister(service: Service, exchange: Exchange, asked: Asked) -> None:
-    asked.regions.unregister(asked.names[0])
+    asked.regions.unregister(SystemRegion, asked.names[0])
     exchange.document({})
 
 
-async def _cuda(_service: Service, _exchange: Exchange, _asked: Asked) -> None:
-    raise Refusal("unsupported", CUDA)
+async def _device_status(_service: Service, exchange: Exchange, asked: Asked) -> None:
+    exchange.document(
+        [
+            {"name": region.name, "device_id": region.device, "byte_size": region.nbytes}
+            for region in asked.regions.status(DeviceRegion, asked.names[0])
+        ]
+    )
 
 
-async def _no_cuda_region(_service: Service, exchange: Exchange, _asked: Asked) -> None:
-    """Programs unregister all regions before they begin, whether there are any or not."""
+async def _device_register(_service: Service, exchange: Exchange, asked: Asked) -> None:
+    wanted = asked.document()
+    handle, device, nbytes = wanted.get("raw_handle"), wanted.get("device_id", 0), wanted.get("byte_size")
+    text = handle.get("b64") if isinstance(handle, dict) else None
+    if not (isinstance(text, str) and isinstance(device, int) and isinstance(nbytes, int)):
+        raise Refusal("invalid", "a region has raw_handle.b64 (text), device_id and byte_size (numbers)")
+    try:
+        raw = base64.b64decode(text, validate=True)
+    except ValueError as error:
+        raise Refusal("invalid", f"raw_handle is not base64: {error}") from None
+    await asked.regions.register_device(asked.names[0], raw, device, nbytes)
     exchange.document({})
 
 
-async def _no_cuda_regions(_service: Service, exchange: Exchange, _asked: Asked) -> None:
-    exchange.document([])
+async def _device_unregister(_service: Service, exchange: Exchange, asked: Asked) -> None:
+    asked.regions.unregister(DeviceRegion, asked.names[0])
+    exchange.document({})
 
 
 async def _metrics(service: Service, exchange: Exchange, _asked: Asked) -> None:
@@ -230,9 +246,9 @@ ROUTES: tuple[tuple[str, re.Pattern[str], Callable[[Service, Exchange, Asked], A
         ("GET", _SYSTEM + "/status", _region_status),
         ("POST", r"/v2/systemsharedmemory/region/([^/]+)/register", _region_register),
         ("POST", _SYSTEM + "/unregister", _region_unregister),
-        ("GET", _CUDA + "/status", _no_cuda_regions),
-        ("POST", _CUDA + "/register", _cuda),
-        ("POST", _CUDA + "/unregister", _no_cuda_region),
+        ("GET", _CUDA + "/status", _device_status),
+        ("POST", r"/v2/cudasharedmemory/region/([^/]+)/register", _device_register),
+        ("POST", _CUDA + "/unregister", _device_unregister),
         ("GET", r"/v2/plan", _plan),
         ("GET", r"/v2/logs", _logs),
         ("GET", r"/metrics", _metrics),

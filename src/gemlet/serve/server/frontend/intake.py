@@ -44,7 +44,8 @@ def check(service: Service, regions: UserRegions, form: Form, parameters: Parame
     shared = unread(call.inputs)
     if shared and served is not None:
         check_unread(served, call.inputs)
-        if sum(tensor.nbytes for tensor in shared) > limits.HERE_BYTES:
+        slow = regions.are_slow(tensor.region for tensor in shared)
+        if slow or sum(tensor.nbytes for tensor in shared) > limits.HERE_BYTES:
             return partial(_read, service, regions, call, shared)
         regions.read(shared)
     return _check_texts(service, call)
@@ -90,7 +91,8 @@ class Reply:
             outputs = infer_json.chosen(self.form, result.outputs, sure=not result.spec.by_request)
             costly = infer_json.costly(self.form, outputs, text=self.text)
             shared = infer_json.shared(self.form, outputs)
-            if sum([len(tensor.data) for tensor, _ in (*costly, *shared)]) > limits.HERE_BYTES:
+            slow = self.regions.are_slow(how.region for _, how in shared)
+            if slow or sum([len(tensor.data) for tensor, _ in (*costly, *shared)]) > limits.HERE_BYTES:
                 stay = {tensor.name for tensor, _ in shared}  # a copy would take longer than writing them
                 outputs = [each if each.name in stay else each.copied() for each in outputs]
                 self.later(self._elsewhere(result.spec, outputs, result.loan.keep()))

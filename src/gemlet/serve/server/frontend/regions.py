@@ -9,6 +9,9 @@ that is gone ends the process. A copy also keeps what was checked from changing 
 
 A request of some bytes may name 64 MiB. It is read when everything else about the request was checked. What is large
 is read and written in a thread: for one request of a user at a time, and for one user at a time.
+
+A region may also be memory of a device (device_memory.py). Its handle does not tell whose memory it is, and opens what
+the server's user has, so such regions are for clients of that user alone.
 """
 
 from __future__ import annotations
@@ -20,12 +23,13 @@ import stat
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from gemlet.inference_protocol import tensors
 from gemlet.serve.dispatch.call import Refusal, Tensor, check
+from gemlet.serve.server.frontend.device_memory import DeviceMemory
 from gemlet.serve.server.frontend.to_its_end import to_its_end
 
 if TYPE_CHECKING:
@@ -37,11 +41,10 @@ if TYPE_CHECKING:
 FOLDER = Path("/dev/shm")  # where the C library's shm_open has its objects
 MAX_REGIONS = 1024  # each is an open file
 MAX_READ_BYTES = 64 * 1024**2  # by one request: as much as a body may have
-CUDA = "CUDA shared memory is not served: its handles open on one device, and a plan decides which device runs a model"
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class SystemRegion:
     """``offset`` and ``nbytes``: the part of the object that was registered."""
 
     name: str
@@ -49,6 +52,34 @@ class Region:
     offset: int
     nbytes: int
     descriptor: int
+
+    def opened(self) -> Opened:
+        """Raises Refusal."""
+        return Opened(self)
+
+    def end(self) -> None:
+        os.close(self.descriptor)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRegion:
+    """The first ``nbytes`` of memory of a device. ``number``: what ``memory`` knows it by."""
+
+    name: str
+    device: int
+    nbytes: int
+    number: int
+    memory: DeviceMemory
+
+    def opened(self) -> OpenedDevice:
+        return OpenedDevice(self)
+
+    def end(self) -> None:
+        self.memory.forget(self.number)
+
+
+Region = SystemRegion | DeviceRegion
+Kind = TypeVar("Kind", SystemRegion, DeviceRegion)
 
 
 @dataclass(slots=True)
@@ -68,11 +99,16 @@ class Regions:
         self.read_bytes = read_bytes
         self.users: dict[int, dict[str, Region]] = {}
         self.copying = asyncio.Lock()  # one user at a time
+        self.device_memory = DeviceMemory()
         self._turns: dict[int | None, asyncio.Lock] = {}  # by user
 
     def of(self, find_user: Callable[[], int | None]) -> UserRegions:
         """Those of a client. ``find_user``: its uid, asked for once and only if shared memory is; None: not known."""
         return UserRegions(self, find_user)
+
+    def close(self) -> None:
+        """Ends the process that has device memory."""
+        self.device_memory.close()
 
     def turn_of(self, user: int | None) -> asyncio.Lock:
         """For one request of a user at a time."""
@@ -106,17 +142,7 @@ class UserRegions:
 
     def register(self, name: str, key: str, offset: int, nbytes: int) -> None:
         """Raises Refusal."""
-        if not self._shared.allowed:
-            raise Refusal(
-                "unsupported", "shared memory is switched off: the server was started with --no-shared-memory"
-            )
-        user = self.user
-        if user is None:
-            raise Refusal("unsupported", "shared memory is for clients on the server's machine, whose user it can see")
-        if name in self._regions:
-            raise Refusal("invalid", f"the shared memory region {name!r} is registered already")
-        if len(self._regions) >= MAX_REGIONS:
-            raise Refusal("overload", f"{MAX_REGIONS} shared memory regions are registered; unregister some")
+        user = self._may_register(name)
         plain = key.removeprefix("/")
         if not plain or "/" in plain or "\0" in plain or plain in {".", ".."}:
             raise Refusal("invalid", f"{key!r} is not the name of a POSIX shared memory object")
@@ -138,20 +164,59 @@ class UserRegions:
         except Refusal:
             os.close(descriptor)
             raise
-        self._shared.users.setdefault(user, {})[name] = Region(name, key, offset, nbytes, descriptor)
+        self._shared.users.setdefault(user, {})[name] = SystemRegion(name, key, offset, nbytes, descriptor)
 
-    def unregister(self, name: str = "") -> None:
-        """The region of that name, or all."""
+    async def register_device(self, name: str, handle: bytes, device: int, nbytes: int) -> None:
+        """``handle``: what cuIpcGetMemHandle gave the client, on the server's device of that index. Raises Refusal."""
+        user = self._may_register(name)
+        if user != os.geteuid():
+            message = f"CUDA shared memory is for clients of the server's user, uid {os.geteuid()}: this one is {user}"
+            raise Refusal("unsupported", message)
+        if device < 0 or nbytes <= 0:
+            raise Refusal("invalid", f"a region of {nbytes} bytes on device {device} is not valid")
+
+        async def register() -> None:
+            memory = self._shared.device_memory
+            number = await asyncio.to_thread(memory.open, handle, device, nbytes)
+            self._shared.users.setdefault(user, {})[name] = DeviceRegion(name, device, nbytes, number, memory)
+
+        async with self._shared.turn_of(user):
+            self._may_register(name)  # others may have been, meanwhile
+            await to_its_end(register())
+
+    def _may_register(self, name: str) -> int:
+        """The client's uid. Raises Refusal."""
+        if not self._shared.allowed:
+            raise Refusal(
+                "unsupported", "shared memory is switched off: the server was started with --no-shared-memory"
+            )
+        user = self.user
+        if user is None:
+            raise Refusal("unsupported", "shared memory is for clients on the server's machine, whose user it can see")
+        if name in self._regions:
+            raise Refusal("invalid", f"the shared memory region {name!r} is registered already")
+        if len(self._regions) >= MAX_REGIONS:
+            raise Refusal("overload", f"{MAX_REGIONS} shared memory regions are registered; unregister some")
+        return user
+
+    def unregister(self, kind: type[Region], name: str = "") -> None:
+        """The region of that kind and name, or all of the kind."""
         for known in [name] if name else list(self._regions):
-            region = self._regions.pop(known, None)
-            if region is not None:
-                os.close(region.descriptor)
+            region = self._regions.get(known)
+            if isinstance(region, kind):
+                del self._regions[known]
+                region.end()
 
-    def status(self, name: str = "") -> list[Region]:
-        """All regions, or the one of that name. Raises Refusal if there is none."""
-        if name and name not in self._regions:
+    def status(self, kind: type[Kind], name: str = "") -> list[Kind]:
+        """All regions of a kind, or the one of that name. Raises Refusal if there is none."""
+        found = [region for region in self._regions.values() if isinstance(region, kind) and name in ("", region.name)]
+        if name and not found:
             raise Refusal("unknown", f"there is no shared memory region {name!r}")
-        return [self._regions[name]] if name else list(self._regions.values())
+        return found
+
+    def are_slow(self, names: Iterable[str]) -> bool:
+        """Whether one of these is on a device, so that a copy waits for another process."""
+        return any(isinstance(self._regions.get(name), DeviceRegion) for name in names)
 
     def check_sizes(self, inputs: Iterable[Mapping[str, Any]]) -> None:
         """Before anything is read: ``inputs`` are the parameters of each input of a request. Raises Refusal."""
@@ -191,17 +256,17 @@ class UserRegions:
 
     def write(self, name: str, offset: int, data: Buffer) -> None:
         """Puts ``data`` there. Takes time by its size. Raises Refusal."""
-        _put([(Opened(self._part(name, offset, len(data))), offset, data)])
+        _put([(self._part(name, offset, len(data)).opened(), offset, data)])
 
     async def write_in_thread(self, given: Iterable[tuple[str, int, Buffer]]) -> None:
         """As write(), of several parts, when it is this user's turn. Raises Refusal."""
         async with self._shared.turn(self.user):
-            opened = [(Opened(self._part(name, offset, len(data))), offset, data) for name, offset, data in given]
+            opened = [(self._part(name, offset, len(data)).opened(), offset, data) for name, offset, data in given]
             await to_its_end(asyncio.to_thread(_put, opened))
 
-    def _opened_for(self, inputs: Iterable[SharedTensor]) -> list[tuple[Opened, SharedTensor]]:
+    def _opened_for(self, inputs: Iterable[SharedTensor]) -> list[tuple[Opened | OpenedDevice, SharedTensor]]:
         """Raises Refusal; a region may be gone since the request came."""
-        return [(Opened(self._part(each.region, each.offset, each.nbytes)), each) for each in inputs]
+        return [(self._part(each.region, each.offset, each.nbytes).opened(), each) for each in inputs]
 
     def _part(self, name: str, offset: int, nbytes: int) -> Region:
         region = self._regions.get(name)
@@ -215,7 +280,7 @@ class UserRegions:
 class Opened:
     """A region that stays open until the end of this object, also if it is unregistered meanwhile. Raises Refusal."""
 
-    def __init__(self, region: Region) -> None:
+    def __init__(self, region: SystemRegion) -> None:
         self._region = region
         self._descriptor = -1
         try:
@@ -257,6 +322,24 @@ class Opened:
             os.close(descriptor)
 
 
+class OpenedDevice:
+    """A region on a device; one that is unregistered meanwhile is closed after what was asked of it before."""
+
+    def __init__(self, region: DeviceRegion) -> None:
+        self._region = region
+
+    def fill(self, tensor: SharedTensor) -> None:
+        """Raises Refusal."""
+        tensor.data = self._region.memory.read(self._region.number, tensor.offset, tensor.nbytes)
+
+    def put(self, offset: int, data: Buffer) -> None:
+        """Raises Refusal."""
+        self._region.memory.write(self._region.number, offset, data)
+
+    def close(self) -> None:
+        pass
+
+
 @contextlib.contextmanager
 def _reading() -> Iterator[None]:
     """Errors of the system are the client's answer: there may be no descriptor left, or no memory."""
@@ -266,13 +349,13 @@ def _reading() -> Iterator[None]:
         raise Refusal("failed", f"shared memory cannot be read: {error}") from None
 
 
-def _fill(inputs: Iterable[tuple[Opened, SharedTensor]]) -> None:
+def _fill(inputs: Iterable[tuple[Opened | OpenedDevice, SharedTensor]]) -> None:
     for opened, tensor in inputs:
         opened.fill(tensor)
         opened.close()
 
 
-def _put(parts: Iterable[tuple[Opened, int, Buffer]]) -> None:
+def _put(parts: Iterable[tuple[Opened | OpenedDevice, int, Buffer]]) -> None:
     for opened, offset, data in parts:
         opened.put(offset, data)
         opened.close()
@@ -308,5 +391,5 @@ def _check_size(name: str, datatype: str, shape: Sequence[int], nbytes: int) -> 
         raise Refusal("invalid", message)
 
 
-def _shrunk(region: Region) -> Refusal:
+def _shrunk(region: SystemRegion) -> Refusal:
     return Refusal("invalid", f"shared memory {region.key!r} became smaller than its region {region.name!r}")

@@ -11,18 +11,16 @@ import asyncio
 import multiprocessing
 import os
 import resource
-import signal
-import threading
 import zlib
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gemlet import own_memory
 from gemlet.serve.dispatch import call
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.server.frontend import infer_json, infer_messages
+from gemlet.serve.server.frontend.own_process import Refused, end_with_server, work
 from gemlet.serve.server.frontend.to_its_end import to_its_end
 
 if TYPE_CHECKING:
@@ -97,29 +95,6 @@ async def finished(processes: Unpacking, spec: ModelSpec, costly: list[tuple[Ten
     return await processes(sum(len(tensor.data) for tensor, _ in costly), finish, costly, bool(spec.max_batch))
 
 
-class Refused:
-    """A Refusal on its way between processes."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        self.reason = reason
-        self.message = message
-
-
-def work(act: Callable[..., Any], *given: Any) -> Any:
-    """In the other process. Never raises."""
-    try:
-        return act(*given)
-    except Refusal as refusal:
-        return Refused(refusal.reason, refusal.message)
-    except MemoryError:
-        return Refused("invalid", f"the request needs more than {MEMORY_BYTES} bytes of memory to be read")
-    except Exception as error:  # noqa: BLE001  the answer to a request, whatever went wrong
-        return Refused("failed", f"{type(error).__name__}: {error}")
-    finally:
-        del given
-        own_memory.trim()
-
-
 def unpack(body: Buffer, encoding: bytes, header: int | None, limit: int) -> tuple[Asked, bytes]:
     """A body over HTTP, with ``header`` bytes of JSON: the request and the tensors behind its JSON. Raises Refusal."""
     plain = inflate(body, encoding, limit) if encoding else body
@@ -176,19 +151,9 @@ def _nothing() -> None:
 
 
 def _prepare() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):  # the server ends this process, not the terminal
-        signal.signal(number, signal.SIG_IGN)
+    end_with_server()
     os.nice(NICE)
-    threading.Thread(target=_end_with_server, daemon=True).start()
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmData:"):
             limit = 1024 * int(line.split()[1]) + MEMORY_BYTES
             resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-
-
-def _end_with_server() -> None:
-    """A pool ends its processes at a proper end only; a server that is killed would leave this one for ever."""
-    server = multiprocessing.parent_process()
-    if server is not None:
-        server.join()
-        os._exit(0)

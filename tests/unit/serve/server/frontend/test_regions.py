@@ -15,7 +15,7 @@ from gemlet.inference_protocol import inference_pb2
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.server.frontend import infer_messages, unpacking
 from gemlet.serve.server.frontend import regions as module
-from gemlet.serve.server.frontend.regions import FOLDER, Regions
+from gemlet.serve.server.frontend.regions import FOLDER, Regions, SystemRegion
 from tests.unit.serve.server.frontend.test_http import post
 from tests.unit.serve.stand_in import Service, connect, model, replies
 
@@ -104,7 +104,7 @@ def test_their_number_and_their_bytes_have_limits(shared, monkeypatch):
         regions.register("c", shared[0], 0, 1)
     with pytest.raises(Refusal, match="fewer than 17"):
         mine().register("c", shared[0], 1, 16)
-    regions.unregister()
+    regions.unregister(SystemRegion)
     assert len(list(Path("/proc/self/fd").iterdir())) == before
     much = {"shared_memory_region": "a", "shared_memory_byte_size": module.MAX_READ_BYTES}
     regions.check_sizes([much, {}])
@@ -128,23 +128,23 @@ def test_regions_of_others_are_not_seen(shared):
     regions = Regions()
     mine(regions).register("r", key, 0, 16)
     other = regions.of(lambda: OTHER)
-    assert other.status() == []
+    assert other.status(SystemRegion) == []
     with pytest.raises(Refusal, match="no shared memory region"):
         read(other, "r", 0, 1)
     with pytest.raises(Refusal, match="no shared memory region"):
         other.write("r", 0, b"x")
     with pytest.raises(Refusal, match="belongs to another user"):
         other.register("mine", key, 0, 16)
-    other.unregister()
-    assert [region.name for region in mine(regions).status()] == ["r"]
-    mine(regions).unregister()
+    other.unregister(SystemRegion)
+    assert [region.name for region in mine(regions).status(SystemRegion)] == ["r"]
+    mine(regions).unregister(SystemRegion)
 
 
 def test_a_client_whose_user_is_not_known_has_no_shared_memory(shared):
     unknown = Regions().of(lambda: None)
     with pytest.raises(Refusal, match="whose user it can see"):
         unknown.register("r", shared[0], 0, 16)
-    assert unknown.status() == []
+    assert unknown.status(SystemRegion) == []
 
 
 MIB = 1 << 20
@@ -180,7 +180,7 @@ async def answers(shared, requests, *, unregistered=False, datatype="FP32"):
     connection.regions.register("r", key, 0, 4 * MIB)
     connection.data_received(b"".join(requests))
     if unregistered:
-        connection.regions.unregister("r")
+        connection.regions.unregister(SystemRegion, "r")
     reading = transport.reading
     while connection._tasks:
         await asyncio.wait(connection._tasks)

@@ -1,0 +1,53 @@
+"""What a process of the server's own does first, and how what it refuses comes back."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING, Any
+
+from gemlet import own_memory
+from gemlet.serve.dispatch.call import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Refused:
+    """A Refusal on its way between processes."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        self.reason = reason
+        self.message = message
+
+
+def work(act: Callable[..., Any], *given: Any) -> Any:
+    """In the other process. Never raises."""
+    try:
+        return act(*given)
+    except Refusal as refusal:
+        return Refused(refusal.reason, refusal.message)
+    except MemoryError:
+        return Refused("invalid", "reading the request needs more memory than it may take")
+    except Exception as error:  # noqa: BLE001  the answer to a request, whatever went wrong
+        return Refused("failed", f"{type(error).__name__}: {error}")
+    finally:
+        del given
+        own_memory.trim()
+
+
+def end_with_server() -> None:
+    """To be called first in a process of the server: that ends it, and nothing else does."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # the server ends this process, not the terminal
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_wait_for_server, daemon=True).start()
+
+
+def _wait_for_server() -> None:
+    """A pool ends its processes at a proper end only; a server that is killed would leave this one for ever."""
+    server = multiprocessing.parent_process()
+    if server is not None:
+        server.join()
+        os._exit(0)
