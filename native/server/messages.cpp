@@ -360,6 +360,7 @@ bool Server::attach(Client& client, const Message& message) {
     a.page->window_ns = uint64_t(options_.arbiter.window_alone);
     a.page->lead_ns = uint64_t(options_.lead);
     a.page->heard_ns = uint64_t(now);
+    agree_at_ = now;  // a page on which nothing was agreed has no limit of time if the daemon is killed
     join_residency(device, a, group, before ? &*before : nullptr, now);
     device.attachments[a.id] = std::move(attachment);
     device.arbiter->add_client(a.id, group_on(device, group, now), now, a.mps);

@@ -14,6 +14,7 @@
 #include "hook/link/say.h"
 #include "hook/link/version.h"
 #include "hook/lookup/own_calls.h"
+#include "hook/lookup/own_thread.h"
 #include "hook/submit/governance.h"
 #include "hook/submit/streams.h"
 #include "hook/submit/swap_events.h"
@@ -31,7 +32,8 @@ std::array<std::atomic<Device*>, kMaxDevices> devices;
 // longer exists may have held it.
 std::mutex state_mutex;
 std::atomic<bool> started{false};
-bool loss_unsaid = false;  // the daemon is gone, and may have a successor: with `state_mutex`
+std::atomic<bool> joining{false};  // a thread of reconnect_beside() is at work
+bool loss_unsaid = false;          // the daemon is gone, and may have a successor: with `state_mutex`
 
 bool managed() {
     return destination().socket[0] != 0;
@@ -185,6 +187,7 @@ void in_child() {
     swap_in_child();
     started = false;
     loss_unsaid = false;
+    joining = false;
     new (&state_mutex) std::mutex;
     for (auto& slot : devices) slot.store(nullptr);  // leaked with their locks, which may be held by nobody
 }
@@ -271,6 +274,19 @@ bool reconnect() {
                 swap_alone(*device);
         }
     return any;
+}
+
+void reconnect_beside() {
+    if (joining.exchange(true)) return;
+    void* (*const join)(void*) = [](void*) -> void* {
+        reconnect();
+        const uint64_t now = now_ns();
+        for (auto& slot : devices)
+            if (Device* device = slot.load()) device->looked_at.store(now);
+        joining = false;
+        return nullptr;
+    };
+    if (!start_own_thread(join, nullptr)) join(nullptr);  // the system allows no more threads
 }
 
 bool keep_to_agreement(Device& device) {

@@ -239,9 +239,10 @@ uint64_t watch_agreement(Device& device, Watch& watch) {
         watch.asked = now;
         if (!connected()) {
             if (device.silent.load()) lost();
-            reconnect();
+            reconnect_beside();
+        } else {
+            device.looked_at.store(now_ns());
         }
-        device.looked_at.store(now_ns());
     }
     return std::max(sleep, kPollAtLeast);
 }

@@ -9,16 +9,16 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.sim.robustness.hurt_machine import CONTEXT, MIB, eventually
+from tests.sim.robustness.hurt_machine import CONTEXT, MIB, PATIENCE, eventually
 from tests.unit.server.wire import RawClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from tests.sim.robustness.hurt_machine import Machine, Running
 
@@ -138,6 +138,32 @@ def test_programs_run_on_and_rejoin(daemon: Callable[[str], Daemon], machine: Ma
         _, _, said = program.end()
         assert said.count("the daemon is gone") <= 2, said  # once each time
     d.end(how)
+
+
+def test_turns_go_on_while_a_daemon_lets_programs_wait_for_its_answer(
+    daemon: Callable[[str], Daemon], machine: Machine
+) -> None:
+    """A program's own turns, by the last shares, do not wait for the successor of its daemon, which hangs."""
+    d = daemon('{"a": {"max": 0.5}}')
+    program = machine.start("a", "work", 600)
+    eventually(lambda: program.rounds() > 5)
+    d.end("killed")
+    Path(machine.socket).unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as hung:
+        hung.bind(machine.socket)
+        hung.listen()
+        hung.settimeout(PATIENCE)
+        for _ in range(3):  # at least one of the times: the machine may be busy
+            with hung.accept()[0] as joining:
+                joining.settimeout(PATIENCE)
+                assert joining.recv(4096)
+                begin = time.monotonic(), program.rounds()
+                assert not joining.recv(4096)  # after ten seconds it gives up
+                rounds = program.rounds() - begin[1]  # of a millisecond
+                assert rounds < 0.7 * 1000 * (time.monotonic() - begin[0])
+                if rounds > 100:
+                    return
+    raise AssertionError("it waited for the answer")
 
 
 @pytest.mark.parametrize("how", ["stopped", "killed"])

@@ -45,6 +45,7 @@ bool keep_to_agreement(Device&) {
     return false;
 }
 void return_to_daemon(Device&) {}
+void reconnect_beside() {}
 bool reconnect() {
     return false;
 }
