@@ -32,6 +32,11 @@ def test_a_signal_passes_through(gemlet):
     assert gemlet("run", "--simulate", "--", "sh", "-c", "kill -TERM $$").returncode == -signal.SIGTERM
 
 
+def test_an_instance_in_mig_mode_is_refused(gemlet):
+    done = gemlet("run", "--simulate", "--", "true", CUDA_VISIBLE_DEVICES="MIG-ab")
+    assert (done.returncode, "MIG-ab is an instance of a GPU in MIG mode" in done.stderr) == (2, True)
+
+
 def test_no_wrapper_stays(gemlet):
     process = gemlet.start("run", "-q", "--simulate", "--", "sh", "-c", "echo $$; exec sleep 30")
     assert int(process.stdout.readline()) == process.pid

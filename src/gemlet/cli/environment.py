@@ -14,7 +14,7 @@ from gemlet.errors import DaemonError, GemletError, UsageError
 from gemlet.membership import WIRE_VERSION, client_variables
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 LIMITS = "GEMLET_LIMITS"  # the group's limits, for devices that no daemon governs
 SET_BY_US = "GEMLET_MPS_SET"  # which variables an outer `gemlet run` set for MPS, and to what: NAME=VALUE,...
@@ -118,7 +118,8 @@ def choose_devices(names: str, base: Mapping[str, str]) -> tuple[dict[str, str],
         variables, index = chosen[0]
         shown = ",".join(each["CUDA_VISIBLE_DEVICES"] for each, _ in chosen)
         return {**variables, "CUDA_VISIBLE_DEVICES": shown}, index if len(chosen) == 1 else None
-    if not all(name.startswith(("GPU-", "MIG-")) for name in listed):
+    check_whole(listed)
+    if not all(name.startswith("GPU-") for name in listed):
         raise UsageError(
             f"{names!r} names no devices: expected numbers or UUIDs, with commas between",
             hint="write --device 0, --device 0,1 or a UUID that `nvidia-smi -L` shows",
@@ -131,6 +132,16 @@ def choose_devices(names: str, base: Mapping[str, str]) -> tuple[dict[str, str],
             hint="name a device that it shows, by its number in it",
         )
     return {"CUDA_VISIBLE_DEVICES": ",".join(listed)}, None
+
+
+def check_whole(names: Iterable[str]) -> None:
+    """Raises `UsageError` for an instance of a GPU in MIG mode: neither its memory nor its time would be seen."""
+    instance = next((name.strip() for name in names if name.strip().startswith("MIG-")), None)
+    if instance is not None:
+        raise UsageError(
+            f"{instance} is an instance of a GPU in MIG mode, and gemlet shares whole GPUs",
+            hint="run the program without gemlet, or switch MIG off with `nvidia-smi -mig 0`",
+        )
 
 
 def to_be_checked(shown: Mapping[str, str], base: Mapping[str, str]) -> list[str]:

@@ -102,6 +102,7 @@ def command(
     index = None
     if device is not None:
         shown, index = environment.choose_devices(device, base)
+    environment.check_whole((base | shown).get("CUDA_VISIBLE_DEVICES", "").split(","))
     with autostart.find_or_start(address.candidates(socket, simulate=simulate)) as daemon:
         joined = daemon.call(
             "join",

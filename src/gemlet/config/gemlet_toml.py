@@ -245,7 +245,7 @@ def _index(value: object) -> int:
 
 
 def _uuid(value: object) -> str:
-    if isinstance(value, str) and value.startswith(("GPU-", "MIG-")):
+    if isinstance(value, str) and value.startswith("GPU-"):
         return value
     raise InvalidValue(
         f'expected a text that starts with "GPU-", found {value!r}', hint="write the UUID that `nvidia-smi -L` shows"

@@ -189,7 +189,7 @@ def _check_name(service: Service, name: str) -> None:
         _check_device(service, int(name))
         return
     known = [info.uuid for info in service.devices.listed()]
-    if known and name.startswith("GPU-") and not any(uuid.startswith(name) for uuid in known):  # MIG's are not listed
+    if known and name.startswith("GPU-") and not any(uuid.startswith(name) for uuid in known):
         raise Refused(f"there is no device {name}", hint=f"choose one of the devices here: {', '.join(sorted(known))}")
 
 

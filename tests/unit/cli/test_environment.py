@@ -168,6 +168,12 @@ def test_what_names_no_device(names, visible):
         choose_devices(names, {"CUDA_VISIBLE_DEVICES": visible} if visible else {})
 
 
+@pytest.mark.parametrize("names", ["MIG-ab", "GPU-a, MIG-ab"])
+def test_instances_in_mig_mode_are_refused(names):
+    with pytest.raises(UsageError, match="MIG-ab is an instance of a GPU in MIG mode"):
+        choose_devices(names, {})
+
+
 def test_one_device_by_number_is_known_to_the_daemon():
     assert choose_devices("1", {})[1] == 1
 
