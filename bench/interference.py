@@ -12,6 +12,8 @@ Results of up to November 2026 have splits in which both had the same group of S
 these are shown apart.
 
 --check FILE needs no GPU: it predicts again what RESULT.json measured, with the profiles of now.
+
+linear: glet's model (plan/search/linear.py), fitted to seven of ten rows and judged by the rest, as its paper does.
 """
 
 from __future__ import annotations
@@ -25,9 +27,14 @@ from itertools import combinations_with_replacement
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+import numpy as np
+
 from bench.quantiles import quantile
 from gemlet.monitor.tables import table
+from gemlet.serve.plan.model import Linear
 from gemlet.serve.plan.search.interference import contention, slowdown_beside
+from gemlet.serve.plan.search.linear import Use, at, use
 from gemlet.serve.profiles import profile_files
 
 if TYPE_CHECKING:
@@ -35,6 +42,9 @@ if TYPE_CHECKING:
 
 SPLITS = ((1 / 2, 1 / 2), (1 / 4, 3 / 4), (3 / 4, 1 / 4), (1 / 4, 1 / 4))  # of the groups of SMs, rounded down
 BATCHES = ((32, 32), (8, 32), (32, 8), (4, 4))
+PLACES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "max": 1.0}
+FITTED = 0.7
+LEAST_ROWS = 20  # for five coefficients and a judgement
 AIM = {"p90": 0.1026, "p95": 0.1398}
 
 
@@ -51,6 +61,33 @@ def predicted(known: Profiles, row: dict[str, Any]) -> list[float]:
         neighbour = contention(known, shares[other], [row["models"][other]])
         values.append(slowdown_beside(known.models[row["models"][me]].sensitivity, [neighbour], sum(shares) - 1))
     return values
+
+
+def fitted(known: Profiles, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """glet's line through seven of ten rows: its coefficients, and the errors of the rest."""
+    rows = random.Random(0).sample(rows, len(rows))
+    learned = rows[: round(FITTED * len(rows))]
+    terms, truths = zip(*(point for row in learned for point in _points(known, row)), strict=True)
+    found, *_ = np.linalg.lstsq(np.array([[*each, 1.0] for each in terms]), np.array(truths), rcond=None)
+    line = Linear(*(round(float(value), 4) for value in found))
+    rest = [point for row in rows[len(learned) :] for point in _points(known, row)]
+    errors = [
+        abs(max(1.0, at(line, Use(term[0], term[2]), Use(term[1], term[3]))) - truth) / truth for term, truth in rest
+    ]
+    return {
+        "coefficients": msgspec.to_builtins(line),
+        "points": len(errors),
+        **{name: round(quantile(errors, q), 4) for name, q in PLACES.items()},
+    }
+
+
+def _points(known: Profiles, row: dict[str, Any]) -> list[tuple[tuple[float, ...], float]]:
+    """L2 of a model and of its neighbour, DRAM likewise, and how much slower it was; of both models."""
+    uses = [use(known, row["groups"][n] / row["of"], [row["models"][n]]) for n in (0, 1)]
+    return [
+        ((uses[me].l2, uses[other].l2, uses[me].dram, uses[other].dram), row["slower"][me])
+        for me, other in ((0, 1), (1, 0))
+    ]
 
 
 def summary(known: Profiles, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -70,12 +107,13 @@ def summary(known: Profiles, rows: list[dict[str, Any]]) -> dict[str, Any]:
         "error_on_own_sms": [error for error, apart in errors if apart],
         "error_with_a_shared_group": [error for error, apart in errors if not apart],
     }
-    places = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "max": 1.0}
     numbers = {
-        what: {"points": len(values), **{name: round(quantile(values, q), 4) for name, q in places.items()}}
+        what: {"points": len(values), **{name: round(quantile(values, q), 4) for name, q in PLACES.items()}}
         for what, values in found.items()
         if values
     }
+    if len(rows) >= LEAST_ROWS:
+        numbers["linear"] = fitted(known, rows)
     return {"points": len(errors), **numbers, "paper": AIM}
 
 

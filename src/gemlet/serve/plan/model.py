@@ -26,6 +26,17 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     memory_mib: float | None = None
 
 
+class Linear(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """glet's model of interference, search/linear.py: ``own`` coefficients of the model that is slowed down, the others
+    of its neighbour."""
+
+    l2_own: float
+    l2: float
+    dram_own: float
+    dram: float
+    constant: float
+
+
 class PlanOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to plan.
 
@@ -34,8 +45,9 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     whole device that holds a model's weights once (green contexts), or one process a gpu-let (MPS). max_models: at most
     so many models take turns on one gpu-let; pool_models: at most so many are served by a pool of gpu-lets, 0 for none.
     interference: count on neighbours slowing each other down. blind: to the workload types, so that every neighbour may
-    be the worst of the demanded models; policy nway sets it. usable_memory: the part of a device's memory that a plan
-    may fill. hop_ms: what a batch takes beside its profile, to the executor's process and back.
+    be the worst of the demanded models; policy nway sets it. linear: glet's model of interference in the place of
+    gemlet's, for policies of one or two gpu-lets a device; None: gemlet's. usable_memory: the part of a device's memory
+    that a plan may fill. hop_ms: what a batch takes beside its profile, to the executor's process and back.
     """
 
     grid: int = 0
@@ -45,6 +57,7 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     pool_models: int = 8
     interference: bool = True
     blind: bool = False
+    linear: Linear | None = None
     usable_memory: float = 0.9
     hop_ms: float = 0.0
     effort: int = 8_000  # work spent on local search, in judgements of a gpu-let; eight thousand take some 50 ms

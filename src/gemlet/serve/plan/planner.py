@@ -37,6 +37,11 @@ def plan(
     chosen = find(policy)
     wanted = chosen.adapt(options or PlanOptions())
     demand.check(profiles, demands, inventory, wanted)
+    if wanted.linear is not None and chosen.types:
+        raise InvalidValue(
+            f"policy {policy} rests on gemlet's model of interference, and linear is another",
+            hint="choose gpulet, or leave out linear",
+        )
     if wanted.hop_ms:
         profiles = delayed(profiles, wanted.hop_ms)
     planned, notes = demand.with_headroom(demands, wanted)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gemlet.config.quantities import format_share
-from gemlet.serve.plan.search import interference
+from gemlet.serve.plan.search import interference, linear
 from gemlet.serve.profiles.profile import delayed
 
 if TYPE_CHECKING:
@@ -57,10 +57,13 @@ def _late(gpu: Gpu, profiles: Profiles, options: PlanOptions) -> list[str]:
         if gpu_let.pool:
             continue
         neighbours = contentions[:number] + contentions[number + 1 :] if options.interference else []
+        beside = [(each.sm, [task.model for task in each.tasks]) for each in gpu.gpu_lets if each is not gpu_let]
         latencies = []
         for task in gpu_let.tasks:
             profile = profiles.models[task.model]
             slowdown = interference.slowdown_beside(profile.sensitivity, neighbours, gpu.sm - 1) if neighbours else 1.0
+            if neighbours and options.linear is not None:
+                slowdown = linear.slowdown(options.linear, profiles, task.model, beside)
             latencies.append(profile.surface.latency(gpu_let.sm, task.batch) * slowdown)
         where = f"GPU {gpu.index}, gpu-let of {format_share(gpu_let.sm)}"
         if sum(latencies) > gpu_let.duty_ms * 1.0001 + 1e-5:

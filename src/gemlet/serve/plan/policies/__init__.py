@@ -20,13 +20,17 @@ Pack = Callable[[Draft, Sequence[Demand], int], list[str]]
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """``forces``: options it overrides. keeps: may return the previous plan. fixed: starts from its gpu-lets."""
+    """``forces``: options it overrides. keeps: may return the previous plan. fixed: starts from its gpu-lets.
+
+    types: rests on gemlet's own model of interference.
+    """
 
     pack: Pack
     line: str
     forces: dict[str, Any] = field(default_factory=dict)
     keeps: bool = True
     fixed: bool = False
+    types: bool = False
 
     def adapt(self, options: PlanOptions) -> PlanOptions:
         return msgspec.structs.replace(options, **self.forces)
@@ -49,8 +53,8 @@ POLICIES: dict[str, Policy] = {
     "selftuning": Policy(selftuning.pack, "shares and batches by feedback (GSLICE)", {"interference": False}),
     "ideal": Policy(exhaustive.pack_ideal, "every two-way partition of every device; small cases", _GPULET),
     "exhaustive": Policy(exhaustive.pack_exhaustive, "every N-way partition and placement; small cases"),
-    "nway": Policy(nway.pack, "N-way gpu-lets, local search; blind to types", {"blind": True}),
-    "nway+type": Policy(nway.pack, "nway with the workload types' interference"),
+    "nway": Policy(nway.pack, "N-way gpu-lets, local search; blind to types", {"blind": True}, types=True),
+    "nway+type": Policy(nway.pack, "nway with the workload types' interference", types=True),
 }
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from gemlet.serve.plan.model import Demand, Gpu, Plan, PlannedGpuLet, Task
-from gemlet.serve.plan.search import cycle, interference
+from gemlet.serve.plan.search import cycle, interference, linear
 from gemlet.serve.plan.search.pool import Pool, mean_contention, reserve, turns
 
 if TYPE_CHECKING:
@@ -75,9 +75,10 @@ class Draft:
         self._cycles: dict[tuple[int, tuple[tuple[str, float], ...], tuple[float, ...]], cycle.Cycle | None] = {}
         self._contentions: dict[tuple[int, tuple[str, ...]], Contention] = {}
         models = [self.profiles.models[name] for name in self._everyone]
-        self.alone = not options.interference or not any(
+        known = options.linear is not None or any(
             m.sensitivity.beside or m.pressure.dram or m.pressure.l2 or m.pressure.compute for m in models
         )
+        self.alone = not (options.interference and known)
 
     # What a device may carry
 
@@ -89,6 +90,9 @@ class Draft:
         """Slow-down of a model beside these neighbours."""
         if self.alone or not neighbours:
             return 1.0
+        if self.options.linear is not None:
+            beside = [(gpu_let.ticks / self.grid, gpu_let.rates) for gpu_let in neighbours]
+            return linear.slowdown(self.options.linear, self.profiles, model, beside)
         contentions = [self._contention(gpu_let) for gpu_let in neighbours]
         return interference.slowdown_beside(self.profiles.models[model].sensitivity, contentions)
 
