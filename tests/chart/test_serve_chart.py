@@ -104,7 +104,7 @@ def test_the_containers_can_do_little_and_ask_for_what_the_command_knows(chart, 
         assert security["readOnlyRootFilesystem"] is True
         assert security["capabilities"] == {"drop": ["ALL"]}
     (container,) = pod["containers"]
-    given = command.make_context("serve", list(container["args"]), obj=None).params
+    given = command.make_context("serve", list(container["args"]), obj=None, help_option_names=["-h", "--help"]).params
     assert given["host"] == "0.0.0.0"
     assert all(given[name] for name in ("tls_certificate", "tls_key", "token_file"))
     assert given["drain"] < pod["terminationGracePeriodSeconds"] - 5, "it sleeps before it ends"
@@ -136,7 +136,7 @@ def test_any_frontend_is_behind_one_name_and_each_behind_another(chart):
     labels = pod_of(objects)["metadata"]["labels"]
     (container,) = pod_of(objects)["spec"]["containers"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    given = command.make_context("serve", list(container["args"]), obj=None).params
+    given = command.make_context("serve", list(container["args"]), obj=None, help_option_names=["-h", "--help"]).params
     assert ports == {"http": given["http_port"], "grpc": given["grpc_port"]}
     for name, address in (("vision", None), ("vision-each", "None")):
         service = by_kind(objects, "Service", name)["spec"]

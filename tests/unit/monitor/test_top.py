@@ -25,7 +25,8 @@ SMALLEST = (80, 24)
 def drive(app, *, size=SMALLEST, steps=()):
     async def run():
         async with app.run_test(size=size) as pilot:
-            await pilot.pause()
+            while "q quit" not in shown(app):  # the keys come last; a test that waits for them in vain times out
+                await pilot.pause(0.01)
             for step in steps:
                 if callable(step):
                     step(app)

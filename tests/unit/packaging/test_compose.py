@@ -29,7 +29,7 @@ def test_the_command_knows_the_options_that_servers_get_and_they_share_no_port()
     for service in services("serve.yaml").values():
         verb, *arguments = service["command"]
         assert verb == serve.command.name
-        given = serve.command.make_context(verb, list(arguments), obj=None).params
+        given = serve.command.make_context(verb, list(arguments), obj=None, help_option_names=["-h", "--help"]).params
         assert given["host"] == "127.0.0.1", "the host's network is the container's, and nobody shows a token"
         assert f":{given['http_port']}/v2/health/ready" in service["healthcheck"]["test"][-1]
         used += [given["http_port"], given["grpc_port"]]
