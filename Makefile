@@ -182,6 +182,10 @@ protocol: $(STAMP)  ## the messages of the kubelet and of inference clients anew
 bench: setup  ## the benchmarks, into build/bench; ARGS='--quick --simulate' goes to bench.all
 	@ARGS="$(ARGS)" .ci/bench $(VENV)
 
+.PHONY: churn
+churn: setup  ## five minutes of models that come, go and fail on one server, and what their neighbours lose; ARGS='--seconds 60'
+	@$(BIN)/python -m bench.churn $(ARGS)
+
 .PHONY: clean
 clean:  ## removes what was built; .venv stays
 	rm -rf build dist src/gemlet/_lib src/gemlet/_native*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

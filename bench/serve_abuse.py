@@ -99,9 +99,9 @@ class Good:
             writer.close()
 
 
-async def answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+async def answer(reader: asyncio.StreamReader, within_s: float = ANSWER_S) -> tuple[int, bytes]:
     """Status and body."""
-    async with asyncio.timeout(ANSWER_S):
+    async with asyncio.timeout(within_s):
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         length = next(line for line in head.split("\r\n") if line.lower().startswith("content-length:"))
         return int(head.split(" ", 2)[1]), await reader.readexactly(int(length.partition(":")[2]))
