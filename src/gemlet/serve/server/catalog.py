@@ -131,7 +131,7 @@ class Catalog:
             directory.unloaded = reason
             directory.versions = _all(name, [served.spec for served in versions], "UNAVAILABLE", reason)
             try:
-                await self._replan(name, self._others(name))
+                await self._replan_with_others(name, {})
             except GemletError as error:
                 for served in versions:
                     self._engine.models.pop(served.spec.label, None)
@@ -168,7 +168,7 @@ class Catalog:
         while True:
             labelled = _labelled(wanted)
             try:
-                await self._replan(name, self._others(name) | labelled)
+                await self._replan_with_others(name, labelled)
                 break
             except GemletError as error:
                 bad = [spec for spec in wanted if isinstance(error, ModelError) and spec.key == error.key]
@@ -187,9 +187,22 @@ class Catalog:
         served = ", ".join(str(spec.version) for spec in wanted)
         logger.info("model %s, version%s %s: loaded", name, "s" if len(wanted) > 1 else "", served)
 
-    def _others(self, name: str) -> dict[str, ModelSpec]:
-        """All models that are served but this one."""
-        return {label: served.spec for label, served in self._engine.models.items() if served.spec.name != name}
+    async def _replan_with_others(self, name: str, labelled: dict[str, ModelSpec]) -> None:
+        """Serves these versions of the model beside all others, without those that cannot be loaded any more: they were
+        served until their executor ended. Raises GemletError."""
+        others = {served.spec.key: served.spec for served in self._engine.models.values() if served.spec.name != name}
+        lost: dict[str, str] = {}
+        while True:
+            try:
+                await self._replan(name, _by_label(spec for spec in others.values() if spec.key not in lost) | labelled)
+                break
+            except ModelError as error:
+                if error.key not in others or error.key in lost:
+                    raise
+                lost[error.key] = error.message
+        for key, message in lost.items():
+            spec = others[key]
+            self._failed(self.models[spec.name], {}, spec.version, message)
 
     def _not_read(self, name: str, directory: _Directory, message: str) -> None:
         served = self._engine.models.versions(name)
@@ -218,6 +231,13 @@ _OLD = "the old files are still served, since the new ones cannot be: "
 
 def _all(name: str, specs: Iterable[ModelSpec], state: str, reason: str = "") -> dict[int, Known]:
     return {spec.version: Known(name, str(spec.version), state, reason) for spec in specs}
+
+
+def _by_label(specs: Iterable[ModelSpec]) -> dict[str, ModelSpec]:
+    versions: dict[str, list[ModelSpec]] = {}
+    for spec in sorted(specs, key=lambda spec: spec.version):
+        versions.setdefault(spec.name, []).append(spec)
+    return {label: spec for those in versions.values() for label, spec in _labelled(those).items()}
 
 
 def _labelled(specs: Sequence[ModelSpec]) -> dict[str, ModelSpec]:

@@ -1,0 +1,93 @@
+"""Models come and go while one that was served can no longer be loaded."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gemlet.serve.dispatch.call import Refusal
+from gemlet.serve.models.specification import ModelError
+from gemlet.serve.server.catalog import Catalog
+from gemlet.serve.server.repository import tree
+from tests.unit.serve.stand_in import Service
+
+CONFIG = """\
+platform: noop
+inputs: [{name: X, datatype: FP32, shape: [1]}]
+outputs: [{name: Y, datatype: FP32, shape: [1]}]
+"""
+
+
+class World:
+    """A repository of these models, by name: the numbers of their versions. ``broken``: keys that no executor loads."""
+
+    def __init__(self, folder, **models):
+        self.engine = Service().engine
+        self.engine.models.clear()
+        self.broken = set()
+        self.served = []
+        self.folder = folder
+        for name, versions in models.items():
+            self.write(name, *versions)
+        self.catalog = Catalog(folder, self.engine, self.replan)
+        self.catalog.read()
+        self.catalog.all_ready()
+
+    def write(self, name, *versions):
+        for version in versions:
+            (self.folder / name / str(version)).mkdir(parents=True)
+        (self.folder / name / "config.yaml").write_text(CONFIG + "versions: all\n" * (len(versions) > 1))
+
+    def breaks(self, label):
+        self.broken.add(self.engine.models[label].spec.key)
+
+    async def replan(self, changed, specs):
+        for spec in specs.values():
+            if spec.key in self.broken:
+                error = ModelError(f"{spec.name} cannot be loaded")
+                error.key = spec.key
+                raise error
+        self.engine.models.replace(specs)
+        self.served = sorted(specs)
+
+    def states(self):
+        every = [known for directory in self.catalog.models.values() for known in directory.versions.values()]
+        return {(known.name, known.version): (known.state, known.reason) for known in every}
+
+
+LOST = ("UNAVAILABLE", "lost cannot be loaded")
+
+
+def test_one_that_is_lost_stands_in_nobodys_way(tmp_path):
+    world = World(tmp_path, good=[1], lost=[1])
+    world.breaks("lost")
+    world.write("new", 1)
+    asyncio.run(world.catalog.load("new"))
+    assert world.served == ["good", "new"]
+    assert world.states()["lost", "1"] == LOST
+    world.breaks("new")
+    asyncio.run(world.catalog.unload("good"))
+    assert world.served == []
+    assert world.states()["new", "1"] == ("UNAVAILABLE", "new cannot be loaded")
+
+
+def test_of_a_model_that_loses_its_latest_version_the_one_before_is_served(tmp_path):
+    world = World(tmp_path, lost=[1, 2])
+    assert sorted(world.engine.models) == ["lost", "lost/1"]
+    world.breaks("lost")
+    world.write("new", 1)
+    asyncio.run(world.catalog.load("new"))
+    assert world.served == ["lost", "new"]
+    assert world.engine.models["lost"].spec.version == 1
+    assert world.states()["lost", "2"] == LOST
+
+
+def test_one_that_is_loaded_is_blamed_for_itself_alone(tmp_path):
+    world = World(tmp_path, good=[1], lost=[1])
+    world.breaks("lost")
+    world.write("new", 1)
+    world.broken.add(tree.look(tmp_path / "new").specs[0].key)
+    with pytest.raises(Refusal, match="new: new cannot be loaded"):
+        asyncio.run(world.catalog.load("new"))
+    assert world.states()["good", "1"] == ("READY", "")
