@@ -24,6 +24,7 @@ from typing import Any
 
 from bench.arguments import output, positive
 from gemlet.monitor.tables import table
+from gemlet.serve.plan.demand_file import HOP_MS
 
 POLICIES = "timeshare,gpulet,nway+type"
 MIXES = "traffic,opposites,language,vision,game,equal,long-only,short-skew"
@@ -114,7 +115,7 @@ def main() -> int:
     parser.add_argument(
         "--mixes", default=MIXES, help=f"default {MIXES}; those that the budget does not reach are left out"
     )
-    parser.add_argument("--hop", type=float, default=0.1, help="ms of a batch beside its profile; default 0.1")
+    parser.add_argument("--hop", type=float, default=HOP_MS, help=f"ms of a batch beside its profile; default {HOP_MS}")
     parser.add_argument("--goodput", type=positive, default=110.0, help="seconds for that part; default 110")
     parser.add_argument("--changing", type=positive, default=120.0, help="seconds of changing rates; default 120")
     parser.add_argument("--times", type=positive, default=0.8, help="multiplies the rates that change; default 0.8")
