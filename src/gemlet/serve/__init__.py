@@ -8,6 +8,7 @@ dispatch/    the way of a request: queued, batched, executed, answered
 control/     new plans as the load changes
 server/      `gemlet serve`: all of that put together, with frontends and a model repository
 profiling/   `gemlet profile`
+helper_process.py    how processes of the server's own end
 standalone.py    `gemlet infer`: one model in an executor, without a server
 examples/    a repository and its traffic
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import os
 import signal
-import threading
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING
 
 from gemlet.errors import GemletError
 from gemlet.serve.control import propose
+from gemlet.serve.helper_process import end_with_server
 from gemlet.serve.plan import planner
 
 if TYPE_CHECKING:
@@ -64,15 +63,7 @@ def _prepare(profiles: Profiles) -> None:
     global _profiles  # noqa: PLW0603  the pool's initializer has no other place
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the server ends this process, not the terminal
     _profiles = profiles
-    threading.Thread(target=_end_with_server, daemon=True).start()
-
-
-def _end_with_server() -> None:
-    """A pool ends its processes at a proper end only; a server that is killed would leave this one for ever."""
-    server = multiprocessing.parent_process()
-    if server is not None:
-        server.join()
-        os._exit(0)
+    end_with_server()
 
 
 def _answer(question: Question) -> Proposal:

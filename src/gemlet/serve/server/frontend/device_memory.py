@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.execution import arena
 from gemlet.serve.server.frontend import device_copies
-from gemlet.serve.server.frontend.own_process import Refused, end_with_server, work
+from gemlet.serve.server.frontend.own_process import Refused, prepare, work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,7 +104,7 @@ class DeviceMemory:
         with self._lock:
             if self._pool is None:
                 context = multiprocessing.get_context("spawn")
-                self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=end_with_server)
+                self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=prepare)
             return self._pool
 
     def _end(self, pool: ProcessPoolExecutor) -> None:

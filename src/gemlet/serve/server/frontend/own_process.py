@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import signal
-import threading
 from typing import TYPE_CHECKING, Any
 
 from gemlet import own_memory
 from gemlet.serve.dispatch.call import Refusal
+from gemlet.serve.helper_process import end_with_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,16 +36,8 @@ def work(act: Callable[..., Any], *given: Any) -> Any:
         own_memory.trim()
 
 
-def end_with_server() -> None:
+def prepare() -> None:
     """To be called first in a process of the server: that ends it, and nothing else does."""
     for number in (signal.SIGINT, signal.SIGTERM):  # the server ends this process, not the terminal
         signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_wait_for_server, daemon=True).start()
-
-
-def _wait_for_server() -> None:
-    """A pool ends its processes at a proper end only; a server that is killed would leave this one for ever."""
-    server = multiprocessing.parent_process()
-    if server is not None:
-        server.join()
-        os._exit(0)
+    end_with_server()

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gemlet.serve.dispatch import call
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.server.frontend import infer_json, infer_messages
-from gemlet.serve.server.frontend.own_process import Refused, end_with_server, work
+from gemlet.serve.server.frontend.own_process import Refused, prepare, work
 from gemlet.serve.server.frontend.to_its_end import to_its_end
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _nothing() -> None:
 
 
 def _prepare() -> None:
-    end_with_server()
+    prepare()
     os.nice(NICE)
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmData:"):
