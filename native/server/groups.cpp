@@ -104,6 +104,13 @@ bool Server::may_join(const Group& group, const Client& client) {
            std::find(users->begin(), users->end(), client.uid) != users->end();
 }
 
+std::shared_ptr<Ledger> Server::new_ledger(const Device& device, const Group& group) {
+    auto made = std::make_shared<Ledger>();
+    made->set_limits(group.settings);
+    made->set_context_estimate(device.context_estimate);
+    return made;
+}
+
 // Clients that may not be in the group any more leave it. They still have its ledgers mapped, so the others leave
 // these, too: they come back at once, and find new ones, in which everybody's memory counts that lives.
 void Server::expel(const Group& group, Nanoseconds now) {
@@ -117,9 +124,7 @@ void Server::expel(const Group& group, Nanoseconds now) {
     for (auto& device : devices_) {
         const auto known = device->ledgers.find(name);
         if (known == device->ledgers.end()) continue;
-        auto made = std::make_shared<Ledger>();
-        made->set_limits(group.settings);
-        made->set_context_estimate(device->context_estimate);
+        auto made = new_ledger(*device, group);
         for (auto& [id, absent] : absent_) {
             if (&absent.slot.ledger() != known->second.get()) continue;
             Slot slot =

@@ -329,12 +329,8 @@ bool Server::attach(Client& client, const Message& message) {
     Group& group = groups_.at(client.group);
     // Steps that may throw for lack of descriptors come before any step that would have to be undone.
     auto known_ledger = device.ledgers.find(client.group);
-    if (known_ledger == device.ledgers.end()) {
-        auto made = std::make_shared<Ledger>();
-        made->set_limits(group.settings);
-        made->set_context_estimate(device.context_estimate);
-        known_ledger = device.ledgers.emplace(client.group, std::move(made)).first;
-    }
+    if (known_ledger == device.ledgers.end())
+        known_ledger = device.ledgers.emplace(client.group, new_ledger(device, group)).first;
     const Ledger& ledger = *known_ledger->second;
     // Where nobody else may be in the group, nobody is kept out of it.
     const auto& users = group.settings.users;

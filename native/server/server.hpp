@@ -234,6 +234,7 @@ class Server {
     void forget_group(const std::string& name);
     static bool may_join(const Group& group, const Client& client);
     void expel(const Group& group, Nanoseconds now);
+    static std::shared_ptr<Ledger> new_ledger(const Device& device, const Group& group);
     static void validate(const GroupSettings& settings);
     static GroupSpec spec_on(const Device& device, const Group& group);
 
