@@ -20,8 +20,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
-import platform
 import random
 import re
 import shutil
@@ -35,6 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.arguments import output, positive
 from bench.quantiles import quantile
+from bench.report import end
 from bench.serve_abuse import answer, request
 
 if TYPE_CHECKING:
@@ -307,12 +306,7 @@ def main() -> int:
                 found = asyncio.run(run(json.loads(line), repository, arguments.seconds))
             finally:
                 server.terminate()
-    found |= {"machine": platform.node(), "processors": os.cpu_count(), "verdicts": verdicts(found)}
-    text = json.dumps(found, indent=1)
-    if arguments.output is not None:
-        arguments.output.write_text(text + "\n")
-    print(text)
-    return 0 if all(found["verdicts"].values()) else 1
+    return end(found, verdicts(found), arguments.output)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Rows of a benchmark: a number, what it should be, whether it is; as text and JSON. Pure but for `Report`."""
+"""Rows of a benchmark: a number, what it should be, whether it is; as text and JSON. Pure but for `Report`, `end`."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
+import platform
 import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -120,3 +122,13 @@ def compact(document: Mapping[str, object]) -> str:
         else:
             members.append(f" {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}")
     return "{\n" + ",\n".join(members) + "\n}"
+
+
+def end(found: Mapping[str, Any], verdicts: Mapping[str, bool], output: Path | None) -> int:
+    """Prints what was ``found``, with the machine and the verdicts, and writes it to ``output``; the exit status."""
+    about = {"machine": platform.node(), "processors": os.cpu_count(), "verdicts": dict(verdicts)}
+    text = json.dumps({**found, **about}, indent=1)
+    if output is not None:
+        output.write_text(text + "\n")
+    print(text)
+    return 0 if all(verdicts.values()) else 1

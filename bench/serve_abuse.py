@@ -19,7 +19,6 @@ import gzip
 import json
 import multiprocessing
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -33,6 +32,7 @@ import psutil
 
 from bench.arguments import count, output, positive
 from bench.quantiles import quantile
+from bench.report import end
 from gemlet.inference_protocol import inference_pb2 as messages
 
 if TYPE_CHECKING:
@@ -310,12 +310,7 @@ def main() -> int:
                 found = asyncio.run(run(document, arguments.seconds, arguments.rounds))
             finally:
                 server.terminate()
-    found |= {"machine": platform.node(), "processors": os.cpu_count(), "verdicts": verdicts(found)}
-    text = json.dumps(found, indent=1)
-    if arguments.output is not None:
-        arguments.output.write_text(text + "\n")
-    print(text)
-    return 0 if all(found["verdicts"].values()) else 1
+    return end(found, verdicts(found), arguments.output)
 
 
 if __name__ == "__main__":
