@@ -1,4 +1,4 @@
-"""What Helm makes of a chart."""
+"""What Helm makes of a chart, and whether it is well made."""
 
 from __future__ import annotations
 
@@ -17,3 +17,24 @@ def by_kind(objects, kind, name=None):
     found = [entry for entry in objects if entry["kind"] == kind and name in (None, entry["metadata"]["name"])]
     assert found, f"no {kind} {name}"
     return found[0]
+
+
+def check_lint(chart, values):
+    """That Helm finds nothing wrong. ``chart``: its folder."""
+    import helm_python
+
+    report = helm_python.lint(chart, values, strict=True)
+    assert not report["errors"], report
+    assert not [message for message in report["messages"] if message["severity"] >= 2], report
+
+
+def check_schemas(objects, versions):
+    """That each of several objects fits Kubernetes' schemas of these releases."""
+    import kubernetes_validate
+
+    assert len(objects) > 3
+    for version in versions:
+        for entry in objects:
+            if entry["apiVersion"].startswith(("cert-manager.io/", "monitoring.coreos.com/")):
+                continue  # not Kubernetes' own
+            kubernetes_validate.validate(entry, version, strict=True)

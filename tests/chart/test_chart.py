@@ -18,7 +18,7 @@ from gemlet import config  # noqa: E402
 from gemlet.cli.daemon import command as daemon  # noqa: E402
 from gemlet.cli.kube import agent, unused, webhook  # noqa: E402
 from gemlet.kube import metrics  # noqa: E402
-from tests.chart.rendering import by_kind, render  # noqa: E402
+from tests.chart.rendering import by_kind, check_lint, check_schemas, render  # noqa: E402
 
 CHART = Path(__file__).resolve().parents[2] / "packaging" / "chart"
 DRA_VERSIONS = ("1.36", "1.37")
@@ -44,20 +44,12 @@ def chart():
 
 @pytest.mark.parametrize(("values", "_"), MODES)
 def test_helm_finds_nothing_wrong(values, _):
-    report = helm.lint(CHART, values, strict=True)
-    assert not report["errors"], report
-    assert not [message for message in report["messages"] if message["severity"] >= 2], report
+    check_lint(CHART, values)
 
 
 @pytest.mark.parametrize(("values", "versions"), MODES)
 def test_every_object_fits_the_schemas_of_its_releases(chart, values, versions):
-    objects = render(chart, values)
-    assert len(objects) > 3
-    for version in versions:
-        for entry in objects:
-            if entry["apiVersion"].startswith(("cert-manager.io/", "monitoring.coreos.com/")):
-                continue  # not Kubernetes' own
-            kubernetes_validate.validate(entry, version, strict=True)
+    check_schemas(render(chart, values), versions)
 
 
 def test_the_check_of_schemas_finds_mistakes(chart):
