@@ -56,6 +56,11 @@ Nanoseconds Arbiter::State::begin(Nanoseconds now) {
     for (const auto& group : groups) {
         if (group && group->at_maximum) group->throttled += clock - before;
     }
+    for (Lease& lease : leases.all()) {
+        if (!lease.overdue || !lease.runs()) continue;
+        const Nanoseconds most = clock - lease.deadline - grace;  // until then they had to wait for it
+        lease.given = std::clamp<Nanoseconds>(work_beside(*lease.client) - lease.others, 0, most);
+    }
     leases.charge(clock);
     expire(clock);
     if (clock >= observe_at) observe(clock);
@@ -84,6 +89,7 @@ void Arbiter::State::expire(Nanoseconds now) {
         }
         if (lease.occupies() && lease.deadline != kNever && now - lease.deadline >= grace) {
             lease.overdue = true;
+            lease.others = work_beside(*lease.client);
             recount(static_cast<Members&>(*lease.group));
         }
         ++i;
@@ -266,6 +272,7 @@ void Arbiter::remove_client(ClientId id, Nanoseconds now) {
     while (Lease* lease = s.leases.draining(client)) s.leases.finish(*lease, std::min(lease->end, now), now);
     s.unpark(*client);
     std::erase(group.members, client);
+    if (client->sm >= 1.0) s.work_of_gone += client->seen.work();
     s.clients.erase(id);
     ++s.changes;
     s.recount(group);
@@ -338,7 +345,10 @@ void Arbiter::stopped(ClientId id, StopReason reason, Nanoseconds tail, Nanoseco
         s.observe_last(*lease, now);
         s.policy->stopped(lease->turn(), reason, now);
         s.raise_level(*client->group);
-        if (unused) Leases::spare(*lease, now);
+        if (!lease->overdue)
+            lease->others = s.work_beside(*client);
+        else if (unused)
+            lease->given = now - lease->deadline;
         const Nanoseconds deadline = lease->deadline;
         s.leases.stop(*lease, std::clamp<Nanoseconds>(tail, 0, s.longest_tail()), now);
         const bool cut = reason == StopReason::kDeadline || reason == StopReason::kRevoked;
@@ -346,7 +356,8 @@ void Arbiter::stopped(ClientId id, StopReason reason, Nanoseconds tail, Nanoseco
         // It has more to do and will say so any moment. Until then it counts, so that the shares of all do not
         // jump at every hand-over.
         client->group->lingers_until = cut ? now + s.p.quantum_min : now;
-        if (!cut && tail <= 0) s.leases.finish(*s.leases.newest(client), now, now);
+        Lease& stopped = *s.leases.newest(client);
+        if (!cut && tail <= 0) s.leases.finish(stopped, stopped.end, now);
         if (reason == StopReason::kIdle) s.idle = client;
         s.recount(*client->group);
     }

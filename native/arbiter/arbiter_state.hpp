@@ -40,6 +40,7 @@ struct Arbiter::State {
     Client* idle = nullptr;  // just stopped for want of work: its token is parked unless somebody waits
     uint64_t ignored = 0;
     uint64_t standings_changed = 0;
+    Nanoseconds work_of_gone = 0;  // of clients that needed all multiprocessors
     Reservation reservation;
     uint64_t changes = 0;                 // of the groups that have clients
     Groups everyone;                      // the groups there are, without gaps
@@ -81,6 +82,7 @@ struct Arbiter::State {
     Conditions conditions_for(const Lease& lease, Nanoseconds deadline, bool contended);
     Nanoseconds window_for(const Lease& lease, Nanoseconds deadline, bool contended);
     Nanoseconds believed(const Lease& lease, Nanoseconds drained) const;
+    Nanoseconds work_beside(const Client& client) const;
     bool is_quiet(const Group& g) const { return !g.running && g.waiting == 0 && clock >= g.busy_at + p.quiet; }
     // A service that has had no request for long does not make its neighbours spin all night.
     bool expects_requests(const Group& g) const {

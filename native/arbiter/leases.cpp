@@ -51,16 +51,11 @@ Lease* Leases::newest(const Client* client) {
     return found == leases_.rend() ? nullptr : &*found;
 }
 
-void Leases::spare(Lease& lease, Nanoseconds now) {
-    if (lease.overdue)
-        lease.spared += static_cast<Nanoseconds>(lease.rate * static_cast<double>(now - lease.deadline));
-}
-
 void Leases::stop(Lease& lease, Nanoseconds tail, Nanoseconds now) {
     charge(now);
     lease.stopped = now;
     lease.end = now;
-    move_end(lease, now + tail);
+    move_end(lease, now + tail - lease.given);
     find_starts();
     charge(now);
     // The estimates of a client that never reports a drain are believed. Two may be open: the one before a quick
@@ -150,7 +145,8 @@ Nanoseconds Leases::spared(const Lease& lease, Nanoseconds now) const {
 }
 
 Nanoseconds Leases::due(const Lease& lease, Nanoseconds now) const {
-    const Nanoseconds until = lease.runs() ? now : lease.end;
+    Nanoseconds until = lease.end;
+    if (lease.runs()) until = now - static_cast<Nanoseconds>(lease.rate * static_cast<double>(lease.given));
     return std::max<Nanoseconds>(0, until - lease.from - lease.spared - spared(lease, now));
 }
 

@@ -4,6 +4,9 @@
 // work has drained. That end is estimated first, and charged at once; finish() corrects the charges of both leases,
 // even if the next client began beside an overdue holder.
 //
+// A client that does not say in time that it has stopped, or drained, may have kernels that take long, or a host that
+// has no time for it: it pays for what the others have not done meanwhile.
+//
 // Who has the device to itself pays for all of the time, pauses included: nobody else could use them. Of the time
 // that several co-run, each pays its `rate`, the part of the device that it was seen to use.
 #pragma once
@@ -57,6 +60,8 @@ struct Lease {
     Conditions conditions;
     Nanoseconds latest = kNever;  // it was let in before its turn, for as long as it is in nobody's way
     bool overdue = false;         // did not stop in time, so it no longer keeps others waiting
+    Nanoseconds others = 0;       // work that others had done when it should have stopped, or did
+    Nanoseconds given = 0;        // of the time since that deadline: in which others did their work
 
     // Turns after this one that are over, but may have been charged for time in which this one still drained.
     struct Later {
@@ -80,10 +85,8 @@ class Leases {
 
     Lease& start(Client* client, Group* group, Nanoseconds now);
     Lease* running(const Client* client);
-    Lease* draining(const Client* client);  // the oldest
-    Lease* newest(const Client* client);    // draining or not
-    // A turn in which nothing was submitted: it costs what kept others waiting, up to its end.
-    static void spare(Lease& lease, Nanoseconds now);
+    Lease* draining(const Client* client);                       // the oldest
+    Lease* newest(const Client* client);                         // draining or not
     void stop(Lease& lease, Nanoseconds tail, Nanoseconds now);  // may move or forget leases: `lease` is invalid then
     void finish(Lease& lease, Nanoseconds at, Nanoseconds now);  // its work was complete at `at`; forgets the lease
     void forget(const Group* group);                             // the group is about to go

@@ -38,6 +38,8 @@ class Observation {
     // Its counters as it last said. Smaller ones than before are not believed.
     void say(const Progress& progress);
 
+    Nanoseconds work() const { return said_.work; }  // in all
+
     // What happened since the last call, of which it held the token for `time`. A look counts as so many `samples`.
     Rates take(Nanoseconds time, double samples = 1.0);
 

@@ -217,6 +217,14 @@ Conditions Arbiter::State::conditions_for(const Lease& lease, Nanoseconds deadli
     return c;
 }
 
+// What all others that need its multiprocessors have done so far, by their own counters.
+Nanoseconds Arbiter::State::work_beside(const Client& client) const {
+    Nanoseconds work = work_of_gone;
+    for (const auto& [id, other] : clients)
+        if (other.get() != &client && other->sm + client.sm > kFull) work += other->seen.work();
+    return work;
+}
+
 // The next holder's first work may arrive while this one's tail still runs, just as the hardware's slice ends: then
 // the hardware runs the next one for a whole slice before the tail goes on. A drain late by about one such turn, or
 // several, was not the tail's time but that of others.
@@ -224,7 +232,10 @@ Nanoseconds Arbiter::State::believed(const Lease& lease, Nanoseconds drained) co
     const Nanoseconds late = drained - lease.end;
     const Nanoseconds turns = (late + p.hardware_turn / 2) / p.hardware_turn * p.hardware_turn;  // the nearest number
     const bool sliced = std::abs(late - turns) < p.hardware_turn / 3 && leases.followed(lease);
-    return sliced ? std::min(drained, std::max(lease.end, drained - turns)) : drained;
+    Nanoseconds others = sliced ? turns : 0;
+    if (late >= grace && leases.followed(lease))  // its host may have been late to see it
+        others = std::max({others, lease.given, work_beside(*lease.client) - lease.others});
+    return late > 0 ? std::max(lease.end, drained - others) : drained;
 }
 
 Nanoseconds Arbiter::State::window_for(const Lease& lease, Nanoseconds deadline, bool contended) {

@@ -158,6 +158,7 @@ bool Server::handle(Client& client, const Message& message) {
             Nanoseconds at = when(message, now);
             note(*attachment, "drained", at);
             read_progress(*device, *attachment);
+            read_progress(*device);
             device->arbiter->drained(attachment->id, at, now);
             break;
         }

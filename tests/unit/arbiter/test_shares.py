@@ -126,20 +126,7 @@ def test_minima_hold_when_only_one_is_late():
     assert got["a"] == pytest.approx(0.7, abs=0.01)
 
 
-@pytest.mark.parametrize(
-    "device",
-    [
-        IDEAL,
-        pytest.param(
-            SLICED,
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="who does not stop pays until it has drained, though the hardware gives half of that time away",
-            ),
-        ),
-    ],
-    ids=["whole", "sliced"],
-)
+@pytest.mark.parametrize("device", [IDEAL, SLICED], ids=["whole", "sliced"])
 def test_long_kernels_are_paid_for(device):
     got = shares(
         simulate(

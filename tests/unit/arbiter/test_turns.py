@@ -175,6 +175,57 @@ def test_a_holder_that_does_not_stop_no_longer_keeps_others_waiting_and_goes_on_
     assert s.used("a") == pytest.approx(end + 10)
 
 
+def late_beside(scene, worked):
+    """1 is 100 ms late to stop; of those, 2 worked so many on the device."""
+    s = pair(scene, grace=3_000_000)
+    s.request(1)
+    s.request(2)
+    end = s.deadline(1)
+    s.to(end + 3.1)
+    assert 2 in s.holders
+    s.to(end + 100)
+    s.progress(2, worked)
+    s.arbiter.tick(s.now)
+    return s, end
+
+
+@pytest.mark.parametrize("worked", [0, 40, 90])
+def test_one_that_does_not_stop_does_not_pay_for_what_others_do(scene, worked):
+    s, end = late_beside(scene, worked)
+    assert s.used("a") == pytest.approx(end + 100 - worked, abs=0.01), "while it is late"
+    s.stop(1)
+    assert s.used("a") == pytest.approx(end + 100 - worked, abs=0.01)
+    assert s.used("a") + s.used("b") == pytest.approx(end + 100, abs=0.01)
+
+
+def test_work_that_others_claim_is_no_more_than_time(scene):
+    s, end = late_beside(scene, 1e6)
+    s.stop(1)
+    assert s.used("a") == pytest.approx(end + 3, abs=0.01)  # until then the other one had to wait
+    assert s.used("b") == pytest.approx(97, abs=0.01)
+
+
+def test_a_drain_that_is_told_late_does_not_cost_what_others_did_meanwhile(scene):
+    """The host of 1 has no time to look: kernels that were thought to need 1 ms were done, or were not."""
+    s = pair(scene)
+    s.request(1)
+    s.request(2)
+    end = s.deadline(1)
+    s.to(end)
+    s.stop(1, tail=1)
+    s.to(end + 50)
+    s.progress(2, 30)
+    s.drain(1)
+    assert s.used("a") == pytest.approx(end + 20, abs=0.01)
+    assert s.used("b") == pytest.approx(30, abs=0.01)
+
+
+def test_what_one_did_that_is_gone_counts_for_those_who_are_late(scene):
+    s, end = late_beside(scene, 60)
+    s.leave(2)
+    assert s.used("a") == pytest.approx(end + 40, abs=0.01)
+
+
 def test_death_of_the_holder_hands_over_at_once(scene):
     s = pair(scene)
     s.request(1)
