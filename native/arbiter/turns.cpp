@@ -178,7 +178,9 @@ void Arbiter::State::update_terms(Lease& lease, Nanoseconds now) {
     }
     Turn turn = lease.turn();
     turn.part = lease.rate;
-    Terms terms = policy->terms(turn, contenders, now);
+    // A turn that is cut short for another reason is not one that the policy gave, and would make up for.
+    const bool is_over = lease.latest <= now;
+    Terms terms = is_over ? Terms{.deadline = now, .contended = true} : policy->terms(turn, contenders, now);
     const Nanoseconds slot = slot_end(lease, now);
     terms.deadline = std::min({terms.deadline, lease.latest, slot});
     terms.contended |= slot != kNever;
