@@ -430,17 +430,10 @@ class Service:
         )
 
     async def _record(self) -> None:
-        last, counted_s = int(time.time()), time.monotonic()
+        last = int(time.time())
         while True:
             await asyncio.sleep(MOMENT_SECONDS - time.time() % MOMENT_SECONDS)
             now_s = time.monotonic()
-            outside = used_outside(self._outside)
-            self._totals.spread(
-                now_s - counted_s,
-                {uuid: known.utilization for uuid, known in self.devices.by_uuid.items()},
-                {uuid for uuid, known in self.devices.by_uuid.items() if known.index in outside},
-            )
-            counted_s = now_s
             groups, devices = self._moments.take((await self.status.get(anew=True)).status, now_s)
             now = round(time.time())
             # A daemon that got no processor for a while knows what was used in the seconds that it missed.
@@ -484,15 +477,31 @@ class Service:
         }
 
     async def _watch_devices(self) -> None:
-        asked_at = time.monotonic()
+        asked_at = counted_at = time.monotonic()
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
             # In short steps, so that a program that has just begun to use a device sees at once how busy and how full
             # it is, and that a device does not seem busy long after its last program.
             used = self.devices.seem_busy() or self.book.in_use(self.busy())
+            answered = True
             if used or time.monotonic() - asked_at >= DEVICES_SECONDS:
-                await self._find_devices()
+                answered = await self._find_devices()
                 asked_at = time.monotonic()
+                if answered:
+                    self._divide_busy_time(asked_at - counted_at)
+            if answered:
+                counted_at = time.monotonic()
+
+    def _divide_busy_time(self, seconds: float) -> None:
+        """Of the last ``seconds``, by what groups have used until now: the driver has just said how busy it is."""
+        self._refresh()
+        self._count()
+        outside = used_outside(self._outside)
+        self._totals.spread(
+            seconds,
+            {uuid: known.utilization for uuid, known in self.devices.by_uuid.items()},
+            {uuid for uuid, known in self.devices.by_uuid.items() if known.index in outside},
+        )
 
     async def _account(self) -> None:
         while True:
@@ -583,9 +592,12 @@ class Service:
         except (Refused, DaemonError) as error:
             logger.warning("state group=%s not restored: %s", entry.spec.name, error)
 
-    async def _find_devices(self) -> None:
-        if await self.devices.find():
+    async def _find_devices(self) -> bool:
+        """Whether the driver answers."""
+        answered = await self.devices.find()
+        if answered:
             self._look_outside()
+        return answered
 
     def _look_outside(self) -> None:
         # Elsewhere a pid of the driver's would be that of another process.

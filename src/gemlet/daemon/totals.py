@@ -100,6 +100,7 @@ class Totals:
         self._devices: dict[bytes, _Counters] = {}
         self._busy: dict[bytes, float] = {}
         self._taken: dict[bytes, dict[tuple[bytes, str], tuple[float, float]]] = {}  # what `spread` divided by last
+        self._open: dict[bytes, float] = {}  # busy seconds that nobody is seen to have used yet
         self._indices: dict[bytes, int] = {}
 
     def add(self, snapshot: Snapshot, total: Callable[[Key, GroupUsage], Used], named: Callable[[str], bool]) -> None:
@@ -134,17 +135,23 @@ class Totals:
 
     def spread(self, seconds: float, busy: Mapping[bytes, float | None], outside: Set[bytes]) -> None:
         """Divides among labels the part of the last ``seconds`` in which each device was ``busy`` (0..1), by what their
-        groups completed and were charged for meanwhile (`divide`). ``outside``: devices that others use, too."""
+        groups completed and were charged for meanwhile (`divide`). ``outside``: devices that others use, too.
+
+        What nobody inside or outside is seen to have used is divided at the next call, by what is seen then."""
         for uuid, part in busy.items():
             if part is None:
                 continue
             whole = part * seconds
-            self._busy[uuid] = self._busy.get(uuid, 0.0) + whole
             taken = {key: label.take(seconds) for key, label in self._labels.items() if key[0] == uuid}
             before, self._taken[uuid] = self._taken.get(uuid, {}), taken
-            if uuid not in outside and not any(used or done for used, done in taken.values()):
+            late = self._open.pop(uuid, 0.0)
+            if uuid not in outside and not _any_used(taken):
                 # The driver's answer is of a moment before: those that used the device then may have ended since.
                 taken = {key: before[key] for key in taken if key in before}
+                if not _any_used(taken):  # or have just begun
+                    self._open[uuid], whole = whole, 0.0
+            whole += late
+            self._busy[uuid] = self._busy.get(uuid, 0.0) + whole
             parts, rest = divide(
                 whole,
                 [used for used, _ in taken.values()],
@@ -196,3 +203,7 @@ class Totals:
         label = self._labels.pop(place)
         label.groups.discard(name)
         self._labels[place] = label  # who went last is the last to make room
+
+
+def _any_used(taken: Mapping[tuple[bytes, str], tuple[float, float]]) -> bool:
+    return any(used or done for used, done in taken.values())
