@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -95,6 +96,15 @@ class Release:
         """What a command in the agent's pod says, as by `kubectl exec`."""
         name = self.agent(node)["metadata"]["name"]
         return self._cluster.kubectl("exec", "-n", NAMESPACE, name, "-c", container, "--", *command)
+
+    def ask(self, node: Node, *command: str) -> str:
+        """What a command of gemlet says of a node's daemon."""
+        return self.execute(node, "daemon", "gemlet", "--socket", "/run/gemlet", *command)
+
+    def status(self, node: Node) -> dict[str, Any]:
+        """The document of `gemlet status -o json` on ``node``."""
+        document: dict[str, Any] = json.loads(self.ask(node, "status", "-o", "json"))
+        return document
 
     def lose(self, node: Node, device: int, *, lost: bool = True) -> None:
         """Lets a simulated GPU of ``node`` fall off its bus, or puts it back."""

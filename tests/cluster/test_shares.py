@@ -288,6 +288,7 @@ def test_the_seconds_of_the_pods_are_those_of_the_gpus(cluster, face):
     account is a sample apart."""
     names = ("busy-a", "busy-b", "busy-c")
     said_before = still(lambda: driver_busy(cluster), "the account of what was before")
+    labels_before = busy_by_label(cluster)
     before = cluster.gemlet.busy(cluster.node)
     begun = time.monotonic()
     elastic = SHARE | {"gemlet.dev/compute-limit": "100"}
@@ -313,7 +314,7 @@ def test_the_seconds_of_the_pods_are_those_of_the_gpus(cluster, face):
     assert spent > 1
     assert sum(used.values()) >= 0.98 * spent
     assert sum(used.values()) <= 1.02 * elapsed, "all are on one GPU"
-    assert sum(busy.values()) == pytest.approx(driver, rel=0.02)
+    assert sum(busy.values()) == pytest.approx(driver, rel=0.02), grown(labels_before, cluster)
 
 
 def still(account, what):
@@ -331,8 +332,20 @@ def still(account, what):
 
 def driver_busy(cluster):
     """Seconds in which the driver found the node's GPUs busy, as the daemon has them."""
-    said = cluster.gemlet.execute(cluster.node, "daemon", "gemlet", "--socket", "/run/gemlet", "status", "-o", "json")
-    return sum(device["busy_s"] for device in json.loads(said)["devices"])
+    return sum(device["busy_s"] for device in cluster.gemlet.status(cluster.node)["devices"])
+
+
+def busy_by_label(cluster):
+    """The same by GPU and by who used it, others than pods included."""
+    found = cluster.gemlet.status(cluster.node)["labels"]
+    return {(label["device"], label["label"]): label["busy_s"] for label in found}
+
+
+def grown(before, cluster):
+    """What each label has more than ``before``: where the seconds went."""
+    more = {who: round(busy - before.get(who, 0.0), 3) for who, busy in busy_by_label(cluster).items()}
+    used = {who: busy for who, busy in more.items() if busy}
+    return f"busy seconds by label: {used}\n{cluster.gemlet.ask(cluster.node, 'audit')}"
 
 
 def test_a_node_lists_its_shares_by_pod(cluster, face):
@@ -385,7 +398,7 @@ def test_many_pods_leave_nothing_behind(cluster, face):
         within = cluster.node.allocations("gemlet.dev/share", since=before)
         print(f"\nAllocate as the kubelet measures it, ten pods at once: {within}", file=sys.stderr)
         assert within[math.inf] == 100
-    said = cluster.gemlet.execute(cluster.node, "daemon", "gemlet", "--socket", "/run/gemlet", "status", "-o", "json")
+    said = cluster.gemlet.ask(cluster.node, "status", "-o", "json")
     assert [group["name"] for group in json.loads(said)["groups"] if group["origin"] == "share"] == []
 
 

@@ -10,6 +10,7 @@ from tests.cluster.cluster import pod
 from tests.cluster.processes import eventually
 from tests.cluster.reading import SHARE, lines, shares
 from tests.cluster.release import NAMESPACE, helm
+from tests.cluster.witness import witnessed
 
 SMALL = {"gemlet.dev/memory": "2Gi", "gemlet.dev/compute": "3"}
 WORKING = 4
@@ -42,7 +43,8 @@ def test_all_parts_are_replaced_under_running_pods(cluster, face):
     cluster.gemlet.wait()
     face.ready(cluster)
     count = {name: len(shares(cluster, name)) for name in working}
-    eventually(lambda: all(len(shares(cluster, name)) >= count[name] + 3 for name in working), "more work", 120)
+    with witnessed(cluster, *working):
+        eventually(lambda: all(len(shares(cluster, name)) >= count[name] + 3 for name in working), "more work", 120)
     assert containers(cluster) == before, "none was restarted"
     failed = sum(cluster.log(name).count("error") for name in working)
     print(f"\n{failed} of {WORKING} programs did not wait long enough for the new daemon", file=sys.stderr)
