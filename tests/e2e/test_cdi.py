@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.programs import ALLOCATE
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 
 CONFIGURATION = """
 [groups.team]

@@ -15,7 +15,7 @@ from gemlet.daemon.address import Endpoint
 from gemlet.daemon.connection import Connection
 from gemlet.errors import DaemonUnreachable
 from tests.e2e.programs import SPIN
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 
 NATIVE = "[groups.team]\nmin = {}\nmax = 0.9\n"
 KEYFILE = "[team]\nMinUtil = {}\nMaxUtil = 0.9\nMemoryLimit = 8GiB\n"

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.shell import Shell
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 
 ATTEMPTS = 3
 LEAST_TOTAL = 0.8

@@ -14,7 +14,7 @@ import pytest
 from gemlet import paths
 from gemlet.cli import serve_mps
 from tests.e2e.programs import MULTIPROCESSORS, SPIN
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 
 FAKE_PROGRAM = str(Path(__file__).parents[1] / "mps_control.sh")
 

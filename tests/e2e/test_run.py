@@ -13,7 +13,7 @@ import pytest
 from gemlet.cli.demo import has_device
 from tests.e2e.programs import ALLOCATE, SPIN
 from tests.e2e.shell import Shell
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 
 GIB = 1 << 30
 

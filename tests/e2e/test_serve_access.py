@@ -17,7 +17,7 @@ import trustme
 
 from gemlet.inference_protocol import inference_pb2 as messages
 from tests.e2e.serve_process import COMMAND, serving, write_model
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 
 ECHO = (
     "platform: noop\nmax_batch: 4\nslo: 60s\ninputs: [{name: X, datatype: FP32, shape: [-1]}]\n"

@@ -17,7 +17,7 @@ import pytest
 
 from gemlet import paths
 from tests.e2e.serve_process import serving, write_model
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 KITS = ("http", "grpc")

@@ -6,7 +6,7 @@ import json
 import sys
 
 from tests.e2e.programs import SWAP
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 
 MIB = 1 << 20
 CONTEXT = 500

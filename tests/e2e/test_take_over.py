@@ -16,7 +16,7 @@ from gemlet.daemon.address import Endpoint
 from gemlet.daemon.connection import Connection
 from gemlet.errors import GemletError
 from tests.e2e.programs import SPIN
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 
 LIMIT = 4 << 30
 

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from tests.e2e.programs import SPIN
-from tests.e2e.waiting import eventually
 from tests.unit.monitor.trace_format import check
+from tests.waiting import eventually
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import urllib.request
 
 import pytest
 
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 
 
 def ask(link, path, body=None):

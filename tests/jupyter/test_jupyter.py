@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from tests.e2e.conftest import gemlet  # noqa: F401  a fixture
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 
 jupyter_client = pytest.importorskip("jupyter_client", reason="`make jupyter-test` installs it")
 

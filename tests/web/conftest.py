@@ -13,7 +13,7 @@ import pytest
 
 from tests.e2e.conftest import Gemlet
 from tests.e2e.programs import SPIN
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

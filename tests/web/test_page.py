@@ -15,9 +15,9 @@ import pytest
 from gemlet import paths
 from tests.e2e.conftest import Gemlet
 from tests.e2e.programs import SPIN
-from tests.e2e.waiting import eventually
 from tests.played_hosts import played
 from tests.unit.monitor.test_serving import server, text  # noqa: F401  a fixture
+from tests.waiting import eventually
 from tests.web.conftest import ROOT, daemon, program, serve
 
 AXE = ROOT / "web/node_modules/axe-core/axe.min.js"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.conftest import Gemlet
 from tests.e2e.programs import SPIN
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 from tests.web.conftest import daemon, program, serve
 from tests.web.test_page import open_, until
 

@@ -11,8 +11,8 @@ import pytest
 
 from gemlet import paths
 from tests import scenarios
-from tests.e2e.waiting import eventually
 from tests.scenarios import Machine
+from tests.waiting import eventually
 
 GIB, MIB = 1 << 30, 1 << 20
 

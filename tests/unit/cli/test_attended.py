@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.shell import Shell
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 
 # As `gemlet run` does it, without a daemon.
 ATTENDED = """

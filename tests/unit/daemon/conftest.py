@@ -38,6 +38,10 @@ class RunningDaemon:
         with self.connect() as connection:
             return connection.call(op, **arguments)
 
+    def groups(self) -> dict[str, Any]:
+        """What `gemlet status` says of each group, by its name."""
+        return {group["name"]: group for group in self.call("status")["groups"]}
+
     def stop(self) -> None:
         if self.thread.is_alive():
             self.loop.call_soon_threadsafe(self.service.stop)

@@ -14,7 +14,7 @@ from gemlet.daemon.audit import SETTLE_SECONDS, Audit, used_outside
 from gemlet.devices.device import DeviceInfo, DeviceProcess
 from gemlet.devices.mps import Process, process
 from gemlet.model import AuditSpec
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 
 DEVICE = DeviceInfo(index=0, uuid="GPU-0", name="x", memory_total=1, memory_used=None, utilization=None)
 LATE = SETTLE_SECONDS + 100

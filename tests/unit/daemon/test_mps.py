@@ -15,16 +15,9 @@ from gemlet.daemon import mps as daemon_mps
 from gemlet.devices import mps
 from gemlet.errors import DaemonUnreachable, Refused
 from tests.unit.daemon import fakes
+from tests.waiting import eventually
 
 PROGRAM = str(Path(__file__).parents[2] / "mps_control.sh")
-
-
-def eventually(condition, seconds=60.0):
-    give_up = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < give_up, "did not happen in time"
-        time.sleep(0.01)
-    return value
 
 
 @pytest.fixture(autouse=True)

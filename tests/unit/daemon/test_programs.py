@@ -13,7 +13,7 @@ import pytest
 
 from gemlet.daemon.program_names import called, container_of
 from gemlet.daemon.programs import Program, Programs, look
-from tests.e2e.waiting import eventually
+from tests.waiting import eventually
 
 ID = "0123456789ab" + "c" * 52
 NOTEBOOK = {"JPY_SESSION_NAME": "/home/ana/work/Untitled 3.ipynb"}

@@ -11,8 +11,8 @@ import pytest
 from gemlet.errors import InvalidValue
 from gemlet.monitor.web.hosts import Hosts, HostSpec, parse_hosts
 from gemlet.monitor.web.questions import Questions
-from tests.e2e.waiting import eventually
 from tests.played_hosts import SILENT, played
+from tests.waiting import eventually
 
 SSH = """#!/bin/sh
 for word; do case "$word" in -L*) forward="${word#-L}";; esac; done

@@ -10,5 +10,5 @@ def eventually(condition, seconds=60.0):
     give_up = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < give_up, "did not happen in time"
-        time.sleep(0.05)
+        time.sleep(0.01)
     return value

@@ -1,0 +1,52 @@
+"""The daemon as a whole, with a fake server: shares that have sockets of their own."""
+
+from __future__ import annotations
+
+import pytest
+
+from gemlet.errors import Refused
+
+
+def test_a_share_has_a_socket_of_its_own_until_it_is_removed(start_daemon, tmp_path):
+    daemon = start_daemon()
+    socket = tmp_path / "pod" / "gemlet.sock"
+    socket.parent.mkdir()
+    answer = daemon.call("share", group="default/a", limits={"min": 0.25, "max": 0.5}, socket=str(socket))
+    assert answer["granted"]["max"] == 0.5
+    assert daemon.server.listening[str(socket)] == ("default/a", 0o666)
+    daemon.call("share", group="default/a", limits={"min": 0.25}, socket=str(socket))
+    assert daemon.server.groups["default/a"]["max"] == 1.0, "what is left out is the default, not what it was"
+    daemon.call("remove", group="default/a")
+    assert not socket.exists()
+    assert daemon.server.groups == {}
+
+
+def test_shares_are_not_summed_up_with_each_other(start_daemon, tmp_path):
+    daemon = start_daemon()
+    for name in ("a", "b"):
+        daemon.call("share", group=name, limits={"min": 0.75}, socket=str(tmp_path / name))
+    assert set(daemon.server.groups) == {"a", "b"}
+
+
+def test_a_share_that_cannot_listen_is_not_there(start_daemon, tmp_path):
+    daemon = start_daemon()
+    with pytest.raises(Refused, match="cannot listen"):
+        daemon.call("share", group="a", limits={}, socket=str(tmp_path / "no such directory" / "s"))
+    assert daemon.server.groups == {}
+
+
+def test_a_restarted_daemon_opens_its_shares_again(start_daemon, tmp_path):
+    daemon = start_daemon()
+    daemon.call("share", group="a", limits={"min": 0.5, "memory": 4096}, socket=str(tmp_path / "a.sock"))
+    daemon.stop()
+    (tmp_path / "a.sock").unlink(missing_ok=True)
+    again = start_daemon()
+    assert again.server.listening[str(tmp_path / "a.sock")] == ("a", 0o666)
+    assert again.server.groups["a"]["memory"] == 4096
+
+
+def test_a_share_does_not_take_another_group_over(start_daemon, tmp_path):
+    daemon = start_daemon()
+    daemon.call("join", group="a", command="x", limits={})
+    with pytest.raises(Refused, match="already"):
+        daemon.call("share", group="a", limits={}, socket=str(tmp_path / "a.sock"))
