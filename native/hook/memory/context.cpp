@@ -11,11 +11,13 @@
 #include <new>
 #include <vector>
 
+#include "hook/link/clock.h"
 #include "hook/lookup/driver.h"
 #include "hook/lookup/intercept.h"
 #include "hook/lookup/own_calls.h"
 #include "hook/lookup/reentry.h"
 #include "hook/memory/accounting.h"
+#include "hook/memory/context_turn.h"
 #include "hook/memory/ledger.h"
 #include "hook/memory/movable.h"
 #include "hook/memory/size.h"
@@ -39,6 +41,7 @@ struct Created {
 };
 
 struct DeviceContexts {
+    std::mutex making;  // the primary context; taken before `mutex`
     std::mutex mutex;
     std::vector<Created> created;
     CUcontext primary = nullptr;  // as we last saw it; the runtime may hold one we never saw
@@ -65,16 +68,29 @@ bool primary_is_active(CUdevice device) {
     return get_state && get_state(device, &flags, &active) == CUDA_SUCCESS && active;
 }
 
+// How much to reserve for a context. Of others that were made just now the group's memory counts twice for a moment,
+// by the daemon and as room: one that finds too little left looks again for as long as that may last.
+uint64_t awaited_room(CUdevice device) {
+    constexpr uint64_t kLongEnough = 200'000'000, kLookAgain = 5'000'000;
+    for (const uint64_t begin = now_ns();; sleep_ns(kLookAgain)) {
+        const uint64_t bytes = context_estimate(device);
+        const MemoryView view = memory_view(device);
+        const bool fits = view.used <= view.limit && bytes <= view.limit - view.used;
+        if (fits || now_ns() - begin > kLongEnough) return bytes;
+    }
+}
+
 // Room for one context while it is being made, and until the daemon accounts for it.
 class ContextRoom {
   public:
-    explicit ContextRoom(CUdevice device) : device_(device), bytes_(context_estimate(device)) {
+    explicit ContextRoom(CUdevice device) : turn_(device), device_(device), bytes_(awaited_room(device)) {
         announce_room(device_, bytes_);
         reserved_ = reserve(device_, bytes_);
+        if (!reserved_) cancel_room(device_, bytes_);
     }
     ~ContextRoom() {
-        if (made_) return;
-        if (reserved_ && bytes_ > 0) memory_release(device_, bytes_);
+        if (made_ || !reserved_) return;
+        if (bytes_ > 0) memory_release(device_, bytes_);
         cancel_room(device_, bytes_);
     }
     // Tells the daemon how many there are now. From then on the daemon accounts for this one, so its room must not
@@ -83,7 +99,7 @@ class ContextRoom {
         made_ = true;
         if (swap_active() && bytes_ > 0) swap_hide(device_, bytes_);
         context_count_changed(device_, contexts);
-        keep_room(device_, bytes_);
+        keep_room(device_, bytes_, turn_.taken());
         settle_contexts(device_);
     }
     ContextRoom(const ContextRoom&) = delete;
@@ -95,9 +111,10 @@ class ContextRoom {
     }
 
   private:
+    ContextTurn turn_;  // until the daemon has accounted for the context, or the room stands for it
     CUdevice device_;
     uint64_t bytes_;
-    bool reserved_;
+    bool reserved_ = false;
     bool made_ = false;
 };
 
@@ -158,14 +175,19 @@ CUresult retain_primary(CUcontext* context, CUdevice device) {
     Reentry reentry;
     DeviceContexts* known = contexts_of(device);
     if (reentry.nested() || !known) return real::cuDevicePrimaryCtxRetain(context, device);
-    std::lock_guard lock(known->mutex);
-    if (known->primary_active && primary_is_active(device)) {
-        CUresult result = real::cuDevicePrimaryCtxRetain(context, device);
-        if (result == CUDA_SUCCESS) ++known->primary_retained;
-        return result;
+    std::lock_guard making(known->making);
+    {
+        std::lock_guard lock(known->mutex);
+        if (known->primary_active && primary_is_active(device)) {
+            CUresult result = real::cuDevicePrimaryCtxRetain(context, device);
+            if (result == CUDA_SUCCESS) ++known->primary_retained;
+            return result;
+        }
     }
+    // Without the lock, which a thread that has the turn may be waiting for.
     ContextRoom room(device);
     if (!room) return room.refusal();
+    std::lock_guard lock(known->mutex);
     CUresult result = real::cuDevicePrimaryCtxRetain(context, device);
     if (result == CUDA_SUCCESS && context) {
         known->primary = *context;

@@ -219,9 +219,9 @@ bool contexts_accounted(const Device& device) {
     return device.is_daemons(page) && page.contexts.load(std::memory_order_acquire) == uint32_t(device.contexts);
 }
 
-void await_contexts_accounted(const Device& device) {
-    constexpr uint64_t kLongEnough = 200'000'000, kLookAgain = 20'000'000;
-    for (uint64_t begin = now_ns(); now_ns() - begin < kLongEnough;) {
+void await_contexts_accounted(const Device& device, uint64_t long_enough) {
+    constexpr uint64_t kLookAgain = 20'000'000;
+    for (uint64_t begin = now_ns(); now_ns() - begin < long_enough;) {
         const wire::ClientPage& page = *device.page.load(std::memory_order_acquire);
         if (!device.is_daemons(page)) return;
         const uint32_t accounted = page.contexts.load(std::memory_order_acquire);
@@ -255,7 +255,8 @@ void cancel_room(CUdevice ordinal, uint64_t bytes) {
     publish_room(*device);
 }
 
-void keep_room(CUdevice ordinal, uint64_t bytes) {
+void keep_room(CUdevice ordinal, uint64_t bytes, bool others_wait) {
+    constexpr uint64_t kLongEnough = 200'000'000, kForOthers = 2'000'000'000;
     Device* device = device_for(ordinal);
     if (!device) return;
     {
@@ -263,7 +264,7 @@ void keep_room(CUdevice ordinal, uint64_t bytes) {
         device->room_making -= std::min(bytes, device->room_making);
         device->room_made.fetch_add(bytes);
     }
-    await_contexts_accounted(*device);
+    await_contexts_accounted(*device, others_wait ? kForOthers : kLongEnough);
     std::lock_guard lock(device->ledger_mutex);
     if (bytes > 0 || !device->ledger || contexts_accounted(*device)) return;
     // Its size is neither accounted for nor known.
@@ -291,8 +292,17 @@ uint64_t context_estimate(CUdevice ordinal) {
     if (!device) return 0;
     std::lock_guard lock(device->ledger_mutex);
     const uint64_t known = device->limits ? device->limits->context_estimate.load(std::memory_order_relaxed) : 0;
+    if (known > 0) return known;
+    if (governance(device) == Governance::kOrphaned) return kUnknownContext;
     // A daemon that governs measures the first one and says so before it goes on.
-    return known == 0 && governance(device) == Governance::kOrphaned ? kUnknownContext : known;
+    const uint64_t limit =
+        device->ledger ? device->limits->memory_limit.load(std::memory_order_relaxed) : wire::kNoLimit;
+    if (limit == wire::kNoLimit) return 0;
+    // What others hold beyond their allocations has at least one context in it.
+    const uint64_t theirs = device->limits->untracked.load(std::memory_order_relaxed);
+    if (theirs > 0) return std::min(theirs, kUnknownContext);
+    const uint64_t used = used_by_group(*device);
+    return used < limit ? std::min(limit - used, kUnknownContext) : kUnknownContext;
 }
 
 }  // namespace gemlet::hook

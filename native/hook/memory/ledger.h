@@ -26,14 +26,16 @@ MemoryView memory_view(CUdevice device);
 // The same for a process that has not started CUDA or does not see the device there (NVML asks).
 MemoryView memory_view(const CUuuid& device);
 
-// What one more context takes on this device (0 if not known yet).
+// What one more context takes on this device. Not known yet: of a group with a limit what it has left, at most as
+// much as contexts take; of another 0.
 uint64_t context_estimate(CUdevice device);
 // Room for a context: announced before it is reserved, and cancelled after it was released if no context was made.
 void announce_room(CUdevice device, uint64_t bytes);
 void cancel_room(CUdevice device, uint64_t bytes);
 // To be called when the context is made and the daemon knows how many there are. Waits a while for the daemon to
-// account for what the driver really took; until then the room stays reserved.
-void keep_room(CUdevice device, uint64_t bytes);
+// account for what the driver really took, and longer if others may make theirs only then; until then the room stays
+// reserved.
+void keep_room(CUdevice device, uint64_t bytes, bool others_wait);
 // Releases the room for contexts that the daemon accounts for by now. Returns how much.
 uint64_t release_room(CUdevice device);
 

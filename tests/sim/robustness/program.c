@@ -404,6 +404,30 @@ static void* streams_thread(void* number) {
     return NULL;
 }
 
+// The primary context in half of the threads, one of its own in the others.
+static void* make_context(void* number) {
+    CUcontext made;
+    const uintptr_t n = (uintptr_t)number;
+    return (void*)(uintptr_t)(n % 2 ? cuCtxCreate(&made, NULL, 0, device) : cuDevicePrimaryCtxRetain(&made, device));
+}
+
+static int make_contexts(int count) {  // says how many threads had one, and stays
+    MUST(cuInit(0));
+    MUST(cuDeviceGet(&device, 0));
+    pthread_t all[64];
+    for (int i = 0; i < count; ++i) pthread_create(&all[i], NULL, make_context, (void*)(uintptr_t)i);
+    int made = 0;
+    for (int i = 0; i < count; ++i) {
+        void* result;
+        pthread_join(all[i], &result);
+        made += result == NULL;
+    }
+    printf("%d\n", made);
+    fflush(stdout);
+    getchar();
+    return 0;
+}
+
 static int threads(double seconds) {
     static uint64_t here[2];
     if (!progress) progress = here;
@@ -473,6 +497,7 @@ int main(int argc, char** argv) {
     if (!strcmp(mode, "fork-before")) return fork_before(seconds);
     if (!strcmp(mode, "fork-after")) return fork_after(seconds);
     if (!strcmp(mode, "close-all")) return close_all(seconds);
+    if (!strcmp(mode, "contexts")) return make_contexts((int)seconds);
     if (!strcmp(mode, "threads")) return threads(seconds);
     if (!strcmp(mode, "capture-slowly")) return capture_slowly(seconds);
     if (!strcmp(mode, "hoard")) return hoard(seconds, argc > 3 ? (unsigned)atoi(argv[3]) : 1, argc > 4);

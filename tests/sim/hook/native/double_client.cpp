@@ -93,7 +93,7 @@ bool memory_reserve(CUdevice device, uint64_t bytes) {
 // Contexts cost nothing once they are made.
 void announce_room(CUdevice, uint64_t) {}
 void cancel_room(CUdevice, uint64_t) {}
-void keep_room(CUdevice device, uint64_t bytes) {
+void keep_room(CUdevice device, uint64_t bytes, bool) {
     memory_release(device, bytes);
 }
 uint64_t release_room(CUdevice) {
