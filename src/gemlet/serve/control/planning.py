@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import signal
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING
 
 from gemlet.errors import GemletError
 from gemlet.serve.control import propose
-from gemlet.serve.helper_process import end_with_server
+from gemlet.serve.helper_process import end_with_server, pool_of_one
 from gemlet.serve.plan import planner
 
 if TYPE_CHECKING:
+    from concurrent.futures import ProcessPoolExecutor
     from types import TracebackType
 
     from gemlet.serve.control.propose import Proposal, Question
@@ -54,9 +53,7 @@ class PlanningProcess:
             raise GemletError("the planning process was killed", hint="check whether memory ran out") from None
 
     def _start(self) -> ProcessPoolExecutor:
-        # spawn: a fork would take the server's sockets and threads along.
-        context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(1, mp_context=context, initializer=_prepare, initargs=(self._profiles,))
+        return pool_of_one(_prepare, self._profiles)
 
 
 def _prepare(profiles: Profiles) -> None:

@@ -11,21 +11,22 @@ from __future__ import annotations
 import concurrent.futures
 import itertools
 import mmap
-import multiprocessing
 import os
 import threading
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+from gemlet.errors import GemletError
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.execution import arena
+from gemlet.serve.helper_process import pool_of_one
 from gemlet.serve.server.frontend import device_copies
 from gemlet.serve.server.frontend.own_process import Refused, prepare, work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import ProcessPoolExecutor
 
     from gemlet.inference_protocol.tensors import Buffer
 
@@ -103,8 +104,10 @@ class DeviceMemory:
     def _started(self) -> ProcessPoolExecutor:
         with self._lock:
             if self._pool is None:
-                context = multiprocessing.get_context("spawn")
-                self._pool = ProcessPoolExecutor(1, mp_context=context, initializer=prepare)
+                try:
+                    self._pool = pool_of_one(prepare)
+                except GemletError as error:
+                    raise Refusal("failed", error.message) from None
             return self._pool
 
     def _end(self, pool: ProcessPoolExecutor) -> None:

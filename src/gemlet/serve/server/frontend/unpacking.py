@@ -8,23 +8,24 @@ What is done there is in infer_json.py and infer_messages.py; work() calls it.
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import resource
 import zlib
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from gemlet.errors import GemletError
 from gemlet.serve.dispatch import call
 from gemlet.serve.dispatch.call import Refusal
+from gemlet.serve.helper_process import pool_of_one
 from gemlet.serve.server.frontend import infer_json, infer_messages
 from gemlet.serve.server.frontend.own_process import Refused, prepare, work
 from gemlet.serve.server.frontend.to_its_end import to_its_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import ProcessPoolExecutor
 
     from gemlet.inference_protocol.tensors import Buffer
     from gemlet.serve.dispatch.call import Tensor
@@ -53,10 +54,10 @@ class Unpacking:
         """The same of what ``copy`` gives once it is the request's turn, so that no copies wait."""
         small = nbytes <= SMALL_BYTES
         async with self._turns[small]:  # a pool would keep what waits in it, also when nobody wants it any more
-            pool = self._pools.get(small)
-            if pool is None:
-                context = multiprocessing.get_context("spawn")
-                pool = self._pools[small] = ProcessPoolExecutor(1, mp_context=context, initializer=_prepare)
+            try:
+                pool = self._pool(small)
+            except GemletError as error:
+                raise Refusal("failed", error.message) from None
             try:
                 result = await to_its_end(asyncio.wrap_future(pool.submit(work, act, *copy())))
             except BrokenProcessPool:  # also of submit(): the process may have been killed while it had nothing to do
@@ -67,9 +68,15 @@ class Unpacking:
             raise Refusal(result.reason, result.message)  # type: ignore[arg-type]
         return result  # type: ignore[no-any-return]
 
+    def _pool(self, small: bool) -> ProcessPoolExecutor:
+        if small not in self._pools:
+            self._pools[small] = pool_of_one(_prepare)
+        return self._pools[small]
+
     async def warm(self) -> None:
-        """Starts both, so that the first request does not wait for that."""
+        """Starts both, so that the first request does not wait for that. Raises GemletError."""
         for nbytes in (0, SMALL_BYTES + 1):
+            self._pool(nbytes <= SMALL_BYTES)
             await self(nbytes, _nothing)
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ import signal
 
 import pytest
 
+from gemlet.errors import GemletError
 from gemlet.serve.dispatch.call import Refusal
 from gemlet.serve.server.frontend.unpacking import Unpacking
 
@@ -28,5 +29,28 @@ def test_a_process_that_was_killed_while_idle_is_replaced():
             assert await processes(0, os.getpid) != first
         finally:
             processes.close()
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def no_shared_locks(monkeypatch):
+    """As in a container whose /dev/shm is read-only."""
+
+    def refuse(*_given):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("_multiprocessing.SemLock", refuse)
+
+
+@pytest.mark.usefixtures("no_shared_locks")
+def test_a_system_without_shared_locks_is_said_at_the_start_and_in_answers():
+    async def run():
+        processes = Unpacking()
+        with pytest.raises(GemletError, match=r"/dev/shm: .*Permission denied") as error:
+            await processes.warm()
+        assert "--tmpfs /dev/shm" in error.value.hint
+        with pytest.raises(Refusal, match="/dev/shm"):
+            await processes(0, os.getpid)
 
     asyncio.run(run())
