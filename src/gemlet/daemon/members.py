@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
+from gemlet import whole_file
 from gemlet.daemon import state_file
 from gemlet.daemon.aside import Aside
 from gemlet.daemon.processes import start_of
@@ -117,7 +118,7 @@ class Members:
         if content == self._written or self._gone():
             return
         try:
-            state_file.save(self._path, content)
+            whole_file.write(self._path, content)
             self._written, self._failed = content, False
         except OSError as error:
             if not self._failed:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gemlet import paths
+from gemlet import paths, whole_file
 from gemlet.daemon.mps_state import (
     Intent,
     MpsClient,
@@ -249,9 +249,7 @@ class Mps:
         self._remembered = what
         try:
             self._file.parent.mkdir(mode=self._mode, parents=True, exist_ok=True)
-            fresh = self._file.with_suffix(".new")
-            fresh.write_bytes(msgspec.json.encode(what))
-            fresh.replace(self._file)
+            whole_file.write(self._file, msgspec.json.encode(what))
         except OSError as error:
             logger.warning("mps state file=%s cannot be written: %s", self._file, error)
 

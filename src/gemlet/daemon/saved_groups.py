@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from gemlet import whole_file
 from gemlet.daemon import state_file
 from gemlet.daemon.groups import Entry, Origin
 from gemlet.daemon.launchers import Told
@@ -76,7 +77,7 @@ def living(entries: Iterable[Entry], configured: Iterable[GroupSpec], launchers:
 def save(path: Path, entries: Iterable[Entry], launchers: Launchers) -> None:
     """Writes the groups made on the fly, atomically. Raises OSError."""
     saved = [_saved(e, launchers) for e in entries if e.origin != "configuration"]
-    state_file.save(path, msgspec.json.encode(saved))
+    whole_file.write(path, msgspec.json.encode(saved))
 
 
 def load(path: Path) -> list[Saved]:

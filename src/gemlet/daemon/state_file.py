@@ -1,4 +1,4 @@
-"""Files in its directory in which a daemon leaves word for the next one: read with distrust, written atomically."""
+"""Files in its directory in which a daemon leaves word for the next one: read with distrust."""
 
 from __future__ import annotations
 
@@ -47,10 +47,3 @@ def _read(path: Path) -> bytes:
     if len(content) > MAX_BYTES:
         raise ValueError(f"it is larger than {MAX_BYTES} bytes")
     return content
-
-
-def save(path: Path, content: bytes) -> None:
-    """Writes it, so that a reader finds the old or the new, whole. Raises OSError."""
-    fresh = path.with_suffix(".new")
-    fresh.write_bytes(content)
-    os.replace(fresh, path)  # noqa: PTH105

@@ -12,6 +12,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from gemlet import whole_file
 from gemlet.errors import UsageError
 from gemlet.kube import names
 
@@ -103,10 +104,8 @@ def write_file(path: Path, content: dict[str, Any]) -> bool:
             return False
     except (OSError, UnicodeDecodeError):
         pass
-    fresh = path.with_name(f".{path.name}.new")  # runtimes read *.json and *.yaml only
-    fresh.write_text(text)
-    fresh.chmod(0o644)  # whatever the umask: every runtime must be able to read it
-    fresh.replace(path)
+    # Runtimes read *.json and *.yaml only, so not what is written beside it; and every one must be able to read it.
+    whole_file.write(path, text.encode(), mode=0o644)
     return True
 
 

@@ -6,11 +6,11 @@ The kubelet asks once per pod; after a restart only this file knows what running
 from __future__ import annotations
 
 import logging
-import os
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from gemlet import whole_file
 from gemlet.decoding import from_json
 from gemlet.kube.share import Share
 
@@ -30,12 +30,7 @@ class _Document(msgspec.Struct, kw_only=True):
 def save(path: Path, shares: Iterable[Share]) -> None:
     """Writes all shares, atomically and durably. Raises OSError, and then the old content stands."""
     data = msgspec.json.encode({"version": VERSION, "shares": list(shares)})
-    fresh = path.with_suffix(".new")
-    with fresh.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
+    whole_file.write(path, data, durable=True)
 
 
 def load(path: Path) -> list[Share]:

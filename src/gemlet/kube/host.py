@@ -44,6 +44,7 @@ def install_hook(library: Path, directory: Path) -> Path:
     (fresh / HOOK_LIBRARY).chmod(0o755)
     for name, text in beside.items():
         (fresh / name).write_text(text)
+        (fresh / name).chmod(0o644)  # whatever the umask: a loader that may not read its preload file goes on without
     shutil.rmtree(home, ignore_errors=True)  # incomplete, or it would have been found above
     fresh.rename(home)
     return copy

@@ -109,12 +109,12 @@ def test_it_is_written_when_it_changed_and_not_by_one_that_left(members, tmp_pat
 
 
 def test_a_disk_that_does_not_take_it(members, tmp_path, caplog):
-    (tmp_path / "members.new").mkdir()
+    (tmp_path / ".members.json.new").mkdir()
     writes, _ = members(ledger(slot()))
     asyncio.run(writes.write())
     asyncio.run(writes.write())
     assert caplog.text.count("cannot be written") == 1
-    (tmp_path / "members.new").rmdir()
+    (tmp_path / ".members.json.new").rmdir()
     asyncio.run(writes.write())
     assert (tmp_path / "members.json").exists()
 
