@@ -26,6 +26,7 @@ bool is_needed(const Device& device) {
 ContextTurn::ContextTurn(CUdevice ordinal) {
     Device* device = device_for(ordinal);
     if (!device) return;
+    if (governance(device) == Governance::kRefused) await_daemon(device);  // which knows more than nobody
     uint32_t last = 0;
     for (uint64_t since = now_ns();;) {
         wire::GroupLedger* ledger = nullptr;

@@ -11,8 +11,9 @@ namespace gemlet::hook {
 
 class ContextTurn {
   public:
-    // Waits while another member has the turn, until it is this one's or is needed no more. One that keeps it for 5 s
-    // (stopped, or dead without a daemon that frees it) loses it: the room that it took in the ledger still counts.
+    // Waits for the daemon if a strict program has none, and while another member has the turn, until it is this
+    // one's or is needed no more. One that keeps it for 5 s (stopped, or dead without a daemon that frees it) loses
+    // it: the room that it took in the ledger still counts.
     explicit ContextTurn(CUdevice device);
     ~ContextTurn();
     bool taken() const { return ledger_ != nullptr; }

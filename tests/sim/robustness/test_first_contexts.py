@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 native = pytest.importorskip("gemlet._native")
 LIMIT = 2 * CONTEXT + 24 * MIB
 OUT_OF_MEMORY = "2"
+FUTEX = {"x86_64": 202, "aarch64": 98}[os.uname().machine]  # the system call's number
 
 
 @pytest.fixture
@@ -84,16 +87,14 @@ def test_programs_that_start_at_once_stay_within_the_limit(unmeasured: Served, m
     assert made == 2
 
 
-def test_the_next_goes_on_when_the_one_that_has_the_turn_is_dead(unmeasured: Served, machine: Machine) -> None:
+def test_the_daemon_frees_the_turn_of_one_that_is_dead(unmeasured: Served, machine: Machine) -> None:
     unmeasured.server.set_group("g", memory=LIMIT)
+    other = RawClient(machine.socket, "g", own_process=True).attach(unmeasured.uuid)
     first = holder(unmeasured)
-    program = machine.start("g", "grow")
-    eventually(lambda: len(unmeasured.clients()) == 2)
+    assert other.ledger.get("turn", size=4) == first.slot + 1
     first.end()
-    eventually(lambda: len(unmeasured.clients()) == 1)
-    assert first.ledger.get("turn", size=4) != first.slot + 1
-    assert program.line() == "ready"
-    eventually(lambda: first.ledger.get("turn", size=4) == 0)
+    eventually(lambda: other.ledger.get("turn", size=4) == 0)
+    assert machine.start("g", "grow").line() == "ready"
 
 
 def test_one_that_keeps_the_turn_loses_it_and_what_it_took_counts(unmeasured: Served, machine: Machine) -> None:
@@ -130,6 +131,31 @@ def test_another_context_counts_where_none_was_measured_by_itself(unmeasured: Se
     assert machine.start("g", "contexts", 1).line() == "0"
     unmeasured.server.set_group("g", memory=2 * CONTEXT + 164 * MIB)
     assert machine.start("g", "contexts", 1).line() == "1"
+
+
+def waits(program: Running) -> bool:
+    """Whether the thread that makes its context does, beside the main thread."""
+    calls = [call.read_text().split()[0] for call in Path(f"/proc/{program.pid}/task").glob("*/syscall")]
+    return calls.count(str(FUTEX)) == 2
+
+
+def test_strict_programs_that_waited_for_the_daemon_stay_within_the_limit(machine: Machine) -> None:
+    """What a context takes is asked for when the daemon is there."""
+    uuid = bytes.fromhex(machine.run(None, "uuid"))
+    started = [machine.start("g", "contexts", 1, GEMLET_STRICT="1") for _ in range(5)]
+    eventually(lambda: all(waits(program) for program in started))
+    server = native.Server()
+    server.add_device(uuid, 0, context_estimate=CONTEXT)
+    server.set_group("g", memory=LIMIT)
+    server.listen(machine.socket)
+    server.start()
+    try:
+        assert sum([int(program.line()) for program in started]) == 2
+    finally:
+        for program in started:
+            program.kill()
+            program.communicate()
+        server.stop()
 
 
 def test_a_group_without_a_limit_waits_for_nobody(unmeasured: Served, machine: Machine) -> None:
