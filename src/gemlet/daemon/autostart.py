@@ -15,8 +15,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gemlet.config.text_file import MAX_BYTES, read_bytes
 from gemlet.daemon.connection import Connection
-from gemlet.errors import DaemonError, DaemonUnreachable, GemletError
+from gemlet.errors import ConfigError, DaemonError, DaemonUnreachable, GemletError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -149,7 +150,9 @@ def _spawn_detached(command: list[str], *, environment: dict[str, str], log: Pat
         os.umask(0o077)
         os.chdir("/")
         null = os.open(os.devnull, os.O_RDONLY)
-        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+        # O_NONBLOCK: a FIFO of that name is not waited for.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+        output = os.open(log, flags, 0o600)
         for target, source in ((0, null), (1, output), (2, output)):
             os.dup2(source, target)
         os.execve(command[0], command, environment)
@@ -173,9 +176,11 @@ def _await_ready(pipe: int, endpoint: Endpoint) -> None:
 def log_tail(log: Path) -> str:
     """The last lines of a daemon's log, for an error's hint."""
     try:
-        lines = log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+        lines = read_bytes(log, MAX_BYTES).decode(errors="replace").splitlines()[-LOG_TAIL_LINES:]
     except OSError as error:
         return f"its log {log} cannot be read: {error.strerror}"
+    except ConfigError as error:
+        return f"its log {error}"
     return "\n      ".join([f"the end of {log}:", *lines]) if lines else _why_empty(log)
 
 

@@ -41,7 +41,7 @@ class Reaper:
         closed = []
         assignments = None
         for share in list(self._book.shares.values()):
-            if time.time() - share.opened < self._young:
+            if 0 <= time.time() - share.opened < self._young:  # a clock that was set back makes nothing young for hours
                 continue
             if share.claim is None:
                 assignments = assignments or await self._kubelet.assignments()

@@ -97,6 +97,9 @@ def test_a_group_goes_after_its_launcher(start_daemon, monkeypatch, tmp_path):
 def test_log_tail(tmp_path, monkeypatch):
     log = tmp_path / "daemon.log"
     assert "cannot be read" in log_tail(log)
+    os.mkfifo(log)
+    assert "not a regular file" in log_tail(log)
+    log.unlink()
     log.write_text("")
     assert "is empty" in log_tail(log)
     with monkeypatch.context() as changed:

@@ -41,6 +41,13 @@ class TestReaper:
         assert run(looker.look()) == ["claim-s0"]
         assert node.leftovers() == []
 
+    def test_a_clock_that_is_set_back_keeps_no_share(self, node, run):
+        share = msgspec.structs.replace(slot_share(), opened=reaper.time.time() + 3600)
+        run(node.book.open(share))
+        looker = Reaper(node.book, fakes.FakeKubelet(), None)
+        run(looker.look())
+        assert run(looker.look()) == [share.id]
+
     def test_a_young_share_is_left_alone(self, node, run):
         looker = Reaper(node.book, fakes.FakeKubelet(), None)
         share = msgspec.structs.replace(slot_share(), opened=reaper.time.time())
