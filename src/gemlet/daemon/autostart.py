@@ -107,7 +107,9 @@ def start(endpoint: Endpoint, *, idle_exit: float = IDLE_EXIT_SECONDS, configure
 
 @contextlib.contextmanager
 def _only_starter(path: Path) -> Iterator[None]:
-    with path.open("a") as lock:
+    # For reading, too: a FIFO of that name is not waited for.
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    with os.fdopen(os.open(path, flags, 0o600), "r+b", buffering=0) as lock:
         give_up = time.monotonic() + START_SECONDS
         while True:
             try:

@@ -94,6 +94,12 @@ def test_a_group_goes_after_its_launcher(start_daemon, monkeypatch, tmp_path):
     eventually(lambda: "team" not in daemon.groups())
 
 
+def test_a_starter_waits_for_no_pipe(tmp_path):
+    os.mkfifo(tmp_path / "start.lock")
+    with autostart._only_starter(tmp_path / "start.lock"):
+        pass
+
+
 def test_log_tail(tmp_path, monkeypatch):
     log = tmp_path / "daemon.log"
     assert "cannot be read" in log_tail(log)
