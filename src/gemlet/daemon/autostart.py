@@ -15,7 +15,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gemlet.config.text_file import MAX_BYTES, read_bytes
 from gemlet.daemon.connection import Connection
 from gemlet.errors import ConfigError, DaemonError, DaemonUnreachable, GemletError
 
@@ -177,6 +176,8 @@ def _await_ready(pipe: int, endpoint: Endpoint) -> None:
 
 def log_tail(log: Path) -> str:
     """The last lines of a daemon's log, for an error's hint."""
+    from gemlet.config.text_file import MAX_BYTES, read_bytes
+
     try:
         lines = read_bytes(log, MAX_BYTES).decode(errors="replace").splitlines()[-LOG_TAIL_LINES:]
     except OSError as error:
