@@ -253,7 +253,7 @@ struct alignas(64) ResidencyPage {
     std::atomic<uint32_t> away;                 // 1: not all is on the device, and nothing is submitted
     std::atomic<uint64_t> dropped;              // bytes that left the device without a copy
     std::atomic<uint64_t> pinned;               // bytes of the host's memory that it keeps ready for what moves
-    uint64_t reserved2;
+    std::atomic<uint64_t> room;                 // of `movable`: kept for contexts until they are accounted for
 };
 
 static_assert(sizeof(Header) == 16);

@@ -179,7 +179,7 @@ constexpr uint64_t kAnyMoved = UINT64_MAX;
 bool at_rest(const Movable& movable, uint64_t moved_before) {
     const wire::ResidencyPage& page = *movable.page;
     const uint64_t moved = page.moved_out.load() + page.moved_in.load() + page.dropped.load();
-    return page.away.load() == 0 && page.mapped.load() == page.movable.load() &&
+    return page.away.load() == 0 && page.mapped.load() + page.room.load() == page.movable.load() &&
            (moved_before == kAnyMoved || moved_before == moved);
 }
 

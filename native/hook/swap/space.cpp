@@ -32,6 +32,7 @@ void SwapSpace::adopt_order() {
 void SwapSpace::publish() {
     wire::ResidencyPage& p = *page.load(std::memory_order_acquire);
     p.movable.store(movable + announced + hidden);
+    p.room.store(hidden);
     p.mapped.store(mapped);
     p.moved_out.store(moved_out);
     p.moved_in.store(moved_in);
