@@ -34,7 +34,14 @@ PACKAGES = (
 )  # fmt: skip
 APPLETS = ("sh", "ls", "cat", "ps", "sleep", "env", "kill", "mkdir", "rm", "id", "stat", "vi", "top", "df", "ip")
 PASSWORDS = "root:x:0:0:root:/root:/bin/sh\nnonroot:x:65532:65532:nonroot:/tmp:/bin/sh\n"
-LAUNCHER = "#!/usr/bin/python3.11\nfrom gemlet.cli.main import main\n\nmain()\n"
+# As pip writes it: processes that multiprocessing spawns import it by another name, and must not run the command.
+LAUNCHER = """\
+#!/usr/bin/python3.11
+from gemlet.__main__ import main
+
+if __name__ == "__main__":
+    main()
+"""
 EXTRAS = {"gemlet": "kube", "gemlet-serve": "serve,otel,onnx"}  # by image; packaging/docker has one with PyTorch
 DIST_PACKAGES = "usr/local/lib/python3.11/dist-packages"
 
