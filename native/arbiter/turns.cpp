@@ -233,11 +233,11 @@ Nanoseconds Arbiter::State::work_beside(const Client& client) const {
 Nanoseconds Arbiter::State::believed(const Lease& lease, Nanoseconds drained) const {
     const Nanoseconds late = drained - lease.end;
     const Nanoseconds turns = (late + p.hardware_turn / 2) / p.hardware_turn * p.hardware_turn;  // the nearest number
-    const bool sliced = std::abs(late - turns) < p.hardware_turn / 3 && leases.followed(lease);
-    Nanoseconds others = sliced ? turns : 0;
-    if (late >= grace && leases.followed(lease))  // its host may have been late to see it
+    if (late <= 0 || !leases.followed(lease)) return drained;
+    Nanoseconds others = std::abs(late - turns) < p.hardware_turn / 3 ? turns : 0;
+    if (late >= grace)  // its host may have been late to see it
         others = std::max({others, lease.given, work_beside(*lease.client) - lease.others});
-    return late > 0 ? std::max(lease.end, drained - others) : drained;
+    return std::max(lease.end, drained - others);
 }
 
 Nanoseconds Arbiter::State::window_for(const Lease& lease, Nanoseconds deadline, bool contended) {
