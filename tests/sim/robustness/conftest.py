@@ -11,7 +11,7 @@ import pytest
 from gemlet import paths
 from gemlet.errors import GemletError
 from tests.compiled import compiled, cuda_include
-from tests.sim.robustness.hurt_machine import CONTEXT, Machine, Served
+from tests.sim.robustness.hurt_machine import CONTEXT, Machine, Served, serving
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[2]
@@ -56,16 +56,5 @@ def machine(tmp_path_factory: pytest.TempPathFactory, program: Path) -> Iterator
 
 @pytest.fixture
 def served(machine: Machine) -> Iterator[Served]:
-    from gemlet import _native
-
-    uuid = bytes.fromhex(machine.run(None, "uuid"))
-    server = _native.Server()
-    server.add_device(uuid, 0, context_estimate=CONTEXT)
-    server.listen(machine.socket)
-    server.start()
-    yield Served(server, machine, uuid)
-    for running in machine.started:
-        if running.poll() is None:
-            running.kill()
-            running.wait()
-    server.stop()
+    with serving(machine, context_estimate=CONTEXT) as made:
+        yield made

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gemlet import paths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 MIB = 1 << 20
@@ -137,3 +137,21 @@ class Served:
 
     def clients(self) -> list[dict[str, Any]]:
         return [c for d in self.server.snapshot()["devices"] for g in d["groups"] for c in g["clients"]]
+
+
+@contextlib.contextmanager
+def serving(machine: Machine, **device: Any) -> Iterator[Served]:
+    """A server in this process for the machine's device, of which it knows ``device``; its programs end with it."""
+    from gemlet import _native
+
+    uuid = bytes.fromhex(machine.run(None, "uuid"))
+    server = _native.Server()
+    server.add_device(uuid, 0, **device)
+    server.listen(machine.socket)
+    server.start()
+    yield Served(server, machine, uuid)
+    for running in machine.started:
+        if running.poll() is None:
+            running.kill()
+            running.wait()
+    server.stop()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.sim.robustness.hurt_machine import CONTEXT, MIB, Served, eventually
+from tests.sim.robustness.hurt_machine import CONTEXT, MIB, Served, eventually, serving
 from tests.unit.server.wire import CREATE_GROUP, RawClient, opened
 
 if TYPE_CHECKING:
@@ -26,20 +26,11 @@ FUTEX = {"x86_64": 202, "aarch64": 98}[os.uname().machine]  # the system call's 
 
 @pytest.fixture
 def unmeasured(machine: Machine) -> Iterator[Served]:
-    uuid = bytes.fromhex(machine.run(None, "uuid"))
-    server = native.Server()
-    server.add_device(uuid, 0)
-    server.listen(machine.socket)
-    server.start()
-    yield Served(server, machine, uuid)
-    for running in machine.started:
-        if running.poll() is None:
-            running.kill()
-            running.wait()
-    for client in opened:
-        client.end()
-    opened.clear()
-    server.stop()
+    with serving(machine) as made:
+        yield made
+        for client in opened:
+            client.end()
+        opened.clear()
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from gemlet.daemon.history_moment import DEVICE_COLUMNS, GROUP_COLUMNS
 from gemlet.daemon.history_recorder import Question, Recorder, answer
 from gemlet.daemon.history_store import DAY, HOUR, TIERS, Store, tier_for
 from gemlet.errors import Refused
+from tests.waiting import eventually
 
 GPU = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
 START = 1_700_000_100  # a multiple of 300
@@ -182,14 +183,6 @@ def test_tiers_by_how_far_they_reach():
 # --- the thread ------------------------------------------------------------------------------------------------------
 
 
-def until(condition, seconds=60.0):
-    give_up = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < give_up, "did not happen in time"
-        time.sleep(0.01)
-    return value
-
-
 def question(**changes):
     now = int(time.time())
     return Question(**({"group": None, "since": now - 60, "until": now, "points": 100} | changes))
@@ -325,7 +318,7 @@ def test_a_file_that_cannot_be_made_turns_recording_off(tmp_path, caplog):
     (tmp_path / "file").write_text("")
     recorder = Recorder(lambda: Store(tmp_path / "file" / "history.db"))
     recorder.start()
-    assert until(lambda: recorder.failure)
+    assert eventually(lambda: recorder.failure)
     assert "goes on without" in caplog.text
     with pytest.raises(Refused, match="there is no history"):
         ask(recorder)
@@ -341,7 +334,8 @@ def test_a_full_disk_turns_recording_off_and_on_again(tmp_path):
         from pathlib import Path
         from gemlet.daemon import history_recorder
         from gemlet.daemon.history_store import Store
-        from tests.unit.daemon.test_history_store import START, ask, seconds, times, until
+        from tests.unit.daemon.test_history_store import START, ask, seconds, times
+        from tests.waiting import eventually
         history_recorder.AGAIN_SECONDS = 0
         directory = Path(sys.argv[1])
         made = history_recorder.Recorder(lambda: Store(directory / "history.db"))
@@ -360,9 +354,9 @@ def test_a_full_disk_turns_recording_off_and_on_again(tmp_path):
                     file.write(bytes(4096))
             except OSError:
                 pass
-        print("full:", until(feed), flush=True)
+        print("full:", eventually(feed), flush=True)
         ballast.unlink()
-        until(lambda: feed() is None)
+        eventually(lambda: feed() is None)
         last = at
         made.stop()
         store = Store(directory / "history.db")
