@@ -54,6 +54,7 @@ STEPS = [
         "training", "training", 560, 240, quick="--seconds 5 --only eager --ways slicing,gemlet",
     ),
     Step("swap", "swap", 480, 240, quick="--quick"),
+    Step("gaiagpu", "gaiagpu", 300, 120, quick="--seconds 3 --cases 2,8 --only memory,isolation"),
     Step("frameworks", "frameworks", 300, 300, simulates=False),
     Step("memory", "memory_truth", 60, 60, simulates=False),
     Step("arbiter", "arbiter_latency", 60, 60, quick="--decisions 2000", simulates=False),

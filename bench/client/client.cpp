@@ -15,6 +15,8 @@
 //   client burst     --kernel-us U --scale S --rate HZ [--batch K]
 //                                                   a batch each 1/HZ seconds, not waiting for the last;
 //                                                   [--memory-mib M] as of work, [--rewrite-mib N]: all behind each
+//   client fill      --memory-mib M [--rate HZ]     takes M MiB each 1/HZ seconds until it is refused, gives all back,
+//                                                   begins again
 //   client launch    [--count N]                    empty kernels: ns per launch, queue kept short
 //   client compare   [--count N]                    empty kernels: ns per launch of the driver's own function, and
 //                                                   what the one before it adds
@@ -25,9 +27,9 @@
 // clang-format on
 //
 // calibrate says what to give as --scale and --blocks (the latter when a program may see fewer multiprocessors).
-// work, latency, burst and heartbeat take [--seconds T] [--wait] [--file PATH]. With --wait they say "ready" and read
-// from stdin when to begin. A line of PATH: ns since then, ns of work completed so far, ns since it was to begin
-// (latency, burst); of heartbeat: ns since the start, ns late, CPU.
+// work, latency, burst, fill and heartbeat take [--seconds T] [--wait] [--file PATH]. With --wait they say "ready"
+// and read from stdin when to begin. A line of PATH: ns since then, ns of work completed so far, ns since it was to
+// begin (latency, burst); of fill: ns since then, bytes held; of heartbeat: ns since the start, ns late, CPU.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -215,6 +217,7 @@ int main(int argc, char** argv) {
     if (o.mode == "work") return work(o);
     if (o.mode == "latency") return latency(o);
     if (o.mode == "burst") return burst(o);
+    if (o.mode == "fill") return fill(o);
     if (o.mode == "launch") return launches(o);
     if (o.mode == "compare") return compare(o);
     if (o.mode == "alloc") return allocations(o);

@@ -72,5 +72,6 @@ void* driver_symbol(const char* name);  // past whatever was preloaded; null if 
 int work(const Options& o);
 int latency(const Options& o);
 int burst(const Options& o);
+int fill(const Options& o);
 int heartbeat(const Options& o);
 int carry(const Options& o);

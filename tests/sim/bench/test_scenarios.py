@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ from typing import TypeVar
 import psutil
 import pytest
 
-from bench import latency, shares, sharing, timeline
+from bench import gaiagpu, latency, shares, sharing, timeline
 from bench.machine import Client, Machine, Sharing, program
 from bench.report import Report
 from bench.runner import Bench
@@ -159,6 +160,29 @@ def test_a_neighbour_comes_and_a_limit_is_set(machine: Machine, tmp_path: Path) 
     )
     assert beside < 0.75 * alone
     assert limited < 0.85 * again
+
+
+@pytest.mark.alone
+def test_gaiagpus_parts_are_kept(machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bench = made(gaiagpu.GaiaBench, machine, 1.5, tmp_path / "gaiagpu.json")
+    bench.chose(argparse.Namespace(cases=(2,)))
+    for name in bench.scenarios:
+        bench.scenario(name)
+    bench.finish()
+    found = document(tmp_path / "gaiagpu.json")
+    rows = {row["what"]: row for row in found["rows"]}  # type: ignore[attr-defined]
+    memory = {what: row["verdict"] for what, row in rows.items() if "memory held" in what or "least / most" in what}
+    assert len(memory) == 4
+    assert set(memory.values()) == {"met"}, rows
+    used, alone = (f"2 parts: execution time / due, {gaiagpu.BUSY}, {others}" for others in gaiagpu.OTHERS)
+    assert rows[used]["target"] == rows[alone]["target"] == gaiagpu.LONGER
+    assert rows[alone]["value"] > 0.8  # the other part is empty, and the program keeps to its own all the same
+    (course,) = found["courses"]  # type: ignore[misc]
+    first, second = course["groups"]  # type: ignore[index]
+    assert second["begin"] > first["begin"]
+    assert all(held == 0 for at, held in second["held"] if at < second["begin"])
+    assert 0.9 < max(held for _, held in second["held"]) <= 1
+    assert "isolation: share in any second off by" in capsys.readouterr().out
 
 
 def test_the_timeline_explains_its_worst_second(
