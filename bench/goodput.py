@@ -3,8 +3,9 @@
     .venv/bin/python -m bench.goodput --profiles h200 -o OUT.json          on a GPU; torch has to be there
     .venv/bin/python -m bench.goodput --profiles h200 --simulate           no GPU: what the simulator says of the same
 
-goodput    bench.serving: timeshare, gpulet and nway+type on the mixes, the hop known to all; the highest rate served
-changing   bench.replan: rates that change for --changing seconds over HTTP; no pools, so that gpu-lets change
+goodput    bench.serving: --policies on the mixes, the hop known to all; the highest rate served
+changing   bench.replan: rates that change for --changing seconds over HTTP, for each policy of --changed; no pools, so
+           that gpu-lets change
 attainment bench.attainment: three plans at four loads; the simulator beside the live server
 
 Each part is a program of its own with its own budget, and ends by itself; one that fails does not cost the others.
@@ -23,10 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.arguments import output, positive
+from bench.mixes import COMPARED
 from gemlet.monitor.tables import table
 from gemlet.serve.plan.demand_file import HOP_MS
 
-POLICIES = "timeshare,gpulet,nway+type"
+AIMED = ("timeshare", "gpulet", "nway+type")  # the policies that aims are about
 MIXES = "traffic,opposites,language,vision,game,equal,long-only,short-skew"
 GAIN, OVER_GPULET, VIOLATIONS, POINTS = 1.62, 1.1, 0.001, 5.0
 GRACE_S = 60.0  # for a part to end after its budget
@@ -37,7 +39,7 @@ def commands(o: argparse.Namespace, folder: Path) -> dict[str, list[str]]:
     profiles, hop = ["--profiles", o.profiles], ["--hop", f"{o.hop:g}"]
     if o.simulate:
         return {
-            "goodput": ["bench.serving", "--simulate", *profiles, *hop, "--mixes", o.mixes, "--policies", POLICIES],
+            "goodput": ["bench.serving", "--simulate", *profiles, *hop, "--mixes", o.mixes, "--policies", o.policies],
             "changing": [
                 "bench.replan", "--simulate", "--traffic", "h200", *profiles, *hop, "--apart",
                 "--seconds", f"{o.changing:g}", "--times", f"{o.times:g}", "--gpus", "1",
@@ -45,11 +47,11 @@ def commands(o: argparse.Namespace, folder: Path) -> dict[str, list[str]]:
         }  # fmt: skip
     return {
         "goodput": [
-            "bench.serving", *profiles, *hop, "--mixes", o.mixes, "--policies", POLICIES, "--quick", "--seconds", "1",
-            "--budget", f"{o.goodput:g}", "-o", str(folder / "goodput.json"),
+            "bench.serving", *profiles, *hop, "--mixes", o.mixes, "--policies", o.policies, "--quick",
+            "--seconds", "1", "--budget", f"{o.goodput:g}", "-o", str(folder / "goodput.json"),
         ],
         "changing": [
-            "bench.replan", "--live", "--executor", o.executor, *profiles, *hop, "--apart",
+            "bench.replan", "--live", "--executor", o.executor, *profiles, *hop, "--apart", "--policies", o.changed,
             "--seconds", f"{o.changing:g}", "--times", f"{o.times:g}", "-o", str(folder / "changing.json"),
         ],
         "attainment": [
@@ -73,14 +75,14 @@ def run(name: str, arguments: list[str], limit_s: float) -> str:
 
 
 def gains(rows: list[dict[str, Any]]) -> list[tuple[str, float, float]]:
-    """(mix, nway+type over timeshare, over gpulet) of the mixes for which all three were measured."""
+    """(mix, nway+type over timeshare, over gpulet) of the mixes for which those of `AIMED` were measured."""
     served: dict[str, dict[str, float]] = {}
     for row in rows:
         served.setdefault(row["mix"], {})[row["policy"]] = row.get("served", 0.0)
     return [
         (mix, by["nway+type"] / by["timeshare"], by["nway+type"] / by["gpulet"])
         for mix, by in served.items()
-        if all(by.get(policy) for policy in POLICIES.split(","))
+        if all(by.get(policy) for policy in AIMED)
     ]
 
 
@@ -115,6 +117,9 @@ def main() -> int:
     parser.add_argument(
         "--mixes", default=MIXES, help=f"default {MIXES}; those that the budget does not reach are left out"
     )
+    everyone = ",".join(COMPARED)
+    parser.add_argument("--policies", default=everyone, help=f"of goodput; default {everyone}")
+    parser.add_argument("--changed", default="nway+type", help="policies under changing rates; default nway+type")
     parser.add_argument("--hop", type=float, default=HOP_MS, help=f"ms of a batch beside its profile; default {HOP_MS}")
     parser.add_argument("--goodput", type=positive, default=110.0, help="seconds for that part; default 110")
     parser.add_argument("--changing", type=positive, default=120.0, help="seconds of changing rates; default 120")
@@ -125,7 +130,8 @@ def main() -> int:
     o = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="gemlet-bench-") as name:
         folder = Path(name)
-        limits = {"goodput": o.goodput, "changing": o.changing + GRACE_S, "attainment": 60.0}
+        changing = (o.changing + GRACE_S) * len(o.changed.split(","))
+        limits = {"goodput": o.goodput, "changing": changing, "attainment": 60.0}
         wrong: dict[str, str] = {}
         found: dict[str, Any] = {}
         for part, arguments in commands(o, folder).items():

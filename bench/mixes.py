@@ -25,6 +25,14 @@ MIXES: dict[str, dict[str, float]] = {
     "short-skew": {"lenet1": 2.0, "googlenet": 2.0, "resnet50": 2.0, "ssd-mobilenetv1": 1.0, "vgg16": 1.0},
     "opposites": {"bert": 1.0, "vgg16": 1.0, "dlrm": 6.0, "mobilenet_v2": 4.0},
 }
+# The policies that benchmarks compare, the baseline first, with what a reader knows them by.
+COMPARED: dict[str, str] = {
+    "timeshare": "timeshare",
+    "selftuning": "selftuning (GSLICE)",
+    "gpulet-noint": "gpulet-noint",
+    "gpulet": "gpulet",
+    "nway+type": "nway+type",
+}
 LEAST_SLO_MS = 5.0  # twice the latency of a LeNet would be a tenth of a millisecond, which no network keeps
 FEW, HALVES = 3, 2  # gpulet: at most so many models take turns on a gpu-let, on one of so many gpu-lets of a device
 FINE = 60  # of a device: sizes for the bound below, finer than any policy's

@@ -2,7 +2,8 @@
 
 python -m bench.replan --simulate [--traffic l4|h200] [--seconds 300] [--gpus 4] [--seed 1] [--changes]
                         [--apart] [--hop 0.4]
-python -m bench.replan --live --executor green --profiles h200 [--seconds 300] [--plans follow,mean,highest] [-o FILE]
+python -m bench.replan --live --executor green --profiles h200 [--seconds 300] [--plans follow,mean,highest]
+                        [--policies nway+type,selftuning] [-o FILE]
 
 simulate  computed: the simulator runs the live queues and the live controller's decisions in virtual time. No GPU is
           used. Traffic l4: on modelled profiles of an NVIDIA L4 (a small device: the rates that fill it can be
@@ -25,6 +26,7 @@ from pathlib import Path
 
 from bench import replan_live
 from bench.arguments import count, output, positive
+from bench.mixes import COMPARED
 from bench.traffic import LENGTH_S, TRAFFIC, of, slos_of
 from gemlet.errors import GemletError
 from gemlet.load import arrivals
@@ -82,11 +84,7 @@ def compute(options: argparse.Namespace) -> None:
     for name, which, policy, follows in (
         ("fixed, for the mean rates", "mean", "nway+type", False),
         ("fixed, for the highest rates", "highest", "nway+type", False),
-        ("planned anew, timeshare", "first", "timeshare", True),
-        ("planned anew, selftuning (GSLICE)", "first", "selftuning", True),
-        ("planned anew, gpulet-noint", "first", "gpulet-noint", True),
-        ("planned anew, gpulet", "first", "gpulet", True),
-        ("planned anew, nway+type", "first", "nway+type", True),
+        *((f"planned anew, {said}", "first", policy, True) for policy, said in COMPARED.items()),
     ):
         gpus = most if which != "highest" else 99
         start = plan(profiles, demands(which), Inventory(gpus=gpus), None, planner, policy=policy)
@@ -153,13 +151,15 @@ def main() -> int:
     parser.add_argument("--changes", action="store_true", help="also list what the controller did")
     parser.add_argument("--executor", default="green", choices=["green", "mps", "streams", "modelled"], help="live")
     parser.add_argument("--plans", default="follow", help="live: of follow,mean,highest, one run after the other")
-    parser.add_argument("--policy", default="nway+type", choices=sorted(POLICIES), help="live: of the planner")
+    parser.add_argument("--policies", default="nway+type", help="live: of the planner, one run after the other")
     parser.add_argument("--apart", action="store_true", help="no pools: gpu-lets change as rates do")
     parser.add_argument("--hop", type=float, default=0.0, help="ms of a batch to its executor and back; default 0")
     parser.add_argument("-o", "--output", type=output, help="live: JSON, written as results come")
     options = parser.parse_args()
     if options.simulate == options.live:
         parser.error("either --simulate or --live")
+    if unknown := [policy for policy in options.policies.split(",") if policy not in POLICIES]:
+        parser.error(f"no policy {', '.join(unknown)}; there are {', '.join(sorted(POLICIES))}")
     options.traffic = options.traffic or ("h200" if options.live else "l4")
     if not options.live:
         compute(options)

@@ -63,16 +63,20 @@ def run(o: argparse.Namespace) -> int:
     result: dict[str, Any] = {
         "schema": SCHEMA, "executor": o.executor, "modelled": o.executor == "modelled", "seconds": o.seconds,
         "profiles": f"{known.device.name}, {known.origin}", "cpus": os.cpu_count(), "slos_ms": slos, "mean_rate": total,
-        "steps": steps_of(o), "policy": o.policy, "planner": planner_of(o), "runs": {},
+        "steps": steps_of(o), "policies": o.policies, "planner": planner_of(o), "runs": {},
     }  # fmt: skip
     mps = mps_of_gemlet() if o.executor == "mps" else contextlib.nullcontext(dict(os.environ))
     stopped = False
     with mps as env:
-        for name in o.plans.split(","):
-            if stopped or name not in PLANS:
+        for name, policy, which in runs(o):
+            if stopped or which not in PLANS:
                 result["runs"][name] = {"left_out": "stopped" if stopped else f"one of {', '.join(PLANS)}"}
                 continue
-            one = Run(o, name, known, rates, slos)
+            try:
+                one = Run(o, which, policy, known, rates, slos)
+            except ServerError as error:  # this policy has no plan; another may
+                result["runs"][name] = {"left_out": str(error)}
+                continue
             try:
                 one.go(env)
             except (ServerError, OSError, subprocess.SubprocessError) as error:
@@ -86,6 +90,16 @@ def run(o: argparse.Namespace) -> int:
     done = [each for each in result["runs"].values() if "left_out" not in each]
     good = all("failed" not in each and each["lost"] == 0 and each["exit_code"] == 0 for each in done)
     return 0 if done and good else 1
+
+
+def runs(o: argparse.Namespace) -> list[tuple[str, str, str]]:
+    """(name, policy, which plan) of each run; a name has the policy in it if there are several."""
+    policies = o.policies.split(",")
+    return [
+        (which if len(policies) == 1 else f"{policy}, {which}", policy, which)
+        for policy in policies
+        for which in o.plans.split(",")
+    ]
 
 
 def write(o: argparse.Namespace, result: dict[str, Any]) -> None:
@@ -107,12 +121,14 @@ def planner_of(o: argparse.Namespace) -> dict[str, Any]:
     return {"hop_ms": o.hop} | ({"pool_models": 0} if o.apart else {})
 
 
-def fitting(known: Profiles, rates: Mapping[str, float], slos: Mapping[str, float], o: argparse.Namespace) -> float:
-    """The part of all rates that there is a plan for on one device."""
+def fitting(
+    known: Profiles, rates: Mapping[str, float], slos: Mapping[str, float], policy: str, o: argparse.Namespace
+) -> float:
+    """The part of all rates that there is a plan for on one device. Raises ServerError if there is none."""
     options, part = PlanOptions(executor="mps" if o.executor == "mps" else "green", **planner_of(o)), 1.0
     while part > LESS**40:
         demands = [Demand(model=m, rate=part * rate, slo_ms=slos[m]) for m, rate in rates.items()]
-        if isinstance(plan(known, demands, Inventory(gpus=1), None, options, policy=o.policy), Plan):
+        if isinstance(plan(known, demands, Inventory(gpus=1), None, options, policy=policy), Plan):
             return part
         part *= LESS
     raise ServerError("there is no plan for these models on one device, whatever their rates")
@@ -122,14 +138,21 @@ class Run:
     """One server under the whole traffic. ``result``: what became of it, as far as it came."""
 
     def __init__(
-        self, o: argparse.Namespace, name: str, known: Profiles, rates: dict[str, Steps], slos: dict[str, float]
+        self,
+        o: argparse.Namespace,
+        which: str,
+        policy: str,
+        known: Profiles,
+        rates: dict[str, Steps],
+        slos: dict[str, float],
     ) -> None:
-        self.o, self.name, self.rates, self.slos, self.known = o, name, rates, slos, known
+        self.o, self.which, self.policy, self.rates, self.slos, self.known = o, which, policy, rates, slos, known
         self.plans: list[lateness.Adopted] = []
-        self.planned = {model: of(PLANS[name], rate) for model, rate in rates.items()}
-        self.part = fitting(known, self.planned, slos, o)
+        self.planned = {model: of(PLANS[which], rate) for model, rate in rates.items()}
+        self.part = fitting(known, self.planned, slos, policy, o)
         self.stopped = False
         self.result: dict[str, Any] = {
+            "policy": policy,
             "planned_part": round(self.part, 3),
             "progress": [],
             "lost": 0,
@@ -142,7 +165,7 @@ class Run:
             write_models(folder / "models", self.slos)
             planned = {model: self.part * rate for model, rate in self.planned.items()}
             (folder / "plan.toml").write_text(
-                demand_file(self.slos, planned, 10, planner_of(self.o), policy=self.o.policy, hop=f"{self.o.hop:g}ms")
+                demand_file(self.slos, planned, 10, planner_of(self.o), policy=self.policy, hop=f"{self.o.hop:g}ms")
             )
             rows = zip(*(rate.rates for rate in self.rates.values()), strict=True)
             starts = next(iter(self.rates.values())).starts
@@ -153,9 +176,12 @@ class Run:
             (folder / "load.toml").write_text(demand_file(self.slos, changing, self.o.seconds, seed=self.o.seed))
             arguments = ["--executor", self.o.executor, "--profiles", self.o.profiles, "--devices", "0"]
             arguments += ["--request-log", str(folder / "requests.jsonl")]
-            arguments += ["--demand", str(folder / "plan.toml"), *([] if self.name == "follow" else ["--no-replan"])]
+            arguments += ["--demand", str(folder / "plan.toml"), *([] if self.which == "follow" else ["--no-replan"])]
             with LiveServer(folder / "models", folder / "serve.log", *arguments, env=env) as server:
-                print(f"{self.name}: ready after {server.ready_s:.1f} s, {server.document['note']}", flush=True)
+                print(
+                    f"{self.policy}, {self.which}: ready after {server.ready_s:.1f} s, {server.document['note']}",
+                    flush=True,
+                )
                 self.result |= {"ready_s": round(server.ready_s, 2), "note": server.document["note"]}
                 self.result["replanning"] = server.document["replanning"]
                 try:

@@ -46,11 +46,11 @@ if TYPE_CHECKING:
     from gemlet.serve.profiles.profile import Profiles
     from gemlet.simulate.serving.simulator import Tally
 
-POLICIES = ("timeshare", "nway+type", "gpulet", "apart", "streams")
 OURS: dict[str, tuple[str, dict[str, object]]] = {
     "streams": ("nway+type", {}),
     "apart": ("nway+type", {"pool_models": 0}),
 }
+POLICIES = (*mixes.COMPARED, *reversed(OURS))
 FIRST = 0.75  # of the planned rate: what the first trial asks for
 AMPLE = 1.15  # of the planned rate: what nobody is asked for
 MORE = 3  # trials, until one holds

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bench import goodput
+from bench import goodput, replan_live
+from bench.mixes import COMPARED
+from gemlet.serve.plan.policies import POLICIES
 
 ROWS = [
     {"mix": "traffic", "policy": "timeshare", "served": 1000.0},
@@ -22,6 +24,7 @@ ROWS = [
 
 def given(**more):
     more = {"simulate": False, "executor": "green", "profiles": "h200", "mixes": "traffic", "hop": 0.4} | more
+    more = {"policies": "timeshare,selftuning", "changed": "selftuning,nway+type"} | more
     return argparse.Namespace(goodput=100.0, changing=120.0, times=0.8, **more)
 
 
@@ -56,3 +59,26 @@ def test_every_part_gets_the_hop(simulate):
     for name in ("goodput", "changing"):
         assert parts[name][parts[name].index("--hop") + 1] == "0.4"
     assert ("attainment" in parts) is not simulate
+
+
+def test_every_policy_is_one_of_the_planners():
+    assert set(goodput.AIMED) < set(COMPARED) < set(POLICIES)
+    assert {"selftuning", "gpulet-noint"} < set(COMPARED)
+
+
+def test_policies_reach_both_parts():
+    parts = goodput.commands(given(), Path("/x"))
+    assert parts["goodput"][parts["goodput"].index("--policies") + 1] == "timeshare,selftuning"
+    assert parts["changing"][parts["changing"].index("--policies") + 1] == "selftuning,nway+type"
+
+
+def test_a_run_for_each_policy_and_plan():
+    o = argparse.Namespace(policies="selftuning,gpulet-noint", plans="follow,mean")
+    assert replan_live.runs(o) == [
+        ("selftuning, follow", "selftuning", "follow"),
+        ("selftuning, mean", "selftuning", "mean"),
+        ("gpulet-noint, follow", "gpulet-noint", "follow"),
+        ("gpulet-noint, mean", "gpulet-noint", "mean"),
+    ]
+    o.policies = "nway+type"
+    assert [name for name, _, _ in replan_live.runs(o)] == ["follow", "mean"]
