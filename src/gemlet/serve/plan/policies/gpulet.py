@@ -40,6 +40,8 @@ def pack(draft: Draft, demands: Sequence[Demand], gpus: int) -> list[str]:
             failure = _attempt(draft, [(d.model, d.rate * margin) for d in order])
             if not failure:
                 _scale(draft, 1 / margin)
+                failure = _unserved(draft)
+            if not failure:
                 return []
     return [f"elastic partitioning finds no place for all of {failure} on {gpus} GPU{'s' * (gpus > 1)}"]
 
@@ -61,6 +63,15 @@ def _scale(draft: Draft, factor: float) -> None:
     for gpu in draft.gpus:
         for gpu_let in gpu:
             gpu_let.rates = {model: rate * factor for model, rate in gpu_let.rates.items()}
+
+
+def _unserved(draft: Draft) -> str:
+    """A model of a gpu-let that does not hold, or "": turns that hold for higher rates need not hold for these."""
+    for gpu in draft.gpus:
+        for gpu_let in gpu:
+            if draft.serve(gpu_let, [other for other in gpu if other is not gpu_let]) is None:
+                return next(iter(gpu_let.rates))
+    return ""
 
 
 def knee(draft: Draft, model: str) -> int:
