@@ -1,7 +1,7 @@
 """Rates that change for minutes: a plan that follows them against plans that do not.
 
 python -m bench.replan --simulate [--traffic l4|h200] [--seconds 300] [--gpus 4] [--seed 1] [--changes]
-                        [--apart] [--hop 0.4]
+                        [--apart] [--hop 0.4] [--warm 4] [--horizon 5]
 python -m bench.replan --live --executor green --profiles h200 [--seconds 300] [--plans follow,mean,highest]
                         [--policies nway+type,selftuning] [-o FILE]
 
@@ -93,8 +93,11 @@ def compute(options: argparse.Namespace) -> None:
             continue
         control = None
         if follows:
-            settings = ControlSettings(policy=policy, most=most, planner=planner)
-            control = replanning.SimulatedController(profiles, demands("first"), settings, start, devices=most)
+            settings = ControlSettings(policy=policy, most=most, planner=planner, horizon_s=options.horizon)
+            costs = replanning.Costs(warm=options.warm)
+            control = replanning.SimulatedController(
+                profiles, demands("first"), settings, start, devices=most, costs=costs
+            )
         began = time.perf_counter()
         outcome = run(start, control)
         took = time.perf_counter() - began
@@ -152,6 +155,14 @@ def main() -> int:
     parser.add_argument("--executor", default="green", choices=["green", "mps", "streams", "modelled"], help="live")
     parser.add_argument("--plans", default="follow", help="live: of follow,mean,highest, one run after the other")
     parser.add_argument("--policies", default="nway+type", help="live: of the planner, one run after the other")
+    parser.add_argument(
+        "--warm", type=float, default=replanning.Costs().warm,
+        help="simulate: batches of each size until a new gpu-let is ready; default %(default)g",
+    )  # fmt: skip
+    parser.add_argument(
+        "--horizon", type=positive, default=ControlSettings().horizon_s,
+        help="simulate: plan for the rates of so many seconds later; default %(default)g",
+    )  # fmt: skip
     parser.add_argument("--apart", action="store_true", help="no pools: gpu-lets change as rates do")
     parser.add_argument("--hop", type=float, default=0.0, help="ms of a batch to its executor and back; default 0")
     parser.add_argument("-o", "--output", type=output, help="live: JSON, written as results come")

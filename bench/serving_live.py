@@ -22,8 +22,8 @@ from gemlet.serve.dispatch.dispatcher import Assignment, Batch, Dispatcher, GpuL
 from gemlet.serve.dispatch.expectation import Expectation
 from gemlet.serve.dispatch.queue import Request
 from gemlet.serve.execution.backend import GpuLet
-from gemlet.serve.execution.ladder import ladder
 from gemlet.serve.models import built_in
+from gemlet.serve.profiles.ladder import ladder
 from gemlet.simulate.serving.simulator import Tally
 
 if TYPE_CHECKING:

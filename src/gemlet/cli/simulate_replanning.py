@@ -117,7 +117,7 @@ def text(outcome: Outcome, history: list[Change], short: list[Shortage]) -> list
         lines.append("no rate was ever above what the plan could serve")
     assumed = replanning.Costs()
     lines.append(
-        f"assumed: {1000 * assumed.plan_s:g} ms to plan, {1000 * assumed.split_s:g} ms to split devices anew,"
-        f" weights loaded at {assumed.load_mib_per_s:g} MiB/s"
+        f"assumed: {1000 * assumed.plan_s:g} ms for each question to the planner; a new gpu-let is warm after"
+        f" {assumed.warm:g} batches of each size; weights loaded at {assumed.load_mib_per_s:g} MiB/s"
     )
     return lines

@@ -11,6 +11,6 @@ python_host.py runs the models of triton/, which were written for Triton's Pytho
 model_file.py, torch_models.py    models of a repository as Python modules, and as something a stream can run
 other_runtimes.py    ONNX Runtime and TensorRT on a GPU;  onnx_model.py: a session as a function
 warm_up.py     batches before the first request
-ladder.py, placement.py, parts.py    batches made ready; which SMs a gpu-let gets; streams on them
+placement.py, parts.py    which SMs a gpu-let gets; streams on them
 fair_lock.py   a lock with a queue
 """

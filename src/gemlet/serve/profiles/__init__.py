@@ -2,6 +2,7 @@
 
 profile.py     profiles as text and as values
 surface.py     what lies between the anchors of a profile
+ladder.py      for which batches a model is made ready
 vectors.py     sensitivity and pressure from probes
 modelled.py    profiles computed from data sheets, and marked so
 measured/      profiles that are part of gemlet, by name

@@ -1,7 +1,8 @@
-"""The controller in the simulator: the same decisions, with assumptions about how long it takes to apply them."""
+"""The controller in the simulator: the same decisions, and what it costs to plan and to make gpu-lets ready."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
@@ -10,6 +11,8 @@ from gemlet.serve.control import difference, propose
 from gemlet.serve.control.change import Change
 from gemlet.serve.control.decide import Decider, capacity
 from gemlet.serve.plan import planner
+from gemlet.serve.profiles.ladder import ladder
+from gemlet.simulate.serving.simulator import Coming, Warming
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -17,16 +20,22 @@ if TYPE_CHECKING:
     from gemlet.serve.control.overload import Planner
     from gemlet.serve.control.propose import Proposal
     from gemlet.serve.control.settings import ControlSettings
-    from gemlet.serve.plan.model import Demand, Plan
+    from gemlet.serve.plan.model import Demand, Infeasible, Inventory, Plan, PlanOptions
     from gemlet.serve.profiles.profile import Profiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Assumed, not measured: seconds to plan, to split the devices anew; MiB/s at which weights are loaded."""
+    """What stands between a reason for a plan and the plan in force; measured, but for the assumed load_mib_per_s.
 
-    plan_s: float = 0.1
-    split_s: float = 0.05
+    plan_s: of each question to the planner: 0.03 to 0.06 s on the host of an H200, seven of them in an overload.
+    warm: a gpu-let is ready for a model after so many times what one batch of each size takes that gets a CUDA graph:
+    each runs a few times, is captured and replayed, beside the models that run. 2.2 to 5.4 times on an H200, where that
+    is 0.12 s for BERT and 0.5 s for DenseNet-161 on a fifth of the device (docs/performance/serving.md).
+    """
+
+    plan_s: float = 0.05
+    warm: float = 4.0
     load_mib_per_s: float = 2000.0
 
 
@@ -49,15 +58,18 @@ class SimulatedController:
         self._profiles = profiles
         self._devices = range(devices)
         self._costs = costs or Costs()
-        self._plan = plan
+        self._planner = plan
+        self._questions = 0  # to the planner, for the proposal at hand
         self._proposal: Proposal | None = None
         self._start: Plan | None = start
+        self._warm: dict[tuple[int, float, str, int], int] = {}  # largest batch that has a graph, see _warming()
+        self._warming(start, {})
 
     @property
     def tick_s(self) -> float:
         return self.decider.settings.tick_s
 
-    def look(self, second: float, counts: Mapping[str, int], waiting: Mapping[str, int]) -> tuple[float, Plan] | None:
+    def look(self, second: float, counts: Mapping[str, int], waiting: Mapping[str, int]) -> Coming | None:
         if self._start is not None:
             self.decider.observe(second, {}, self._devices)
             self.decider.started_with(self._start, second)
@@ -67,19 +79,24 @@ class SimulatedController:
         if cause is None:
             return None
         old = self.decider.in_force
+        self._questions = 0
         proposal = propose.answer(self._profiles, self.decider.question(cause), self._plan)
         plan = proposal.plan
         delay = 0.0
+        warming: tuple[Warming, ...] = ()
         if plan is not None and (old is None or plan.gpus != old.gpus):
-            delay = self._costs.plan_s + self._takes(difference.steps(old, plan))
+            loaded = self._loaded(difference.steps(old, plan))
+            begin = self._costs.plan_s * self._questions
+            warming = self._warming(plan, {gpu: begin + seconds for gpu, seconds in loaded.items()}, begin)
+            delay = max([begin, *(begin + seconds for seconds in loaded.values()), *(each.end for each in warming)])
         stayed, moved = (0, 0) if plan is None else difference.moved(old, plan)
         gpus = 0 if plan is None else len(plan.gpus)
         self.history.append(Change(second, cause, gpus, stayed, moved, proposal.part, delay, proposal.notes))
-        if plan is None or not delay:
+        if plan is None or (old is not None and plan.gpus == old.gpus):
             self.decider.adopted(proposal, second)
             return None
         self._proposal = proposal
-        return delay, plan
+        return Coming(delay, plan, warming)
 
     def adopted(self, second: float, plan: Plan) -> None:
         assert self._proposal is not None
@@ -87,15 +104,51 @@ class SimulatedController:
         self.decider.adopted(self._proposal, second)
         self._proposal = None
 
-    def _takes(self, steps: Sequence[difference.Step]) -> float:
-        """Devices load side by side, each one model after the other."""
+    def _plan(
+        self,
+        profiles: Profiles,
+        demands: Sequence[Demand],
+        inventory: Inventory,
+        previous: Plan | None = None,
+        options: PlanOptions | None = None,
+        *,
+        policy: str = "nway+type",
+    ) -> Plan | Infeasible:
+        self._questions += 1
+        return self._planner(profiles, demands, inventory, previous, options, policy=policy)
+
+    def _loaded(self, steps: Sequence[difference.Step]) -> dict[int, float]:
+        """Seconds by device: they load side by side, each one model after the other."""
         loads: dict[int, float] = {}
         for step in steps:
             if isinstance(step, difference.Load):
                 mib = self._profiles.models[step.model].weights_mib
                 loads[step.gpu] = loads.get(step.gpu, 0.0) + mib / self._costs.load_mib_per_s
-        split = self._costs.split_s if any(isinstance(step, difference.Partition) for step in steps) else 0.0
-        return max(loads.values(), default=0.0) + split
+        return loads
+
+    def _warming(self, plan: Plan, begins: Mapping[int, float], begin: float = 0.0) -> tuple[Warming, ...]:
+        """What the plan needs that was not ready before: one gpu-let after the other on each device.
+
+        A share of a device that was used for a model keeps its graphs, as in the live executor.
+        """
+        found = []
+        for gpu in plan.gpus:
+            at = begins.get(gpu.index, begin)
+            seen: Counter[tuple[float, str]] = Counter()
+            for gpu_let in gpu.gpu_lets:
+                for task in gpu_let.tasks:
+                    surface = self._profiles.models[task.model].surface
+                    largest = max(task.batch, surface.max_batch) if len(gpu_let.tasks) == 1 else task.batch
+                    seen[gpu_let.sm, task.model] += 1
+                    key = (gpu.index, gpu_let.sm, task.model, seen[gpu_let.sm, task.model])
+                    if self._warm.get(key, 0) >= largest:
+                        continue
+                    self._warm[key] = largest
+                    row = surface.row(gpu_let.sm)
+                    took = self._costs.warm * sum(row[size] for size in ladder(largest)) / 1000
+                    found.append(Warming(at, at + took, gpu.index, gpu_let.sm, task.model))
+                    at += took
+        return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

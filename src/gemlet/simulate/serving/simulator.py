@@ -6,7 +6,8 @@ prediction, but counts who really runs. What comes out is simulated: it says how
 is right, not what a GPU does.
 
 With a `Control` the plan follows the load: it is asked as often as the live controller looks, and a new plan is in
-force after as long as the control says that it takes.
+force after as long as the control says that it takes. What is made ready for it meanwhile is a neighbour of the models
+that run.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
-from gemlet.serve.dispatch.dispatcher import Batch, Dispatcher, GpuLetState
+from gemlet.serve.dispatch.dispatcher import Batch, Dispatcher
 from gemlet.serve.dispatch.expectation import Expectation
 from gemlet.serve.dispatch.queue import Request
 from gemlet.serve.plan.search import interference
@@ -82,14 +83,34 @@ class Outcome:
         return sum(tally.in_time for tally in self.models.values()) / self.seconds
 
 
+@dataclass(frozen=True, slots=True)
+class Warming:
+    """A gpu-let that is made ready for a model, from ``begin`` to ``end``: seconds after the look that asked for it."""
+
+    begin: float
+    end: float
+    gpu: int
+    sm: float
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Coming:
+    """A plan that is in force ``delay`` seconds after the look; until then the one before is."""
+
+    delay: float
+    plan: Plan
+    warming: tuple[Warming, ...] = ()
+
+
 class Control(Protocol):
     """The controller, as a simulation sees it. ``tick_s``: seconds between two looks."""
 
     @property
     def tick_s(self) -> float: ...
 
-    def look(self, second: float, counts: Mapping[str, int], waiting: Mapping[str, int]) -> tuple[float, Plan] | None:
-        """What came since the last look, and what waits; a new plan, and in how many seconds it is in force."""
+    def look(self, second: float, counts: Mapping[str, int], waiting: Mapping[str, int]) -> Coming | None:
+        """What came since the last look, and what waits; a new plan, if there is reason for one."""
         ...
 
     def adopted(self, second: float, plan: Plan) -> None: ...
@@ -146,7 +167,8 @@ class _Run:
         self._now = 0.0
         self._tallies = {model: Tally(slo) for model, slo in slos.items()}
         self._busy = {(gpu_let.gpu, gpu_let.number): 0.0 for gpu_let in self._dispatcher.gpu_lets}
-        self._working: dict[int, list[GpuLetState]] = {}  # by GPU; those of an old plan that end their batch are in it
+        # What works on each GPU: gpu-lets, also those of an old plan that end their batch, and what is being warmed.
+        self._working: dict[int, dict[int, tuple[float, str]]] = {}  # (share, model), by identity
         self._plans = [(0.0, plan)]
         self._counts = dict.fromkeys(slos, 0)
 
@@ -189,7 +211,7 @@ class _Run:
         waiting = {model: len(queue) for model, queue in self._dispatcher.queues.items()}
         found = control.look(self._now / 1000, counts, waiting)
         if found is not None:
-            delay, plan = found
+            plan = found.plan
 
             def adopt() -> None:
                 self._dispatcher.adopt(plan)
@@ -197,18 +219,32 @@ class _Run:
                 control.adopted(self._now / 1000, plan)
                 self._start()
 
-            self._at(self._now + 1000 * delay, adopt)
+            for warming in found.warming:
+                self._warm(warming)
+            self._at(self._now + 1000 * found.delay, adopt)
         if self._now / 1000 + control.tick_s < seconds:
             self._at(self._now + 1000 * control.tick_s, lambda: self._look(control, seconds))
+
+    def _warm(self, warming: Warming) -> None:
+        """A neighbour like any other while it lasts, on SMs that gpu-lets in force may have as well."""
+
+        def begin() -> None:
+            self._working.setdefault(warming.gpu, {})[id(warming)] = (warming.sm, warming.model)
+
+        def end() -> None:
+            del self._working[warming.gpu][id(warming)]
+
+        self._at(self._now + 1000 * warming.begin, begin)
+        self._at(self._now + 1000 * warming.end, end)
 
     def _execute(self, batch: Batch) -> None:
         gpu_let = batch.gpu_let
         took = self._service_time(batch)
         self._busy[gpu_let.gpu, gpu_let.number] = self._busy.get((gpu_let.gpu, gpu_let.number), 0.0) + took
-        self._working.setdefault(gpu_let.gpu, []).append(gpu_let)
+        self._working.setdefault(gpu_let.gpu, {})[id(gpu_let)] = (gpu_let.sm, batch.place.model)
 
         def done() -> None:
-            self._working[gpu_let.gpu].remove(gpu_let)
+            del self._working[gpu_let.gpu][id(gpu_let)]
             tally = self._tallies[batch.place.model]
             tally.batches += 1
             for request in batch.requests:
@@ -231,19 +267,18 @@ class _Run:
         profile = self._profiles.models[place.model]
         took = self._row(place.model, place.gpu_let.sm)[len(batch.requests)]
         if self._interfere:
-            running = [gpu_let for gpu_let in self._working.get(place.gpu_let.gpu, ()) if gpu_let is not place.gpu_let]
-            over = sum(gpu_let.sm for gpu_let in running) + place.gpu_let.sm - 1
+            working = self._working.get(place.gpu_let.gpu, {})
+            running = [each for which, each in working.items() if which != id(place.gpu_let)]
+            over = sum(sm for sm, _ in running) + place.gpu_let.sm - 1
             took *= interference.slowdown_beside(
-                profile.sensitivity, [self._contention(gpu_let.running) for gpu_let in running], over
+                profile.sensitivity, [self._contention(*each) for each in running], over
             )
         return took * variation.jitter(profile.variation, self._chance) + self._hop_ms
 
-    def _contention(self, batch: Batch | None) -> interference.Contention:
-        assert batch is not None
-        key = (batch.gpu_let.sm, batch.place.model)
-        if key not in self._contentions:
-            self._contentions[key] = interference.contention(self._profiles, batch.gpu_let.sm, [batch.place.model])
-        return self._contentions[key]
+    def _contention(self, sm: float, model: str) -> interference.Contention:
+        if (sm, model) not in self._contentions:
+            self._contentions[sm, model] = interference.contention(self._profiles, sm, [model])
+        return self._contentions[sm, model]
 
     def _count_drops(self) -> None:
         for drop in self._dispatcher.drops():

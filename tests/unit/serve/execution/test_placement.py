@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gemlet.serve.execution.ladder import ladder
 from gemlet.serve.execution.placement import Range, groups_for, place
+from gemlet.serve.profiles.ladder import ladder
 
 GROUPS = 16
 sizes = st.lists(st.integers(1, GROUPS), min_size=1, max_size=8)

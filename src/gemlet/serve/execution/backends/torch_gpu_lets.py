@@ -22,10 +22,10 @@ from gemlet.serve.execution import torch_models
 from gemlet.serve.execution.backend import GpuLetGone
 from gemlet.serve.execution.fair_lock import FairLock
 from gemlet.serve.execution.graphed import Graphed
-from gemlet.serve.execution.ladder import ladder
 from gemlet.serve.execution.warm_up import warm_up
 from gemlet.serve.models.built_in import completed
 from gemlet.serve.models.specification import ModelError
+from gemlet.serve.profiles.ladder import ladder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
