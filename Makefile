@@ -99,7 +99,7 @@ upgrade-test: setup  ## 20 daemons take over from one another under 100 busy pro
 	@$(BIN)/python -m tests.sim.upgrade $(UPGRADE_ARGS)
 
 .PHONY: cluster-test
-cluster-test: image  ## a real Kubernetes cluster with simulated GPUs; needs root and Go; builds Kubernetes the first time
+cluster-test: image serve-image  ## a real Kubernetes cluster with simulated GPUs; needs root and Go; builds Kubernetes the first time
 	@$(BIN)/python -m pip install --quiet --group chart
 	@tests/cluster/run 1.36 $(abspath $(BIN))/python $(abspath build/image/gemlet.tar) $(PYTEST_ARGS)
 

@@ -166,8 +166,12 @@ class Node:
         self._run("containerd", BIN / "containerd", "--config", self.run / "containerd.toml")
         eventually(self._answers, "containerd")
         for archive in images:
-            command = [*map(str, self._enter), *self._ctr(), "images", "import", str(archive)]
-            subprocess.run(command, check=True, capture_output=True)
+            self.load(archive)
+
+    def load(self, archive: Path) -> None:
+        """An image into containerd, as README has it."""
+        command = [*map(str, self._enter), *self._ctr(), "images", "import", str(archive)]
+        subprocess.run(command, check=True, capture_output=True)
 
     def _kubelet(self) -> None:
         self._pki.issue(self.name, f"system:node:{self.name}", "system:nodes")

@@ -1,0 +1,122 @@
+"""`gemlet serve` in the cluster: frontends with a share each of simulated GPUs, behind one Service."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+from tests.cluster.cluster import pod
+from tests.cluster.kubernetes import OLD
+from tests.cluster.processes import eventually
+from tests.cluster.serving import IMAGE, NAMESPACE, POLICY, RELEASE, Frontends, policy
+
+pytestmark = [
+    pytest.mark.skipif(OLD, reason="Kubernetes 1.20 has no policy that gives them simulated GPUs"),
+    pytest.mark.skipif(not IMAGE.exists(), reason="without its image: `make serve-image`"),
+]
+ANSWER = ["english", "german"]
+SMALL = {"requests": {"cpu": "50m", "memory": "128Mi"}}  # the machine has two cores, and the models are small
+STARTS = 240
+
+
+@pytest.fixture(scope="module")
+def frontends(cluster, face):
+    cluster.node.load(IMAGE)
+    cluster.kubectl("create", "namespace", NAMESPACE)
+    cluster.create(*policy())
+    probe = pod("probe", "true")
+    probe["metadata"]["namespace"], probe["spec"]["hostPID"] = NAMESPACE, False
+    eventually(lambda: changed(cluster, probe), "the policy in use")
+    made = Frontends(cluster)
+    gpu = {"from": "claim" if face.name == "dra" else "annotations", "memory": "16Gi", "compute": 25}
+    made.install({"replicas": 2, "gpu": gpu, "resources": SMALL})
+    begun = time.monotonic()
+    eventually(lambda: len(made.ready()) == 2, "two frontends", STARTS)
+    print(f"\ntwo frontends ready after {time.monotonic() - begun:.1f} s", file=sys.stderr)
+    yield made
+    cluster.kubectl("delete", "namespace", NAMESPACE, seconds=130)
+    for kind in ("mutatingadmissionpolicies", "mutatingadmissionpolicybindings"):
+        cluster.kubectl("delete", kind, POLICY)
+
+
+def changed(cluster, entry):
+    said = cluster.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", text=json.dumps(entry))
+    return json.loads(said)["spec"].get("hostPID")
+
+
+def held(cluster):
+    """The pods of the frontends' namespace that have a share, by the node's agent."""
+    said = json.loads(cluster.gemlet.execute(cluster.node, "agent", "gemlet", "status", "--node", "-o", "json"))
+    pods = [share["pod"] for share in said["shares"]]
+    return sorted({each["name"] for each in pods if each["namespace"] == NAMESPACE})
+
+
+def test_each_frontend_answers_by_the_services_names(cluster, frontends):
+    client = frontends.client()
+    for service in (RELEASE, f"{RELEASE}-each"):
+        addresses = frontends.ready(service)
+        assert len(set(addresses.values())) == 2
+        for address in addresses.values():
+            assert client.languages(address, service=service) == ANSWER
+            assert client.ask(address, "/v2/models/language/infer", {}, service=service)[0] == 401
+
+
+def test_each_frontend_has_a_share_of_its_own(cluster, frontends):
+    assert held(cluster) == sorted(frontends.ready())
+
+
+def test_a_frontend_that_is_deleted_costs_no_request(cluster, frontends):
+    """It leaves its Services, answers what it has, and another takes its share."""
+    client, over, failed, answered = frontends.client(), threading.Event(), [], []
+
+    def ask():
+        while not over.is_set():
+            try:
+                answered.append(client.anywhere())
+            except (OSError, AssertionError, IndexError) as error:
+                failed.append(repr(error))
+            time.sleep(0.05)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        before = set(frontends.ready())
+        gone = min(before)
+        begun = time.monotonic()
+        cluster.kubectl("delete", "pod", "-n", NAMESPACE, gone, seconds=130)
+        eventually(lambda: len(set(frontends.ready()) - {gone}) == 2, "another frontend", STARTS)
+        print(f"\nanother frontend after {time.monotonic() - begun:.1f} s", file=sys.stderr)
+    finally:
+        over.set()
+        asking.join()
+    assert not failed, f"{len(failed)} of {len(failed) + len(answered)}: {failed[:3]}"
+    assert answered
+    assert all(answer == ANSWER for answer in answered)
+    eventually(lambda: held(cluster) == sorted(frontends.ready()), "its share taken by the other")
+
+
+def test_a_server_that_is_killed_comes_back_while_the_other_answers(cluster, frontends):
+    client = frontends.client()
+    before = frontends.restarts()
+    killed, other = sorted(before)
+    (status,) = cluster.get("pod", "-n", NAMESPACE, killed)["status"]["containerStatuses"]
+    os.kill(cluster.node.container_pid(status["containerID"]), signal.SIGKILL)
+    assert client.languages(frontends.ready()[other]) == ANSWER
+    eventually(lambda: frontends.restarts()[killed] == before[killed] + 1, "started again", STARTS)
+    eventually(lambda: killed in frontends.ready(), "ready again", STARTS)
+    assert client.languages(frontends.ready()[killed]) == ANSWER
+    assert frontends.restarts()[other] == before[other]
+
+
+def test_uninstalling_leaves_nothing(cluster, frontends):
+    assert frontends.left()
+    assert held(cluster)
+    frontends.uninstall()
+    eventually(lambda: not frontends.left(), "the end of all that was installed", 120)
+    eventually(lambda: not held(cluster), "the end of its shares")
