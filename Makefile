@@ -108,6 +108,13 @@ cluster-test-old: image  ## the same on Kubernetes 1.20, which has no claims: wh
 	@$(BIN)/python -m pip install --quiet --group chart
 	@tests/cluster/run 1.20 $(abspath $(BIN))/python $(abspath build/image/gemlet.tar) $(PYTEST_ARGS)
 
+.PHONY: cluster-upgrade-test
+cluster-upgrade-test: image  ## the release before, built here, upgraded to this one under running pods of that cluster
+	@$(BIN)/python -m pip install --quiet --group chart
+	@tests/cluster/build-before $(abspath $(BIN))/python $(abspath build/before)
+	@GEMLET_CLUSTER_BEFORE=$(abspath build/before) tests/cluster/run 1.36 $(abspath $(BIN))/python $(abspath build/image/gemlet.tar) \
+	    tests/cluster/test_upgrade.py $(PYTEST_ARGS)
+
 .PHONY: image
 image: setup  ## build/image/gemlet.tar, the container image that the chart installs; needs Debian 12, no Docker, no root
 	@$(BIN)/python packaging/image/build.py build/image/gemlet.tar

@@ -34,13 +34,16 @@ class Release:
         self._helm = helm.Config(kubeconfig_path=cluster.admin, namespace=NAMESPACE)
         self._values: dict[str, Any] | None = None  # of the face in use; None before the installation
 
-    def use(self, values: Mapping[str, Any]) -> None:
-        """Installs the chart with VALUES and ``values``, or upgrades to them; they stay for later upgrades."""
+    def use(self, values: Mapping[str, Any], source: Path = CHART) -> None:
+        """Installs the chart with VALUES and ``values``, or upgrades to them; they stay for later upgrades.
+
+        source: where the chart is, if it is not this checkout's; upgrades are always to this one's.
+        """
         installed, self._values = self._values is not None, VALUES | dict(values)
         if installed:
             self.upgrade()
             return
-        with helm.Chart.load(CHART) as chart:
+        with helm.Chart.load(source) as chart:
             self._helm.install(chart, RELEASE, self._values, namespace=NAMESPACE, create_namespace=True)
         self.wait()
 
