@@ -62,7 +62,7 @@ class Estimates {
 
     // Takes up to kMemo of the launches that need no sample off the entry, for the caller to count by itself.
     static constexpr uint16_t kMemo = 64;
-    static uint32_t take(Entry& e) {
+    static uint16_t take(Entry& e) {
         uint16_t left = e.until_sample.load(std::memory_order_relaxed);
         uint16_t taken = left > 1 ? std::min<uint16_t>(uint16_t(left - 1), kMemo) : 0;
         e.until_sample.store(uint16_t(left - taken), std::memory_order_relaxed);

@@ -53,6 +53,14 @@ inline void account(Stream& stream, const wire::ClientPage& page, uint64_t ns, b
         after_window(*stream.device, stream, window);
 }
 
+template <class Call>
+inline CUresult call_driver(Stream& stream, Call& call) {
+    stream.submitting.store(1, std::memory_order_relaxed);
+    const CUresult result = call();
+    stream.submitting.store(0, std::memory_order_relaxed);
+    return result;
+}
+
 // A launch whose estimate is not at hand: it is looked up, and now and then measured.
 template <class Call>
 [[gnu::noinline]] CUresult submit_looked_up(Stream& stream, wire::ClientPage& page, uint64_t key, bool quiet,
@@ -68,7 +76,7 @@ template <class Call>
         if (quiet) Estimates::sample_next(estimate);
     }
     const uint64_t ns = estimate.nanoseconds.load(relaxed);
-    CUresult result = call();
+    const CUresult result = call_driver(stream, call);
     if (sampled) pacer.end_sample(stream, sample);
     stream.memo_key.store(key, relaxed);
     stream.memo_ns.store(ns, relaxed);
@@ -88,10 +96,10 @@ inline CUresult submit_holding(Stream& stream, wire::ClientPage& page, Work work
         const uint32_t left = stream.memo_left.load(relaxed);
         if (left == 0 || stream.memo_key.load(relaxed) != work.key)
             return submit_looked_up(stream, page, work.key, quiet, call);
-        stream.memo_left.store(left - 1, relaxed);
+        stream.memo_left.store(uint16_t(left - 1), relaxed);
         ns = stream.memo_ns.load(relaxed);
     }
-    CUresult result = call();
+    const CUresult result = call_driver(stream, call);
     account(stream, page, ns, quiet);
     return result;
 }

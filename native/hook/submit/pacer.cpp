@@ -34,6 +34,21 @@ bool shared(const Stream& stream) {
     return page && page->flags.load(std::memory_order_relaxed) & wire::kPageShared;
 }
 
+// A queue may be full with this many launches: the driver's has room for 1022 entries, and events take some of them.
+constexpr uint64_t kMany = 128;
+
+// A call of the driver for a launch takes a few microseconds.
+constexpr uint64_t kOneLaunch = 20'000;
+
+CUresult record_on(Stream& stream, CUevent event) {
+    const CUstream handle = stream.handle.load(std::memory_order_relaxed);
+    stream.submitting.store(1, std::memory_order_relaxed);
+    const CUresult result =
+        stream.per_thread ? own().cuEventRecord_ptsz(event, handle) : own().cuEventRecord(event, handle);
+    stream.submitting.store(0, std::memory_order_relaxed);
+    return result;
+}
+
 }  // namespace
 
 CUevent Pacer::take_event(CUcontext context, bool timing) {
@@ -56,7 +71,7 @@ void Pacer::give_event(CUcontext context, bool timing, CUevent event) {
     (timing ? pool->timed : pool->untimed).push_back(event);
 }
 
-void Pacer::record(Stream& stream) {
+void Pacer::record(Stream& stream, std::unique_lock<std::mutex>* lock) {
     uint64_t ns = stream.unmarked_ns.exchange(0, std::memory_order_relaxed);
     uint32_t launches = stream.unmarked.exchange(0, std::memory_order_relaxed);
     CUcontext context = stream.context.load(std::memory_order_relaxed);
@@ -64,19 +79,22 @@ void Pacer::record(Stream& stream) {
     ContextScope scope(context);
     CUevent event = scope.ok() ? take_event(context, false) : nullptr;
     if (!event) return;
-    CUstream handle = stream.handle.load(std::memory_order_relaxed);
-    CUresult result =
-        stream.per_thread ? own().cuEventRecord_ptsz(event, handle) : own().cuEventRecord(event, handle);
+    recording_ns_ = ns;
+    recording_launches_ = launches;
+    if (lock) lock->unlock();
+    const CUresult result = record_on(stream, event);
+    if (lock) lock->lock();
+    recording_ns_ = recording_launches_ = 0;
     if (result != CUDA_SUCCESS) {
         give_event(context, false, event);
         return;
     }
-    marks_.push_back({&stream, context, event, ns});
+    marks_.push_back({&stream, context, event, ns, launches});
 }
 
 void Pacer::reap() {
     const uint64_t now = now_ns();
-    uint64_t inflight = 0;
+    uint64_t inflight = recording_ns_;
     Stream* running[16];
     size_t n_running = 0;
     if (marks_.empty()) running_since_ = now;
@@ -123,8 +141,10 @@ void Pacer::learn() {
 }
 
 uint64_t Pacer::mark(Stream& stream, uint64_t window_ns) {
+    std::unique_lock recording(recording_);
     std::unique_lock lock(mutex_);
-    record(stream);
+    record(stream, &lock);
+    recording.unlock();
     reap();
     learn();
     if (window_ns <= kLatencyWindow)
@@ -201,16 +221,44 @@ uint64_t Pacer::poll() {
     return look(false, true).inflight;
 }
 
+uint64_t Pacer::queued() const {
+    uint64_t sum = recording_launches_;
+    for (const Mark& mark : marks_) sum += mark.launches;
+    for (const Stream* s : streams_) sum += s->unmarked.load(std::memory_order_relaxed);
+    return sum;
+}
+
+bool Pacer::holds_up(const Stream& stream) {
+    const uint64_t launches = stream.launches.load(std::memory_order_relaxed);
+    const uint64_t until = now_ns() + kOneLaunch;
+    while (stream.submitting.load(std::memory_order_relaxed) != 0 &&
+           stream.launches.load(std::memory_order_relaxed) == launches) {
+        if (now_ns() >= until) return true;
+        step_aside();
+    }
+    return false;
+}
+
 Pacer::Look Pacer::look(bool sampling, bool mark_all) {
+    // A thread that records may wait for room; nobody waits for it here.
+    const std::unique_lock recording(recording_, std::try_to_lock);
     std::lock_guard lock(mutex_);
-    const bool may_record = launch_state.captures.load() == 0;
+    const bool may_record = launch_state.captures.load() == 0 && recording.owns_lock();
     const uint64_t now = now_ns();
     uint64_t unmarked = 0;
     reap();
-    bool all_empty = marks_.empty();
+    bool all_empty = marks_.empty() && recording_launches_ == 0;
+    bool held_up = false;
+    const bool many = queued() >= kMany;
     for (Stream* s : streams_) {
         const uint64_t launches = s->launches.load(std::memory_order_relaxed);
         const bool launched = std::exchange(s->looked_at, launches) != launches;
+        if (many && holds_up(*s)) {  // any call for the stream would wait as long
+            held_up = true;
+            all_empty = false;
+            unmarked += s->unmarked_ns.load(std::memory_order_relaxed);
+            continue;
+        }
         if (s->unmarked.load(std::memory_order_relaxed) == 0) continue;
         if (launched && !mark_all) {
             const bool empty = sampling && may_record && !s->per_thread && is_empty(*s);
@@ -218,7 +266,7 @@ Pacer::Look Pacer::look(bool sampling, bool mark_all) {
             if (!empty) unmarked += s->unmarked_ns.load(std::memory_order_relaxed);
         } else if (may_record && !s->per_thread) {
             all_empty = all_empty && is_empty(*s);
-            record(*s);
+            record(*s, nullptr);
         } else {
             const uint64_t left = left_unmarked(*s, now);
             all_empty = all_empty && left == 0;
@@ -227,7 +275,7 @@ Pacer::Look Pacer::look(bool sampling, bool mark_all) {
     }
     reap();
     learn();
-    return {inflight_.load(std::memory_order_relaxed) + unmarked, !all_empty};
+    return {inflight_.load(std::memory_order_relaxed) + unmarked, !all_empty, held_up};
 }
 
 Pacer::Look Pacer::look_at_marks() {
@@ -246,29 +294,27 @@ void Pacer::sample(Look look, bool awaited, uint64_t samples) {
 }
 
 bool Pacer::begin_sample(Stream& stream, uint64_t key, bool first, Sample& sample) {
-    std::lock_guard lock(mutex_);
+    const std::lock_guard recording(recording_);
+    std::unique_lock lock(mutex_);
     if (samples_.size() >= kMaxSamples) learn();
     CUcontext context = stream.context.load(std::memory_order_relaxed);
     if (samples_.size() >= kMaxSamples || !context) return false;
     ContextScope scope(context);
     if (!scope.ok()) return false;
     sample = {key, first, context, take_event(context, true), take_event(context, true), &stream, shared(stream)};
-    CUstream handle = stream.handle.load(std::memory_order_relaxed);
-    if (sample.begin && sample.end &&
-        (stream.per_thread ? own().cuEventRecord_ptsz(sample.begin, handle)
-                           : own().cuEventRecord(sample.begin, handle)) == CUDA_SUCCESS)
-        return true;
+    lock.unlock();
+    if (sample.begin && sample.end && record_on(stream, sample.begin) == CUDA_SUCCESS) return true;
+    lock.lock();
     if (sample.begin) give_event(context, true, sample.begin);
     if (sample.end) give_event(context, true, sample.end);
     return false;
 }
 
 void Pacer::end_sample(Stream& stream, Sample& sample) {
-    std::lock_guard lock(mutex_);
+    const std::lock_guard recording(recording_);
     ContextScope scope(sample.context);
-    CUstream handle = stream.handle.load(std::memory_order_relaxed);
-    CUresult result =
-        stream.per_thread ? own().cuEventRecord_ptsz(sample.end, handle) : own().cuEventRecord(sample.end, handle);
+    const CUresult result = record_on(stream, sample.end);
+    const std::lock_guard lock(mutex_);
     if (result == CUDA_SUCCESS) {
         sample.shared = sample.shared || shared(stream);
         samples_.push_back(sample);
@@ -322,7 +368,7 @@ uint64_t Pacer::launches() {
 }
 
 void Pacer::forget(CUcontext context) {
-    std::lock_guard lock(mutex_);
+    const std::scoped_lock lock(recording_, mutex_);
     ContextScope scope(context);
     auto destroy = [&](CUevent event) {
         if (scope.ok()) own().cuEventDestroy_v2(event);

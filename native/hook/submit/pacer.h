@@ -6,7 +6,8 @@
 // completed.
 //
 // Marks are recorded by the launching thread, or, when it went quiet, by the watcher; never while any stream is being
-// captured. `mutex` covers all but the two counters of a stream that launches touch.
+// captured. `mutex` covers all but the counters of a stream that launches touch. A record waits as long as the queue
+// of its stream is full, so it has a lock of its own, `recording`, which is taken before `mutex`.
 #pragma once
 
 #include <atomic>
@@ -32,7 +33,10 @@ struct alignas(64) Stream {
     std::atomic<uint64_t> unmarked_ns{0};          // estimates of launches since the last mark
     std::atomic<uint32_t> unmarked{0};             // ... and how many
     // The last kernel's estimate, for as many launches of it in a row as need no sample.
-    std::atomic<uint32_t> memo_left{0};
+    std::atomic<uint16_t> memo_left{0};
+    // A thread is in the driver's call for it. Threads of one stream write it one over the other, which at worst
+    // hides one of them.
+    std::atomic<uint16_t> submitting{0};
     std::atomic<uint64_t> memo_key{0};
     std::atomic<uint64_t> memo_ns{0};
     std::atomic<uint64_t> launches{0};
@@ -74,7 +78,8 @@ class Pacer {
     // left to that thread to mark: what is unmarked there counts as in flight.
     struct Look {
         uint64_t inflight;
-        bool busy;  // something is queued or runs, marked or not; only if sampling
+        bool busy;             // something is queued or runs, marked or not; only if sampling
+        bool held_up = false;  // a thread waits in a submission until a queue has room; only if sampling
     };
     Look look(bool sampling);
     Look look_at_marks();  // the same without a call for any stream, taken to be busy
@@ -106,7 +111,7 @@ class Pacer {
     void settled(Stream& stream);
 
     // Returns when no thread is recording any more.
-    void barrier() { std::lock_guard lock(mutex_); }
+    void barrier() { std::lock_guard recording(recording_); }
 
     void add_stream(Stream* stream, const std::atomic<wire::ClientPage*>& page);
     void set_page(wire::ClientPage* page);  // of every stream
@@ -121,12 +126,16 @@ class Pacer {
         CUcontext context;
         CUevent event;
         uint64_t nanoseconds;
+        uint32_t launches;
     };
 
     CUevent take_event(CUcontext context, bool timing);
     void give_event(CUcontext context, bool timing, CUevent event);
-    void record(Stream& stream);
+    // The caller holds both locks; `lock`, of `mutex_`, is let go while the driver is asked, unless it is null.
+    void record(Stream& stream, std::unique_lock<std::mutex>* lock);
     static bool is_empty(const Stream& stream);  // nothing left to run, marked or not
+    uint64_t queued() const;                     // launches that are not known to be complete
+    static bool holds_up(const Stream& stream);  // the thread that submits to it
     // Estimated rest of work that no thread can mark now, because its thread waits for the token itself or is
     // gone, or a capture is in progress. It is taken to run as estimated. If it counted for ever, a stop would
     // never be reported and its thread would never go on.
@@ -138,8 +147,11 @@ class Pacer {
     void wait_for_room(std::unique_lock<std::mutex>& lock, Waits& waits, uint64_t window_ns);
     void wait_for_last_moment(std::unique_lock<std::mutex>& lock, Waits& waits, uint64_t window_ns);
 
-    std::mutex mutex_;
+    std::mutex recording_, mutex_;
     std::deque<Mark> marks_;
+    // What the mark stands for that is being recorded.
+    uint64_t recording_ns_ = 0;
+    uint32_t recording_launches_ = 0;
     std::vector<Sample> samples_;
     std::vector<Stream*> streams_;
     SwapGate* gate_ = nullptr;

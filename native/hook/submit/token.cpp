@@ -129,7 +129,7 @@ uint64_t watch_holder(Device& device, wire::ClientPage& page, uint32_t epoch, Wa
     const bool waited = device.waits.look(began);
     const Pacer::Look look = in_copy ? device.pacer.look_at_marks() : device.pacer.look(sampling);
     const uint64_t now = now_ns();
-    const bool awaited = device.waits.look(now) || waited;
+    const bool awaited = device.waits.look(now) || waited || look.held_up;
     if (sampling) {
         // It stands for the time since the last one: a look may be held up in the driver by the very thread that
         // waits, and samples are taken more often while no thread launches.

@@ -173,6 +173,23 @@ static void work_behind_gates(double seconds) {
     }
 }
 
+// Launches more than the queue has room for, behind work that takes long. It never asks for the end of it.
+static void* open_later(void* unused) {
+    for (;; usleep(200000)) open_gate = 1;
+    return unused;
+}
+
+static void flood(double seconds) {
+    pthread_t opener;
+    pthread_create(&opener, NULL, open_later, NULL);
+    for (uint64_t end = now_ns() + (uint64_t)(seconds * 1e9); now_ns() < end;) {
+        open_gate = 0;
+        MUST(cuLaunchHostFunc(NULL, wait_for_gate, NULL));
+        for (int i = 0; i < 1500; ++i) MUST(launch(1000, NULL));
+        did_one();
+    }
+}
+
 static void say(const char* line) {
     puts(line);
     fflush(stdout);
@@ -524,6 +541,7 @@ int main(int argc, char** argv) {
     if (!strcmp(mode, "work")) work_for(seconds);
     if (!strcmp(mode, "host-bound")) host_bound(seconds);
     if (!strcmp(mode, "copy-back")) copy_back(seconds);
+    if (!strcmp(mode, "flood")) flood(seconds);
     if (!strcmp(mode, "poll-streams")) poll_for(seconds, 0);
     if (!strcmp(mode, "poll-events")) poll_for(seconds, 1);
     if (!strcmp(mode, "ask-wrongly")) ask_wrongly();

@@ -84,6 +84,12 @@ def test_a_program_that_polls_waits(machine: Machine, served: Served, verb: str)
     assert awaited > 0.2  # not all: the host may be too busy to let it ask once in a millisecond
 
 
+def test_a_program_waits_for_room_in_a_full_queue(machine: Machine, served: Served) -> None:
+    ((busy, awaited),) = parts(Client(machine, "a", "flood"))
+    assert busy > 0.8
+    assert awaited > 0.8, "its thread is in a launch that does not return"
+
+
 def test_waits_and_questions_answer_as_the_driver_does(machine: Machine, served: Served) -> None:
     plain = machine.run(None, "ask-wrongly")
     assert len(plain.split()) == 1 + 12
