@@ -267,6 +267,9 @@ Pacer::Look Pacer::look(bool sampling, bool mark_all) {
         } else if (may_record && !s->per_thread) {
             all_empty = all_empty && is_empty(*s);
             record(*s, nullptr);
+        } else if (!recording.owns_lock()) {  // the next look can
+            all_empty = false;
+            unmarked += s->unmarked_ns.load(std::memory_order_relaxed);
         } else {
             const uint64_t left = left_unmarked(*s, now);
             all_empty = all_empty && left == 0;
