@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gemlet.serve.control import difference, propose
 from gemlet.serve.control.change import Change
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gemlet.serve.control.overload import Planner
     from gemlet.serve.control.propose import Proposal
     from gemlet.serve.control.settings import ControlSettings
-    from gemlet.serve.plan.model import Demand, Infeasible, Inventory, Plan, PlanOptions
+    from gemlet.serve.plan.model import Demand, Infeasible, Plan
     from gemlet.serve.profiles.profile import Profiles
 
 
@@ -104,18 +104,10 @@ class SimulatedController:
         self.decider.adopted(self._proposal, second)
         self._proposal = None
 
-    def _plan(
-        self,
-        profiles: Profiles,
-        demands: Sequence[Demand],
-        inventory: Inventory,
-        previous: Plan | None = None,
-        options: PlanOptions | None = None,
-        *,
-        policy: str = "nway+type",
-    ) -> Plan | Infeasible:
+    def _plan(self, *question: Any, **chosen: Any) -> Plan | Infeasible:
+        """The planner, whose questions are counted."""
         self._questions += 1
-        return self._planner(profiles, demands, inventory, previous, options, policy=policy)
+        return self._planner(*question, **chosen)
 
     def _loaded(self, steps: Sequence[difference.Step]) -> dict[int, float]:
         """Seconds by device: they load side by side, each one model after the other."""
