@@ -55,10 +55,8 @@ inline void account(Stream& stream, const wire::ClientPage& page, uint64_t ns, b
 
 template <class Call>
 inline CUresult call_driver(Stream& stream, Call& call) {
-    stream.submitting.store(1, std::memory_order_relaxed);
-    const CUresult result = call();
-    stream.submitting.store(0, std::memory_order_relaxed);
-    return result;
+    const Submitting submitting(stream);
+    return call();
 }
 
 // A launch whose estimate is not at hand: it is looked up, and now and then measured.

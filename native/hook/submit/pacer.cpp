@@ -42,11 +42,8 @@ constexpr uint64_t kOneLaunch = 20'000;
 
 CUresult record_on(Stream& stream, CUevent event) {
     const CUstream handle = stream.handle.load(std::memory_order_relaxed);
-    stream.submitting.store(1, std::memory_order_relaxed);
-    const CUresult result =
-        stream.per_thread ? own().cuEventRecord_ptsz(event, handle) : own().cuEventRecord(event, handle);
-    stream.submitting.store(0, std::memory_order_relaxed);
-    return result;
+    const Submitting submitting(stream);
+    return stream.per_thread ? own().cuEventRecord_ptsz(event, handle) : own().cuEventRecord(event, handle);
 }
 
 }  // namespace

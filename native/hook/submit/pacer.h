@@ -50,6 +50,18 @@ struct alignas(64) Stream {
     uint64_t seen_ns = 0, seen_at = 0;  // what was unmarked, and since when, if only its own thread could mark it
 };
 
+// While the thread is in the driver's call for work on the stream.
+class Submitting {
+  public:
+    explicit Submitting(Stream& stream) : stream_(stream) { stream_.submitting.store(1, std::memory_order_relaxed); }
+    ~Submitting() { stream_.submitting.store(0, std::memory_order_relaxed); }
+    Submitting(const Submitting&) = delete;
+    Submitting& operator=(const Submitting&) = delete;
+
+  private:
+    Stream& stream_;
+};
+
 // A pair of events around one launch.
 struct Sample {
     uint64_t key = 0;
@@ -79,7 +91,7 @@ class Pacer {
     struct Look {
         uint64_t inflight;
         bool busy;             // something is queued or runs, marked or not; only if sampling
-        bool held_up = false;  // a thread waits in a submission until a queue has room; only if sampling
+        bool held_up = false;  // a thread waits in a submission until a queue has room
     };
     Look look(bool sampling);
     Look look_at_marks();  // the same without a call for any stream, taken to be busy
