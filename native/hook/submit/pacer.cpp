@@ -240,7 +240,7 @@ Pacer::Look Pacer::look(bool sampling, bool mark_all) {
     // A thread that records may wait for room; nobody waits for it here.
     const std::unique_lock recording(recording_, std::try_to_lock);
     std::lock_guard lock(mutex_);
-    const bool may_record = launch_state.captures.load() == 0 && recording.owns_lock();
+    const bool may_ask = launch_state.captures.load() == 0, may_record = may_ask && recording.owns_lock();
     const uint64_t now = now_ns();
     uint64_t unmarked = 0;
     reap();
@@ -258,7 +258,7 @@ Pacer::Look Pacer::look(bool sampling, bool mark_all) {
         }
         if (s->unmarked.load(std::memory_order_relaxed) == 0) continue;
         if (launched && !mark_all) {
-            const bool empty = sampling && may_record && !s->per_thread && is_empty(*s);
+            const bool empty = sampling && may_ask && !s->per_thread && is_empty(*s);
             all_empty = all_empty && empty;
             if (!empty) unmarked += s->unmarked_ns.load(std::memory_order_relaxed);
         } else if (may_record && !s->per_thread) {
