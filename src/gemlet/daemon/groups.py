@@ -191,7 +191,7 @@ class GroupBook:
         try:
             self._check_reserved(name, owner)
         except Refused as error:  # closed to its maker, which makes the server end that client's membership
-            spec = GroupSpec(name=name, users=(self._name_of(self._owner),))
+            spec = GroupSpec(name=name, users=(self._user(self._owner),))
             self.entries[name] = Entry(spec=spec, origin="run", owner=self._owner, leaving=True)
             return [error.message, *self._tell(spec, strict=False)]
         if not self._quotas.binds(owner):
@@ -338,7 +338,15 @@ class GroupBook:
     def _new(self, name: str, owner: int) -> GroupSpec:
         """A group that ``owner`` makes, before anything is said of it: on a shared daemon it is the owner's alone."""
         closed = self._shared and owner != 0
-        return GroupSpec(name=name, users=(self._name_of(owner),) if closed else ())
+        return GroupSpec(name=name, users=(self._user(owner),) if closed else ())
+
+    def _user(self, uid: int) -> str:
+        """``uid`` as one of `users`: the number unless its name is known to stand for it, and for nobody else."""
+        name = self._name_of(uid)
+        with contextlib.suppress(Refused):
+            if self._uid_of(name) == uid:
+                return name
+        return str(uid)
 
     def _vacant(self, entry: Entry, uid: int, busy: Mapping[str, int]) -> bool:
         # A program that returns to a name that is no longer in use makes the group anew: limits of an hour ago would

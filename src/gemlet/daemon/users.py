@@ -124,12 +124,16 @@ class Users:
         self._aside.do(lambda: self._store(key))
 
     def _store(self, key: Key) -> None:
-        value = self._look(key)
+        found = {key: self._look(key)}
+        name = found[key]
+        if isinstance(key, int) and isinstance(name, str):  # who has been told a name asks for its uid next
+            found[name] = self._look(name)
         with self._lock:
-            self._known.pop(key, None)  # the one that was found longest ago comes first
-            self._known[key] = Found(value, self._clock())
+            for asked, value in found.items():
+                self._known.pop(asked, None)  # the one that was found longest ago comes first
+                self._known[asked] = Found(value, self._clock())
             while len(self._known) > MOST_KNOWN:
                 del self._known[next(iter(self._known))]
             self._asked.discard(key)
-            self._late = self._late or key in self._missed
-            self._missed -= {key}
+            self._late = self._late or not self._missed.isdisjoint(found)
+            self._missed -= found.keys()

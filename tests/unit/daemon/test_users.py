@@ -54,7 +54,12 @@ def test_each_user_is_looked_up_once(directory):
         directory.learn(ANA, "luis")
         assert directory.users.name_of(ANA) == "ana"
         assert directory.users.uid_of("luis") == LUIS
-    assert directory.asked == [ANA, "luis"]
+    assert directory.asked == [ANA, "ana", "luis"]
+
+
+def test_a_name_that_a_uid_has_stands_for_it_at_once(directory):
+    directory.learn(ANA)
+    assert directory.users.uid_of(directory.users.name_of(ANA)) == ANA
 
 
 def test_numbers_need_no_directory(directory):
