@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
+import struct
+import time
 from typing import TYPE_CHECKING, Any
 
 from gemlet.daemon import address, protocol
@@ -38,9 +41,27 @@ def other_version(what: str, answer: object) -> DaemonError:
 def accepts(endpoint: Endpoint) -> bool:
     """Whether a daemon listens there."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, contextlib.suppress(OSError):
-        probe.settimeout(0.2)
-        return probe.connect_ex(str(endpoint.api)) == 0
+        probe.setblocking(False)
+        return probe.connect_ex(str(endpoint.api)) in (0, errno.EAGAIN)  # the latter: many others wait there
     return False
+
+
+def connect_in_turn(connection: socket.socket, path: str, seconds: float) -> None:
+    """Connects, behind those who wait already: a listener takes some hundreds of callers at a time. Raises OSError:
+    BlockingIOError if it is not this one's turn within ``seconds``.
+
+    A socket of Python's with a timeout does not wait there: it fails, and one that calls without end keeps others out.
+    """
+    give_up = time.monotonic() + seconds
+    connection.settimeout(None)
+    while True:
+        left = max(give_up - time.monotonic(), 1e-3)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(left), int(left % 1 * 1e6)))
+        connection.connect(path)
+        with contextlib.suppress(OSError):  # it is not connected: a signal came, which Python takes for success
+            connection.getpeername()
+            break
+    connection.settimeout(seconds)
 
 
 class _Moved(Exception):
@@ -50,7 +71,8 @@ class _Moved(Exception):
 class Connection:
     """One open connection; closes itself as a context manager.
 
-    Raises `DaemonUnreachable` if nobody listens there (or this user may not connect).
+    Raises `DaemonUnreachable` if nobody listens there (or this user may not connect), `DaemonError` if too many others
+    wait for it.
     """
 
     def __init__(self, endpoint: Endpoint, *, timeout: float = 5.0) -> None:
@@ -61,9 +83,11 @@ class Connection:
 
     def _connect(self) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.settimeout(self._timeout)
         try:
-            self._socket.connect(str(self.endpoint.api))
+            connect_in_turn(self._socket, str(self.endpoint.api), self._timeout)
+        except BlockingIOError as error:  # not unreachable: nobody is to start another one for that
+            self._socket.close()
+            raise self._silence(error) from None
         except OSError as error:
             self._socket.close()
             absent = isinstance(error, FileNotFoundError)  # the ordinary case: nobody has started one
