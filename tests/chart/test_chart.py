@@ -5,7 +5,9 @@ What the schemas do not have (CEL, quantities, whether a webhook is reached) the
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -80,6 +82,28 @@ def test_wrong_values_are_refused_by_name(chart, values, word):
 def test_no_account_is_an_administrator(chart, values, _):
     for entry in render(chart, values):
         if entry["kind"] in ("ClusterRole", "Role"):
+def test_claims_are_the_choice_only_where_they_can_take_parts_of_a_device(tmp_path):
+    """Kubernetes 1.34 serves resource.k8s.io/v1, and drops what makes a device shareable."""
+    copy = tmp_path / "gemlet"
+    shutil.copytree(CHART, copy)
+    releases = ("v1.20.2", "v1.34.1", "v1.35.9", "v1.36.0", "v1.36.1-gke.100", "v1.37.0")
+    capabilities = '(dict "APIVersions" $.Capabilities.APIVersions "KubeVersion" (dict "Version" $release))'
+    (copy / "templates" / "faces.yaml").write_text(
+        f"{{{{- range $release := `{json.dumps(releases)}` | fromJsonArray }}}}\n"
+        f'{{{{ $release }}}}: {{{{ include "gemlet.face" (dict "Values" $.Values "Capabilities" {capabilities}) }}}}\n'
+        "{{- end }}\n"
+    )
+    with helm.Chart.load(copy) as chart:
+        made = chart.render(chart.merge_values({}), name="gemlet", namespace="gemlet-system")
+    faces = yaml.safe_load(made["gemlet/templates/faces.yaml"])
+    assert faces == {release: "dra" if release >= "v1.36" else "slots" for release in releases}
+
+
+def test_a_policy_that_makes_claims_is_refused_where_there_are_slots(chart):
+    with pytest.raises(helm.HelmError, match="set mode: dra"):
+        render(chart, {"mode": "device-plugin", "admission": {"mode": "policy"}})
+
+
             for rule in entry["rules"]:
                 assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
                 assert "secrets" not in rule["resources"]

@@ -10,10 +10,12 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end -}}
 
-{{- /* How GPUs are offered: dra, slots or units. */ -}}
+{{- /* How GPUs are offered: dra, slots or units. Before 1.36 there may be claims that cannot take parts of a device. */ -}}
 {{- define "gemlet.face" -}}
 {{- $dra := eq .Values.mode "dra" -}}
-{{- if eq .Values.mode "auto" -}}{{- $dra = .Capabilities.APIVersions.Has "resource.k8s.io/v1" -}}{{- end -}}
+{{- if eq .Values.mode "auto" -}}
+{{- $dra = and (semverCompare ">=1.36.0-0" .Capabilities.KubeVersion.Version) (.Capabilities.APIVersions.Has "resource.k8s.io/v1") -}}
+{{- end -}}
 {{- if $dra -}}dra{{- else -}}{{ .Values.devicePlugin.resources }}{{- end -}}
 {{- end -}}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from gemlet.kube.api_server import ApiServer
     from gemlet.kube.device_plugin import Gpus
     from gemlet.kube.inventory import Gpu
+
+logger = logging.getLogger(__name__)
 
 CONTENT = f"{names.DRIVER}/content"  # digest of the devices: the apiserver may write what we send in other words
 PATH = "/apis/resource.k8s.io/v1/resourceslices"
@@ -116,6 +119,7 @@ async def publish(api: ApiServer, node: str, devices: list[dict[str, Any]]) -> b
 
     The kubelet deletes them when it starts and when the driver goes away, so this is checked again and again. A cluster
     without taints of devices (before 1.36) drops them without a word: there a GPU that has one is not offered at all.
+    One without consumable capacity drops that, and then no claim is ever given a part: this is an error of the log.
     """
     digest = _digest(devices)
     selector = f"spec.nodeName={node},spec.driver={names.DRIVER}"
@@ -125,6 +129,11 @@ async def publish(api: ApiServer, node: str, devices: list[dict[str, Any]]) -> b
     generation = max((item["spec"]["pool"]["generation"] for item in present), default=0) + 1
     owner = await api.get(f"/api/v1/nodes/{node}")
     made = await api.create(PATH, resource_slice(node, devices, generation=generation, owner=owner))
+    if not all(entry.get("allowMultipleAllocations") for entry in made["spec"]["devices"]):
+        logger.error(
+            "slices: this cluster gives no parts of devices, and no pod gets a share; enable the feature gate "
+            "DRAConsumableCapacity (on since Kubernetes 1.36), or install the chart with mode: device-plugin"
+        )
     wanted = [entry for entry in devices if "taints" not in entry]
     if len(wanted) < len(devices) and not any("taints" in entry for entry in made["spec"]["devices"]):
         less = resource_slice(node, wanted, generation=generation + 1, owner=owner, content=digest)

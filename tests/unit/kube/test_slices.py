@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 
+import pytest
+
 from gemlet.kube import slices
 from gemlet.kube.device_plugin import Gpus
 from tests.unit.kube import fakes
@@ -13,10 +15,11 @@ from tests.unit.kube import fakes
 class Api:
     """The apiserver as far as slices go; it writes quantities in its own words."""
 
-    def __init__(self, *, taints=True):
+    def __init__(self, *, taints=True, parts=True):
         self.slices = {}
         self.made = 0
         self.taints = taints
+        self.parts = parts
 
     async def get(self, path, **query):
         if path == "/api/v1/nodes/n1":
@@ -33,6 +36,8 @@ class Api:
             device["capacity"]["compute"]["value"] = "1e2"
             if not self.taints:
                 device.pop("taints", None)
+            if not self.parts:
+                device.pop("allowMultipleAllocations")
         self.slices[name] = stored
         return stored
 
@@ -104,3 +109,11 @@ def test_where_taints_are_dropped_a_failed_gpu_is_not_offered(run):
         assert len(only["spec"]["devices"]) == 2
 
     run(scenario())
+
+
+@pytest.mark.parametrize("parts", [True, False])
+def test_where_no_parts_of_devices_are_given_the_log_says_so(run, caplog, parts):
+    """Kubernetes 1.34 without the feature gate: the scheduler alone would say that no device matches."""
+    api = Api(parts=parts)
+    run(slices.publish(api, "n1", [slices.device(gpu) for gpu in fakes.GPUS]))
+    assert ("DRAConsumableCapacity" in caplog.text) == (not parts)
