@@ -17,10 +17,12 @@ kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="`make c
 yaml = pytest.importorskip("yaml", reason="`make chart-test` installs PyYAML")
 
 from gemlet import config  # noqa: E402
+from gemlet.cli import main  # noqa: E402
 from gemlet.cli.daemon import command as daemon  # noqa: E402
 from gemlet.cli.kube import agent, unused, webhook  # noqa: E402
-from gemlet.kube import metrics  # noqa: E402
+from gemlet.kube import checkpoint, metrics  # noqa: E402
 from tests.chart.rendering import by_kind, check_lint, check_schemas, render  # noqa: E402
+from tests.unit.kube import fakes  # noqa: E402
 
 CHART = Path(__file__).resolve().parents[2] / "packaging" / "chart"
 DRA_VERSIONS = ("1.36", "1.37")
@@ -69,6 +71,8 @@ def test_the_check_of_schemas_finds_mistakes(chart):
         ({"devicePlugin": {"slots": 4}}, "slots"),
         ({"admission": {"mode": "maybe"}}, "admission"),
         ({"gpuMemory": "a lot"}, "gpuMemory"),
+        ({"gpuMemory": "141"}, "gpuMemory"),
+        ({"admission": {"plainGpu": {"memory": "16"}}}, "memory"),
         ({"failedGpus": "Evict"}, "failedGpus"),
         ({"kubeletDirectory": "var/lib/kubelet"}, "kubeletDirectory"),
     ],
@@ -78,10 +82,6 @@ def test_wrong_values_are_refused_by_name(chart, values, word):
         chart.validate_schema(chart.merge_values(values))
 
 
-@pytest.mark.parametrize(("values", "_"), MODES)
-def test_no_account_is_an_administrator(chart, values, _):
-    for entry in render(chart, values):
-        if entry["kind"] in ("ClusterRole", "Role"):
 def test_claims_are_the_choice_only_where_they_can_take_parts_of_a_device(tmp_path):
     """Kubernetes 1.34 serves resource.k8s.io/v1, and drops what makes a device shareable."""
     copy = tmp_path / "gemlet"
@@ -104,6 +104,10 @@ def test_a_policy_that_makes_claims_is_refused_where_there_are_slots(chart):
         render(chart, {"mode": "device-plugin", "admission": {"mode": "policy"}})
 
 
+@pytest.mark.parametrize(("values", "_"), MODES)
+def test_no_account_is_an_administrator(chart, values, _):
+    for entry in render(chart, values):
+        if entry["kind"] in ("ClusterRole", "Role"):
             for rule in entry["rules"]:
                 assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
                 assert "secrets" not in rule["resources"]
@@ -121,12 +125,28 @@ def test_the_commands_know_the_options_the_chart_gives(chart, values, _):
     for entry in render(chart, values):
         for container in entry.get("spec", {}).get("template", {}).get("spec", {}).get("containers", []):
             command = {"agent": agent, "webhook": webhook, "daemon": daemon, "uninstall": unused}[container["name"]]
-            words = [word for word in container["command"] if word.startswith("--") and word != "--socket"]
+            words = [word for word in container["command"] if word.startswith("--")]
             arguments = words + container.get("args", [])
             known = {option for parameter in command.params for option in parameter.opts}
             assert {argument.partition("=")[0] for argument in arguments} <= known
             context = command.make_context("x", arguments, obj=None, default_map={"node": "n1"})
             assert context.params.get("face", "slots") in ("slots", "units", "dra")
+
+
+def test_commands_in_the_agents_container_find_the_directories_of_the_values(chart, tmp_path, monkeypatch, capsys):
+    """`kubectl exec ... -c agent -- gemlet status --node`, as the documents have it."""
+    values = {"directory": str(tmp_path / "state"), "runtimeDirectory": str(tmp_path / "run")}
+    pod = by_kind(render(chart, values), "DaemonSet")["spec"]["template"]["spec"]
+    container = next(each for each in pod["containers"] if each["name"] == "agent")
+    environment = {each["name"]: each["value"] for each in container["env"] if "value" in each}
+    assert environment["GEMLET_SOCKET"] == values["runtimeDirectory"]
+    for name in ("GEMLET_SOCKET", "GEMLET_KUBE_SHARES_DIRECTORY"):
+        monkeypatch.setenv(name, environment[name])
+    (tmp_path / "state").mkdir()
+    checkpoint.save(tmp_path / "state" / "checkpoint.json", [fakes.claim_share("u1", group="default/train")])
+    for arguments in (["status", "--node"], ["kube", "shares"]):
+        assert main.run(arguments) == 0
+        assert "default/train" in capsys.readouterr().out
 
 
 def test_the_daemons_configuration_is_one_it_reads(chart, tmp_path):

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
+from tests.cluster.cluster import Refused, pod
 from tests.cluster.kubernetes import OLD
+from tests.cluster.processes import eventually
+from tests.cluster.reading import SHARE, lines
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "kubernetes.md"
+COMMANDS = re.findall(r"^ {4}kubectl (.*)$", DOCUMENT.read_text(), re.MULTILINE)
 SHOWN = re.findall(r"^```yaml\n(.*?)^```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
 OBJECTS = {
     re.findall(r"^kind: (\w+)", text, re.MULTILINE)[0]: text
@@ -39,3 +44,31 @@ def test_the_pod_of_the_document_asks_for_a_share(cluster, face):
         assert container["resources"]["claims"] == [{"name": claim["name"]}]
     else:
         assert container["resources"]["limits"] == {"gemlet.dev/share": "1"}
+
+
+def test_its_commands_say_what_is_promised(cluster, face):
+    cluster.create(pod("train", "probe", "1000", annotations=SHARE))
+    eventually(lambda: lines(cluster, "train", "total"), "first CUDA call")
+    said = {command: cluster.kubectl(*shlex.split(command)) for command in COMMANDS}
+    (shares,) = (text for command, text in said.items() if command.startswith("exec"))
+    assert "default/train" in shares
+    assert "pod/train annotated" in "".join(said.values())
+
+
+def test_a_pod_in_a_namespace_of_the_strictest_level_asks_for_a_share(cluster, face):
+    """Nothing that a share needs is in the pod itself, where Pod Security would see it."""
+    level = {"pod-security.kubernetes.io/enforce": "restricted"}
+    cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "strict", "labels": level}})
+    asks = pod("train", "probe", annotations=SHARE)
+    asks["metadata"]["namespace"] = "strict"
+    try:
+        with pytest.raises(Refused, match="hostPID"):  # which the simulated machine needs, and a GPU does not
+            cluster.create(asks)
+        del asks["spec"]["hostPID"]
+        asks["spec"]["securityContext"] = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+        least = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+        asks["spec"]["containers"][0]["securityContext"] = least
+        (container,) = json.loads(taken(cluster, json.dumps(asks)))["spec"]["containers"]
+        assert container["resources"]
+    finally:
+        cluster.kubectl("delete", "namespace", "strict", seconds=130)

@@ -5,21 +5,25 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
+import textwrap
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from tests.cluster.cluster import pod
 from tests.cluster.kubernetes import OLD
-from tests.cluster.processes import eventually
+from tests.cluster.processes import BIN, eventually
 from tests.cluster.serving import IMAGE, NAMESPACE, POLICY, RELEASE, Frontends, policy
 
 pytestmark = [
     pytest.mark.skipif(OLD, reason="Kubernetes 1.20 has no policy that gives them simulated GPUs"),
     pytest.mark.skipif(not IMAGE.exists(), reason="without its image: `make serve-image`"),
 ]
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "serving" / "deploy.md"
 ANSWER = ["english", "german"]
 SMALL = {"requests": {"cpu": "50m", "memory": "128Mi"}}  # the machine has two cores, and the models are small
 STARTS = 240
@@ -65,6 +69,20 @@ def test_each_frontend_answers_by_the_services_names(cluster, frontends):
         for address in addresses.values():
             assert client.languages(address, service=service) == ANSWER
             assert client.ask(address, "/v2/models/language/infer", {}, service=service)[0] == 401
+
+
+def test_the_documents_commands_reach_a_server(cluster, frontends, tmp_path):
+    """From outside: the secrets, a forwarded port, curl by the Service's name."""
+    text = DOCUMENT.read_text()
+    begin = text.index("    kubectl --namespace models get secret vision-tokens")
+    script = textwrap.dedent(text[begin : text.index("\n\n", begin)])
+    assert "port-forward" in script
+    environment = {"KUBECONFIG": str(cluster.admin), "PATH": f"{BIN}:{os.environ['PATH']}"}
+    said = subprocess.run(
+        ["bash", "-ec", f"trap 'kill $(jobs -p)' EXIT\n{script}"],
+        cwd=tmp_path, env=os.environ | environment, stdout=subprocess.PIPE, text=True, check=True, timeout=60,
+    ).stdout  # fmt: skip
+    assert '"name": "language"' in said or '"name":"language"' in said, said
 
 
 def test_each_frontend_has_a_share_of_its_own(cluster, frontends):

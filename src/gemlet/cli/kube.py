@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 FACES = ("slots", "units", "dra")
 DIRECTORY = click.Path(path_type=Path)
 STATE_DIRECTORY = "/var/lib/gemlet"
+SHARES_DIRECTORY_ENV = "GEMLET_KUBE_SHARES_DIRECTORY"  # of the option of `gemlet kube shares`
 OVERSUBSCRIBE = click.option(
     "--oversubscribe",
     type=click.FloatRange(1, 8),

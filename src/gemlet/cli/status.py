@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -82,12 +83,12 @@ def command(socket: str | None, output: str, watch: bool, node: bool, simulate: 
 
 
 def _node(socket: str | None, output: str, watch: bool) -> None:
-    from gemlet.cli.kube import STATE_DIRECTORY, show_shares
+    from gemlet.cli.kube import SHARES_DIRECTORY_ENV, STATE_DIRECTORY, show_shares
 
     if watch or output == "csv":
         given = "--watch" if watch else "-o csv"
         raise UsageError(f"--node and {given} do not go together", hint="leave out one of the two")
-    show_shares(Path(STATE_DIRECTORY), output, socket)
+    show_shares(Path(os.environ.get(SHARES_DIRECTORY_ENV, STATE_DIRECTORY)), output, socket)
 
 
 def rows(status: Status) -> str:

@@ -1,0 +1,95 @@
+"""What the charts' values.yaml and the documents say of values: all of them do something, and there are no others."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+helm = pytest.importorskip("helm_python", reason="`make chart-test` installs Helm")
+yaml = pytest.importorskip("yaml", reason="`make chart-test` installs PyYAML")
+
+from tests.chart.rendering import render  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+CHARTS = {path.parent.name: path.parent for path in ROOT.glob("packaging/*/Chart.yaml")}
+DOCUMENTS = {"chart": "docs/kubernetes.md", "serve-chart": "docs/serving/deploy.md"}
+COMMAND = re.compile(r"^ {4}(helm (?:install|upgrade) (?:[^\n\\]|\\\n)*)", re.MULTILINE)
+
+
+def paths(values, before=()):
+    """Each value's keys from the outermost on; a map that is empty by default is one value."""
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from paths(value, (*before, key))
+        else:
+            yield (*before, key)
+
+
+def defaults(name):
+    return yaml.safe_load((CHARTS[name] / "values.yaml").read_text())
+
+
+def named_in_templates(name):
+    text = "".join(path.read_text() for path in (CHARTS[name] / "templates").iterdir())
+    return {tuple(found.split(".")) for found in re.findall(r"\.Values\.([\w.]+)", text)}
+
+
+def shown(name):
+    """The commands of Helm in the chart's document."""
+    for command in COMMAND.findall((ROOT / DOCUMENTS[name]).read_text()):
+        yield shlex.split(command.partition("#")[0].replace("\\\n", " "))
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_every_value_is_used(name):
+    named = named_in_templates(name)
+    unused = [path for path in paths(defaults(name)) if not any(path[: len(each)] == each for each in named)]
+    assert not unused
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_what_templates_use_has_a_default_and_a_schema(name):
+    values = defaults(name)
+    for path in named_in_templates(name):
+        place = values
+        for key in path:
+            assert key in place, ".".join(path)
+            place = place[key]
+    schema = json.loads((CHARTS[name] / "values.schema.json").read_text())
+    assert schema["properties"].keys() - {"global"} == values.keys()
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_commands_of_the_document_are_of_values_that_there_are(name):
+    commands = list(shown(name))
+    assert len(commands) >= 2
+    for command in commands:
+        folders = [word for word in command if (ROOT / word / "Chart.yaml").is_file()]
+        assert len(folders) == 1, command
+        given = [word for option, word in itertools.pairwise(command) if option == "--set"]
+        values = helm.parse_set_string(",".join(given)) if given else {}
+        with helm.Chart.load(ROOT / folders[0]) as chart:
+            chart.validate_schema(chart.merge_values(values))
+            assert render(chart, values)
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_values_that_the_document_names_are_there(name):
+    values = defaults(name)
+    found = set()
+    for word in re.findall(r"`([a-z]\w*(?:\.\w+)*)(?:: [^`]*)?`", (ROOT / DOCUMENTS[name]).read_text()):
+        keys = word.split(".")
+        if keys[0] not in values or word in ("daemon", "agent"):
+            continue
+        place = values
+        for key in keys:
+            assert isinstance(place, dict), word
+            assert not place or key in place, word
+            place = place.get(key)
+        found.add(word)
+    assert len(found) >= 3, found
