@@ -24,8 +24,10 @@ class Aside:
         """Has ``work`` done some time; returns at once. It must not raise."""
         self._work.put(work)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)  # it may hang for ever
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)  # it may hang for ever
+            with contextlib.suppress(RuntimeError):  # the system allows no more threads: the next work may find one
+                thread.start()
+                self._thread = thread
 
     async def settle(self, patience: float) -> bool:
         """Waits for the work so far, ``patience`` seconds at most; whether it is done."""

@@ -52,12 +52,12 @@ class Elder:
         self._leaving = True
         self._decided.clear()
         channel: socket.socket | None = None
-        groups = msgspec.to_builtins(self._groups())
         try:
+            groups = msgspec.to_builtins(self._groups())
             channel = await asyncio.to_thread(succession.reach, path, pid)
             began = time.monotonic()
             await asyncio.to_thread(succession.give, channel, self._server, groups=groups, lock=self.lock.descriptor)
-        except (OSError, DaemonError) as error:
+        except Exception as error:  # noqa: BLE001  whatever it is, this daemon goes on
             self._leaving = False
             self._decided.set()
             if channel is not None:
@@ -66,7 +66,10 @@ class Elder:
             raise DaemonError(f"the daemon cannot be handed over: {error}") from None
         seconds = time.monotonic() - began  # in which nobody governed
         self.lock.yields = self.left = True
-        await asyncio.to_thread(succession.leave, channel, self._server)
+        try:
+            await asyncio.to_thread(succession.leave, channel, self._server)
+        except RuntimeError:  # the system allows no more threads
+            succession.leave(channel, self._server)
         self._decided.set()
         channel.close()
         notify.systemd(f"MAINPID={pid}")

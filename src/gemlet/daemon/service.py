@@ -31,6 +31,7 @@ from gemlet.daemon.history_store import Store
 from gemlet.daemon.known_devices import KnownDevices
 from gemlet.daemon.launchers import Launchers
 from gemlet.daemon.lock import DirectoryLock
+from gemlet.daemon.logs import Limiter
 from gemlet.daemon.members import Members
 from gemlet.daemon.mps import Mps
 from gemlet.daemon.native import Server, Snapshot, read_snapshot
@@ -46,7 +47,7 @@ from gemlet.devices import host_memory
 from gemlet.errors import ConfigError, DaemonError, DeviceError, Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
     from gemlet.daemon.address import Endpoint
@@ -69,6 +70,7 @@ DEVICES_SECONDS = 10.0  # how often to ask for the list of devices again: a driv
 MPS_SECONDS = 5.0  # how often to ask the control daemon for its clients
 EVENTS_IN_STATUS = 20
 USERS_SECONDS = 5.0  # for a directory service to say who the users of a configuration are
+AGAIN_SECONDS = 1.0  # after which a task that failed is begun anew
 ACTIVE_SECONDS = 10.0  # for which a group without work counts among those that share its user's weight
 
 
@@ -149,6 +151,7 @@ class Service:
         self._used_at = self._started
         self._snapshot = Snapshot()
         self.latest: status.Status | None = None  # replaced whole, so that other threads may read it
+        self._failures = Limiter(per_minute=1)  # of tasks
         self._stop = asyncio.Event()
         self.elder = Elder(server, groups=self._living_groups, stop=self.stop)
         self._members = Members(options.endpoint.members, server, gone=lambda: self.elder.left)
@@ -268,7 +271,7 @@ class Service:
         try:
             async with asyncio.TaskGroup() as tasks:
                 running = [
-                    tasks.create_task(task(), name=name)
+                    tasks.create_task(self._keep_on(name, task), name=name)
                     for name, task in {
                         "samples": self._sample,
                         "moments": self._record,
@@ -285,6 +288,19 @@ class Service:
                     task.cancel()
         finally:
             loop.remove_reader(self.server.eventfd())
+
+    async def _keep_on(self, name: str, task: Callable[[], Awaitable[None]]) -> None:
+        """Runs ``task`` again if it fails, be it a defect or that the system has no thread, file or memory left just
+        now: programs need the daemon all the same.
+        """
+        while True:
+            try:
+                return await task()
+            except Exception:
+                write, held_back = self._failures.allow(name, now=time.monotonic())
+                if write:
+                    logger.exception("%s failed and is begun anew, after %d failures not told", name, held_back)
+            await asyncio.sleep(AGAIN_SECONDS)
 
     def stop(self) -> None:
         """Ends `run`; programs run on unmanaged."""

@@ -74,7 +74,7 @@ def give(channel: socket.socket, server: Server, *, groups: list[dict[str, Any]]
             _send(channel, {"kind": "caller", "caller": told}, caller["fd"])
         _send(channel, {"kind": "end"})
         _await(channel, READY)
-    except (OSError, DaemonError) as error:
+    except Exception as error:  # noqa: BLE001  whatever it is, programs need a server
         server.start()
         raise DaemonError(str(error)) from None
 
