@@ -265,6 +265,7 @@ bool Server::hello(Client& client, const Message& message) {
         return answer(client, reply, status, why);
     };
     if (name.empty() || name.size() >= wire::kGroupNameBytes) return deny(Status::kMalformed, "no group was named");
+    if (!is_utf8(name)) return deny(Status::kMalformed, "its name is not UTF-8");
     if (name != printable(name)) return deny(Status::kMalformed, "its name has control characters");
     auto found = groups_.find(name);
     if (found == groups_.end()) {

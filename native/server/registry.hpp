@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -229,6 +230,29 @@ inline std::string printable(std::string text) {
     for (char& c : text)
         if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
     return text;
+}
+
+// Whether it is UTF-8, as the names of groups are: others would be one and the same to people, and to Python.
+inline bool is_utf8(std::string_view text) {
+    constexpr uint32_t kLeast[] = {0, 0x80, 0x800, 0x10000};  // that needs so many bytes more than one
+    for (size_t i = 0; i < text.size();) {
+        const auto lead = static_cast<unsigned char>(text[i++]);
+        const size_t more = lead < 0x80   ? 0
+                            : lead < 0xc0 ? 4
+                            : lead < 0xe0 ? 1
+                            : lead < 0xf0 ? 2
+                            : lead < 0xf8 ? 3
+                                          : 4;
+        if (more > 3 || text.size() - i < more) return false;
+        uint32_t code = more == 0 ? lead : lead & (0x3fu >> more);
+        for (const size_t end = i + more; i < end; ++i) {
+            const auto next = static_cast<unsigned char>(text[i]);
+            if ((next & 0xc0) != 0x80) return false;
+            code = code << 6 | (next & 0x3f);
+        }
+        if (code < kLeast[more] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return false;
+    }
+    return true;
 }
 
 struct Event {

@@ -10,9 +10,12 @@
 
 namespace gemlet::server {
 
-constexpr size_t kMaxEvents = 10'000;  // nobody takes them: keep the newest
+// That nobody has taken yet: of all the newest, and of one user, or group with a socket of its own, the first, so
+// that neither the others' are lost nor all the daemon's time is for these.
+constexpr size_t kMaxEvents = 10'000, kMaxEventsOfOne = 500;
 
 void Server::emit(const char* kind, const Client& client, std::string text, const Device* device) {
+    if (++events_of_[client.who] > kMaxEventsOfOne && !client.administrator) return;
     if (events_.size() >= kMaxEvents) events_.erase(events_.begin(), events_.begin() + kMaxEvents / 2);
     char index[16] = "";
     if (device) std::snprintf(index, sizeof index, "%d", device->index);
@@ -27,6 +30,7 @@ std::vector<Event> Server::take_events() {
     uint64_t count;
     ssize_t ignored = read(events_ready_.get(), &count, sizeof count);
     (void)ignored;
+    events_of_.clear();
     return std::exchange(events_, {});
 }
 

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <unordered_map>
 #include <vector>
 
 #include "arbiter/gangs.hpp"
@@ -263,6 +264,7 @@ class Server {
     std::map<uint32_t, std::unique_ptr<Client>> clients_;
     UnmanagedList unmanaged_;
     std::vector<Event> events_;
+    std::unordered_map<std::string, size_t> events_of_;  // of each user
     Trace trace_;
     arbiter::Gangs gangs_;
     uint32_t next_client_ = 1;

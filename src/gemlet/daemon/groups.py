@@ -183,17 +183,19 @@ class GroupBook:
         """Takes a group into the book that a client has made by itself, if its user has a quota. Returns warnings.
 
         A program that names a group of its own (`GEMLET_GROUP`) would otherwise have what `gemlet run` refuses: limits
-        beyond the quota, and reserved names.
+        beyond the quota, and names that are reserved or cannot be printed.
         """
         owner = self._server.maker(name)
         if name in self.entries or owner is None or self._administers(owner):
             return []
         try:
+            _check(GroupSpec(name=name))
             self._check_reserved(name, owner)
         except Refused as error:  # closed to its maker, which makes the server end that client's membership
             spec = GroupSpec(name=name, users=(self._user(self._owner),))
             self.entries[name] = Entry(spec=spec, origin="run", owner=self._owner, leaving=True)
-            return [error.message, *self._tell(spec, strict=False)]
+            self._set(spec, [self._owner])
+            return [error.message]
         if not self._quotas.binds(owner):
             return []
         new, warnings = self._new(name, owner), []
@@ -458,20 +460,22 @@ class GroupBook:
         machine does not know is refused; otherwise a warning is returned, and the group is open to the others: a
         deleted account must not take the limits of a group away.
         """
-        broken = next(violations(spec), None)
-        if broken is not None:
-            raise Senseless(f"group {spec.name}: {broken.message}", hint=broken.hint)
+        _check(spec)
         uids, unknown = self._uids(spec, strict=strict)
+        if origin == "share":  # who comes through its own socket is in it; nobody else
+            uids = [self._owner]
+        self._set(spec, uids if spec.users or origin == "share" else None, device=device)
+        return [f"group {spec.name}: {error.message}" for error in unknown]
+
+    def _set(self, spec: GroupSpec, uids: list[int] | None, *, device: int | None = None) -> None:
+        """``uids``: who may join; None for everybody."""
         fields = {name: getattr(spec, name) for name in GROUP_FIELDS}
         fields["weight"] = min(spec.weight, self._weights.get(spec.name, spec.weight))
-        fields["users"] = uids if spec.users else None
-        if origin == "share":  # who comes through its own socket is in it; nobody else
-            fields["users"] = [self._owner]
+        fields["users"] = uids
         try:
             self._server.set_group(spec.name, device=device, **fields)
         except (ValueError, TypeError, OverflowError, RuntimeError) as error:  # nanobind's, where a value does not fit
             raise Refused(f"group {spec.name}: {error}") from None
-        return [f"group {spec.name}: {error.message}" for error in unknown]
 
     def _uids(self, spec: GroupSpec, *, strict: bool = False) -> tuple[list[int], list[Refused]]:
         """The uids of the group's users, and the errors of those that are unknown. ``strict``: raises the first one, as
@@ -504,6 +508,13 @@ def no_group(name: str, known: Iterable[str]) -> Refused:
     names = ", ".join(sorted(known))
     none = "there is none: `gemlet run` makes one, which goes five seconds after its last program"
     return Refused(f"no group {name}", hint=f"groups: {names}" if names else none)
+
+
+def _check(spec: GroupSpec) -> None:
+    """Raises `Senseless` if ``spec`` breaks a rule."""
+    broken = next(violations(spec), None)
+    if broken is not None:
+        raise Senseless(f"group {spec.name}: {broken.message}", hint=broken.hint)
 
 
 def _reserved(name: str) -> bool:

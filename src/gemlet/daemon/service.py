@@ -69,6 +69,8 @@ IDLE_SAMPLE_SECONDS = 1.0
 DEVICES_SECONDS = 10.0  # how often to ask for the list of devices again: a driver can come up after the daemon
 MPS_SECONDS = 5.0  # how often to ask the control daemon for its clients
 EVENTS_IN_STATUS = 20
+MANY_EVENTS = 100  # at a time, after which there is a pause of EVENTS_PAUSE seconds
+EVENTS_PAUSE = 0.1
 USERS_SECONDS = 5.0  # for a directory service to say who the users of a configuration are
 AGAIN_SECONDS = 1.0  # after which a task that failed is begun anew
 ACTIVE_SECONDS = 10.0  # for which a group without work counts among those that share its user's weight
@@ -263,7 +265,7 @@ class Service:
 
     async def _supervise(self) -> None:
         loop = asyncio.get_running_loop()
-        loop.add_reader(self.server.eventfd(), self._take_events)
+        self._listen_for_events()
         notify.systemd("READY=1")
         notify.starter(self.options.ready_fd)
         where, pid = self.options.endpoint.directory, os.getpid()
@@ -465,6 +467,8 @@ class Service:
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
             now, busy = time.monotonic(), self.busy()
+            for name in {group.name for device in self._snapshot.devices for group in device.groups}:
+                self._adopt(name)  # the server keeps a number of events of each user, and no more
             self.book.balance([self._active(device) for device in self._snapshot.devices])
             if self.users.answered_late():
                 self._configure(self.configuration.current)
@@ -562,19 +566,33 @@ class Service:
                 self._configure(change)
                 self.events.add("configuration", time=time.time(), text=f"applied {change.source}")
 
+    def _listen_for_events(self) -> None:
+        if not self._stop.is_set():
+            asyncio.get_running_loop().add_reader(self.server.eventfd(), self._take_events)
+
     def _take_events(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.read(self.server.eventfd(), 8)
-        for raw in self.server.take_events():
+        found = self.server.take_events()
+        if len(found) >= MANY_EVENTS and not self._stop.is_set():  # the loop is for others, too
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(self.server.eventfd())
+            loop.call_later(EVENTS_PAUSE, self._listen_for_events)
+        for raw in found:
             event = self.events.add_native(raw, time=time.time())
             if event.kind == "join":
-                for warning in self.book.adopt(event.group):
-                    self.events.add(
-                        "refused", time=time.time(), group=event.group, pid=event.pid, uid=event.uid, text=warning
-                    )
+                self._adopt(event.group, pid=event.pid, uid=event.uid)
             if event.kind in ("context", "join", "leave"):
                 self._account_now.set()
                 self._members_changed.set()
+
+    def _adopt(self, group: str, *, pid: int = 0, uid: int = 0) -> None:
+        try:
+            warnings = self.book.adopt(group)
+        except Refused as error:
+            warnings = [error.message]
+        for warning in warnings:
+            self.events.add("refused", time=time.time(), group=group, pid=pid, uid=uid, text=warning)
 
     # --- configuration and devices -------------------------------------------------------------------------------
 

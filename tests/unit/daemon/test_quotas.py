@@ -210,6 +210,19 @@ def test_a_group_that_a_program_made_by_itself_is_within_the_quota(ruled, server
     assert "root's" not in server.groups
 
 
+@pytest.mark.parametrize("name", ["\u202etxt", "a\u200bb", "\x9b31m", "@\ufeff"])
+def test_a_group_whose_name_cannot_be_printed_is_nobodys(ruled, server, name):  # noqa: F811
+    ruled._uid_of = {"ana": ANA, "root": 0}.__getitem__
+    server.makers = {name: ANA, "own": ANA}
+    (warning,) = ruled.adopt(name)
+    assert "unprintable" in warning
+    assert server.groups[name]["users"] == [0]  # at which the server drops ana's program
+    assert ruled.adopt(name) == ruled.adopt("own") == []
+    ruled.retell()
+    ruled.balance([{name, "own"}])
+    assert ruled.expire(0.0, {"own": 1}) == [name]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gemlet.daemon import answers, logs
+from gemlet.daemon import answers, logs, service
 from gemlet.daemon.recent_usage import Row
 from gemlet.errors import Refused
 from gemlet.monitor import tables
@@ -297,3 +297,22 @@ def test_claims_of_clients_are_compared_with_the_drivers_account(start_daemon):
     daemon.inventory.held.update({77: 600 << 20, 78: None})  # it hides one's, and knows nothing of the third
     known = eventually(lambda: daemon.server.confirmed if (fakes.UUID, 79) in daemon.server.confirmed else None)
     assert known == {(fakes.UUID, 77): 600 << 20, (fakes.UUID, 79): 0}
+
+
+def test_a_group_of_which_no_event_told_is_taken_into_the_book(start_daemon, monkeypatch):
+    monkeypatch.setattr("gemlet.daemon.service.HOUSEKEEPING_SECONDS", 0.01)
+    daemon = start_daemon()
+    adopted: list[str] = []
+    monkeypatch.setattr(daemon.service.book, "adopt", lambda name: adopted.append(name) or [])
+    daemon.call("join", group="own")
+    eventually(lambda: "own" in adopted)
+
+
+def test_many_events_are_taken_one_lot_after_the_other(start_daemon):
+    daemon = start_daemon()
+    before = daemon.service.events.last()
+    for count in (service.MANY_EVENTS, 1, service.MANY_EVENTS, 1):
+        daemon.server.events += [{"kind": "refused", "group": "g", "text": "1"}] * count
+        daemon.server.emit(kind="leave", group="g")
+        eventually(lambda: not daemon.server.events)
+    eventually(lambda: daemon.service.events.last() - before >= 2 * service.MANY_EVENTS + 6)

@@ -37,14 +37,46 @@ def refused(path: str, packet: bytes) -> bool:
         wire.pack(wire.HELLO, group=b"g")[:-1],
         wire.pack(wire.HELLO, group=b"g") + b"!",
         wire.pack(wire.HELLO, group=b""),
+        wire.pack(wire.HELLO, group=b"\xff\xfe"),
+        wire.pack(wire.HELLO, group=b"cut \xe2\x80"),
+        wire.pack(wire.HELLO, group=b"\xed\xa0\x80"),
+        wire.pack(wire.HELLO, group=b"\xc0\xaf"),
+        wire.pack(wire.HELLO, group=b"\xe0\x80\xaf"),
+        wire.pack(wire.HELLO, group=b"\xf4\x90\x80\x80"),
         wire.pack(wire.HELLO, version=99, group=b"g"),
         wire.pack(wire.REQUEST),
         wire.pack(999),
     ],
-    ids=["short", "zeros", "truncated", "too-long", "no-group", "version", "want-first", "unknown-type"],
-)
+    ids=["short", "zeros", "truncated", "too-long", "no-group", "not UTF-8", "cut off", "surrogate",
+         "two bytes for one", "three bytes for one", "beyond Unicode", "version", "want-first", "unknown-type"],
+)  # fmt: skip
 def test_rubbish_before_joining(serve: Callable[..., Served], packet: bytes) -> None:
     assert refused(serve().path, packet)
+
+
+@pytest.mark.parametrize(
+    "name", ["\u0080", "\u07ff", "\u0800", "\ud7ff", "\ue000", "\uffff", "\U00010000", "\U0010ffff"]
+)
+def test_a_name_in_any_script(serve: Callable[..., Served], name: str) -> None:
+    assert not refused(serve().path, wire.pack(wire.HELLO, group=name.encode() * 2, flags=wire.CREATE_GROUP))
+
+
+def test_events_of_one_do_not_push_out_those_of_others(serve: Callable[..., Served], tmp_path: Path) -> None:
+    s = serve()
+    s.server.set_group("rude")
+    s.server.listen(str(tmp_path / "rude"), group="rude")
+    s.server.take_events()
+    RawClient(s.path, "polite")
+    rude = RawClient(str(tmp_path / "rude")).attach()
+    for _ in range(20_000):
+        rude.send(wire.REFUSED, value=1)
+    rude.ask(wire.ATTACH, uuid=bytes(16))  # by its answer all others have been read
+    RawClient(s.path, "later")
+    found = s.server.take_events()
+    assert {"polite", "later"} <= {event["group"] for event in found if event["kind"] == "join"}
+    assert 100 < len(found) < 1000
+    rude.send(wire.REFUSED, value=1)
+    wire.eventually(s.server.take_events)
 
 
 def test_names_of_other_users_and_fixed_sockets(serve: Callable[..., Served], tmp_path: Path) -> None:
