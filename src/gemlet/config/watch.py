@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import errno
+import logging
 import os
 import struct
 from enum import Enum
@@ -30,6 +31,10 @@ from gemlet.errors import ConfigError
 SETTLED = 0.010  # after an event that leaves a whole file: close, rename, deletion
 WRITING = 0.025  # after a write that has not been followed by a close
 LONGEST = 0.040  # after the first event, whatever else happens: somebody may write all the time
+
+AGAIN = 5.0  # after which a place that could not be watched is tried again: the user's other programs had all watches
+
+logger = logging.getLogger(__name__)
 
 _IN_MODIFY = 0x2
 _IN_ATTRIB = 0x4
@@ -76,6 +81,7 @@ class Changes:
         self._names: dict[int, set[bytes]] = {}  # by watch: names of interest in that directory, b"" for itself
         self._due: float | None = None  # when to report the changes seen, on the loop's clock
         self._latest: float | None = None
+        self._follow_at: float | None = None  # for the kernel had no watch left
         self._descriptor = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self._descriptor < 0:
             raise self._error()
@@ -108,8 +114,10 @@ class Changes:
             raise StopAsyncIteration
         loop = asyncio.get_running_loop()
         while self._due is None or loop.time() < self._due:
-            await self._readable(self._due)
+            await self._readable(min((at for at in (self._due, self._follow_at) if at is not None), default=None))
             self._take_events(loop.time())
+            if self._follow_at is not None and loop.time() >= self._follow_at and self._follow_if_possible(loop.time()):
+                self._due = loop.time()  # nobody saw what happened meanwhile
         self._due = self._latest = None
         return Change.WRITTEN if os.path.exists(self._path) else Change.GONE  # noqa: PTH110, ASYNC240
 
@@ -145,11 +153,23 @@ class Changes:
                 settled = not mask & _IN_MODIFY
             else:
                 settled = structural = True
-        if structural:
-            self._follow()
         if relevant:
             self._latest = self._latest or now + LONGEST
             self._due = min(now + (SETTLED if settled else WRITING), self._latest)
+        if structural:
+            self._follow_if_possible(now)
+
+    def _follow_if_possible(self, now: float) -> bool:
+        """Whether the kernel gives the watches; if not, they are asked for again."""
+        try:
+            self._follow()
+        except ConfigError as error:
+            if self._follow_at is None:
+                logger.warning("configuration %s; trying again", error)
+            self._follow_at = now + AGAIN
+            return False
+        self._follow_at = None
+        return True
 
     def _follow(self) -> None:
         """Watches every name the path leads through now, and no other."""

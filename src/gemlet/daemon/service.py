@@ -153,6 +153,7 @@ class Service:
         self._used_at = self._started
         self._snapshot = Snapshot()
         self.latest: status.Status | None = None  # replaced whole, so that other threads may read it
+        self._groups_unwritten = False  # a disk was full
         self._failures = Limiter(per_minute=1)  # of tasks
         self._stop = asyncio.Event()
         self.elder = Elder(server, groups=self._living_groups, stop=self.stop)
@@ -407,8 +408,11 @@ class Service:
         """Keeps the groups made on the fly across a restart."""
         try:
             saved_groups.save(self.options.endpoint.state, self.book.entries.values(), self.launchers)
+            self._groups_unwritten = False
         except OSError as error:
-            logger.warning("state file=%s cannot be written: %s", self.options.endpoint.state, error)
+            if not self._groups_unwritten:
+                logger.warning("state file=%s cannot be written: %s", self.options.endpoint.state, error)
+            self._groups_unwritten = True
 
     def open_share(self, name: str, limits: Limits, *, socket: str, device: int | None) -> Entry:
         """A group with a socket of its own, opened or changed. Raises `Refused` and `DaemonError`."""
@@ -476,7 +480,7 @@ class Service:
             gone = self.book.expire(now, busy)
             for name in gone:
                 self.events.add("removed", time=time.time(), group=name, text="no client uses it any more")
-            if gone:
+            if gone or self._groups_unwritten:
                 self.remember_groups()
             state = self.mps.look().state
             if state != self._mps_state and state == "failed":

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import errno
 import gc
 import os
 import subprocess
@@ -69,6 +71,27 @@ def test_one_act_is_one_change(file: Path, act: Callable[[Path], object], change
         with changes(file) as watcher:
             act(file)
             await expect(watcher, change)
+            await expect_silence(watcher)
+
+    run(scenario)
+
+
+def test_a_kernel_without_watches_is_asked_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "AGAIN", 0.2)
+
+    async def scenario() -> None:
+        with changes(file) as watcher:
+            with monkeypatch.context() as exhausted:
+                exhausted.setattr(watch._libc, "inotify_add_watch", lambda *_: (ctypes.set_errno(errno.ENOSPC), -1)[1])
+                rename_over(file, "a")
+                await expect(watcher, Change.WRITTEN)
+                await expect_silence(watcher, 0.5)
+            await expect(watcher, Change.WRITTEN)  # for what nobody saw meanwhile
+            for text in ("b", "c"):
+                rename_over(file, text)
+                await expect(watcher, Change.WRITTEN)
+                file.write_text(text * 2)
+                await expect(watcher, Change.WRITTEN)
             await expect_silence(watcher)
 
     run(scenario)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -58,6 +59,27 @@ def test_groups_survive_a_restart(start_daemon, tmp_path):
     assert second.server.groups["team"]["min"] == 0.3
     assert second.server.groups["team"]["memory"] == 1 << 30
     assert second.groups()["team"]["owner"] == os.getuid()
+
+
+def test_groups_are_written_once_the_disk_has_room_again(start_daemon, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("gemlet.daemon.service.HOUSEKEEPING_SECONDS", 0.02)
+    daemon = start_daemon()
+    state, full = daemon.endpoint.state, []
+    with monkeypatch.context() as disk:
+
+        def write(path, content, **_):
+            full.append(path)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        disk.setattr("gemlet.whole_file.write", write)
+        daemon.call("join", group="team", limits={"memory": 1 << 30})
+        eventually(lambda: full.count(state) > 5)
+    eventually(state.exists)
+    assert "team" in state.read_text()
+    assert sum("groups.json cannot be written" in record.message for record in caplog.records) <= 1
+    monkeypatch.undo()
+    daemon.stop()
+    assert start_daemon().server.groups["team"]["memory"] == 1 << 30
 
 
 def test_a_damaged_state_file_does_not_matter(start_daemon, tmp_path):
