@@ -120,6 +120,7 @@ class Agent:
         return made
 
     async def _watch_gpus(self) -> None:
+        told = ""
         while True:
             try:
                 found = await asyncio.to_thread(self._read_gpus)
@@ -127,8 +128,11 @@ class Agent:
                 nodes = {gpu.uuid: gpu.node for gpu in found if gpu.node is not None}
                 self._book.host = replace(self._book.host, nodes=nodes)
                 await self._gpus.set(found)
+                told = ""
             except DeviceError as error:
-                logger.error("devices: %s", error)
+                if str(error) != told:  # a node without GPUs says it once
+                    logger.error("devices: %s", error)
+                    told = str(error)
                 await self._gpus.set([])
             self._looked.set()
             own_memory.trim()  # lists of pods and the start itself: megabytes, on each node
