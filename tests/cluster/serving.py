@@ -28,19 +28,20 @@ POLICY = "simulated-machine"
 class Frontends:
     """The chart's release in a cluster."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, namespace: str = NAMESPACE) -> None:
         self._cluster = cluster
-        self._helm = helm.Config(kubeconfig_path=cluster.admin, namespace=NAMESPACE)
+        self.namespace = namespace
+        self._helm = helm.Config(kubeconfig_path=cluster.admin, namespace=namespace)
 
     def install(self, values: Mapping[str, Any]) -> None:
         with helm.Chart.load(CHART) as chart:
-            self._helm.install(chart, RELEASE, dict(values), namespace=NAMESPACE, create_namespace=True)
+            self._helm.install(chart, RELEASE, dict(values), namespace=self.namespace, create_namespace=True)
 
     def uninstall(self) -> None:
         self._helm.uninstall(RELEASE, timeout=120)
 
     def pods(self) -> list[dict[str, Any]]:
-        items: list[dict[str, Any]] = self._cluster.get("pods", "-n", NAMESPACE)["items"]
+        items: list[dict[str, Any]] = self._cluster.get("pods", "-n", self.namespace)["items"]
         return items
 
     def restarts(self) -> dict[str, int]:
@@ -51,7 +52,7 @@ class Frontends:
     def ready(self, service: str = RELEASE) -> dict[str, str]:
         """Address of each frontend to which ``service`` sends requests now, by pod: what a kube-proxy goes by."""
         label = f"kubernetes.io/service-name={service}"
-        slices = self._cluster.get("endpointslices", "-n", NAMESPACE, "-l", label)["items"]
+        slices = self._cluster.get("endpointslices", "-n", self.namespace, "-l", label)["items"]
         return {
             endpoint["targetRef"]["name"]: endpoint["addresses"][0]
             for each in slices
@@ -65,13 +66,13 @@ class Frontends:
             "pods,deployments,replicasets,services,endpointslices,secrets,resourceclaims,resourceclaimtemplates,"
             "poddisruptionbudgets"
         )
-        return self._cluster.kubectl("-n", NAMESPACE, "get", kinds, "-o", "name").split()
+        return self._cluster.kubectl("-n", self.namespace, "get", kinds, "-o", "name").split()
 
     def client(self) -> Client:
         """One that has the token and trusts the authority, both out of the secrets."""
 
         def secret(name: str, key: str) -> str:
-            data = self._cluster.get("secret", "-n", NAMESPACE, f"{RELEASE}-{name}")["data"]
+            data = self._cluster.get("secret", "-n", self.namespace, f"{RELEASE}-{name}")["data"]
             return b64decode(data[key]).decode()
 
         context = ssl.create_default_context(cadata=secret("tls", "ca.crt"))
@@ -103,7 +104,7 @@ class Client:
         return next(output["data"] for output in json.loads(said)["outputs"] if output["name"] == "LANGUAGE")
 
     def ask(self, address: str, path: str, body: object, *, service: str = RELEASE, token: str = "") -> tuple[int, str]:
-        connection = _Named(address, f"{service}.{NAMESPACE}.svc", self.context)
+        connection = _Named(address, f"{service}.{self.frontends.namespace}.svc", self.context)
         try:
             headers = {"Authorization": f"Bearer {token}"} if token else {}
             connection.request("POST", path, json.dumps(body), headers)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster import pod
+from tests.cluster.face import only_dra
 from tests.cluster.kubernetes import OLD
 from tests.cluster.processes import BIN, eventually
 from tests.cluster.serving import IMAGE, NAMESPACE, POLICY, RELEASE, Frontends, policy
@@ -138,3 +139,21 @@ def test_uninstalling_leaves_nothing(cluster, frontends):
     frontends.uninstall()
     eventually(lambda: not frontends.left(), "the end of all that was installed", 120)
     eventually(lambda: not held(cluster), "the end of its shares")
+
+
+@only_dra
+def test_frontends_without_gpus_serve_the_example_as_an_ordinary_user(cluster, face):
+    """The first command of docs/serving/deploy.md; nothing here makes root of the pods."""
+    cluster.node.load(IMAGE)
+    made = Frontends(cluster, "plain")
+    made.install({"replicas": 2, "gpu": {"from": "none"}, "resources": SMALL})
+    try:
+        eventually(lambda: len(made.ready()) == 2, "two frontends", STARTS)
+        (user,) = {item["spec"]["securityContext"]["runAsUser"] for item in made.pods()}
+        assert user > 0
+        client = made.client()
+        assert all(client.languages(address) == ANSWER for address in made.ready().values())
+        made.uninstall()
+        eventually(lambda: not made.left(), "the end of all that was installed", 120)
+    finally:
+        cluster.kubectl("delete", "namespace", made.namespace, seconds=130)
