@@ -1,4 +1,4 @@
-"""The example's repository: written where there is nothing else, by whoever may write there."""
+"""The example's repository: written where there is nothing else, also in a folder of another user."""
 
 from __future__ import annotations
 
