@@ -22,10 +22,12 @@ struct Standing {
     Nanoseconds evidence = 0;       // it must have looked busy for this long before it takes turns with its like
     bool at_ease = false;           // its host hardly waits, so its promise is not near danger
     double samples = 0.0;           // looks at its queues while it had the device to itself, since it is exclusive
+    double wasted = 0.0;            // ns that its pauses then left the device idle, less what turns save
 
     bool exclusive() const { return why != Why::kShares; }
     // It takes turns with its like only.
     bool contends() const { return why == Why::kBothBusy; }
+    void ran_alone(const Rates& rates);
     // It was released a moment ago: whether that was right must show soon.
     bool on_trial(Nanoseconds now) const { return released != kNever && !misjudged && now - released < kTrial; }
     static constexpr Nanoseconds kTrial = 50'000'000;

@@ -23,6 +23,10 @@ constexpr Nanoseconds kRequests = 8;
 // A request may be behind by this part of the time that it has taken so far.
 constexpr double kOfRequest = 0.02;
 constexpr double kSpeedSpan = 1e9;
+// ns that a client may waste in its turns until it shares again: what it costs to find out anew that it should not.
+constexpr double kWasted = (1.0 - kSliced) * static_cast<double>(Observation::kFilledTime);
+// What turns save of each ns in which it is busy.
+constexpr double kSaved = (1.0 - Observation::kWorthTurns) / Observation::kWorthTurns;
 
 bool fit(const Party& a, const Party& b) {
     return a.client->sm + b.client->sm <= kFull;
@@ -31,7 +35,7 @@ bool fit(const Party& a, const Party& b) {
 // It always has work queued, and waits for it.
 bool saturates(const Party& party) {
     const Observation& seen = party.client->seen;
-    return party.peers.saturate && seen.never_empty(party.client->standing.evidence) &&
+    return party.peers.saturate && seen.hardly_empty(party.client->standing.evidence) &&
            (!party.peers.any || seen.mostly_busy()) && seen.known_beside() && seen.waiting() >= Observation::kWaits;
 }
 
@@ -40,12 +44,24 @@ bool always_busy(const Party& party) {
     return party.peers.any ? party.duty() >= kFits : party.client->seen.duty() >= kBusy;
 }
 
+// Its turns leave the device idle too often. For a rank that is the time in which none of its gang needs its device.
+bool pauses(const Party& party) {
+    return party.peers.any ? party.duty() < kMostlyBusy : party.client->standing.wasted >= kWasted;
+}
+
 bool same_kind(const Party& a, const Party& b) {
     const Workload one = a.client->group->spec.workload, other = b.client->group->spec.workload;
     return one == Workload::kUnknown || other == Workload::kUnknown || one == other;
 }
 
 }  // namespace
+
+void Standing::ran_alone(const Rates& rates) {
+    if (rates.samples <= 0.0) return;
+    const double idle = 1.0 - rates.busy_part();
+    samples += rates.samples;
+    wasted = std::max(0.0, wasted + rates.time * (idle - kSaved * rates.busy_part()));
+}
 
 double Contention::promised(const Party& party) const {
     const double limit = 1.0 / std::max(1.0, party.client->group->spec.slowdown);
@@ -88,7 +104,7 @@ void Contention::observe(std::vector<Party>& parties, Nanoseconds now) {
             sliced |= !party.client->mps;
         } else {
             seen.ran_alone(party.rates);
-            party.client->standing.samples += party.rates.samples;
+            party.client->standing.ran_alone(party.rates);
         }
     }
     const bool open = std::any_of(parties.begin(), parties.end(),
@@ -142,7 +158,7 @@ void Contention::make_exclusive(Party& party, Why why, Nanoseconds now) const {
     standing.backoff = again ? std::min(2 * standing.backoff, p_.backoff_max) : first;
     standing.why = why;
     standing.since = now;
-    standing.samples = 0.0;
+    standing.samples = standing.wasted = 0.0;
 }
 
 void Contention::make_shared(Client& client, Nanoseconds now) const {
@@ -210,7 +226,7 @@ bool Contention::engage(std::vector<Party>& parties, Nanoseconds now) const {
 // time.
 void Contention::reconsider(Standing& standing, Nanoseconds now) const {
     const bool at_once = now - standing.since < p_.backoff_min;
-    const Nanoseconds needed = std::max(standing.evidence, Observation::kStreakTime);
+    const Nanoseconds needed = std::max(standing.evidence, Observation::kFilledTime);
     standing.evidence = at_once ? std::min(2 * needed, p_.backoff_min) : 0;
     standing.misjudged = true;
 }
@@ -234,12 +250,13 @@ bool Contention::release(std::vector<Party>& parties, Nanoseconds now) const {
         if (!standing.exclusive() || standing.why == Why::kAlways) continue;
         const bool known = standing.samples >= Observation::kEnough;
         const bool misjudged =
-            standing.contends() && ((contend == 1 && !party.in_slots) || (known && party.duty() < kMostlyBusy) ||
+            standing.contends() && ((contend == 1 && !party.in_slots) || (known && pauses(party)) ||
                                     client.seen.waiting() < Observation::kWaits / 2.0);
         const bool room = measured && duties <= kFits;
         // Requests cannot be served without delay beside one of these either.
         const bool hopeless = standing.why == Why::kSlowed ? saturate > 0 : saturate > 1 && always_busy(party);
-        const bool on_trial = !hopeless && now - standing.since >= standing.backoff;
+        const bool decided = standing.contends() && !party.peers.any;  // by what it wastes
+        const bool on_trial = !hopeless && !decided && now - standing.since >= standing.backoff;
         if (!misjudged && !room && !on_trial) continue;
         make_shared(client, now);
         if (misjudged) reconsider(client.standing, now);

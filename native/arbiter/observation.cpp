@@ -13,8 +13,16 @@ constexpr double kSpanOfHabit = 100e6;
 constexpr double kSpanOfRanks = 500e6;
 constexpr double kLearn = 0.2;  // weight of the last interval in what is learned
 constexpr double kQueueingMost = 50e3;
+// ns from a launch on an idle device until it runs, at most (4 to 5 us on an H200). What a client says of its work is
+// not believed beyond that: a kernel may take longer than its estimate.
+constexpr double kStarting = 6e3;
 // Kernels of a program that run at the same moment, at most: what it claims beyond that is not so.
 constexpr double kMostAtATime = 128.0;
+
+// How much of the time two are busy beside each other that alone are so for kWorthTurns. At that part of looks that
+// find work, those that find none weigh so much more that neither wins.
+constexpr double kBusyBeside = 2.0 * Observation::kWorthTurns / (1.0 + Observation::kWorthTurns);
+constexpr double kEmpty = kBusyBeside / (1.0 - kBusyBeside);  // 27
 
 double factor(double time, double span) {
     return std::exp(-time / span);
@@ -40,12 +48,10 @@ Rates Observation::take(Nanoseconds time, double samples) {
     r.launches = static_cast<double>(said_.launches - taken_.launches);
     taken_ = said_;
     for (double* sum : {&r.samples, &r.busy, &r.awaited}) *sum *= samples;
-    if (r.busy < r.samples) {
-        streak_ = 0;
-        streak_time_ = 0;
-    } else if (r.samples > 0.0) {
-        streak_ += static_cast<uint64_t>(r.samples);
-        streak_time_ += time;
+    if (r.samples > 0.0) {
+        const double found = 1.0 - (1.0 + kEmpty) * (r.samples - r.busy) / r.samples;
+        filled_ = std::max(0.0, filled_ + found * r.samples);
+        filled_time_ = std::max(0.0, filled_time_ + found * r.time);
     }
     return r;
 }
@@ -93,6 +99,12 @@ double Observation::stalled(const Rates& rates) const {
 
 double Observation::going() const {
     return 1.0 - std::clamp(stalled(lately_), 0.0, 1.0);
+}
+
+double Observation::use_alone() const {
+    if (!known_alone()) return 1.0;
+    const double busy = alone_.busy_part();
+    return std::min(busy, std::max(alone_.work_rate(), busy - kStarting * alone_.launch_rate()));
 }
 
 double Observation::speed() const {

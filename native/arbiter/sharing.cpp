@@ -54,7 +54,7 @@ void Arbiter::State::observe_last(Lease& lease, Nanoseconds now) {
         for (Lease& other : leases.all()) other.accompanied |= other.runs() && other.client != &client;
     } else {
         client.seen.ran_alone(rates);
-        client.standing.samples += rates.samples;
+        client.standing.ran_alone(rates);
     }
 }
 
@@ -162,7 +162,7 @@ double Arbiter::State::use_of(const Lease& lease, size_t running, double sm) con
         if (!seen.known_beside()) return 1.0 / std::max(1.0, sm);
         return std::max(kLeastRate, std::min(seen.beside().busy_part(), seen.beside().work_rate()));
     }
-    return seen.known_alone() ? std::max(kLeastRate, seen.alone().busy_part()) : 1.0;
+    return std::max(kLeastRate, seen.use_alone());
 }
 
 // What each is charged for from now on, as part of the time on its multiprocessors. Those that are in nobody's way

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from gemlet._native import NEVER
@@ -102,7 +103,7 @@ class Client:
         self._draining = False
         self._told = False
         self._reason: Reason = "idle"
-        self._counters = Counters(program.spec.lie)
+        self._counters = Counters(program.spec.lie, random.Random(number))
 
     # --- time -------------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import random
+
     from gemlet.simulate.workload import Lie
 
 UNSEEN = 1_000_000_000  # a program that was not seen to wait for this long is taken to wait whenever it has work
@@ -32,12 +34,13 @@ class Bins:
 
 
 class Counters:
-    """Looks at the queues while it holds the token: exact parts of the time, not chance."""
+    """Looks at the queues while it holds the token, at moments that have nothing to do with what the program does."""
 
-    __slots__ = ("_at_ease", "_empty", "_lie", "_samples", "_waited_at", "poll", "since")
+    __slots__ = ("_at_ease", "_chance", "_empty", "_lie", "_samples", "_waited_at", "poll", "since")
 
-    def __init__(self, lie: Lie) -> None:
+    def __init__(self, lie: Lie, chance: random.Random) -> None:
         self._lie = lie
+        self._chance = chance
         self._samples = self._empty = self._at_ease = 0.0
         self._waited_at = -UNSEEN
         self.poll = 1
@@ -52,14 +55,15 @@ class Counters:
         if waits and busy > 0:
             self._waited_at = end
         self._samples += span / self.poll
-        self._empty += (span - busy) / self.poll
+        if busy < span:
+            self._empty += int((span - busy) / self.poll + self._chance.random())
         if not waits and end - self._waited_at < UNSEEN:
             self._at_ease += busy / self.poll
 
     def tell(self, work: int, launches: int) -> tuple[int, int, int, int, int]:
         """Work, launches, samples, busy and awaited samples, as it says they are."""
         samples = int(self._samples)
-        busy = samples - int(self._empty)
+        busy = max(0, samples - int(self._empty))
         awaited = max(0, busy - int(self._at_ease))
         if self._lie == "silent":
             return 0, 0, 0, 0, 0

@@ -16,10 +16,7 @@ EAGER_REQUESTS = ProgramSpec(kind="poisson", work=3 * MS, kernel=12 * US, launch
 TRAINING = replace(LAUNCH_BOUND, kernels=200, kernel=20 * US, gap=30 * US)
 
 
-HELD_BACK = pytest.mark.xfail(strict=True, reason="the training is held back for requests that only their host delays")
-
-
-@pytest.mark.parametrize("busy", [0.2, pytest.param(0.6, marks=HELD_BACK)])
+@pytest.mark.parametrize("busy", [0.2, 0.6])
 def test_an_eager_service_leaves_a_training_what_slicing_leaves_it(busy):
     shared = Shared((LATENCY, replace(EAGER_REQUESTS, rate=busy * 100)), (REST, TRAINING), seconds=5)
     sliced = shared.sliced().speed(1, shared.alone(1), start=SECOND)

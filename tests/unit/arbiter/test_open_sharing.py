@@ -42,6 +42,22 @@ def test_programs_that_saturate_take_turns_within_a_tenth_of_a_second(minima):
     assert shared.total(start=100 * MS) >= 0.985
 
 
+@pytest.mark.parametrize("host", [10, 40, 60, 80, 130, 160, 200, 300])
+@pytest.mark.parametrize("longer", [1, 8, 14])
+def test_programs_that_pause_after_each_step_do_what_is_better_for_both_and_stay_at_it(host, longer):
+    """Steps of 1.3 ms as of a small model in a graph: with pauses of less than 100 us turns are better, then slicing.
+
+    Close to that neither is, and they may change their minds.
+    """
+    step = ProgramSpec(kind="launch-bound", kernels=1, kernel=1300 * US, gap=5 * US, host=host * US)
+    shared = Shared(step, replace(step, host=(host + longer) * US), seconds=4)
+    better = max(shared.total_sliced(), 0.99)
+    assert shared.total() >= 0.99 * better
+    if not 80 < host < 300:
+        for number in range(2):
+            assert shared.engagements(number) == (host <= 80)
+
+
 def test_a_launch_bound_program_beside_one_that_saturates():
     shared = Shared(LAUNCH_BOUND, SATURATING)
     for number in range(2):
