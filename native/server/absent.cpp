@@ -18,7 +18,7 @@ namespace {
 
 constexpr Nanoseconds kLook = 1'000'000'000;  // at programs that may have become others
 
-// Of one in a namespace that this daemon does not see nobody can tell.
+// Without a descriptor nobody can tell of one in a namespace that this daemon does not see.
 bool has_ended(const Absent& absent) {
     if (absent.process.get() < 0) return absent.started == 0 || start_of(absent.pid) != absent.started;
     pollfd ended{absent.process.get(), POLLIN, 0};
@@ -26,6 +26,12 @@ bool has_ended(const Absent& absent) {
 }
 
 }  // namespace
+
+bool Server::is_of(const Absent& absent, const Client& client) {
+    if (client.pid > 0) return absent.pid == client.pid;
+    const uint64_t number = number_of(client.process.get());  // its pid is that of all whom this daemon does not see
+    return number != 0 && absent.pid <= 0 && number_of(absent.process.get()) == number;
+}
 
 // Whether its process runs another program by now. `image`: image_of() it.
 bool Server::is_replaced(const Absent& absent, uint64_t image, bool if_unknown) {
@@ -75,10 +81,9 @@ void Server::look_at_absent(Nanoseconds now) {
 
 // The slot that the process had before, with what is in it.
 std::optional<Absent> Server::claim(const Device& device, const Client& client) {
-    if (client.pid <= 0) return std::nullopt;
     const auto found = std::find_if(absent_.begin(), absent_.end(), [&](const auto& entry) {
         const Absent& absent = entry.second;
-        return absent.pid == client.pid && absent.started == client.started && absent.group == client.group &&
+        return is_of(absent, client) && absent.started == client.started && absent.group == client.group &&
                absent.device.lock().get() == &device;
     });
     if (found == absent_.end()) return std::nullopt;

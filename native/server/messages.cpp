@@ -255,7 +255,7 @@ bool Server::hello(Client& client, const Message& message) {
     }
     const bool says_so = !(message.flags & wire::kHelloAgain);
     end_absent_if(
-        [&](const Absent& absent) { return absent.pid == client.pid && is_replaced(absent, client.image, says_so); });
+        [&](const Absent& absent) { return is_of(absent, client) && is_replaced(absent, client.image, says_so); });
     std::string name = client.fixed ? *client.fixed : text_of(message.group, sizeof message.group);
     auto deny = [&](Status status, const std::string& why) {
         ++denied_;
@@ -279,7 +279,7 @@ bool Server::hello(Client& client, const Message& message) {
         return deny(Status::kDenied, "user " + std::to_string(client.uid) + " may not join it");
     client.group = name;
     ++found->second.clients;
-    end_absent_if([&](const Absent& absent) { return absent.pid == client.pid && absent.group != name; });
+    end_absent_if([&](const Absent& absent) { return is_of(absent, client) && absent.group != name; });
     name.copy(reply.group, sizeof reply.group - 1);
     emit("join", client);
     return answer(client, reply, Status::kOk, "");

@@ -1,17 +1,48 @@
 #include "server/process.hpp"
 
 #include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <functional>
 #include <memory>
 #include <string_view>
+#include <utility>
 
-#include "server/descriptor.hpp"
 #include "server/registry.hpp"
 
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
+
 namespace gemlet::server {
+
+// By its pid alone it might be another one, that has the number after it. A kernel before 6.5 has nothing else.
+Descriptor process_of(int connection, pid_t pid) {
+    int fd = -1;
+    socklen_t size = sizeof fd;
+    if (getsockopt(connection, SOL_SOCKET, SO_PEERPIDFD, &fd, &size) != 0) {
+        const bool is_known = errno == ESRCH || errno == EINVAL || errno == EMFILE || errno == ENFILE;
+        return Descriptor(!is_known && pid > 0 ? int(syscall(SYS_pidfd_open, pid, 0)) : -1);
+    }
+    Descriptor process(fd);
+    // Of a pid that means nothing here, one that cannot be told from those of others is of no use.
+    return pid > 0 || number_of(fd) != 0 ? std::move(process) : Descriptor();
+}
+
+// Before Linux 6.9 all have the same.
+uint64_t number_of(int pidfd) {
+    constexpr uint64_t kPidFs = 0x50494446;
+    struct statfs files;
+    struct stat file;
+    if (pidfd < 0 || fstatfs(pidfd, &files) != 0 || uint64_t(files.f_type) != kPidFs) return 0;
+    return fstat(pidfd, &file) == 0 ? uint64_t(file.st_ino) : 0;
+}
 
 uint64_t start_of(pid_t pid) {
     char path[64], line[1024] = "";

@@ -5,7 +5,15 @@
 #include <cstdint>
 #include <string>
 
+#include "server/descriptor.hpp"
+
 namespace gemlet::server {
+
+// A pidfd of the process that made the connection; none if that has ended, or the kernel does not say.
+Descriptor process_of(int connection, pid_t pid);
+
+// Names the process for as long as the machine runs, also one whose pid has no meaning here; 0: the kernel cannot.
+uint64_t number_of(int pidfd);
 
 // When the process was started, in ticks since boot; 0 if there is none, or it has ended and nobody has reaped it.
 uint64_t start_of(pid_t pid);

@@ -8,7 +8,6 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <sys/un.h>
 #include <algorithm>
@@ -275,12 +274,11 @@ bool Server::enter(std::unique_ptr<Client> client) {
     client->started = start_of(client->pid);
     client->image = image_of(client->pid);
     // The socket alone would not tell of a death while a forked child still holds it.
-    if (client->pid > 0) {
-        client->process = Descriptor(int(syscall(SYS_pidfd_open, client->pid, 0)));
-        if (client->process.get() < 0 && (errno == EMFILE || errno == ENFILE)) {
-            turn_away(*client, "the daemon may not open more files");
-            return false;
-        }
+    errno = 0;
+    client->process = process_of(client->socket.get(), client->pid);
+    if (client->process.get() < 0 && (errno == EMFILE || errno == ENFILE)) {
+        turn_away(*client, "the daemon may not open more files");
+        return false;
     }
     watch(client->socket.get(), kSocket | client->id);
     if (client->process.get() >= 0) watch(client->process.get(), kProcess | client->id);

@@ -50,6 +50,8 @@ Estate Server::hand_over() {
 std::vector<LedgerImage> Server::members() {
     std::lock_guard lock(mutex_);
     std::vector<LedgerImage> found = ledgers();
+    // A pid that means nothing to this daemon means nothing to the next one.
+    for (LedgerImage& image : found) std::erase_if(image.slots, [](const HeldSlot& slot) { return slot.pid <= 0; });
     std::erase_if(found, [](const LedgerImage& image) { return image.slots.empty(); });
     return found;
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import fcntl
 import mmap
 import os
@@ -243,41 +242,3 @@ def test_a_slot_is_booked_until_its_process_has_ended(serve: Callable[..., Serve
         assert (member.poll() is None) == (end == "exec")  # it lives on, or had ended
         assert s.groups()["g"]["awaited"] == []
         member.kill()
-
-
-SERVER = """
-import sys
-from gemlet import _native
-server = _native.Server(open=False)
-server.listen(sys.argv[1])
-server.start()
-for _ in sys.stdin:
-    groups = [group for device in server.snapshot()["devices"] for group in device["groups"]]
-    print([(group["memory_used"], len(group["awaited"])) for group in groups], flush=True)
-"""
-
-
-def test_a_process_that_the_daemon_cannot_see_keeps_nothing_without_its_connection(tmp_path: Path) -> None:
-    """Nobody could tell when it ends. So it is for a daemon in a container that does not share the host's processes."""
-    apart = ["unshare", "--pid", "--fork", "--kill-child"]
-    if subprocess.run([*apart, "true"], check=False, capture_output=True).returncode != 0:
-        pytest.skip("no process namespace can be made: that takes root, and unshare(1)")
-    command = [*apart, sys.executable, "-c", SERVER, str(tmp_path / "s")]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdin
-        assert server.stdout
-
-        def held() -> list[tuple[int, int]]:
-            assert server.stdin
-            assert server.stdout
-            server.stdin.write("\n")
-            server.stdin.flush()
-            return list(ast.literal_eval(server.stdout.readline()))
-
-        assert held() == []  # it listens
-        client = RawClient(str(tmp_path / "s")).attach()
-        client.ledger.put("slots", 5, index=client.slot)
-        assert held() == [(5, 0)]
-        client.close()
-        wire.eventually(lambda: held() in ([], [(0, 0)]))
-        server.kill()
