@@ -48,7 +48,7 @@ class DirectoryLock:
             self._descriptor = os.dup(self._inherited)
             return self
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._descriptor = os.open(self._endpoint.lock, flags, 0o644)
+        self._descriptor = os.open(self._endpoint.lock, flags, 0o600)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -66,6 +66,7 @@ class DirectoryLock:
         self._sign()
 
     def _sign(self) -> None:
+        os.fchmod(self._descriptor, 0o600)  # who may read it may lock it, and keep the next daemon out
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 

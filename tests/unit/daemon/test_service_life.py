@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import subprocess
 import sys
 import time
@@ -37,6 +38,13 @@ except AlreadyRunning as error:
     print(error)
     sys.exit(3)
 """
+
+
+def test_nobody_else_can_open_the_lock_and_so_hold_it(start_daemon, tmp_path):
+    lock = address.Endpoint(tmp_path, "system").lock
+    lock.touch(0o644)  # as earlier versions left it
+    start_daemon(shared=True, kind="system")
+    assert stat.S_IMODE(lock.stat().st_mode) == 0o600
 
 
 def test_stale_sockets_are_removed_but_no_files(start_daemon, tmp_path):
