@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -195,6 +196,18 @@ def test_the_rules_are_about_metrics_that_there_are(chart):
     agent_labels = by_kind(objects, "DaemonSet")["spec"]["template"]["metadata"]["labels"]
     assert monitor["spec"]["selector"]["matchLabels"].items() <= agent_labels.items()
     assert not [entry for entry in render(chart, {}) if entry["apiVersion"].startswith("monitoring")]
+
+
+def test_the_rules_fire_for_pods_that_are_kept_back_and_for_no_others(chart, tmp_path):
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is missing: apt-get install prometheus")
+    rules = by_kind(render(chart, {"monitoring": {"rules": True}}), "PrometheusRule")["spec"]
+    (tmp_path / "rules.yml").write_text(json.dumps(rules))
+    shutil.copy(Path(__file__).with_name("alerts.yml"), tmp_path)
+    command = [promtool, "test", "rules", tmp_path / "alerts.yml"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_chart_is_of_this_version():
