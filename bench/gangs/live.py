@@ -162,13 +162,9 @@ class Live:
         recorded: dict[str, Any] = {}
         during = [*self.happenings(case, where, jobs)] if way != "alone" else []
         if where == GEMLET:
-            during.append((min(seconds - 0.4, 3.0), lambda: recorded.update(self.status())))
+            during.append((min(seconds - 0.4, 3.0), lambda: self.look(case, way, jobs, recorded)))
         overtime = 90.0 if case.changing else 20.0
         done = self.pool.window(keys, seconds, [{} for _ in jobs], overtime, sorted(during, key=lambda each: each[0]))
-        if self.options.trace and where == GEMLET:
-            self.traces += 1
-            path = self.options.out / f"trace-{self.traces}-{case.name}-{way}.json"
-            write_trace(self.env, jobs[0].name, seconds, path)
         self.release([key for key, job in zip(keys, jobs, strict=True) if job.kind == "single"])
         text = ", ".join(f"{job.name} {w.rate(0, ended(w)):.1f}/s" for job, w in zip(jobs, done, strict=True))
         print(f"{way:<10}: {text}", flush=True)
@@ -184,6 +180,14 @@ class Live:
         if recorded:
             self.report.put("gemlet", {"case": case.name, "way": way, **recorded})
         return done
+
+    def look(self, case: Case, way: str, jobs: Sequence[Job], recorded: dict[str, Any]) -> None:
+        """The status, and the turns so far, while single programs still run."""
+        recorded.update(self.status())
+        if self.options.trace:
+            self.traces += 1
+            path = self.options.out / f"trace-{self.traces}-{case.name}-{way}.json"
+            write_trace(self.env, jobs[0].name, min(case.seconds - 0.4, 3.0), path)
 
     def happenings(self, case: Case, where: str, jobs: Sequence[Job]) -> list[tuple[float, Callable[[], object]]]:
         found: list[tuple[float, Callable[[], object]]] = []

@@ -16,6 +16,9 @@ constexpr double kFits = 0.9;
 constexpr double kTolerance = 0.95;
 // The most that clients can do together where the hardware switches between them (0.91 on an H200).
 constexpr double kSliced = 0.92;
+// Ranks that take turns lose as much at the edges of their slots, where some wait for others, as slicing costs them.
+// So they share while they get this much done together, of what they did alone.
+constexpr double kRanksTogether = 0.945;
 // A release was too early if it proves wrong within this many times the time for which the client was held back.
 constexpr Nanoseconds kSoon = 4;
 // Where requests are at stake, the first time is this many times as long.
@@ -47,6 +50,14 @@ bool always_busy(const Party& party) {
 // Its turns leave the device idle too often. For a rank that is the time in which none of its gang needs its device.
 bool pauses(const Party& party) {
     return party.peers.any ? party.duty() < kMostlyBusy : party.client->standing.wasted >= kWasted;
+}
+
+// Whether the hardware's slices serve them as well as turns would, since one of them is a rank.
+bool well_sliced(const Party& a, double promised_a, const Party& b, double promised_b) {
+    const Observation &one = a.client->seen, &other = b.client->seen;
+    if (!one.known_together() || !other.known_together()) return true;  // it will show
+    const double of_a = one.together().work_rate(), of_b = other.together().work_rate(), all = of_a + of_b;
+    return all >= kRanksTogether && of_a >= promised_a * all && of_b >= promised_b * all;
 }
 
 bool same_kind(const Party& a, const Party& b) {
@@ -150,6 +161,7 @@ void Contention::observe(std::vector<Party>& parties, Nanoseconds now) {
 }
 
 void Contention::make_exclusive(Party& party, Why why, Nanoseconds now) const {
+    if (party.client->seen.unlike_alone()) party.client->seen.forget_alone();
     Standing& standing = party.client->standing;
     const bool again =
         standing.released != kNever && !standing.misjudged && now - standing.released < kSoon * standing.backoff;
@@ -188,6 +200,7 @@ bool Contention::engage(std::vector<Party>& parties, Nanoseconds now) const {
         for (size_t j = i + 1; j < saturating.size(); ++j) {
             Party &a = *saturating[i], &b = *saturating[j];
             if (!beside(a, b)) continue;
+            if ((a.peers.any || b.peers.any) && well_sliced(a, promised(a), b, promised(b))) continue;
             const bool mps = a.client->mps && b.client->mps;
             const bool known = a.client->seen.known_alone() && b.client->seen.known_alone();
             if (mps && (known || !same_kind(a, b))) continue;

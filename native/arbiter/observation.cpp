@@ -11,6 +11,7 @@ constexpr double kUnits = 8.0;  // ... or by this many kernels, if they are long
 constexpr double kSpanAlone = 200e6;
 constexpr double kSpanOfHabit = 100e6;
 constexpr double kSpanOfRanks = 500e6;
+constexpr double kAlike = 2.0;  // times as long as a launch took alone on average, or as short
 constexpr double kLearn = 0.2;  // weight of the last interval in what is learned
 constexpr double kQueueingMost = 50e3;
 // ns from a launch on an idle device until it runs, at most (4 to 5 us on an H200). What a client says of its work is
@@ -78,6 +79,8 @@ void Observation::ran_beside(const Rates& rates) {
     happened(rates);
     beside_.decay(factor(rates.time, span()));
     beside_.add(rates);
+    together_.decay(factor(rates.time, kSpanOfRanks));
+    together_.add(rates);
 }
 
 void Observation::happened(const Rates& rates) {
@@ -101,6 +104,12 @@ double Observation::going() const {
     return 1.0 - std::clamp(stalled(lately_), 0.0, 1.0);
 }
 
+bool Observation::unlike_alone() const {
+    if (alone_.launches <= 0.0 || beside_.launches <= 0.0) return false;
+    const double alone = alone_.work * beside_.launches, beside = beside_.work * alone_.launches;
+    return alone > kAlike * beside || beside > kAlike * alone;
+}
+
 double Observation::use_alone() const {
     if (!known_alone()) return 1.0;
     const double busy = alone_.busy_part();
@@ -112,7 +121,7 @@ double Observation::speed() const {
     if (awaited <= 0.0) return 1.0;
     double stalled = this->stalled(beside_);
     // Alone, it would have waited for that much work this long.
-    if (known_alone() && alone_.work > 0.0) {
+    if (known_alone() && alone_.work > 0.0 && !unlike_alone()) {
         const double usual = alone_.awaited_part() / alone_.work_rate();
         stalled = std::min(stalled, awaited - usual * beside_.work_rate());
     }

@@ -46,7 +46,11 @@ class Observation {
     // It had the device to itself, or ran beside others.
     void ran_alone(const Rates& rates);
     void ran_beside(const Rates& rates);
-    void forget_beside() { beside_ = {}; }
+    void forget_beside() { beside_ = together_ = {}; }
+    // What it did alone says nothing of it once its launches are of another length: a program loads, warms up and
+    // then works.
+    bool unlike_alone() const;
+    void forget_alone() { alone_ = {}; }
 
     bool known_alone() const { return alone_.samples >= kEnough; }
     // A program that has just begun loads modules: its first work takes long to complete, whichever others run.
@@ -63,6 +67,9 @@ class Observation {
     // The same where `capacity` is all that all of them can do together, and `total` what all of them say they did.
     double speed(double total, double capacity) const;
     const Rates& beside() const { return beside_; }
+    // The same for half a second or so. Ranks do in steps what they do.
+    const Rates& together() const { return together_; }
+    bool known_together() const { return together_.time >= kTogetherTime && together_.work > 0.0; }
     const Rates& alone() const { return alone_; }
     // Part of the time lately in which its host went on or its own work was done. A rank that waits on the
     // device for its peer does neither.
@@ -96,12 +103,13 @@ class Observation {
     void happened(const Rates& rates);
     double stalled(const Rates& rates) const;
 
+    static constexpr double kTogetherTime = 200e6;
     static constexpr uint64_t kBegun = 200;  // samples
     static constexpr double kFilled = 20.0;
     static constexpr double kBusyRank = 0.9;
 
     Progress said_, taken_;
-    Rates alone_, beside_, lately_, habit_, recently_;
+    Rates alone_, beside_, together_, lately_, habit_, recently_;
     double queueing_ = 4'000.0;  // ns that a launch is queued and does not run
     double filled_ = 0.0;        // looks that found work, less kEmpty for each that found none; and their time
     double filled_time_ = 0.0;

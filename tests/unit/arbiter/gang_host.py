@@ -8,7 +8,7 @@ from functools import lru_cache
 from gemlet.model import Gang, GroupSpec, Priority
 from gemlet.simulate.engine import NO_ARBITER
 from gemlet.simulate.host import Host, HostWorkload, Job, run_job_alone
-from gemlet.simulate.workload import MICROSECOND, MILLISECOND, SECOND, ProgramSpec
+from gemlet.simulate.workload import MICROSECOND, MILLISECOND, SECOND, DeviceModel, ProgramSpec
 
 US, MS = MICROSECOND, MILLISECOND
 # A training that reduces gradients once a step, one that gathers its layers, and a generator that reduces each layer.
@@ -20,6 +20,7 @@ EAGER = ProgramSpec(
     kind="ranks", kernels=40, kernel=50 * US, gap=200 * US, collective=500 * US, host=5 * MS, uneven=4.0
 )
 SATURATING = ProgramSpec(kernel=200 * US)
+DEVICE = DeviceModel()
 START = SECOND // 2  # turns have begun
 STEP = 10 * MS
 NOTHING = 0.02  # a job that was slower than this in a step stood still
@@ -29,7 +30,7 @@ TWO_CYCLES = 200 * MS
 class Jobs:
     """One run of jobs in groups of their own, 'j0', 'j1' ...; each a program and its devices, and its group's terms."""
 
-    def __init__(self, *jobs, devices=2, seconds=2.5, policy="fair", gang="auto", **parameters):
+    def __init__(self, *jobs, devices=2, seconds=2.5, policy="fair", gang="auto", device=DEVICE, **parameters):
         made = []
         for number, (program, on, *terms) in enumerate(jobs):
             spec = dict(*terms)
@@ -39,7 +40,12 @@ class Jobs:
             late = tuple((3 * number + (-1 if number % 2 else 7) * rank) % 11 * MS for rank in range(len(on)))
             made.append(Job(group=group, program=program, devices=tuple(on), late=late))
         self.workload = HostWorkload(
-            jobs=tuple(made), devices=devices, duration=round(seconds * SECOND), policy=policy, parameters=parameters
+            jobs=tuple(made),
+            devices=devices,
+            device=device,
+            duration=round(seconds * SECOND),
+            policy=policy,
+            parameters=parameters,
         )
         self.host = Host(self.workload)
         self.count = len(made)
@@ -49,7 +55,8 @@ class Jobs:
         return self
 
     def alone(self, number):
-        return _alone(replace(self.workload.jobs[number], late=()), self.workload.devices, self.workload.duration)
+        load = self.workload
+        return _alone(replace(load.jobs[number], late=()), load.devices, load.device, load.duration)
 
     def speed(self, number, start=START, end=None):
         return self.work(number, start, end) / self.alone(number).work(0, start, end)
@@ -73,8 +80,8 @@ class Jobs:
 
 
 @lru_cache(maxsize=256)
-def _alone(job, devices, duration):
-    return run_job_alone(HostWorkload(jobs=(job,), devices=devices, duration=duration), 0)
+def _alone(job, devices, device, duration):
+    return run_job_alone(HostWorkload(jobs=(job,), devices=devices, device=device, duration=duration), 0)
 
 
 def sliced(*jobs, **options):

@@ -72,3 +72,27 @@ def test_the_more_is_promised_the_less_it_may_wait(scene: Callable[..., Scene], 
     s, a, b = pair(scene, min=0.9)
     run(s, 200, (a, awaited), (b, 0.02))
     assert (a.poll, b.poll) == (poll, SELDOM)
+
+
+def test_what_it_did_alone_before_it_began_to_work_is_no_measure(scene: Callable[..., Scene]) -> None:
+    """A program that loads waits for its device while that does little; later the same wait is its neighbours' doing."""
+    s = scene(open=True)
+    s.group("a")
+    s.group("b")
+    s.client(0, "a", wants=True)
+    samples = awaited = work = launches = 0.0
+
+    def goes_on(ms: int, *, waits: float, works: float, launched: float) -> None:
+        nonlocal samples, awaited, work, launches
+        for _ in range(ms):
+            s.to(s.ms + 1)
+            samples += 1_000_000 / int(s.holders[0]["poll"])
+            awaited += waits * 1_000_000 / int(s.holders[0]["poll"])
+            work += works * 1_000_000
+            launches += launched
+            s.arbiter.progress(0, round(work), round(launches), round(samples), round(samples), round(awaited))
+
+    goes_on(300, waits=0.6, works=0.2, launched=20)  # small kernels, alone
+    s.client(1, "b", wants=True)
+    goes_on(3000, waits=0.95, works=0.5, launched=0.25)  # graphs of 2 ms; half of the time is its neighbour's
+    assert s.usage("a")["speed"] == pytest.approx(0.5, abs=0.1)
