@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 @click.option("--runtime-dir", type=click.Path(path_type=Path), help="Where the sockets go; one daemon per directory")
 @click.option("--idle-exit", type=click.FloatRange(min=0.1), metavar="SECONDS", help="End after this long without use")
 @click.option("--no-history", is_flag=True, help="Record no history")
-@click.option("--take-over", is_flag=True, help="Take the place of the daemon that runs, under its programs")
+@click.option("--take-over", is_flag=True, help="Replace the daemon that runs, while its programs run on")
 @click.option("--ready-fd", type=int, hidden=True, help="Descriptor to write to when ready")
 @click.option("-v", "--verbose", is_flag=True, help="Log more")
 def command(

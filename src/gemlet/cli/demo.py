@@ -53,7 +53,7 @@ NEXT = "gemlet run --min 30% -- python train.py"
 @click.option(
     "--kernel-us", type=click.IntRange(20, 20000), default=KERNEL_MICROSECONDS, show_default=True, hidden=True
 )
-@click.option("--no-top", is_flag=True, help="On a terminal, too, do not end in `gemlet top`")
+@click.option("--no-top", is_flag=True, help="Do not end in `gemlet top`, even on a terminal")
 @options.simulate
 @click.pass_obj
 def command(  # noqa: PLR0917  its options

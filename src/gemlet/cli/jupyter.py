@@ -33,8 +33,8 @@ def command() -> None:
 
 @command.command(context_settings={"ignore_unknown_options": True})
 @click.option("--kernel", default="python3", show_default=True, help="Kernel to run on a share")
-@click.option("--name", help="Of the new kernel; default: that of the kernel and -gemlet")
-@click.option("--display-name", help="What people choose; default: that of the kernel, with the options")
+@click.option("--name", help="Name of the new kernel; default: that of the kernel, then -gemlet")
+@click.option("--display-name", help="Name by which people choose it; default: that of the kernel, with the options")
 @click.option("--prefix", type=click.Path(file_okay=False, path_type=Path), help="Install below this folder")
 @click.option("--jupyter", default="jupyter", metavar="PROGRAM", help="Jupyter's program, if it is not on PATH")
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF gemlet run]")

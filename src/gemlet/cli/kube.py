@@ -74,7 +74,11 @@ def command() -> None:
 )
 @click.option("--preload-file", is_flag=True, help="Also mount /etc/ld.so.preload, for programs that clear LD_PRELOAD")
 @click.option(
-    "--directory", type=DIRECTORY, default=STATE_DIRECTORY, show_default=True, help="Shares, hook, checkpoint"
+    "--directory",
+    type=DIRECTORY,
+    default=STATE_DIRECTORY,
+    show_default=True,
+    help="Directory of shares, hook and checkpoint",
 )
 @click.option("--kubelet-directory", type=DIRECTORY, default="/var/lib/kubelet", show_default=True)
 @click.option("--cdi-directory", type=DIRECTORY, default="/var/run/cdi", show_default=True)
@@ -157,7 +161,9 @@ def agent(
     show_default=True,
     help="Percent of time that a plain nvidia.com/gpu becomes, in namespaces whose pods are translated",
 )
-@click.option("--plain-memory", type=options.Size(), help="Its memory; without it, all of a GPU's (--gpu-memory)")
+@click.option(
+    "--plain-memory", type=options.Size(), help="Memory that it becomes; default: all of a GPU's (--gpu-memory)"
+)
 @click.option("--address", default="0.0.0.0", show_default=True)
 @click.option("--port", type=click.IntRange(1, 65535), default=8443, show_default=True)
 @click.option("--kubeconfig", type=DIRECTORY, help="A kubeconfig as JSON; without it the pod's service account")

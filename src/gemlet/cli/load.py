@@ -19,18 +19,20 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--rate", metavar="R", help="Requests/s: 200; or from:to:step, a run for each: 100:500:100.")
 @click.option("--steps", metavar="LIST", help="The rate from each moment on: 0s=100,10s=300.")
 @click.option("--swing", type=float, metavar="X", help="Vary the rate by this fraction, as a sinusoid.")
-@click.option("--period", metavar="TIME", default="60s", help="Of --swing; default 60s.")
+@click.option("--period", metavar="TIME", default="60s", help="Period of --swing; default 60s.")
 @click.option("--trace", type=_FILE, help="Rates from a file: one a line (glet's flux format), or a CSV.")
-@click.option("--step", metavar="TIME", default="20s", help="How long a line of --trace holds; default 20s.")
+@click.option("--step", metavar="TIME", default="20s", help="How long each line of --trace lasts; default 20s.")
 @click.option(
     "--slo", metavar="TIME", help="How long a reply may take; default: the SLO that the server gives for the model."
 )
 @click.option(
     "--arrivals", type=click.Choice(["poisson", "uniform", "gamma"]), help="Distribution of the gaps between requests."
 )
-@click.option("--variation", type=float, metavar="CV", help="Of gamma: standard deviation of the gaps over their mean.")
+@click.option(
+    "--variation", type=float, metavar="CV", help="Of gamma arrivals: standard deviation of the gaps over their mean."
+)
 @click.option("--times", type=float, default=1.0, metavar="X", help="Multiplies all rates.")
-@click.option("--duration", metavar="TIME", help="Of each run; default: the file's, else 10s.")
+@click.option("--duration", metavar="TIME", help="Length of each run; default: the file's, else 10s.")
 @click.option("--warmup", metavar="TIME", default="0s", help="Requests due before this are sent but not counted.")
 @click.option(
     "--every",
@@ -45,9 +47,14 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     metavar="INPUT:SIZES",
     help="Sizes of dimensions that are -1 in the metadata: tokens:128.",
 )
-@click.option("--seed", type=int, metavar="N", help="Of arrivals and tensors; default: the file's, else 1.")
+@click.option("--seed", type=int, metavar="N", help="Seed of arrivals and tensors; default: the file's, else 1.")
 @click.option("--peak", is_flag=True, help="Find the highest rates at which --goal is reached.")
-@click.option("--goal", type=options.Share(), metavar="PART", help="Exit with 1 if fewer are in time; --peak: 99%.")
+@click.option(
+    "--goal",
+    type=options.Share(),
+    metavar="PART",
+    help="Exit with 1 if a smaller part is in time; default with --peak: 99%.",
+)
 @click.option(
     "--processes",
     type=click.IntRange(1),
@@ -55,7 +62,11 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     help="Processes that generate load; default: as many as the rate needs.",
 )
 @click.option(
-    "--connections", type=click.IntRange(1), default=512, metavar="N", help="Of each process, at most; default 512."
+    "--connections",
+    type=click.IntRange(1),
+    default=512,
+    metavar="N",
+    help="Connections of each process, at most; default 512.",
 )
 @options.output("table", "json", "csv")
 def command(url: str, demands: Path | None, **given: Any) -> int:

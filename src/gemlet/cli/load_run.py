@@ -115,20 +115,23 @@ def _reports(services: list[DemandedService], address: Address, given: Given) ->
 def _check(services: list[DemandedService], given: Given) -> None:
     """Whether there is anything to send and to count. Raises UsageError."""
     if not 0 < given.times < inf:
-        raise UsageError(f"--times {given.times:g} leaves nothing to send", hint="a number above 0: --times 1.5")
+        raise UsageError(
+            f"--times {given.times:g} leaves nothing to send", hint="write a number above 0, such as --times 1.5"
+        )
     warmup = _seconds(given.warmup, "--warmup")
     if given.every is not None and _seconds(given.every, "--every") < SHORTEST_S:
-        raise UsageError(f"--every {given.every} is too short: expected a longer interval", hint="--every 1s")
+        raise UsageError(f"--every {given.every} is too short: expected a longer interval", hint="write --every 1s")
     for service in services:
         if service.seconds <= 0:
             raise UsageError("--duration is 0: expected more than 0", hint="write --duration 10s")
         if warmup >= service.seconds:
-            hint = f"--duration above {given.warmup}, or a shorter --warmup"
+            hint = f"choose a --duration above {given.warmup}, or a shorter --warmup"
             raise UsageError(f"--warmup {given.warmup} leaves nothing of {service.seconds:g} s to count", hint=hint)
         rate = given.times * sum(_mean(served.rate, service.seconds) for served in service.models)
         if rate > FASTEST:
             raise UsageError(
-                f"{rate:.3g} requests/s is more than a generator can send", hint=f"at most {FASTEST:,.0f} requests/s"
+                f"{rate:.3g} requests/s is more than a generator can send",
+                hint=f"ask for at most {FASTEST:,.0f} requests/s",
             )
 
 
@@ -209,7 +212,7 @@ def _services(path: Path | None, given: Given) -> list[DemandedService]:
         if any(option is not None for option in alone):
             raise UsageError(
                 "leave these options out: the file of demands has models, rates, arrivals and SLOs",
-                hint="--times multiplies its rates",
+                hint="use --times to multiply its rates",
             )
         service = plan_files.load_service(path)
         return [
@@ -264,7 +267,9 @@ def _rates(given: Given) -> list[arrivals.Rate]:
                 return [arrivals.parse_flux(text, _seconds(given.step, "--step"))]
             columns = arrivals.parse_csv(text)
             if given.model not in columns:
-                raise UsageError(f"{given.trace} has no column {given.model!r}", hint=f"it has {', '.join(columns)}")
+                raise UsageError(
+                    f"{given.trace} has no column {given.model!r}", hint=f"choose one of {', '.join(columns)}"
+                )
             return [columns[given.model]]
         if given.steps is not None:
             pairs = [part.split("=") for part in given.steps.split(",")]
@@ -307,7 +312,9 @@ def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
     except ValueError:
         shape = ()
     if not name or not shape or min(shape) < 0:
-        raise UsageError(f"--shape: {text!r} is not INPUT:SIZES", hint="--shape tokens:128 or --shape image:3,224,224")
+        raise UsageError(
+            f"--shape: {text!r} is not INPUT:SIZES", hint="write --shape tokens:128 or --shape image:3,224,224"
+        )
     return name, shape
 
 

@@ -32,7 +32,7 @@ def command() -> None:
 
 
 @command.command(short_help="Start MPS.")
-@click.option("--force", is_flag=True, help="Also beside another MPS control daemon")
+@click.option("--force", is_flag=True, help="Start even beside another MPS control daemon")
 @options.simulate
 @click.pass_obj
 def start(socket: str | None, *, force: bool, simulate: bool) -> None:
@@ -51,7 +51,11 @@ def start(socket: str | None, *, force: bool, simulate: bool) -> None:
 
 @command.command(short_help="Stop MPS, unless programs use it.")
 @click.option(
-    "-t", "--timeout", type=click.IntRange(1, 86400), metavar="SECONDS", help="Wait for programs, then end them"
+    "-t",
+    "--timeout",
+    type=click.IntRange(1, 86400),
+    metavar="SECONDS",
+    help="Wait this long for programs, then end them",
 )
 @click.option("--force", is_flag=True, help="End programs that use it at once")
 @options.simulate

@@ -30,7 +30,9 @@ MANY_GPUS = 64
 
 @click.command("plan")
 @click.argument("demands", type=_FILE)
-@click.option("--profiles", type=_FILE, help="File, or h200: measured ones; default: the demand file's, else modelled.")
+@click.option(
+    "--profiles", type=_FILE, help="A file, or h200 for measured ones; default: the demand file's, else modelled."
+)
 @click.option(
     "--policy",
     metavar="NAME",
@@ -38,7 +40,7 @@ MANY_GPUS = 64
     help="How to plan; `gemlet plan --policies` lists them.",
 )
 @click.option("--gpus", type=int, metavar="N", help="Devices of the profiled kind.")
-@click.option("--memory", type=options.Size(), help="Of each device, in place of the profile's figure.")
+@click.option("--memory", type=options.Size(), help="Memory of each device, in place of the profile's figure.")
 @click.option("--grid", type=click.IntRange(1, 1000), metavar="N", help="Shares are multiples of 1/N.")
 @click.option("--quantile", type=float, metavar="Q", help="Plan for this quantile of seconds; 0.5: the mean.")
 @click.option(

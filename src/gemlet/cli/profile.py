@@ -127,7 +127,7 @@ def _modelled(models: tuple[str, ...]) -> Profiles:
         hint = f"choose a built-in model: {', '.join(every.models)}"
         raise UsageError(f"{', '.join(folders)}: the models of a repository can only be measured, on a GPU", hint=hint)
     if unknown := [name for name in models if name not in every.models]:
-        hint = f"known: {', '.join(every.models)}"
+        hint = f"choose one of {', '.join(every.models)}"
         raise UsageError(f"there is no modelled profile of {', '.join(unknown)}", hint=hint)
     return replace(every, models={name: every.models[name] for name in models or every.models})
 

@@ -42,7 +42,7 @@ def command(socket: str | None, *, group: str, since: float, output: str, simula
     if found is None:
         raise Refused(
             f"group {group} had no program in that time",
-            hint=f"a longer one: gemlet report {group} --since 7d; the names: gemlet status",
+            hint=f"look further back with `gemlet report {group} --since 7d`, or see the names with `gemlet status`",
         )
     if output == "json":
         click.echo(json.dumps(msgspec.to_builtins(found), indent=2))

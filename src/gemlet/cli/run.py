@@ -236,5 +236,5 @@ def execute(path: str, arguments: tuple[str, ...], variables: dict[str, str]) ->
     try:
         os.execve(path, arguments, variables)
     except OSError as error:
-        hint = "does it start with `#!`?" if error.errno == errno.ENOEXEC else None
+        hint = "begin the script with `#!` and its interpreter" if error.errno == errno.ENOEXEC else None
         raise NotExecutable(f"{path} cannot be executed: {error.strerror}", hint=hint) from None

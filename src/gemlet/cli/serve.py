@@ -84,18 +84,26 @@ def _write_example(context: click.Context, _parameter: click.Parameter, folder: 
 @click.argument("repository", type=click.Path(file_okay=False, path_type=Path))
 @click.option(
     "--host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
-    help="Other than loopback needs TLS and tokens; 0.0.0.0: all addresses of this machine.",
+    help="Address to listen at; beyond loopback it needs TLS and tokens; 0.0.0.0: all of this machine.",
 )  # fmt: skip
-@click.option("--http-port", type=Port(), default=8000, show_default=True, help="HTTP, with /metrics.")
+@click.option("--http-port", type=Port(), default=8000, show_default=True, help="Port of HTTP and /metrics.")
 @click.option("--grpc-port", type=Port(), default=8001, show_default=True)
 @click.option("--http-socket", type=_FILE, help="HTTP at this Unix socket, for this user and root, in place of a port.")
-@click.option("--grpc-socket", type=_FILE, help="gRPC at this Unix socket, likewise.")
-@click.option("--tls-certificate", type=_FILE, help="Serve by TLS, with this certificate chain (PEM).")
+@click.option("--grpc-socket", type=_FILE, help="gRPC at this Unix socket, for this user and root, in place of a port.")
+@click.option("--tls-certificate", type=_FILE, help="Serve over TLS, with this certificate chain (PEM).")
 @click.option("--tls-key", type=_FILE, help="The key of that certificate (PEM).")
-@click.option("--token-file", type=_FILE, help="Serve who has a token of this file, one a line; it may change.")
-@click.option("--max-request", type=options.Size(), default="64MiB", show_default=True, help="Limit of one request.")
 @click.option(
-    "--max-connections", type=click.IntRange(1), default=4096, show_default=True, help="Limit of each protocol."
+    "--token-file", type=_FILE, help="Serve only clients with a token of this file, one a line; the file may change."
+)
+@click.option(
+    "--max-request", type=options.Size(), default="64MiB", show_default=True, help="Largest size of one request."
+)
+@click.option(
+    "--max-connections",
+    type=click.IntRange(1),
+    default=4096,
+    show_default=True,
+    help="Most connections of each protocol.",
 )
 @click.option(
     "--executor", type=click.Choice(EXECUTORS), default="auto", show_default=True,
@@ -113,7 +121,7 @@ def _write_example(context: click.Context, _parameter: click.Parameter, folder: 
 @click.option(
     "--shared-memory/--no-shared-memory",
     default=True,
-    help="Let clients here use their user's shared memory.",
+    help="Let clients on this machine use shared memory of their own user.",
 )
 @click.option(
     "--drain",
@@ -121,10 +129,10 @@ def _write_example(context: click.Context, _parameter: click.Parameter, folder: 
     default=10.0,
     show_default=True,
     metavar="S",
-    help="Time that requests get to end when the server stops.",
+    help="Time for requests to finish when the server stops.",
 )
 @click.option(
-    "--hang", type=options.Seconds(), default=120.0, show_default=True, metavar="S", help="Limit of one batch."
+    "--hang", type=options.Seconds(), default=120.0, show_default=True, metavar="S", help="Longest time of one batch."
 )
 @click.option("--request-log", type=_FILE, help="Append a line of JSON for each request: where its time went.")
 @click.option("--traces", is_flag=True, help="Send OpenTelemetry spans of each request by OTLP.")

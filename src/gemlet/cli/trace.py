@@ -26,7 +26,9 @@ LOOK_S = 2.0  # between two looks into the daemon's ring, which keeps some secon
 @click.command()
 @click.argument("group", type=options.GroupName(), metavar="GROUP")
 @click.argument("length", type=options.Duration(), default="10s", metavar="[TIME]")
-@click.option("-o", "--output", metavar="FILE", default="trace.json", show_default=True, help="Where to; - for stdout")
+@click.option(
+    "-o", "--output", metavar="FILE", default="trace.json", show_default=True, help="File to write; - for stdout"
+)
 @click.option("--next", "coming", is_flag=True, help="Record the next TIME instead of the last")
 @options.simulate
 @click.pass_obj

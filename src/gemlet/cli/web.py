@@ -31,10 +31,14 @@ TOKEN = "GEMLET_WEB_TOKEN"
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Take the token from this file instead of making one",
 )
-@click.option("--hosts", metavar="A,B,C", help="Show these hosts, over ssh, in place of this one; only shows")
+@click.option(
+    "--hosts", metavar="A,B,C", help="Show these hosts over ssh, in place of this one; nothing can be changed"
+)
 @click.option("--serve", metavar="ADDRESS", help="Also show the models of a `gemlet serve` at this loopback address")
 @click.option("--link", is_flag=True, help="Print the link of the page that the daemon itself started")
-@click.option("--until-eof", is_flag=True, hidden=True, help="End with standard input: with the daemon that started it")
+@click.option(
+    "--until-eof", is_flag=True, hidden=True, help="End when standard input closes, with the daemon that started it"
+)
 @options.simulate
 @click.pass_obj
 def command(

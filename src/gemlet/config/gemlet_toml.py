@@ -110,7 +110,7 @@ class _Reader:
         sections = ("daemon", "groups", "users", "audit", "devices")
         for name, value in document.items():
             if name not in sections:
-                hint = f"a group is written [groups.{name}]" if isinstance(value, dict) else None
+                hint = f"write [groups.{name}]" if isinstance(value, dict) else None
                 if hint is None or did_you_mean.closest(name, sections):
                     hint = did_you_mean.hint(name, sections)
                 self.report.error(f"unknown section {name!r}", self.key(name), hint=hint)

@@ -25,7 +25,7 @@ def no_daemon(endpoint: Endpoint, reason: str = "") -> DaemonUnreachable:
     if endpoint.kind == "explicit":  # `gemlet run` starts none there
         hint = f"start one with `gemlet daemon --runtime-dir {endpoint.directory}`, or leave out --socket"
     elif endpoint.kind == "user" and accepts(address.simulated()):
-        hint = "the daemon of the simulated machine runs: add --simulate"
+        hint = "add --simulate: the daemon of the simulated machine runs"
     else:
         hint = f"start one with `gemlet run{simulate} -- COMMAND` or `gemlet daemon{simulate}`"
     return DaemonUnreachable(message, hint=hint)

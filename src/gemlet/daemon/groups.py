@@ -507,7 +507,7 @@ def no_group(name: str, known: Iterable[str]) -> Refused:
     """The error for a group that is not among ``known``."""
     names = ", ".join(sorted(known))
     none = "there is none: `gemlet run` makes one, which goes five seconds after its last program"
-    return Refused(f"no group {name}", hint=f"groups: {names}" if names else none)
+    return Refused(f"no group {name}", hint=f"choose one of these groups: {names}" if names else none)
 
 
 def _check(spec: GroupSpec) -> None:

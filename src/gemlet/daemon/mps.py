@@ -202,7 +202,7 @@ class Mps:
                 await self._ended(TERM_SECONDS)
             status = self.look()
             if status.pid is not None:
-                hint = f"its log is in {self.log}; `kill {status.pid}` ends it"
+                hint = f"read its log, {self.log}, or end it with `kill {status.pid}`"
                 raise Refused(f"MPS's control daemon (pid {status.pid}) has not ended yet", hint=hint)
             if force:
                 mps.give_up(asking)  # nobody will answer it

@@ -121,7 +121,7 @@ def obstacles(
     found += [
         Obstacle(
             message=f"device {device.index} is in compute mode prohibited: no program can use it",
-            hint=f"an administrator changes it: nvidia-smi -i {device.index} -c DEFAULT",
+            hint=f"ask an administrator for `nvidia-smi -i {device.index} -c DEFAULT`",
             fatal=len(prohibited) == len(devices),
         )
         for device in prohibited

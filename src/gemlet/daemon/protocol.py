@@ -48,7 +48,7 @@ def decode_reply(line: bytes) -> Any:
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise DaemonError(
             f"the daemon's answer makes no sense: {line[:80]!r}",
-            hint="the daemon may be of another version; restart it with `gemlet stop`",
+            hint="restart the daemon with `gemlet stop`: it may be of another version",
         ) from None
     refused = Refused(message, hint=hint)
     refused.exit_code = exit_code

@@ -48,7 +48,7 @@ class Sockets:
         try:
             self._server.listen(str(path), group=group, mode=mode)
         except (OSError, RuntimeError, ValueError) as error:  # the native server has std::system_error only
-            hint = "a socket's path has at most 107 bytes: choose a shorter directory" if len(str(path)) > 107 else None
+            hint = "choose a shorter directory: a socket's path has at most 107 bytes" if len(str(path)) > 107 else None
             raise DaemonError(f"cannot listen at {path}: {error}", hint=hint) from None
 
     def has_share(self, socket: str) -> bool:

@@ -84,7 +84,7 @@ async def read(
     if not where:
         raise Refused(
             f"no program of group {asked.group} has used a device lately",
-            hint="`gemlet status` lists the groups that do",
+            hint="name a group that `gemlet status` lists",
         )
     beside = {client.client: client for client in known if client.device in where}
     end, _ = server.trace_at(NEVER)

@@ -109,4 +109,6 @@ def uuid_bytes(uuid: str) -> bytes:
     try:
         return UUID(uuid.partition("-")[2]).bytes
     except ValueError:
-        raise DeviceError(f"{uuid!r} is not the UUID of a device", hint="nvidia-smi -L lists them") from None
+        raise DeviceError(
+            f"{uuid!r} is not the UUID of a device", hint="write a UUID that `nvidia-smi -L` shows"
+        ) from None

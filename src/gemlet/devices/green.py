@@ -57,7 +57,9 @@ class SmGroups:
         try:
             self._cuda = ctypes.CDLL("libcuda.so.1")
         except OSError:
-            raise DeviceError("there is no NVIDIA driver here", hint="gemlet doctor looks at the machine") from None
+            raise DeviceError(
+                "there is no NVIDIA driver here", hint="see what is missing with `gemlet doctor`"
+            ) from None
         self._device = ctypes.c_int()
         self._ask("cuInit", ctypes.c_uint(0))
         self._ask("cuDeviceGet", ctypes.byref(self._device), ctypes.c_int(device))
@@ -121,7 +123,8 @@ class SmGroups:
             function = getattr(self._cuda, name)
         except AttributeError:
             raise DeviceError(
-                f"this driver has no {name}", hint="green contexts need a driver of CUDA 12.5 (555) or later"
+                f"this driver has no {name}",
+                hint="update the driver: green contexts need that of CUDA 12.5 (555) or later",
             ) from None
         code = function(*arguments)
         if code:

@@ -68,7 +68,7 @@ def find_program(named: str | None, simulated_directory: str | None) -> str:
     if named:
         found = shutil.which(named)
         if found is None:
-            raise MpsError(f"{named} is not a program", hint="GEMLET_MPS_CONTROL names it; correct or unset it")
+            raise MpsError(f"{named} is not a program", hint="correct or unset GEMLET_MPS_CONTROL, which names it")
         return os.path.abspath(found)  # noqa: PTH100  a link keeps its name: the program may look at it
     if simulated_directory is not None:
         found = shutil.which(PROGRAM, path=simulated_directory)

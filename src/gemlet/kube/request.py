@@ -138,7 +138,7 @@ def from_annotations(annotations: Mapping[str, str], *, most: int | None = None)
     for needed, example in ((names.ANNOTATION_MEMORY, "16Gi"), (names.ANNOTATION_COMPUTE, '"25"')):
         if needed not in asked:
             raise BadRequest(
-                f"metadata.annotations[{needed}]", "is missing", hint=f"a share has both; add {needed}: {example}"
+                f"metadata.annotations[{needed}]", "is missing", hint=f"add {needed}: {example}; a share has both"
             )
     compute = checked_percent(_at(names.ANNOTATION_COMPUTE), asked[names.ANNOTATION_COMPUTE])
     memory = checked_memory(_at(names.ANNOTATION_MEMORY), asked[names.ANNOTATION_MEMORY], most=most)
@@ -191,7 +191,7 @@ def in_force(granted: Amounts, annotations: Mapping[str, str]) -> Amounts:
             raise BadRequest(
                 _at(names.ANNOTATION_MEMORY),
                 f"{annotations[names.ANNOTATION_MEMORY]} is more than its {format_bytes(granted.memory)}",
-                hint="a running share can be made smaller, not larger: ask for more when the pod is made",
+                hint="ask for more when the pod is made: a running share can be made smaller, not larger",
             )
     if names.ANNOTATION_COMPUTE in annotations:
         compute = limit = checked_percent(_at(names.ANNOTATION_COMPUTE), annotations[names.ANNOTATION_COMPUTE])
@@ -216,7 +216,7 @@ def from_parameters(parameters: Any, compute: int, memory: int, *, field: str) -
         config = convert(parameters, ShareConfig)
     except msgspec.ValidationError as error:
         known = "apiVersion, kind, computeLimit, priority, resident"
-        raise BadRequest(field, str(error), hint=f"a {names.CONFIG_KIND} has {known}") from None
+        raise BadRequest(field, str(error), hint=f"choose from the fields of a {names.CONFIG_KIND}: {known}") from None
     if (config.api_version, config.kind) != (names.CONFIG_API_VERSION, names.CONFIG_KIND):
         raise BadRequest(
             field,

@@ -76,7 +76,7 @@ class Sinusoid:
     def __post_init__(self) -> None:
         _check((self.mean,))
         if not 0 <= self.swing <= 1 or not self.period > 0:
-            raise ValueError(f"a sinusoid of swing {self.swing:g} and period {self.period:g} s makes no sense")
+            raise ValueError(f"a sinusoid of swing {self.swing:g} and period {self.period:g} s is not valid")
 
     def _sum(self, second: float) -> float:
         wave = self.swing * self.period / (2 * pi) * (1 - cos(2 * pi * second / self.period))

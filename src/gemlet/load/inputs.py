@@ -87,7 +87,7 @@ def _data(tensor: Declared, shape: tuple[int, ...], chance: np.random.Generator)
         letters = chance.integers(97, 123, size=(prod(shape), STRING_BYTES), dtype=np.uint8)
         return tensors.pack(row.tobytes() for row in letters)
     if tensor.datatype not in tensors.ELEMENTS:
-        raise InvalidValue(f"input {tensor.name!r} has datatype {tensor.datatype!r}, which the protocol has not")
+        raise InvalidValue(f"input {tensor.name!r} has datatype {tensor.datatype!r}, which the protocol does not have")
     element = np.dtype(tensors.ELEMENTS[tensor.datatype][1])
     if tensor.datatype == "BF16":  # the upper half of a float
         return (chance.random(shape, dtype=np.float32).view(np.uint32) >> 16).astype(np.uint16).tobytes()

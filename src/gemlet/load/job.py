@@ -35,11 +35,11 @@ class Address:
     def parse(cls, url: str) -> Address:
         """``http://host:8000``, ``grpc://host``; without a scheme http. Raises InvalidValue."""
         parts = urlsplit(url if "://" in url else f"http://{url}")
-        hint = "http://127.0.0.1:8000 or grpc://127.0.0.1:8001"
+        hint = "write http://127.0.0.1:8000 or grpc://127.0.0.1:8001"
         try:
             port = parts.port
         except ValueError:
-            raise InvalidValue(f"{url!r} has a port that is none", hint=hint) from None
+            raise InvalidValue(f"{url!r} has a port that is not valid", hint=hint) from None
         if parts.scheme not in PORTS or not parts.hostname or parts.path.strip("/"):
             raise InvalidValue(f"{url!r} is not the address of a server", hint=hint)
         return cls(parts.scheme, parts.hostname, port or PORTS[parts.scheme])

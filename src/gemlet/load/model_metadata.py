@@ -56,7 +56,7 @@ def model(address: Address, name: str) -> ModelInfo:
             for entry in document["inputs"]
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise LoadError(f"{address}: the metadata of {name!r} is not as the protocol has it: {error!r}") from None
+        raise LoadError(f"{address}: the metadata of {name!r} does not follow the protocol: {error!r}") from None
     return ModelInfo(inputs, "binary_tensor_data" in extensions, _http_slo(address, name))
 
 
@@ -119,7 +119,7 @@ def _get(address: Address, path: str) -> dict[str, Any]:
         document = None
     if reply.status != 200:
         message = document.get("error", "") if isinstance(document, dict) else body[:200].decode(errors="replace")
-        hint = f"`curl -X POST {address}/v2/repository/index` lists its models" if reply.status == 404 else None
+        hint = f"list its models with `curl -X POST {address}/v2/repository/index`" if reply.status == 404 else None
         raise LoadError(f"{address}{path}: {reply.status} {message}".rstrip(), hint=hint)
     if not isinstance(document, dict):
         raise LoadError(f"{address}{path} does not speak the Open Inference Protocol")

@@ -64,7 +64,7 @@ def find(name: str) -> ModelSpec:
 
     path = Path(name)
     if not path.is_dir():
-        hint = f"a model's directory, such as models/language; built-in: {', '.join(built_in.BUILT_IN)}"
+        hint = f"name a model's directory, such as models/language, or one of {', '.join(built_in.BUILT_IN)}"
         raise UsageError(f"{name!r} is neither a built-in model nor a directory", hint=hint)
     return built_in.completed(tree.read_model(path)[-1])
 

@@ -37,7 +37,7 @@ def preview(status: Status, group: str, changes: dict[str, Any]) -> dict[str, An
 def _of_device(device: DeviceStatus, group: str, changes: dict[str, Any]) -> dict[str, Any]:
     specs = [GroupSpec(**terms(each, TimeTerms)) for each in device.groups if each.clients or each.name == group]
     if len(specs) > MOST_GROUPS:
-        raise Refused(f"device {device.index} has {len(specs)} groups: there are previews of up to {MOST_GROUPS}")
+        raise Refused(f"device {device.index} has {len(specs)} groups: a preview takes at most {MOST_GROUPS}")
     changed = [_changed(spec, changes) if spec.name == group else spec for spec in specs]
     now, then = _shares(specs, device.policy), _shares(changed, device.policy)
     return {

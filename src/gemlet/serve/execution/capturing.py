@@ -177,7 +177,7 @@ def _once(
         if not same(outputs, expected):
             again = tuple(each.clone() for each in call())
             if same(again, expected):  # else the model is never twice the same, and nothing can be said
-                raise RuntimeError("the graph gives something else than the model")
+                raise RuntimeError("the graph's results differ from the model's")
         stream.synchronize()
         return graph, outputs, draws
 

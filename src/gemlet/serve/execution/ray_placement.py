@@ -33,7 +33,7 @@ class Cluster:
         except (ConnectionError, ValueError, RuntimeError) as error:
             message = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise GemletError(
-                f"no Ray cluster at {address}: {message}", hint="`ray start --head` starts one; auto finds one here"
+                f"no Ray cluster at {address}: {message}", hint="start one with `ray start --head`; auto finds one here"
             ) from None
         finally:
             signal.signal(signal.SIGTERM, handler)  # Ray's would end this process at once
@@ -42,7 +42,9 @@ class Cluster:
         """Devices that executors of this backend can have: GPUs, or one for each node. Raises UsageError for none."""
         if backend in ON_GPU:
             if not self.gpus():
-                raise UsageError("the Ray cluster has no GPU", hint="--executor cpu or modelled needs none")
+                raise UsageError(
+                    "the Ray cluster has no GPU", hint="choose --executor cpu or modelled, which need none"
+                )
             return self.gpus()
         return sum(bool(node["Alive"]) for node in self._ray.nodes())
 

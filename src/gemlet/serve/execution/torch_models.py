@@ -94,5 +94,5 @@ def _python(spec: ModelSpec, file: Path, device: str) -> Loaded:
         return Loaded(infer=module.infer)
     if hasattr(module, "load"):
         return Loaded(infer=module.load(spec))
-    hint = "def module(): return a torch.nn.Module"
+    hint = "define module(), which returns a torch.nn.Module"
     raise ModelError(f"{file} defines no module, infer or load", hint=hint)

@@ -107,5 +107,5 @@ def completed(model: ModelSpec) -> ModelSpec:
         return model
     name = model.parameters.get("model", model.name)
     if name not in BUILT_IN:
-        raise ModelError(f"no built-in model is called {name!r}", hint=f"known: {', '.join(BUILT_IN)}")
+        raise ModelError(f"no built-in model is called {name!r}", hint=f"choose one of {', '.join(BUILT_IN)}")
     return replace(model, inputs=BUILT_IN[name].inputs, outputs=BUILT_IN[name].outputs)

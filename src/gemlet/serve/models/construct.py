@@ -18,7 +18,7 @@ def build(name: str, device: str = "cpu", precision: torch.dtype | None = None) 
     ``precision``: of the weights; default half on a GPU, single elsewhere. Raises ModelError.
     """
     if name not in BUILT_IN:
-        raise ModelError(f"no built-in model is called {name!r}", hint=f"known: {', '.join(BUILT_IN)}")
+        raise ModelError(f"no built-in model is called {name!r}", hint=f"choose one of {', '.join(BUILT_IN)}")
     entry = BUILT_IN[name]
     make = getattr(import_module(f"gemlet.serve.models.{entry.module}"), entry.function)
     place = torch.device(device)

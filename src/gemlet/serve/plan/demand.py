@@ -26,7 +26,8 @@ def check(profiles: Profiles, demands: Sequence[Demand], inventory: Inventory, o
     """Raises InvalidValue for the first thing that makes no sense."""
     if not isfinite(options.hop_ms) or options.hop_ms < 0:
         raise InvalidValue(
-            f"hop_ms is {options.hop_ms:g}: expected 0 or more", hint="it is what a batch takes beside its profile"
+            f"hop_ms is {options.hop_ms:g}: expected 0 or more",
+            hint="write what a batch takes beside its profile, such as 0.4",
         )
     seen = set()
     for demand in demands:

@@ -69,11 +69,11 @@ def parse(text: str, path: str) -> GletConfig:
         if "nodes" in table:
             return _of_nodes(convert(table, _Nodes), path)
         if "GPUs" not in table:
-            hint = "sim-config.json has GPUs, BackendList.json and Backend_docker.json have nodes"
-            raise ConfigError("it is none of glet's files for a scheduler or nodes", path=path, hint=hint)
+            hint = "name sim-config.json, which has GPUs, or BackendList.json or Backend_docker.json, which have nodes"
+            raise ConfigError("it is not one of glet's files for a scheduler or nodes", path=path, hint=hint)
         return _of_scheduler(convert(table, _Scheduler), table, path)
     except msgspec.DecodeError as error:
-        raise ConfigError(f"not as glet writes it: {error}", path=path) from None
+        raise ConfigError(f"not in the form that glet writes: {error}", path=path) from None
 
 
 def merged(configs: list[GletConfig]) -> GletConfig:

@@ -30,10 +30,12 @@ def parse_rates(text: str, path: str) -> tuple[Demand, ...]:
     """The demands of a rates.csv. Raises ConfigError with the line."""
     lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     if not lines:
-        raise ConfigError("empty", path=path, hint="the first line is the number of lines to come")
+        raise ConfigError("empty", path=path, hint="write the number of the lines that follow into the first line")
     first, announced = lines[0]
     if not announced.rstrip(",").isdigit():
-        raise ConfigError(f"{announced!r} is not the number of lines to come", path=path, line=first, hint="such as 3")
+        raise ConfigError(
+            f"{announced!r} is not the number of lines to come", path=path, line=first, hint="write a number such as 3"
+        )
     demands = tuple(_demand(number, line, path) for number, line in lines[1:])
     if len(demands) != int(announced.rstrip(",")):
         raise ConfigError(f"announces {announced} lines and has {len(demands)}", path=path, line=first)
@@ -42,7 +44,7 @@ def parse_rates(text: str, path: str) -> tuple[Demand, ...]:
 
 def _demand(number: int, line: str, path: str) -> Demand:
     cells = [cell.strip() for cell in line.rstrip(",").split(",")]
-    hint = "a line is model id, requests a second, SLO in ms, such as 7,100,108,"
+    hint = "write model id, requests a second and SLO in ms in a line, such as 7,100,108,"
     if len(cells) != 3:
         raise ConfigError(f"{len(cells)} numbers: expected 3", path=path, line=number, hint=hint)
     try:
@@ -51,7 +53,7 @@ def _demand(number: int, line: str, path: str) -> Demand:
         raise ConfigError(f"{line!r} is not three numbers", path=path, line=number, hint=hint) from None
     if not 0 <= model < len(MODELS):
         known = ", ".join(f"{place} {name}" for place, name in enumerate(MODELS))
-        raise ConfigError(f"there is no model id {model}", path=path, line=number, hint=f"known: {known}")
+        raise ConfigError(f"there is no model id {model}", path=path, line=number, hint=f"choose one of {known}")
     if not (isfinite(rate) and rate >= 0):
         raise ConfigError(
             f"the rate is {cells[1]} requests/s: expected 0 or more",
@@ -143,7 +145,7 @@ def parse_model_list(text: str, path: str, profiles: Profiles, demands: Sequence
 
 def _entry(line: str, number: int, path: str) -> tuple[int, tuple[int, int], tuple[str, int, float] | None]:
     cells = [cell.strip() for cell in line.strip().rstrip(",").split(",")]
-    hint = "a line is gpu, percent, number, model, batch, duty cycle in ms, such as 0,40,0,resnet50,16,25.5"
+    hint = "write gpu, percent, number, model, batch and duty cycle in ms in a line, such as 0,40,0,resnet50,16,25.5"
     try:
         gpu, percent, which = (int(cell) for cell in cells[:3])
         if not 0 < percent <= 100 or gpu < 0 or which < 0:

@@ -43,4 +43,4 @@ def load_plan(path: Path, known: Profiles, demands: Sequence[Demand]) -> Plan:
     try:
         return from_json(text, Plan)
     except msgspec.DecodeError as error:
-        raise ConfigError(f"not a plan: {error}", path=str(path), hint="gemlet plan -o json writes one") from None
+        raise ConfigError(f"not a plan: {error}", path=str(path), hint="make one with `gemlet plan -o json`") from None

@@ -76,5 +76,5 @@ def grid_of(profiles: Profiles, options: PlanOptions) -> int:
     if options.grid == 0:
         return profiles.device.groups or max(1, profiles.device.sms // profiles.device.sm_step)
     if not 1 <= options.grid <= 100:
-        raise InvalidValue(f"grid {options.grid} is not in 1..100", hint="10 makes sizes multiples of 10%")
+        raise InvalidValue(f"grid {options.grid} is not in 1..100", hint="write 10 for sizes that are multiples of 10%")
     return options.grid

@@ -146,7 +146,7 @@ def parse(text: str, path: str) -> Profiles:
         table: Any = toml_text.loads(text) if path.endswith(".toml") else from_json(text, Any)
         profiles = convert(table, Profiles)
     except (ValueError, RecursionError, msgspec.DecodeError) as error:  # tomllib's, msgspec's
-        hint = "docs/serving/profiles.md describes the format of profiles"
+        hint = "see docs/serving/profiles.md for the format of profiles"
         raise ConfigError(f"not a profile file: {error}", path=path, hint=hint) from error
     problem = check(profiles)
     if problem:

@@ -25,7 +25,7 @@ def load_profiles(path: Path | None) -> Profiles:
     if not path.suffix and not path.exists():
         known = shipped()
         if path.name not in known:
-            hint = f"profiles measured for you: {', '.join(known)}; `gemlet profile` makes others"
+            hint = f"name one of gemlet's own, {', '.join(known)}, or make a file with `gemlet profile`"
             raise ConfigError(
                 "neither a file nor profiles that come with gemlet have this name", path=str(path), hint=hint
             )

@@ -36,7 +36,7 @@ class Surface:
             if not 0 < ms < inf:
                 raise ValueError(f"the latency at share {share:g}, batch {batch} is {ms:g} ms")
             if (share, batch) in known:
-                raise ValueError(f"the anchor at share {share:g}, batch {batch} is there twice")
+                raise ValueError(f"the anchor at share {share:g}, batch {batch} appears twice")
             known[share, batch] = ms
         if not known:
             raise ValueError("there is no anchor")

@@ -36,7 +36,7 @@ def subjects(names: Sequence[str]) -> tuple[list[Subject], Callable[[Subject], M
                 found[model_spec.name] = Subject(model_spec.name, model_spec.max_batch)
                 specs[model_spec.name] = model_spec
         elif name not in found:
-            hint = f"a directory is a model repository; built-in: {', '.join(built_in.BUILT_IN)}"
+            hint = f"name a model repository, or one of {', '.join(built_in.BUILT_IN)}"
             raise UsageError(f"{name!r} is neither a built-in model nor a directory", hint=hint)
     return list(found.values()), lambda subject: specs[subject.name]
 
@@ -55,5 +55,5 @@ def _repository(path: Path) -> list[ModelSpec]:
         if entry.specs:  # one backend has one version of a model, so its name is its key
             models.append(msgspec.structs.replace(built_in.completed(entry.specs[-1]), revision=""))
     if not models:
-        raise UsageError(f"{path} holds no model", hint="a model repository is DIR/MODEL/config.yaml and DIR/MODEL/1/")
+        raise UsageError(f"{path} holds no model", hint="make it DIR/MODEL/config.yaml and DIR/MODEL/1/")
     return models

@@ -50,9 +50,11 @@ def choose(wanted: Wanted, devices: Sequence[int] | None) -> Choice:
         return Choice(wanted, tuple(devices or (0,)))
     missing = _missing(wanted)
     if missing:
-        raise UsageError(f"--executor {wanted}: {missing}", hint="--executor cpu or modelled runs without a GPU")
+        raise UsageError(
+            f"--executor {wanted}: {missing}", hint="choose --executor cpu or modelled, which run without a GPU"
+        )
     if not there:
-        hint = "--executor cpu or modelled runs without one"
+        hint = "choose --executor cpu or modelled, which run without one"
         raise UsageError(f"--executor {wanted} needs a GPU, and there is none here", hint=hint)
     return Choice(wanted, _of(there, devices))
 
@@ -60,7 +62,7 @@ def choose(wanted: Wanted, devices: Sequence[int] | None) -> Choice:
 def placed(wanted: Wanted, devices: Sequence[int] | None, cluster: Cluster) -> Choice:
     """As choose(), for executors on the machines of a Ray cluster. Raises UsageError."""
     if wanted == "mps":
-        hint = "--executor green splits a device without MPS"
+        hint = "choose --executor green, which splits a device without MPS"
         raise UsageError(
             "leave out one of the two: --ray places one process for each device, and MPS needs one for each gpu-let",
             hint=hint,

@@ -79,7 +79,7 @@ class Catalog:
             errors[0].others = tuple(errors[1:])
             raise errors[0]
         if not entries:
-            hint = "`gemlet serve --example DIR` writes one with two models"
+            hint = "make one with two models by `gemlet serve --example DIR`"
             raise ConfigError("there is no model in this repository", path=str(self._repository), hint=hint)
         for entry in entries.values():
             self.models[entry.name] = _Directory(entry.stamp, _all(entry.name, entry.specs, "LOADING"))

@@ -85,7 +85,7 @@ class Listening:
             context.load_cert_chain(certificate, key)
         except (OSError, ssl.SSLError) as error:
             message = f"the certificate and {key} cannot be used: {error.strerror or error}"
-            raise ConfigError(message, path=str(certificate), hint="both are PEM files") from None
+            raise ConfigError(message, path=str(certificate), hint="name PEM files") from None
         return context
 
     def _cannot_listen(self, what: str, path: Path | None, port: int | None, error: OSError) -> UsageError:

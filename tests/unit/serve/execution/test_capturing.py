@@ -65,7 +65,7 @@ def test_the_error_of_a_capture_is_told_and_not_what_followed_from_it(caplog: py
 
 def test_a_graph_that_is_wrong_is_not_taken() -> None:
     Graph.wrong = True
-    with pytest.raises(capturing.NotCaptured, match="something else than the model"):
+    with pytest.raises(capturing.NotCaptured, match="results differ from the model"):
         capture(Model())
 
 

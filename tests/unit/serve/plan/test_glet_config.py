@@ -64,10 +64,10 @@ def test_a_list_of_nodes_with_and_without_types():
     ("table", "message"),
     [
         ({"GPUs": [{"Type": "a", "Num": 1}, {"Type": "b", "Num": 1}]}, "a and b: a plan has only one kind of device"),
-        ({"nodes": [{"nGPUs": -1}]}, "not as glet writes it: Expected `int` >= 0"),
-        ({"GPUs": [], "Avail_Parts": [0]}, "not as glet writes it"),
-        ({"models": []}, "it is none of glet's files"),
-        ([], "not as glet writes it"),
+        ({"nodes": [{"nGPUs": -1}]}, "not in the form that glet writes: Expected `int` >= 0"),
+        ({"GPUs": [], "Avail_Parts": [0]}, "not in the form that glet writes"),
+        ({"models": []}, "it is not one of glet's files"),
+        ([], "not in the form that glet writes"),
     ],
 )
 def test_what_cannot_be_is_an_error_with_the_file(table, message):

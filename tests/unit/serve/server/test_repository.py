@@ -312,7 +312,7 @@ def test_a_model_completes_its_own_configuration(model):
 )
 def test_a_model_that_cannot_tell_its_configuration_is_an_error_of_that_model(model, code, why):
     (model / "1" / "model.py").write_text(COMPLETES.replace('print("words, not data")', code))
-    assert f"its file does not tell the configuration: {why}" in str(wrong(model))
+    assert f"its configuration cannot be told from its file: {why}" in str(wrong(model))
 
 
 def test_what_is_missing(model, tmp_path):

@@ -23,7 +23,7 @@ BACKENDS = {
 def create(name: str, options: BackendOptions) -> Backend:
     """The backend of that name. Raises UsageError if there is none or a library it needs is missing."""
     if name not in BACKENDS:
-        raise UsageError(f"there is no backend {name!r}", hint=f"known: {', '.join(BACKENDS)}")
+        raise UsageError(f"there is no backend {name!r}", hint=f"choose one of {', '.join(BACKENDS)}")
     try:
         module = importlib.import_module(BACKENDS[name])
     except ModuleNotFoundError as error:

@@ -56,7 +56,7 @@ def _python(model: ModelSpec) -> Runner:
         return module.load(model)  # type: ignore[no-any-return]
     if hasattr(module, "module"):
         return _torch_runner(model, module.module())
-    hint = "def infer(inputs): return {...}, dictionaries of numpy arrays by name"
+    hint = "define infer(inputs), which takes and returns dictionaries of numpy arrays by name"
     raise ModelError(f"{path} defines no infer, load or module", hint=hint)
 
 
@@ -85,7 +85,7 @@ def _builtin(model: ModelSpec) -> Runner:
     try:
         models = importlib.import_module("gemlet.serve.models")
     except ModuleNotFoundError as error:
-        raise ModelError(f"{model.name}: models built from code are not there: no module {error.name!r}") from None
+        raise ModelError(f"{model.name}: models built from code are not available: no module {error.name!r}") from None
     return _torch_runner(model, models.build(model.parameters.get("model", model.name)))
 
 

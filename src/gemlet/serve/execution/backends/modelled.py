@@ -78,7 +78,7 @@ class ModelledBackend:
     def _profile(self, model: ModelSpec) -> ModelProfile:
         name = profile_name(model)
         if name not in self._known.models:
-            hint = f"its parameter `profile` names one of {', '.join(self._known.models)}; or give --profiles"
+            hint = f"name one of {', '.join(self._known.models)} in its parameter `profile`, or give --profiles"
             raise ModelError(f"there is no profile of {name!r}, so its time cannot be modelled", hint=hint)
         return self._known.models[name]
 

@@ -41,7 +41,8 @@ class MpsBackend(TorchGpuLets):
         self._stream = torch.cuda.Stream()  # and a context, so that the driver can tell
         if not _under_mps(options.device):
             raise DeviceError(
-                "this process is not a client of MPS, so an SM fraction would have no effect", hint="gemlet mps start"
+                "this process is not a client of MPS, so an SM fraction would have no effect",
+                hint="start it with `gemlet mps start`",
             )
         self.percentage = float(given)
         sms = torch.cuda.get_device_properties(options.device).multi_processor_count

@@ -107,7 +107,7 @@ def model_class(spec: ModelSpec, path: Path) -> Any:
 
 def _response(given: Any, wanted: Sequence[str]) -> Response:
     if not isinstance(given, backend_utils.InferenceResponse):
-        hint = "decoupled models, which answer otherwise, are not served"
+        hint = "return one InferenceResponse for each request; decoupled models are not served"
         raise ModelError(f"execute gave a {type(given).__name__} in place of an InferenceResponse", hint=hint)
     error = given.error()
     if error is not None:

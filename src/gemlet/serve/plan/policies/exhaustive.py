@@ -31,7 +31,7 @@ def pack_ideal(draft: Draft, demands: Sequence[Demand], gpus: int) -> list[str]:
 
 def pack_exhaustive(draft: Draft, demands: Sequence[Demand], gpus: int) -> list[str]:
     if draft.grid > MAX_GRID:
-        raise InvalidValue(f"exhaustive looks at grids up to {MAX_GRID}, not {draft.grid}", hint="--grid 5")
+        raise InvalidValue(f"exhaustive looks at grids up to {MAX_GRID}, not {draft.grid}", hint="choose --grid 5")
     return _search(draft, demands, gpus, tuple(partitions(draft.grid)))
 
 
@@ -67,7 +67,9 @@ def _assign(draft: Draft, order: Sequence[Demand], at: int, left: float, start: 
     """Places what is ``left`` of demand ``at`` on gpu-lets from number ``start``, then the demands after it."""
     draft.work += 1
     if draft.work > MAX_WORK:
-        raise InvalidValue(f"no end after {MAX_WORK} placements", hint="fewer models or GPUs, or --grid 5; or nway")
+        raise InvalidValue(
+            f"no end after {MAX_WORK} placements", hint="take fewer models or GPUs, --grid 5, or the policy nway"
+        )
     if at == len(order):
         return _holds(draft, order)
     if left <= SLACK:

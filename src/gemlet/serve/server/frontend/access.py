@@ -56,7 +56,7 @@ class Tokens:
         if not tokens or min(map(len, tokens)) < LEAST or any(b" " in token for token in tokens):
             raise ConfigError(
                 f"expected tokens of at least {LEAST} characters without spaces, one a line",
-                path=path, hint="`openssl rand -hex 32` makes one",
+                path=path, hint="make one with `openssl rand -hex 32`",
             )  # fmt: skip
         return _stamp(found), frozenset(map(_digest, tokens))
 

@@ -79,7 +79,7 @@ def _ask(kind: str, path: Path, folder: Path, told: str) -> dict[str, Any]:
     if done.returncode:
         why = done.stdout.strip() if done.returncode == FAILED else f"the process ended with status {done.returncode}"
         hint = "write inputs and outputs into config.pbtxt"
-        raise ConfigError(f"its file does not tell the configuration: {why}", path=str(path), hint=hint)
+        raise ConfigError(f"its configuration cannot be told from its file: {why}", path=str(path), hint=hint)
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
 

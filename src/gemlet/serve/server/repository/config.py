@@ -141,7 +141,7 @@ def specification(config: Config, directory: Path, version: int) -> ModelSpec:
     if platform != "builtin":
         for what, tensors in (("inputs", inputs), ("outputs", outputs)):
             if not tensors:
-                hint = f"such as {what}: [{{name: X, datatype: FP32, shape: [4]}}]"
+                hint = f"write them, such as {what}: [{{name: X, datatype: FP32, shape: [4]}}]"
                 raise FieldError((what,), "there is none", hint)
     return ModelSpec(
         name=directory.name,

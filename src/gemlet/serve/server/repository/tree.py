@@ -46,7 +46,7 @@ def scan(repository: Path) -> dict[str, ModelDirectory]:
     try:
         folders = sorted(path for path in repository.iterdir() if path.is_dir() and not path.name.startswith("."))
     except OSError as error:
-        hint = "a model repository is a directory of DIR/MODEL/config.yaml and DIR/MODEL/1/; see docs/serving/models.md"
+        hint = "name a directory with DIR/MODEL/config.yaml and DIR/MODEL/1/; see docs/serving/models.md"
         raise ConfigError(f"cannot be read: {error.strerror}", path=str(repository), hint=hint) from None
     return {folder.name: look(folder) for folder in folders if _can_be_named(folder)}
 

@@ -130,7 +130,9 @@ def _warm_up(sample: Any) -> WarmUp:
     for name, each in sorted(sample.inputs.items()):
         fill = "zero" if each.zero_data else "random" if each.random_data else each.input_data_file
         if not fill or fill.startswith("/") or ".." in fill:
-            hint = "zero_data: true, random_data: true, or input_data_file: a file in the model's folder `warmup`"
+            hint = (
+                "write zero_data: true, random_data: true, or as input_data_file a file in the model's folder `warmup`"
+            )
             raise FieldError(("model_warmup", "inputs", name), "it does not say what fills it", hint)
         inputs.append((TensorSpec(name, _datatype(("model_warmup", "inputs", name), each), tuple(each.dims)), fill))
     return WarmUp(sample.name, max(1, sample.batch_size), max(1, sample.count), tuple(inputs))
@@ -210,7 +212,7 @@ def message_from(told: dict[str, Any], path: Path) -> model_config_pb2.ModelConf
     try:
         return json_format.ParseDict(told, model_config_pb2.ModelConfig(), ignore_unknown_fields=True)
     except json_format.ParseError as error:
-        raise ConfigError(f"the completed configuration is none: {error}", path=str(path)) from None
+        raise ConfigError(f"the completed configuration is not valid: {error}", path=str(path)) from None
 
 
 def for_model(message: model_config_pb2.ModelConfig, spec: ModelSpec) -> str:
