@@ -67,7 +67,7 @@ def pair(kind: str, a: float = 0.0, b: float = 0.0) -> tuple[Job, ...]:
 CASES: dict[str, Case] = {
     case.name: case
     for case in (
-        Case("tensor-alone", "a tensor-parallel generator in CUDA graphs that nobody shares with", (Job("tensor-graph"),)),
+        Case("tensor-alone", "a generator in CUDA graphs that nobody shares with", (Job("tensor-graph"),)),
         Case("ddp", "two DDP jobs, bound by their host", pair("ddp"), ("slicing", "each", "gemlet")),
         Case("ddp-large", "two DDP jobs of longer steps", pair("ddp-large")),
         Case("fsdp", "two FSDP jobs, bound by their host", pair("fsdp")),

@@ -215,7 +215,7 @@ def test_a_foreign_control_daemon(gemlet, foreign):
 
 def test_env_and_nested_runs(started):
     pipe = mps(started)["pipe_directory"]
-    started("run", "-q", "--simulate", "--group", "outer", "--", "true")  # which leaves its group for a few seconds
+    spin(started, "-q", "--group", "outer")  # the group is there as long as its program
     env = ("env", "--simulate", "--group", "outer")
     assert f"CUDA_MPS_PIPE_DIRECTORY={pipe}" in started(*env).stdout
     assert f"CUDA_MPS_PIPE_DIRECTORY={pipe}-none" in started(*env, "--no-mps").stdout

@@ -106,7 +106,7 @@ def test_gangs_that_fit_beside_each_other_share_openly():
         assert jobs.speed(number) >= 0.97 * by_slices.speed(number)
 
 
-# A generator whose ranks launch one graph a step, on devices whose slices happen to meet, as those of two H100s often do.
+# A generator whose ranks launch one graph a step, on devices whose slices meet, as those of two H100s often do.
 GRAPH = replace(TENSOR, kernels=1, kernel=1800 * US, gap=3 * US, layers=1, collective=50 * US, host=90 * US)
 FAST = DeviceModel(switch=20 * US)
 

@@ -75,7 +75,7 @@ def test_the_more_is_promised_the_less_it_may_wait(scene: Callable[..., Scene], 
 
 
 def test_what_it_did_alone_before_it_began_to_work_is_no_measure(scene: Callable[..., Scene]) -> None:
-    """A program that loads waits for its device while that does little; later the same wait is its neighbours' doing."""
+    """While it loads, a program waits for its device for little work; later its neighbours are why it waits."""
     s = scene(open=True)
     s.group("a")
     s.group("b")
