@@ -190,9 +190,19 @@ class Scene:
 
     def everybody_is_there(self) -> bool:
         """Each program is governed by the daemon that runs, and what it holds is in its ledger."""
+        return not self.missing()
+
+    def missing(self) -> list[str]:
+        """Programs of which that is not so, what is known of each, and what it said."""
         devices = self.status()["devices"]
         held = {c["pid"]: c["memory"] + c["unledgered"] for d in devices for g in d["groups"] for c in g["clients"]}
-        return all(held.get(p.process.pid, 0) >= (CONTEXT + HELD) << 20 for p in self.programs)
+        least = (CONTEXT + HELD) << 20
+        return [
+            f"{p.group} pid={p.process.pid} strict={p.strict} holds {held.get(p.process.pid)} of {least}: "
+            f"{p.said.read_text()!r}, {p.process.poll()}"
+            for p in self.programs
+            if held.get(p.process.pid, 0) < least
+        ]
 
     def get_on(self, rounds: int) -> None:
         """Returns when each program has done so many rounds more."""
@@ -223,6 +233,6 @@ class Scene:
         end = time.monotonic() + PATIENCE
         while not holds():
             if time.monotonic() > end:
-                logs = self.log(self.daemons).read_text()[-2000:]
-                raise TimeoutError(f"not within {PATIENCE:.0f} s: {what}\n{logs}")
+                said = "\n".join([*self.missing(), self.log(self.daemons).read_text()[-2000:]])
+                raise TimeoutError(f"not within {PATIENCE:.0f} s: {what}\n{said}")
             time.sleep(0.05)
