@@ -187,16 +187,20 @@ class Device:
             self.models[key] = spec
 
     async def _processes(self, models: Mapping[str, ModelSpec], gpu_lets: Sequence[GpuLet]) -> None:
-        fresh = {}
+        fresh: dict[str, Executor] = {}
+
+        async def make(gpu_let: GpuLet) -> None:
+            fresh[gpu_let.name] = await self._process(models, gpu_let)
+
         try:
-            for gpu_let in gpu_lets:
-                if gpu_let.name not in self._executors or self._made.get(gpu_let.name) != _made(models, gpu_let):
-                    fresh[gpu_let.name] = executor = await self._started(gpu_let.name, gpu_let)
-                    await self._load(executor, {name: models[name] for name in gpu_let.models}, again=True)
-                    await executor.partition([gpu_let])
-        except BaseException:
-            for executor in fresh.values():
-                await executor.close()
+            async with asyncio.TaskGroup() as starting:  # each imports torch and captures its graphs meanwhile
+                for gpu_let in gpu_lets:
+                    if gpu_let.name not in self._executors or self._made.get(gpu_let.name) != _made(models, gpu_let):
+                        starting.create_task(make(gpu_let))
+        except BaseException as error:
+            await asyncio.gather(*(executor.close() for executor in fresh.values()))
+            if isinstance(error, ExceptionGroup):
+                raise error.exceptions[0] from None
             raise
         self.models |= models
         self.gpu_lets = tuple(gpu_lets)
@@ -205,6 +209,17 @@ class Device:
             if name in self._executors:
                 self._replaced.append(self._executors[name])
             self._keep(name, executor)
+
+    async def _process(self, models: Mapping[str, ModelSpec], gpu_let: GpuLet) -> Executor:
+        """One for this gpu-let alone, ready. Raises GemletError; nothing is left of it then."""
+        executor = await self._started(gpu_let.name, gpu_let)
+        try:
+            await self._load(executor, {name: models[name] for name in gpu_let.models}, again=True)
+            await executor.partition([gpu_let])
+        except BaseException:
+            await executor.close()
+            raise
+        return executor
 
     async def _started(self, key: str, gpu_let: GpuLet | None = None) -> Executor:
         name = f"executor of device {self.index}" if gpu_let is None else f"executor of {gpu_let.name}"

@@ -152,6 +152,9 @@ class Executor:
         except GemletError as error:
             await self.close()
             raise ExecutorFailed(f"{self.name}: {error.message}", hint=error.hint) from None
+        except asyncio.CancelledError:
+            await self.close(0.0)
+            raise
         self.backend, self.note = greeting.backend, greeting.note
 
     async def load(self, model: ModelSpec) -> int:

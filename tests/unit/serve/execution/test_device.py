@@ -162,6 +162,51 @@ def test_a_process_for_each_gpu_let(monkeypatch):
     asyncio.run(run())
 
 
+def waits_for(number, folder):
+    """A model that is loaded once so many processes load it."""
+    (folder / "1").mkdir()
+    code = f"""
+import os, pathlib, time
+folder = pathlib.Path({str(folder)!r})
+(folder / f"loads-{{os.getpid()}}").touch()
+while len(list(folder.glob("loads-*"))) < {number}:
+    time.sleep(0.01)
+
+def infer(inputs):
+    return {{"Y": inputs["X"]}}
+"""
+    (folder / "1" / "model.py").write_text(code)
+    return msgspec.structs.replace(model(platform="python"), directory=str(folder))
+
+
+def test_processes_of_gpu_lets_start_side_by_side(monkeypatch, tmp_path):
+    monkeypatch.setattr(devices, "PER_GPU_LET", frozenset({"cpu"}))
+
+    async def run():
+        async with device_of("cpu") as (device, _, _):
+            await device.prepare({"echo": waits_for(3, tmp_path)}, [gpu_let(name, 0.25) for name in "abc"])
+            assert len(device.pids) == 3
+
+    asyncio.run(run())
+
+
+def test_if_one_process_of_a_gpu_let_cannot_start_none_is_left(monkeypatch, tmp_path):
+    monkeypatch.setattr(devices, "PER_GPU_LET", frozenset({"cpu"}))
+    waiting = waits_for(99, tmp_path)
+    bad = msgspec.structs.replace(model("bad", platform="python"), directory=str(tmp_path / "nowhere"))
+
+    async def run():
+        async with device_of("cpu") as (device, _, _):
+            children = set(psutil.Process().children())
+            with pytest.raises(GemletError, match="bad"):
+                await device.prepare({"echo": waiting, "bad": bad}, [gpu_let("a"), gpu_let("b", 0.5, "bad")])
+            assert not set(psutil.Process().children()) - children
+            assert device.pids == []
+            assert device.models == {}
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize(
     ("share", "revision"), [(0.5, "1"), (0.25, "2")], ids=["another share", "other files of the model"]
 )
