@@ -2,6 +2,7 @@
 
 python -m bench.serving --profiles FILE [--mixes traffic,opposites] [--policies timeshare,nway+type,streams]
                         [--seconds 1.2] [--trials 5] [--budget SECONDS] [--quick] [-o RESULT.json]
+python -m bench.serving --profiles FILE --policies process,mps --hop 0.4
 
 The planner, the dispatcher and the executors (green contexts, CUDA graphs, host to host) are those of `gemlet serve`;
 requests come from this process, Poisson, and no network is in between: the frontend is the same nothing
@@ -13,6 +14,9 @@ harness  requests/s that this process carries with that plan if models take no t
 slower   models that run without a CUDA graph that they should have: such a row says little
 streams  the plan of nway+type without green contexts: every gpu-let is a stream on all SMs
 apart    nway+type without pools: each model has gpu-lets of its own, or takes turns on one
+process  the plan of nway+type in an executor's process, as `gemlet serve` has it: batches have their way to it
+mps      nway+type for the executor `mps`: a process for each gpu-let, under an MPS that is started for it; compare it
+         with process, and plan both with the --hop that this way takes
 
 simulate (--simulate) without a GPU: what the simulator serves with the same plans; no streams
 
@@ -23,15 +27,22 @@ between two batches, and the graphs of each gpu-let. Models are loaded once; the
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import json
 import logging
+import multiprocessing
+import os
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from bench import mixes
+from bench.executors import Executors
+from bench.machine import end_on_signals
+from bench.own_mps import mps_of_gemlet
 from bench.planner import simulated_peak
 from bench.serving_live import WARM_UP_S, Live, harness_rate
 from gemlet.errors import GemletError
@@ -41,7 +52,13 @@ from gemlet.serve.profiles import profile_files
 from gemlet.simulate.serving import peak
 
 if TYPE_CHECKING:
-    from gemlet.serve.execution.backends.torch_gpu_lets import TorchGpuLets
+    from collections.abc import Collection, Mapping, Sequence
+    from concurrent.futures import Future
+
+    import numpy as np
+
+    from gemlet.serve.execution.backend import GpuLet
+    from gemlet.serve.models.specification import ModelSpec
     from gemlet.serve.plan.model import Plan, PlanOptions
     from gemlet.serve.profiles.profile import Profiles
     from gemlet.simulate.serving.simulator import Tally
@@ -49,13 +66,62 @@ if TYPE_CHECKING:
 OURS: dict[str, tuple[str, dict[str, object]]] = {
     "streams": ("nway+type", {}),
     "apart": ("nway+type", {"pool_models": 0}),
+    "process": ("nway+type", {}),
+    "mps": ("nway+type", {"executor": "mps"}),
 }
-POLICIES = (*mixes.COMPARED, *reversed(OURS))
+POLICIES = (*mixes.COMPARED, "apart", "streams")
 FIRST = 0.75  # of the planned rate: what the first trial asks for
 AMPLE = 1.15  # of the planned rate: what nobody is asked for
 MORE = 3  # trials, until one holds
 SIMULATED = 8000  # requests of each simulated run
 NEEDED_S = 3.0  # below this there is no time for another row
+
+
+class Runs(Protocol):
+    """A backend with models loaded, in this process or others."""
+
+    prepared_ms: float
+
+    @property
+    def loaded(self) -> Collection[str]: ...
+    @property
+    def slower(self) -> list[str]: ...
+    def load(self, model: ModelSpec) -> object: ...
+    def graphs(self) -> list[dict[str, object]]: ...
+    def partition(self, gpu_lets: Sequence[GpuLet]) -> None: ...
+    def run(
+        self, gpu_let: str, model: str, inputs: Mapping[str, np.ndarray], batch: int
+    ) -> Mapping[str, np.ndarray]: ...
+
+
+class Backends:
+    """What rows run on, made when the first needs it; ``ends`` ends it."""
+
+    def __init__(self, ends: contextlib.ExitStack) -> None:
+        from gemlet.serve.execution.backend import BackendOptions
+        from gemlet.serve.execution.backends import green
+
+        self._ends = ends
+        self._options = BackendOptions()
+        first = green.create(self._options)
+        self.groups = first.groups
+        self._there: dict[str, Runs] = {"green": first}
+
+    def of(self, row: str) -> Runs:
+        """Raises GemletError, RuntimeError."""
+        kind = row if row in {"streams", "process", "mps"} else "green"
+        if kind not in self._there:
+            self._there[kind] = self._made(kind)
+        return self._there[kind]
+
+    def _made(self, kind: str) -> Runs:
+        from gemlet.serve.execution.backends import streams
+
+        if kind == "streams":
+            return streams.create(self._options)
+        if kind == "process":
+            return self._ends.enter_context(Executors("green"))
+        return self._ends.enter_context(Executors("mps", environment=self._ends.enter_context(mps_of_gemlet())))
 
 
 def guess(low: float, high: float, tried: float, attainment: float) -> float:
@@ -87,7 +153,13 @@ def trial(live: Live, rates: dict[str, float], seconds: float) -> tuple[float, d
 
 
 def serve(
-    backend: TorchGpuLets, known: Profiles, weights: dict[str, float], planned: float, made: Plan, o: argparse.Namespace
+    backends: Backends,
+    kind: str,
+    known: Profiles,
+    weights: dict[str, float],
+    planned: float,
+    made: Plan,
+    o: argparse.Namespace,
 ) -> dict[str, Any]:
     """The part of a row that is measured; ``served`` is 0 if no trial held."""
     row: dict[str, Any] = {"served": 0.0, "trials": []}
@@ -96,7 +168,8 @@ def serve(
     live: Live | None = None
     low, high, times = 0.0, AMPLE * planned, FIRST * planned
     try:
-        for model in weights.keys() - backend.loaded:
+        backend = backends.of(kind)
+        for model in weights.keys() - set(backend.loaded):
             backend.load(built_in.spec(model))
         live = Live(backend, made, known, {m: mixes.slo(known, m) for m in weights})
         row["prepared_ms"] = round(backend.prepared_ms, 1)
@@ -113,7 +186,7 @@ def serve(
             low, high = (times, high) if attainment >= peak.GOAL else (low, times)
             row["served"] = round(low * total, 1)
             times = guess(low, high, times, attainment)
-    except (GemletError, RuntimeError) as error:  # one row that fails does not cost the others
+    except (GemletError, RuntimeError, OSError) as error:  # one row that fails does not cost the others
         row["error"] = f"{type(error).__name__}: {error}"
         logging.error("%s", row["error"])
     finally:
@@ -131,11 +204,11 @@ def simulated(known: Profiles, o: argparse.Namespace) -> None:
     """What is left of a plan when requests come unevenly and batches take as long as the profile says."""
     first, lines = cases(o)[0][0], []
     for mix in o.mixes.split(","):
-        weights = {m: w for m, w in mixes.MIXES[mix].items() if m in known.models}
+        weights = weights_of(known, mix)
         total, base = sum(weights.values()), 0.0
         for name, policy, more in cases(o):
             planned, made = mixes.largest_plan(known, weights, policy, 1, mixes.exact(weights, 1, hop_ms=o.hop, **more))
-            if name == "streams" or made is None:
+            if name in {"streams", "process"} or made is None:
                 continue
             served = simulated_peak(known, mix, made, planned, SIMULATED)
             base = served if name == first else base
@@ -165,16 +238,36 @@ def main() -> None:
         simulated(known, o)
         return
     sys.setswitchinterval(0.00005)  # the threads of gpu-lets must not wait 5 ms for the sending thread
-    from gemlet.serve.execution.backend import BackendOptions
-    from gemlet.serve.execution.backends import green, streams
+    end_on_signals()
+    with contextlib.ExitStack() as ends:
+        measure(Backends(ends), known, end, o)
 
-    backends: dict[str, TorchGpuLets] = {"green": green.create(BackendOptions())}
-    rows: list[dict[str, Any]] = []
+
+def weights_of(known: Profiles, mix: str) -> dict[str, float]:
+    return {m: w for m, w in mixes.MIXES[mix].items() if m in known.models}
+
+
+def plans(
+    pool: ProcessPoolExecutor, known: Profiles, groups: int, o: argparse.Namespace
+) -> list[tuple[str, str, Future[tuple[float, Plan | None]]]]:
+    """(mix, name of the row, its plan), planned side by side in other processes while the GPU has work."""
+    found = []
     for mix in o.mixes.split(","):
-        weights = {m: w for m, w in mixes.MIXES[mix].items() if m in known.models}
+        weights = weights_of(known, mix)
         for name, policy, more in cases(o):
-            options: PlanOptions = mixes.exact(weights, 1, grid=backends["green"].groups, hop_ms=o.hop, **more)
-            planned, made = mixes.largest_plan(known, weights, policy, 1, options)
+            options: PlanOptions = mixes.exact(weights, 1, grid=groups, hop_ms=o.hop, **more)
+            found.append((mix, name, pool.submit(mixes.largest_plan, known, weights, policy, 1, options)))
+    return found
+
+
+def measure(backends: Backends, known: Profiles, end: float, o: argparse.Namespace) -> None:
+    rows: list[dict[str, Any]] = []
+    workers = max(1, (os.cpu_count() or 1) // 2)
+    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    try:
+        for mix, name, coming in plans(pool, known, backends.groups, o):
+            weights = weights_of(known, mix)
+            planned, made = coming.result()
             row: dict[str, Any] = {"mix": mix, "policy": name, "planned": round(planned * sum(weights.values()), 1)}
             rows.append(row)
             if made is not None:
@@ -185,14 +278,15 @@ def main() -> None:
                 row["left_out"] = "no plan" if made is None else "the budget is used up"
                 logging.info("%s, %s: left out, %s", mix, name, row["left_out"])
             else:
-                kind = "streams" if name == "streams" else "green"
-                if kind not in backends:
-                    backends[kind] = streams.create(BackendOptions())
-                row |= serve(backends[kind], known, weights, planned, made, o)
+                row |= serve(backends, name, known, weights, planned, made, o)
                 logging.info("%s, %s: %.0f requests/s of %.0f", mix, name, row["served"], row["planned"])
             if o.output:
-                result = {"schema": 2, "device": known.device.name, "seconds": o.seconds, "rows": rows}
+                result = {
+                    "schema": 2, "device": known.device.name, "hop_ms": o.hop, "seconds": o.seconds, "rows": rows,
+                }  # fmt: skip
                 o.output.write_text(json.dumps(result, indent=1) + "\n")
+    finally:
+        pool.shutdown(cancel_futures=True)
     show(rows, cases(o)[0][0])
 
 
