@@ -108,6 +108,7 @@ class Executor:
         self._environment = dict(environment or {})
         self._arena_bytes = arena_bytes
         self._on_ask = on_ask
+        self._loop = asyncio.get_running_loop()  # to ask for it costs a system call
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._held: dict[int, list[int]] = {}  # ticket -> offsets of its inputs
         self._ticket = 0
@@ -122,12 +123,11 @@ class Executor:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         shared = [arena.create(self._arena_bytes), arena.create(self._arena_bytes)]
-        loop = asyncio.get_running_loop()
-        hello: asyncio.Future[Any] = loop.create_future()
+        hello: asyncio.Future[Any] = self._loop.create_future()
         self._waiting[0] = hello
         try:
             self._inputs, self._outputs = arena.Arena(shared[0]), arena.Mapping(shared[1])
-            transport, _ = await loop.create_connection(lambda: Link(self), sock=ours)
+            transport, _ = await self._loop.create_connection(lambda: Link(self), sock=ours)
             self._transport = transport
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "gemlet.serve.execution.worker", "--fd", str(theirs.fileno()),
@@ -184,7 +184,7 @@ class Executor:
         """Runs a batch; ``requests``: what it is made of, if the model wants to know.
 
         The future raises ModelError, GpuLetGone, ExecutorDied."""
-        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Result] = self._loop.create_future()
         if self._transport is None or self._inputs is None:
             future.set_exception(GpuLetGone(f"{self.name} is not running"))  # it did not die of this batch
             return future
@@ -252,7 +252,7 @@ class Executor:
                 future.set_result(message)
         if offsets:
             # The future's callbacks are scheduled already; this comes after them.
-            asyncio.get_running_loop().call_soon(loan.end)
+            self._loop.call_soon(loan.end)
 
     def lost(self) -> None:
         """The process is gone, or has closed its end, which has the same effect."""
@@ -265,14 +265,14 @@ class Executor:
         if self._transport is None:
             raise ExecutorDied(f"{self.name} is not running")
         self._ticket += 1
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Any] = self._loop.create_future()
         self._waiting[self._ticket] = future
         self._transport.write(protocol.frame(message(self._ticket)))
         return await future
 
     def _place(self, given: Input, held: list[int]) -> protocol.ArenaTensor:
         assert self._inputs is not None
-        offset = self._inputs.allocate(given.nbytes)
+        offset = self._inputs.allocate(given.nbytes) if given.nbytes > protocol.SMALL_BYTES else None
         if offset is None:
             return protocol.ArenaTensor(
                 given.name, given.datatype, given.shape, -1, given.nbytes, b"".join(given.parts)
@@ -316,7 +316,7 @@ class Executor:
                 future.exception()  # it may be that nobody waits for this one
         for shared in (self._inputs, self._outputs):
             if shared is not None:
-                asyncio.get_running_loop().call_soon(shared.close)
+                self._loop.call_soon(shared.close)
         self._inputs = self._outputs = None
 
 

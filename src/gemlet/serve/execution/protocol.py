@@ -2,7 +2,8 @@
 
 Tensors lie in two arenas of shared memory, one that only the server allocates from (inputs) and one that only the
 executor does (outputs). The reader says when it is done: the server by Release, the executor by Done or Failed. What
-finds no room in an arena travels inside the message.
+finds no room in an arena travels inside the message, and so does what is small: a place costs more than a copy then,
+and a Release wakes up the executor.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from gemlet.serve.models.specification import ModelSpec
 
 LENGTH_BYTES = 4
 MAX_MESSAGE = 1 << 31
+SMALL_BYTES = 4096  # tensors of so many bytes travel in the message
 
 
 class ArenaTensor(msgspec.Struct, frozen=True, array_like=True):

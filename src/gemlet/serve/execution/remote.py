@@ -56,13 +56,12 @@ class RemoteExecutor(Executor):
         self._placement = placement
 
     async def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        hello: asyncio.Future[Any] = loop.create_future()
+        hello: asyncio.Future[Any] = self._loop.create_future()
         self._waiting[0] = hello
         try:
             async with asyncio.timeout(START_SECONDS):
                 endpoint = await self._placement.start(self.backend, self._environment)
-                transport, _ = await loop.create_connection(lambda: Link(self), endpoint.host, endpoint.port)
+                transport, _ = await self._loop.create_connection(lambda: Link(self), endpoint.host, endpoint.port)
                 self._transport = transport
                 self.pid = endpoint.pid
                 self._inputs = cast("Arena", Nowhere())

@@ -238,13 +238,13 @@ class Worker:
             data = tensors.to_buffer(array, datatype)
         except tensors.BadTensor as error:
             raise ModelError(f"output {name!r} of {model.name}: {error}") from None
-        with self._arena_lock:
-            offset = self._outputs.allocate(len(data))
-        if offset is not None:
-            self._outputs.view[offset : offset + len(data)] = data
-        inline = b"" if offset is not None else bytes(data)
-        place = -1 if offset is None else offset
-        return protocol.ArenaTensor(name, datatype, tuple(array.shape), place, len(data), inline)
+        if len(data) > protocol.SMALL_BYTES:
+            with self._arena_lock:
+                offset = self._outputs.allocate(len(data))
+            if offset is not None:
+                self._outputs.view[offset : offset + len(data)] = data
+                return protocol.ArenaTensor(name, datatype, array.shape, offset, len(data))
+        return protocol.ArenaTensor(name, datatype, array.shape, -1, len(data), bytes(data))
 
 
 def _datatype(model: ModelSpec, name: str, array: np.ndarray) -> str:

@@ -6,7 +6,7 @@ import asyncio
 
 from gemlet.serve.execution import protocol
 from gemlet.serve.execution.backend import BackendOptions
-from gemlet.serve.execution.executor import Executor
+from gemlet.serve.execution.executor import Executor, Input
 from gemlet.serve.execution.loan import Loan
 
 
@@ -74,5 +74,38 @@ def test_who_keeps_it_while_the_answer_is_given_has_it():
         assert bytes(future.result().outputs[0][1]) == b"efgh"
         kept.pop().end()
         assert executor._transport.frames == [RELEASED]
+
+    asyncio.run(run())
+
+
+class Taken:
+    """In place of an arena: how much was asked of it."""
+
+    def __init__(self):
+        self.nbytes = []
+        self.view = memoryview(bytearray(1 << 16))
+
+    def allocate(self, nbytes):
+        self.nbytes.append(nbytes)
+        return 0
+
+    def release(self, offset):
+        pass
+
+
+def test_a_batch_of_small_tensors_is_one_message_there_and_one_back():
+    async def run():
+        executor = Executor("one", "noop", BackendOptions(device=0))
+        executor._transport, executor._inputs = Sent(), Taken()
+        small, large = b"x" * protocol.SMALL_BYTES, b"x" * (protocol.SMALL_BYTES + 1)
+        future = executor.run("let", "m", [Input("X", "UINT8", (1, len(small)), [small], len(small))], 1)
+        executor.received(protocol.Done(1, (protocol.ArenaTensor("Y", "UINT8", (1, 2), -1, 2, b"ab"),), 1.0))
+        ((_, data),) = (await future).outputs
+        assert bytes(data) == b"ab"
+        await asyncio.sleep(0)
+        assert len(executor._transport.frames) == 1
+        assert executor._inputs.nbytes == []
+        executor.run("let", "m", [Input("X", "UINT8", (1, len(large)), [large], len(large))], 1)
+        assert executor._inputs.nbytes == [len(large)]
 
     asyncio.run(run())

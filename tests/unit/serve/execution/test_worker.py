@@ -24,8 +24,22 @@ def test_outputs_of_a_model_that_fails_half_way_leave_nothing_in_the_arena(outpu
     worker = Worker(None, Said(), None, outputs_arena)
     spec = model(outputs=(("Y", "FP32", (-1,)), ("Z", "FP32", (-1,))))
     with pytest.raises(ModelError):
-        worker._placed(spec, {"Y": np.zeros((1, 4), dtype=np.float32)} | outputs)
+        worker._placed(spec, {"Y": np.zeros((1, protocol.SMALL_BYTES), dtype=np.float32)} | outputs)
     assert outputs_arena.used == 0
+    outputs_arena.close()
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_only_outputs_that_are_not_small_take_room(more):
+    descriptor = arena.create(1 << 16)
+    outputs_arena = arena.Arena(descriptor)
+    os.close(descriptor)
+    worker = Worker(None, Said(), None, outputs_arena)
+    data = np.arange(protocol.SMALL_BYTES + more, dtype=np.uint8).reshape(1, -1)
+    (placed,) = worker._placed(model(outputs=(("Y", "UINT8", (-1,)),)), {"Y": data})
+    assert (placed.offset == -1, outputs_arena.used > 0) == (not more, bool(more))
+    found = outputs_arena.view[placed.offset : placed.offset + placed.nbytes] if more else placed.inline
+    assert bytes(found) == data.tobytes()
     outputs_arena.close()
 
 
