@@ -8,6 +8,7 @@ connections.py   listens for either protocol, and chooses which connections ther
 http_server.py   what those of HTTP share;  http_connection.py: one of them: parsing, order of answers, back pressure
 http_exchange.py a request and its answer;  http_routes.py: everything but inference
 grpc_server.py   inference over gRPC, and streams of it;  infer_messages.py: a request and its answer as messages
+raw_messages.py  usual requests over gRPC, read by their bytes
 grpc_connection.py HTTP/2: a connection, its calls, back pressure
 grpc_call.py     one call;  grpc_wire.py: gRPC's own format within HTTP/2
 grpc_procedures.py everything but inference;  health.py: gRPC's own health checks

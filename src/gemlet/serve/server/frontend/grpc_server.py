@@ -18,6 +18,7 @@ from gemlet.serve.server.frontend import (
     infer_messages,
     intake,
     limits,
+    raw_messages,
     unpacking,
 )
 from gemlet.serve.server.frontend.grpc_connection import GrpcConnection
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from gemlet.serve.models.specification import ModelSpec
     from gemlet.serve.server.frontend.access import Tokens
     from gemlet.serve.server.frontend.grpc_call import GrpcCall, Handler
-    from gemlet.serve.server.frontend.infer_json import Finished
+    from gemlet.serve.server.frontend.infer_json import Finished, Form, Parameters
     from gemlet.serve.server.frontend.limits import Limits
     from gemlet.serve.server.frontend.service import Service
 
@@ -119,9 +120,9 @@ class Infer(Single):
         if asking is not None:
             asking.cancel()
 
-    def _respond(self, answer: messages.ModelInferResponse) -> None:
+    def _respond(self, answer: bytes) -> None:
         self._asking = None  # which knows this
-        self._call.respond(answer.SerializeToString())
+        self._call.respond(answer)
 
     def _refuse(self, refusal: Refusal) -> None:
         self._asking = None
@@ -137,7 +138,7 @@ class Asking:
         self,
         server: GrpcServer,
         grpc: GrpcCall,
-        respond: Callable[[messages.ModelInferResponse], None],
+        respond: Callable[[bytes], None],
         refuse: Callable[[Refusal], None],
     ) -> None:
         self.id = ""
@@ -154,7 +155,10 @@ class Asking:
             if encoding and len(data) <= limits.HERE_BYTES:
                 with contextlib.suppress(unpacking.TooLarge):
                     data, encoding = unpacking.inflate(data, encoding, limits.HERE_BYTES), b""
-            if encoding or infer_messages.structure(data, limits.HERE_BYTES) > limits.HERE_BYTES:
+            parsed = raw_messages.parse(data) if not encoding else None
+            if parsed is not None:
+                self._ask(*parsed)
+            elif encoding or infer_messages.structure(data, limits.HERE_BYTES) > limits.HERE_BYTES:
                 self._grpc.later(self._take_large(data, encoding))
             else:
                 self._read(data)
@@ -190,8 +194,12 @@ class Asking:
         except DecodeError as error:
             raise Refusal("invalid", f"not a ModelInferRequest: {error}") from None
         self.id = request.id
+        self._ask(*infer_messages.parse(request, self._grpc.connection.regions))
+
+    def _ask(self, given: list[Tensor], form: Form, parameters: Parameters) -> None:
+        """Raises Refusal."""
+        self.id = form.id
         service, regions = self._server.service, self._grpc.connection.regions
-        given, form, parameters = infer_messages.parse(request, regions)
 
         def write(spec: ModelSpec, outputs: list[Tensor], finished: Mapping[str, Finished]) -> None:
             answer = infer_messages.render(form, spec, outputs, regions, finished)
@@ -269,9 +277,9 @@ class InferStream:
             asking.cancel()
         self._asking.clear()
 
-    def _answer(self, asking: Asking, answer: messages.ModelInferResponse) -> None:
+    def _answer(self, asking: Asking, answer: bytes) -> None:
         whole = messages.ModelStreamInferResponse()
-        whole.infer_response.CopyFrom(answer)
+        whole.infer_response.ParseFromString(answer)
         self._send(asking, whole)
 
     def _refuse(self, asking: Asking, refusal: Refusal) -> None:

@@ -10,6 +10,7 @@ NaN and the infinities are written and read as Triton does, ``NaN`` and ``-Infin
 from __future__ import annotations
 
 import json
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,8 @@ MAX_TIMEOUT_US = 1 << 62  # JSON's numbers have no end
 MAX_TEXTS = 1 << 20  # elements of BYTES in an input: each costs a step here and another where batches are cut
 MAX_TENSOR_BYTES = 64 * 1024**2  # of tensors that come as text, where nothing else is asked for
 OURS = frozenset({"timeout", "priority", "binary_data_output", "sequence_id", "sequence_start", "sequence_end"})
+STRUCTURES = 256  # of requests without their data, that are remembered
+STRUCTURE_BYTES = 4096  # of one
 NOT_JSON = (b"NaN", b"Infinity")
 
 
@@ -55,7 +58,7 @@ class _Request(msgspec.Struct):
     outputs: list[_Output] | None = None
 
 
-class Decoded(msgspec.Struct):
+class Decoded(msgspec.Struct, frozen=True):
     """An input whose text became bytes. ``data`` None: they are behind the JSON, or in shared memory."""
 
     name: str
@@ -65,7 +68,7 @@ class Decoded(msgspec.Struct):
     data: bytes | None
 
 
-class Asked(msgspec.Struct):
+class Asked(msgspec.Struct, frozen=True):
     """A request without text for data."""
 
     inputs: list[Decoded]
@@ -107,7 +110,9 @@ def parse(body: tensors.Buffer, header: int | None, regions: UserRegions) -> tup
     """
     end = json_end(body, header)
     view = memoryview(body)
-    return assemble(decode(view[:end]), view[end:], regions)
+    alike = end <= STRUCTURE_BYTES and end < len(body)  # where its data is behind it, clients send the same JSON again
+    asked, default, outputs = _structure(bytes(view[:end])) if alike else _with_outputs(decode(view[:end]))
+    return _inputs(asked, view[end:], regions), Form("", "", asked.id, default, outputs), asked.parameters
 
 
 def raw(body: tensors.Buffer, spec: ModelSpec) -> tuple[list[Tensor], Form, Parameters]:
@@ -161,6 +166,24 @@ def decode(text: tensors.Buffer, limit: int = MAX_TENSOR_BYTES) -> Asked:
 
 def assemble(request: Asked, tail: memoryview, regions: UserRegions) -> tuple[list[Tensor], Form, Parameters]:
     """As parse(), of what was decoded and the bytes behind the JSON. Raises Refusal."""
+    _, default, outputs = _with_outputs(request)
+    return _inputs(request, tail, regions), Form("", "", request.id, default, outputs), request.parameters
+
+
+@lru_cache(STRUCTURES)
+def _structure(text: bytes) -> tuple[Asked, Wanted, dict[str, Wanted] | None]:
+    """Raises Refusal."""
+    return _with_outputs(decode(text))
+
+
+def _with_outputs(request: Asked) -> tuple[Asked, Wanted, dict[str, Wanted] | None]:
+    """A request, how its outputs are sent, and those it asks for. Raises Refusal."""
+    default = Wanted(binary=request.parameters.get("binary_data_output") is True)
+    return request, default, {name: wanted(parameters, default) for name, parameters in request.outputs} or None
+
+
+def _inputs(request: Asked, tail: memoryview, regions: UserRegions) -> list[Tensor]:
+    """Raises Refusal."""
     at = 0
     given: list[Tensor] = []
     regions.check_sizes(each.parameters for each in request.inputs)
@@ -172,9 +195,7 @@ def assemble(request: Asked, tail: memoryview, regions: UserRegions) -> tuple[li
             given.append(Tensor(each.name, each.datatype, each.shape, data))
     if at != len(tail):
         raise Refusal("invalid", f"{len(tail) - at} bytes after the last tensor belong to no input")
-    default = Wanted(binary=request.parameters.get("binary_data_output") is True)
-    outputs = {name: wanted(parameters, default) for name, parameters in request.outputs} or None
-    return given, Form("", "", request.id, default, outputs), request.parameters
+    return given
 
 
 def wanted(parameters: Parameters, default: Wanted) -> Wanted:

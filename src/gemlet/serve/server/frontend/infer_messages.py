@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 # Of the wire format: fields 1 to 7 of a ModelInferRequest are all of this type.
 LENGTH_DELIMITED = 2
 RAW_INPUT_CONTENTS = 7
+RAW_OUTPUT_CONTENTS = 6  # of a ModelInferResponse
+COMMON = 1024  # parts of answers that are remembered
 MAX_SHIFT = 63
 FIELD_COST = 64  # bytes of text, about, that take as long as one more field does
 MAX_STRUCTURE = 64 * 1024
@@ -107,10 +110,15 @@ def parse(request: inference_pb2.ModelInferRequest, regions: UserRegions) -> tup
     given = [_tensor(each, raw, regions) for each in request.inputs]
     if next(raw, None) is not None:
         raise Refusal("invalid", "raw_input_contents has more entries than there are inputs for them")
+    default, outputs, parameters = form_of(request)
+    return given, Form(request.model_name, request.model_version, request.id, default, outputs), parameters
+
+
+def form_of(request: inference_pb2.ModelInferRequest) -> tuple[Wanted, dict[str, Wanted] | None, dict[str, Any]]:
+    """How outputs are sent, those asked for, and the parameters. Raises Refusal."""
     default = Wanted(binary=True)
     outputs = {each.name: wanted(plain(each.parameters), default) for each in request.outputs} or None
-    form = Form(request.model_name, request.model_version, request.id, default, outputs)
-    return given, form, plain(request.parameters)
+    return default, outputs, plain(request.parameters)
 
 
 def render(
@@ -119,23 +127,52 @@ def render(
     outputs: list[Tensor],
     regions: UserRegions,
     finished: Mapping[str, Finished],
-) -> inference_pb2.ModelInferResponse:
-    """The answer; ``finished`` as for infer_json.render(). Raises Refusal."""
-    answer = inference_pb2.ModelInferResponse(model_name=spec.name, model_version=str(spec.version), id=form.id)
+) -> bytes:
+    """A ModelInferResponse; ``finished`` as for infer_json.render(). Raises Refusal.
+
+    Messages that follow each other are one with the fields of all, so what answers have in common is written once.
+    """
+    described = [_named(spec.name, spec.version)]
+    raw: list[tensors.Buffer] = []
+    if form.id:
+        described.append(inference_pb2.ModelInferResponse(id=form.id).SerializeToString())
     for output in outputs:
         how = form.wanted(output.name)
         ready = finished.get(output.name)
         if ready is None and how.classes:
             ready = finish(output, how, batched=bool(spec.max_batch))
         tensor = output if ready is None else ready.tensor
-        answer.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+        described.append(_described(tensor.name, tensor.datatype, tuple(tensor.shape)))
+        data: tensors.Buffer = tensor.data
         if how.region:
             if ready is None or not ready.written:
                 into_region(tensor, how, regions)
-            answer.raw_output_contents.append(b"")
-        else:
-            answer.raw_output_contents.append(bytes(tensor.data))
-    return answer
+            data = b""
+        raw += (_before_raw(len(data)), data)
+    return b"".join((*described, *raw))
+
+
+@lru_cache(COMMON)
+def _named(name: str, version: int) -> bytes:
+    return inference_pb2.ModelInferResponse(model_name=name, model_version=str(version)).SerializeToString()
+
+
+@lru_cache(COMMON)
+def _described(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
+    answer = inference_pb2.ModelInferResponse()
+    answer.outputs.add(name=name, datatype=datatype, shape=shape)
+    return answer.SerializeToString()
+
+
+@lru_cache(COMMON)
+def _before_raw(nbytes: int) -> bytes:
+    """Tag and length of raw contents."""
+    found = bytearray([RAW_OUTPUT_CONTENTS << 3 | LENGTH_DELIMITED])
+    while nbytes > 0x7F:
+        found.append(nbytes & 0x7F | 0x80)
+        nbytes >>= 7
+    found.append(nbytes)
+    return bytes(found)
 
 
 def plain(parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gemlet.serve.dispatch.call import Answered, Tensor
-from gemlet.serve.server.frontend import http_connection, limits
+from gemlet.serve.server.frontend import http_connection, infer_json, limits
 from gemlet.serve.server.frontend.http_server import HttpServer
 from gemlet.serve.server.frontend.status import HTTP, PHRASES
 from tests.unit.serve.stand_in import Service, connect, model, replies
@@ -70,6 +70,15 @@ def test_a_binary_tensor_comes_back():
         {"name": "Y", "datatype": "FP32", "shape": [1, 2], "parameters": {"binary_data_size": 8}}
     ]
     assert struct.unpack("<2f", body[size:]) == (1.5, 2.5)
+
+
+def test_the_same_json_is_read_once_and_each_request_has_its_own_data():
+    infer_json._structure.cache_clear()
+    found, _ = talk(*(infer([float(n)], **BINARY, outputs=[{"name": "Y"}]) for n in range(5)))
+    assert [struct.unpack("<f", body[-4:]) for _, _, body in found] == [(float(n),) for n in range(5)]
+    assert infer_json._structure.cache_info().misses == 1
+    (again,), _ = talk(infer([2.0], **BINARY, outputs=[{"name": "Y"}]), service=Service(model(max_batch=0)))
+    assert again[0] == 400  # the model has other shapes by now
 
 
 def test_a_request_in_single_bytes():

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gemlet.inference_protocol import inference_pb2, tensors
 from gemlet.serve.dispatch.call import Refusal, Tensor, check
 from gemlet.serve.server.frontend import infer_messages
+from gemlet.serve.server.frontend.infer_json import Form, Wanted
 from gemlet.serve.server.frontend.regions import Regions
 from tests.unit.serve.stand_in import model
 
@@ -81,10 +82,22 @@ def test_an_answer_has_its_outputs_in_order():
         Tensor("Y", "FP32", (1, 2), np.ones(2, np.float32).tobytes()),
         Tensor("Z", "BYTES", (1, 1), tensors.pack([b"z"])),
     ]
-    answer = infer_messages.render(form, spec, outputs, Regions().of(lambda: None), {})
+    rendered = infer_messages.render(form, spec, outputs, Regions().of(lambda: None), {})
+    answer = inference_pb2.ModelInferResponse.FromString(rendered)
     assert [each.name for each in answer.outputs] == ["Y", "Z"]
     assert list(answer.raw_output_contents) == [outputs[0].data, outputs[1].data]
     assert (answer.id, answer.model_name, answer.model_version) == ("7", "echo", "1")
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 127, 128, 16383, 16384, 3_000_000])
+def test_an_answer_has_data_of_any_size(nbytes):
+    form = Form("echo", "", "", Wanted(binary=True), None)
+    outputs = [Tensor(name, "UINT8", (1, nbytes), memoryview(bytes([1]) * nbytes)) for name in ("Y", "Z")]
+    rendered = infer_messages.render(form, model(version=3), outputs, Regions().of(lambda: None), {})
+    answer = inference_pb2.ModelInferResponse.FromString(rendered)
+    assert [bytes(each.data) for each in outputs] == list(answer.raw_output_contents)
+    assert [list(each.shape) for each in answer.outputs] == [[1, nbytes]] * 2
+    assert (answer.model_version, answer.id) == ("3", "")
 
 
 @given(st.binary(max_size=200))
