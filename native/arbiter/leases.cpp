@@ -10,6 +10,7 @@ namespace {
 
 // Whether `next` had the device for itself only when `before` had drained.
 bool follows(const Lease& next, const Lease& before) {
+    if (next.sliced) return false;
     return before.serial < next.serial && !before.runs() && !Leases::co_run(before, next);
 }
 
@@ -85,6 +86,14 @@ void Leases::finish(Lease& lease, Nanoseconds at, Nanoseconds now) {
     leases_.erase(leases_.begin() + (&lease - leases_.data()));
     find_starts();
     charge(now);
+}
+
+void Leases::slice(Lease& lease, Nanoseconds now) {
+    charge(now);
+    lease.serial = ++serial_;
+    lease.from = lease.not_before = now;
+    lease.charged = lease.spared = lease.given = 0;
+    lease.sliced = true;
 }
 
 void Leases::forget(const Group* group) {

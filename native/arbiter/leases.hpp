@@ -7,6 +7,9 @@
 // A client that does not say in time that it has stopped, or drained, may have kernels that take long, or a host that
 // has no time for it: it pays for what the others have not done meanwhile.
 //
+// When some that co-ran must take turns, all of them still have work on the device, and the hardware slices it: until
+// those that stop have drained, each pays for an equal part. What was before is charged by then.
+//
 // Who has the device to itself pays for all of the time, pauses included: nobody else could use them. Of the time
 // that several co-run, each pays its `rate`, the part of the device that it was seen to use.
 #pragma once
@@ -52,6 +55,7 @@ struct Lease {
     // Co-running.
     Why why = Why::kShares;    // its client does not share the device
     bool slotted = false;      // it ran in a slot of its gang, whose other clients here ran beside it
+    bool sliced = false;       // it co-ran with some that must stop now, or must stop itself
     bool accompanied = false;  // another ran at the same time since it was last observed
     Nanoseconds observed = 0;  // until then
     // Terms, as last sent to the client.
@@ -91,6 +95,7 @@ class Leases {
     void finish(Lease& lease, Nanoseconds at, Nanoseconds now);  // its work was complete at `at`; forgets the lease
     void forget(const Group* group);                             // the group is about to go
     void charge(Nanoseconds now);                                // everyone, up to now
+    void slice(Lease& lease, Nanoseconds now);  // from now on beside others that stop, or stops itself
 
     Nanoseconds due(const Lease& lease, Nanoseconds now) const;  // what it owes in all, whether charged by now or not
 

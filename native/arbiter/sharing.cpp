@@ -141,14 +141,22 @@ void Arbiter::State::separate(Nanoseconds now) {
     std::stable_partition(ordered.begin(), ordered.end(), [&](const Lease* lease) { return lease->group == first; });
     std::stable_partition(ordered.begin(), ordered.end(),
                           [&](const Lease* lease) { return lease->client == behind; });
-    std::vector<const Lease*> kept;
+    std::vector<Lease*> kept, stopping;
     for (Lease* lease : ordered) {
         const bool goes_on =
             std::all_of(kept.begin(), kept.end(), [&](const Lease* other) { return Leases::co_run(*lease, *other); });
-        if (goes_on)
-            kept.push_back(lease);
-        else
-            lease->latest = now;
+        (goes_on ? kept : stopping).push_back(lease);
+    }
+    for (Lease* lease : kept) {
+        if (std::all_of(stopping.begin(), stopping.end(),
+                        [&](const Lease* other) { return Leases::co_run(*lease, *other); }))
+            continue;
+        leases.slice(*lease, now);
+        lease->granted = now;
+    }
+    for (Lease* lease : stopping) {
+        leases.slice(*lease, now);
+        lease->latest = now;
     }
     demand_changed = true;
     for (Client* client : parked) client->by_right = by_right(*client, now);
@@ -196,9 +204,13 @@ void Arbiter::State::set_rates(Nanoseconds now) {
             parts += part(lease);
     }
     const double left = std::max(kLeastRate, 1.0 - used);
+    auto sliced = std::count_if(leases.all().begin(), leases.all().end(), [](const Lease& l) { return l.sliced; });
     for (Lease& lease : leases.all()) {
         if (!lease.occupies()) continue;
-        if (!blocks(lease))
+        if (lease.sliced && sliced == 1) lease.sliced = false;  // the others have drained
+        if (lease.sliced)
+            lease.rate = 1.0 / static_cast<double>(sliced);
+        else if (!blocks(lease))
             lease.rate = use_of(lease, running, sm) / std::max(used, 1.0);
         else
             lease.rate = std::min(1.0, (lease.why == Why::kShares ? left * part(lease) / parts : left) / lease.sm);

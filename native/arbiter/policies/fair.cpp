@@ -348,8 +348,8 @@ bool Fair::held_back(const Group& group, Nanoseconds now) const {
            !short_of_minimum(group, now);
 }
 
-// What one got more than another while they co-ran is not a debt, except for the last moment: it may have taken
-// that long until some client was seen to be in danger.
+// What one got more than another while they co-ran is not a debt, except for the last moment: so long it may have
+// taken until some client was seen to be in danger, and until all that must stop had drained.
 void Fair::turns_begin(const Groups& all, Nanoseconds now) {
     double least[2] = {INFINITY, INFINITY};
     for (const Group* g : all)
@@ -359,7 +359,7 @@ void Fair::turns_begin(const Groups& all, Nanoseconds now) {
         if (!a.active) continue;
         const double lowest = least[best_effort(*g)];
         a.vtime = a.turn_end = a.first_until =
-            std::clamp(a.vtime, lowest, lowest + static_cast<double>(p_.cycle_max));
+            std::clamp(a.vtime, lowest, lowest + static_cast<double>(p_.cycle_max) / 2.0);
         a.contended = false;
     }
 }

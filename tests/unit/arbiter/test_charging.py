@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+
+from gemlet.simulate.workload import ProgramSpec
+from tests.unit.arbiter.open_device import LAUNCH_BOUND, MS, SATURATING, SECOND, US, Shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,3 +50,23 @@ def test_work_that_it_boasts_of_is_not_charged(scene: Callable[..., Scene]) -> N
 
 def test_a_queue_that_is_never_empty_is_charged_whole(scene: Callable[..., Scene]) -> None:
     assert charged(scene, busy=1.0, work=0.997, launches=10_000) == pytest.approx(1.0, abs=0.005)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_what_clients_were_charged_while_they_shared_stays_when_turns_begin(first):
+    """The one that came last and went on lost half a second of its charges, so it was shown 0.65 of what it had."""
+    late = replace(LAUNCH_BOUND, kind="changing", every=2 * SECOND)
+    pair = (late, SATURATING) if first == 0 else (SATURATING, late)
+    shared = Shared(*pair, seconds=4)
+    for number in range(2):
+        work = shared.outcome.work(number)
+        assert shared.outcome.usage[f"g{number}"] == pytest.approx(work, rel=0.02)
+
+
+@pytest.mark.parametrize("minima", [(0.5, 0.5), (0.9, 0.1), (0.25, 0.21, 0.16, 0.13, 0.1, 0.07, 0.05, 0.03)])
+def test_shares_hold_also_in_the_seconds_in_which_turns_begin(minima):
+    """All run freely for a moment, and work that is queued then drains in slices: each pays for its part of that."""
+    shared = Shared(*(({"min": least}, ProgramSpec(kernel=100 * US)) for least in minima), seconds=2)
+    for begin in range(0, SECOND // 2, 50 * MS):
+        for number, least in enumerate(minima):
+            assert shared.outcome.work(number, begin, begin + SECOND) / SECOND == pytest.approx(least, abs=0.02)
