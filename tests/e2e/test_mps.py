@@ -229,7 +229,7 @@ def test_env_and_nested_runs(started):
 @pytest.mark.parametrize(
     ("variables", "words", "hint"),
     [
-        ({"GEMLET_MPS_CONTROL": "/nonexistent/control"}, "is not a program", "GEMLET_MPS_CONTROL names it"),
+        ({"GEMLET_MPS_CONTROL": "/nonexistent/control"}, "is not a program", "correct or unset GEMLET_MPS_CONTROL"),
         ({"GEMLET_MPS_CONTROL": FAKE_PROGRAM, "FAKE_MPS_START": "fails"}, "failed with exit code 3", "no device"),
         ({"GEMLET_MPS_CONTROL": FAKE_PROGRAM, "FAKE_MPS_START": "nothing"}, "started nothing", "no word in"),
     ],
