@@ -80,7 +80,8 @@ def command(
     from gemlet.daemon import logs
     from gemlet.daemon.answers import api
     from gemlet.daemon.inventory import NvmlInventory
-    from gemlet.daemon.service import DaemonOptions, Service, run_until_signalled
+    from gemlet.daemon.options import DaemonOptions
+    from gemlet.daemon.service import Service, run_until_signalled
 
     logs.configure(logging.DEBUG if verbose else logging.INFO)
     if system and simulate:
@@ -125,7 +126,7 @@ def command(
 def _beside(service: Service, metrics_port: int | None) -> Iterator[None]:
     configured = service.configuration.current
     with (
-        serving_metrics(lambda: service.latest, metrics_port, configured=configured.metrics_port),
+        serving_metrics(lambda: service.observer.latest, metrics_port, configured=configured.metrics_port),
         serving_page(service.options.endpoint, configured.web),
     ):
         yield

@@ -1,6 +1,8 @@
 """The daemon around the native server, and the command line's side of its socket.
 
-service.py       the daemon's life: lock, server, tasks, end;  sockets.py: what programs join through
+service.py       the daemon's life: lock, server, tasks, end;  options.py: how it runs
+observer.py      what it sees: usage, devices, programs outside, the status
+sockets.py       what programs join through
 succession.py elder.py    one daemon takes over from another under programs that run; one that hands over
 address.py lock.py notify.py logs.py    its directory; one daemon for each; "ready"; its log
 directory_trust.py    whether other users could put their sockets where the daemon's are

@@ -59,9 +59,9 @@ def api(service: Service) -> Api:
             case Ping():
                 return {"pid": os.getpid(), "simulated": service.options.simulated}
             case Status():
-                return (await service.status.get()).json
+                return (await service.observer.status.get()).json
             case Explain(group=group):
-                return explain((await service.status.get()).status, group)
+                return explain((await service.observer.status.get()).status, group)
             case Events(since=since, limit=limit):
                 return service.events.after(since, limit)
             case History(seconds=seconds):
@@ -94,7 +94,7 @@ def api(service: Service) -> Api:
                 )
                 return None
             case Audit():
-                return await service.audit()
+                return await service.observer.audit()
             case Metrics():
                 return await _metrics(service)
             case TakeOver(socket=socket):
@@ -124,7 +124,7 @@ def _join(service: Service, request: Join, peer: Peer) -> dict[str, Any]:
         uid=peer.uid,
         launcher=service.launchers.of(peer),
         device=request.device,
-        busy=service.busy(),
+        busy=service.observer.busy(),
     )
     _changed(service, "granted", entry.spec.name, peer, command=request.command)
     return {
@@ -154,7 +154,7 @@ def _environment(service: Service, request: Join | Environment, entry: Entry | N
 
 
 def _no_device(service: Service) -> list[request_warnings.WarningMessage]:
-    problem = service.why_no_devices()
+    problem = service.observer.why_no_devices()
     return [] if problem is None else [request_warnings.no_device(problem)]
 
 
@@ -169,7 +169,7 @@ def _about_memory(service: Service, entry: Entry) -> list[request_warnings.Warni
     largest = max((device.memory_total for device in service.devices.listed()), default=None)
     found = (
         request_warnings.memory_for_nothing(
-            spec.memory, service.context_size(), group=spec.name, simulated=service.options.simulated
+            spec.memory, service.observer.context_size(), group=spec.name, simulated=service.options.simulated
         ),
         request_warnings.memory_beyond_device(spec.memory, largest, movable=movable),
         request_warnings.resident_for_nothing(spec.resident, spec.memory),
@@ -199,8 +199,8 @@ def _set(service: Service, request: Set, peer: Peer) -> dict[str, Any]:
         service.configuration.check_can_save()
     before = service.book.entries.get(request.group)
     memory = before.spec.memory if before else None
-    entry = service.book.change(request.group, request.limits, uid=peer.uid, busy=service.busy())
-    under_mps = service.mps.look().state == "on" and service.busy().get(request.group, 0) > 0
+    entry = service.book.change(request.group, request.limits, uid=peer.uid, busy=service.observer.busy())
+    under_mps = service.mps.look().state == "on" and service.observer.busy().get(request.group, 0) > 0
     held = request_warnings.held_by_mps(memory, entry.spec.memory, under_mps=under_mps)
     saved = None
     if request.save:
@@ -248,7 +248,7 @@ def _changed(service: Service, kind: str, group: str, peer: Peer, *, command: st
 def _history(service: Service, seconds: float) -> list[dict[str, Any]]:
     samples: list[dict[str, Any]] = []
     room = MAX_HISTORY_ROWS
-    for now_ns, rows in service.recent_usage.since(seconds):
+    for now_ns, rows in service.observer.recent_usage.since(seconds):
         room -= len(rows)
         if room < 0 and samples:
             break
@@ -265,7 +265,7 @@ def _history(service: Service, seconds: float) -> list[dict[str, Any]]:
 
 
 async def _trace(service: Service, request: Trace, peer: Peer) -> tracing.Traced:
-    status = (await service.status.get()).status
+    status = (await service.observer.status.get()).status
     return await tracing.read(
         service.server,
         tracing.Asked(
@@ -289,11 +289,11 @@ async def _recorded(service: Service, request: Recorded) -> Any:
         points=request.points,
         columns=frozenset(request.columns),
     )
-    return await service.recorder.ask(question, simulated=service.options.simulated)
+    return await service.observer.recorder.ask(question, simulated=service.options.simulated)
 
 
 async def _metrics(service: Service) -> str:
-    metrics = (await service.status.get()).metrics
+    metrics = (await service.observer.status.get()).metrics
     if metrics is None:
         raise Refused(
             "this daemon has no metrics: prometheus-client is not installed",

@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 class ConfigurationFile:
     """One file, or none: then the configuration is empty and groups come from `gemlet run` alone.
 
-    ``optional``: the file need not exist; one that is created later is read then.
+    ``optional``: the file need not exist; one that is created later is read then. error: why the file as it is now is
+    not in force, or None.
     """
 
     def __init__(self, path: str | None, *, optional: bool = False) -> None:
         """Watching begins here, so that no change falls between loading and watching. Raises `ConfigError`."""
         self.path = path
         self.current = Configuration()
+        self.error: str | None = None
         self._absent = optional and path is not None and not Path(path).exists()
         self._changes = watch.changes(path) if path is not None else None
 

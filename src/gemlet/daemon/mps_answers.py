@@ -45,7 +45,7 @@ async def answer(service: Service, request: MpsLook | MpsStart | MpsStop, peer: 
             check_administrator(peer, "stop MPS")
             said = []
             status, changed = await service.mps.stop(
-                force=request.force, seconds=request.seconds, groups=service.groups_by_pid()
+                force=request.force, seconds=request.seconds, groups=service.observer.groups_by_pid()
             )
     if changed:
         service.mps_changed("started" if status.state == "on" else "stopped", pid=peer.pid, uid=peer.uid)
@@ -53,6 +53,6 @@ async def answer(service: Service, request: MpsLook | MpsStart | MpsStop, peer: 
 
 
 def _document(service: Service, status: MpsStatus) -> dict[str, Any]:
-    known = msgspec.structs.replace(status, servers=with_groups(status.servers, service.groups_by_pid()))
+    known = msgspec.structs.replace(status, servers=with_groups(status.servers, service.observer.groups_by_pid()))
     document: dict[str, Any] = msgspec.to_builtins(known)
     return {"schema": protocol.MPS_SCHEMA, "simulated": service.options.simulated, **document}

@@ -11,7 +11,8 @@ import pytest
 from gemlet.daemon.address import Endpoint
 from gemlet.daemon.answers import api
 from gemlet.daemon.connection import Connection
-from gemlet.daemon.service import DaemonOptions, Service
+from gemlet.daemon.options import DaemonOptions
+from gemlet.daemon.service import Service
 from gemlet.errors import DaemonUnreachable
 from tests.unit.daemon import fakes
 

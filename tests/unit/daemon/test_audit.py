@@ -125,7 +125,7 @@ def test_it_never_signals_itself_or_init():
 
 
 def test_a_daemon_lists_and_tells_them(start_daemon, monkeypatch, program):
-    monkeypatch.setattr("gemlet.daemon.service.sees_the_drivers_pids", lambda: True)
+    monkeypatch.setattr("gemlet.daemon.observer.sees_the_drivers_pids", lambda: True)
     daemon = start_daemon()
     daemon.inventory.processes = (DeviceProcess(pid=program.pid, memory_used=7),)
     document = daemon.call("audit")
@@ -139,7 +139,7 @@ def test_a_daemon_lists_and_tells_them(start_daemon, monkeypatch, program):
 
 
 def test_in_a_container_the_drivers_pids_are_those_of_others(start_daemon, monkeypatch, program):
-    monkeypatch.setattr("gemlet.daemon.service.sees_the_drivers_pids", lambda: False)
+    monkeypatch.setattr("gemlet.daemon.observer.sees_the_drivers_pids", lambda: False)
     daemon = start_daemon(shared=True)
     daemon.inventory.processes = (DeviceProcess(pid=program.pid, memory_used=7),)
     assert daemon.call("audit")["outside"] == []

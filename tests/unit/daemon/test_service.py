@@ -249,12 +249,13 @@ def test_an_answer_of_the_history_is_bounded_and_has_the_newest(monkeypatch):
     monkeypatch.setattr("gemlet.daemon.answers.MAX_HISTORY_ROWS", 4)
     rows = [Row(bytes(16), name, 0, 0) for name in ("a", "b")]
     samples = [(number, rows) for number in reversed(range(20))]
-    service = SimpleNamespace(recent_usage=SimpleNamespace(since=lambda _: samples))
+    observer = SimpleNamespace(recent_usage=SimpleNamespace(since=lambda _: samples))
+    service = SimpleNamespace(observer=observer)
     assert [sample["now_ns"] for sample in answers._history(service, 60)] == [18, 19]
 
 
 def test_a_driver_that_does_not_answer_is_waited_for(start_daemon, monkeypatch):
-    monkeypatch.setattr("gemlet.daemon.service.DEVICES_SECONDS", 0.02)
+    monkeypatch.setattr("gemlet.daemon.observer.DEVICES_SECONDS", 0.02)
     monkeypatch.setattr(fakes.FakeInventory, "broken", True, raising=False)
     monkeypatch.setattr(fakes.FakeInventory, "__init__", lambda self: setattr(self, "held", {}))
     daemon = start_daemon()

@@ -1,0 +1,330 @@
+"""What the daemon sees: what groups use, what the driver says of devices and programs, programs outside, the status.
+
+It looks and tells; what follows from it is decided elsewhere. A look at the native server is a snapshot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import gemlet
+from gemlet.daemon import protocol, status
+from gemlet.daemon.accounting import Accounting
+from gemlet.daemon.audit import Audit, named, used_outside
+from gemlet.daemon.history_recorder import Recorder
+from gemlet.daemon.history_sampling import Moments
+from gemlet.daemon.history_store import Store
+from gemlet.daemon.native import Snapshot, read_snapshot
+from gemlet.daemon.processes import sees_the_drivers_pids
+from gemlet.daemon.programs import PATIENCE, Programs
+from gemlet.daemon.recent_usage import SAMPLE_SECONDS, RecentUsage
+from gemlet.daemon.shared_status import SharedStatus
+from gemlet.daemon.totals import Totals
+from gemlet.errors import DeviceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gemlet.daemon.audit import Outsider
+    from gemlet.daemon.configuration import ConfigurationFile
+    from gemlet.daemon.events import EventRing
+    from gemlet.daemon.groups import GroupBook
+    from gemlet.daemon.inventory import Inventory
+    from gemlet.daemon.known_devices import KnownDevices
+    from gemlet.daemon.mps import Mps
+    from gemlet.daemon.native import DeviceUsage, Server
+    from gemlet.daemon.options import DaemonOptions
+    from gemlet.daemon.users import Users
+
+logger = logging.getLogger(__name__)
+
+IDLE_SAMPLE_SECONDS = 1.0
+MOMENT_SECONDS = 1.0  # of the history, and of the status that other threads read
+MOST_MISSED = 5  # seconds that one moment stands for
+DRIVER_SECONDS = 1.0  # how often to ask the driver while devices are used
+DEVICES_SECONDS = 10.0  # how often to ask for the list of devices again: a driver can come up after the daemon
+ACTIVE_SECONDS = 10.0  # for which a group without work counts among those that share its user's weight
+EVENTS_IN_STATUS = 20
+
+
+class Observer:
+    """``sample``, `record`, `watch_devices` and `account` are tasks that do not end. ``metrics`` renders the status
+    document for Prometheus.
+
+    snapshot: of the native server, as of the last look. latest: the last status; it is replaced whole, so that other
+    threads may read it.
+    """
+
+    def __init__(
+        self,
+        options: DaemonOptions,
+        *,
+        server: Server,
+        inventory: Inventory,
+        devices: KnownDevices,
+        mps: Mps,
+        users: Users,
+        book: GroupBook,
+        configuration: ConfigurationFile,
+        events: EventRing,
+        metrics: Callable[[status.Status], str] | None,
+    ) -> None:
+        self._options = options
+        self._server = server
+        self._devices = devices
+        self._mps = mps
+        self._users = users
+        self._book = book
+        self._configuration = configuration
+        self._events = events
+        self._started = time.monotonic()
+        self.snapshot = Snapshot()
+        self.recent_usage = RecentUsage()
+        self._totals = Totals()
+        self._moments = Moments()
+        self.recorder = Recorder(self._open_history)
+        self._accounting = Accounting(server, inventory)
+        self._account_now = asyncio.Event()
+        self._programs = Programs()
+        self._audit = Audit(
+            acts=options.shared or options.simulated, simulated=options.simulated, name_of=users.name_of
+        )
+        self._knows_insiders = False
+        self._sees_outside = options.simulated or sees_the_drivers_pids()
+        self._unaudited: set[int] = set()  # uids
+        self._outside: list[Outsider] = []
+        self.status = SharedStatus(prepare=self._know_programs, build=self._status, event=events.last, metrics=metrics)
+        self.latest: status.Status | None = None
+
+    # --- the native server: who runs, and what groups use --------------------------------------------------------
+
+    def look(self) -> Snapshot:
+        """The native server as it is now."""
+        self.snapshot = read_snapshot(self._server)
+        return self.snapshot
+
+    def busy(self) -> dict[str, int]:
+        """Clients by group, now."""
+        return self.look().clients_by_group()
+
+    def groups_by_pid(self) -> dict[int, str]:
+        """The group of each client, now, and of those that are awaited."""
+        groups = [group for device in self.look().devices for group in device.groups]
+        awaited = {process.pid: group.name for group in groups for process in group.awaited}
+        return awaited | {client.pid: group.name for group in groups for client in group.clients}
+
+    def group_names(self) -> set[str]:
+        """Groups that a device has, as of the last look."""
+        return {group.name for device in self.snapshot.devices for group in device.groups}
+
+    def active(self) -> list[set[str]]:
+        """For each device, groups that had work in the last `ACTIVE_SECONDS`, as of the last look."""
+        return [self._active(device) for device in self.snapshot.devices]
+
+    def _active(self, device: DeviceUsage) -> set[str]:
+        return {
+            group.name
+            for group in device.groups
+            if group.waiting or (self.recent_usage.share((device.uuid, group.name), ACTIVE_SECONDS) or 0) > 0
+        }
+
+    def why_no_devices(self) -> str | None:
+        """Why no device is known; None if one is, be it from a client, as of the last look at the server (`busy`)."""
+        return None if self._devices or self.snapshot.devices else self._devices.problem
+
+    def context_size(self) -> int:
+        """Bytes that one context takes where it takes least, as of the last look; 0 before one was measured."""
+        return min((device.context_estimate for device in self.snapshot.devices), default=0)
+
+    async def sample(self) -> None:
+        """Keeps what groups use: ten times a second while there are programs."""
+        while True:
+            self.recent_usage.add(self.look())
+            # Other groups stay for seconds after their last program, so that what is counted once a second is all.
+            if any(group.made_by_client for device in self.snapshot.devices for group in device.groups):
+                self._count()
+            self._moments.look(self.snapshot)
+            in_use = any(self.snapshot.clients_by_group().values())
+            await asyncio.sleep(SAMPLE_SECONDS if in_use else IDLE_SAMPLE_SECONDS)
+
+    def _count(self) -> None:
+        entries = self._book.entries
+        self._totals.add(
+            self.snapshot, self.recent_usage.total, lambda name: entries[name].named if name in entries else True
+        )
+
+    # --- the recorded history ------------------------------------------------------------------------------------
+
+    async def record(self) -> None:
+        """Keeps a moment of each second for `gemlet history`."""
+        last = int(time.time())
+        while True:
+            await asyncio.sleep(MOMENT_SECONDS - time.time() % MOMENT_SECONDS)
+            now_s = time.monotonic()
+            groups, devices = self._moments.take((await self.status.get(anew=True)).status, now_s)
+            now = round(time.time())
+            # A daemon that got no processor for a while knows what was used in the seconds that it missed.
+            for second in range(max(min(last + 1, now), now - MOST_MISSED), now + 1):
+                self.recorder.add(second, groups, devices)
+            last = now
+
+    def _open_history(self) -> Store:
+        assert self._options.history is not None
+        return Store(self._options.history)
+
+    # --- the driver: devices, how busy they are, and what it holds for programs ----------------------------------
+
+    async def find_devices(self) -> bool:
+        """Asks the driver for its devices and the programs on them. Whether it answers."""
+        answered = await self._devices.find()
+        if answered:
+            self._look_outside()
+        return answered
+
+    async def watch_devices(self) -> None:
+        """Follows what the driver says of devices, and divides the time in which it finds them busy among groups."""
+        asked_at = counted_at = time.monotonic()
+        while True:
+            await asyncio.sleep(DRIVER_SECONDS)
+            # In short steps, so that a program that has just begun to use a device sees at once how busy and how full
+            # it is, and that a device does not seem busy long after its last program.
+            used = self._devices.seem_busy() or self._book.in_use(self.busy())
+            answered = True
+            if used or time.monotonic() - asked_at >= DEVICES_SECONDS:
+                answered = await self.find_devices()
+                asked_at = time.monotonic()
+                if answered:
+                    self._divide_busy_time(asked_at - counted_at)
+            if answered:
+                counted_at = time.monotonic()
+
+    def _divide_busy_time(self, seconds: float) -> None:
+        """Of the last ``seconds``, by what groups have used until now: the driver has just said how busy it is."""
+        self.look()
+        self._count()
+        outside = used_outside(self._outside)
+        self._totals.spread(
+            seconds,
+            {uuid: known.utilization for uuid, known in self._devices.by_uuid.items()},
+            {uuid for uuid, known in self._devices.by_uuid.items() if known.index in outside},
+        )
+
+    def account_soon(self) -> None:
+        """A program has come, gone or made a context."""
+        self._account_now.set()
+
+    async def account(self) -> None:
+        """Keeps the server informed of what the driver holds for each program."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DRIVER_SECONDS):
+                    await self._account_now.wait()
+            self._account_now.clear()
+            if not await self.ask_what_is_held():
+                await asyncio.sleep(DEVICES_SECONDS)
+
+    async def ask_what_is_held(self) -> bool:
+        """Asks the driver, and tells the server. False if the driver does not answer."""
+        before = self.look()
+        try:
+            held = await asyncio.to_thread(self._accounting.held, before)
+        except DeviceError as error:
+            logger.debug("accounting: %s", error)
+            return False
+        # Under MPS a driver may list the server in place of its clients.
+        mps = self._mps.look()
+        lists_all = self._sees_outside and mps.state == "off" and not mps.foreign
+        self._accounting.book(before, self.look(), held, lists_all=lists_all)
+        return True
+
+    # --- programs outside ----------------------------------------------------------------------------------------
+
+    def allow_outside(self, uids: set[int]) -> None:
+        """Users whose programs outside gemlet are only listed."""
+        self._unaudited = uids
+
+    def insiders_are_known(self) -> None:
+        """From now on a program that the server does not know is outside."""
+        self._knows_insiders = True
+        self._look_outside()
+
+    def _look_outside(self) -> None:
+        # Elsewhere a pid of the driver's would be that of another process.
+        if not self._sees_outside or not self._knows_insiders:
+            return
+        insiders = {*self.groups_by_pid(), *(server.pid for server in self._mps.look().servers)}
+        self._outside, news = self._audit.look(
+            self._devices.listed(),
+            insiders,
+            self._configuration.current.audit,
+            allowed=self._unaudited,
+            now=time.monotonic() - self._started,
+        )
+        for outsider in news:
+            device = f"device {outsider.device}"
+            text = f"{outsider.action}: it used {device}" if outsider.action else f"uses {device} outside gemlet"
+            self._events.add(
+                "outside",
+                time=time.time(),
+                pid=outsider.pid,
+                uid=outsider.uid,
+                command=outsider.command,
+                device=outsider.device,
+                text=text,
+            )
+
+    # --- documents -----------------------------------------------------------------------------------------------
+
+    async def audit(self) -> dict[str, Any]:
+        """The document of `gemlet audit -o json`, as of now."""
+        await self.find_devices()
+        await self._know_programs()
+        return {
+            "schema": protocol.AUDIT_SCHEMA,
+            "simulated": self._options.simulated,
+            "policy": self._configuration.current.audit.policy,
+            "outside": [named(who, self._programs.find(who.key)) for who in self._outside],
+        }
+
+    async def _know_programs(self) -> None:
+        """Finds out what the programs and users are called that the next status names."""
+        self.look()
+        await self._programs.settle(status.program_keys(self.snapshot, self._outside))
+        await self._users.learn(status.uids(self.snapshot), patience=PATIENCE)
+
+    def _status(self) -> status.Status:
+        self.look()
+        self._count()
+        self._programs.ask(status.program_keys(self.snapshot, self._outside))
+        options = self._options
+        self.latest = status.build(
+            self.snapshot,
+            daemon=status.DaemonStatus(
+                pid=os.getpid(),
+                version=gemlet.__version__,
+                kind=options.endpoint.kind,
+                directory=str(options.endpoint.directory),
+                config=self._configuration.source,
+                config_error=self._configuration.error,
+                policy=options.policy or self._configuration.current.policy,
+                uptime_s=time.monotonic() - self._started,
+                denied=self.snapshot.denied,
+                ignored=sum(device.ignored for device in self.snapshot.devices),
+                history=self.recorder.failure,
+            ),
+            simulated=options.simulated,
+            inventory=self._devices.by_uuid,
+            entries=self._book.entries,
+            recent=self.recent_usage,
+            events=self._events.after(0, EVENTS_IN_STATUS),
+            mps=self._mps.look(),
+            outside=self._outside,
+            names=status.Names(self._programs, self._users.name_of),
+            totals=self._totals,
+        )
+        return self.latest
