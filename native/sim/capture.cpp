@@ -110,6 +110,17 @@ void info(CUstream s, CUstreamCaptureStatus* status, cuuint64_t* id, CUgraph* gr
     if (count != nullptr) *count = s->capture_tail.size();
 }
 
+CUresult update_dependencies(const char* name, CUstream stream, CUgraphNode* nodes, size_t count, unsigned flags) {
+    return api(name, [&] {
+        CUstream s = resolve_stream(stream);
+        check(capturing(s), CUDA_ERROR_ILLEGAL_STATE);
+        check_valid(s);
+        check(flags <= CU_STREAM_SET_CAPTURE_DEPENDENCIES && (count == 0 || nodes != nullptr));
+        if (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES) s->capture_tail.clear();
+        add_once(s->capture_tail, std::vector<CUgraphNode>(nodes, nodes + count));
+    });
+}
+
 }  // namespace
 
 bool capturing(CUstream stream) {
@@ -264,26 +275,12 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus* statu
 }
 
 CUresult cuStreamUpdateCaptureDependencies(CUstream stream, CUgraphNode* nodes, size_t count, unsigned flags) {
-    return api(__func__, [&] {
-        CUstream s = resolve_stream(stream);
-        check(capturing(s), CUDA_ERROR_ILLEGAL_STATE);
-        check_valid(s);
-        check(flags <= CU_STREAM_SET_CAPTURE_DEPENDENCIES && (count == 0 || nodes != nullptr));
-        if (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES) s->capture_tail.clear();
-        add_once(s->capture_tail, std::vector<CUgraphNode>(nodes, nodes + count));
-    });
+    return update_dependencies(__func__, stream, nodes, count, flags);
 }
 
 CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode* nodes, const CUgraphEdgeData*,
                                               size_t count, unsigned flags) {
-    return api(__func__, [&] {
-        CUstream s = resolve_stream(stream);
-        check(capturing(s), CUDA_ERROR_ILLEGAL_STATE);
-        check_valid(s);
-        check(flags <= CU_STREAM_SET_CAPTURE_DEPENDENCIES && (count == 0 || nodes != nullptr));
-        if (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES) s->capture_tail.clear();
-        add_once(s->capture_tail, std::vector<CUgraphNode>(nodes, nodes + count));
-    });
+    return update_dependencies(__func__, stream, nodes, count, flags);
 }
 
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode* mode) {

@@ -64,6 +64,20 @@ void remember(CUdeviceptr pointer, const Allocation& allocation);
 // For an allocation that was taken out of the map and has now been freed.
 void settle_freed(CUdeviceptr pointer, const Allocation& allocation);
 
+// Frees by `call` what the map may know. It leaves the map first: once the driver has freed it, another thread may
+// get the same pointer.
+template <class Call>
+CUresult free_remembered(CUdeviceptr pointer, Call&& call) {
+    auto allocation = allocations().take(pointer);
+    const CUresult result = call();
+    if (!allocation) return result;
+    if (result == CUDA_SUCCESS)
+        settle_freed(pointer, *allocation);
+    else
+        allocations().put(pointer, *allocation);
+    return result;
+}
+
 // Gives back everything that belonged to a destroyed context.
 void forget_context(CUcontext context);
 

@@ -75,14 +75,7 @@ CUresult allocate(CUdeviceptr* pointer, uint64_t expected, Call&& call, Actual&&
 template <class Call>
 CUresult release(CUdeviceptr pointer, Call&& call) {
     Reentry reentry;
-    auto allocation = reentry.nested() ? std::nullopt : allocations().take(pointer);
-    CUresult result = call();
-    if (!allocation) return result;
-    if (result == CUDA_SUCCESS)
-        settle_freed(pointer, *allocation);
-    else
-        allocations().put(pointer, *allocation);
-    return result;
+    return reentry.nested() ? call() : free_remembered(pointer, call);
 }
 
 }  // namespace

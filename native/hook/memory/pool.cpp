@@ -178,14 +178,7 @@ CUresult free_async(CUdeviceptr pointer, CUstream stream, bool per_thread, Call&
     if (reentry.nested() || captured(stream, per_thread)) return call();
     if (swap_active())
         if (auto result = swap_free_async(pointer, stream, per_thread)) return *result;
-    auto allocation = allocations().take(pointer);
-    CUresult result = call();
-    if (!allocation) return result;
-    if (result == CUDA_SUCCESS)
-        settle_freed(pointer, *allocation);
-    else
-        allocations().put(pointer, *allocation);
-    return result;
+    return free_remembered(pointer, call);
 }
 
 }  // namespace
