@@ -284,7 +284,7 @@ bool join(bool again, bool limited, bool& closed) {
         if (theirs < wire_version)
             say_once(Topic::kVersion,
                      "the daemon at %s is of an older version of gemlet (%u) than this program's hook (%u): %s\n"
-                     "  hint: replace it, under the programs that run, with `gemlet daemon%s --take-over`",
+                     "  hint: replace it, while its programs run on, with `gemlet daemon%s --take-over`",
                      d.socket, theirs, unsigned(wire_version), outcome(), d.simulated ? " --simulate" : "");
         else
             say_once(Topic::kVersion,

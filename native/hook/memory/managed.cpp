@@ -53,12 +53,11 @@ CUresult allocate_managed(CUdeviceptr* pointer, size_t bytes) {
     if (CUresult failed = real::cuMemGetInfo_v2(&free, &total)) return failed;
     if (bytes > free || free - bytes < kSpare) {
         constexpr double gib = 1 << 30;
-        say_once(
-            Topic::kMemory,
-            "%.2f GiB of managed memory are asked for, and %.2f GiB of the device are free\n"
-            "  hint: `--managed=force` allows more than that; `--resident` in its place moves memory without page "
-            "faults",
-            double(bytes) / gib, double(free) / gib);
+        say_once(Topic::kMemory,
+                 "%.2f GiB of managed memory are asked for, and %.2f GiB of the device are free\n"
+                 "  hint: allow more with `--managed=force`, or move memory without page faults by `--resident` in "
+                 "its place",
+                 double(bytes) / gib, double(free) / gib);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (CUresult failed = real::cuMemAllocManaged(pointer, bytes, CU_MEM_ATTACH_GLOBAL)) return failed;

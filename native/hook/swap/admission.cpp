@@ -15,8 +15,8 @@ void explain_refusal(SwapSpace& space, wire::Admission why, uint64_t bytes) {
             return;
         case wire::Admission::kResident:
             return say_once(Topic::kMemory,
-                            "group '%s' may have %.2f GiB on GPU %d at a time, contexts apart, and this process "
-                            "alone wants %.2f GiB\n"
+                            "group '%s' may have %.2f GiB on GPU %d at a time, not counting contexts, and this "
+                            "process alone wants %.2f GiB\n"
                             "  hint: %s",
                             joined_group(), ceiling, space.device.ordinal, wanted,
                             LimitHint("--resident", space.movable + bytes + kContexts).text);

@@ -24,14 +24,14 @@ FOUND = 1
 @options.simulate
 @click.pass_obj
 def command(socket: str | None, output: str, simulate: bool) -> int:
-    """List programs that use a GPU outside gemlet: NVML's processes that are no clients of the daemon.
+    """List programs that use a GPU outside gemlet: processes that NVML shows and that are not clients of the daemon.
 
     \b
     gemlet audit
     gemlet audit -o json | jq '.outside[].pid'
 
-    Exits with 1 if there are any, save those that only draw. What the system's daemon does about them, [audit] of the
-    configuration says.
+    Exits with 1 if there are any that do more than draw. [audit] of the configuration says what the system's
+    daemon does about them.
     """
     from gemlet.monitor.reader import decode_audit
     from gemlet.monitor.tables import outside_lines

@@ -72,7 +72,7 @@ def command(
 
     `gemlet run` starts one by itself; run it yourself to serve several users, or under systemd.
 
-    After an upgrade, --take-over replaces the daemon under the programs that run. SIGUSR2 makes a daemon start its
+    After an upgrade, --take-over replaces the daemon while its programs run on. SIGUSR2 makes a daemon start its
     successor by itself.
     """
     import asyncio

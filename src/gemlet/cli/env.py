@@ -63,9 +63,9 @@ def command(socket: str | None, *, group: str, strict: bool, no_mps: bool, form:
     docker run --gpus all $(gemlet env --group team --docker) IMAGE python train.py
     gemlet env --group team --json
 
-    The daemon must be running and know the group. Otherwise the command fails that was to use the output: a script ends
-    with 125, an interactive shell sees no GPU until `gemlet env` succeeds, Docker refuses an option, and
-    a reader of JSON the text.
+    The daemon must be running and know the group. Otherwise the command that uses the output fails: a script ends with
+    125, an interactive shell sees no GPU until `gemlet env` succeeds, and neither Docker nor a reader of JSON accepts
+    the text.
     """
     form = form or "shell"
     try:

@@ -50,7 +50,7 @@ def check_version(answer: Mapping[str, Any], *, simulated: bool) -> None:
     if older and "wire_oldest" in answer:
         raise DaemonError(
             "the daemon is of an older version of gemlet, and programs of this version cannot talk to it",
-            hint=f"replace it, under the programs that run, with `gemlet daemon{' --simulate' if simulated else ''}"
+            hint=f"replace it, while its programs run on, with `gemlet daemon{' --simulate' if simulated else ''}"
             " --take-over`",
         )
     stop = "gemlet stop --simulate" if simulated else "gemlet stop"

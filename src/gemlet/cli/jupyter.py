@@ -49,7 +49,7 @@ def install(
     jupyter: str,
     options: tuple[str, ...],
 ) -> None:
-    """Install a kernel that is another one under `gemlet run`, for this user or below --prefix.
+    """Install a kernel that starts another one under `gemlet run`, for this user or below --prefix.
 
     \b
     gemlet jupyter install --max 40% --memory 16GiB

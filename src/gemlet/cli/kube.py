@@ -222,7 +222,7 @@ def webhook(
 @options.output("table", "json")
 @click.pass_obj
 def shares(socket: str | None, *, directory: Path, output: str) -> None:
-    """List the shares of this node by pod: what each was given, and what it does with it.
+    """List the shares of this node by pod: what each was given, and what it uses.
 
     \b
     kubectl exec -n gemlet-system ds/gemlet-agent -c agent -- gemlet kube shares

@@ -70,7 +70,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @options.output("table", "json", "csv")
 def command(url: str, demands: Path | None, **given: Any) -> int:
-    """Send requests to the server at URL, each when it is due, whatever comes back: an open loop.
+    """Send requests to the server at URL, each when it is due, whether earlier ones were answered or not: an open loop.
 
     \b
     gemlet load http://127.0.0.1:8000 --model resnet50 --rate 200 --slo 50ms

@@ -109,7 +109,7 @@ def command(context: click.Context, socket: str | None) -> None:
     gemlet top
     gemlet demo
 
-    Without a command, on a terminal: who uses the GPUs, and what to type next.
+    Without a command, on a terminal, it shows who uses the GPUs, and what to type next.
     """
     context.obj = socket
     if context.invoked_subcommand is None:

@@ -52,10 +52,10 @@ def command(
     modelled: bool,
     listing: bool,
 ) -> int:
-    """Measure MODELS on a GPU: latency by share of the SMs and batch, memory, and who disturbs whom.
+    """Measure MODELS on a GPU: latency by share of the SMs and batch, memory, and how models disturb each other.
 
     MODELS are built-in models or directories that are model repositories; default: every built-in architecture.
-    Nobody else should use the GPU meanwhile. Exits with 1 if something could not be measured.
+    No other program should use the GPU meanwhile. Exits with 1 if something could not be measured.
 
     \b
     gemlet profile -o h200.json

@@ -90,8 +90,8 @@ def command(
     gemlet run --sm 30% -- python serve.py
     gemlet run --simulate -- ./a.out
 
-    A daemon is started if none runs. The program's exit code is passed on; 125 is a failure of gemlet itself,
-    126 a program that cannot be executed, 127 one that is not found.
+    Starts a daemon if none runs. The exit code is the program's; 125 means that gemlet itself failed, 126 that the
+    program cannot be executed, 127 that it was not found.
     """
     if empty_cache and no_torch_hook:
         raise UsageError("--empty-cache needs the hook that --no-torch-hook leaves out", hint="leave one out")

@@ -23,7 +23,7 @@ ALWAYS = {"min", "max", "weight", "priority", "memory"}  # also those at their d
 @options.simulate
 @click.pass_obj
 def command(socket: str | None, *, group: str, limits: dict[str, object], save: bool, simulate: bool) -> None:
-    """Change a group while it runs. What is not named stays as it is.
+    """Change a group while it runs. Limits that are not named stay as they are.
 
     \b
     gemlet set train-1 --max 50%

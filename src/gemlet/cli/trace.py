@@ -33,7 +33,7 @@ LOOK_S = 2.0  # between two looks into the daemon's ring, which keeps some secon
 @options.simulate
 @click.pass_obj
 def command(socket: str | None, *, group: str, length: float, output: str, coming: bool, simulate: bool) -> None:
-    """Write down who ran and who waited on GROUP's devices in the last TIME (10s), for Perfetto.
+    """Write a trace of what ran and waited on GROUP's devices in the last TIME (10s), for Perfetto.
 
     \b
     gemlet trace train-1 10s -o trace.json
