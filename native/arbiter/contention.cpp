@@ -236,7 +236,7 @@ bool Contention::engage(std::vector<Party>& parties, Nanoseconds now) const {
 }
 
 // That it should not take turns is known, not tried. A verdict that was wrong at once needs twice the evidence next
-// time.
+// time, and none of it is that which was wrong.
 void Contention::reconsider(Standing& standing, Nanoseconds now) const {
     const bool at_once = now - standing.since < p_.backoff_min;
     const Nanoseconds needed = std::max(standing.evidence, Observation::kFilledTime);
@@ -272,7 +272,10 @@ bool Contention::release(std::vector<Party>& parties, Nanoseconds now) const {
         const bool on_trial = !hopeless && !decided && now - standing.since >= standing.backoff;
         if (!misjudged && !room && !on_trial) continue;
         make_shared(client, now);
-        if (misjudged) reconsider(client.standing, now);
+        if (misjudged) {
+            reconsider(client.standing, now);
+            client.seen.forget_filled();
+        }
         changed = true;
     }
     return changed;

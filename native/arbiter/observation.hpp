@@ -85,6 +85,7 @@ class Observation {
     double waiting() const { return habit_.awaited_part(); }
     // That is known, and no more than `part`.
     bool hardly_waits(double part) const { return habit_.samples >= kEnough && waiting() <= part; }
+    void forget_filled() { filled_ = filled_time_ = 0.0; }
     // For half a second or so. A rank that is bound by its host has phases in which its queue is never empty, too.
     bool mostly_busy() const { return recently_.busy_part() >= kBusyRank; }
 
