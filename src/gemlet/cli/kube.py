@@ -302,6 +302,6 @@ def _access(kubeconfig: Path | None) -> Access:
 
 
 def _require() -> None:
-    for package in ("aiohttp", "grpc", "google", "h11", "prometheus_client"):
+    for package in ("aiohttp", "grpclib", "google", "h11", "prometheus_client"):
         if importlib.util.find_spec(package) is None:  # not imported: each part takes memory for what it uses alone
             raise GemletError(f"{package} is not installed", hint="pip install 'gemlet[kube]'")

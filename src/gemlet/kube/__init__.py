@@ -11,7 +11,7 @@ device_plugin.py slots.py units.py kubelet_socket.py    the device plugin
 unit_claims.py   pods that ask by units, where GPUs are offered by claims. Pure
 placement.py     in which order a node's GPUs are to be taken. Pure
 dra.py claims.py slices.py plugin_socket.py             the DRA driver
-services.py      the kubelet's gRPC services by name
+services.py rpc.py    the kubelet's gRPC services by name; served and called at sockets
 pods.py reaper.py pod_resources.py    annotations that change; shares whose containers are gone; whose device is whose
 webhook.py admission.py templates.py certificates.py    the webhook
 daemon_link.py api_server.py http_connection.py    what the agent asks of the daemon and of the apiserver

@@ -14,11 +14,10 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Protocol
 
-import grpc
 import msgspec
 
 from gemlet.errors import GemletError
-from gemlet.kube import names, placement, slots, units
+from gemlet.kube import names, placement, rpc, slots, units
 from gemlet.kube.ask import for_container
 from gemlet.kube.escape import check_escape
 from gemlet.kube.protocol import deviceplugin_pb2 as messages
@@ -311,10 +310,10 @@ class DevicePlugin:
         """What the kubelet may call beside Allocate."""
         return messages.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
 
-    async def GetDevicePluginOptions(self, request: Any, context: Any) -> messages.DevicePluginOptions:  # noqa: N802
+    async def GetDevicePluginOptions(self, request: Any) -> messages.DevicePluginOptions:  # noqa: N802
         return self.options()
 
-    async def ListAndWatch(self, request: Any, context: Any) -> AsyncIterator[messages.ListAndWatchResponse]:  # noqa: N802
+    async def ListAndWatch(self, request: Any) -> AsyncIterator[messages.ListAndWatchResponse]:  # noqa: N802
         while True:
             change = asyncio.ensure_future(self._gpus.change())
             await asyncio.sleep(0)  # so that it waits before the list is made
@@ -322,7 +321,7 @@ class DevicePlugin:
             await change
 
     async def GetPreferredAllocation(  # noqa: N802
-        self, request: messages.PreferredAllocationRequest, context: Any
+        self, request: messages.PreferredAllocationRequest
     ) -> messages.PreferredAllocationResponse:
         answer = messages.PreferredAllocationResponse()
         for asked in request.container_requests:
@@ -332,7 +331,7 @@ class DevicePlugin:
         return answer
 
     async def Allocate(  # noqa: N802
-        self, request: messages.AllocateRequest, context: grpc.aio.ServicerContext[Any, Any]
+        self, request: messages.AllocateRequest
     ) -> messages.AllocateResponse:
         answer = messages.AllocateResponse()
         try:
@@ -341,17 +340,17 @@ class DevicePlugin:
                 answer.container_responses.append(allocate_response(edits))
         except (GemletError, OSError) as error:
             logger.warning("allocate resource=%s refused: %s", self.served.resource, error)
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, error_message(error))
+            rpc.refuse(error_message(error))
         return answer
 
     async def PreStartContainer(  # noqa: N802
-        self, request: messages.PreStartContainerRequest, context: grpc.aio.ServicerContext[Any, Any]
+        self, request: messages.PreStartContainerRequest
     ) -> messages.PreStartContainerResponse:
         try:
             await self.served.pre_start(sorted(request.devices_ids))
         except (GemletError, OSError) as error:
             logger.warning("start resource=%s refused: %s", self.served.resource, error)
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, error_message(error))
+            rpc.refuse(error_message(error))
         return messages.PreStartContainerResponse()
 
     def _list(self) -> messages.ListAndWatchResponse:

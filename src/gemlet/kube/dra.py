@@ -55,7 +55,7 @@ class DraDriver:
         self._pool = pool
 
     async def NodePrepareResources(  # noqa: N802
-        self, request: messages.NodePrepareResourcesRequest, context: Any
+        self, request: messages.NodePrepareResourcesRequest
     ) -> messages.NodePrepareResourcesResponse:
         answer = messages.NodePrepareResourcesResponse()
         for claim in request.claims:
@@ -63,7 +63,7 @@ class DraDriver:
         return answer
 
     async def NodeUnprepareResources(  # noqa: N802
-        self, request: messages.NodeUnprepareResourcesRequest, context: Any
+        self, request: messages.NodeUnprepareResourcesRequest
     ) -> messages.NodeUnprepareResourcesResponse:
         answer = messages.NodeUnprepareResourcesResponse()
         for claim in request.claims:
@@ -76,7 +76,7 @@ class DraDriver:
         return answer
 
     async def NodeWatchResources(  # noqa: N802
-        self, request: health.NodeWatchResourcesRequest, context: Any
+        self, request: health.NodeWatchResourcesRequest
     ) -> AsyncIterator[health.NodeWatchResourcesResponse]:
         while True:
             change = asyncio.ensure_future(self._gpus.change())
@@ -136,7 +136,7 @@ class Registrar:
         self._endpoint = endpoint
         self.registered = False
 
-    async def GetInfo(self, request: Any, context: Any) -> registration.PluginInfo:  # noqa: N802
+    async def GetInfo(self, request: Any) -> registration.PluginInfo:  # noqa: N802
         versions = [f"{version}.DRAPlugin" for version in services.DRA_VERSIONS]
         versions += [f"{version}.DRAResourceHealth" for version in services.HEALTH_VERSIONS]
         return registration.PluginInfo(
@@ -144,7 +144,7 @@ class Registrar:
         )
 
     async def NotifyRegistrationStatus(  # noqa: N802
-        self, request: registration.RegistrationStatus, context: Any
+        self, request: registration.RegistrationStatus
     ) -> registration.RegistrationStatusResponse:
         self.registered = request.plugin_registered
         if request.plugin_registered:

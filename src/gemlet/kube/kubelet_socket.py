@@ -10,9 +10,7 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING
 
-import grpc
-
-from gemlet.kube import services
+from gemlet.kube import rpc, services
 from gemlet.kube.protocol import deviceplugin_pb2 as messages
 
 if TYPE_CHECKING:
@@ -24,7 +22,6 @@ logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 REGISTER_SECONDS = 5.0
-STOP_SECONDS = 1.0
 KUBELET_SOCKET = "kubelet.sock"
 
 
@@ -37,10 +34,8 @@ async def keep_registered(plugin: DevicePlugin, directory: Path, *, look: float 
             await asyncio.sleep(look)
             continue
         socket.unlink(missing_ok=True)
-        server = grpc.aio.server()
-        services.serve(server, "v1beta1.DevicePlugin", plugin)
-        server.add_insecure_port(f"unix:{socket}")
-        await server.start()  # before it registers: the kubelet calls back at once
+        server = rpc.RpcServer({"v1beta1.DevicePlugin": plugin})
+        await server.start(socket)  # before it registers: the kubelet calls back at once
         try:
             if await _register(plugin, directory, socket.name):
                 own = _identity(socket)
@@ -50,7 +45,7 @@ async def keep_registered(plugin: DevicePlugin, directory: Path, *, look: float 
             else:
                 await asyncio.sleep(look)
         finally:
-            await server.stop(STOP_SECONDS)
+            await server.stop()
             with contextlib.suppress(FileNotFoundError):
                 socket.unlink()
 
@@ -63,10 +58,10 @@ async def _register(plugin: DevicePlugin, directory: Path, endpoint: str) -> boo
         options=plugin.options(),
     )
     try:
-        async with grpc.aio.insecure_channel(f"unix:{directory / KUBELET_SOCKET}") as channel:
-            await services.method(channel, "v1beta1.Registration", "Register")(request, timeout=REGISTER_SECONDS)
-    except grpc.aio.AioRpcError as error:
-        logger.warning("kubelet resource=%s not registered: %s", plugin.served.resource, error.details())
+        kubelet = directory / KUBELET_SOCKET
+        await rpc.call(kubelet, "v1beta1.Registration", "Register", request, seconds=REGISTER_SECONDS)
+    except rpc.CallFailed as error:
+        logger.warning("kubelet resource=%s not registered: %s", plugin.served.resource, error)
         return False
     logger.info("kubelet resource=%s registered", plugin.served.resource)
     return True

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import grpc
-
 from gemlet.errors import GemletError
-from gemlet.kube import services
+from gemlet.kube import rpc
 from gemlet.kube.protocol import podresources_pb2 as messages
 from gemlet.kube.share import Pod
 
@@ -17,7 +15,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SECONDS = 5.0
-MAX_REPLY_BYTES = 16 * 1024 * 1024
 
 
 class KubeletUnreachable(GemletError):
@@ -48,14 +45,12 @@ class PodResources:
 
     async def assignments(self) -> Assignments:
         """All of this node, now. Raises `KubeletUnreachable`."""
-        options = [("grpc.max_receive_message_length", MAX_REPLY_BYTES)]
+        request = messages.ListPodResourcesRequest()
         try:
-            async with grpc.aio.insecure_channel(f"unix:{self._socket}", options=options) as channel:
-                ask = services.method(channel, "v1.PodResourcesLister", "List")
-                reply = await ask(messages.ListPodResourcesRequest(), timeout=SECONDS)
-        except grpc.aio.AioRpcError as error:
+            reply = await rpc.call(self._socket, "v1.PodResourcesLister", "List", request, seconds=SECONDS)
+        except rpc.CallFailed as error:
             raise KubeletUnreachable(
-                f"the kubelet does not say which container has which device: {error.details()}",
+                f"the kubelet does not say which container has which device: {error}",
                 hint=f"check that it runs and that {self._socket} is mounted into the agent",
             ) from None
         return read(reply)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-import grpc
+from typing import TYPE_CHECKING
 
 from gemlet.kube.protocol import deviceplugin_pb2 as plugin
 from gemlet.kube.protocol import dra_pb2 as dra
@@ -13,8 +11,6 @@ from gemlet.kube.protocol import podresources_pb2 as pods
 from gemlet.kube.protocol import registration_pb2 as registration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from google.protobuf.message import Message
 
 DEVICE_PLUGIN_VERSION = "v1beta1"
@@ -55,28 +51,3 @@ SERVICES: dict[str, Methods] = {
 def dra_service(version: str) -> str:
     """Full name of the DRA service of a version."""
     return f"k8s.io.kubelet.pkg.apis.dra.{version}.DRAPlugin"
-
-
-def serve(server: grpc.aio.Server, service: str, servant: object) -> None:
-    """Serves ``service`` by the methods of the same names of ``servant``: async ``(request, context)``."""
-    handlers = {}
-    for name, (request, response, stream) in SERVICES[service].items():
-        make = grpc.unary_stream_rpc_method_handler if stream else grpc.unary_unary_rpc_method_handler
-        handlers[name] = make(
-            getattr(servant, name),
-            request_deserializer=request.FromString,
-            response_serializer=response.SerializeToString,
-        )
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
-
-
-def method(channel: grpc.aio.Channel, service: str, name: str) -> Callable[..., Any]:
-    """A method of ``service`` to be called through ``channel``."""
-    request, response, stream = SERVICES[service][name]
-    make = channel.unary_stream if stream else channel.unary_unary
-    made: Callable[..., Any] = make(
-        f"/{service}/{name}",
-        request_serializer=request.SerializeToString,
-        response_deserializer=response.FromString,
-    )
-    return made

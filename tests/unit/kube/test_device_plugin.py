@@ -9,12 +9,11 @@ import grpc
 import pytest
 
 from gemlet.errors import GemletError
-from gemlet.kube import services
 from gemlet.kube.device_plugin import Allocations, DevicePlugin, Gpus, SlotResource, UnitResources
 from gemlet.kube.kubelet_socket import keep_registered
 from gemlet.kube.protocol import deviceplugin_pb2 as messages
 from gemlet.kube.share import Pod
-from tests.unit.kube import fakes
+from tests.unit.kube import fakes, grpc_peer
 
 FIRST, SECOND = fakes.FIRST, fakes.SECOND
 
@@ -30,7 +29,7 @@ class PlayedKubelet:
 
     async def start(self):
         self._server = grpc.aio.server()
-        services.serve(self._server, "v1beta1.Registration", self)
+        grpc_peer.serve(self._server, "v1beta1.Registration", self)
         self._server.add_insecure_port(f"unix:{self.directory / 'kubelet.sock'}")
         await self._server.start()
 
@@ -50,7 +49,7 @@ class PlayedKubelet:
         name = registered.endpoint
         if name not in self._channels:
             self._channels[name] = grpc.aio.insecure_channel(f"unix:{self.directory / name}")
-        return services.method(self._channels[name], "v1beta1.DevicePlugin", method)
+        return grpc_peer.method(self._channels[name], "v1beta1.DevicePlugin", method)
 
 
 class Setup:

@@ -17,7 +17,7 @@ from gemlet.kube.plugin_socket import keep_served
 from gemlet.kube.protocol import dra_pb2 as messages
 from gemlet.kube.protocol import drahealth_pb2 as health
 from gemlet.kube.protocol import registration_pb2 as registration
-from tests.unit.kube import fakes
+from tests.unit.kube import fakes, grpc_peer
 
 
 def allocated(uid, *devices, name=None, pods=("p",), memory="16Gi", compute="25"):
@@ -86,23 +86,23 @@ class Kubelet:
             await asyncio.sleep(0.005)
         async with grpc.aio.insecure_channel(f"unix:{registry}") as channel:
             name = "pluginregistration.Registration"
-            info = await services.method(channel, name, "GetInfo")(registration.InfoRequest(), wait_for_ready=True)
-            notify = services.method(channel, name, "NotifyRegistrationStatus")
+            info = await grpc_peer.method(channel, name, "GetInfo")(registration.InfoRequest(), wait_for_ready=True)
+            notify = grpc_peer.method(channel, name, "NotifyRegistrationStatus")
             await notify(registration.RegistrationStatus(plugin_registered=True))
         return cls(info, version)
 
     async def prepare(self, *claims):
         asked = [messages.Claim(namespace="default", uid=uid, name=name) for uid, name in claims]
-        call = services.method(self._channel, self._service, "NodePrepareResources")
+        call = grpc_peer.method(self._channel, self._service, "NodePrepareResources")
         return (await call(messages.NodePrepareResourcesRequest(claims=asked))).claims
 
     async def unprepare(self, *claims):
         asked = [messages.Claim(namespace="default", uid=uid, name=name) for uid, name in claims]
-        call = services.method(self._channel, self._service, "NodeUnprepareResources")
+        call = grpc_peer.method(self._channel, self._service, "NodeUnprepareResources")
         return (await call(messages.NodeUnprepareResourcesRequest(claims=asked))).claims
 
     def health(self):
-        return services.method(self._channel, "v1beta1.DRAResourceHealth", "NodeWatchResources")(
+        return grpc_peer.method(self._channel, "v1beta1.DRAResourceHealth", "NodeWatchResources")(
             health.NodeWatchResourcesRequest()
         )
 
