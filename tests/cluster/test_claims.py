@@ -182,6 +182,7 @@ def test_a_gpu_that_fails_takes_no_more_pods_and_says_so(cluster, face):
         eventually(lambda: face.waits in cluster.events("c"), "the event that says why")
         # What the kubelet has heard of the driver's health, by device.
         eventually(lambda: "Unhealthy" in health(cluster, "a"), "the status of the pod that has it", 90)
+        eventually(lambda: "does not answer any more" in cluster.events("a"), "an event that says so")
     finally:
         cluster.gemlet.lose(cluster.node, int(lost.removeprefix("gpu-")), lost=False)
     face.ready(cluster)

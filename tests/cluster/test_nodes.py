@@ -80,12 +80,19 @@ def test_pods_fill_a_node_before_they_take_the_next(cluster, second):
     assert sorted(placed.values()) == [2, 8], placed
 
 
-def test_a_node_that_goes_takes_its_slots_and_no_other(cluster, second):
+def test_a_node_that_is_drained_keeps_no_share(cluster, second):
     assert start(cluster, 4, topologySpreadConstraints=[SPREAD]) == {"n1": 2, "n2": 2}
-    cluster.kubectl("cordon", second.name)
-    cluster.delete("p0", "p1", "p2", "p3")
-    assert start(cluster, 8) == {"n1": 8}
-    cluster.kubectl("uncordon", second.name)
+    try:
+        options = ("--ignore-daemonsets", "--delete-emptydir-data", "--force")  # pods that nothing starts again
+        cluster.kubectl("drain", second.name, *options, "--timeout=120s", seconds=130)
+        left = cluster.get("pods")["items"]
+        assert [item["spec"]["nodeName"] for item in left] == ["n1", "n1"]
+        eventually(lambda: not gpus(cluster, second), "the end of its shares")
+        cluster.gemlet.wait()  # for the webhook's pods that were there
+        cluster.delete(*(item["metadata"]["name"] for item in left))
+        assert start(cluster, 8) == {"n1": 8}
+    finally:
+        cluster.kubectl("uncordon", second.name)
 
 
 def test_a_third_node_takes_its_part(cluster, face, second):

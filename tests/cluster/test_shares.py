@@ -259,6 +259,30 @@ def test_a_refusal_names_a_daemon_that_does_not_answer(cluster, face):
     eventually(lambda: lines(cluster, "b", "total") == ["16384"], "its turn")
 
 
+@only_slots
+def test_a_gpu_that_fails_takes_no_more_slots_and_its_pod_is_told(cluster, face):
+    """With claims: in test_claims.py."""
+    cluster.create(pod("a", "sleep", "1000", annotations=SHARE))
+    eventually(lambda: cluster.phase("a") == "Running", "its start")
+    (share,) = json.loads((state(cluster) / "checkpoint.json").read_text())["shares"]
+    (uuid,) = share["gpus"]
+    lost = next(device["index"] for device in cluster.gemlet.status(cluster.node)["devices"] if device["uuid"] == uuid)
+    cluster.gemlet.lose(cluster.node, lost)
+    try:
+        eventually(lambda: face.offered(cluster) == 4, "the slots of one GPU")
+        eventually(lambda: f"{uuid} does not answer any more" in cluster.events("a"), "an event that says so")
+        cluster.create(pod("b", "probe", "1000", annotations=SHARE))
+        eventually(lambda: lines(cluster, "b", "total") == ["16384"], "first CUDA call on the other GPU")
+    finally:
+        cluster.gemlet.lose(cluster.node, lost, lost=False)
+    face.ready(cluster)
+    cluster.delete("a")
+    names = [f"p{number}" for number in range(7)]
+    cluster.create(*(pod(name, "probe", "1000", annotations=SHARE) for name in names))
+    for name in names:
+        eventually(lambda name=name: lines(cluster, name, "total") == ["16384"], "first CUDA call on either GPU", 120)
+
+
 def test_an_annotation_changes_a_running_pod(cluster, face):
     """GaiaGPU's dynamic allocation, and an event for an invalid one."""
     cluster.create(pod("a", "probe", "1000", annotations=SHARE))

@@ -28,6 +28,8 @@ from gemlet.model import Priority
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from gemlet.kube.request import Amounts
+
 Face = Literal["slots", "units", "dra"]
 CLAIM = "gemlet"  # name of the claim in the pod; where several containers have one, gemlet-CONTAINER
 MAX_NAME = 63
@@ -115,23 +117,15 @@ def _digest(content: Any) -> str:
 
 def _template_spec(ask: Ask) -> dict[str, Any]:
     amounts = ask.amounts
-    parameters: dict[str, Any] = {
-        "apiVersion": names.CONFIG_API_VERSION,
-        "kind": names.CONFIG_KIND,
-        "computeLimit": amounts.limit,
-    }
-    if amounts.priority is not Priority.NORMAL:
-        parameters["priority"] = str(amounts.priority)
-    if amounts.resident is not None:
-        parameters["resident"] = format_bytes(amounts.resident)
     exactly: dict[str, Any] = {
         "deviceClassName": names.DEVICE_CLASS,
         "capacity": {"requests": {"memory": format_bytes(amounts.memory), "compute": str(amounts.compute)}},
     }
-    devices: dict[str, Any] = {
-        "requests": [{"name": "gpu", "exactly": exactly}],
-        "config": [{"requests": ["gpu"], "opaque": {"driver": names.DRIVER, "parameters": parameters}}],
-    }
+    devices: dict[str, Any] = {"requests": [{"name": "gpu", "exactly": exactly}]}
+    if parameters := _parameters(amounts):
+        kind = {"apiVersion": names.CONFIG_API_VERSION, "kind": names.CONFIG_KIND}
+        opaque = {"driver": names.DRIVER, "parameters": kind | parameters}
+        devices["config"] = [{"requests": ["gpu"], "opaque": opaque}]
     if ask.gpus > 1:
         exactly["count"] = ask.gpus
         # Without this the scheduler may give two parts of one GPU.
@@ -139,6 +133,18 @@ def _template_spec(ask: Ask) -> dict[str, Any]:
         if ask.together is not None:
             devices["constraints"].append({"requests": ["gpu"], "matchAttribute": ATTRIBUTES[ask.together]})
     return {"spec": {"devices": devices}}
+
+
+def _parameters(amounts: Amounts) -> dict[str, Any]:
+    """What a claim cannot say by its capacity. Only what is not so anyway: Kueue takes no claims with parameters."""
+    parameters: dict[str, Any] = {}
+    if amounts.limit != amounts.compute:
+        parameters["computeLimit"] = amounts.limit
+    if amounts.priority is not Priority.NORMAL:
+        parameters["priority"] = str(amounts.priority)
+    if amounts.resident is not None:
+        parameters["resident"] = format_bytes(amounts.resident)
+    return parameters
 
 
 def _claims(pod: Mapping[str, Any], asked: Mapping[int, Ask], claims: Mapping[int, str]) -> Iterator[dict[str, Any]]:

@@ -22,6 +22,7 @@ from gemlet.kube.dra import DraDriver
 from gemlet.kube.edits import Access, Host
 from gemlet.kube.http_pages import Page
 from gemlet.kube.kubelet_socket import keep_registered
+from gemlet.kube.lost_gpus import LossTeller
 from gemlet.kube.plugin_socket import keep_served
 from gemlet.kube.pod_resources import PodResources
 from gemlet.kube.pods import PodFollower
@@ -114,7 +115,8 @@ class Agent:
     def tasks(self) -> list[Coroutine[Any, Any, None]]:
         """What runs for as long as the agent does."""
         options = self._options
-        made = [self._watch_gpus(), self._serve(), self._restore(), self._reap(), self._follower.run()]
+        teller = LossTeller(self._api, self._book, self._gpus)
+        made = [self._watch_gpus(), self._serve(), self._restore(), self._reap(), self._follower.run(), teller.run()]
         if options.port is not None:
             made.append(http_pages.serve({"/metrics": self._metrics, "/healthz": self._healthy}, options.port))
         return made

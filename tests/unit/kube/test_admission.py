@@ -8,7 +8,10 @@ import pytest
 
 from gemlet.kube.admission import Cluster, claimed, patch, template, template_name
 from gemlet.kube.ask import Ask, asks
+from gemlet.kube.claims import read_claim
 from gemlet.kube.request import Amounts, BadRequest
+from gemlet.model import Priority
+from tests.unit.kube import fakes
 
 GIB = 1024**3
 SLOTS = Cluster(face="slots", gpu_memory=80 * GIB)
@@ -97,6 +100,23 @@ def test_the_template_asks_for_exactly_that():
     spec = template(Ask(amounts=Amounts(memory=16 * GIB, compute=25, limit=80)), "default")["spec"]["spec"]["devices"]
     assert spec["requests"][0]["exactly"]["capacity"]["requests"] == {"memory": "16Gi", "compute": "25"}
     assert spec["config"][0]["opaque"]["parameters"]["computeLimit"] == 80
+
+
+@pytest.mark.parametrize("more", [{}, {"limit": 80}, {"priority": Priority.LATENCY}, {"resident": 4 * GIB}])
+def test_a_claim_of_the_template_is_the_share_that_was_asked_for(more):
+    """Also where the template has no parameters, without which Kueue takes it."""
+    amounts = Amounts(**{"memory": 16 * GIB, "compute": 25, "limit": 25} | more)
+    devices = template(Ask(amounts=amounts), "default")["spec"]["spec"]["devices"]
+    (asked,) = devices["requests"]
+    assert ("config" in devices) == bool(more)
+    result = {"request": "gpu", "driver": "gemlet.dev", "pool": "n1", "device": "gpu-0"}
+    allocation = {"results": [result | {"consumedCapacity": asked["exactly"]["capacity"]["requests"]}]}
+    claim = {
+        "metadata": {"namespace": "default", "name": "c", "uid": "u"},
+        "status": {"allocation": {"devices": allocation | {"config": devices.get("config", [])}}},
+    }
+    share = read_claim(claim, uid="u", pool="n1", gpus={gpu.device: gpu for gpu in fakes.GPUS})
+    assert share.granted == amounts
 
 
 def test_a_container_is_named_where_there_are_several():

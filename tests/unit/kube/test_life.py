@@ -13,7 +13,9 @@ from gemlet.kube import metrics, reaper, templates
 from gemlet.kube.admission import patch, template_name
 from gemlet.kube.api_server import ApiError
 from gemlet.kube.ask import asks
+from gemlet.kube.device_plugin import Gpus
 from gemlet.kube.dra import claim_path
+from gemlet.kube.lost_gpus import LossTeller
 from gemlet.kube.pods import PodFollower
 from gemlet.kube.reaper import Reaper
 from gemlet.kube.share import Pod
@@ -144,6 +146,40 @@ class TestFollower:
         other["metadata"]["name"] = "q"
         run(follower._apply(other))
         assert node.daemon.opened["default/s0"][0].limit == 25
+
+
+class TestLossTeller:
+    def test_the_pods_of_a_lost_gpu_are_told_once_each_time(self, node, run):
+        api, gpus = FollowedApi(), Gpus()
+        api.objects["/api/v1/namespaces/default/pods/p"] = seen_pod()
+
+        async def turns():
+            for _ in range(20):  # of the loop: nothing here waits for anything else
+                await asyncio.sleep(0)
+            return len(api.created)
+
+        async def scenario():
+            first, second = fakes.GPUS
+            await node.book.open(fakes.claim_share("u1", (fakes.FIRST,), pod=Pod(namespace="default", name="p")))
+            await node.book.open(fakes.claim_share("u2", (fakes.SECOND,), pod=Pod(namespace="default", name="q")))
+            await node.book.open(fakes.claim_share("u3", (fakes.FIRST,), pod=Pod(namespace="default", name="gone")))
+            await node.book.open(fakes.claim_share("u4", (fakes.FIRST,)))  # of nobody yet
+            await gpus.set(fakes.GPUS)
+            task = asyncio.create_task(LossTeller(api, node.book, gpus).run())
+            assert await turns() == 0
+            await gpus.set([second])
+            assert await turns() == 1
+            await gpus.set([second, first])
+            assert await turns() == 1
+            await gpus.set([second])
+            assert await turns() == 2
+            task.cancel()
+
+        run(scenario())
+        for path, event in api.created:
+            assert path == "/api/v1/namespaces/default/events"
+            assert (event["involvedObject"]["name"], event["reason"], event["type"]) == ("p", "GpuLost", "Warning")
+            assert fakes.FIRST in event["message"]
 
 
 def admitted_pod(memory="16Gi", namespace="default"):

@@ -1,0 +1,53 @@
+"""Tells pods by an event that a GPU of theirs has failed: with slots they would not learn it otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from gemlet.kube.api_server import ApiError
+from gemlet.kube.pod_event import warning
+from gemlet.kube.pods import pod_path
+
+if TYPE_CHECKING:
+    from gemlet.kube.api_server import ApiServer
+    from gemlet.kube.book import ShareBook
+    from gemlet.kube.device_plugin import Gpus
+
+logger = logging.getLogger(__name__)
+
+
+class LossTeller:
+    """Follows the GPUs of this node."""
+
+    def __init__(self, api: ApiServer, book: ShareBook, gpus: Gpus) -> None:
+        self._api = api
+        self._book = book
+        self._gpus = gpus
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        known: set[str] = set()
+        while True:
+            change = asyncio.ensure_future(self._gpus.change())
+            await asyncio.sleep(0)  # so that it waits before anything is told
+            lost = {gpu.uuid for gpu in self._gpus.all} - self._gpus.healthy
+            for uuid in sorted(lost - known):
+                await self._tell(uuid)
+            known = lost
+            await change
+
+    async def _tell(self, uuid: str) -> None:
+        text = f"gemlet: {uuid} does not answer any more, and what runs on it fails; delete the pod to place it anew"
+        shares = [share for share in self._book.shares.values() if uuid in share.gpus]
+        logger.error("gpu=%s lost shares=%d", uuid, len(shares))
+        pods = {(share.pod.namespace, share.pod.name): share.pod for share in shares}
+        for pod in pods.values():
+            if not pod.name:
+                continue  # the kubelet has not said yet whose it is
+            try:
+                meta = (await self._api.get(pod_path(pod)))["metadata"]
+                await self._api.create(*warning(meta, text, reason="GpuLost", component="gemlet-agent"))
+            except ApiError as error:
+                logger.warning("event: %s", error)
