@@ -93,6 +93,19 @@ def test_a_claim_of_several_gpus_is_one_share(cluster, face):
     assert lines(cluster, "a", "total") == ["16384"]
 
 
+def test_requests_of_one_claim_are_one_share(cluster, face):
+    """Where each GPU is to be chosen by selectors of its own."""
+    index = "device.attributes['gemlet.dev'].index"
+    asked = [
+        request(name, selectors=[{"cel": {"expression": f"{index} == {number}"}}])
+        for number, name in enumerate(("first", "second"))
+    ]
+    cluster.create(template("both", *asked, constraints=[{"distinctAttribute": "gemlet.dev/uuid"}]))
+    run(cluster, "a", "both")
+    assert sorted(device for device, _ in allocated(cluster, "a")) == ["gpu-0", "gpu-1"]
+    assert lines(cluster, "a", "total") == ["16384"]
+
+
 def test_each_container_of_a_pod_has_a_share_of_its_own(cluster, face):
     cluster.create(template("small"), template("large", request(memory="32Gi", compute="50")))
     both = claiming(pod("both", "probe", "1000"), "small")

@@ -16,11 +16,14 @@ from tests.cluster.reading import SHARE, lines
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "kubernetes.md"
 COMMANDS = re.findall(r"^ {4}kubectl (.*)$", DOCUMENT.read_text(), re.MULTILINE)
+(STATUS,) = {command for command in COMMANDS if command.startswith("exec")}
 SHOWN = re.findall(r"^```yaml\n(.*?)^```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
+# A file of the scheduler's, which here has the same; and Kueue's objects, which test_kueue.py takes to Kueue.
+ELSEWHERE = ("kubescheduler.config.k8s.io", "kueue.x-k8s.io")
 OBJECTS = {
-    re.findall(r"^kind: (\w+)", text, re.MULTILINE)[0]: text
+    (re.findall(r"^kind: (\w+)", text, re.MULTILINE)[0], re.findall(r"\bname: ([\w-]+)", text)[0]): text
     for text in SHOWN
-    if "KubeSchedulerConfiguration" not in text  # a file of the scheduler's, which here has the same
+    if not any(group in text for group in ELSEWHERE)
 }
 
 pytestmark = pytest.mark.skipif(OLD, reason="Kubernetes 1.20 has neither claims nor policies")
@@ -31,13 +34,31 @@ def taken(cluster, text):
     return cluster.kubectl("create", "--dry-run=server", "-o", "json", "-f", "-", text=text)
 
 
-@pytest.mark.parametrize("kind", OBJECTS)
-def test_what_the_document_shows_is_taken(cluster, face, kind):
-    assert f'"kind": "{kind}"' in taken(cluster, OBJECTS[kind])
+@pytest.mark.parametrize(("kind", "name"), OBJECTS)
+def test_what_the_document_shows_is_taken(cluster, face, kind, name):
+    assert f'"kind": "{kind}"' in taken(cluster, OBJECTS[kind, name])
+
+
+def test_the_pod_to_try_shows_what_is_promised_of_it(cluster, face):
+    """As it stands there, with the image that the chart has: its share is used, and not more of it."""
+    cluster.kubectl("apply", "-f", "-", text=OBJECTS["Pod", "try"])
+
+    def used():
+        said = cluster.gemlet.execute(cluster.node, "agent", "gemlet", "status", "--node", "-o", "json")
+        (share,) = json.loads(said)["shares"]
+        usage = list(share["usage"].values())
+        return share if usage and (usage[0]["share"] or 0) > 0.1 else None
+
+    share = eventually(used, "its work", 120)
+    assert share["pod"]["name"] == "try"
+    assert (share["amounts"]["memory"], share["amounts"]["compute"]) == (8 * 2**30, 25)
+    (usage,) = share["usage"].values()
+    assert usage["share"] <= 0.3
+    assert "default/try" in cluster.kubectl(*shlex.split(STATUS))
 
 
 def test_the_pod_of_the_document_asks_for_a_share(cluster, face):
-    made = json.loads(taken(cluster, OBJECTS["Pod"]))
+    made = json.loads(taken(cluster, OBJECTS["Pod", "train"]))
     (container,) = made["spec"]["containers"]
     if face.name == "dra":
         (claim,) = made["spec"]["resourceClaims"]
@@ -50,8 +71,7 @@ def test_its_commands_say_what_is_promised(cluster, face):
     cluster.create(pod("train", "probe", "1000", annotations=SHARE))
     eventually(lambda: lines(cluster, "train", "total"), "first CUDA call")
     said = {command: cluster.kubectl(*shlex.split(command)) for command in COMMANDS}
-    (shares,) = (text for command, text in said.items() if command.startswith("exec"))
-    assert "default/train" in shares
+    assert "default/train" in said[STATUS]
     assert "pod/train annotated" in "".join(said.values())
 
 
