@@ -14,7 +14,7 @@ from typing import Any
 from tests.cluster import image, kubernetes
 from tests.cluster.authority import Authority
 from tests.cluster.node import Node
-from tests.cluster.processes import BIN, RUN, Process, eventually
+from tests.cluster.processes import BIN, LIMIT, RUN, Process, eventually
 from tests.cluster.release import Release
 
 ADDRESS = "10.99.0.1"
@@ -90,10 +90,10 @@ class Cluster:
 
     # --- what tests use ------------------------------------------------------------------------------------------
 
-    def kubectl(self, *arguments: str, check: bool = True, text: str | None = None, seconds: float = 60) -> str:
+    def kubectl(self, *arguments: str, check: bool = True, text: str | None = None) -> str:
         """Output of kubectl; "" if it fails and ``check`` is not set."""
         command = [str(BIN / "kubectl"), "--kubeconfig", str(self.admin), *arguments]
-        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=seconds)
+        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=2 * LIMIT)
         if check and done.returncode:
             raise Refused(done.stderr.strip())
         return done.stdout if done.returncode == 0 else ""
@@ -145,7 +145,7 @@ class Cluster:
         # The kubelet of 1.20 collects what is left of a pod that goes before its container has come once a minute only.
         options = ("--grace-period=1", "--wait=true", "--ignore-not-found")
         if pods:
-            self.kubectl("delete", "pod", *pods, *options, seconds=130)
+            self.kubectl("delete", "pod", *pods, *options)
 
     def events(self, pod: str) -> str:
         # By uid, as in `log`.

@@ -47,7 +47,7 @@ def face(request: pytest.FixtureRequest, cluster: Cluster) -> Face:
     if made.name not in kubernetes.FACES:
         pytest.skip("this Kubernetes has no claims: `make cluster-test` runs on one that has")
     cluster.gemlet.use(made.values)
-    made.ready(cluster, seconds=120)
+    made.ready(cluster)
     return made
 
 

@@ -36,9 +36,9 @@ class Face:
             return len([device for device in devices(cluster, node) if not device.get("taints")])
         return cluster.allocatable(node=node)
 
-    def ready(self, cluster: Cluster, node: str = "n1", seconds: float = 60.0) -> None:
+    def ready(self, cluster: Cluster, node: str = "n1") -> None:
         """Waits until the node offers everything."""
-        eventually(lambda: self.offered(cluster, node) == self.full, f"all GPUs of {node} offered", seconds)
+        eventually(lambda: self.offered(cluster, node) == self.full, f"all GPUs of {node} offered")
 
     def registrations(self, cluster: Cluster, node: Node) -> int:
         """How often the agent of a node has been taken by its kubelet."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from tests.cluster.processes import BIN, RUN, eventually
+from tests.cluster.processes import BIN, LIMIT, RUN, eventually
 from tests.cluster.release import helm
 from tests.oci import oci
 
@@ -64,14 +64,14 @@ class Kueue:
         # Nobody serves it here, and namespaces do not end while an API is missing.
         self._cluster.kubectl("delete", "apiservices", *VISIBILITY)
         self._cluster.kubectl(
-            "-n", NAMESPACE, "rollout", "status", "deployment/kueue-controller-manager", "--timeout=240s", seconds=250
+            "-n", NAMESPACE, "rollout", "status", "deployment/kueue-controller-manager", f"--timeout={LIMIT:.0f}s"
         )
 
     def queue(self, **quota: int) -> None:
         """One named `team` in the tests' namespace: so much of each resource at a time."""
         objects = queue(quota)
         # Its webhooks answer a moment after its pod is ready.
-        eventually(lambda: self._cluster.takes(*objects), "the queue", 120)
+        eventually(lambda: self._cluster.takes(*objects), "the queue")
         eventually(lambda: _active(self._cluster.get("clusterqueue", "team")), "the queue in use")
 
     def workload(self, owner: str) -> dict[str, Any]:
@@ -81,12 +81,12 @@ class Kueue:
 
     def drop(self) -> None:
         """The queue."""
-        self._cluster.kubectl("delete", "localqueue,clusterqueue", "team", "--ignore-not-found", seconds=130)
-        self._cluster.kubectl("delete", "resourceflavor", "gpus", "--ignore-not-found", seconds=130)
+        self._cluster.kubectl("delete", "localqueue,clusterqueue", "team", "--ignore-not-found")
+        self._cluster.kubectl("delete", "resourceflavor", "gpus", "--ignore-not-found")
 
     def uninstall(self) -> None:
         self._helm.uninstall(RELEASE, timeout=120)
-        self._cluster.kubectl("delete", "namespace", NAMESPACE, seconds=130)
+        self._cluster.kubectl("delete", "namespace", NAMESPACE)
 
 
 def queue(quota: dict[str, int]) -> list[dict[str, Any]]:

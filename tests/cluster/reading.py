@@ -30,7 +30,7 @@ def later(cluster: Cluster, name: str, seconds: int = SECONDS) -> float:
     Of them together: a pod that waited for a processor of the host may make up for it in the next second.
     """
     before = len(shares(cluster, name))
-    eventually(lambda: len(shares(cluster, name)) >= before + seconds, f"{seconds} s of work", 240)
+    eventually(lambda: len(shares(cluster, name)) >= before + seconds, f"{seconds} s of work")
     return sum(shares(cluster, name)[-seconds:]) / seconds
 
 

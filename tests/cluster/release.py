@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.cluster.kubernetes import VALUES
-from tests.cluster.processes import RUN, eventually
+from tests.cluster.processes import LIMIT, RUN, eventually
 
 helm = pytest.importorskip("helm_python", reason="`make cluster-test` installs Helm")
 
@@ -65,7 +65,7 @@ class Release:
     def wait(self) -> None:
         kinds = self._cluster.kubectl("-n", NAMESPACE, "get", "daemonsets,deployments", "-o", "name").split()
         for kind in kinds:  # without the webhook where its place is taken by a policy
-            self._cluster.kubectl("-n", NAMESPACE, "rollout", "status", kind, "--timeout=120s", seconds=130)
+            self._cluster.kubectl("-n", NAMESPACE, "rollout", "status", kind, f"--timeout={LIMIT:.0f}s")
         # A rollout is over when the last old pod is told to end; until it has ended it may answer as the previous
         # release.
         eventually(lambda: not self._going(), "the old pods' end")

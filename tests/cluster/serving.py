@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.cluster.processes import eventually
 from tests.cluster.release import helm
 
 if TYPE_CHECKING:
@@ -93,13 +94,20 @@ class Client:
 
     def anywhere(self, service: str = RELEASE) -> list[str]:
         """What any of the frontends that are ready says; there is no kube-proxy here, so it is chosen as one does."""
-        return self.languages(random.choice(list(self.frontends.ready(service).values())), service=service)
+        return self.said(random.choice(list(self.frontends.ready(service).values())), service=service)
 
-    def languages(self, address: str, service: str = RELEASE) -> list[str]:
-        """Which language a frontend finds two sentences to be in."""
+    def languages(self, address: str, *, service: str = RELEASE) -> list[str]:
+        """Which language a frontend finds two sentences to be in, once it finds it in time."""
+        answer: list[str] = eventually(lambda: self.said(address, service=service), "an answer in time")
+        return answer
+
+    def said(self, address: str, *, service: str = RELEASE) -> list[str]:
+        """The same at once; [] if a busy machine makes it later than the model's 50 ms, and the server says so."""
         text = {"name": "TEXT", "datatype": "BYTES", "shape": [2, 1]}
         body = {"inputs": [text | {"data": ["the house is on a hill", "das ist nicht der Hund"]}]}
         status, said = self.ask(address, "/v2/models/language/infer", body, service=service, token=self.token)
+        if status == 504 and json.loads(said)["reason"] == "deadline":
+            return []
         assert status == 200, said
         return next(output["data"] for output in json.loads(said)["outputs"] if output["name"] == "LANGUAGE")
 

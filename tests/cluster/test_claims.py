@@ -68,7 +68,7 @@ def test_eight_claims_share_one_gpu(cluster, face):
     names = [f"p{number}" for number in range(8)]
     cluster.create(*(claiming(pod(name, "probe", "1000"), "eighth") for name in names))
     for name in names:
-        eventually(lambda name=name: lines(cluster, name, "total") == ["8192"], "first CUDA call", 120)
+        eventually(lambda name=name: lines(cluster, name, "total") == ["8192"], "first CUDA call")
     assert {allocated(cluster, name)[0][0] for name in names} == {"gpu-1"}
     cluster.create(claiming(pod("ninth", "probe", "1000"), "eighth"))
     eventually(lambda: face.waits in cluster.events("ninth"), "the event that says why")
@@ -194,7 +194,7 @@ def test_a_gpu_that_fails_takes_no_more_pods_and_says_so(cluster, face):
         cluster.create(claiming(pod("c", "probe", "1000"), "whole"))
         eventually(lambda: face.waits in cluster.events("c"), "the event that says why")
         # What the kubelet has heard of the driver's health, by device.
-        eventually(lambda: "Unhealthy" in health(cluster, "a"), "the status of the pod that has it", 90)
+        eventually(lambda: "Unhealthy" in health(cluster, "a"), "the status of the pod that has it")
         eventually(lambda: "does not answer any more" in cluster.events("a"), "an event that says so")
     finally:
         cluster.gemlet.lose(cluster.node, int(lost.removeprefix("gpu-")), lost=False)

@@ -49,7 +49,7 @@ def test_the_pod_to_try_shows_what_is_promised_of_it(cluster, face):
         usage = list(share["usage"].values())
         return share if usage and (usage[0]["share"] or 0) > 0.1 else None
 
-    share = eventually(used, "its work", 120)
+    share = eventually(used, "its work")
     assert share["pod"]["name"] == "try"
     assert (share["amounts"]["memory"], share["amounts"]["compute"]) == (8 * 2**30, 25)
     (usage,) = share["usage"].values()
@@ -91,4 +91,4 @@ def test_a_pod_in_a_namespace_of_the_strictest_level_asks_for_a_share(cluster, f
         (container,) = json.loads(taken(cluster, json.dumps(asks)))["spec"]["containers"]
         assert container["resources"]
     finally:
-        cluster.kubectl("delete", "namespace", "strict", seconds=130)
+        cluster.kubectl("delete", "namespace", "strict")

@@ -30,7 +30,7 @@ def two(kueue, cluster, face):
     """A queue of two shares."""
     kueue.queue(**{COUNTED[face.name]: 2})
     yield kueue
-    cluster.kubectl("delete", "jobs", "--all", "--cascade=foreground", seconds=130)
+    cluster.kubectl("delete", "jobs", "--all", "--cascade=foreground")
     cluster.delete(*(item["metadata"]["name"] for item in cluster.get("pods")["items"]))
     cluster.kubectl("delete", "resourceclaimtemplates", "quarter", "--ignore-not-found")
     kueue.drop()
@@ -69,15 +69,15 @@ def test_a_job_waits_for_its_queue(cluster, face, two):
     if face.name == "dra":
         cluster.create(template("quarter"))
     cluster.create(*(job(face, name) for name in "abc"))
-    eventually(lambda: len(at_work(cluster)) == 2, "two jobs at work", 120)
+    eventually(lambda: len(at_work(cluster)) == 2, "two jobs at work")
     running = at_work(cluster)
     (waiting,) = set("abc") - set(running)
     assert cluster.get("job", waiting)["spec"]["suspend"] is True
     assert pods_of(cluster, waiting) == []
     said = two.workload(waiting)["status"]["conditions"]
     assert any("insufficient unused quota" in each["message"] for each in said), said
-    cluster.kubectl("delete", "job", running[0], "--cascade=foreground", seconds=130)
-    eventually(lambda: waiting in at_work(cluster), "its turn", 120)
+    cluster.kubectl("delete", "job", running[0], "--cascade=foreground")
+    eventually(lambda: waiting in at_work(cluster), "its turn")
 
 
 def asking(name, **annotations):
@@ -95,12 +95,12 @@ def test_a_pod_with_annotations_waits_for_its_queue(cluster, face, two):
     """Kueue counts what gemlet's webhook has made of it."""
     for name in "ab":
         cluster.create(asking(name))
-        eventually(lambda name=name: lines(cluster, name, "total") == ["16384"], f"first CUDA call of {name}", 120)
+        eventually(lambda name=name: lines(cluster, name, "total") == ["16384"], f"first CUDA call of {name}")
     cluster.create(asking("c"))
     eventually(lambda: two.workload("c").get("status", {}).get("conditions"), "Kueue's word")
     assert gated(cluster, "c")
     cluster.delete("a")
-    eventually(lambda: lines(cluster, "c", "total") == ["16384"], "its turn", 120)
+    eventually(lambda: lines(cluster, "c", "total") == ["16384"], "its turn")
 
 
 @pytest.fixture
@@ -115,15 +115,15 @@ def fifty(kueue, cluster, face):
     cluster.delete(*(item["metadata"]["name"] for item in cluster.get("pods")["items"]))
     kueue.drop()
     cluster.gemlet.upgrade()
-    face.ready(cluster, seconds=120)
+    face.ready(cluster)
 
 
 def test_units_are_counted_by_amount(cluster, face, fifty):
     cluster.create(asking("a", **{"gemlet.dev/compute": "30"}))
-    eventually(lambda: lines(cluster, "a", "total") == ["16384"], "first CUDA call", 120)
+    eventually(lambda: lines(cluster, "a", "total") == ["16384"], "first CUDA call")
     cluster.create(asking("b", **{"gemlet.dev/compute": "25"}))
     eventually(lambda: fifty.workload("b").get("status", {}).get("conditions"), "Kueue's word")
     assert gated(cluster, "b")
     cluster.create(asking("c", **{"gemlet.dev/compute": "20"}))
-    eventually(lambda: lines(cluster, "c", "total") == ["16384"], "what still fits", 120)
+    eventually(lambda: lines(cluster, "c", "total") == ["16384"], "what still fits")
     assert gated(cluster, "b")

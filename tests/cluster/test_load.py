@@ -48,7 +48,7 @@ def nodes(cluster, face):
     yield names
     cluster.kubectl("delete", "nodes", *names)
     cluster.kubectl("delete", "resourceclaimtemplates", "--all")
-    eventually(lambda: not cluster.get("resourceclaims")["items"], "the end of the claims", 250)
+    eventually(lambda: not cluster.get("resourceclaims")["items"], "the end of the claims")
 
 
 def ask(size):
@@ -107,8 +107,8 @@ def first_fit(sizes):
 def ended(cluster, nodes):
     """No kubelet ends these pods."""
     yield
-    cluster.kubectl("delete", "pods", "-l", "load=test", "--force", "--grace-period=0", "--wait=false", seconds=250)
-    eventually(lambda: not cluster.kubectl("get", "pods", "-l", "load=test", "-o", "name"), "their end", 120)
+    cluster.kubectl("delete", "pods", "-l", "load=test", "--force", "--grace-period=0", "--wait=false")
+    eventually(lambda: not cluster.kubectl("get", "pods", "-l", "load=test", "-o", "name"), "their end")
 
 
 @only_dra

@@ -14,7 +14,7 @@ from tests.cluster.cluster import pod
 from tests.cluster.face import only_slots
 from tests.cluster.kubernetes import PACKING
 from tests.cluster.node import Node
-from tests.cluster.processes import eventually
+from tests.cluster.processes import LIMIT, eventually
 from tests.cluster.reading import SHARE
 
 SPREAD = {
@@ -32,8 +32,8 @@ def added(cluster, face, number):
     node = Node(number, cluster.pki)
     try:
         node.start(cluster.images)
-        eventually(lambda: cluster.ready(node.name), f"{node.name} ready", 120)
-        face.ready(cluster, node.name, 120)
+        eventually(lambda: cluster.ready(node.name), f"{node.name} ready")
+        face.ready(cluster, node.name)
         print(f"\n{node.name} offers its GPUs after {time.monotonic() - begun:.1f} s", file=sys.stderr)
         yield node
     finally:
@@ -58,7 +58,7 @@ def start(cluster, count, **spec):
         entry = pod(name, "probe", "1000", annotations=SHARE)
         entry["spec"] |= spec
         cluster.create(entry)
-    eventually(lambda: all("total 16384" in cluster.log(name) for name in names), "their first CUDA calls", 120)
+    eventually(lambda: all("total 16384" in cluster.log(name) for name in names), "their first CUDA calls")
     return Counter(cluster.get("pod", name)["spec"]["nodeName"] for name in names)
 
 
@@ -84,7 +84,7 @@ def test_a_node_that_is_drained_keeps_no_share(cluster, second):
     assert start(cluster, 4, topologySpreadConstraints=[SPREAD]) == {"n1": 2, "n2": 2}
     try:
         options = ("--ignore-daemonsets", "--delete-emptydir-data", "--force")  # pods that nothing starts again
-        cluster.kubectl("drain", second.name, *options, "--timeout=120s", seconds=130)
+        cluster.kubectl("drain", second.name, *options, f"--timeout={LIMIT:.0f}s")
         left = cluster.get("pods")["items"]
         assert [item["spec"]["nodeName"] for item in left] == ["n1", "n1"]
         eventually(lambda: not gpus(cluster, second), "the end of its shares")

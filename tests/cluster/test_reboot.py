@@ -52,18 +52,18 @@ def test_a_node_reboots_without_the_kubelets_state(cluster, face):
         eventually(lambda: len(shares(cluster, name)) >= 2, "work")
         daemon = cluster.gemlet.pid("daemon", cluster.node)
         cluster.node.reboot()
-        eventually(cluster.ready, "the node again", 180)
-        eventually(lambda: another_daemon(cluster, daemon), "another daemon", 240)
-        face.ready(cluster, seconds=240)
+        eventually(cluster.ready, "the node again")
+        eventually(lambda: another_daemon(cluster, daemon), "another daemon")
+        face.ready(cluster)
         now = eventually(
-            lambda: [pod for container, pod in started(cluster).items() if container not in before], "its start", 240
+            lambda: [pod for container, pod in started(cluster).items() if container not in before], "its start"
         )
         print(f"\nthe same pod: {now == [name]}", file=sys.stderr)
         assert later(cluster, now[0]) <= 30, "held to its share"
         # The webhook's pods start again, too.
-        eventually(lambda: cluster.takes(pod("b", "probe", "1000", annotations=SHARE)), "admission", 240)
-        eventually(lambda: lines(cluster, "b", "total") == ["16384"], "a new pod", 120)
+        eventually(lambda: cluster.takes(pod("b", "probe", "1000", annotations=SHARE)), "admission")
+        eventually(lambda: lines(cluster, "b", "total") == ["16384"], "a new pod")
         file = cluster.node.fixed / "var/lib/gemlet/checkpoint.json"
-        eventually(lambda: len(json.loads(file.read_text())["shares"]) == 2, "one share for each", 120)
+        eventually(lambda: len(json.loads(file.read_text())["shares"]) == 2, "one share for each")
     finally:
         cluster.kubectl("delete", "replicaset", "a")

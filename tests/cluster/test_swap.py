@@ -56,7 +56,7 @@ def test_pods_take_turns_with_a_gpu_that_is_too_small_for_both(oversubscribed, f
         "memory on the host",
     )
     for name in ("a", "b"):
-        eventually(lambda name=name: len(shares(oversubscribed, name)) >= count[name] + 2, "work of both", 120)
+        eventually(lambda name=name: len(shares(oversubscribed, name)) >= count[name] + 2, "work of both")
 
 
 def test_without_a_capacity_nothing_is_offered(cluster, face):
@@ -64,8 +64,8 @@ def test_without_a_capacity_nothing_is_offered(cluster, face):
     cluster.gemlet.upgrade(wait=False, memoryOversubscription=2)
     try:
         said = "the daemon has no capacity for device 0, whose memory is offered more than once"
-        eventually(lambda: said in cluster.gemlet.log("agent", cluster.node), "words", 90)
-        eventually(lambda: face.offered(cluster) == 0, "nothing on offer", 90)
+        eventually(lambda: said in cluster.gemlet.log("agent", cluster.node), "words")
+        eventually(lambda: face.offered(cluster) == 0, "nothing on offer")
     finally:
         cluster.gemlet.upgrade()
-        face.ready(cluster, seconds=90)
+        face.ready(cluster)

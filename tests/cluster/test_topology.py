@@ -24,11 +24,11 @@ NODE = {"simulatedGpus": 8, "simulatedIslands": 2, "devicePlugin": {"slotsPerGpu
 def packing(request, cluster, face):
     """The node with eight GPUs, taken in one order."""
     cluster.gemlet.upgrade(**NODE, packing=request.param)
-    eventually(lambda: face.offered(cluster) == 8, "eight GPUs", 120)
+    eventually(lambda: face.offered(cluster) == 8, "eight GPUs")
     yield request.param
     cluster.delete(*(item["metadata"]["name"] for item in cluster.get("pods")["items"]))
     cluster.gemlet.upgrade()
-    face.ready(cluster, seconds=120)
+    face.ready(cluster)
 
 
 def start(cluster, name, **more):

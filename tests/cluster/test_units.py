@@ -55,7 +55,7 @@ def test_time_that_is_left_on_two_gpus_is_waited_for(units):
     (gpu,) = [share["gpus"] for share in given(units) if share["granted"]["compute"] == 0]
     (holder,) = [share["pod"]["name"] for share in given(units) if share["gpus"] == gpu and share["pod"]["name"]]
     units.delete(holder)
-    eventually(lambda: words(units, "split", "total") == ["16384"], "its first CUDA call", 240)
+    eventually(lambda: words(units, "split", "total") == ["16384"], "its first CUDA call")
     assert {share["pod"]["name"] for share in given(units)} >= {"split"}
 
 

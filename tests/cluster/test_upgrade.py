@@ -41,7 +41,7 @@ def undisturbed(cluster, face):
     for number, name in enumerate(names):
         command = ("sh", "-c", "while true; do probe 1000; done") if number < WORKING else ("sleep", "1000")
         cluster.create(pod(name, *command, annotations=SMALL))
-    eventually(lambda: cluster.phases() == {"Running"}, "all of them", 180)
+    eventually(lambda: cluster.phases() == {"Running"}, "all of them")
     working = names[:WORKING]
     eventually(lambda: all(len(shares(cluster, name)) >= 2 for name in working), "work")
     before = containers(cluster)
@@ -49,7 +49,7 @@ def undisturbed(cluster, face):
     face.ready(cluster)
     count = {name: len(shares(cluster, name)) for name in working}
     with witnessed(cluster, *working):
-        eventually(lambda: all(len(shares(cluster, name)) >= count[name] + 3 for name in working), "more work", 120)
+        eventually(lambda: all(len(shares(cluster, name)) >= count[name] + 3 for name in working), "more work")
     assert containers(cluster) == before, "none was restarted"
     failed = sum(cluster.log(name).count("error") for name in working)
     print(f"\n{failed} of {WORKING} programs did not wait long enough for the new daemon", file=sys.stderr)
