@@ -61,8 +61,8 @@ class Result:
     answers: tuple[Answer, ...] | None = None
 
 
-class Link(asyncio.Protocol):
-    """Cuts the stream of the socket pair into messages."""
+class Lane(asyncio.Protocol):
+    """Cuts the stream of a socket pair into messages."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
@@ -79,6 +79,10 @@ class Link(asyncio.Protocol):
             self._executor.received(protocol.to_server.decode(bytes(self._buffer[start:end])))
             at = end
         del self._buffer[:at]
+
+
+class Link(Lane):
+    """The socket pair of all, whose end is that of the process."""
 
     def connection_lost(self, _exc: Exception | None) -> None:
         self._executor.lost()
@@ -113,6 +117,8 @@ class Executor:
         self._held: dict[int, list[int]] = {}  # ticket -> offsets of its inputs
         self._ticket = 0
         self._transport: asyncio.Transport | None = None
+        self._door: socket.socket | None = None
+        self._lanes: dict[str, asyncio.Transport] = {}  # by gpu-let
         self._process: asyncio.subprocess.Process | None = None
         self._inputs: arena.Arena | None = None
         self._outputs: arena.Mapping | None = None
@@ -122,6 +128,7 @@ class Executor:
         """Starts the process and waits until its backend is there. Raises ExecutorFailed."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
+        self._door, door = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         shared = [arena.create(self._arena_bytes), arena.create(self._arena_bytes)]
         hello: asyncio.Future[Any] = self._loop.create_future()
         self._waiting[0] = hello
@@ -131,8 +138,9 @@ class Executor:
             self._transport = transport
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "gemlet.serve.execution.worker", "--fd", str(theirs.fileno()),
-                "--inputs", str(shared[0]), "--outputs", str(shared[1]), "--backend", self.backend,
-                pass_fds=(theirs.fileno(), *shared), stdin=asyncio.subprocess.DEVNULL, stdout=STDERR,
+                "--door", str(door.fileno()), "--inputs", str(shared[0]), "--outputs", str(shared[1]),
+                "--backend", self.backend,
+                pass_fds=(theirs.fileno(), door.fileno(), *shared), stdin=asyncio.subprocess.DEVNULL, stdout=STDERR,
                 env=ENVIRONMENT | os.environ | self._environment,
             )  # fmt: skip
             self.pid = self._process.pid
@@ -142,6 +150,7 @@ class Executor:
             raise ExecutorFailed(f"{self.name} could not be started: {error.strerror}") from error
         finally:
             theirs.close()
+            door.close()
             for descriptor in shared:
                 os.close(descriptor)
         try:
@@ -168,10 +177,31 @@ class Executor:
 
     async def partition(self, gpu_lets: Sequence[GpuLet]) -> float:
         """Makes these the gpu-lets; milliseconds that it took. Raises ModelError, ExecutorDied."""
-        finished = await self._ask(lambda ticket: protocol.Partition(ticket, tuple(gpu_lets)))
+        fresh = await self._opened([each.name for each in gpu_lets if each.name not in self._lanes])
+        try:
+            finished = await self._ask(lambda ticket: protocol.Partition(ticket, tuple(gpu_lets), tuple(fresh)))
+        except BaseException:
+            for lane in fresh.values():
+                lane.close()
+            raise
+        self._lanes |= fresh
+        for name in self._lanes.keys() - {each.name for each in gpu_lets}:
+            self._lanes.pop(name).write_eof()  # what is on its way is still answered
         self.slower = finished.slower
         ms: float = finished.ms
         return ms
+
+    async def _opened(self, gpu_lets: Sequence[str]) -> dict[str, asyncio.Transport]:
+        """A lane for each, whose other end lies at the door."""
+        lanes: dict[str, asyncio.Transport] = {}
+        for name in gpu_lets if self._door is not None else ():
+            ours, theirs = socket.socketpair()
+            ours.setblocking(False)
+            with theirs:
+                lanes[name], _ = await self._loop.create_connection(lambda: Lane(self), sock=ours)
+                if self._door is not None:  # else the process is gone meanwhile
+                    socket.send_fds(self._door, [b"."], [theirs.fileno()])
+        return lanes
 
     def run(
         self,
@@ -193,7 +223,8 @@ class Executor:
         tensors = tuple([self._place(each, held) for each in inputs])
         self._held[self._ticket] = held
         self._waiting[self._ticket] = future
-        self._transport.write(protocol.frame(protocol.Run(self._ticket, gpu_let, model, rows, tensors, requests)))
+        lane = self._lanes.get(gpu_let, self._transport)
+        lane.write(protocol.frame(protocol.Run(self._ticket, gpu_let, model, rows, tensors, requests)))
         return future
 
     def reply(self, message: protocol.Reply) -> None:
@@ -205,6 +236,9 @@ class Executor:
         """Ends the process: asks it, and kills it after this many seconds."""
         self._closing = True
         if self._transport is not None:
+            for lane in self._lanes.values():
+                lane.write_eof()
+            self._lanes.clear()
             self._transport.write(protocol.frame(protocol.Stop()))
         if self._process is not None:
             try:
@@ -308,6 +342,12 @@ class Executor:
         if self._transport is not None:
             self._transport.close()
             self._transport = None
+        for lane in self._lanes.values():
+            lane.close()
+        self._lanes.clear()
+        if self._door is not None:
+            self._door.close()
+            self._door = None
         waiting, self._waiting = self._waiting, {}
         self._held.clear()
         for future in waiting.values():

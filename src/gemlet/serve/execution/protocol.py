@@ -1,5 +1,9 @@
 """Messages between server and executor: msgpack over a socket pair, each message after its length in four bytes.
 
+A gpu-let on the same machine has a socket of its own, its lane, on which its thread gets Run and answers: no other
+thread is in between. The executor gets its end through the door, a socket for descriptors, and ends the thread where
+the server has closed its end. Everything else, and Run where there is no lane, goes by the socket of all.
+
 Tensors lie in two arenas of shared memory, one that only the server allocates from (inputs) and one that only the
 executor does (outputs). The reader says when it is done: the server by Release, the executor by Done or Failed. What
 finds no room in an arena travels inside the message, and so does what is small: a place costs more than a copy then,
@@ -49,8 +53,11 @@ class Unload(msgspec.Struct, frozen=True, tag="unload", array_like=True):
 
 
 class Partition(msgspec.Struct, frozen=True, tag="partition", array_like=True):
+    """lanes: gpu-lets whose sockets lie at the door, in this order."""
+
     ticket: int
     gpu_lets: tuple[GpuLet, ...]
+    lanes: tuple[str, ...] = ()
 
 
 class RequestInfo(msgspec.Struct, frozen=True, array_like=True):

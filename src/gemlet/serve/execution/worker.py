@@ -1,8 +1,9 @@
 """The executor's process: `python -m gemlet.serve.execution.worker --fd N --inputs N --outputs N --backend NAME`.
 On another machine than the server's it is `--listen ADDRESS` in place of the descriptors, see hosting.py.
 
-The main thread reads messages, one thread loads and partitions, one thread for each gpu-let runs batches. It ends when
-told to, or when the server's end of the socket is gone; a run that is still at work then dies with it.
+The main thread reads messages, one thread loads and partitions, one thread for each gpu-let reads batches from its
+lane, or gets them from the main thread, and runs them. The process ends when told to, or when the server's end of the
+socket is gone; a run that is still at work then dies with it.
 """
 
 from __future__ import annotations
@@ -66,6 +67,10 @@ class Channel:
         message: protocol.ToExecutor = protocol.to_executor.decode(body)
         return message
 
+    def close(self) -> None:
+        self._stream.close()
+        self._connection.close()
+
 
 class LogSender(logging.Handler):
     """Sends log lines to the server, which writes them with its own."""
@@ -81,15 +86,19 @@ class LogSender(logging.Handler):
 class Worker:
     """One backend, its models and gpu-lets."""
 
-    def __init__(self, backend: Backend, channel: Channel, inputs: Mapping, outputs: Arena) -> None:
+    def __init__(
+        self, backend: Backend, channel: Channel, inputs: Mapping, outputs: Arena, door: socket.socket | None = None
+    ) -> None:
         self._backend = backend
         self._channel = channel
+        self._door = door
         self._inputs = inputs
         self._outputs = outputs
         self._arena_lock = threading.Lock()
         self._models: dict[str, ModelSpec] = {}
         self._python = PythonHost(backend, self._models, channel.send)
-        self._gpu_lets: dict[str, queue.SimpleQueue[protocol.Run | None]] = {}
+        self._gpu_lets: dict[str, queue.SimpleQueue[protocol.Run | None]] = {}  # those without a lane
+        self._named: set[str] = set()
         self._threads: list[threading.Thread] = []
         self._orders: queue.SimpleQueue[protocol.Load | protocol.Unload | protocol.Partition | None]
         self._orders = queue.SimpleQueue()
@@ -140,23 +149,38 @@ class Worker:
                         self._backend.unload(order.model)
                     self._models.pop(order.model, None)
                 else:
-                    self._partition(order.gpu_lets)
+                    self._partition(order.gpu_lets, {name: self._lane() for name in order.lanes})
                 slower = tuple(getattr(self._backend, "slower", ()))
                 self._channel.send(protocol.Finished(order.ticket, 1000 * (time.perf_counter() - began), slower))
             except BaseException as error:  # noqa: BLE001  a model's file raises anything, SystemExit too
                 self._channel.send(_failure(order.ticket, error))
 
-    def _partition(self, gpu_lets: tuple[GpuLet, ...]) -> None:
-        self._backend.partition(self._python.partition(gpu_lets))
+    def _lane(self) -> Channel:
+        assert self._door is not None
+        _, (descriptor,), _, _ = socket.recv_fds(self._door, 1, 1)
+        return Channel(socket.socket(fileno=descriptor))
+
+    def _partition(self, gpu_lets: tuple[GpuLet, ...], lanes: Dictionary[str, Channel] | None = None) -> None:
+        lanes = lanes or {}
+        try:
+            self._backend.partition(self._python.partition(gpu_lets))
+        except BaseException:
+            for lane in lanes.values():
+                lane.close()
+            raise
         wanted = {gpu_let.name for gpu_let in gpu_lets}
         for name in self._gpu_lets.keys() - wanted:
             self._gpu_lets.pop(name).put(None)  # ends what it has
-        for name in wanted - self._gpu_lets.keys():
-            waiting: queue.SimpleQueue[protocol.Run | None] = queue.SimpleQueue()
-            self._gpu_lets[name] = waiting
-            thread = threading.Thread(target=self._run_all, args=(waiting,), name=name)
+        for name in wanted - self._named:
+            if name in lanes:
+                thread = threading.Thread(target=self._run_lane, args=(lanes[name],), name=name)
+            else:
+                waiting: queue.SimpleQueue[protocol.Run | None] = queue.SimpleQueue()
+                self._gpu_lets[name] = waiting
+                thread = threading.Thread(target=self._run_all, args=(waiting,), name=name)
             self._threads = [each for each in self._threads if each.is_alive()] + [thread]
             thread.start()
+        self._named = wanted
 
     def _enqueue(self, run: protocol.Run) -> None:
         waiting = self._gpu_lets.get(run.gpu_let)
@@ -167,13 +191,24 @@ class Worker:
 
     def _run_all(self, waiting: queue.SimpleQueue[protocol.Run | None]) -> None:
         while (run := waiting.get()) is not None:
-            try:
-                self._channel.send(self._run(run))
-            except DeviceLost as error:  # the server starts another process, and has the batch done there
-                logger.error("%s; this process ends, since its device is lost to it", error.message)
-                os._exit(DEVICE_LOST)
-            except BaseException as error:  # noqa: BLE001  whatever a model raises is its requests' answer
-                self._channel.send(_failure(run.ticket, error))
+            self._channel.send(self._answer(run))
+
+    def _run_lane(self, lane: Channel) -> None:
+        try:
+            while isinstance(message := lane.receive(), protocol.Run):
+                lane.send(self._answer(message))
+        except OSError:
+            pass  # the server is gone, and the main thread ends the process
+        lane.close()
+
+    def _answer(self, run: protocol.Run) -> protocol.ToServer:
+        try:
+            return self._run(run)
+        except DeviceLost as error:  # the server starts another process, and has the batch done there
+            logger.error("%s; this process ends, since its device is lost to it", error.message)
+            os._exit(DEVICE_LOST)
+        except BaseException as error:  # noqa: BLE001  whatever a model raises is its requests' answer
+            return _failure(run.ticket, error)
 
     def _run(self, run: protocol.Run) -> protocol.Done | protocol.DoneEach:
         model = self._models.get(run.model)
@@ -274,7 +309,7 @@ def _end_with_host() -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="gemlet.serve.execution.worker")
-    for descriptor in ("fd", "inputs", "outputs", "announce"):
+    for descriptor in ("fd", "door", "inputs", "outputs", "announce"):
         parser.add_argument(f"--{descriptor}", type=int)
     parser.add_argument("--listen", metavar="ADDRESS", help="for a server on another machine, in place of descriptors")
     parser.add_argument("--backend", required=True)
@@ -285,6 +320,7 @@ def main() -> int:
     sys.dont_write_bytecode = True  # a model.py that is edited twice in a second must not be taken for the first
     inputs: Mapping
     outputs: Arena
+    door: socket.socket | None = None
     if arguments.listen:
         threading.Thread(target=_end_with_host, daemon=True).start()
         channel = Channel(hosting.listen(arguments.listen, arguments.announce))
@@ -292,6 +328,7 @@ def main() -> int:
     else:
         channel = Channel(socket.socket(fileno=arguments.fd))
         inputs, outputs = Mapping(arguments.inputs), Arena(arguments.outputs)
+        door = socket.socket(fileno=arguments.door)
     logging.getLogger("gemlet").addHandler(LogSender(channel))
     logging.getLogger("gemlet").setLevel(logging.INFO)
     try:
@@ -306,7 +343,7 @@ def main() -> int:
         return 1
     channel.send(protocol.Hello(backend.name, getattr(backend, "note", "")))
     try:
-        Worker(backend, channel, inputs, outputs).serve()
+        Worker(backend, channel, inputs, outputs, door).serve()
     except (BrokenPipeError, ConnectionResetError):
         return 0
     backend.close()

@@ -77,6 +77,41 @@ def test_one_process_serves_all_gpu_lets_of_a_device():
     asyncio.run(run())
 
 
+def test_lanes_come_and_go_with_gpu_lets():
+    async def run():
+        async with device_of() as (device, _, _):
+            spec = {"echo": model()}
+            await device.prepare(spec, [gpu_let("a"), gpu_let("b")])
+            executor = device.executor("a")
+            here, there = psutil.Process(), psutil.Process(executor.pid)
+            before = here.num_fds(), there.num_fds(), there.num_threads()
+            lane = executor._lanes["b"]
+            for other in "cdefga":
+                await device.prepare(spec, [gpu_let("b"), gpu_let(other)])
+                assert executor._lanes.keys() == {"b", other}
+                assert values(await executor.run(other, "echo", [x(1.0)], 1)) == [1.0]
+            assert executor._lanes["b"] is lane
+            await until(lambda: (here.num_fds(), there.num_fds(), there.num_threads()) == before)
+        assert executor._lanes == {}
+
+    asyncio.run(run())
+
+
+def test_batches_on_their_way_to_a_gpu_let_that_goes_are_answered():
+    async def run():
+        async with device_of() as (device, _, _):
+            spec = {"echo": model()}
+            for name in ("a", "b") * 10:
+                await device.prepare(spec, [gpu_let(name)])
+                executor = device.executor(name)
+                runs = [executor.run(name, "echo", [x(1.0)], 1) for _ in range(5)]
+                await device.prepare(spec, [gpu_let("other")])
+                for outcome in await asyncio.gather(*runs, return_exceptions=True):
+                    assert isinstance(outcome, GpuLetGone) or values(outcome) == [1.0]
+
+    asyncio.run(run())
+
+
 def test_threads_of_an_executor_take_short_turns(tmp_path):
     (tmp_path / "1").mkdir()
     code = "import sys, numpy\ndef infer(inputs): return {'Y': numpy.full((1, 1), sys.getswitchinterval(), 'float32')}"

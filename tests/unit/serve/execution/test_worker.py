@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import socket
 import sys
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 from gemlet.serve.execution import arena, protocol
 from gemlet.serve.execution.backend import GpuLet
-from gemlet.serve.execution.worker import Worker
+from gemlet.serve.execution.worker import Channel, Worker
 from gemlet.serve.models.specification import ModelError
 from tests.unit.serve.stand_in import model
 
@@ -64,6 +65,20 @@ class Leaving:
 
     def partition(self, _):
         pass
+
+
+class Unable(Leaving):
+    def partition(self, _):
+        raise ModelError("no memory")
+
+
+def test_a_partition_that_fails_leaves_no_lane_open():
+    ours, theirs = socket.socketpair()
+    lane, gpu_let = Channel(theirs), GpuLet(name="let", sm=1.0, models={})
+    with ours, pytest.raises(ModelError):
+        Worker(Unable(), Said(), None, None)._partition((gpu_let,), {"let": lane})
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        lane.send(protocol.Log(0, "", ""))
 
 
 def test_a_model_that_calls_exit_has_failed_and_its_gpu_let_goes_on():
