@@ -88,6 +88,7 @@ class Judge:
         self.began = min((line["time"] for line in lines), default=0.0)
         self._plans = plans
         self._changes = [plan for plan in plans if plan.moved]
+        self.makings = [(plan.begun, plan.since) for plan in self._changes]
         self._came = Counter((line["model"], int(line["time"] - self.began)) for line in lines)
 
     def cause(self, line: Mapping[str, Any]) -> str:
@@ -130,15 +131,18 @@ def report(
         "requests": len(lines),
         "by_cause": {model: dict(causes) for model, causes in by_cause.items()},
         "by_stage": {cause: dict(stages) for cause, stages in by_stage.items() if stages},
-        "batches": batches(lines, known, judge.began),
+        "batches": batches(lines, known, judge.began, judge.makings),
         "late_columns": ["at_s", "model", "cause", "stage", "gpu_let", "batch", *(f"{name}_ms" for name in STAGES)],
         "late": single,
     }
 
 
-def batches(lines: Iterable[Mapping[str, Any]], known: Profiles, began: float) -> list[dict[str, Any]]:
+def batches(
+    lines: Iterable[Mapping[str, Any]], known: Profiles, began: float, makings: Sequence[tuple[float, float]] = ()
+) -> list[dict[str, Any]]:
     """A row for each model and share: batches, their mean rows, and the median and 95th percentile of what they took
-    over their profile's time, of their way in ms, and of the first ones of each gpu-let (``first``) over the profile.
+    over their profile's time, of their way in ms, and of two kinds over the profile that are not in the first: the
+    first ones of each gpu-let (``first``), and those that began while gpu-lets were made ready (``making``).
     """
     seen: dict[tuple[str, float], dict[tuple[str, float], Mapping[str, Any]]] = defaultdict(dict)
     for line in lines:
@@ -151,19 +155,24 @@ def batches(lines: Iterable[Mapping[str, Any]], known: Profiles, began: float) -
         row = known.models[model].surface.row(share)
         over: list[float] = []
         first: list[float] = []
+        making: list[float] = []
         count: Counter[str] = Counter()
-        for (gpu_let, _), line in sorted(by_start.items(), key=lambda each: each[0][1]):
+        for (gpu_let, start), line in sorted(by_start.items(), key=lambda each: each[0][1]):
             rows = line["batch"]
             expected = row[rows] if rows < len(row) else row[-1] * rows / (len(row) - 1)
             count[gpu_let] += 1
-            (first if count[gpu_let] <= FIRST else over).append(line.get("computed_ms", 0.0) / expected)
+            beside = any(begin <= start < end for begin, end in makings)
+            kind = first if count[gpu_let] <= FIRST else making if beside else over
+            kind.append(line.get("computed_ms", 0.0) / expected)
         way = sorted(line.get("way_ms", 0.0) for line in by_start.values())
         each: dict[str, Any] = {
             "model": model, "sm": share, "batches": len(by_start),
             "from_s": _round(min(start for _, start in by_start) - began),
             "mean_rows": _round(sum(line["batch"] for line in by_start.values()) / len(by_start)),
         }  # fmt: skip
-        for name, values in (("over", sorted(over)), ("first", sorted(first)), ("way_ms", way)):
+        for name, values in (
+            ("over", sorted(over)), ("first", sorted(first)), ("making", sorted(making)), ("way_ms", way),
+        ):  # fmt: skip
             each |= {f"{name}_p50": _rank(values, 0.5), f"{name}_p95": _rank(values, 0.95)}
         found.append(each)
     return found

@@ -79,3 +79,12 @@ def test_the_report_counts_each_late_request_once_and_batches_once(tmp_path):
     assert len(found["late"]) == 5
     (row,) = found["batches"]
     assert (row["batches"], row["mean_rows"], row["over_p50"], row["first_p50"]) == (12, 4, 2.0, 2.0)
+
+
+def test_batches_that_begin_while_gpu_lets_are_made_ready_are_told_apart():
+    known = modelled.h200()
+    took = known.models["bert"].surface.latency(0.5, 4)
+    ran = {"gpu_let": "gpu0/let0", "sm": 0.5, "batch": 4, "way_ms": 0.3}
+    lines = [line(at, computed_ms=(3 if 18 <= at < 20 else 1) * took, **ran) for at in range(24)]
+    (row,) = lateness.report(lines, PLANS, SLOS, known)["batches"]
+    assert (row["over_p95"], row["making_p50"]) == (1.0, 3.0)
