@@ -1,7 +1,7 @@
 """Rates that change for minutes: a plan that follows them against plans that do not.
 
 python -m bench.replan --simulate [--traffic l4|h200] [--seconds 300] [--gpus 4] [--seed 1] [--changes]
-                        [--apart] [--hop 0.4] [--warm 4] [--horizon 5]
+                        [--apart] [--hop 0.4] [--warm 4] [--horizon 5] [--spread measured]
 python -m bench.replan --live --executor green --profiles h200 [--seconds 300] [--plans follow,mean,highest]
                         [--policies nway+type,selftuning] [-o FILE]
 
@@ -38,7 +38,7 @@ from gemlet.serve.plan.policies import POLICIES
 from gemlet.serve.profiles import modelled, profile_files
 from gemlet.serve.profiles.profile import Device, Profiles
 from gemlet.simulate.serving import replanning
-from gemlet.simulate.serving.simulator import Outcome, simulate
+from gemlet.simulate.serving.simulator import EVEN, MEASURED, Outcome, Spread, simulate
 
 
 def l4() -> Profiles:
@@ -47,6 +47,14 @@ def l4() -> Profiles:
     names = TRAFFIC["l4"].models
     models = {name: modelled.profile(modelled.ARCHITECTURES[name], tflops=121.0, tb_per_s=0.3) for name in names}
     return Profiles(origin="modelled", device=device, models=models, note="computed from data-sheet numbers")
+
+
+def spread_of(text: str) -> Spread:
+    """Raises ValueError."""
+    if text == "measured":
+        return MEASURED
+    batch, way = (float(part) for part in text.split(","))
+    return Spread(batch=batch, way=way)
 
 
 def compute(options: argparse.Namespace) -> None:
@@ -77,6 +85,7 @@ def compute(options: argparse.Namespace) -> None:
             seed=options.seed,
             control=control,
             hop_ms=options.hop,
+            spread=options.spread,
         )
 
     rows = []
@@ -86,6 +95,10 @@ def compute(options: argparse.Namespace) -> None:
         ("fixed, for the highest rates", "highest", "nway+type", False),
         *((f"planned anew, {said}", "first", policy, True) for policy, said in COMPARED.items()),
     ):
+        if follows and options.policies and policy not in options.policies.split(","):
+            continue
+        if not follows and options.policies:
+            continue
         gpus = most if which != "highest" else 99
         start = plan(profiles, demands(which), Inventory(gpus=gpus), None, planner, policy=policy)
         if not isinstance(start, Plan):
@@ -154,7 +167,10 @@ def main() -> int:
     parser.add_argument("--changes", action="store_true", help="also list what the controller did")
     parser.add_argument("--executor", default="green", choices=["green", "mps", "streams", "modelled"], help="live")
     parser.add_argument("--plans", default="follow", help="live: of follow,mean,highest, one run after the other")
-    parser.add_argument("--policies", default="nway+type", help="live: of the planner, one run after the other")
+    parser.add_argument(
+        "--policies",
+        help="of the planner, one run after the other; default: nway+type live, all and two fixed plans else",
+    )
     parser.add_argument(
         "--warm", type=float, default=replanning.Costs().warm,
         help="simulate: batches of each size until a new gpu-let is ready; default %(default)g",
@@ -163,13 +179,20 @@ def main() -> int:
         "--horizon", type=positive, default=ControlSettings().horizon_s,
         help="simulate: plan for the rates of so many seconds later; default %(default)g",
     )  # fmt: skip
+    parser.add_argument(
+        "--spread", type=spread_of, default=EVEN, metavar="BATCH,WAY",
+        help="simulate: p95 over the median of batches beside neighbours, and of the hop; or measured: "
+        f"{MEASURED.batch:g},{MEASURED.way:g}; default none",
+    )  # fmt: skip
     parser.add_argument("--apart", action="store_true", help="no pools: gpu-lets change as rates do")
     parser.add_argument("--hop", type=float, default=0.0, help="ms of a batch to its executor and back; default 0")
     parser.add_argument("-o", "--output", type=output, help="live: JSON, written as results come")
     options = parser.parse_args()
     if options.simulate == options.live:
         parser.error("either --simulate or --live")
-    if unknown := [policy for policy in options.policies.split(",") if policy not in POLICIES]:
+    if options.live:
+        options.policies = options.policies or "nway+type"
+    if unknown := [policy for policy in (options.policies or "timeshare").split(",") if policy not in POLICIES]:
         parser.error(f"no policy {', '.join(unknown)}; there are {', '.join(sorted(POLICIES))}")
     options.traffic = options.traffic or ("h200" if options.live else "l4")
     if not options.live:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from random import Random
 
+STANDARD_P95 = 1.6449  # of the standard normal distribution
+
 
 def nearest_rank(ordered: Sequence[float], part: float) -> float:
     """The smallest of the sorted numbers that at least ``part`` (0..1) of them do not pass; there must be a number."""
@@ -49,3 +51,8 @@ def jitter(variation: float, chance: Random) -> float:
         return 1.0
     sigma = sqrt(log(1 + variation**2))
     return exp(chance.gauss(-sigma * sigma / 2, sigma))
+
+
+def around_median(p95: float, chance: Random) -> float:
+    """Lognormal with median 1 and this 95th percentile, which is what measurements tell; 1 or less: no variation."""
+    return exp(chance.gauss(0.0, log(p95) / STANDARD_P95)) if p95 > 1 else 1.0

@@ -1,9 +1,9 @@
 """Serving in virtual time: the queues of dispatcher.py, arrivals of arrivals.py, batches as the profile says.
 
 A batch takes L(model, share, batch) x the slow-down by the neighbours that are at work when it starts x the jitter of
-the profile's variation + what its way to the executor and back takes. The slow-down has the same form as the planner's
-prediction, but counts who really runs. What comes out is simulated: it says how plans and queues behave if the profile
-is right, not what a GPU does.
+the profile's variation, or what a Spread says, + what its way to the executor and back takes. The slow-down has the
+same form as the planner's prediction, but counts who really runs. What comes out is simulated: it says how plans and
+queues behave if the profile is right, not what a GPU does.
 
 With a `Control` the plan follows the load: it is asked as often as the live controller looks, and a new plan is in
 force after as long as the control says that it takes. What is made ready for it meanwhile is a neighbour of the models
@@ -83,6 +83,23 @@ class Outcome:
         return sum(tally.in_time for tally in self.models.values()) / self.seconds
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """How much batches of one size, and their ways, differ: the 95th percentile over the median; 1: as if they did not.
+
+    batch: of batches that have neighbours when they start, in place of the profile's variation, which was measured on
+    models alone. way: of the hop.
+    """
+
+    batch: float = 1.0
+    way: float = 1.0
+
+
+EVEN = Spread()
+# On an H200 (docs/performance/serving.md): batches 1.14 to 1.19, the way 0.39 ms at the median and 0.86 at p95.
+MEASURED = Spread(batch=1.17, way=2.2)
+
+
 @dataclass(frozen=True, slots=True)
 class Warming:
     """A gpu-let that is made ready for a model, from ``begin`` to ``end``: seconds after the look that asked for it."""
@@ -127,13 +144,14 @@ def simulate(
     drop: bool = True,
     interfere: bool = True,
     hop_ms: float = 0.0,
+    spread: Spread = EVEN,
     control: Control | None = None,
 ) -> Outcome:
     """Runs until every request that comes within ``seconds`` is answered or dropped. ``slos`` in ms, by model.
 
-    hop_ms: of each batch, beside its time.
+    hop_ms: of each batch, beside its time; where the ``spread`` has one, the median.
     """
-    run = _Run(plan, profiles, slos, random.Random(seed), drop=drop, interfere=interfere, hop_ms=hop_ms)
+    run = _Run(plan, profiles, slos, random.Random(seed), drop=drop, interfere=interfere, hop_ms=hop_ms, spread=spread)
     return run.run(arrivals, seconds, control)
 
 
@@ -148,12 +166,14 @@ class _Run:
         drop: bool,
         interfere: bool,
         hop_ms: float,
+        spread: Spread,
     ) -> None:
         self._profiles = profiles
         self._slos = slos
         self._chance = chance
         self._interfere = interfere
         self._hop_ms = hop_ms
+        self._spread = spread
         self._rows: dict[tuple[str, float], list[float]] = {}
         self._contentions: dict[tuple[float, str], interference.Contention] = {}
         expectation = Expectation()
@@ -266,14 +286,18 @@ class _Run:
         place = batch.place
         profile = self._profiles.models[place.model]
         took = self._row(place.model, place.gpu_let.sm)[len(batch.requests)]
+        working = self._working.get(place.gpu_let.gpu, {})
+        running = [each for which, each in working.items() if which != id(place.gpu_let)]
         if self._interfere:
-            working = self._working.get(place.gpu_let.gpu, {})
-            running = [each for which, each in working.items() if which != id(place.gpu_let)]
             over = sum(sm for sm, _ in running) + place.gpu_let.sm - 1
             took *= interference.slowdown_beside(
                 profile.sensitivity, [self._contention(*each) for each in running], over
             )
-        return took * variation.jitter(profile.variation, self._chance) + self._hop_ms
+        if running and self._spread.batch > 1:
+            took *= variation.around_median(self._spread.batch, self._chance)
+        else:
+            took *= variation.jitter(profile.variation, self._chance)
+        return took + self._hop_ms * variation.around_median(self._spread.way, self._chance)
 
     def _contention(self, sm: float, model: str) -> interference.Contention:
         if (sm, model) not in self._contentions:

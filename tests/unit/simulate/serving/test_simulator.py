@@ -13,7 +13,7 @@ from gemlet.serve.plan.planner import plan
 from gemlet.serve.profiles import modelled
 from gemlet.serve.profiles.profile import ModelProfile, Profiles, Vector
 from gemlet.simulate.serving import peak
-from gemlet.simulate.serving.simulator import Outcome, Tally, simulate
+from gemlet.simulate.serving.simulator import MEASURED, Outcome, Spread, Tally, simulate
 from tests.unit.serve.cases import DRAM_BOUND, demand, scaling, world
 
 EXACT = PlanOptions(quantile=0.5, grid=10)
@@ -64,6 +64,34 @@ def test_the_way_to_the_executor_is_part_of_each_batch() -> None:
     )
     difference = [b - a for a, b in zip(without.models["m"].latencies, with_hop.models["m"].latencies, strict=True)]
     assert difference == pytest.approx([0.5, 0.5, 0.5])
+
+
+def apart(count: int, spread: Spread, *, neighbour: bool) -> list[float]:
+    """What batches of one take, sorted: of a model that is asked often enough to be alone in its queue."""
+    profiles = world(a=scaling(1.0), b=scaling(500.0))
+    made = plan(
+        profiles, [demand("a", 10, 5000), demand("b", 0.1, 5000)], Inventory(gpus=1), None,
+        PlanOptions(quantile=0.5, grid=2, pool_models=0), policy="nway",
+    )  # fmt: skip
+    assert isinstance(made, Plan)
+    streams = {"a": iter([0.1 * n + 0.05 for n in range(count)])}
+    if neighbour:
+        streams["b"] = iter([0.1 * n for n in range(count)])
+    outcome = simulate(made, profiles, streams, {"a": 5000.0, "b": 1e9}, 1e9, hop_ms=1.0, spread=spread)
+    return sorted(outcome.models["a"].latencies)
+
+
+def test_ways_and_batches_beside_neighbours_differ_as_they_were_measured() -> None:
+    count = 4000
+    steady = apart(9, Spread(batch=1.5), neighbour=False)
+    assert steady[0] == pytest.approx(steady[-1])  # alone as the profile has it, which knows of no variation
+    base = steady[0]
+    ways = apart(count, Spread(way=2.2), neighbour=False)
+    assert ways[count // 2] - (base - 1.0) == pytest.approx(1.0, rel=0.05)
+    assert ways[int(0.95 * count)] - (base - 1.0) == pytest.approx(2.2, rel=0.05)
+    batches = [ms - 1.0 for ms in apart(count, Spread(batch=1.5), neighbour=True)]
+    assert batches[int(0.95 * count)] / batches[count // 2] == pytest.approx(1.5, rel=0.05)
+    assert apart(50, MEASURED, neighbour=True) == apart(50, MEASURED, neighbour=True)
 
 
 def test_a_clockwork_arrival_within_the_plan_is_never_late() -> None:
