@@ -373,11 +373,17 @@ class Engine:
 
     def _fitting(self, spec: ModelSpec, batch: Batch) -> bool:
         """Refuses what came before the model was loaded anew and does not fit it now; whether anything is left."""
-        if any(request.payload.gone for request in batch.requests):
-            for request in batch.requests:
-                if request.payload.gone:
-                    self._forget(request)
-            batch.requests[:] = [request for request in batch.requests if not request.payload.gone]
+        for request in batch.requests:
+            if request.payload.gone or request.payload.spec is not spec:
+                return self._left_of(spec, batch)
+        return True
+
+    def _left_of(self, spec: ModelSpec, batch: Batch) -> bool:
+        """As _fitting(), where something has changed."""
+        for request in batch.requests:
+            if request.payload.gone:
+                self._forget(request)
+        batch.requests[:] = [request for request in batch.requests if not request.payload.gone]
         if any(request.payload.spec is not spec for request in batch.requests):
             fitting = []
             for request in batch.requests:

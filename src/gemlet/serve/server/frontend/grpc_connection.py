@@ -197,15 +197,15 @@ class GrpcConnection(asyncio.Protocol):
             return
         path, tokens = given.get(b":path", b""), self.server.tokens
         procedure = self.server.procedures.get(path)
-        open_ = path.decode("latin-1").rpartition("/")[2] in access.OPEN_PROCEDURES
-        if tokens is not None and not open_ and not tokens.allows(given.get(b"authorization", b"")):
+        if tokens is not None and not _open(path) and not tokens.allows(given.get(b"authorization", b"")):
             message = "expected `authorization: Bearer` in the metadata with one of the server's tokens"
             call.end(Status.UNAUTHENTICATED, message)
             return
         if procedure is None:
             call.end(Status.UNIMPLEMENTED, f"there is no procedure {path.decode('latin-1')} here")
             return
-        call.trace = given.get(b"traceparent", b"")[:TRACE_BYTES].decode("latin-1")
+        if b"traceparent" in given:
+            call.trace = given[b"traceparent"][:TRACE_BYTES].decode("latin-1")
         call.encoding = given.get(b"grpc-encoding", b"identity")
         if call.encoding not in grpc_wire.ENCODINGS:
             call.end(Status.UNIMPLEMENTED, f"grpc-encoding is {call.encoding!r}: expected identity, gzip or deflate")
@@ -285,7 +285,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def _hand_over(self, call: GrpcCall, handler: Handler) -> None:
         """The messages that are whole. Raises TooLong."""
-        while call.number in self._calls and not handler.full:
+        while call.buffer and call.number in self._calls and not handler.full:
             found = grpc_wire.taken(call.buffer, self.server.limits.request_bytes)
             if found is None:
                 return
@@ -454,6 +454,11 @@ ACTS: dict[type, Callable[[GrpcConnection, Any], None]] = {
     TrailersReceived: GrpcConnection._trailers,
     StreamReset: GrpcConnection._reset,
 }
+
+
+def _open(path: bytes) -> bool:
+    """Whether a procedure needs no token."""
+    return path.decode("latin-1").rpartition("/")[2] in access.OPEN_PROCEDURES
 
 
 def _nobody() -> None:

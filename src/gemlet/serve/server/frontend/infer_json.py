@@ -278,14 +278,22 @@ def finish(tensor: Tensor, how: Wanted, *, batched: bool) -> Finished:
 
 def costly(form: Form, outputs: list[Tensor], *, text: bool) -> list[tuple[Tensor, Wanted]]:
     """Outputs that become text, if any do, or are classified: what takes time by its size."""
-    asked = [(tensor, form.wanted(tensor.name)) for tensor in outputs]
-    return [(tensor, how) for tensor, how in asked if how.classes or (text and not (how.region or how.binary))]
+    found = []
+    for tensor in outputs:
+        how = form.wanted(tensor.name)
+        if how.classes or (text and not (how.region or how.binary)):
+            found.append((tensor, how))
+    return found
 
 
 def shared(form: Form, outputs: list[Tensor]) -> list[tuple[Tensor, Wanted]]:
     """Outputs that go into shared memory as they are: writing them takes time by their size."""
-    asked = [(tensor, form.wanted(tensor.name)) for tensor in outputs]
-    return [(tensor, how) for tensor, how in asked if how.region and not how.classes]
+    found = []
+    for tensor in outputs:
+        how = form.wanted(tensor.name)
+        if how.region and not how.classes:
+            found.append((tensor, how))
+    return found
 
 
 def texts(inputs: list[Tensor]) -> list[Tensor]:
@@ -310,8 +318,10 @@ def chosen(form: Form, outputs: list[Tensor], *, sure: bool = True) -> list[Tens
 
 def check_outputs(form: Form, spec: ModelSpec) -> None:
     """Raises Refusal, before the model runs, if a requested output does not exist."""
-    known = {output.name for output in spec.outputs}
-    for name in form.outputs or ():
+    if form.outputs is None:
+        return
+    known = [output.name for output in spec.outputs]
+    for name in form.outputs:
         if name not in known:
             raise Refusal("invalid", f"{spec.name} has no output {name!r}; it has {', '.join(sorted(known))}")
 

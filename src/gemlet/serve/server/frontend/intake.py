@@ -15,12 +15,12 @@ from gemlet.serve.server.frontend import infer_json, limits, unpacking
 from gemlet.serve.server.frontend.regions import check_unread, unread
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Mapping
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from gemlet.serve.dispatch.call import Answered, Call, Tensor
     from gemlet.serve.execution.loan import Kept
     from gemlet.serve.models.specification import ModelSpec
-    from gemlet.serve.server.frontend.infer_json import Finished, Form, Parameters
+    from gemlet.serve.server.frontend.infer_json import Finished, Form, Parameters, Wanted
     from gemlet.serve.server.frontend.regions import SharedTensor, UserRegions
     from gemlet.serve.server.frontend.service import Service
 
@@ -62,12 +62,12 @@ async def _read(service: Service, regions: UserRegions, call: Call, shared: list
 def _check_texts(service: Service, call: Call) -> Rest | None:
     """None: the engine does it."""
     texts = infer_json.texts(call.inputs)
-    if sum([len(tensor.data) for tensor in texts]) > limits.HERE_BYTES:
+    if texts and sum([len(tensor.data) for tensor in texts]) > limits.HERE_BYTES:
         return partial(unpacking.check, service.unpacking, texts)
     return None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Reply:
     """How an answer is written. One of ``write``, with what was done elsewhere by output, and ``refuse`` is called.
 
@@ -91,8 +91,7 @@ class Reply:
             outputs = infer_json.chosen(self.form, result.outputs, sure=not result.spec.by_request)
             costly = infer_json.costly(self.form, outputs, text=self.text)
             shared = infer_json.shared(self.form, outputs)
-            slow = self.regions.are_slow(how.region for _, how in shared)
-            if slow or sum([len(tensor.data) for tensor, _ in (*costly, *shared)]) > limits.HERE_BYTES:
+            if (costly or shared) and self._are_slow(costly, shared):
                 stay = {tensor.name for tensor, _ in shared}  # a copy would take longer than writing them
                 outputs = [each if each.name in stay else each.copied() for each in outputs]
                 self.later(self._elsewhere(result.spec, outputs, result.loan.keep()))
@@ -100,6 +99,10 @@ class Reply:
                 self.write(result.spec, outputs, {})
         except Exception as error:  # noqa: BLE001  also an output that is gone since a model was reloaded
             self.refuse(refusal_of(error))
+
+    def _are_slow(self, costly: Sequence[tuple[Tensor, Wanted]], shared: Sequence[tuple[Tensor, Wanted]]) -> bool:
+        slow = self.regions.are_slow(how.region for _, how in shared)
+        return slow or sum([len(tensor.data) for tensor, _ in (*costly, *shared)]) > limits.HERE_BYTES
 
     async def _elsewhere(self, spec: ModelSpec, outputs: list[Tensor], kept: Kept) -> None:
         try:
