@@ -31,9 +31,8 @@ ELEMENTS: dict[str, tuple[int, str]] = {
     "FP32": (4, "<f4"),
     "FP64": (8, "<f8"),
 }
-_OF_NUMPY = {
-    np.dtype(name).newbyteorder("="): datatype for datatype, (_, name) in ELEMENTS.items() if datatype != "BF16"
-}
+DTYPES = {datatype: np.dtype(name) for datatype, (_, name) in ELEMENTS.items()}
+_OF_NUMPY = {dtype.newbyteorder("="): datatype for datatype, dtype in DTYPES.items() if datatype != "BF16"}
 LENGTH_BYTES = 4  # before each element of BYTES
 Buffer = bytes | bytearray | memoryview
 
@@ -44,11 +43,15 @@ class BadTensor(ValueError):
 
 def datatype_of(array: np.ndarray) -> str:
     """The datatype that an array has by itself: BYTES if it is of objects or text. Raises BadTensor."""
-    if array.dtype.kind in "OSU":
+    dtype = array.dtype
+    found = _OF_NUMPY.get(dtype)
+    if found is not None:
+        return found
+    if dtype.kind in "OSU":
         return "BYTES"
-    found = _OF_NUMPY.get(array.dtype.newbyteorder("="))
+    found = _OF_NUMPY.get(dtype.newbyteorder("="))
     if found is None:
-        raise BadTensor(f"{array.dtype} is not a datatype")
+        raise BadTensor(f"{dtype} is not a datatype")
     return found
 
 
@@ -110,7 +113,7 @@ def to_array(data: Buffer, datatype: str, shape: Sequence[int]) -> np.ndarray:
         return array.reshape(shape)
     if len(data) != nbytes(datatype, shape):
         raise BadTensor(f"{len(data)} bytes for {datatype} {list(shape)}, which has {nbytes(datatype, shape)}")
-    return np.frombuffer(data, dtype=ELEMENTS[datatype][1]).reshape(shape)
+    return np.frombuffer(data, dtype=DTYPES[datatype]).reshape(shape)
 
 
 def to_buffer(array: np.ndarray, datatype: str) -> Buffer:
@@ -122,7 +125,7 @@ def to_buffer(array: np.ndarray, datatype: str) -> Buffer:
     if datatype not in ELEMENTS:
         raise BadTensor(f"{datatype!r} is not a datatype")
     try:
-        flat: Any = np.ascontiguousarray(array, dtype=ELEMENTS[datatype][1])
+        flat: Any = np.ascontiguousarray(array, dtype=DTYPES[datatype])
     except (TypeError, ValueError) as error:
         raise BadTensor(f"not {datatype}: {error}") from None
     return memoryview(flat.reshape(-1).view(np.uint8)) if flat.size else b""

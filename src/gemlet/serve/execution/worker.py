@@ -269,6 +269,11 @@ class Worker:
             raise
 
     def _place(self, model: ModelSpec, name: str, datatype: str, array: np.ndarray) -> protocol.ArenaTensor:
+        data: tensors.Buffer
+        dtype = tensors.DTYPES.get(datatype)
+        if dtype is not None and array.dtype == dtype and array.nbytes <= protocol.SMALL_BYTES:
+            data = array.tobytes()
+            return protocol.ArenaTensor(name, datatype, array.shape, -1, len(data), data)
         try:
             data = tensors.to_buffer(array, datatype)
         except tensors.BadTensor as error:
@@ -288,8 +293,9 @@ def _datatype(model: ModelSpec, name: str, array: np.ndarray) -> str:
         own = tensors.datatype_of(array)
     except tensors.BadTensor as error:
         raise ModelError(f"output {name!r} of {model.name}: {error}") from None
-    said = next((spec.datatype for spec in model.outputs if spec.name == name), own)
-    return said if (own, said) == ("UINT16", "BF16") else own
+    if own != "UINT16":
+        return own
+    return next((spec.datatype for spec in model.outputs if spec.name == name and spec.datatype == "BF16"), own)
 
 
 def _failure(ticket: int, error: BaseException) -> protocol.Failed:

@@ -10,6 +10,7 @@ import sys
 import numpy as np
 import pytest
 
+from gemlet.inference_protocol import tensors
 from gemlet.serve.execution import arena, protocol
 from gemlet.serve.execution.backend import GpuLet
 from gemlet.serve.execution.worker import Channel, Worker
@@ -42,6 +43,24 @@ def test_only_outputs_that_are_not_small_take_room(more):
     found = outputs_arena.view[placed.offset : placed.offset + placed.nbytes] if more else placed.inline
     assert bytes(found) == data.tobytes()
     outputs_arena.close()
+
+
+@pytest.mark.parametrize(
+    ("datatype", "array"),
+    [
+        ("BYTES", np.array([[b"x", "y"]], dtype=object)),
+        ("INT32", np.array([[1, -2]], dtype=">i4")),
+        ("INT32", np.array([[1, 0], [0, 2]], dtype=np.int32).T),
+        ("FP32", np.array([[1, 2]], dtype=np.int64)),
+        ("BOOL", np.array([[True, False]])),
+        ("BF16", np.array([[1, 2]], dtype=np.uint16)),
+    ],
+    ids=["objects", "other order of bytes", "not contiguous", "another type", "truth", "a type that numpy has not"],
+)
+def test_small_outputs_are_what_large_ones_are(datatype, array):
+    worker = Worker(None, Said(), None, None)
+    (placed,) = worker._placed(model(outputs=(("Y", datatype, (-1,)),)), {"Y": array})
+    assert placed.inline == bytes(tensors.to_buffer(array, datatype))
 
 
 class Said:

@@ -98,6 +98,11 @@ class Tensor:
             self._array = self._array.copy()
         return self._array
 
+    @property
+    def array(self) -> np.ndarray:
+        """As it is; it may be that nobody may write it. Of gemlet's own."""
+        return self._array
+
     def is_cpu(self) -> bool:
         return True
 
@@ -307,7 +312,10 @@ def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) 
 
 
 def _named(given: Iterable[Tensor], name: str) -> Tensor | None:
-    return next((tensor for tensor in given if tensor.name() == name), None)
+    for tensor in given:
+        if tensor.name() == name:
+            return tensor
+    return None
 
 
 def get_input_config_by_name(model_config: Mapping[str, Any], name: str) -> Any:

@@ -36,6 +36,7 @@ class PythonModel:
 
     def __init__(self, spec: ModelSpec, around: Surroundings, device: int | None) -> None:
         self.spec = spec
+        self._known = [output.name for output in spec.outputs]
         self._around = around
         folder = Path(spec.directory, str(spec.version))
         with beside(folder), self._here():
@@ -55,7 +56,7 @@ class PythonModel:
         found = list(responses) if responses is not None else []
         if len(found) != len(requests):
             raise ModelError(f"execute gave {len(found)} responses for {len(requests)} requests")
-        known = [output.name for output in self.spec.outputs]
+        known = self._known
         return [_response(each, about.outputs or known) for each, (about, _) in zip(found, batch, strict=True)]
 
     def finalize(self) -> None:
@@ -88,7 +89,7 @@ class PythonModel:
         return backend_utils.InferenceRequest(
             about.id,
             inputs=[backend_utils.Tensor(name, array) for name, array in arrays.items()],
-            requested_output_names=about.outputs or [output.name for output in self.spec.outputs],
+            requested_output_names=about.outputs or self._known,
             model_name=self.spec.name,
             model_version=self.spec.version,
             timeout=about.timeout_us,
@@ -112,4 +113,9 @@ def _response(given: Any, wanted: Sequence[str]) -> Response:
     error = given.error()
     if error is not None:
         return Failure(error.message(), error.code_name())
-    return {tensor.name(): tensor.as_numpy() for tensor in given.output_tensors() if tensor.name() in wanted}
+    found: dict[str, np.ndarray] = {}
+    for tensor in given.output_tensors():
+        name = tensor.name()
+        if name in wanted:
+            found[name] = tensor.array
+    return found
