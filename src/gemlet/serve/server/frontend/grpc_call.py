@@ -115,7 +115,7 @@ class GrpcCall:
         self.end()
 
     def end(self, status: Status = Status.OK, message: str = "") -> None:
-        self._end(grpc_wire.trailers(status, message))
+        self._end(grpc_wire.trailers(status, message) if status or message else grpc_wire.OK)
 
     def refuse(self, refusal: Refusal) -> None:
         self._end(grpc_wire.refused(refusal))

@@ -83,6 +83,9 @@ def trailers(status: Status, message: str = "", more: tuple[Header, ...] = ()) -
     return ended
 
 
+OK = trailers(Status.OK)  # of most answers
+
+
 def refused(refusal: Refusal) -> list[Header]:
     more: tuple[Header, ...] = ((b"gemlet-reason", refusal.reason.encode()),)
     if refusal.retry_s is not None:
