@@ -187,6 +187,14 @@ def test_nway_does_not_scatter_a_model_where_there_is_room() -> None:
     assert shape(LINEAR, [demand("a", 990, 200)], "nway") == [[(1.0, ("a",))]]
 
 
+def test_ideal_takes_all_seven_models_of_glets_game() -> None:
+    wanted = [demand(f"lenet{n}", 9000, 5) for n in range(1, 7)] + [demand("resnet50", 9000, 10)]
+    known = profile_files.load_profiles(Path("h200"))
+    made = plan(known, wanted, Inventory(gpus=2), None, EXACT, policy="ideal")
+    assert isinstance(made, Plan)
+    assert {task.model for task in made.tasks()} == {each.model for each in wanted}
+
+
 def test_exhaustive_finds_what_no_two_way_split_can() -> None:
     wanted = [demand(m, 900, 2.5) for m in "abc"]
     options = PlanOptions(quantile=0.5, grid=5)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gemlet.serve.plan.model import Demand
 
 TWO_WAY = ((10,), (8, 2), (6, 4), (5, 5))
-MAX_GPUS, MAX_MODELS, MAX_GRID = 4, 6, 10
+MAX_GPUS, MAX_MODELS, MAX_GRID = 4, 8, 10
 MAX_WORK = 5_000_000  # placements and judgements: half a minute
 MAX_COMBINATIONS = 1000  # of partitions of all devices
 
@@ -31,7 +31,7 @@ def pack_ideal(draft: Draft, demands: Sequence[Demand], gpus: int) -> list[str]:
 
 def pack_exhaustive(draft: Draft, demands: Sequence[Demand], gpus: int) -> list[str]:
     if draft.grid > MAX_GRID:
-        raise InvalidValue(f"exhaustive looks at grids up to {MAX_GRID}, not {draft.grid}", hint="choose --grid 5")
+        raise InvalidValue(f"exhaustive looks at grids up to {MAX_GRID}, not {draft.grid}", hint=f"choose --grid {MAX_GRID} or less")
     return _search(draft, demands, gpus, tuple(partitions(draft.grid)))
 
 
