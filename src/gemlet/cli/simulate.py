@@ -81,6 +81,18 @@ def _table(report: Report) -> str:
     help="With --serve: use this plan (JSON, or glet's ModelList.txt).",
 )
 @click.option(
+    "--profiles",
+    type=click.Path(path_type=Path),
+    help="With --serve: a file, or h200 for measured ones; default: the demand file's, else modelled.",
+)
+@click.option(
+    "--spread",
+    type=click.Choice(["profile", "measured"]),
+    default="profile",
+    help="With --serve: how much batches beside neighbours and their ways differ: as the profile says of models alone,"
+    " or as measured on an H200.",
+)
+@click.option(
     "--policy",
     metavar="NAME",
     shell_complete=completion.all_policies,
@@ -96,6 +108,8 @@ def command(
     given: Path | None,
     peak: bool,
     replan: bool,
+    profiles: Path | None,
+    spread: str,
     policy: str | None,
     duration: str | None,
     output: str,
@@ -133,20 +147,27 @@ def command(
         )
     if serve is not None:
         from gemlet.cli import simulate_serving
+        from gemlet.simulate.serving import simulator
 
         seconds = length / SECOND if length is not None else None
+        differ = simulator.MEASURED if spread == "measured" else simulator.EVEN
         if replan:
             from gemlet.cli import simulate_replanning
 
             if peak or given is not None:
                 raise UsageError("--replan makes its own plans: --peak and --plan do not go with it")
-            simulate_replanning.run(serve, policy=policy, seconds=seconds, output=output)
+            simulate_replanning.run(
+                serve, profiles=profiles, spread=differ, policy=policy, seconds=seconds, output=output
+            )
             return
-        simulate_serving.run(serve, given=given, policy=policy, seconds=seconds, find_peak=peak, output=output)
+        simulate_serving.run(
+            serve, given=given, profiles=profiles, spread=differ, policy=policy, seconds=seconds, find_peak=peak,
+            output=output,
+        )  # fmt: skip
         return
     assert workload is not None
-    if peak or replan or given is not None:
-        raise UsageError("--peak, --plan and --replan go with --serve")
+    if peak or replan or given is not None or profiles is not None or spread != "profile":
+        raise UsageError("--peak, --plan, --profiles, --replan and --spread go with --serve")
     spec = load(workload)
     if policy is not None:
         if policy not in {*POLICIES, NO_ARBITER}:

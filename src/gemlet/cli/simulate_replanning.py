@@ -13,7 +13,6 @@ from gemlet.serve.control.settings import ControlSettings
 from gemlet.serve.plan import plan_files
 from gemlet.serve.plan.model import Infeasible, Inventory
 from gemlet.serve.plan.planner import plan
-from gemlet.serve.profiles import profile_files
 from gemlet.simulate.serving import replanning, simulator
 
 if TYPE_CHECKING:
@@ -23,17 +22,19 @@ if TYPE_CHECKING:
     from gemlet.serve.plan.demand_file import DemandedService
     from gemlet.serve.profiles.profile import Profiles
     from gemlet.simulate.serving.replanning import Shortage
-    from gemlet.simulate.serving.simulator import Outcome
+    from gemlet.simulate.serving.simulator import Outcome, Spread
 
 SCHEMA = 1
 
 
-def run(path: Path, *, policy: str | None, seconds: float | None, output: str) -> None:
+def run(
+    path: Path, *, profiles: Path | None, spread: Spread, policy: str | None, seconds: float | None, output: str
+) -> None:
     """Plans for the first second, follows the rates from then on, and prints what became of the requests."""
     service = plan_files.load_service(path)
-    known = profile_files.load_profiles(path.parent / service.profiles if service.profiles else None)
+    known = simulate_serving.profiles_of(service, path, profiles)
     length = seconds or service.seconds
-    outcome, history = replay(service, known, policy or service.policy, length)
+    outcome, history = replay(service, known, policy or service.policy, length, spread)
     rates = {model.demand.model: model.rate.at for model in service.models}
     short = replanning.shortages(rates, outcome.plans, length)
     if output == "json":
@@ -42,7 +43,9 @@ def run(path: Path, *, policy: str | None, seconds: float | None, output: str) -
         click.echo("\n".join(text(outcome, history, short)))
 
 
-def replay(service: DemandedService, known: Profiles, policy: str, seconds: float) -> tuple[Outcome, list[Change]]:
+def replay(
+    service: DemandedService, known: Profiles, policy: str, seconds: float, spread: Spread
+) -> tuple[Outcome, list[Change]]:
     """One run with the controller in the loop. Raises NoPlan if there is none for the first second."""
     demands = service.demands_at(0.0)
     first = plan(known, demands, Inventory(gpus=service.gpus), None, service.options, policy=policy)
@@ -55,7 +58,7 @@ def replay(service: DemandedService, known: Profiles, policy: str, seconds: floa
     slos = {demand.model: demand.slo_ms for demand in demands}
     outcome = simulator.simulate(
         first, known, service.arrivals(seconds), slos, seconds,
-        seed=service.seed, hop_ms=service.hop_ms, control=controller,
+        seed=service.seed, hop_ms=service.hop_ms, spread=spread, control=controller,
     )  # fmt: skip
     return outcome, controller.history
 

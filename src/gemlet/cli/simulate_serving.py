@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gemlet.serve.plan.demand_file import DemandedService
     from gemlet.serve.plan.model import Plan
     from gemlet.serve.profiles.profile import Profiles
-    from gemlet.simulate.serving.simulator import Outcome
+    from gemlet.simulate.serving.simulator import Outcome, Spread
 
 SCHEMA = 1
 PEAK_SECONDS = 10.0  # each step of a search runs at most this long
@@ -31,19 +31,23 @@ class NoPlan(GemletError):
 
 
 def run(
-    path: Path, *, given: Path | None, policy: str | None, seconds: float | None, find_peak: bool, output: str
-) -> None:
+    path: Path, *, given: Path | None, profiles: Path | None, spread: Spread, policy: str | None,
+    seconds: float | None, find_peak: bool, output: str,
+) -> None:  # fmt: skip
     """Plans for the file's demands (or takes a ``given`` plan), simulates, and prints what became of the requests."""
     service = plan_files.load_service(path)
-    known = profile_files.load_profiles(path.parent / service.profiles if service.profiles else None)
+    known = profiles_of(service, path, profiles)
     made = planned(service, known, policy) if given is None else plan_files.load_plan(given, known, service.demands)
     for model in sorted({task.model for task in made.tasks()} - set(known.models)):
         raise ConfigError(f"no profile of model {model!r}, which the plan has", path=str(given))
     length = seconds or service.seconds
-    outcome = simulate(service, made, known, length)
+    outcome = simulate(service, made, known, length, spread=spread)
     highest = (
         peak.highest(
-            lambda times: simulate(service, made, known, min(length, PEAK_SECONDS), times).worst_attainment >= peak.GOAL
+            lambda times: (
+                simulate(service, made, known, min(length, PEAK_SECONDS), times, spread=spread).worst_attainment
+                >= peak.GOAL
+            )
         )
         if find_peak
         else None
@@ -56,6 +60,11 @@ def run(
         click.echo("\n".join(text(made, outcome, highest)))
 
 
+def profiles_of(service: DemandedService, path: Path, chosen: Path | None) -> Profiles:
+    """Those ``chosen``; else those that the file at ``path`` names, beside it; else modelled ones."""
+    return profile_files.load_profiles(chosen or (path.parent / service.profiles if service.profiles else None))
+
+
 def planned(service: DemandedService, known: Profiles, policy: str | None) -> Plan:
     """The plan for a service. Raises NoPlan."""
     made = plan(
@@ -66,11 +75,15 @@ def planned(service: DemandedService, known: Profiles, policy: str | None) -> Pl
     return made
 
 
-def simulate(service: DemandedService, made: Plan, known: Profiles, seconds: float, times: float = 1.0) -> Outcome:
+def simulate(
+    service: DemandedService, made: Plan, known: Profiles, seconds: float, times: float = 1.0, *, spread: Spread
+) -> Outcome:
     """One run with all rates multiplied by ``times``."""
     slos = {demand.model: demand.slo_ms for demand in service.demands}
     coming = service.arrivals(seconds, times)
-    return simulator.simulate(made, known, coming, slos, seconds, seed=service.seed, hop_ms=service.hop_ms)
+    return simulator.simulate(
+        made, known, coming, slos, seconds, seed=service.seed, hop_ms=service.hop_ms, spread=spread
+    )
 
 
 def document(made: Plan, outcome: Outcome, highest: float | None) -> dict[str, Any]:

@@ -125,9 +125,21 @@ def test_simulated_serving_as_json(capsys: pytest.CaptureFixture[str], demands: 
     assert document["highest_rate"] > 0.5
 
 
+def test_simulated_serving_takes_profiles_and_a_spread(capsys: pytest.CaptureFixture[str], demands: Path) -> None:
+    for more in ([], ["--replan"]):
+        code, out, _ = ran(capsys, "simulate", "--serve", demands, "--profiles", "h200", "-o", "json", *more)
+        assert (code, json.loads(out)["profiles"]) == (0, "measured")
+        even, uneven = (
+            json.loads(ran(capsys, "simulate", "--serve", demands, "--spread", spread, "-o", "json", *more)[1])
+            for spread in ("profile", "measured")
+        )
+        assert uneven["models"]["resnet50"]["p99_ms"] > even["models"]["resnet50"]["p99_ms"]
+
+
 def test_simulate_wants_one_file(capsys: pytest.CaptureFixture[str], demands: Path) -> None:
     assert ran(capsys, "simulate")[0] == 2
     assert ran(capsys, "simulate", demands, "--serve", demands)[0] == 2
+    assert ran(capsys, "simulate", demands, "--profiles", "h200")[0] == 2
     assert ran(capsys, "simulate", "--serve", demands, "--policy", "exclusive")[0] == 1
     demands.with_name("list.txt").write_text("0,50,0,nobody,1,1\n")
     assert ran(capsys, "simulate", "--serve", demands, "--plan", demands.with_name("list.txt"))[0] == 125

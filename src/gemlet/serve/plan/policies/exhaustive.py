@@ -31,7 +31,9 @@ def pack_ideal(draft: Draft, demands: Sequence[Demand], gpus: int) -> list[str]:
 
 def pack_exhaustive(draft: Draft, demands: Sequence[Demand], gpus: int) -> list[str]:
     if draft.grid > MAX_GRID:
-        raise InvalidValue(f"exhaustive looks at grids up to {MAX_GRID}, not {draft.grid}", hint=f"choose --grid {MAX_GRID} or less")
+        raise InvalidValue(
+            f"exhaustive looks at grids up to {MAX_GRID}, not {draft.grid}", hint=f"choose --grid {MAX_GRID} or less"
+        )
     return _search(draft, demands, gpus, tuple(partitions(draft.grid)))
 
 
