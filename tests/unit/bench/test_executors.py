@@ -29,19 +29,19 @@ def given(rows):
     return {t.name: np.zeros((rows, *t.shape), np.uint8) for t in built_in.spec(MODEL).inputs}
 
 
-def lets(*names):
+def gpu_lets(*names):
     return [GpuLet(name=name, sm=0.25, models={MODEL: 8}) for name in names]
 
 
 def test_batches_have_their_way_to_another_process():
     with Executors("modelled", render(KNOWN), {"GEMLET_BENCH_TEST": "1"}) as executors:
         executors.load(built_in.spec(MODEL))
-        executors.partition(lets("a", "b"))
+        executors.partition(gpu_lets("a", "b"))
         assert executors.run("b", MODEL, given(4), 4) == {}
         (process,) = [p for p in psutil.Process().children() if "--backend" in p.cmdline()]
         assert process.environ()["GEMLET_BENCH_TEST"] == "1"
         assert "GEMLET_BENCH_TEST" not in os.environ
-        executors.partition(lets("b"))
+        executors.partition(gpu_lets("b"))
         with pytest.raises(GemletError):
             executors.run("a", MODEL, given(1), 1)
     assert not process.is_running()
@@ -50,14 +50,14 @@ def test_batches_have_their_way_to_another_process():
 def test_an_executor_that_died_is_told():
     with Executors("modelled", render(KNOWN)) as executors:
         executors.load(built_in.spec(MODEL))
-        executors.partition(lets("a"))
+        executors.partition(gpu_lets("a"))
         (process,) = [p for p in psutil.Process().children() if "--backend" in p.cmdline()]
         process.kill()
         process.wait()
         with pytest.raises(GemletError):
             executors.run("a", MODEL, given(1), 1)
         with pytest.raises(GemletError, match="died"):
-            executors.partition(lets("a"))
+            executors.partition(gpu_lets("a"))
 
 
 def test_rows_of_processes_stand_beside_the_others(monkeypatch, tmp_path):
