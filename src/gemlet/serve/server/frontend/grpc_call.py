@@ -55,6 +55,10 @@ class Connection(Protocol):
         """A message with its prefix, now or as the client makes room for it."""
         ...
 
+    def respond(self, call: GrpcCall, message: bytes, trailers: list[Header]) -> None:
+        """The whole of an answer: send() and finish()."""
+        ...
+
     def finish(self, call: GrpcCall, trailers: list[Header]) -> None:
         """The end of the answer, after its messages; the whole of it, if there are none."""
         ...
@@ -111,8 +115,9 @@ class GrpcCall:
 
     def respond(self, message: bytes) -> None:
         """The only message, and the end."""
-        self.send(message)
-        self.end()
+        if not self.over and not self.finished:
+            self.finished = True
+            self.connection.respond(self, grpc_wire.framed(message), grpc_wire.OK)
 
     def end(self, status: Status = Status.OK, message: str = "") -> None:
         self._end(grpc_wire.trailers(status, message) if status or message else grpc_wire.OK)

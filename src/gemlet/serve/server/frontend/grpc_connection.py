@@ -319,6 +319,18 @@ class GrpcConnection(asyncio.Protocol):
         self._sending[call.number] = call
         self._plan()
 
+    def respond(self, call: GrpcCall, message: bytes, trailers: list[Header]) -> None:
+        planned, self._planned = self._planned, True
+        self.send(call, message)
+        if not call.over:
+            self.finish(call, trailers)
+        self._planned = planned
+        if len(self._calls) > 1:
+            self._plan()  # others may be answered in this turn of the loop, and go with it
+        elif not planned:
+            self._flush()
+            self._hold()
+
     def finish(self, call: GrpcCall, trailers: list[Header]) -> None:
         try:
             if call.begun:
