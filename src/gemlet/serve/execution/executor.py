@@ -192,15 +192,22 @@ class Executor:
         return ms
 
     async def _opened(self, gpu_lets: Sequence[str]) -> dict[str, asyncio.Transport]:
-        """A lane for each, whose other end lies at the door."""
+        """A lane for each, whose other end lies at the door; where there are no descriptors left, for fewer."""
         lanes: dict[str, asyncio.Transport] = {}
         for name in gpu_lets if self._door is not None else ():
-            ours, theirs = socket.socketpair()
+            try:
+                ours, theirs = socket.socketpair()
+            except OSError as error:
+                logger.warning("%s has no lane for %s: %s", self.name, name, error.strerror)
+                break
             ours.setblocking(False)
             with theirs:
-                lanes[name], _ = await self._loop.create_connection(lambda: Lane(self), sock=ours)
-                if self._door is not None:  # else the process is gone meanwhile
-                    socket.send_fds(self._door, [b"."], [theirs.fileno()])
+                lane, _ = await self._loop.create_connection(lambda: Lane(self), sock=ours)
+                if self._door is None:  # the process is gone meanwhile
+                    lane.close()
+                    break
+                socket.send_fds(self._door, [b"."], [theirs.fileno()])
+                lanes[name] = lane
         return lanes
 
     def run(

@@ -149,16 +149,25 @@ class Worker:
                         self._backend.unload(order.model)
                     self._models.pop(order.model, None)
                 else:
-                    self._partition(order.gpu_lets, {name: self._lane() for name in order.lanes})
+                    self._partition(order.gpu_lets, self._opened(order.lanes))
                 slower = tuple(getattr(self._backend, "slower", ()))
                 self._channel.send(protocol.Finished(order.ticket, 1000 * (time.perf_counter() - began), slower))
             except BaseException as error:  # noqa: BLE001  a model's file raises anything, SystemExit too
                 self._channel.send(_failure(order.ticket, error))
 
-    def _lane(self) -> Channel:
-        assert self._door is not None
-        _, (descriptor,), _, _ = socket.recv_fds(self._door, 1, 1)
-        return Channel(socket.socket(fileno=descriptor))
+    def _opened(self, names: Sequence[str]) -> dict[str, Channel]:
+        """The lanes at the door. Raises ModelError if a descriptor did not get through; none is open then."""
+        lanes = {}
+        for name in names:
+            assert self._door is not None
+            _, descriptors, _, _ = socket.recv_fds(self._door, 1, 1)
+            if descriptors:
+                lanes[name] = Channel(socket.socket(fileno=descriptors[0]))
+        if len(lanes) < len(names):
+            for lane in lanes.values():
+                lane.close()
+            raise ModelError("the executor has too many open files for another gpu-let")
+        return lanes
 
     def _partition(self, gpu_lets: tuple[GpuLet, ...], lanes: Dictionary[str, Channel] | None = None) -> None:
         lanes = lanes or {}

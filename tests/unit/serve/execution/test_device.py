@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 
 import msgspec
@@ -95,6 +96,22 @@ def test_lanes_come_and_go_with_gpu_lets():
         assert executor._lanes == {}
 
     asyncio.run(run())
+
+
+def test_without_descriptors_batches_go_by_the_socket_of_all(monkeypatch, caplog):
+    def none_left():
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def run():
+        async with device_of() as (device, _, _):
+            monkeypatch.setattr("socket.socketpair", none_left)
+            await device.prepare({"echo": model()}, [gpu_let("a")])
+            executor = device.executor("a")
+            assert executor._lanes == {}
+            assert values(await executor.run("a", "echo", [x(1.0)], 1)) == [1.0]
+
+    asyncio.run(run())
+    assert "no lane for a: Too many open files" in caplog.text
 
 
 def test_batches_on_their_way_to_a_gpu_let_that_goes_are_answered():

@@ -100,6 +100,28 @@ def test_a_partition_that_fails_leaves_no_lane_open():
         lane.send(protocol.Log(0, "", ""))
 
 
+def test_lanes_that_did_not_get_through_are_an_error_and_the_next_ones_are_not_mistaken():
+    ours, door = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pairs = [socket.socketpair() for _ in range(3)]
+    with ours, door:
+        worker = Worker(None, Said(), None, None, door)
+        socket.send_fds(ours, [b"."], [pairs[0][1].fileno()])
+        ours.send(b".")  # what is left of a message whose descriptors the process has no room for
+        socket.send_fds(ours, [b"."], [pairs[1][1].fileno()])
+        with pytest.raises(ModelError, match="open files"):
+            worker._opened(("a", "b", "c"))
+        socket.send_fds(ours, [b"."], [pairs[2][1].fileno()])
+        found = worker._opened(("d",))
+        for _, theirs in pairs:
+            theirs.close()
+        found["d"].send(protocol.Log(0, "", "here"))
+        assert pairs[2][0].recv(99).endswith(b"here")
+        assert pairs[0][0].recv(1) == b""
+        found["d"].close()
+    for first, _ in pairs:
+        first.close()
+
+
 def test_a_model_that_calls_exit_has_failed_and_its_gpu_let_goes_on():
     said = Said()
     worker = Worker(Leaving(), said, None, None)
