@@ -30,6 +30,10 @@ STREAM_WINDOW = 256 * 1024  # bytes
 # Calls that wait for their turn may fill half of the connection's; the library gives it back by halves.
 WINDOWS = 2 * MAX_STREAMS
 TRACE_BYTES = 64  # of a traceparent, which has 55
+# Of what arrives, before others have their turn: it may be frames of ten bytes, each of which takes its time.
+READ_BYTES, READ_BYTES_OF_SMALL = 32 * 1024, 2 * 1024
+MANY_EVENTS = 64  # in so few bytes: these are small frames
+TURN_S = 0.002
 WRITE_BYTES = 1 << 20  # at once, until it is known whether the client reads
 CONFIGURATION = Configuration(auto_window_update=False, max_inbound_header_list_size=limits.HEADER_BYTES)
 NOT_GRPC = [(b":status", b"415")]
@@ -51,6 +55,8 @@ class GrpcConnection(asyncio.Protocol):
         self.peer = ""
         self.regions = server.service.regions.of(self._user)
         self._transport: asyncio.Transport | None = None
+        self._unread = b""  # has arrived, and waits for its turn
+        self._read_bytes = READ_BYTES
         self._http = Connection(Role.SERVER, CONFIGURATION)
         self._calls: dict[int, GrpcCall] = {}
         self._sending: dict[int, GrpcCall] = {}  # with something to send
@@ -85,6 +91,7 @@ class GrpcConnection(asyncio.Protocol):
         self.server.leave(self)
         self.server.holdings.drop(self)
         self._transport = None
+        self._unread = b""
         self._closing = True
         for call in list(self._calls.values()):
             self._cancel(call)
@@ -94,10 +101,40 @@ class GrpcConnection(asyncio.Protocol):
         if self._closing:
             return
         self.active = self.server.loop.time()
+        if self._unread:
+            self._unread += data
+        else:
+            self._read(data)
+
+    def _read(self, data: bytes) -> None:
+        """Takes what has arrived, for as long as a turn lasts; the rest in the next one."""
+        end, at = self.server.loop.time() + TURN_S, 0
+        while not self._closing:
+            at, begun = at + self._read_bytes, at
+            self._take(data[begun:at])
+            if at >= len(data):
+                break
+            if self.server.loop.time() > end and self._transport is not None:
+                self._unread = data[at:]
+                self._transport.pause_reading()
+                self.server.loop.call_soon(self._read_on)
+                return
+
+    def _read_on(self) -> None:
+        data, self._unread = self._unread, b""
+        if not data or self._closing:
+            return
+        self._read(data)
+        if not self._unread and self._full_since is None and self._transport is not None:
+            self._transport.resume_reading()
+
+    def _take(self, data: bytes) -> None:
         planned, self._planned = self._planned, True  # one write for all answers that are given meanwhile
+        count = 0
         try:
             self._http.receive_data(data)
             for event in self._http.events():
+                count += 1
                 act = ACTS.get(type(event))
                 if act is not None:
                     act(self, event)
@@ -106,6 +143,7 @@ class GrpcConnection(asyncio.Protocol):
             return
         finally:
             self._planned = planned
+        self._read_bytes = READ_BYTES if count <= MANY_EVENTS else READ_BYTES_OF_SMALL
         self._flush()
         self._hold()
         if not self._http.want_read:  # the client was told what it did wrong
@@ -123,7 +161,8 @@ class GrpcConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._full_since = None
         if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+            if not self._unread:
+                self._transport.resume_reading()
             self._flush()
         self._hold()
 

@@ -1,0 +1,71 @@
+"""What a client of gRPC sends is read in turns: ten thousand small frames keep nobody else waiting."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gemlet.serve.server.frontend import grpc_connection
+from gemlet.serve.server.frontend.grpc_connection import GrpcConnection
+from gemlet.serve.server.frontend.grpc_server import GrpcServer
+from tests.unit.serve.server.frontend.test_grpc_bytes import HEADER, PREFACE, frame
+from tests.unit.serve.stand_in import Service, Transport
+
+MORE_ROOM = frame(8, 0, 0, (1).to_bytes(4, "big"))
+PING = frame(6, 0, 0, b"the last")
+
+
+def test_others_have_turns_between_small_frames(monkeypatch):
+    monkeypatch.setattr(grpc_connection, "TURN_S", 0.0)
+
+    async def run():
+        connection, transport = GrpcConnection(GrpcServer(Service())), Transport()
+        connection.connection_made(transport)
+        connection.data_received(PREFACE)
+        connection.data_received(MORE_ROOM * 20_000 + PING)
+        assert not transport.reading  # nor is more taken from the client
+        turns = 0
+        while not transport.reading:
+            assert PING[9:] not in transport.written
+            turns += 1
+            await asyncio.sleep(0)
+        assert turns > 20
+        assert PING[9:] in transport.written  # it was answered, as the last one
+        connection.connection_lost(None)
+
+    asyncio.run(run())
+
+
+def test_what_comes_while_the_rest_waits_is_read_after_it(monkeypatch):
+    monkeypatch.setattr(grpc_connection, "TURN_S", 0.0)
+
+    async def run():
+        connection, transport = GrpcConnection(GrpcServer(Service())), Transport()
+        connection.connection_made(transport)
+        connection.data_received(PREFACE)
+        connection.data_received(MORE_ROOM * 20_000 + PING[:5])
+        connection.data_received(PING[5:])  # as a transport may do that was just told to pause
+        for _ in range(1000):  # some hundred are needed
+            await asyncio.sleep(0)
+        assert transport.reading
+        assert PING[9:] in transport.written
+
+    asyncio.run(run())
+
+
+def test_a_connection_that_ends_meanwhile_is_not_read_on(monkeypatch):
+    monkeypatch.setattr(grpc_connection, "TURN_S", 0.0)
+
+    async def run():
+        raised = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
+        connection, transport = GrpcConnection(GrpcServer(Service())), Transport()
+        connection.connection_made(transport)
+        connection.data_received(PREFACE + frame(1, 4, 1, HEADER))
+        connection.data_received(MORE_ROOM * 20_000)
+        connection.connection_lost(None)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert raised == []
+        assert not transport.reading
+
+    asyncio.run(run())
