@@ -33,6 +33,7 @@ struct Arbiter::State {
     Nanoseconds observe_at = 0;                    // the next time
     std::vector<std::unique_ptr<Members>> groups;  // by slot; null where one was removed
     std::unordered_map<ClientId, std::unique_ptr<Client>> clients;
+    std::vector<const Client*> lately;  // those that ran or waited of late; as of the last attend()
     std::vector<Client*> parked;
     GroupId last_group = 0;
     std::vector<Action> actions;

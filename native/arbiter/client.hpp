@@ -44,6 +44,8 @@ struct Client {
     // Since Contention last asked: device time charged, time that it ran, and that it waited for its last lease.
     Nanoseconds charged = 0, ran = 0, waited = 0;
     Nanoseconds active_at = 0;  // when it last ran or waited, if it does not now
+    bool active = false;        // runs or waits, and ...
+    bool lately = false;        // ... or did of late; as of the last attend()
     Observation seen;
     Standing standing;
     Nanoseconds stopped_for = 0;  // the deadline for which it stopped last

@@ -28,23 +28,21 @@ void Gangs::remove(Arbiter& device) {
 }
 
 void Gangs::tie(const std::string& group, bool tied) {
-    const auto known = std::find(tied_.begin(), tied_.end(), group);
-    if ((known != tied_.end()) == tied) return;
-    if (tied)
-        tied_.push_back(group);
-    else
-        tied_.erase(known);
-    changed_ = true;
+    changed_ |= tied ? tied_.insert(group).second : tied_.erase(group) > 0;
 }
 
 bool Gangs::is_gang(const std::string& group) const {
-    return std::any_of(gangs_.begin(), gangs_.end(), [&](const Gang& gang) { return gang.name == group; });
+    return find(group) != nullptr;
+}
+
+const Gangs::Gang* Gangs::find(const std::string& name) const {
+    const auto found = std::lower_bound(gangs_.begin(), gangs_.end(), name,
+                                        [](const Gang& gang, const std::string& other) { return gang.name < other; });
+    return found == gangs_.end() || found->name != name ? nullptr : &*found;
 }
 
 Gangs::Gang* Gangs::find(const std::string& name) {
-    const auto found =
-        std::find_if(gangs_.begin(), gangs_.end(), [&](const Gang& gang) { return gang.name == name; });
-    return found == gangs_.end() ? nullptr : &*found;
+    return const_cast<Gang*>(std::as_const(*this).find(name));
 }
 
 // --- who is there ------------------------------------------------------------------------------------------------
@@ -59,7 +57,7 @@ void Gangs::find_members() {
     std::map<std::string, std::pair<GroupSpec, std::vector<Member>>> found;
     for (size_t i = 0; i < devices_.size(); ++i) {
         for (const Arbiter::Name& name : devices_[i].arbiter->names()) {
-            const bool tied = std::find(tied_.begin(), tied_.end(), name.name) != tied_.end();
+            const bool tied = tied_.contains(name.name);
             if (name.gang == arbiter::Gang::kOff || (name.gang == arbiter::Gang::kAuto && !tied)) continue;
             auto& [spec, members] = found[name.name];
             const GroupSpec& here = *devices_[i].arbiter->spec(name.group);
@@ -91,7 +89,18 @@ void Gangs::forget_peers(const Gang& gang) {
     for (const Member& member : gang.members) devices_[member.device].arbiter->hear(member.seen.group, {});
 }
 
+void Gangs::hold(const Gang& gang, std::vector<bool>& devices) {
+    for (const Member& member : gang.members) devices[member.device] = true;
+}
+
+bool Gangs::is_on(const Gang& gang, const std::vector<bool>& devices) {
+    return std::any_of(gang.members.begin(), gang.members.end(),
+                       [&](const Member& member) { return devices[member.device]; });
+}
+
 void Gangs::look(Nanoseconds now) {
+    if (!gangs_.empty())
+        for (const Device& device : devices_) device.arbiter->attend(now);
     for (Gang& gang : gangs_) {
         gang.wants = gang.contends = false;
         for (Member& member : gang.members) {
@@ -107,15 +116,19 @@ void Gangs::look(Nanoseconds now) {
         }
     }
     // Gangs that had slots together share again together, or some would wait on their devices for the others' ends.
-    std::vector<Gang*> held;
-    for (Gang& gang : gangs_)
-        if (gang.contends) held.push_back(&gang);
-    for (size_t i = 0; i < held.size(); ++i)
-        for (Gang& gang : gangs_)
-            if (gang.planned && meet(gang, *held[i]) && std::find(held.begin(), held.end(), &gang) == held.end())
-                held.push_back(&gang);
+    std::vector<bool> held(devices_.size());  // whether one of those that are held is on it
     for (Gang& gang : gangs_) {
-        const bool planned = gang.capped() || std::find(held.begin(), held.end(), &gang) != held.end();
+        gang.held = gang.contends;
+        if (gang.held) hold(gang, held);
+    }
+    for (bool more = true; std::exchange(more, false);)
+        for (Gang& gang : gangs_) {
+            if (!gang.planned || gang.held || !is_on(gang, held)) continue;
+            gang.held = more = true;
+            hold(gang, held);
+        }
+    for (Gang& gang : gangs_) {
+        const bool planned = gang.capped() || gang.held;
         if (planned == gang.planned) continue;
         gang.planned = planned;
         plan_anew_ = true;
@@ -164,9 +177,7 @@ bool Gangs::devices_free(const Gang& gang) const {
 Nanoseconds Gangs::next_start(const Gang& gang) const {
     Nanoseconds start = kNever;
     for (const Entry& entry : table_) {
-        const auto other =
-            std::find_if(gangs_.begin(), gangs_.end(), [&](const Gang& g) { return g.name == entry.gang; });
-        if (other->name != gang.name && meet(*other, gang)) start = std::min(start, entry.from);
+        if (entry.from < start && entry.gang != gang.name && meet(*find(entry.gang), gang)) start = entry.from;
     }
     return start;
 }

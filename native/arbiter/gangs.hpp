@@ -12,6 +12,7 @@
 // Pure: no clock, no I/O.
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,7 @@ class Gangs {
         GroupSpec spec;
         std::vector<Member> members;
         bool contends = false;  // with others, on one of its devices
+        bool held = false;      // contends, or has slots together with one that does
         bool planned = false;   // it has slots
         double share = 0.0;
         double credit = 0.0;  // ns of slots that it is owed
@@ -84,7 +86,10 @@ class Gangs {
     bool meet(const Gang& a, const Gang& b) const;
     bool devices_free(const Gang& gang) const;
     Nanoseconds next_start(const Gang& gang) const;  // of another's slot on one of its devices
+    const Gang* find(const std::string& name) const;
     Gang* find(const std::string& name);
+    static void hold(const Gang& gang, std::vector<bool>& devices);
+    static bool is_on(const Gang& gang, const std::vector<bool>& devices);
 
     Parameters p_;
     struct Device {
@@ -94,8 +99,8 @@ class Gangs {
         Reservation reservation = {};
     };
     std::vector<Device> devices_;
-    std::vector<std::string> tied_;
-    std::vector<Gang> gangs_;
+    std::set<std::string> tied_;
+    std::vector<Gang> gangs_;   // by name
     std::vector<Entry> table_;  // of the present cycle, those that have not begun
     Nanoseconds cycle_end_ = 0;
     Nanoseconds accounted_ = 0;

@@ -89,6 +89,19 @@ const GroupSpec* Arbiter::spec(GroupId id) const {
     return group ? &group->spec : nullptr;
 }
 
+// Once for all groups: to look for each through all clients and leases would take too long with hundreds.
+void Arbiter::attend(Nanoseconds now) {
+    State& s = *state_;
+    s.lately.clear();
+    for (const auto& [id, client] : s.clients) client->active = client->waiting;
+    for (const Lease& lease : s.leases.all())
+        if (lease.occupies()) lease.client->active = true;
+    for (const auto& [id, client] : s.clients) {
+        client->lately = client->active || (client->active_at > 0 && now - client->active_at <= kLately);
+        if (client->lately) s.lately.push_back(client.get());
+    }
+}
+
 Attendance Arbiter::attendance(GroupId id, Nanoseconds now) const {
     const State& s = *state_;
     Attendance a{.group = id};
@@ -107,36 +120,27 @@ Attendance Arbiter::attendance(GroupId id, Nanoseconds now) const {
         else
             a.look_at = std::min(a.look_at, late);
     }
-    const auto active = [&](const Client& client) {
-        return client.waiting || std::any_of(s.leases.all().begin(), s.leases.all().end(), [&](const Lease& lease) {
-                   return lease.client == &client && lease.occupies();
-               });
-    };
-    const auto lately = [&](const Client& client) {
-        return active(client) || (client.active_at > 0 && now - client.active_at <= kLately);
-    };
     for (const Client* client : group->members) {
-        if (!lately(*client)) continue;
+        if (!client->lately) continue;
         const Observation& seen = client->seen;
-        const bool runs = active(*client) && !client->waiting;
+        const bool runs = client->active && !client->waiting;
         a.ranks.add({.any = true,
                      .behind = client->waiting || (runs && client->standing.behind),
                      .saturate = client->waiting || (runs && seen.always_waits()),
                      .duty = seen.duty()});
     }
     if (!a.ranks.any) a.ranks = {.any = true, .behind = false, .saturate = false, .duty = 1.0};
-    for (const auto& other : s.groups) {
-        if (!other || other.get() == group) continue;
-        for (const Client* client : other->members) {
-            if (!lately(*client)) continue;
-            a.contends |= std::any_of(group->members.begin(), group->members.end(), [&](const Client* member) {
-                return lately(*member) && !compatible(member->standing.why, client->standing.why) &&
+    for (const Client* client : s.lately) {
+        if (client->group == group) continue;
+        if (a.contends && a.met) break;
+        a.contends =
+            a.contends || std::any_of(group->members.begin(), group->members.end(), [&](const Client* member) {
+                return member->lately && !compatible(member->standing.why, client->standing.why) &&
                        member->sm + client->sm > kFull;
             });
-            if (other->planned > 0.0 || !s.contends_with(*client, *group)) continue;
-            a.met |= active(*client);
-            a.met_lately = true;
-        }
+        if (client->group->planned > 0.0 || !s.contends_with(*client, *group)) continue;
+        a.met |= client->active;
+        a.met_lately = true;
     }
     return a;
 }

@@ -70,6 +70,13 @@ bool agree_on(Device& device, Nanoseconds now) {
 
 }  // namespace
 
+// What agree_on() gives one that does not use the device, at once: a page on which nothing was agreed has no limit of
+// time if the daemon is killed. To agree with all others anew for each that comes would take long where many do.
+void Server::agree_with_newcomer(Attachment& attachment, const Group& group) {
+    const uint32_t most = std::max(in_parts(group.settings.spec.max), 1u);
+    attachment.page->agreed.store(wire::agreed_word(0, most), std::memory_order_relaxed);
+}
+
 void Server::agree(Nanoseconds now) {
     if (now < agree_at_) return;
     agree_at_ = now + Nanoseconds(wire::kHeardEvery);

@@ -98,6 +98,13 @@ std::optional<uid_t> Server::maker(const std::string& name) {
     return found->second.maker;
 }
 
+// Every event is looked at for all groups, so nobody may have a thousand of them.
+bool Server::has_too_many_groups(uid_t user) const {
+    constexpr std::ptrdiff_t kMost = 256;  // as of the groups that daemon/groups.py makes
+    return user != 0 && std::count_if(groups_.begin(), groups_.end(),
+                                      [&](const auto& entry) { return entry.second.maker == user; }) >= kMost;
+}
+
 bool Server::may_join(const Group& group, const Client& client) {
     const auto& users = group.settings.users;
     return !users || client.fixed || client.uid == 0 ||

@@ -270,6 +270,9 @@ bool Server::hello(Client& client, const Message& message) {
     auto found = groups_.find(name);
     if (found == groups_.end()) {
         if (!(message.flags & wire::kHelloCreateGroup)) return deny(Status::kUnknown, "there is no such group");
+        if (has_too_many_groups(client.uid))
+            return deny(Status::kFull,
+                        "programs of user " + std::to_string(client.uid) + " have made too many groups");
         GroupSettings settings;
         settings.spec.name = name;
         settings.users = std::vector<uid_t>{client.uid};
@@ -358,7 +361,7 @@ bool Server::attach(Client& client, const Message& message) {
     a.page->window_ns = uint64_t(options_.arbiter.window_alone);
     a.page->lead_ns = uint64_t(options_.lead);
     a.page->heard_ns = uint64_t(now);
-    agree_at_ = now;  // a page on which nothing was agreed has no limit of time if the daemon is killed
+    agree_with_newcomer(a, group);
     join_residency(device, a, group, before ? &*before : nullptr, now);
     device.attachments[a.id] = std::move(attachment);
     device.arbiter->add_client(a.id, group_on(device, group, now), now, a.mps);

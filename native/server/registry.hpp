@@ -71,8 +71,8 @@ struct Group {
     GroupSettings settings;
     bool made_by_client = false;  // goes with its last client
     size_t clients = 0;
-    uid_t maker = 0;                 // if made_by_client
-    std::optional<int> device = {};  // index of the one on which it has its minimum; none: every one
+    std::optional<uid_t> maker = {};  // whose client made it, also once somebody has set it
+    std::optional<int> device = {};   // index of the one on which it has its minimum; none: every one
 };
 
 struct Client;

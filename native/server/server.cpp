@@ -15,6 +15,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <mutex>
 #include <stdexcept>
 #include <string_view>
 #include <system_error>
@@ -327,7 +328,8 @@ void Server::run() {
     while (!stopping_) {
         int n = epoll_wait(epoll_.get(), ready.data(), int(ready.size()), -1);
         if (n < 0 && errno != EINTR) break;
-        std::lock_guard lock(mutex_);
+        mutex_.lock_after_others();
+        std::lock_guard lock(mutex_, std::adopt_lock);
         senders.clear();
         for (int i = 0; i < n; ++i) {
             uint64_t kind = ready[size_t(i)].data.u64 & ~0xffffffffull;

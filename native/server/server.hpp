@@ -6,7 +6,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -16,6 +15,7 @@
 #include "server/fair_limit.hpp"
 #include "server/registry.hpp"
 #include "server/unmanaged.hpp"
+#include "server/yielding_mutex.hpp"
 
 namespace gemlet::server {
 
@@ -228,6 +228,7 @@ class Server {
 
     // server/agreement.cpp
     void agree(Nanoseconds now);
+    static void agree_with_newcomer(Attachment& attachment, const Group& group);
 
     // groups.cpp
     const std::shared_ptr<Device>& device_for(const Uuid& uuid, int index);
@@ -235,6 +236,7 @@ class Server {
     void forget_if_unused(const std::string& name);
     void forget_group(const std::string& name);
     static bool may_join(const Group& group, const Client& client);
+    bool has_too_many_groups(uid_t user) const;
     void expel(const Group& group, Nanoseconds now);
     static std::shared_ptr<Ledger> new_ledger(const Device& device, const Group& group);
     static void validate(const GroupSettings& settings);
@@ -255,7 +257,7 @@ class Server {
 
     const ServerOptions options_;
     FairLimit connections_, uses_, named_devices_;
-    std::mutex mutex_;
+    YieldingMutex mutex_;
     std::thread thread_;
     std::atomic<bool> stopping_{false};
     Descriptor epoll_, timer_, wake_, events_ready_, spare_;

@@ -50,6 +50,8 @@ DRIVER_SECONDS = 1.0  # how often to ask the driver while devices are used
 DEVICES_SECONDS = 10.0  # how often to ask for the list of devices again: a driver can come up after the daemon
 ACTIVE_SECONDS = 10.0  # for which a group without work counts among those that share its user's weight
 EVENTS_IN_STATUS = 20
+LONG_LOOK = 0.005  # seconds of the processor for a look at the server, as with thousands of programs: it holds ...
+LOOK_HOLDS = 4  # times as long, so that looks take a fifth of the daemon's time at most
 
 
 class Observer:
@@ -84,6 +86,7 @@ class Observer:
         self._events = events
         self._started = time.monotonic()
         self.snapshot = Snapshot()
+        self._look_due = 0.0  # of the next snapshot, by the steady clock
         self.recent_usage = RecentUsage()
         self._totals = Totals()
         self._moments = Moments()
@@ -104,8 +107,14 @@ class Observer:
     # --- the native server: who runs, and what groups use --------------------------------------------------------
 
     def look(self) -> Snapshot:
-        """The native server as it is now."""
+        """The native server as it is now, or was a moment ago if looks at it take long."""
+        if time.monotonic() < self._look_due:
+            return self.snapshot
+        began = time.thread_time()  # not on the clock: that others have the processor makes nothing older
         self.snapshot = read_snapshot(self._server)
+        took = time.thread_time() - began
+        if took > LONG_LOOK:
+            self._look_due = time.monotonic() + LOOK_HOLDS * took
         return self.snapshot
 
     def busy(self) -> dict[str, int]:
@@ -150,7 +159,8 @@ class Observer:
                 self._count()
             self._moments.look(self.snapshot)
             in_use = any(self.snapshot.clients_by_group().values())
-            await asyncio.sleep(SAMPLE_SECONDS if in_use else IDLE_SAMPLE_SECONDS)
+            pause = SAMPLE_SECONDS if in_use else IDLE_SAMPLE_SECONDS
+            await asyncio.sleep(max(pause, self._look_due - time.monotonic()))
 
     def _count(self) -> None:
         entries = self._book.entries

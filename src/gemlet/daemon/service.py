@@ -315,7 +315,9 @@ class Service:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
             now, busy = time.monotonic(), self.observer.busy()
             for name in self.observer.group_names():
-                self._adopt(name)  # the server keeps a number of events of each user, and no more
+                if name not in self.book.entries:  # the server keeps a number of events of each user, and no more
+                    self._adopt(name)
+                    await asyncio.sleep(0)  # programs have made hundreds of them: requests are answered in between
             self.book.balance(self.observer.active())
             if self.users.answered_late():
                 self._configure(self.configuration.current)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -75,6 +76,19 @@ def test_join_reads_the_servers_state_once(start_daemon, monkeypatch):
     monkeypatch.setattr(answers, "_join", counted)
     daemon.call("join", limits={"memory": 1 << 30})
     assert by_join == [1]
+
+
+def test_a_look_at_thousands_of_programs_holds_for_a_while(start_daemon, monkeypatch):
+    daemon, asked = start_daemon(), []
+    snapshot, clock = daemon.server.snapshot, itertools.count()
+    monkeypatch.setattr(daemon.server, "snapshot", lambda: asked.append(1) or snapshot())
+    monkeypatch.setattr("gemlet.daemon.observer.LOOK_HOLDS", 1e6)
+    monkeypatch.setattr(time, "thread_time", lambda: float(next(clock)))  # each look takes a second
+    eventually(lambda: asked)
+    for _ in range(20):
+        daemon.call("join", group="team")
+        assert daemon.call("status")["schema"]
+    assert len(asked) == 1
 
 
 def test_join_says_whether_memory_can_move(start_daemon, tmp_path):
@@ -305,7 +319,7 @@ def test_a_group_of_which_no_event_told_is_taken_into_the_book(start_daemon, mon
     daemon = start_daemon()
     adopted: list[str] = []
     monkeypatch.setattr(daemon.service.book, "adopt", lambda name: adopted.append(name) or [])
-    daemon.call("join", group="own")
+    daemon.server.add_client("own")
     eventually(lambda: "own" in adopted)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gemlet.daemon.groups import MAX_GROUPS
 from tests.unit.server import wire
 from tests.unit.server.wire import RawClient
 
@@ -45,14 +46,14 @@ pytestmark = pytest.mark.skipif(os.getuid() != 0, reason="only root can become a
 
 
 @pytest.fixture
-def member(serve: Callable[..., Served]) -> Callable[[Served], subprocess.Popen[str]]:
-    def make(served: Served) -> subprocess.Popen[str]:
+def member(serve: Callable[..., Served]) -> Callable[..., subprocess.Popen[str]]:
+    def make(served: Served, program: str = MEMBER) -> subprocess.Popen[str]:
         Path(served.path).chmod(0o666)
         for folder in Path(served.path).parents:
             if folder.stat().st_mode & 0o001 == 0:
                 folder.chmod(folder.stat().st_mode | 0o001)
         return subprocess.Popen(
-            [sys.executable, "-c", MEMBER, served.path, str(OTHER), str(ROOT)],
+            [sys.executable, "-c", program, served.path, str(OTHER), str(ROOT)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
 
@@ -70,7 +71,7 @@ def test_the_maker_of_a_group_is_known_until_it_is_set(serve: Callable[..., Serv
 
 
 def test_a_former_member_of_a_group_has_none_of_its_memory(
-    serve: Callable[..., Served], member: Callable[[Served], subprocess.Popen[str]]
+    serve: Callable[..., Served], member: Callable[..., subprocess.Popen[str]]
 ) -> None:
     s = serve()
     with member(s) as other:
@@ -101,3 +102,40 @@ def test_members_stay_when_a_change_keeps_them(serve: Callable[..., Served]) -> 
     client.send(wire.REQUEST)
     client.await_state(wire.RUN)
     assert client.limits.get("memory_limit") == 2 * GIB
+
+
+# Another user's programs, which name a group each. Prints how many they could make, and why no more.
+MAKER = """
+import os, sys
+sys.path.insert(0, sys.argv[3])
+from tests.unit.server import wire
+os.setgroups([]); os.setgid(int(sys.argv[2])); os.setuid(int(sys.argv[2]))
+made, answer = [], None
+while answer is None or answer.status == wire.OK:
+    made.append(wire.RawClient(sys.argv[1], join=False))
+    answer = made[-1].ask(wire.HELLO, group=b"mine-%d" % len(made), flags=wire.CREATE_GROUP)
+print(len(made) - 1, answer.status, answer.text, flush=True)
+made[0].close()
+sys.stdin.readline()
+made.append(wire.RawClient(sys.argv[1], join=False))
+print(made[-1].ask(wire.HELLO, group=b"another", flags=wire.CREATE_GROUP).status, flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_programs_of_a_user_make_no_more_groups_than_the_user_may(
+    member: Callable[..., subprocess.Popen[str]], serve: Callable[..., Served]
+) -> None:
+    s = serve()
+    other = member(s, MAKER)
+    assert other.stdin
+    assert other.stdout
+    assert other.stdout.readline().split(maxsplit=2)[:2] == [str(MAX_GROUPS), str(wire.FULL)]
+    s.server.set_group("mine-2")  # it counts also once the daemon has taken it into its book
+    RawClient(s.path, "of others").close()
+    wire.eventually(lambda: s.server.maker("mine-1") is None)
+    other.stdin.write("\n")
+    other.stdin.flush()
+    assert other.stdout.readline().split() == [str(wire.OK)]  # in place of the one that has gone
+    other.kill()
+    other.communicate()
