@@ -199,6 +199,14 @@ bool connected() {
     return calls::poll(p, 0) == 0 || !(p.revents & (POLLHUP | POLLERR | POLLNVAL));
 }
 
+bool daemon_listens() {
+    const Descriptor fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    copy_name(address.sun_path, sizeof address.sun_path, destination().socket);
+    return fd.get() >= 0 && calls::connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+}
+
 bool closed_by_program() {
     return joined.load(std::memory_order_acquire) && !is_ours(socket_fd.load());
 }

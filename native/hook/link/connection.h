@@ -28,6 +28,7 @@ const char* joined_group();
 // without any; it is asked again every two seconds.
 bool connect_daemon(bool again = false, bool limited = false);
 bool connected();
+bool daemon_listens();     // one of any version: no more than a look
 bool closed_by_program();  // our socket, since we joined
 void disconnect();
 void forget_connection();  // in a forked child: also the lock a thread of the parent may have held

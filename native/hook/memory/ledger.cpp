@@ -135,6 +135,14 @@ void catch_up(Device& device) {
     device.looked_at.compare_exchange_strong(late, now_ns());
 }
 
+// Others of the group may have joined the daemon that came after the one of this process' ledger. They count there,
+// and see of this process what it held when that daemon began; so it joins before it holds more.
+void catch_up_with_others(Device& device) {
+    catch_up(device);
+    if (governance(&device) == Governance::kOrphaned && !device.silent.load()) [[unlikely]]
+        join_successor(device);
+}
+
 enum class Reservation : uint8_t { kMade, kRefused, kOverLimit };
 struct Found {
     uint64_t used, limit, contexts;
@@ -161,7 +169,7 @@ Reservation try_reserve(Device& device, uint64_t bytes, Found& found) {
 
 bool memory_reserve(CUdevice ordinal, uint64_t bytes) {
     Device* device = device_for(ordinal);
-    if (device) catch_up(*device);
+    if (device) catch_up_with_others(*device);
     if (governance(device) == Governance::kRefused && !await_daemon(device)) return false;
     if (!device) return true;  // nothing governs it, or there is no such device and the driver will say so
     Found found{};

@@ -276,8 +276,8 @@ bool reconnect() {
     return any;
 }
 
-void reconnect_beside() {
-    if (joining.exchange(true)) return;
+bool reconnect_beside() {
+    if (joining.exchange(true)) return false;
     void* (*const join)(void*) = [](void*) -> void* {
         reconnect();
         const uint64_t now = now_ns();
@@ -287,6 +287,24 @@ void reconnect_beside() {
         return nullptr;
     };
     if (!start_own_thread(join, nullptr)) join(nullptr);  // the system allows no more threads
+    return true;
+}
+
+bool join_successor(const Device& device) {
+    constexpr uint64_t kPatience = 2'000'000'000, kStep = 1'000'000, kAgain = 10'000'000'000;
+    static std::atomic<uint64_t> given_up{0};
+    const uint64_t begin = now_ns();
+    if (begin - given_up.load() < kAgain || !daemon_listens()) return false;
+    // A thread that joins already may have begun before that daemon listened.
+    for (bool tried = reconnect_beside(); joining || !tried; sleep_ns(kStep)) {
+        if (device.is_daemons(*device.page.load())) break;
+        if (now_ns() - begin > kPatience) {
+            given_up = now_ns();  // it hangs: not every allocation waits for it
+            break;
+        }
+        if (!joining) tried = reconnect_beside();
+    }
+    return device.is_daemons(*device.page.load());
 }
 
 bool keep_to_agreement(Device& device) {

@@ -99,8 +99,10 @@ void return_to_daemon(Device& device);
 // Joins again and attaches every device in use. False while there is no daemon.
 bool reconnect();
 // The same in a thread of its own, if none does that now: a daemon that hangs lets those who join wait for its
-// answer.
-void reconnect_beside();
+// answer. False: one does.
+bool reconnect_beside();
+// The same at once where a daemon listens, waiting for it a moment. Whether one governs the device now.
+bool join_successor(const Device& device);
 
 // Tells the daemon, which then accounts for what the driver really took for them.
 void context_count_changed(CUdevice device, int contexts);

@@ -138,6 +138,11 @@ class Service:
             self._may_listen = True
             self._know_groups(before)
             self._mps_state = self.mps.restore().state
+            if before is None:
+                await self.observer.find_devices()
+                self._members.expect()
+            # From here on a program of the daemon before joins this one before it holds more, so what it holds can be
+            # asked for. It does not wait long for an answer: nothing that takes time comes between here and `start`.
             self._sockets.listen(endpoint.clients)
             await self._inherit(before)
             self.server.start()
@@ -211,8 +216,6 @@ class Service:
     async def _inherit(self, before: Predecessor | None) -> None:
         """The programs of the daemon before, which may be dead; since then it is known who is inside."""
         if before is None:
-            await self.observer.find_devices()
-            self._members.expect()
             await self.observer.ask_what_is_held()
         else:
             before.bequeath(self.server)
