@@ -20,7 +20,7 @@ from gemlet.errors import Refused, UsageError
 from gemlet.model import GROUP_FIELDS, GroupSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from gemlet.daemon.native import Server
     from gemlet.daemon.requests import Limits
@@ -264,15 +264,24 @@ class GroupBook:
 
         ``active``: for each device the groups that had work there lately.
         """
+        for _ in self.balanced(active):
+            pass
+
+    def balanced(self, active: Sequence[Collection[str]]) -> Iterator[str]:
+        """As `balance`, one group after the other: each waits for the server, and others may be waiting for this."""
         owners = {entry.owner for entry in self.entries.values() if entry.owner is not None}
         found = {name: weight for owner in owners for name, weight in self._in_force(owner, active).items()}
-        for name, entry in self.entries.items():
+        before = self.entries.keys() | self._weights.keys()
+        for name, entry in list(self.entries.items()):
+            if self.entries.get(name) is not entry:  # it has gone meanwhile
+                continue
             weight, told = found.get(name, entry.spec.weight), self._weights.get(name, entry.spec.weight)
             if not math.isclose(weight, told, rel_tol=LEAST_CHANGE):
                 self._weights[name] = weight
                 with contextlib.suppress(Refused):  # a group that the server no longer takes stays as it is
                     self._tell(entry.spec, origin=entry.origin, device=entry.device, strict=False)
-        self._weights = {name: weight for name, weight in self._weights.items() if name in found}
+                yield name
+        self._weights = {n: weight for n, weight in self._weights.items() if n in found or n not in before}
 
     def _in_force(
         self, owner: int, active: Sequence[Collection[str]] = (), *, new: GroupSpec | None = None

@@ -321,7 +321,8 @@ class Service:
                 if name not in self.book.entries:  # the server keeps a number of events of each user, and no more
                     self._adopt(name)
                     await asyncio.sleep(0)  # programs have made hundreds of them: requests are answered in between
-            self.book.balance(self.observer.active())
+            for _ in self.book.balanced(self.observer.active()):
+                await asyncio.sleep(0)
             if self.users.answered_late():
                 self._configure(self.configuration.current)
                 self.book.retell()

@@ -141,6 +141,20 @@ def test_the_groups_of_a_user_together_have_the_weight_of_one(shared_book, serve
     assert shared_book.entries["g0"].spec.weight == 0.5
 
 
+def test_groups_may_come_and_go_while_others_are_told_their_weights(shared_book, server):  # noqa: F811
+    for name in ("a", "b", "c"):
+        join(shared_book, name, uid=ANA)
+    telling = shared_book.balanced([{"a", "b", "c"}])
+    assert next(telling) == "a"
+    assert weights(server, "a", "b", "c") == [0.333, 0.5, 0.333], "nobody has to wait for all of them"
+    shared_book.remove("b", uid=ANA)
+    join(shared_book, "d", uid=ANA)
+    assert list(telling) == []
+    assert weights(server, "d") == [0.333]
+    shared_book.balance([{"a", "c", "d"}])
+    assert weights(server, "a", "c", "d") == [0.333] * 3
+
+
 def test_a_user_without_a_quota_of_weights_has_as_many_as_groups(shared_book, book, server):  # noqa: F811
     for number in range(3):
         join(shared_book, f"r{number}", uid=0)
