@@ -44,16 +44,18 @@ def test_the_pod_to_try_shows_what_is_promised_of_it(cluster, face):
     cluster.kubectl("apply", "-f", "-", text=OBJECTS["Pod", "try"])
 
     def used():
-        said = cluster.gemlet.execute(cluster.node, "agent", "gemlet", "status", "--node", "-o", "json")
-        (share,) = json.loads(said)["shares"]
-        usage = list(share["usage"].values())
-        return share if usage and (usage[0]["share"] or 0) > 0.1 else None
+        """The share, once the 25 % that it has been held to show: in its first second it may have had more."""
+        try:
+            said = cluster.gemlet.execute(cluster.node, "agent", "gemlet", "status", "--node", "-o", "json")
+        except Refused:
+            return None  # the node's first share is not written yet
+        shares = json.loads(said)["shares"]
+        usage = [each["share"] or 0 for share in shares for each in (share["usage"] or {}).values()]
+        return shares[0] if len(usage) == 1 and 0.1 < usage[0] <= 0.3 else None
 
     share = eventually(used, "its work")
     assert share["pod"]["name"] == "try"
     assert (share["amounts"]["memory"], share["amounts"]["compute"]) == (8 * 2**30, 25)
-    (usage,) = share["usage"].values()
-    assert usage["share"] <= 0.3
     assert "default/try" in cluster.kubectl(*shlex.split(STATUS))
 
 
