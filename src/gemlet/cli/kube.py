@@ -271,9 +271,10 @@ def show_shares(directory: Path, output: str, socket: str | None) -> None:
     from gemlet.kube import checkpoint, shares_table
 
     file = directory / "checkpoint.json"
-    if not file.exists():
+    if not file.exists() and not (directory / "hook").exists():  # an agent puts that there before the first share
         raise GemletError(
-            f"{file} does not exist", hint="name the agent's directory with --directory, or start an agent"
+            f"{directory} is not the directory of an agent",
+            hint="name the agent's directory with --directory, or start an agent",
         )
     held = sorted(checkpoint.load(file), key=lambda share: share.group)
     try:

@@ -70,6 +70,9 @@ def test_a_table_shows_use_beside_grants():
 
 def test_status_node_is_another_name_of_it(monkeypatch, capsys, node, run):
     monkeypatch.setattr(kube, "STATE_DIRECTORY", str(node.path))
+    (node.path / "hook").mkdir()
+    assert main.run(["status", "--node"]) == 0  # no share was ever opened
+    assert capsys.readouterr().out.split()[:2] == ["SHARE", "MEMORY"]
     run(node.book.open(fakes.claim_share("u1", group="default/train")))
     assert main.run(["status", "--node"]) == 0
     assert "default/train" in capsys.readouterr().out
