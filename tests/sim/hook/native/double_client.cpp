@@ -45,7 +45,9 @@ bool keep_to_agreement(Device&) {
     return false;
 }
 void return_to_daemon(Device&) {}
-void reconnect_beside() {}
+bool reconnect_beside() {
+    return false;
+}
 bool reconnect() {
     return false;
 }
