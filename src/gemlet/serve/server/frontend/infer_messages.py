@@ -63,10 +63,10 @@ def structure(message: bytes, limit: int) -> int:
     at, cost, end = 0, 0, len(message)
     try:
         while at < end and cost <= limit:
-            tag, at = _varint(message, at)
+            tag, at = varint(message, at)
             if tag & 7 != LENGTH_DELIMITED:
                 return limit + 1
-            size, at = _varint(message, at)
+            size, at = varint(message, at)
             at += size
             cost += FIELD_COST + (0 if tag >> 3 == RAW_INPUT_CONTENTS else size)
     except IndexError:
@@ -184,7 +184,7 @@ def plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def varint(data: bytes, at: int) -> tuple[int, int]:
     """A number of the wire format, and where it ends. Raises IndexError."""
     value = shift = 0
     while True:

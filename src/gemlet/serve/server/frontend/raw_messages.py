@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from gemlet.inference_protocol import inference_pb2
 from gemlet.serve.dispatch.call import Refusal, Tensor
 from gemlet.serve.server.frontend.infer_json import STRUCTURE_BYTES, STRUCTURES, Form, check_shape
-from gemlet.serve.server.frontend.infer_messages import form_of
+from gemlet.serve.server.frontend.infer_messages import form_of, varint
 
 if TYPE_CHECKING:
     from gemlet.serve.server.frontend.infer_json import Parameters, Wanted
@@ -68,7 +68,7 @@ def _divided(message: bytes) -> tuple[bytes, bytes, list[memoryview]] | None:
         for _ in range(MOST_FIELDS):
             tag, size, start = message[at], message[at + 1], at + 2
             if size > 0x7F:
-                size, start = _length(message, at + 1)
+                size, start = varint(message, at + 1)
             end = start + size
             if tag == RAW:
                 if structure_end < 0:
@@ -86,20 +86,6 @@ def _divided(message: bytes) -> tuple[bytes, bytes, list[memoryview]] | None:
     if at != len(message) or before != RAW or structure_end > STRUCTURE_BYTES:
         return None
     return message[:id_at] + message[id_end:structure_end], name, raw
-
-
-def _length(message: bytes, at: int) -> tuple[int, int]:
-    """A length of more than one byte, and where what it is the length of begins. Raises IndexError."""
-    value = shift = 0
-    while True:
-        byte = message[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-        if shift > 28:  # protobuf has no more than 2 GiB
-            raise IndexError
 
 
 @lru_cache(STRUCTURES)
