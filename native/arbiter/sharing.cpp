@@ -204,10 +204,15 @@ void Arbiter::State::set_rates(Nanoseconds now) {
             parts += part(lease);
     }
     const double left = std::max(kLeastRate, 1.0 - used);
-    auto sliced = std::count_if(leases.all().begin(), leases.all().end(), [](const Lease& l) { return l.sliced; });
+    const auto& all = leases.all();
+    const auto sliced = std::count_if(all.begin(), all.end(), [](const Lease& lease) { return lease.sliced; });
+    // Those that must stop have not drained yet. A host that never says so is not waited for.
+    const bool slicing = std::any_of(all.begin(), all.end(), [&](const Lease& lease) {
+        return lease.sliced && (!lease.runs() || lease.latest <= now) && now - lease.not_before <= p.cycle_max;
+    });
     for (Lease& lease : leases.all()) {
         if (!lease.occupies()) continue;
-        if (lease.sliced && sliced == 1) lease.sliced = false;  // the others have drained
+        lease.sliced &= slicing;
         if (lease.sliced)
             lease.rate = 1.0 / static_cast<double>(sliced);
         else if (!blocks(lease))
