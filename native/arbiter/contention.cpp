@@ -244,7 +244,24 @@ void Contention::reconsider(Standing& standing, Nanoseconds now) const {
     standing.misjudged = true;
 }
 
+// Whether slices alone, of which each has as many as it needs or as the others have, would keep somebody below what it
+// is promised. A trial of that costs ranks much more than it tells.
+bool Contention::slices_would_not_do(const std::vector<Party>& parties) const {
+    std::vector<const Party*> by_duty;
+    for (const Party& party : parties)
+        if (!party.client->mps && party.target > 0.0) by_duty.push_back(&party);
+    std::sort(by_duty.begin(), by_duty.end(), [](const Party* a, const Party* b) { return a->duty() < b->duty(); });
+    double left = 1.0;
+    for (size_t i = 0; i < by_duty.size(); ++i) {
+        const double slices = std::min(by_duty[i]->duty(), left / static_cast<double>(by_duty.size() - i));
+        if (slices < promised(*by_duty[i]) * by_duty[i]->duty()) return true;
+        left -= slices;
+    }
+    return false;
+}
+
 bool Contention::release(std::vector<Party>& parties, Nanoseconds now) const {
+    const bool only_turns_do = slices_would_not_do(parties);
     double duties = 0.0;
     bool measured = true;
     size_t contend = 0;
@@ -262,12 +279,14 @@ bool Contention::release(std::vector<Party>& parties, Nanoseconds now) const {
         const Standing& standing = client.standing;
         if (!standing.exclusive() || standing.why == Why::kAlways) continue;
         const bool known = standing.samples >= Observation::kEnough;
+        const bool needs_turns = party.peers.any && only_turns_do;
         const bool misjudged =
-            standing.contends() && ((contend == 1 && !party.in_slots) || (known && pauses(party)) ||
+            standing.contends() && ((contend == 1 && !party.in_slots) || (known && pauses(party) && !needs_turns) ||
                                     client.seen.waiting() < Observation::kWaits / 2.0);
         const bool room = measured && duties <= kFits;
         // Requests cannot be served without delay beside one of these either.
-        const bool hopeless = standing.why == Why::kSlowed ? saturate > 0 : saturate > 1 && always_busy(party);
+        const bool hopeless =
+            standing.why == Why::kSlowed ? saturate > 0 : needs_turns || (saturate > 1 && always_busy(party));
         const bool decided = standing.contends() && !party.peers.any;  // by what it wastes
         const bool on_trial = !hopeless && !decided && now - standing.since >= standing.backoff;
         if (!misjudged && !room && !on_trial) continue;

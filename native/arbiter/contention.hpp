@@ -55,6 +55,7 @@ class Contention {
     void observe(std::vector<Party>& parties, Nanoseconds now);
     bool engage(std::vector<Party>& parties, Nanoseconds now) const;
     bool release(std::vector<Party>& parties, Nanoseconds now) const;
+    bool slices_would_not_do(const std::vector<Party>& parties) const;
     void make_exclusive(Party& party, Why why, Nanoseconds now) const;
     void make_shared(Client& client, Nanoseconds now) const;
     void reconsider(Standing& standing, Nanoseconds now) const;
