@@ -190,13 +190,19 @@ bool at_rest(const Movable& movable, uint64_t moved_before) {
            (moved_before == kAnyMoved || moved_before == moved);
 }
 
-// What of the client's slot is memory, and not room that it keeps until its contexts are accounted for: that would
-// hide as much of the contexts. Read on both sides of the slot, for the client changes it around the slot.
-uint64_t memory_in_slot(const Attachment& a) {
+struct InSlot {
+    uint64_t used;
+    // What of it is memory, and not room that it keeps until its contexts are accounted for: that would hide as much
+    // of the contexts.
+    uint64_t memory;
+};
+
+// The room is read on both sides of the slot, for the client changes it around the slot.
+InSlot in_slot(const Attachment& a) {
     const uint64_t before = a.page->room.load(std::memory_order_acquire);
     const uint64_t used = a.slot.used();
     const uint64_t room = std::max(before, a.page->room.load(std::memory_order_acquire));
-    return used - std::min(used, room);
+    return {used, used - std::min(used, room)};
 }
 
 }  // namespace
@@ -208,16 +214,20 @@ void Server::set_process_memory(const Uuid& uuid, pid_t pid, uint64_t bytes, std
         if (device->uuid != uuid) continue;
         for (auto& [id, attachment] : device->attachments) {
             if (attachment->client->pid != pid) continue;
-            uint64_t ledgered = attachment->slot.used();
-            if (seen && (seen->memory != ledgered || seen->contexts != attachment->contexts)) continue;
+            const InSlot slot = in_slot(*attachment);
+            if (seen && (seen->memory != slot.used || seen->contexts != attachment->contexts)) continue;
             // The driver has less of it while some is on the host.
             if (attachment->movable && !at_rest(*attachment->movable, seen ? seen->moved : kAnyMoved)) continue;
-            ledgered = memory_in_slot(*attachment);
-            uint64_t rest = bytes > ledgered ? bytes - ledgered : 0;
-            attachment->slot.set_untracked(rest);
+            const uint64_t rest = bytes - std::min(bytes, slot.memory);
+            // An allocation that is charged and not made yet, and one that is freed and still charged, hide as much of
+            // the rest, for others to take. What the contexts take at least cannot be hidden so.
+            const uint64_t contexts = std::min(attachment->contexts * device->context_estimate, bytes);
+            // Of the others, such as modules, the more of two looks counts.
+            const uint64_t last = std::min(std::exchange(attachment->rest, rest), attachment->slot.untracked());
+            attachment->slot.set_untracked(std::max({rest, contexts, last}));
             // A context and nothing else: of managed memory the driver counts less than was charged, so the
             // difference would be less than a context, for everybody.
-            bool bare = attachment->contexts == 1 && ledgered == 0 && rest > 0;
+            bool bare = attachment->contexts == 1 && slot.memory == 0 && rest > 0;
             if (bare && (device->context_estimate == 0 || rest < device->context_estimate)) {
                 device->context_estimate = rest;
                 for (auto& [name, other] : device->ledgers) other->set_context_estimate(rest);

@@ -104,6 +104,7 @@ struct Attachment {
     uint32_t epoch = 0;
     uint32_t over = 0;  // the epoch whose end was heard of
     uint32_t contexts = 0;
+    uint64_t rest = 0;  // what the driver last had of it beyond its slot
     bool mps = false;
     bool holds = false;           // the token, or did when it was last heard of: its page has news
     bool tied = false;            // it uses memory of other processes
