@@ -219,8 +219,8 @@ void Server::set_process_memory(const Uuid& uuid, pid_t pid, uint64_t bytes, std
             // The driver has less of it while some is on the host.
             if (attachment->movable && !at_rest(*attachment->movable, seen ? seen->moved : kAnyMoved)) continue;
             const uint64_t rest = bytes - std::min(bytes, slot.memory);
-            // An allocation that is charged and not made yet, and one that is freed and still charged, hide as much of
-            // the rest, for others to take. What the contexts take at least cannot be hidden so.
+            // An allocation that is charged and not made yet, and one that is freed and still charged, hide as much
+            // of the rest, for others to take. What the contexts take at least cannot be hidden so.
             const uint64_t contexts = std::min(attachment->contexts * device->context_estimate, bytes);
             // Of the others, such as modules, the more of two looks counts.
             const uint64_t last = std::min(std::exchange(attachment->rest, rest), attachment->slot.untracked());

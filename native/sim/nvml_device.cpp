@@ -149,6 +149,14 @@ nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t handle, int* major,
     });
 }
 
+nvmlReturn_t nvmlDeviceGetNumGpuCores(nvmlDevice_t handle, unsigned* cores) {
+    constexpr size_t kMultiprocessors = 16;  // device_attributes.def
+    constexpr unsigned kCores = 128;         // of a multiprocessor, since compute capability 8.6
+    return nvml(handle, [&](Device& d) {
+        return nvml_value(cores, kCores * static_cast<unsigned>(d.profile().attributes[kMultiprocessors]));
+    });
+}
+
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t* memory) {
     return nvml(handle, [&](Device& d) -> nvmlReturn_t {
         if (memory == nullptr) return NVML_ERROR_INVALID_ARGUMENT;

@@ -52,6 +52,11 @@ def multiprocessors(gemlet, *options, **changes):
     return int(done.stdout)
 
 
+def own_part(gemlet, *options):
+    """How many a program may use, as it sees where the user wants it to."""
+    return multiprocessors(gemlet, *options, GEMLET_MULTIPROCESSORS="")
+
+
 def test_start_status_stop(gemlet):
     done = gemlet("mps", "start", "--simulate")
     assert done.returncode == 0, done.stderr
@@ -82,12 +87,25 @@ def test_a_fraction_without_mps_is_an_error(gemlet):
     assert gemlet("run", "--simulate", "--sm", "100%", "--", "true").returncode == 0
 
 
-def test_a_program_sees_its_fraction(started):
+def test_a_program_under_a_fraction_is_told_of_the_whole_device(started):
+    """By that number libraries choose their kernels; for parts of it some compute wrong results (docs/mps.md)."""
     whole = multiprocessors(started, "--no-mps")
     assert multiprocessors(started) == whole
-    third = multiprocessors(started, "--sm", "30%")
+    assert multiprocessors(started, "--sm", "30%") == whole
+
+
+def test_a_program_is_told_of_its_fraction_where_the_user_wants_it(started):
+    whole = multiprocessors(started, "--no-mps")
+    third = own_part(started, "--sm", "30%")
     assert 0.2 * whole < third < 0.4 * whole
-    assert multiprocessors(started, "--group", "half", "--sm", "0.5") > third
+    assert own_part(started, "--group", "half", "--sm", "0.5") > third
+
+
+def test_a_run_within_a_run_has_its_own_fraction(started):
+    whole = multiprocessors(started, "--no-mps")
+    inner = ["run", "-q", "--simulate", "--group", "inner", "--sm", "20%", "--", sys.executable, "-c", MULTIPROCESSORS]
+    outer = started("run", "-q", "--simulate", "--sm", "30%", "--", *started.command(*inner))
+    assert int(outer.stdout) == whole
 
 
 def test_fractions_that_fit_run_side_by_side(started):
@@ -103,10 +121,10 @@ def test_fractions_that_fit_run_side_by_side(started):
 
 def test_set_holds_for_those_that_start_later(started):
     program = spin(started, "--group", "team", "--sm", "50%")
-    half = multiprocessors(started, "--group", "team")
+    half = own_part(started, "--group", "team")
     done = started("set", "--simulate", "team", "--sm", "25%")
     assert "25% of the multiprocessors, for processes that `gemlet run` starts from now on" in done.stderr
-    assert multiprocessors(started, "--group", "team") < half
+    assert own_part(started, "--group", "team") < half
     assert program.poll() is None
 
 
@@ -153,7 +171,7 @@ def test_the_next_daemon_finds_it(started):
     eventually(lambda: started("status", "--simulate").returncode == 125)
     assert alive(document["pid"])
     whole = multiprocessors(started, "--no-mps")
-    assert multiprocessors(started, "--sm", "50%") < whole
+    assert own_part(started, "--sm", "50%") < whole
     assert mps(started)["pid"] == document["pid"]
     assert started("mps", "stop", "--simulate").returncode == 0
     assert not alive(document["pid"])

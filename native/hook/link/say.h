@@ -3,7 +3,7 @@
 
 namespace gemlet::hook {
 
-enum class Topic { kDaemon, kSilent, kVersion, kAttach, kMemory, kHost, kLookup, kCount };
+enum class Topic { kDaemon, kSilent, kVersion, kAttach, kMemory, kHost, kLookup, kMultiprocessors, kCount };
 
 // Written with one write(2), so lines of several processes do not mix. Silenced by GEMLET_QUIET=1.
 [[gnu::format(printf, 2, 3)]] void say_once(Topic topic, const char* format, ...);

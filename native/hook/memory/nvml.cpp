@@ -5,7 +5,7 @@
 
 #include "hook/link/connection.h"
 #include "hook/lookup/nvml_lookup.h"
-#include "hook/lookup/own_calls.h"
+#include "hook/lookup/uuid.h"
 #include "hook/memory/context.h"
 #include "hook/memory/ledger.h"
 #include "wire.h"
@@ -21,35 +21,10 @@ bool is_client() {
     return destination().socket[0] != 0;
 }
 
-int hex_digit(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    return -1;
-}
-
-// "GPU-6f36cb1a-7b5c-..." or "MIG-...": the digits are the CUuuid's bytes in order.
-bool parse_uuid(const char* text, CUuuid& uuid) {
-    const char* c = std::strchr(text, '-');
-    int digits = 0;
-    unsigned char bytes[16] = {};
-    for (; c && *c; ++c) {
-        int digit = hex_digit(*c);
-        if (digit < 0) continue;
-        if (digits == 32) return false;
-        bytes[digits / 2] = static_cast<unsigned char>(bytes[digits / 2] << 4 | digit);
-        ++digits;
-    }
-    std::memcpy(uuid.bytes, bytes, sizeof bytes);
-    return digits == 32;
-}
-
-// NVML counts every GPU of the machine, CUDA the visible ones in its own order; both agree on the UUID.
 CUdevice ordinal_of(const CUuuid& wanted) {
     if (!cuda_started()) return -1;
-    auto get_uuid = own().cuDeviceGetUuid_v2 ? own().cuDeviceGetUuid_v2 : own().cuDeviceGetUuid;
     CUuuid uuid;
-    for (CUdevice ordinal = 0; get_uuid && get_uuid(&uuid, ordinal) == CUDA_SUCCESS; ++ordinal)
+    for (CUdevice ordinal = 0; uuid_of(ordinal, uuid); ++ordinal)
         if (std::memcmp(uuid.bytes, wanted.bytes, sizeof uuid.bytes) == 0) return ordinal;
     return -1;
 }

@@ -6,6 +6,7 @@
 #include "hook/submit/current_context.h"
 #include "hook/submit/gate.h"
 #include "hook/submit/launch.h"
+#include "hook/submit/multiprocessors.h"
 
 using namespace gemlet::hook;
 
@@ -96,24 +97,26 @@ CUresult cuLaunchKernel_ptsz(CUfunction f, GRID, CUstream stream, void** paramet
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction f, void** parameters, void** extra) {
     if (!config) return real::cuLaunchKernelEx(config, f, parameters, extra);
     return submit(config->hStream, false, kernel_work(f, config->gridDimX, config->gridDimY, config->gridDimZ),
-                  [&] { return real::cuLaunchKernelEx(config, f, parameters, extra); });
+                  [&] { return explain_too_large(real::cuLaunchKernelEx(config, f, parameters, extra)); });
 }
 
 CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig* config, CUfunction f, void** parameters, void** extra) {
     if (!config) return real::cuLaunchKernelEx_ptsz(config, f, parameters, extra);
     return submit(config->hStream, true, kernel_work(f, config->gridDimX, config->gridDimY, config->gridDimZ),
-                  [&] { return real::cuLaunchKernelEx_ptsz(config, f, parameters, extra); });
+                  [&] { return explain_too_large(real::cuLaunchKernelEx_ptsz(config, f, parameters, extra)); });
 }
 
 CUresult cuLaunchCooperativeKernel(CUfunction f, GRID, CUstream stream, void** parameters) {
     return submit(stream, false, kernel_work(f, gx, gy, gz), [&] {
-        return real::cuLaunchCooperativeKernel(f, gx, gy, gz, bx, by, bz, shared, stream, parameters);
+        return explain_too_large(
+            real::cuLaunchCooperativeKernel(f, gx, gy, gz, bx, by, bz, shared, stream, parameters));
     });
 }
 
 CUresult cuLaunchCooperativeKernel_ptsz(CUfunction f, GRID, CUstream stream, void** parameters) {
     return submit(stream, true, kernel_work(f, gx, gy, gz), [&] {
-        return real::cuLaunchCooperativeKernel_ptsz(f, gx, gy, gz, bx, by, bz, shared, stream, parameters);
+        return explain_too_large(
+            real::cuLaunchCooperativeKernel_ptsz(f, gx, gy, gz, bx, by, bz, shared, stream, parameters));
     });
 }
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gemlet import paths
 from gemlet.errors import DaemonError, GemletError, UsageError
-from gemlet.membership import WIRE_VERSION, client_variables
+from gemlet.membership import MULTIPROCESSORS, WIRE_VERSION, client_variables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -80,9 +80,12 @@ def variables(membership: Membership, base: Mapping[str, str]) -> dict[str, str]
     if membership.managed:
         changed["GEMLET_MANAGED"] = membership.managed
     changed |= known_limits(membership.granted)
-    if membership.mps:
-        changed |= membership.mps
-        changed[SET_BY_US] = ",".join(f"{name}={value}" for name, value in membership.mps.items())
+    # What the program is told of its devices' size is the user's to say otherwise (docs/mps.md).
+    users = without_outer_mps(base)
+    mps = {name: value for name, value in membership.mps.items() if name != MULTIPROCESSORS or name not in users}
+    if mps:
+        changed |= mps
+        changed[SET_BY_US] = ",".join(f"{name}={value}" for name, value in mps.items())
     return changed
 
 

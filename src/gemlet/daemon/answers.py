@@ -141,7 +141,9 @@ def _join(service: Service, request: Join, peer: Peer) -> dict[str, Any]:
 def _environment(service: Service, request: Join | Environment, entry: Entry | None, peer: Peer) -> dict[str, Any]:
     spec = entry.spec if entry else GroupSpec(name=request.group or "")
     program, status = mps_answers.program(service, request, peer), service.mps.look()
-    place = mps_environment.place(program, spec, status, simulated=service.options.simulated)
+    place = mps_environment.place(
+        program, spec, status, simulated=service.options.simulated, multiprocessors=service.observer.multiprocessors()
+    )
     return {
         "environment": place.variables,
         "granted": _limits(entry) if entry else {},

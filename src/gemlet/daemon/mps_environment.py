@@ -8,18 +8,23 @@ that gets past the hook, is one process's and not the group's, and never below w
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gemlet.config.quantities import MIB, exact_percent, format_share
 from gemlet.errors import Refused, UsageError
+from gemlet.membership import as_whole_devices
 from gemlet.model import Priority
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gemlet.daemon.mps_state import MpsStatus
     from gemlet.model import GroupSpec
 
 _PIPE = "CUDA_MPS_PIPE_DIRECTORY"
 _NOWHERE = "-none"  # at the end of a pipe directory: the program finds no control daemon
+NONE: Mapping[str, int] = MappingProxyType({})
 BELOW_NORMAL = "1"  # CUDA_MPS_CLIENT_PRIORITY: 0 is normal, 1 below it; there is nothing above
 
 
@@ -88,9 +93,15 @@ def check(program: Program, status: MpsStatus, *, simulated: bool) -> None:
     raise NeedsMps(f"{asked} needs MPS, {why}", hint=start)
 
 
-def place(program: Program, spec: GroupSpec, status: MpsStatus, *, simulated: bool) -> MpsEnvironment:
-    """Where ``program`` of a group with ``spec`` runs. A program that cannot be under MPS takes turns."""
+def place(
+    program: Program, spec: GroupSpec, status: MpsStatus, *, simulated: bool, multiprocessors: Mapping[str, int] = NONE
+) -> MpsEnvironment:
+    """Where ``program`` of a group with ``spec`` runs. A program that cannot be under MPS takes turns.
+
+    multiprocessors: how many each device has, by UUID; see `gemlet.membership.as_whole_devices`.
+    """
     whole = spec.sm >= 1
+    fraction = {} if whole else _percentage(spec.sm) | as_whole_devices(multiprocessors)
     nowhere = {_PIPE: f"{status.pipe_directory}{_NOWHERE}"}
     if program.outside:
         return MpsEnvironment(
@@ -98,7 +109,7 @@ def place(program: Program, spec: GroupSpec, status: MpsStatus, *, simulated: bo
         )  # also outside of a control daemon that CUDA would find itself
     if program.pipe_directory is not None:
         return MpsEnvironment(
-            variables={} if whole or not program.pipe_alive else _percentage(spec.sm),
+            variables=fraction if program.pipe_alive else {},
             in_force=whole or program.pipe_alive,
             under=program.pipe_alive,
         )
@@ -109,8 +120,7 @@ def place(program: Program, spec: GroupSpec, status: MpsStatus, *, simulated: bo
         _PIPE: status.pipe_directory,
         "CUDA_MPS_LOG_DIRECTORY": status.log_directory,
     }
-    if not whole:
-        variables |= _percentage(spec.sm)
+    variables |= fraction
     if spec.memory is not None and program.one_device:
         variables["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={max(1, -(-spec.memory // MIB))}M"
     if spec.priority is Priority.BEST_EFFORT:

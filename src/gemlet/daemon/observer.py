@@ -146,6 +146,10 @@ class Observer:
         """Why no device is known; None if one is, be it from a client, as of the last look at the server (`busy`)."""
         return None if self._devices or self.snapshot.devices else self._devices.problem
 
+    def multiprocessors(self) -> dict[str, int]:
+        """How many each device has, by UUID, where the driver tells."""
+        return {device.uuid: device.multiprocessors for device in self._devices.listed() if device.multiprocessors}
+
     def context_size(self) -> int:
         """Bytes that one context takes where it takes least, as of the last look; 0 before one was measured."""
         return min((device.context_estimate for device in self.snapshot.devices), default=0)

@@ -53,6 +53,9 @@ class Device(Protocol):
     def clock(self) -> int | None:
         """Of the multiprocessors now, MHz; None where the driver does not tell."""
 
+    def multiprocessors(self) -> int | None:
+        """How many it has, whatever fraction of them a program may use; None where the driver does not tell."""
+
     def processes(self) -> tuple[DeviceProcess, ...]:
         """The processes that use it, by pid; empty where the driver does not tell."""
 
@@ -75,6 +78,7 @@ class DeviceInfo:
     power: float | None = None
     temperature: float | None = None
     clock: int | None = None
+    multiprocessors: int | None = None
 
     @property
     def simulated(self) -> bool:
@@ -96,6 +100,7 @@ def look_at(device: Device) -> DeviceInfo:
         power=device.power(),
         temperature=device.temperature(),
         clock=device.clock(),
+        multiprocessors=device.multiprocessors(),
     )
 
 

@@ -117,6 +117,11 @@ class Session:
         return ""
 
 
+def cores_of_one(major: int, minor: int) -> int:
+    """CUDA cores of one multiprocessor: 64 from Volta (7.0) to GA100 (8.0), 128 since; MPS divides none before."""
+    return 64 if (7, 0) <= (major, minor) <= (8, 0) else 128
+
+
 class NvmlDevice:
     """A Device, valid as long as its session. See gemlet.devices.device.Device for the meanings."""
 
@@ -155,6 +160,15 @@ class NvmlDevice:
         nvml = self._session.nvml
         megahertz: Any = self._ask_if_supported(nvml.nvmlDeviceGetClockInfo, nvml.NVML_CLOCK_SM)
         return None if megahertz is None else int(megahertz)
+
+    def multiprocessors(self) -> int | None:
+        nvml = self._session.nvml
+        cores: Any = self._ask_if_supported(nvml.nvmlDeviceGetNumGpuCores)
+        capability: Any = self._ask_if_supported(nvml.nvmlDeviceGetCudaComputeCapability)
+        if cores is None or capability is None:
+            return None
+        count, rest = divmod(int(cores), cores_of_one(*capability))
+        return count if count > 0 and rest == 0 else None
 
     def processes(self) -> tuple[DeviceProcess, ...]:
         nvml = self._session.nvml

@@ -43,6 +43,18 @@ def test_a_fraction_is_a_percentage():
     )
 
 
+def test_a_program_with_a_fraction_is_told_of_whole_devices():
+    devices = {"GPU-b": 114, "GPU-a": 132}
+    told = {"GEMLET_MULTIPROCESSORS": "GPU-a=132;GPU-b=114"}
+    own = Program(uid=1, pipe_directory="/mine", pipe_alive=True)
+    for program in (Program(uid=1), own):
+        variables = place(program, THIRD, ON, simulated=False, multiprocessors=devices).variables
+        assert variables.items() >= told.items()
+        whole = place(program, WHOLE, ON, simulated=False, multiprocessors=devices).variables
+        assert "GEMLET_MULTIPROCESSORS" not in whole
+    assert "GEMLET_MULTIPROCESSORS" not in placed(Program(uid=1), THIRD, ON).variables
+
+
 def test_best_effort_is_below_the_others():
     spec = GroupSpec(name="g", priority=Priority.BEST_EFFORT)
     assert placed(Program(uid=1), spec, ON).variables == OURS | {"CUDA_MPS_CLIENT_PRIORITY": "1"}

@@ -12,7 +12,7 @@ import pytest
 
 from gemlet.devices import nvml
 from gemlet.devices.device import DeviceProcess, is_simulated, uuid_bytes
-from gemlet.devices.nvml import device_inventory, process_memory, session
+from gemlet.devices.nvml import cores_of_one, device_inventory, process_memory, session
 from gemlet.errors import DeviceError
 
 if TYPE_CHECKING:
@@ -121,6 +121,14 @@ class FakeNvml(ModuleType):
         self._require(card, "temperature")
         return 40 + sensor
 
+    def nvmlDeviceGetNumGpuCores(self, card: Card) -> int:
+        self._require(card, "cores")
+        return 16896
+
+    def nvmlDeviceGetCudaComputeCapability(self, card: Card) -> list[int]:
+        self._require(card, "capability")
+        return [9, 0]
+
     def nvmlDeviceGetClockInfo(self, card: Card, domain: int) -> int:
         self._require(card, "clock")
         return 1980 + domain
@@ -157,6 +165,7 @@ def test_inventory(machine: Callable[..., FakeNvml]) -> None:
     assert (first.index, first.uuid, first.name) == (0, "GPU-0", "NVIDIA H200")
     assert (first.memory_total, first.memory_used, first.utilization) == (140 * GIB, GIB, 0.5)
     assert (first.power, first.temperature, first.clock) == (312.5, 40.0, 1981)
+    assert first.multiprocessors == 132
     assert first.processes == (DeviceProcess(pid=3, memory_used=5), DeviceProcess(pid=7, memory_used=GIB))
     assert not first.simulated
     assert second.simulated
@@ -178,6 +187,22 @@ def test_what_is_not_supported_is_left_open(machine: Callable[..., FakeNvml]) ->
     assert (device.memory_used, device.utilization, device.processes) == (None, None, ())
     assert (device.power, device.temperature) == (None, None)
     assert device.memory_total > 0  # the host's
+
+
+@pytest.mark.parametrize("what", ["cores", "capability"])
+def test_multiprocessors_that_the_driver_does_not_tell(machine: Callable[..., FakeNvml], what: str) -> None:
+    machine(Card("GPU-0", fails={what: "FUNCTION_NOT_FOUND"}))
+    assert device_inventory()[0].multiprocessors is None
+
+
+@pytest.mark.parametrize(
+    ("capability", "cores", "multiprocessors"),
+    [((7, 0), 5120, 80), ((7, 5), 2560, 40), ((8, 0), 6912, 108), ((8, 6), 10752, 84), ((9, 0), 16896, 132),
+     ((12, 0), 21760, 170)],
+)  # fmt: skip
+def test_cores_of_a_multiprocessor(capability: tuple[int, int], cores: int, multiprocessors: int) -> None:
+    """V100, T4, A100, A40, H100, RTX 5090."""
+    assert cores / cores_of_one(*capability) == multiprocessors
 
 
 def test_compute_modes(machine: Callable[..., FakeNvml]) -> None:

@@ -3,6 +3,7 @@
 backend.py     what a backend is, and what it is given
 backends/      one file a backend
 worker.py      the process;  protocol.py: what it and the server say;  arena.py: the memory they share
+whole_device.py    a process under a fraction of MPS is told the size of the whole device
 executor.py    the server's side of one process;  loan.py: how long outputs stay in that memory
 device.py      the executors of one device, started again when they die
 remote.py      an executor on another machine, over TCP;  hosting.py starts it there, ray_placement.py finds the machine

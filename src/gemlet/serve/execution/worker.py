@@ -20,13 +20,14 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
-from gemlet.errors import GemletError
+from gemlet.errors import DeviceError, GemletError
 from gemlet.inference_protocol import tensors
 from gemlet.serve.execution import backends, hosting, protocol
 from gemlet.serve.execution.arena import Arena, Mapping, Nowhere
 from gemlet.serve.execution.backend import DeviceLost, GpuLetGone
 from gemlet.serve.execution.python_host import PythonHost
 from gemlet.serve.execution.triton.responses import Failure
+from gemlet.serve.execution.whole_device import start_again_as_whole
 from gemlet.serve.models.specification import ModelError
 
 if TYPE_CHECKING:
@@ -329,6 +330,12 @@ def main() -> int:
     parser.add_argument("--listen", metavar="ADDRESS", help="for a server on another machine, in place of descriptors")
     parser.add_argument("--backend", required=True)
     arguments = parser.parse_args()
+    refused: DeviceError | None = None
+    if arguments.backend == "mps":
+        try:
+            start_again_as_whole("gemlet.serve.execution.worker")
+        except DeviceError as error:
+            refused = error
     for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole group; the server says when this ends
         signal.signal(number, signal.SIG_IGN)
     sys.setswitchinterval(SWITCH_INTERVAL)
@@ -350,6 +357,8 @@ def main() -> int:
         begin = channel.receive()
         if not isinstance(begin, protocol.Begin):
             return 0  # the server is gone
+        if refused:
+            raise refused
         backend = backends.create(arguments.backend, begin.options)
     except BaseException as error:  # noqa: BLE001  a driver that is not there, a library that does not fit
         hint = error.hint if isinstance(error, GemletError) else None
