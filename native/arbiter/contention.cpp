@@ -244,8 +244,8 @@ void Contention::reconsider(Standing& standing, Nanoseconds now) const {
     standing.misjudged = true;
 }
 
-// Whether slices alone, of which each has as many as it needs or as the others have, would keep somebody below what it
-// is promised. A trial of that costs ranks much more than it tells.
+// Whether slices alone, of which each has as many as it needs or as the others have, would keep somebody below what
+// it is promised. A trial of that costs ranks much more than it tells.
 bool Contention::slices_would_not_do(const std::vector<Party>& parties) const {
     std::vector<const Party*> by_duty;
     for (const Party& party : parties)
