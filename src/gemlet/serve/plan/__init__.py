@@ -1,7 +1,7 @@
 """Which model on which gpu-let. Pure, but for plan_files.py; the same input gives the same plan.
 
 model.py         Demand, Inventory, PlanOptions in; Plan or Infeasible out
-planner.py       `plan`
+planner.py       `plan`;  several_kinds.py: with devices of several kinds
 policies/        the policies by name, one file each
 search/          gpu-lets under construction: what they cost, whether a device can carry them, moves
 demand.py        headroom; which demands no device can meet

@@ -12,18 +12,16 @@ from gemlet.config import suggest
 from gemlet.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from gemlet.serve.plan.model import Demand, Inventory, PlanOptions
     from gemlet.serve.plan.search.draft import Draft
-    from gemlet.serve.profiles.profile import Profiles
-
 
 LEAST_RATE = 0.001  # requests/s: a model with one request an hour has a place, too
 
 
-def check(profiles: Profiles, demands: Sequence[Demand], inventory: Inventory, options: PlanOptions) -> None:
-    """Raises InvalidValue for the first thing that makes no sense."""
+def check(known: Collection[str], demands: Sequence[Demand], inventory: Inventory, options: PlanOptions) -> None:
+    """Raises InvalidValue for the first thing that makes no sense. ``known``: the models that have a profile."""
     if not isfinite(options.hop_ms) or options.hop_ms < 0:
         raise InvalidValue(
             f"hop_ms is {options.hop_ms:g}: expected 0 or more",
@@ -31,10 +29,8 @@ def check(profiles: Profiles, demands: Sequence[Demand], inventory: Inventory, o
         )
     seen = set()
     for demand in demands:
-        if demand.model not in profiles.models:
-            raise InvalidValue(
-                f"no profile of model {demand.model!r}", hint=suggest.hint(demand.model, profiles.models)
-            )
+        if demand.model not in known:
+            raise InvalidValue(f"no profile of model {demand.model!r}", hint=suggest.hint(demand.model, known))
         if demand.model in seen:
             raise InvalidValue(f"model {demand.model!r} is demanded twice", hint="add the rates into one demand")
         seen.add(demand.model)

@@ -20,10 +20,11 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Devices of the profiled kind. ``memory_mib`` None takes the profile's figure."""
+    """Devices. ``memory_mib`` None takes the profile's figure. kinds: of each device; (): that of the profiles."""
 
     gpus: int
     memory_mib: float | None = None
+    kinds: tuple[str, ...] = ()
 
 
 class Linear(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -95,12 +96,13 @@ class PlannedGpuLet(msgspec.Struct, frozen=True, kw_only=True):
     pool: bool = False
 
 
-class Gpu(msgspec.Struct, frozen=True, kw_only=True, rename={"gpu_lets": "lets"}):
-    """One device of a plan; documents call its gpu-lets lets."""
+class Gpu(msgspec.Struct, frozen=True, kw_only=True, rename={"gpu_lets": "lets"}, omit_defaults=True):
+    """One device of a plan; documents call its gpu-lets lets. device: its kind, in plans of several kinds."""
 
     index: int
     memory_mib: float
     gpu_lets: tuple[PlannedGpuLet, ...]
+    device: str = ""
 
     @property
     def sm(self) -> float:

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 from gemlet.errors import InvalidValue
-from gemlet.serve.plan import demand, explain, keep
+from gemlet.serve.plan import demand, explain, keep, several_kinds
 from gemlet.serve.plan.model import Demand, Infeasible, Inventory, Plan, PlanOptions
 from gemlet.serve.plan.policies import find
 from gemlet.serve.plan.search.draft import Draft
 from gemlet.serve.plan.search.timing import Timing
-from gemlet.serve.profiles.profile import delayed
+from gemlet.serve.profiles import kinds
+from gemlet.serve.profiles.profile import Profiles, delayed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gemlet.serve.profiles.profile import Profiles
+    from gemlet.serve.profiles.kinds import Known, ProfilesByKind
 
 SEARCHED_GPUS, SEARCHED_FACTOR = 64, 4  # how many devices, and how many times those there are, a search may need
 
 
 def plan(
-    profiles: Profiles,
+    profiles: Known,
     demands: Sequence[Demand],
     inventory: Inventory,
     previous: Plan | None = None,
@@ -34,19 +36,75 @@ def plan(
     Raises InvalidValue for what makes no sense (an unknown model or policy, a negative rate, an SLO of zero). What
     makes sense and cannot be done is Infeasible, and says why.
     """
+    options = options or PlanOptions()
+    demand.check(kinds.models(profiles), demands, inventory, find(policy).adapt(options))
+    if isinstance(profiles, Profiles):
+        return _on_one_kind(profiles, demands, inventory, previous, options=options, policy=policy)
+    names = dict.fromkeys(inventory.kinds)
+    there = [_kind(profiles, name, demands, inventory, options=options, policy=policy) for name in names]
+    return several_kinds.plan(there, demands, previous, policy)
+
+
+def _kind(
+    known: ProfilesByKind,
+    name: str,
+    demands: Sequence[Demand],
+    inventory: Inventory,
+    *,
+    options: PlanOptions,
+    policy: str,
+) -> several_kinds.Kind:
+    profiles = known.kinds[name]
+    slots = tuple(slot for slot, kind in enumerate(inventory.kinds) if kind == name)
+    own = Inventory(gpus=len(slots), memory_mib=inventory.memory_mib)
+
+    def planned(wanted: Sequence[Demand], previous: Plan | None) -> Plan | Infeasible:
+        return _on_one_kind(profiles, wanted, own, previous, options=options, policy=policy)
+
+    able = [each for each in demands if each.model in profiles.models]
+    return several_kinds.Kind(name, slots, _costs(profiles, able, own, find(policy).adapt(options)), planned)
+
+
+def _costs(
+    profiles: Profiles, demands: Sequence[Demand], inventory: Inventory, options: PlanOptions
+) -> dict[str, float]:
+    """Devices that each demand would take if gpu-lets could be cut to measure; infinite for those without hope."""
+    draft, planned, _ = _draft(profiles, demands, inventory, options)
+    costs = {each.model: 0.0 for each in demands}
+    for each in planned:
+        ticks = draft.timing.fluid_ticks(each.model, each.rate)
+        costs[each.model] = inf if demand.hopeless(draft, [each]) else ticks / draft.grid
+    return costs
+
+
+def _draft(
+    profiles: Profiles, demands: Sequence[Demand], inventory: Inventory, options: PlanOptions
+) -> tuple[Draft, list[Demand], list[str]]:
+    """An empty draft, the demands with headroom, and notes on them."""
+    if options.hop_ms:
+        profiles = delayed(profiles, options.hop_ms)
+    planned, notes = demand.with_headroom(demands, options)
+    timing = Timing(profiles, {d.model: d.slo_ms for d in planned}, grid_of(profiles, options))
+    return Draft(timing, options, inventory), planned, notes
+
+
+def _on_one_kind(
+    profiles: Profiles,
+    demands: Sequence[Demand],
+    inventory: Inventory,
+    previous: Plan | None,
+    *,
+    options: PlanOptions,
+    policy: str,
+) -> Plan | Infeasible:
     chosen = find(policy)
-    wanted = chosen.adapt(options or PlanOptions())
-    demand.check(profiles, demands, inventory, wanted)
+    wanted = chosen.adapt(options)
     if wanted.linear is not None and chosen.types:
         raise InvalidValue(
             f"policy {policy} rests on gemlet's model of interference, and linear is another",
             hint="choose gpulet, or leave out linear",
         )
-    if wanted.hop_ms:
-        profiles = delayed(profiles, wanted.hop_ms)
-    planned, notes = demand.with_headroom(demands, wanted)
-    timing = Timing(profiles, {d.model: d.slo_ms for d in planned}, grid_of(profiles, wanted))
-    draft = Draft(timing, wanted, inventory)
+    draft, planned, notes = _draft(profiles, demands, inventory, wanted)
     hopeless = demand.hopeless(draft, planned)
     if hopeless:
         return Infeasible(policy=policy, why=tuple(hopeless))

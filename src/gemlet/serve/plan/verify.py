@@ -9,31 +9,42 @@ from typing import TYPE_CHECKING
 
 from gemlet.config.quantities import format_share
 from gemlet.serve.plan.search import interference, linear
+from gemlet.serve.profiles import kinds
 from gemlet.serve.profiles.profile import delayed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gemlet.serve.plan.model import Gpu, Inventory, Plan, PlannedGpuLet, PlanOptions
+    from gemlet.serve.profiles.kinds import Known
     from gemlet.serve.profiles.profile import ModelProfile, Profiles
 
 
-def verify(plan: Plan, profiles: Profiles, inventory: Inventory, options: PlanOptions) -> list[str]:
+def verify(plan: Plan, known: Known, inventory: Inventory, options: PlanOptions) -> list[str]:
     """One sentence for each broken promise; empty if the plan holds with the true neighbours' interference."""
-    profiles = delayed(profiles, options.hop_ms) if options.hop_ms else profiles
     wrong = []
     if len(plan.gpus) > inventory.gpus:
         wrong.append(f"{len(plan.gpus)} GPUs are used, there are {inventory.gpus}")
     if len({gpu.index for gpu in plan.gpus}) < len(plan.gpus):
         wrong.append("two GPUs have the same number")
-    usable = (inventory.memory_mib or profiles.device.memory_mib) * options.usable_memory
     for gpu in plan.gpus:
-        if gpu.sm > 1.0 + 1e-4:
-            wrong.append(f"GPU {gpu.index}: shares sum to {format_share(gpu.sm)}")
-        if _memory(gpu, profiles, options) > usable + 0.1:
-            wrong.append(f"GPU {gpu.index}: {_memory(gpu, profiles, options):.0f} MiB of {usable:.0f} are needed")
-        wrong += _late(gpu, profiles, options)
+        profiles = kinds.on(known, gpu.index)
+        strange = sorted({t.model for gpu_let in gpu.gpu_lets for t in gpu_let.tasks} - profiles.models.keys())
+        if strange or gpu.device != kinds.kind_of(known, gpu.index):
+            wrong.append(f"GPU {gpu.index} is not planned for what it is, {profiles.device.name}: {', '.join(strange)}")
+            continue
+        wrong += _broken(gpu, delayed(profiles, options.hop_ms) if options.hop_ms else profiles, inventory, options)
     return wrong + _unserved(plan)
+
+
+def _broken(gpu: Gpu, profiles: Profiles, inventory: Inventory, options: PlanOptions) -> list[str]:
+    wrong = []
+    usable = (inventory.memory_mib or profiles.device.memory_mib) * options.usable_memory
+    if gpu.sm > 1.0 + 1e-4:
+        wrong.append(f"GPU {gpu.index}: shares sum to {format_share(gpu.sm)}")
+    if _memory(gpu, profiles, options) > usable + 0.1:
+        wrong.append(f"GPU {gpu.index}: {_memory(gpu, profiles, options):.0f} MiB of {usable:.0f} are needed")
+    return wrong + _late(gpu, profiles, options)
 
 
 def _memory(gpu: Gpu, profiles: Profiles, options: PlanOptions) -> float:
